@@ -1,0 +1,75 @@
+"""Every error this package raises.
+
+LocusStoreError
+├── ConflictError           another writer moved the thread on (head_id, parent_id)
+├── NotFoundError           no such thread or checkpoint (LookupError)
+├── UnsupportedError        a capability that is not declared (NotImplementedError)
+├── SerializationError      a state or metadata value that JSON cannot hold exactly (ValueError)
+├── SchemaError             the database is not ours, behind, or too new
+├── ConnectionFailedError   the server or file cannot be reached (ConnectionError)
+├── BackendError            the backend failed; the driver's error is __cause__
+├── IntegrityError          stored bytes do not give the state that was saved
+├── InvalidArgumentError    an id, option or URL makes no sense (ValueError)
+└── MissingExtraError       a driver is not installed; names the pip command (ImportError)
+
+Absence is never an error: it is ``None``, ``False`` or an empty list.
+"""
+
+from __future__ import annotations
+
+
+class LocusStoreError(Exception):
+    """Root of the tree: catch this to catch everything below."""
+
+
+class ConflictError(LocusStoreError):
+    """Another writer moved the thread on; nothing was written.
+
+    Load the thread again and repeat the step, or save with ``on_conflict="branch"`` (keeps
+    this state as a side branch) or ``on_conflict="overwrite"`` (last writer wins).
+    """
+
+    def __init__(
+        self, message: str, *, head_id: str | None = None, parent_id: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.head_id = head_id
+        """Checkpoint id of the thread's head now; ``None`` when the thread is gone."""
+        self.parent_id = parent_id
+        """Checkpoint id the losing state was made from; ``None`` when it is gone or was none."""
+
+
+class NotFoundError(LocusStoreError, LookupError):
+    """No such thread or checkpoint, where the call needs one."""
+
+
+class UnsupportedError(LocusStoreError, NotImplementedError):
+    """This object does not declare the capability that the call needs."""
+
+
+class SerializationError(LocusStoreError, ValueError):
+    """A value cannot be kept exactly as JSON; the message names its path. Nothing was written."""
+
+
+class SchemaError(LocusStoreError):
+    """The database is not ours, behind, or too new; the message says which command to run."""
+
+
+class ConnectionFailedError(LocusStoreError, ConnectionError):
+    """The server or file cannot be reached or opened."""
+
+
+class BackendError(LocusStoreError):
+    """The backend failed; the driver's error is ``__cause__``."""
+
+
+class IntegrityError(LocusStoreError):
+    """Stored bytes do not give the state that was saved; restore them from a backup."""
+
+
+class InvalidArgumentError(LocusStoreError, ValueError):
+    """An id, option or URL makes no sense; nothing was written."""
+
+
+class MissingExtraError(LocusStoreError, ImportError):
+    """A driver is not installed; the message says which extra to install."""
