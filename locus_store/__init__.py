@@ -1,0 +1,68 @@
+"""Durable, versioned memory for AI agents, in the database you already run."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from locus_store.backends.base import StorageBackend
+from locus_store.backends.memory import MemoryBackend, MemoryCheckpointer, memory_checkpointer
+from locus_store.checkpointer import BaseCheckpointer, StorageBackendAdapter
+from locus_store.errors import (
+    BackendError,
+    ConflictError,
+    ConnectionFailedError,
+    IntegrityError,
+    InvalidArgumentError,
+    LocusStoreError,
+    MissingExtraError,
+    NotFoundError,
+    SchemaError,
+    SerializationError,
+    UnsupportedError,
+)
+from locus_store.open import open_checkpointer
+from locus_store.state import AgentState, Message, Role, ToolCall
+from locus_store.types import CheckpointerCapabilities
+
+if TYPE_CHECKING:
+    from locus_store.backends.sqlite import SQLiteBackend, sqlite_checkpointer
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AgentState",
+    "BackendError",
+    "BaseCheckpointer",
+    "CheckpointerCapabilities",
+    "ConflictError",
+    "ConnectionFailedError",
+    "IntegrityError",
+    "InvalidArgumentError",
+    "LocusStoreError",
+    "MemoryBackend",
+    "MemoryCheckpointer",
+    "Message",
+    "MissingExtraError",
+    "NotFoundError",
+    "Role",
+    "SQLiteBackend",
+    "SchemaError",
+    "SerializationError",
+    "StorageBackend",
+    "StorageBackendAdapter",
+    "ToolCall",
+    "UnsupportedError",
+    "memory_checkpointer",
+    "open_checkpointer",
+    "sqlite_checkpointer",
+]
+
+_LAZY = {"SQLiteBackend": "backends.sqlite", "sqlite_checkpointer": "backends.sqlite"}
+"""Loaded on first use: they need a driver or SQLAlchemy, which memory does not."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)

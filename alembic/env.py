@@ -1,0 +1,71 @@
+"""What Alembic runs: on a borrowed connection, on a URL, or as SQL text."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from alembic import context
+from alembic.util import CommandError
+
+from locus_store.errors import LocusStoreError
+from locus_store.sql import migrate
+from locus_store.sql.schema import DEFAULT_PREFIX, tables
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection
+
+# Migrations find prefix and schema here too.
+options = context.config.attributes
+
+
+def main() -> None:
+    given = context.get_x_argument(as_dictionary=True)
+    options.setdefault("prefix", given.get("prefix", DEFAULT_PREFIX))
+    options.setdefault("schema", given.get("schema"))
+    url = given.get("url") or os.environ.get("LOCUS_STORE_URL") or migrate.DEFAULT_URL
+    if context.is_offline_mode():
+        offline(options.get("dialect") or migrate.dialect_name(url))
+    elif "connection" in options:
+        online(options["connection"])
+    else:
+        ours = tables(options["prefix"], options["schema"])
+        with migrate.connected(url) as connection, migrate.locked(connection, ours):
+            migrate.refuse_foreign(connection, ours)
+            online(connection)
+
+
+def offline(dialect: str) -> None:
+    configure(dialect, dialect_name=dialect, literal_binds=True)
+    migration = context.get_context()
+    # As text, Oracle's `RETURNING ... INTO :ret_0` has nowhere to put what it returns.
+    migration.dialect.insert_returning = False
+    with context.begin_transaction():
+        context.run_migrations()
+    if not migration.impl.transactional_ddl:
+        migration.impl.emit_commit()  # the rows after the last DDL
+
+
+def online(connection: Connection) -> None:
+    """Within the caller's transaction, which is the caller's to commit."""
+    configure(connection.dialect.name, connection=connection)
+    context.run_migrations()
+
+
+def configure(dialect: str, **target: Any) -> None:
+    ours = tables(options["prefix"], options["schema"])
+    context.configure(
+        target_metadata=ours.metadata,
+        version_table=ours.version,
+        version_table_schema=ours.schema,
+        include_object=migrate.only_ours(ours, dialect),
+        render_as_batch=dialect == "sqlite",
+        transactional_ddl=True if dialect == "sqlite" else None,
+        **target,
+    )
+
+
+try:
+    main()
+except LocusStoreError as error:
+    raise CommandError(str(error)) from error

@@ -1,0 +1,281 @@
+"""First release: every table of the relational schema, its settings, and the view of heads."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import sqlalchemy as sa
+from alembic import context, op
+
+from locus_store.sql.columns import BigKey, Blob, Digest, Instant, Json, Key
+
+revision = "0001"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+TABLES = ("threads", "lines", "checkpoints", "writes", "messages", "store", "settings")
+
+
+class Words(NamedTuple):
+    """The expressions that no two dialects share."""
+
+    new_id: str
+    now: str
+    shown: str
+    """A stored instant as people read it; takes the column."""
+    agent_id: str
+
+
+WORDS = {
+    "sqlite": Words(
+        new_id="lower(hex(randomblob(16)))",
+        now="CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000",
+        shown="strftime('%Y-%m-%dT%H:%M:%fZ', {0} / 1000000.0, 'unixepoch')",
+        agent_id="json_extract(c.labels, '$.agent_id')",
+    ),
+    "postgresql": Words(
+        new_id="replace(gen_random_uuid()::text, '-', '')",
+        now="statement_timestamp()",
+        shown="{0}",
+        agent_id="c.labels ->> 'agent_id'",
+    ),
+    "oracle": Words(
+        new_id="LOWER(RAWTOHEX(SYS_GUID()))",
+        now="SYSTIMESTAMP",
+        shown="{0}",
+        agent_id="JSON_VALUE(c.labels, '$.agent_id')",
+    ),
+}
+
+SETTINGS = {
+    "compatibility_floor": "0001",
+    "chain_factor": "4",
+    "record_overhead": "512",
+    "user_id_type": "string",
+}
+
+
+def upgrade() -> None:
+    prefix: str = context.config.attributes["prefix"]
+    schema: str | None = context.config.attributes["schema"]
+    _threads(prefix, schema)
+    _lines(prefix, schema)
+    _checkpoints(prefix, schema)
+    _writes(prefix, schema)
+    _messages(prefix, schema)
+    _store(prefix, schema)
+    _settings(prefix, schema)
+    _heads(prefix, schema)
+
+
+def downgrade() -> None:
+    prefix: str = context.config.attributes["prefix"]
+    schema: str | None = context.config.attributes["schema"]
+    op.execute(sa.text(f"DROP VIEW {_quoted(f'{prefix}heads', schema)}"))
+    for name in reversed(TABLES):
+        op.drop_table(f"{prefix}{name}", schema=schema)
+
+
+def _quoted(name: str, schema: str | None) -> str:
+    preparer = op.get_context().dialect.identifier_preparer
+    return preparer.format_table(sa.table(name, schema=schema))
+
+
+def _threads(prefix: str, schema: str | None) -> None:
+    table = f"{prefix}threads"
+    op.create_table(
+        table,
+        sa.Column("thread", BigKey, sa.Identity(), nullable=False),
+        sa.Column("tenant", Key(64), nullable=False),
+        sa.Column("thread_id", Key(255), nullable=False),
+        sa.Column("user_id", Key(255)),
+        sa.Column("name", Key(1000)),
+        sa.Column("metadata", Json),
+        sa.Column("created_at", Instant, nullable=False),
+        sa.Column("active_at", Instant, nullable=False),
+        sa.Column("expires_at", Instant),
+        sa.PrimaryKeyConstraint("thread", name=f"{table}_pk"),
+        sa.UniqueConstraint("tenant", "thread_id", name=f"{table}_id"),
+        schema=schema,
+        sqlite_autoincrement=True,
+    )
+    op.create_index(f"{table}_active", table, ["tenant", "active_at", "thread"], schema=schema)
+    op.create_index(
+        f"{table}_user",
+        table,
+        ["tenant", "user_id", "active_at", "thread"],
+        schema=schema,
+        sqlite_where=sa.text("user_id IS NOT NULL"),
+        postgresql_where=sa.text("user_id IS NOT NULL"),
+    )
+    _index_expiry(table, schema)
+
+
+def _lines(prefix: str, schema: str | None) -> None:
+    table = f"{prefix}lines"
+    op.create_table(
+        table,
+        sa.Column("line", BigKey, sa.Identity(), nullable=False),
+        sa.Column("tenant", Key(64), nullable=False),
+        sa.Column("thread_id", Key(255), nullable=False),
+        sa.Column("namespace", Key(255), nullable=False),
+        sa.Column("head", sa.BigInteger),
+        sa.Column("open_chain", sa.BigInteger),
+        sa.Column("open_bytes", sa.BigInteger, server_default=sa.text("0"), nullable=False),
+        sa.Column("floor", sa.BigInteger, server_default=sa.text("0"), nullable=False),
+        sa.Column("last_sequence", sa.BigInteger, server_default=sa.text("0"), nullable=False),
+        sa.Column("writer", Key(255)),
+        sa.Column("run", Key(255)),
+        sa.Column("updated_at", Instant, nullable=False),
+        sa.PrimaryKeyConstraint("line", name=f"{table}_pk"),
+        sa.UniqueConstraint("tenant", "thread_id", "namespace", name=f"{table}_id"),
+        schema=schema,
+        sqlite_autoincrement=True,
+    )
+
+
+def _checkpoints(prefix: str, schema: str | None) -> None:
+    table = f"{prefix}checkpoints"
+    op.create_table(
+        table,
+        sa.Column("line", sa.BigInteger, autoincrement=False, nullable=False),
+        sa.Column("sequence", sa.BigInteger, autoincrement=False, nullable=False),
+        sa.Column("chain", sa.BigInteger, nullable=False),
+        sa.Column("parent", sa.BigInteger),
+        sa.Column("checkpoint_id", Key(255), nullable=False),
+        sa.Column("digest", Digest, nullable=False),
+        sa.Column("codec", sa.SmallInteger, server_default=sa.text("0"), nullable=False),
+        sa.Column("metadata", Json),
+        sa.Column("labels", Json),
+        sa.Column("created_at", Instant, nullable=False),
+        sa.Column("text", sa.Text),
+        sa.Column("payload", Blob),
+        sa.PrimaryKeyConstraint("line", "sequence", name=f"{table}_pk"),
+        sa.UniqueConstraint("line", "checkpoint_id", name=f"{table}_id"),
+        schema=schema,
+    )
+    if op.get_context().dialect.name == "postgresql":
+        for column in ("metadata", "labels"):
+            op.create_index(
+                f"{table}_{column}",
+                table,
+                [column],
+                schema=schema,
+                postgresql_using="gin",
+                postgresql_ops={column: "jsonb_path_ops"},
+            )
+
+
+def _writes(prefix: str, schema: str | None) -> None:
+    table = f"{prefix}writes"
+    op.create_table(
+        table,
+        sa.Column("line", sa.BigInteger, autoincrement=False, nullable=False),
+        sa.Column("checkpoint_id", Key(255), nullable=False),
+        sa.Column("task_id", Key(255), nullable=False),
+        sa.Column("idx", sa.Integer, autoincrement=False, nullable=False),
+        sa.Column("channel", Key(255), nullable=False),
+        sa.Column("type", Key(255)),
+        sa.Column("task_path", sa.Text),
+        sa.Column("basis", sa.BigInteger),
+        sa.Column("created_at", Instant, nullable=False),
+        sa.Column("payload", Blob),
+        sa.PrimaryKeyConstraint("line", "checkpoint_id", "task_id", "idx", name=f"{table}_pk"),
+        schema=schema,
+    )
+
+
+def _messages(prefix: str, schema: str | None) -> None:
+    table = f"{prefix}messages"
+    op.create_table(
+        table,
+        sa.Column("thread", sa.BigInteger, autoincrement=False, nullable=False),
+        sa.Column("sequence", sa.BigInteger, autoincrement=False, nullable=False),
+        sa.Column("message_id", Key(255), nullable=False),
+        sa.Column("role", Key(255), nullable=False),
+        sa.Column("metadata", Json),
+        sa.Column("created_at", Instant, nullable=False),
+        sa.Column("text", sa.Text),
+        sa.Column("payload", Blob),
+        sa.PrimaryKeyConstraint("thread", "sequence", name=f"{table}_pk"),
+        sa.UniqueConstraint("thread", "message_id", name=f"{table}_id"),
+        schema=schema,
+    )
+
+
+def _store(prefix: str, schema: str | None) -> None:
+    table = f"{prefix}store"
+    op.create_table(
+        table,
+        sa.Column("item", BigKey, sa.Identity(), nullable=False),
+        sa.Column("tenant", Key(64), nullable=False),
+        sa.Column("namespace", Key(300), nullable=False),
+        sa.Column("key", Key(255), nullable=False),
+        sa.Column("metadata", Json),
+        sa.Column("version", sa.BigInteger, server_default=sa.text("1"), nullable=False),
+        sa.Column("created_at", Instant, nullable=False),
+        sa.Column("updated_at", Instant, nullable=False),
+        sa.Column("expires_at", Instant),
+        sa.Column("value", Blob),
+        sa.PrimaryKeyConstraint("item", name=f"{table}_pk"),
+        sa.UniqueConstraint("tenant", "namespace", "key", name=f"{table}_id"),
+        schema=schema,
+        sqlite_autoincrement=True,
+    )
+    _index_expiry(table, schema)
+
+
+def _index_expiry(table: str, schema: str | None) -> None:
+    op.create_index(
+        f"{table}_expires",
+        table,
+        ["expires_at"],
+        schema=schema,
+        sqlite_where=sa.text("expires_at IS NOT NULL"),
+        postgresql_where=sa.text("expires_at IS NOT NULL"),
+    )
+
+
+def _settings(prefix: str, schema: str | None) -> None:
+    table = op.create_table(
+        f"{prefix}settings",
+        sa.Column("name", sa.String(64), nullable=False),
+        sa.Column("value", sa.String(1000), nullable=False),
+        sa.PrimaryKeyConstraint("name", name=f"{prefix}settings_pk"),
+        schema=schema,
+    )
+    words = WORDS[op.get_context().dialect.name]
+    # The server mints it, so that offline SQL gives every database an identity of its own.
+    op.execute(table.insert().values(name="store_id", value=sa.literal_column(words.new_id)))
+    for name, value in SETTINGS.items():
+        op.execute(table.insert().values(name=name, value=value))
+
+
+def _decoded(column: str) -> str:
+    """A key as its owner wrote it: one leading slash is ours (``columns.encode_key``)."""
+    return f"CASE WHEN SUBSTR({column}, 1, 1) = '/' THEN SUBSTR({column}, 2) ELSE {column} END"
+
+
+def _heads(prefix: str, schema: str | None) -> None:
+    words = WORDS[op.get_context().dialect.name]
+    view, threads, lines, checkpoints = (
+        _quoted(f"{prefix}{name}", schema) for name in ("heads", "threads", "lines", "checkpoints")
+    )
+    select = f"""
+CREATE VIEW {view} AS
+SELECT {_decoded("t.tenant")} AS tenant,
+  {_decoded("t.thread_id")} AS thread_id,
+  {_decoded("c.checkpoint_id")} AS checkpoint_id,
+  {words.agent_id} AS agent_id,
+  {_decoded("t.user_id")} AS user_id,
+  {words.shown.format("t.created_at")} AS created_at,
+  {words.shown.format("l.updated_at")} AS updated_at,
+  c.metadata AS metadata,
+  c.text AS text
+FROM {threads} t
+JOIN {lines} l ON l.tenant = t.tenant AND l.thread_id = t.thread_id AND l.namespace = '/'
+JOIN {checkpoints} c ON c.line = l.line AND c.sequence = l.head
+WHERE t.expires_at IS NULL OR t.expires_at > {words.now}
+"""  # noqa: S608 - a prefix is checked, a schema quoted
+    op.execute(sa.text(select.strip()))

@@ -1,0 +1,5 @@
+"""``python -m locus_store``."""
+
+from locus_store.cli import main
+
+main()

@@ -1,0 +1,419 @@
+"""The contract of a storage backend, and what every backend shares above its storage.
+
+To add a backend, subclass ``StorageBackend`` and implement the methods under "to implement".
+Most need little more than the primitives of ``versions.Lines``, over which the rules of saving
+and deleting are written once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from fnmatch import translate
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+from locus_store import layout
+from locus_store.encoding import canonical
+from locus_store.errors import (
+    InvalidArgumentError,
+    SerializationError,
+    UnsupportedError,
+)
+from locus_store.types import (
+    CheckpointerCapabilities,
+    Expected,
+    Head,
+    Hit,
+    Mark,
+    OnConflict,
+    Save,
+    Snapshot,
+    Stored,
+    Version,
+    Written,
+)
+from locus_store.versions import state_of
+
+MAX_ID_CHARACTERS = 255
+SHAPE_CACHE_BYTES = 64 * 1024 * 1024
+"""What one backend object may hold of shapes, so that saves send frames and not whole states."""
+
+COLD_STATE_BYTES = 16 * 1024
+"""A state above this is worth reading the head for, where its shape is not known."""
+
+THREADED_BYTES = 256 * 1024
+"""Payloads above this are folded off the event loop."""
+
+
+class StorageBackend(ABC):
+    """Keeps versions of plain dicts by thread; knows nothing of agents.
+
+    The dict-shaped methods (``save``, ``load``, ``delete``, ``exists``, ``list_threads``,
+    ``search``, ``vacuum``) are for people; ``write_state``, ``read_state`` and ``history`` are
+    what the checkpointer and the saver use.
+    """
+
+    factory: ClassVar[str] = "StorageBackendAdapter"
+    """Name of the function that wraps this backend for an agent."""
+
+    capabilities: ClassVar[CheckpointerCapabilities] = CheckpointerCapabilities()
+
+    def __init__(self) -> None:
+        self._shapes = ShapeCache(SHAPE_CACHE_BYTES)
+
+    # --- to implement
+
+    @abstractmethod
+    async def commit(self, save: Save) -> Written:
+        """Write one version, all or nothing, by the rules of ``versions.save``.
+
+        The save goes on when its caller is cancelled, and saves of one line keep the order in
+        which they were submitted.
+
+        Raises:
+            ConflictError, NotFoundError: Nothing was written.
+        """
+
+    @abstractmethod
+    async def fetch(
+        self, thread_id: str, *, namespace: str = "", checkpoint_id: str | None = None
+    ) -> Stored | None:
+        """Read a version, or the head, as one consistent view; ``None`` where there is none."""
+
+    @abstractmethod
+    async def history(
+        self,
+        thread_id: str,
+        *,
+        namespace: str = "",
+        limit: int = 10,
+        before: str | None = None,
+    ) -> list[Version]:
+        """Return versions without states, newest first, below the id ``before``.
+
+        Raises:
+            NotFoundError: There is no version ``before``.
+        """
+
+    @abstractmethod
+    async def remove(
+        self, thread_id: str, checkpoint_ids: Iterable[str] | None = None, *, namespace: str = ""
+    ) -> int:
+        """Remove versions, or the thread with all its namespaces; return how many versions."""
+
+    async def list_threads(
+        self, limit: int = 100, pattern: str = "*", *, after: str | None = None
+    ) -> list[str]:
+        """Return thread ids, the most recently active first (to the minute, then the newest made).
+
+        Args:
+            limit: At most this many.
+            pattern: Shell-style: ``*``, ``?``, ``[ab]``, ``[!ab]``; case matters.
+            after: Continue behind this thread.
+
+        Raises:
+            NotFoundError: There is no thread ``after``.
+        """
+        raise self._unsupported("list_threads")
+
+    async def heads(self, limit: int = 100) -> list[Head]:
+        """Return threads with their head's metadata, the most recently active first."""
+        raise self._unsupported("list_with_metadata")
+
+    async def query(self, key: str, value: Any, limit: int = 100) -> list[Head]:
+        """Return versions whose metadata has ``value`` at ``key``, newest first."""
+        raise self._unsupported("metadata_query")
+
+    async def find(self, query: str, limit: int = 10) -> list[Hit]:
+        """Return threads that have all words of ``query``, best first."""
+        raise self._unsupported("search")
+
+    async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
+        """Copy a thread with all its versions; ``False`` where there is no source.
+
+        Raises:
+            ConflictError: The destination is there already.
+        """
+        raise self._unsupported("branching")
+
+    async def vacuum(self, older_than_days: float = 30) -> int:
+        """Remove versions older than this, heads of younger threads excepted; return how many."""
+        raise self._unsupported("vacuum")
+
+    async def expire(self) -> int:
+        """Remove the threads whose time to live is over; return how many.
+
+        They are invisible before; this gives their space back.
+        """
+        raise self._unsupported("ttl")
+
+    async def close(self) -> None:  # noqa: B027  (optional: some backends own nothing)
+        """Release what this object opened itself; idempotent, and it may be used again after."""
+
+    # --- states, over the above
+
+    async def write_state(
+        self,
+        thread_id: str,
+        data: Mapping[str, Any],
+        *,
+        namespace: str = "",
+        checkpoint_id: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        labels: Mapping[str, Any] | None = None,
+        private: bool = False,
+        expected: Expected | None = None,
+        parent_id: str | None = None,
+        on_conflict: OnConflict = "raise",
+        writer: str | None = None,
+        run: str | None = None,
+        side_parent: Mark | None = None,
+        keep_last: int | None = None,
+        ttl_seconds: float | None = None,
+    ) -> tuple[str, Written]:
+        """Write one version; see ``types.Save`` for the options.
+
+        Args:
+            private: The caller promises that ``data`` changes no more.
+
+        Returns:
+            The checkpoint id, and what became of the save.
+
+        Raises:
+            SerializationError: ``data`` or ``metadata`` cannot be kept exactly.
+        """
+        check_text("thread_id", thread_id)
+        check_text("namespace", namespace, minimum=0)
+        for name, text in (("checkpoint_id", checkpoint_id), ("parent_checkpoint_id", parent_id)):
+            if text is not None:
+                check_text(name, text)
+        basis, change = await self._changed(thread_id, namespace, data, private=private)
+        save = Save(
+            thread_id=thread_id,
+            namespace=namespace,
+            checkpoint_id=checkpoint_id or new_checkpoint_id(),
+            change=change,
+            basis=basis,
+            expected=expected,
+            parent_id=parent_id,
+            on_conflict=on_conflict,
+            writer=writer,
+            run=run,
+            side_parent=side_parent,
+            metadata=_object("metadata", metadata),
+            labels=_object("labels", labels),
+            keep_last=keep_last,
+            ttl_seconds=ttl_seconds,
+        )
+        written = await self.commit(save)
+        if written.outcome == "head":
+            self._shapes.put((thread_id, namespace), written.mark, change.shape)
+        return save.checkpoint_id, written
+
+    async def _changed(
+        self, thread_id: str, namespace: str, data: Mapping[str, Any], *, private: bool
+    ) -> tuple[Mark | None, layout.Change]:
+        """The state as a change of the version that this object knows best, if any."""
+        key = (thread_id, namespace)
+        basis, shape = self._shapes.get(key)
+        change = layout.change(data, shape, private=private)
+        if shape is None and change.shape.state_bytes > COLD_STATE_BYTES:
+            if await self.read_state(thread_id, namespace=namespace) is None:
+                return None, change
+            basis, shape = self._shapes.get(key)
+            change = layout.change(data, shape, private=private)
+        return basis, change
+
+    async def read_state(
+        self, thread_id: str, checkpoint_id: str | None = None, *, namespace: str = ""
+    ) -> Snapshot | None:
+        """Return a version with its state, or the head; ``None`` where there is none.
+
+        Raises:
+            IntegrityError: The stored bytes do not give the state that was saved.
+        """
+        check_text("thread_id", thread_id)
+        if checkpoint_id is not None:
+            check_text("checkpoint_id", checkpoint_id)
+        stored = await self.fetch(thread_id, namespace=namespace, checkpoint_id=checkpoint_id)
+        if stored is None:
+            return None
+        if sum(map(len, stored.payloads)) > THREADED_BYTES:
+            state, shape = await asyncio.to_thread(state_of, stored)
+        else:
+            state, shape = state_of(stored)
+        if stored.version.mark == stored.head:
+            self._shapes.put((thread_id, namespace), stored.head, shape)
+        return Snapshot(version=stored.version, state=state, head=stored.head)
+
+    # --- the dict-shaped methods, for people
+
+    async def save(
+        self,
+        thread_id: str,
+        data: Mapping[str, Any] | None = None,
+        *,
+        checkpoint_id: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        **wrong: Any,
+    ) -> str:
+        """Append a version to the thread; return its checkpoint id.
+
+        Raises:
+            TypeError: This is not the form in which an agent calls a checkpointer.
+        """
+        if wrong or not isinstance(thread_id, str) or not isinstance(data, Mapping):
+            raise TypeError(
+                f"{type(self).__name__}.save(thread_id, data) stores plain dicts and is no "
+                f"checkpointer; give the agent {self.factory}(...) instead"
+            )
+        return (
+            await self.write_state(thread_id, data, checkpoint_id=checkpoint_id, metadata=metadata)
+        )[0]
+
+    async def load(self, thread_id: str, checkpoint_id: str | None = None) -> dict[str, Any] | None:
+        """Return a version's state, or the head's; ``None`` where there is none."""
+        found = await self.read_state(thread_id, checkpoint_id)
+        return found.state if found else None
+
+    async def delete(self, thread_id: str, checkpoint_id: str | None = None) -> bool:
+        """Delete a version, or the thread with all it owns; whether there was one."""
+        check_text("thread_id", thread_id)
+        if checkpoint_id is not None:
+            check_text("checkpoint_id", checkpoint_id)
+        ids = None if checkpoint_id is None else [checkpoint_id]
+        return await self.remove(thread_id, ids) > 0
+
+    async def exists(self, thread_id: str, checkpoint_id: str | None = None) -> bool:
+        """Return whether the version, or any version of the thread, is there."""
+        return await self.version(thread_id, checkpoint_id) is not None
+
+    async def version(
+        self, thread_id: str, checkpoint_id: str | None = None, *, namespace: str = ""
+    ) -> Version | None:
+        """Return a version without its state, or the head; ``None`` where there is none."""
+        check_text("thread_id", thread_id)
+        if checkpoint_id is not None:
+            check_text("checkpoint_id", checkpoint_id)
+        stored = await self.fetch(thread_id, namespace=namespace, checkpoint_id=checkpoint_id)
+        return stored.version if stored else None
+
+    async def search(self, query: str, limit: int = 10) -> list[str]:
+        """Return the ids of the threads that have all words of ``query``, best first."""
+        return [hit.thread_id for hit in await self.find(query, limit)]
+
+    def _unsupported(self, capability: str) -> UnsupportedError:
+        return UnsupportedError(
+            f"{type(self).__name__} does not declare the capability {capability!r}; look at "
+            "`capabilities` first"
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+class ShapeCache:
+    """The shape of the newest version known of each line, least recently used out first.
+
+    Keyed by thread, but trusted only by mark: ids and sequences may come to name other versions.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._shapes: OrderedDict[tuple[str, str], tuple[Mark, layout.Shape]] = OrderedDict()
+
+    def get(self, key: tuple[str, str]) -> tuple[Mark | None, layout.Shape | None]:
+        """The newest version known of a line, and its shape."""
+        found = self._shapes.pop(key, None)
+        if found is None:
+            return None, None
+        self._shapes[key] = found
+        return found
+
+    def put(self, key: tuple[str, str], mark: Mark, shape: layout.Shape) -> None:
+        """Remember a version that was the head when it was read or written."""
+        old = self._shapes.pop(key, None)
+        self._bytes += shape.weight - (old[1].weight if old else 0)
+        self._shapes[key] = (mark, shape)
+        while self._bytes > self._max_bytes and self._shapes:
+            self._bytes -= self._shapes.popitem(last=False)[1][1].weight
+
+
+# --- arguments, checked the same way everywhere, before anything is written
+
+
+def new_checkpoint_id() -> str:
+    """24 hexadecimal digits: 96 random bits, unique within a line for all practical purposes."""
+    return secrets.token_hex(12)
+
+
+def check_text(name: str, value: object, *, minimum: int = 1) -> None:
+    """Refuse anything but a text that every backend keeps as it is.
+
+    Raises:
+        InvalidArgumentError: Not a ``str``, too short or long, NUL or a lone surrogate in it.
+    """
+    if not isinstance(value, str):
+        raise InvalidArgumentError(f"{name} must be a str, not {type(value).__name__}")
+    if not minimum <= len(value) <= MAX_ID_CHARACTERS:
+        raise InvalidArgumentError(
+            f"{name} must have {minimum} to {MAX_ID_CHARACTERS} characters, not {len(value)}"
+        )
+    if "\0" in value or _SURROGATE.search(value):
+        raise InvalidArgumentError(f"{name} {value!r} has a NUL or a lone surrogate in it")
+
+
+def check_limit(limit: object) -> int:
+    """Refuse a limit that is no count; 0 is one.
+
+    Raises:
+        InvalidArgumentError: Not an ``int``, or negative.
+    """
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
+        raise InvalidArgumentError(f"limit must be a whole number of at least 0, not {limit!r}")
+    return limit
+
+
+def check_days(days: object) -> float:
+    """Refuse an age that is none.
+
+    Raises:
+        InvalidArgumentError: Not a number, or negative.
+    """
+    if not isinstance(days, int | float) or isinstance(days, bool) or not days >= 0:
+        raise InvalidArgumentError(f"older_than_days must be a number of at least 0, not {days!r}")
+    return days
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def thread_pattern(pattern: str) -> re.Pattern[str]:
+    """The shell-style pattern of ``list_threads`` as a regular expression."""
+    if not isinstance(pattern, str):
+        raise InvalidArgumentError(f"pattern must be a str, not {type(pattern).__name__}")
+    return re.compile(translate(pattern))
+
+
+def _object(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise SerializationError(f"{name} must be a JSON object, not {type(value).__name__}")
+    copied = canonical(dict(value), name)
+    assert isinstance(copied, dict)  # noqa: S101  (a mapping gives a mapping)
+    return copied

@@ -1,0 +1,431 @@
+"""Process memory: the shortest implementation, and the one without a database."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+from locus_store import layout, versions
+from locus_store.backends.base import (
+    StorageBackend,
+    check_days,
+    check_limit,
+    check_text,
+    thread_pattern,
+)
+from locus_store.checkpointer import StorageBackendAdapter
+from locus_store.errors import ConflictError, NotFoundError
+from locus_store.filters import check_key, has_value
+from locus_store.state import AgentState
+from locus_store.text import Match, query_words
+from locus_store.types import (
+    CheckpointerCapabilities,
+    Head,
+    Hit,
+    Mark,
+    OnConflict,
+    Save,
+    Stored,
+    Version,
+    Written,
+)
+from locus_store.versions import Line, Record
+
+
+@dataclass(slots=True)
+class _Row:
+    record: Record
+    payload: bytes
+    created_at: datetime
+
+
+@dataclass(slots=True)
+class _Thread:
+    """A thread's lines by namespace, each with its rows by ascending sequence."""
+
+    thread_id: str
+    number: int
+    active_at: datetime
+    expires_at: datetime | None = None
+    lines: dict[str, tuple[Line, dict[int, _Row]]] = field(default_factory=dict)
+
+    @property
+    def is_live(self) -> bool:
+        return self.expires_at is None or self.expires_at > _now()
+
+
+class _Memory:
+    """``versions.Lines`` over dicts; every call holds the backend's lock."""
+
+    def __init__(self) -> None:
+        self.store = uuid4().hex
+        self.threads: dict[str, _Thread] = {}
+        self._numbers = 0
+        self._places: dict[int, tuple[str, str]] = {}
+
+    def thread(self, thread_id: str) -> _Thread | None:
+        found = self.threads.get(thread_id)
+        return found if found and found.is_live else None
+
+    def find(self, thread_id: str, namespace: str) -> Line | None:
+        found = self.thread(thread_id)
+        pair = found.lines.get(namespace) if found else None
+        return replace(pair[0]) if pair else None
+
+    def create(self, save: Save) -> Line:
+        found = self.thread(save.thread_id)
+        if found is None:
+            found = self.add_thread(save.thread_id)
+        line = self.add_line(found, save.namespace)
+        self.touch(save)
+        return line
+
+    def add_thread(self, thread_id: str) -> _Thread:
+        self.drop_thread(thread_id)
+        self._numbers += 1
+        self.threads[thread_id] = _Thread(thread_id, self._numbers, _minute())
+        return self.threads[thread_id]
+
+    def add_line(self, thread: _Thread, namespace: str) -> Line:
+        self._numbers += 1
+        line = Line(line=self._numbers)
+        thread.lines[namespace] = (line, {})
+        self._places[line.line] = (thread.thread_id, namespace)
+        return replace(line)
+
+    def update(self, line: Line) -> None:
+        thread_id, namespace = self._places[line.line]
+        self.threads[thread_id].lines[namespace] = (replace(line), self.rows(line))
+
+    def touch(self, save: Save) -> None:
+        thread = self.threads[save.thread_id]
+        thread.active_at = _minute()
+        if save.ttl_seconds is not None:
+            thread.expires_at = _now() + timedelta(seconds=save.ttl_seconds)
+
+    def drop(self, line: Line) -> None:
+        thread_id, namespace = self._places.pop(line.line)
+        del self.threads[thread_id].lines[namespace]
+        if not self.threads[thread_id].lines:
+            del self.threads[thread_id]
+
+    def drop_thread(self, thread_id: str) -> int:
+        thread = self.threads.pop(thread_id, None)
+        if thread is None:
+            return 0
+        for line, _ in thread.lines.values():
+            self._places.pop(line.line)
+        return sum(len(rows) for _, rows in thread.lines.values())
+
+    def rows(self, line: Line) -> dict[int, _Row]:
+        thread_id, namespace = self._places[line.line]
+        return self.threads[thread_id].lines[namespace][1]
+
+    def record(self, line: Line, sequence: int) -> Record | None:
+        row = self.rows(line).get(sequence)
+        return row.record if row else None
+
+    def named(self, line: Line, checkpoint_id: str) -> Record | None:
+        rows = self.rows(line).values()
+        return next((it.record for it in rows if it.record.checkpoint_id == checkpoint_id), None)
+
+    def newest(self, line: Line, nth: int = 1) -> int | None:
+        sequences = sorted(self.rows(line), reverse=True)
+        return sequences[nth - 1] if nth <= len(sequences) else None
+
+    def below(self, line: Line, sequence: int, limit: int) -> list[int]:
+        return sorted(it for it in self.rows(line) if it < sequence)[:limit]
+
+    def payloads(
+        self, line: Line, chain: int, *, upto: int | None = None
+    ) -> list[tuple[int, bytes]]:
+        return [
+            (sequence, row.payload)
+            for sequence, row in sorted(self.rows(line).items())
+            if row.record.chain == chain and (upto is None or sequence <= upto)
+        ]
+
+    def append(self, line: Line, record: Record, payload: bytes) -> None:
+        self.rows(line)[record.sequence] = _Row(record, payload, _now())
+
+    def rewrite(self, line: Line, sequence: int, payload: bytes) -> None:
+        self.rows(line)[sequence].payload = payload
+
+    def adopt(self, line: Line, parent: int, new_parent: int | None) -> None:
+        for row in self.rows(line).values():
+            if row.record.parent == parent:
+                row.record = replace(row.record, parent=new_parent)
+
+    def remove(self, line: Line, sequences: Sequence[int]) -> None:
+        for sequence in sequences:
+            del self.rows(line)[sequence]
+
+
+class MemoryBackend(StorageBackend):
+    """Keeps versions in this process; gone when it ends.
+
+    One lock guards everything, so that it may be used from several threads and event loops.
+    """
+
+    factory = "MemoryCheckpointer"
+    capabilities = CheckpointerCapabilities(
+        search=True,
+        metadata_query=True,
+        vacuum=True,
+        branching=True,
+        ttl=True,
+        list_threads=True,
+        list_with_metadata=True,
+        persistent_checkpoint_ids=False,
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._memory = _Memory()
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return "MemoryBackend()"
+
+    async def commit(self, save: Save) -> Written:
+        with self._lock:
+            return versions.save(self._memory, save)
+
+    async def fetch(
+        self, thread_id: str, *, namespace: str = "", checkpoint_id: str | None = None
+    ) -> Stored | None:
+        with self._lock:
+            line = self._memory.find(thread_id, namespace)
+            record = versions.target(self._memory, line, checkpoint_id) if line else None
+            if line is None or record is None or line.head is None:
+                return None
+            head = self._version(thread_id, namespace, line, line.head).mark
+            rows = self._memory.payloads(line, record.chain, upto=record.sequence)
+            return Stored(
+                version=self._version(thread_id, namespace, line, record.sequence),
+                head=head,
+                payloads=[payload for _, payload in rows],
+            )
+
+    def _version(self, thread_id: str, namespace: str, line: Line, sequence: int) -> Version:
+        row = self._memory.rows(line)[sequence]
+        parent = self._memory.record(line, row.record.parent) if row.record.parent else None
+        return Version(
+            mark=Mark(self._memory.store, line.line, sequence, row.record.digest),
+            thread_id=thread_id,
+            namespace=namespace,
+            checkpoint_id=row.record.checkpoint_id,
+            parent_id=parent.checkpoint_id if parent else None,
+            metadata=deepcopy(row.record.metadata),
+            labels=deepcopy(row.record.labels),
+            created_at=row.created_at,
+        )
+
+    async def history(
+        self,
+        thread_id: str,
+        *,
+        namespace: str = "",
+        limit: int = 10,
+        before: str | None = None,
+    ) -> list[Version]:
+        check_text("thread_id", thread_id)
+        check_limit(limit)
+        with self._lock:
+            line = self._memory.find(thread_id, namespace)
+            if line is None:
+                return []
+            end = line.last_sequence + 1
+            if before is not None:
+                end = versions.cursor(self._memory, line, thread_id, before)
+            shown = [it for it in self._visible(line) if it < end]
+            return [
+                self._version(thread_id, namespace, line, it)
+                for it in sorted(shown, reverse=True)[:limit]
+            ]
+
+    def _visible(self, line: Line) -> Iterator[int]:
+        return (it for it in self._memory.rows(line) if versions.is_visible(line, it))
+
+    async def remove(
+        self, thread_id: str, checkpoint_ids: Iterable[str] | None = None, *, namespace: str = ""
+    ) -> int:
+        with self._lock:
+            if self._memory.thread(thread_id) is None:
+                return 0
+            if checkpoint_ids is None:
+                return self._memory.drop_thread(thread_id)
+            line = self._memory.find(thread_id, namespace)
+            return versions.remove_named(self._memory, line, checkpoint_ids) if line else 0
+
+    async def list_threads(
+        self, limit: int = 100, pattern: str = "*", *, after: str | None = None
+    ) -> list[str]:
+        check_limit(limit)
+        matches = thread_pattern(pattern).match
+        with self._lock:
+            threads = self._recent()
+            if after is not None:
+                places = [it.thread_id for it in threads]
+                if after not in places:
+                    raise NotFoundError(f"there is no thread {after!r} to list after")
+                threads = threads[places.index(after) + 1 :]
+            return [it.thread_id for it in threads if matches(it.thread_id)][:limit]
+
+    def _recent(self) -> list[_Thread]:
+        live = (it for it in self._memory.threads.values() if it.is_live and "" in it.lines)
+        return sorted(live, key=lambda it: (it.active_at, it.number), reverse=True)
+
+    def _roots(self) -> Iterator[tuple[str, Line]]:
+        """The root lines of live threads that have a head, the most recently active first."""
+        for thread in self._recent():
+            line = thread.lines[""][0]
+            if line.head is not None:
+                yield thread.thread_id, line
+
+    async def heads(self, limit: int = 100) -> list[Head]:
+        check_limit(limit)
+        with self._lock:
+            pairs = [(thread_id, line) for thread_id, line in self._roots()][:limit]
+            return [self._head(thread_id, line, line.head or 0) for thread_id, line in pairs]
+
+    def _head(self, thread_id: str, line: Line, sequence: int) -> Head:
+        version = self._version(thread_id, "", line, sequence)
+        return Head(
+            thread_id=thread_id,
+            checkpoint_id=version.checkpoint_id,
+            metadata=version.metadata,
+            updated_at=version.created_at,
+        )
+
+    async def query(self, key: str, value: Any, limit: int = 100) -> list[Head]:
+        check_key(key)
+        check_limit(limit)
+        with self._lock:
+            found = [
+                (self._memory.rows(line)[sequence].created_at, line.line, sequence, thread_id, line)
+                for thread_id, line in self._roots()
+                for sequence in self._visible(line)
+                if self._has(line, sequence, key, value)
+            ]
+            found.sort(key=lambda it: it[:3], reverse=True)
+            return [self._head(it[3], it[4], it[2]) for it in found[:limit]]
+
+    def _has(self, line: Line, sequence: int, key: str, value: Any) -> bool:
+        record = self._memory.rows(line)[sequence].record
+        return has_value(record.metadata, key, value) or has_value(record.labels, key, value)
+
+    async def find(self, query: str, limit: int = 10) -> list[Hit]:
+        check_limit(limit)
+        wanted = query_words(query)
+        with self._lock:
+            hits = [
+                hit
+                for thread_id, line in self._roots()
+                if (hit := self._hit(thread_id, line, wanted))
+            ]
+        return sorted(hits, key=lambda it: (it.score, it.updated_at), reverse=True)[:limit]
+
+    def _hit(self, thread_id: str, line: Line, wanted: list[str]) -> Hit | None:
+        match = Match(wanted)
+        for sequence, row in self._memory.rows(line).items():
+            match.add(sequence, layout.text_of(row.payload))
+        if not match.is_complete:
+            return None
+        place = match.best[1] if versions.is_visible(line, match.best[1]) else line.head or 0
+        head = self._head(thread_id, line, place)
+        return Hit(
+            thread_id=thread_id,
+            checkpoint_id=head.checkpoint_id,
+            metadata=head.metadata,
+            updated_at=head.updated_at,
+            score=match.score,
+            snippet=match.snippet,
+        )
+
+    async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
+        check_text("source_thread_id", source_thread_id)
+        check_text("dest_thread_id", dest_thread_id)
+        with self._lock:
+            source = self._memory.thread(source_thread_id)
+            if source is None:
+                return False
+            if self._memory.thread(dest_thread_id) is not None:
+                raise ConflictError(f"thread {dest_thread_id!r} is there already; nothing was copied")
+            copy = self._memory.add_thread(dest_thread_id)
+            copy.expires_at = source.expires_at
+            for namespace, (line, rows) in source.lines.items():
+                added = self._memory.add_line(copy, namespace)
+                self._memory.rows(added).update((key, replace(row)) for key, row in rows.items())
+                self._memory.update(replace(line, line=added.line, writer=None, run=None))
+            return True
+
+    async def vacuum(self, older_than_days: float = 30) -> int:
+        limit = _now() - timedelta(days=check_days(older_than_days))
+        with self._lock:
+            return sum(self._vacuum(it, limit) for it in list(self._memory.threads.values()))
+
+    def _vacuum(self, thread: _Thread, limit: datetime) -> int:
+        rows = [row for _, rows in thread.lines.values() for row in rows.values()]
+        if all(row.created_at < limit for row in rows):
+            return self._memory.drop_thread(thread.thread_id)
+        removed = 0
+        for line, of_line in list(thread.lines.values()):
+            old = [
+                it for it, row in of_line.items() if row.created_at < limit and it != line.head
+            ]
+            versions.forget(self._memory, replace(line), old)
+            removed += len(old)
+        return removed
+
+    async def expire(self) -> int:
+        with self._lock:
+            over = [it.thread_id for it in self._memory.threads.values() if not it.is_live]
+            for thread_id in over:
+                self._memory.drop_thread(thread_id)
+            return len(over)
+
+
+class MemoryCheckpointer(StorageBackendAdapter):
+    """A checkpointer in this process's memory, for tests and trials; gone when it ends.
+
+    Args:
+        state_type: See ``StorageBackendAdapter``, as the other options.
+        on_conflict: What a losing save does.
+        keep_last: Versions to keep per thread.
+        ttl_seconds: A thread's time to live after its last save.
+    """
+
+    def __init__(
+        self,
+        *,
+        state_type: type[Any] = AgentState,
+        on_conflict: OnConflict = "raise",
+        keep_last: int | None = None,
+        ttl_seconds: float | None = None,
+    ) -> None:
+        super().__init__(
+            MemoryBackend(),
+            state_type=state_type,
+            on_conflict=on_conflict,
+            keep_last=keep_last,
+            ttl_seconds=ttl_seconds,
+        )
+
+
+def memory_checkpointer(**options: Any) -> MemoryCheckpointer:
+    """Return a checkpointer in this process's memory; options as ``MemoryCheckpointer``."""
+    return MemoryCheckpointer(**options)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _minute() -> datetime:
+    return _now().replace(second=0, microsecond=0)

@@ -1,0 +1,156 @@
+"""The same contract for code without an event loop."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from locus_store import open as opening
+from locus_store.checkpointer import BaseCheckpointer, loaded_here
+from locus_store.types import CheckpointerCapabilities
+
+T = TypeVar("T")
+
+
+class BlockingCheckpointer:
+    """A checkpointer whose methods block; may be used from any number of threads.
+
+    Its event loop runs in a thread of its own, started by the first call and ended by ``close``.
+    Every method is the one of the same name of the checkpointer, with the same arguments,
+    results and errors. What the calling thread has loaded is remembered for its next save.
+
+    Args:
+        checkpointer: Any checkpointer; closed by ``close``.
+    """
+
+    def __init__(self, checkpointer: BaseCheckpointer) -> None:
+        self._async = checkpointer
+        self._portals = _Portals()
+
+    @property
+    def capabilities(self) -> CheckpointerCapabilities:
+        """What the checkpointer declares."""
+        return self._async.capabilities
+
+    def save(
+        self,
+        state: Any,
+        thread_id: str,
+        checkpoint_id: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> str:
+        return self._run(
+            lambda: self._async.save(state, thread_id, checkpoint_id, metadata, **options)
+        )
+
+    def load(self, thread_id: str, checkpoint_id: str | None = None) -> Any | None:
+        return self._run(lambda: self._async.load(thread_id, checkpoint_id))
+
+    def list_checkpoints(self, thread_id: str, limit: int = 10, **options: Any) -> list[str]:
+        return self._run(lambda: self._async.list_checkpoints(thread_id, limit, **options))
+
+    def delete(self, thread_id: str, checkpoint_id: str | None = None) -> bool:
+        return self._run(lambda: self._async.delete(thread_id, checkpoint_id))
+
+    def exists(self, thread_id: str, checkpoint_id: str | None = None) -> bool:
+        return self._run(lambda: self._async.exists(thread_id, checkpoint_id))
+
+    def search(self, query: str, limit: int = 10) -> list[dict[str, Any]]:
+        return self._run(lambda: self._async.search(query, limit))
+
+    def query_by_metadata(self, key: str, value: Any, limit: int = 100) -> list[dict[str, Any]]:
+        return self._run(lambda: self._async.query_by_metadata(key, value, limit))
+
+    def get_metadata(
+        self, thread_id: str, checkpoint_id: str | None = None
+    ) -> dict[str, Any] | None:
+        return self._run(lambda: self._async.get_metadata(thread_id, checkpoint_id))
+
+    def vacuum(self, older_than_days: float = 30) -> int:
+        return self._run(lambda: self._async.vacuum(older_than_days))
+
+    def expire(self) -> int:
+        return self._run(lambda: self._async.expire())
+
+    def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
+        return self._run(lambda: self._async.copy_thread(source_thread_id, dest_thread_id))
+
+    def list_threads(self, limit: int = 100, pattern: str = "*", **options: Any) -> list[str]:
+        return self._run(lambda: self._async.list_threads(limit, pattern, **options))
+
+    def list_with_metadata(self, limit: int = 100) -> list[dict[str, Any]]:
+        return self._run(lambda: self._async.list_with_metadata(limit))
+
+    def close(self) -> None:
+        """Close the checkpointer and end the loop's thread; may be used again after."""
+        if self._portals.is_open:
+            self._run(self._async.close)
+            self._portals.close()
+
+    def _run(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Run a call on the loop, and bring back what it noted of the caller's loads."""
+
+        async def carried() -> tuple[T, Any]:
+            loaded_here.set(mine)
+            return await call(), loaded_here.get()
+
+        mine = loaded_here.get()
+        result, noted = self._portals.open().call(carried)
+        loaded_here.set(noted)
+        return result
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class _Portals:
+    """The portal of this process: a forked child starts its own."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pid = 0
+        self._context: AbstractContextManager[BlockingPortal] | None = None
+        self._portal: BlockingPortal | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._portal is not None and self._pid == os.getpid()
+
+    def open(self) -> BlockingPortal:
+        with self._lock:
+            if not self.is_open or self._portal is None:
+                self._context = start_blocking_portal("asyncio")
+                self._portal = self._context.__enter__()
+                self._pid = os.getpid()
+            return self._portal
+
+    def close(self) -> None:
+        with self._lock:
+            context, self._context, self._portal = self._context, None, None
+        if context is not None:
+            context.__exit__(None, None, None)
+
+
+def open_checkpointer(url: str, **options: Any) -> BlockingCheckpointer:
+    """Return the blocking form of the checkpointer that ``url`` names; see ``locus_store.open``."""
+    return BlockingCheckpointer(opening.open_checkpointer(url, **options))
+
+
+for _name in vars(BlockingCheckpointer).keys() & vars(BaseCheckpointer).keys():
+    if not _name.startswith("_") and not getattr(BlockingCheckpointer, _name).__doc__:
+        getattr(BlockingCheckpointer, _name).__doc__ = getattr(BaseCheckpointer, _name).__doc__

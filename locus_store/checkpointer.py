@@ -1,0 +1,495 @@
+"""The contract an agent sees, and the one adapter that keeps it over a storage backend."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from itertools import count
+from types import MappingProxyType, TracebackType
+from typing import Any, Self, get_args
+
+from locus_store.backends.base import StorageBackend, check_text
+from locus_store.errors import InvalidArgumentError, UnsupportedError
+from locus_store.state import AgentState, Lineage, StateCodec, labels_of, thread_key
+from locus_store.types import (
+    CheckpointerCapabilities,
+    Expected,
+    Head,
+    Mark,
+    OnConflict,
+    Snapshot,
+)
+
+REMEMBERED_THREADS = 4096
+"""Threads whose outstanding loads one adapter remembers; the least recent go first."""
+
+
+class BaseCheckpointer(ABC):
+    """Saves and restores the state of threads; what ``Agent(checkpointer=...)`` calls.
+
+    A subclass with ``save``, ``load`` and ``list_checkpoints`` works wherever a checkpointer goes;
+    every other method either builds on these or raises ``UnsupportedError`` until it is
+    overridden and its capability declared.
+
+    Every implementation of this package guarantees:
+
+    - **Durable.** A save that returned is there after a crash of the process.
+    - **Atomic.** A reader sees a version whole or not at all.
+    - **Never lost silently.** A save whose thread was moved on by another writer since it was
+      loaded raises ``ConflictError`` and changes nothing.
+    - **Isolated values.** Changing what was saved or loaded never changes what is stored.
+    - **Concurrent.** One object may serve many tasks, several event loops and threads.
+    - **Honest.** Absence is ``None``, ``False`` or ``[]``; a failure is always an exception.
+    """
+
+    @property
+    def capabilities(self) -> CheckpointerCapabilities:
+        """What this checkpointer may be asked for; nothing unless a subclass declares it."""
+        return CheckpointerCapabilities()
+
+    @property
+    def deletes_single_checkpoints(self) -> bool:
+        """Whether ``delete`` can remove one version and leave the rest (the Locus agent asks)."""
+        return type(self).delete is not BaseCheckpointer.delete
+
+    @abstractmethod
+    async def save(
+        self,
+        state: Any,
+        thread_id: str,
+        checkpoint_id: str | None = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> str:
+        """Save a version of the thread and make it the one that ``load(thread_id)`` returns.
+
+        Args:
+            state: The whole state.
+            thread_id: 1 to 255 characters, any Unicode but NUL and lone surrogates.
+            checkpoint_id: 1 to 255 characters; made up when not given. An id that is there already
+                is the same version if its content is the same, else it is replaced.
+            metadata: JSON object, queryable with ``query_by_metadata``.
+
+        Returns:
+            The checkpoint id.
+
+        Raises:
+            ConflictError: Another writer moved the thread on; nothing was written.
+            SerializationError: The state cannot be kept exactly; nothing was written.
+        """
+
+    @abstractmethod
+    async def load(self, thread_id: str, checkpoint_id: str | None = None) -> Any | None:
+        """Return a version's state, or the head's; ``None`` where there is none.
+
+        Raises:
+            IntegrityError: The stored bytes do not give the state that was saved.
+        """
+
+    @abstractmethod
+    async def list_checkpoints(self, thread_id: str, limit: int = 10) -> list[str]:
+        """Return checkpoint ids, newest first, in the order in which they were saved."""
+
+    async def delete(self, thread_id: str, checkpoint_id: str | None = None) -> bool:
+        """Delete one version, or the thread with all it owns; whether there was one.
+
+        Deleting the head makes its nearest remaining ancestor the head. No byte of what only the
+        deleted version held remains.
+        """
+        raise self._unsupported("delete")
+
+    async def exists(self, thread_id: str, checkpoint_id: str | None = None) -> bool:
+        """Return whether the version, or any version of the thread, is there."""
+        if checkpoint_id is None:
+            return bool(await self.list_checkpoints(thread_id, limit=1))
+        return await self.load(thread_id, checkpoint_id) is not None
+
+    async def close(self) -> None:  # noqa: B027  (optional: most subclasses own nothing)
+        """Release what this object opened itself; idempotent, and it may be used again after."""
+
+    async def search(self, query: str, limit: int = 10) -> list[dict[str, Any]]:
+        """Return the threads whose text has all words of ``query``, best first.
+
+        Case and accents do not matter; there are no operators. Needs ``capabilities.search``.
+
+        Returns:
+            Dicts of ``thread_id``, ``checkpoint_id`` (the version that added the words),
+            ``metadata``, ``updated_at`` (ISO 8601), ``score`` (higher is better), ``snippet``.
+        """
+        raise self._unsupported("search")
+
+    async def query_by_metadata(
+        self, key: str, value: Any, limit: int = 100
+    ) -> list[dict[str, Any]]:
+        """Return the versions whose metadata has ``value`` at ``key``, newest first.
+
+        ``agent_id`` and ``tags`` of the state count as metadata. A dot in ``key`` descends into
+        objects; a list matches when it contains ``value``, or every element of a list ``value``;
+        numbers equal numbers (1 is 1.0), nothing else is converted. Needs
+        ``capabilities.metadata_query``.
+
+        Returns:
+            Dicts of ``thread_id``, ``checkpoint_id``, ``metadata``, ``updated_at`` (ISO 8601).
+        """
+        raise self._unsupported("metadata_query")
+
+    async def get_metadata(
+        self, thread_id: str, checkpoint_id: str | None = None
+    ) -> dict[str, Any] | None:
+        """Return a version's metadata as it was given, or the head's; ``None`` where there is none.
+
+        Needs ``capabilities.metadata_query``.
+        """
+        raise self._unsupported("metadata_query")
+
+    async def vacuum(self, older_than_days: float = 30) -> int:
+        """Remove versions older than this by the server's clock; return how many.
+
+        A thread whose newest version is older goes whole; every other keeps its head. Needs
+        ``capabilities.vacuum``.
+        """
+        raise self._unsupported("vacuum")
+
+    async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
+        """Copy a thread with all its versions; ``False`` where there is no source.
+
+        Deleting either leaves the other whole. Needs ``capabilities.branching``.
+
+        Raises:
+            ConflictError: ``dest_thread_id`` is there already; nothing was written.
+        """
+        raise self._unsupported("branching")
+
+    async def list_threads(self, limit: int = 100, pattern: str = "*") -> list[str]:
+        """Return thread ids, the most recently active first.
+
+        Args:
+            limit: At most this many.
+            pattern: Shell-style: ``*`` any characters, ``?`` one, ``[ab]`` one of these; everything
+                else is itself, case included.
+
+        Needs ``capabilities.list_threads``.
+        """
+        raise self._unsupported("list_threads")
+
+    async def list_with_metadata(self, limit: int = 100) -> list[dict[str, Any]]:
+        """Return threads with their head's metadata, the most recently saved first.
+
+        Needs ``capabilities.list_with_metadata``.
+
+        Returns:
+            Dicts of ``thread_id``, ``checkpoint_id``, ``metadata``, ``updated_at`` (ISO 8601).
+        """
+        raise self._unsupported("list_with_metadata")
+
+    def _unsupported(self, capability: str) -> UnsupportedError:
+        return UnsupportedError(
+            f"{type(self).__name__} does not declare the capability {capability!r}; look at "
+            "`capabilities` first"
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+CONTEXT_THREADS = 64
+"""Threads that one context remembers having loaded; the earliest go first."""
+
+_numbers = count()
+
+loaded_here: ContextVar[Mapping[tuple[int, str], Lineage]] = ContextVar(
+    "locus_store_loaded_here", default=MappingProxyType({})
+)
+"""What the caller's own context loaded last, by adapter and thread. It is lost through
+``wait_for``, ``gather``, ``create_task`` and threads, so the adapter does not rely on it alone;
+the blocking facade carries it for its caller."""
+
+
+@dataclass(slots=True)
+class _Load:
+    """A load through one adapter, for callers that lost their context."""
+
+    lineage: Lineage
+    saved: bool = False
+    run: str | None = None
+    """The run whose save was made from it."""
+
+    def may_be_of(self, run: str | None) -> bool:
+        """Whether a save of ``run`` may come from this load."""
+        return not self.saved or self.run == run
+
+
+class StorageBackendAdapter(BaseCheckpointer):
+    """A checkpointer over a storage backend: states in, states out, conflicts told.
+
+    Args:
+        backend: Keeps the versions; closed by ``close()``.
+        state_type: What ``load`` returns: ``AgentState``, any class with ``to_checkpoint`` and
+            ``from_checkpoint``, any pydantic model, or ``dict``.
+        on_conflict: Default of ``save``.
+        keep_last: Versions to keep per thread, at least 1; older ones go with the saves.
+            ``None`` keeps all.
+        ttl_seconds: A thread expires so long after its last save. ``None``: never.
+
+    Raises:
+        InvalidArgumentError: An option makes no sense.
+        TypeError: ``backend`` is not a ``StorageBackend``.
+    """
+
+    def __init__(
+        self,
+        backend: StorageBackend,
+        *,
+        state_type: type[Any] = AgentState,
+        on_conflict: OnConflict = "raise",
+        keep_last: int | None = None,
+        ttl_seconds: float | None = None,
+    ) -> None:
+        if not isinstance(backend, StorageBackend):
+            raise TypeError(
+                f"StorageBackendAdapter wraps a StorageBackend, not a {type(backend).__name__}"
+            )
+        self.backend = backend
+        self._number = next(_numbers)
+        self._codec = StateCodec(state_type)
+        self._on_conflict = _checked_on_conflict(on_conflict)
+        self._keep_last = _checked_keep_last(keep_last)
+        self._ttl_seconds = _checked_ttl(ttl_seconds)
+        self._loads: OrderedDict[str, list[_Load]] = OrderedDict()
+        self._sides: OrderedDict[str, Mark] = OrderedDict()
+
+    @property
+    def capabilities(self) -> CheckpointerCapabilities:
+        """What the backend declares."""
+        return self.backend.capabilities
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.backend!r})"
+
+    async def save(
+        self,
+        state: Any,
+        thread_id: str,
+        checkpoint_id: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        *,
+        parent_checkpoint_id: str | None = None,
+        on_conflict: OnConflict | None = None,
+    ) -> str:
+        """Save a version of the thread; see ``BaseCheckpointer.save``.
+
+        Which version ``state`` was made from is known, in this order, from
+        ``parent_checkpoint_id``, from the mark that a loaded state carries, from the caller's
+        context, and from the only version that this object has loaded; without any, the save
+        appends to the head as it stands.
+
+        Args:
+            state: The whole state.
+            thread_id: The thread.
+            checkpoint_id: Made up when not given.
+            metadata: JSON object.
+            parent_checkpoint_id: Save onto this version: a fork where it is not the head. The new
+                version becomes the head, without conflict.
+            on_conflict: ``"raise"``; ``"branch"`` keeps a losing state as a side branch and
+                returns its id; ``"overwrite"`` lets the last writer win.
+
+        Raises:
+            NotFoundError: There is no such parent; nothing was written.
+        """
+        check_text("thread_id", thread_id)
+        on_conflict = _checked_on_conflict(on_conflict or self._on_conflict)
+        data, carried = self._codec.dump(state)
+        run = _run(data)
+        lineage = self._lineage(thread_id, carried, run)
+        writer = lineage.nonce if lineage else None
+        saved_id, written = await self.backend.write_state(
+            thread_id,
+            data,
+            private=data is not state and not isinstance(state, dict),
+            checkpoint_id=checkpoint_id,
+            metadata=metadata,
+            labels=labels_of(data),
+            expected=_expected(lineage) if parent_checkpoint_id is None else None,
+            parent_id=parent_checkpoint_id,
+            on_conflict=on_conflict,
+            writer=writer,
+            run=run,
+            side_parent=self._sides.get(writer) if writer else None,
+            keep_last=self._keep_last,
+            ttl_seconds=self._ttl_seconds,
+        )
+        if written.outcome == "side" and writer:
+            _remember(self._sides, writer, written.mark)
+        self._note_save(thread_id, lineage, run)
+        return saved_id
+
+    async def load(self, thread_id: str, checkpoint_id: str | None = None) -> Any | None:
+        """Return a version's state, or the head's; see ``BaseCheckpointer.load``.
+
+        Loading a named version that is not the head declares a rewind: the next save of the
+        state that is returned becomes the head, unless the head has moved in between.
+        """
+        found = await self.backend.read_state(thread_id, checkpoint_id)
+        if found is None:
+            if checkpoint_id is None:
+                self._note_load(thread_id, _loaded(thread_id, None))
+            return None
+        lineage = _loaded(thread_id, found)
+        self._note_load(thread_id, lineage)
+        return self._codec.restore(found.state, lineage)
+
+    def _lineage(
+        self, thread_id: str, carried: Lineage | None, run: str | None
+    ) -> Lineage | None:
+        """What a state was made from; a mark of another thread says nothing of this one."""
+        if carried and carried.thread == thread_key(thread_id):
+            return carried
+        if here := loaded_here.get().get((self._number, thread_id)):
+            return here
+        loads = [it for it in self._loads.get(thread_id, []) if it.may_be_of(run)]
+        if self._codec.carries_marks:  # a state without one comes from a load that found nothing
+            loads = [it for it in loads if it.lineage.made_from is None]
+        if run and loads and len({it.lineage.made_from for it in loads}) == 1:
+            return replace(loads[0].lineage, nonce=None)  # its run tells its own work
+        return loads[0].lineage if len(loads) == 1 else None
+
+    def _note_load(self, thread_id: str, lineage: Lineage) -> None:
+        """Remember a load, for callers whose state has no room for a mark."""
+        here = {**loaded_here.get(), (self._number, thread_id): lineage}
+        while len(here) > CONTEXT_THREADS:
+            here.pop(next(iter(here)))
+        loaded_here.set(here)
+        outstanding = [it for it in self._loads.get(thread_id, []) if not it.saved]
+        _remember(self._loads, thread_id, [*outstanding, _Load(lineage)][-2:])
+
+    def _note_save(self, thread_id: str, lineage: Lineage | None, run: str | None) -> None:
+        for load in self._loads.get(thread_id, []):
+            if lineage and load.lineage.made_from == lineage.made_from and not load.saved:
+                load.saved, load.run = True, run
+                return
+
+    # --- everything else is the backend's
+
+    async def list_checkpoints(
+        self, thread_id: str, limit: int = 10, *, after: str | None = None
+    ) -> list[str]:
+        """Return checkpoint ids, newest first; ``after`` continues below that id."""
+        page = await self.backend.history(thread_id, limit=limit, before=after)
+        return [version.checkpoint_id for version in page]
+
+    async def delete(self, thread_id: str, checkpoint_id: str | None = None) -> bool:
+        """See ``BaseCheckpointer.delete``."""
+        return await self.backend.delete(thread_id, checkpoint_id)
+
+    async def exists(self, thread_id: str, checkpoint_id: str | None = None) -> bool:
+        """See ``BaseCheckpointer.exists``."""
+        return await self.backend.exists(thread_id, checkpoint_id)
+
+    async def close(self) -> None:
+        """See ``BaseCheckpointer.close``."""
+        await self.backend.close()
+
+    async def search(self, query: str, limit: int = 10) -> list[dict[str, Any]]:
+        """See ``BaseCheckpointer.search``."""
+        return [
+            {**_row(hit), "score": hit.score, "snippet": hit.snippet}
+            for hit in await self.backend.find(query, limit)
+        ]
+
+    async def query_by_metadata(
+        self, key: str, value: Any, limit: int = 100
+    ) -> list[dict[str, Any]]:
+        """See ``BaseCheckpointer.query_by_metadata``."""
+        return [_row(head) for head in await self.backend.query(key, value, limit)]
+
+    async def get_metadata(
+        self, thread_id: str, checkpoint_id: str | None = None
+    ) -> dict[str, Any] | None:
+        """See ``BaseCheckpointer.get_metadata``."""
+        found = await self.backend.version(thread_id, checkpoint_id)
+        return found.metadata if found else None
+
+    async def vacuum(self, older_than_days: float = 30) -> int:
+        """See ``BaseCheckpointer.vacuum``."""
+        return await self.backend.vacuum(older_than_days)
+
+    async def expire(self) -> int:
+        """Remove the threads whose time to live is over; return how many."""
+        return await self.backend.expire()
+
+    async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
+        """See ``BaseCheckpointer.copy_thread``."""
+        return await self.backend.copy_thread(source_thread_id, dest_thread_id)
+
+    async def list_threads(
+        self, limit: int = 100, pattern: str = "*", *, after: str | None = None
+    ) -> list[str]:
+        """See ``BaseCheckpointer.list_threads``; ``after`` continues behind that thread."""
+        return await self.backend.list_threads(limit, pattern, after=after)
+
+    async def list_with_metadata(self, limit: int = 100) -> list[dict[str, Any]]:
+        """See ``BaseCheckpointer.list_with_metadata``."""
+        return [_row(head) for head in await self.backend.heads(limit)]
+
+
+def _row(head: Head) -> dict[str, Any]:
+    return {
+        "thread_id": head.thread_id,
+        "checkpoint_id": head.checkpoint_id,
+        "metadata": head.metadata,
+        "updated_at": head.updated_at.isoformat(),
+    }
+
+
+def _loaded(thread_id: str, found: Snapshot | None) -> Lineage:
+    return Lineage(
+        thread=thread_key(thread_id),
+        made_from=found.version.mark if found else None,
+        head=found.head if found else None,
+    )
+
+
+def _expected(lineage: Lineage | None) -> Expected | None:
+    return Expected(made_from=lineage.made_from, head=lineage.head) if lineage else None
+
+
+def _run(data: Mapping[str, Any]) -> str | None:
+    run_id = data.get("run_id")
+    return thread_key(run_id) if isinstance(run_id, str) else None
+
+
+def _remember(memory: OrderedDict[str, Any], key: str, value: Any) -> None:
+    memory[key] = value
+    memory.move_to_end(key)
+    if len(memory) > REMEMBERED_THREADS:
+        memory.popitem(last=False)
+
+
+def _checked_on_conflict(on_conflict: OnConflict) -> OnConflict:
+    if on_conflict not in get_args(OnConflict):
+        raise InvalidArgumentError(
+            f"on_conflict={on_conflict!r} must be one of {', '.join(get_args(OnConflict))}"
+        )
+    return on_conflict
+
+
+def _checked_keep_last(keep_last: int | None) -> int | None:
+    if keep_last is not None and (not isinstance(keep_last, int) or keep_last < 1):
+        raise InvalidArgumentError(f"keep_last={keep_last!r} must be at least 1, or None for all")
+    return keep_last
+
+
+def _checked_ttl(ttl_seconds: float | None) -> float | None:
+    if ttl_seconds is not None and not ttl_seconds > 0:
+        raise InvalidArgumentError(f"ttl_seconds={ttl_seconds!r} must be above 0, or None")
+    return ttl_seconds

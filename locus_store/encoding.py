@@ -1,0 +1,373 @@
+"""JSON values as bytes: what a state may hold, the pinned encoding, digests and frames' bytes."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import enum
+import hashlib
+import marshal
+import math
+import struct
+import uuid
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import NoReturn, TypeAlias, cast
+
+import orjson
+
+from locus_store.errors import IntegrityError, SerializationError
+
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+
+MAX_DEPTH = 200
+"""Most objects and lists that may stand inside each other, the state's own object counted."""
+
+MIN_INT, MAX_INT = -(2**63), 2**64 - 1
+
+_HINTS: tuple[tuple[type | tuple[type, ...], str], ...] = (
+    (enum.Enum, "store its .value"),
+    ((dt.date, dt.time), "store its .isoformat()"),
+    (dt.timedelta, "store its .total_seconds()"),
+    ((bytes, bytearray, memoryview), "store them as base64 text"),
+    ((set, frozenset), "store a sorted list"),
+    ((uuid.UUID, decimal.Decimal), "store str(value)"),
+    ((str, int, float, list, dict, tuple), "convert it to the plain type it derives from"),
+)
+_OTHER_HINT = "convert it to plain JSON values first (pydantic: model_dump(mode='json'))"
+
+
+def canonical(value: object, path: str = "") -> Json:
+    """A private copy with sorted keys and lists for tuples, everything else exactly as it was.
+
+    Raises:
+        SerializationError: JSON cannot hold the value exactly; names the path below ``path``.
+    """
+    return _copy(value, path, 1)
+
+
+def canonical_state(state: object) -> dict[str, Json]:
+    """A private canonical copy of a state; any mapping will do at the root.
+
+    Raises:
+        SerializationError: no mapping, or a value in it is not exactly JSON.
+    """
+    if not isinstance(state, Mapping):
+        message = f"a state is a JSON object (a dict), not {type(state).__name__}"
+        raise SerializationError(f"{message}; put the value under a key")
+    return _copy_dict(dict(state), "", 1)
+
+
+def _copy(value: object, path: str, depth: int) -> Json:
+    kind = type(value)
+    if kind is dict:
+        return _copy_dict(cast("dict[object, object]", value), path, depth)
+    if kind is list or kind is tuple:
+        _require_depth(depth, path)
+        items = cast("list[object]", value)
+        return [_copy(item, f"{path}[{at}]", depth + 1) for at, item in enumerate(items)]
+    _require_scalar(value, path)
+    return cast("Json", value)
+
+
+def _copy_dict(value: dict[object, object], path: str, depth: int) -> dict[str, Json]:
+    _require_depth(depth, path)
+    for key in value:
+        if type(key) is not str:
+            _refuse(path, f"has the key {key!r}", "keys are plain strings in JSON: use str(key)")
+        _require_text(key, path)
+    keys = sorted(cast("dict[str, object]", value))
+    return {key: _copy(value[key], _below(path, key), depth + 1) for key in keys}
+
+
+def _below(path: str, key: str) -> str:
+    if not key.isidentifier():
+        return f"{path}[{key!r}]"
+    return f"{path}.{key}" if path else key
+
+
+def _refuse(path: str, what: str, hint: str) -> NoReturn:
+    raise SerializationError(f"{path or 'the state'} {what}, which JSON cannot keep: {hint}")
+
+
+def _require_depth(depth: int, path: str) -> None:
+    if depth > MAX_DEPTH:
+        _refuse(path, f"is nested deeper than {MAX_DEPTH} levels", "store it flatter, or as text")
+
+
+def _require_text(text: str, path: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        hint = "decode with errors='replace', or drop it"
+        _refuse(path, f"holds a lone surrogate ({text[:40]!a})", hint)
+
+
+def _require_scalar(value: object, path: str) -> None:
+    kind = type(value)
+    if kind is str:
+        _require_text(cast("str", value), path)
+    elif kind is int:
+        if not MIN_INT <= cast("int", value) <= MAX_INT:
+            _refuse(path, "is an integer beyond 64 bits", "store it as text")
+    elif kind is float:
+        if not math.isfinite(cast("float", value)):
+            _refuse(path, f"is {value}", "store None or text")
+    elif value is not None and kind is not bool:
+        hint = next((text for types, text in _HINTS if isinstance(value, types)), _OTHER_HINT)
+        _refuse(path, f"is a {kind.__module__}.{kind.__qualname__}", hint)
+
+
+def require_scalar(value: object) -> None:
+    """Raise ``ValueError`` unless the value is None, a bool, number or text that JSON can keep."""
+    if type(value) is str:
+        value.isascii() or value.encode()
+    else:
+        _require_scalar(value, "")
+
+
+def pinned_reference(value: object) -> bytes:
+    """The pinned encoding of a value: what digests are made of, whichever libraries are there.
+
+    A tag, then for int, text, list and object what follows here; every integer little-endian:
+
+    ======  ======================================================================
+    N T F   None, True, False
+    i       an integer of 32 bits: int32
+    l       another: int32 count of 15-bit digits, negative for a negative integer; the digits
+            as int16, least first
+    g       a float: its 8 bytes
+    u       text: int32 count of bytes; UTF-8
+    [       list: int32 count; the elements
+    {       object: key, value, key, value ... in the order given; then ``0``
+    (       tuple: as a list (only in values that are not canonical yet)
+    ======  ======================================================================
+
+    It is marshal's version 2 format, of these types. Reading it back is never needed.
+    """
+    out = bytearray()
+    _write(value, out)
+    return bytes(out)
+
+
+def _write(value: object, out: bytearray) -> None:
+    kind = type(value)
+    if kind is dict:
+        out += b"{"
+        for key, item in cast("dict[object, object]", value).items():
+            _write(key, out)
+            _write(item, out)
+        out += b"0"
+    elif kind is list or kind is tuple:
+        items = cast("list[object]", value)
+        out += struct.pack("<ci", b"[" if kind is list else b"(", len(items))
+        for item in items:
+            _write(item, out)
+    else:
+        out += _write_scalar(value)
+
+
+def _write_scalar(value: object) -> bytes:
+    kind = type(value)
+    if value is None:
+        return b"N"
+    if kind is bool:
+        return b"T" if value else b"F"
+    if kind is int:
+        return _write_int(cast("int", value))
+    if kind is float:
+        return struct.pack("<cd", b"g", value)
+    if kind is str:
+        text = cast("str", value).encode("utf-8", "surrogatepass")
+        return struct.pack("<ci", b"u", len(text)) + text
+    raise ValueError(f"no pinned encoding for {kind.__qualname__}")
+
+
+def _write_int(value: int) -> bytes:
+    if -(2**31) <= value < 2**31:
+        return struct.pack("<ci", b"i", value)
+    digits = []
+    rest = abs(value)
+    while rest:
+        digits.append(rest & 0x7FFF)
+        rest >>= 15
+    count = len(digits) if value > 0 else -len(digits)
+    return struct.pack(f"<ci{len(digits)}h", b"l", count, *digits)
+
+
+def _marshal(value: object) -> bytes:
+    return marshal.dumps(value, 2)  # type: ignore[arg-type]  # refuses what it cannot hold
+
+
+_TEXT = "sentinel"
+_SENTINEL = {
+    "": [None, True, False, 0, -1, 2**31 - 1, -(2**31), 2**31, -(2**31) - 1, 2**64 - 1, -(2**63)],
+    "\x00é🎉": (0.0, -0.0, 1.0, 5e-324, 1.7976931348623157e308),
+    _TEXT: [_TEXT, _TEXT, "", [], {}, (), {_TEXT: [{}, {}]}, "é" * 300, "x" * 300],
+}
+
+
+def _fastest() -> Callable[[object], bytes]:
+    # marshal's formats belong to CPython: one that wrote other bytes would change every digest
+    same = _marshal(_SENTINEL) == pinned_reference(_SENTINEL)
+    return _marshal if same else pinned_reference
+
+
+pinned: Callable[[object], bytes] = _fastest()
+"""``pinned_reference`` at C speed. Of a canonical value: the bytes that its digest is made of."""
+
+
+def digest(pinned_bytes: bytes) -> bytes:
+    """16 bytes: SHA-256, cut (with SHA instructions twice as fast as BLAKE2 on a message)."""
+    return hashlib.sha256(pinned_bytes).digest()[:16]
+
+
+_STRICT = (
+    orjson.OPT_SORT_KEYS
+    | orjson.OPT_PASSTHROUGH_SUBCLASS
+    | orjson.OPT_PASSTHROUGH_DATETIME
+    | orjson.OPT_PASSTHROUGH_DATACLASS
+)
+
+
+def checked(value: object, size: int, surrounding: int) -> tuple[bytes, bytes]:
+    """The compact JSON and the pinned encoding of a value's canonical form, if it is exactly JSON.
+
+    Args:
+        value: any value that ``pinned`` takes, which leaves only exact types and buffers.
+        size: the length of ``pinned(value)``.
+        surrounding: how many objects and lists it stands in.
+
+    Raises:
+        ValueError, TypeError: JSON cannot hold it; ``canonical`` says where and why.
+    """
+    encoded = orjson.dumps(value, option=_STRICT)
+    plain = orjson.loads(encoded)
+    pin = pinned(plain)
+    if len(pin) != size:  # NaN came back as None; a tuple is as long as a list
+        raise ValueError
+    if _may_be_deeper(encoded, MAX_DEPTH - surrounding):
+        _require_levels(plain, MAX_DEPTH - surrounding)
+    return encoded, pin
+
+
+def _may_be_deeper(encoded: bytes, levels: int) -> bool:
+    return encoded.count(b"[") + encoded.count(b"{") > levels
+
+
+def _require_levels(value: object, levels: int) -> None:
+    row = [value]
+    while row := [item for item in row if isinstance(item, dict | list)]:
+        if levels == 0:
+            raise ValueError
+        levels -= 1
+        row = [item for outer in row for item in _children(outer)]
+
+
+def _children(value: object) -> list[object]:
+    return list(value.values()) if isinstance(value, dict) else cast("list[object]", value)
+
+
+def encode(value: object) -> bytes:
+    """Compact JSON, keys sorted, of a value that was checked before."""
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+
+
+def decode(encoded: bytes) -> Json:
+    """The value of JSON bytes.
+
+    Raises:
+        IntegrityError: they are not JSON.
+    """
+    try:
+        return cast("Json", orjson.loads(encoded))
+    except orjson.JSONDecodeError as exc:
+        raise IntegrityError(f"a stored frame is not JSON: {exc}") from exc
+
+
+FRAME_VERSION = 1
+_AS_IS, _ZLIB = 0, 1
+_ZLIB_MIN_BYTES = 200
+_ZLIB_FAST_BYTES = 16_384
+_ZLIB_MOST = 1_040
+"""Deflate never makes more than 1,032 bytes of one; the rest is for its header."""
+_LOW, _MORE, _MAX_VARINT_BYTES = 0x7F, 0x80, 9
+
+
+def pack_frame(body: bytes) -> bytes:
+    """One self-delimiting frame: version, codec, stored length, plain length, bytes.
+
+    The lengths are unsigned varints (7 bits a byte, least first). Payloads can be joined as bytes.
+    """
+    codec, stored = _AS_IS, body
+    if len(body) >= _ZLIB_MIN_BYTES:
+        # Level 6 takes 0.02 ms for 600 bytes and saves 9 % over level 1 at 6 KB; at 1.6 MB it
+        # takes 197 ms against 22 for 13 % (measured on prose).
+        packed = zlib.compress(body, 6 if len(body) <= _ZLIB_FAST_BYTES else 1)
+        if len(packed) < len(body):
+            codec, stored = _ZLIB, packed
+    head = bytes((FRAME_VERSION, codec)) + _varint(len(stored)) + _varint(len(body))
+    return head + stored
+
+
+def unpack_frames(payload: bytes) -> Iterator[bytes]:
+    """The bodies of a payload's frames, in order.
+
+    Raises:
+        IntegrityError: unknown version or codec, cut off, or not the length that it says.
+    """
+    at = 0
+    while at < len(payload):
+        head = payload[at : at + 2]
+        if len(head) != len((FRAME_VERSION, _AS_IS)) or head[0] != FRAME_VERSION:
+            raise IntegrityError(f"a stored frame has the unknown format {head.hex()}")
+        stored_bytes, at = _read_varint(payload, at + 2)
+        plain_bytes, at = _read_varint(payload, at)
+        if at + stored_bytes > len(payload):
+            raise IntegrityError("a stored frame is cut off")
+        yield _plain(head[1], payload[at : at + stored_bytes], plain_bytes)
+        at += stored_bytes
+
+
+def _plain(codec: int, stored: bytes, plain_bytes: int) -> bytes:
+    if codec == _ZLIB:
+        return _inflate(stored, plain_bytes)
+    if codec != _AS_IS:
+        raise IntegrityError(f"a stored frame has the unknown codec {codec}")
+    if len(stored) != plain_bytes:
+        raise IntegrityError("a stored frame has another length than it says")
+    return stored
+
+
+def _inflate(stored: bytes, plain_bytes: int) -> bytes:
+    if not 0 < plain_bytes <= len(stored) * _ZLIB_MOST:
+        raise IntegrityError("a stored frame says a length that it cannot have")
+    stream = zlib.decompressobj()
+    try:
+        body = stream.decompress(stored, plain_bytes)
+        more = stream.decompress(stream.unconsumed_tail, 1)  # reads the checksum
+    except zlib.error as exc:
+        raise IntegrityError(f"a stored frame does not decompress: {exc}") from exc
+    if more or len(body) != plain_bytes or not stream.eof or stream.unused_data:
+        raise IntegrityError("a stored frame has another length than it says")
+    return body
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number >= _MORE:
+        out.append(number & _LOW | _MORE)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def _read_varint(payload: bytes, at: int) -> tuple[int, int]:
+    number = 0
+    for index, byte in enumerate(payload[at : at + _MAX_VARINT_BYTES]):
+        number |= (byte & _LOW) << 7 * index
+        if byte < _MORE:
+            if byte == 0 and index:
+                raise IntegrityError("a stored frame has a length in a form that is not ours")
+            return number, at + index + 1
+    raise IntegrityError("a stored frame is cut off in its lengths")

@@ -1,0 +1,351 @@
+"""Column types and the server's clock: the one place where a *type* differs per dialect."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+import sqlalchemy as sa
+from sqlalchemy.dialects import oracle, postgresql
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql import operators
+from sqlalchemy.sql.functions import FunctionElement
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy.engine import Dialect
+    from sqlalchemy.sql.compiler import SQLCompiler
+    from sqlalchemy.sql.operators import OperatorType
+    from sqlalchemy.types import TypeEngine
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+# --- instants -------------------------------------------------------------------------------
+
+
+def to_microseconds(moment: datetime) -> int:
+    """Microseconds since 1970 UTC, as SQLite keeps an instant."""
+    if moment.tzinfo is None:
+        raise ValueError(f"{moment!r} has no time zone")
+    return (moment - EPOCH) // _MICROSECOND
+
+
+def from_microseconds(count: int) -> datetime:
+    """Inverse of ``to_microseconds``; in UTC."""
+    return EPOCH + timedelta(microseconds=count)
+
+
+class Instant(sa.types.TypeDecorator[datetime]):
+    """An aware datetime, read back in UTC with microseconds."""
+
+    impl = sa.DateTime
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        """SQLite has no time type and Oracle's DATE drops zone and fraction."""
+        if dialect.name == "sqlite":
+            return dialect.type_descriptor(sa.BigInteger())
+        if dialect.name == "oracle":
+            return dialect.type_descriptor(oracle.TIMESTAMP(timezone=True))
+        return dialect.type_descriptor(sa.DateTime(timezone=True))
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
+        """Give the driver what the column holds."""
+        if value is None:
+            return None
+        if dialect.name == "sqlite":
+            return to_microseconds(value)
+        return value.astimezone(UTC)
+
+    def process_literal_param(self, value: datetime | None, dialect: Dialect) -> str:
+        """Render for offline SQL, where nothing is bound."""
+        return str(self.process_bind_param(value, dialect))
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
+        """Give an aware UTC datetime back."""
+        if value is None:
+            return None
+        if isinstance(value, datetime):
+            # Oracle's driver drops the zone; `now()` stores UTC there for this reason.
+            aware = value.replace(tzinfo=UTC) if value.tzinfo is None else value
+            return aware.astimezone(UTC)
+        return from_microseconds(value)
+
+
+class Clock(FunctionElement[datetime]):
+    """The server's clock in SQL, plus the seconds given as its one clause, if any."""
+
+    type = Instant()
+    name = "clock"
+    inherit_cache = True
+
+
+class Minute(FunctionElement[datetime]):
+    """The server's clock in SQL, cut to the minute."""
+
+    type = Instant()
+    name = "minute"
+    inherit_cache = True
+
+
+def now() -> Clock:
+    """The server's clock when the statement began; on SQLite in milliseconds."""
+    return Clock()
+
+
+def after(seconds: float | sa.ColumnElement[Any]) -> Clock:
+    """The server's clock plus ``seconds``: when something expires."""
+    return Clock(_seconds(seconds))
+
+
+def before(seconds: float | sa.ColumnElement[Any]) -> Clock:
+    """The server's clock minus ``seconds``: the limit of what is old."""
+    return Clock(-_seconds(seconds))
+
+
+def minute() -> Minute:
+    """The server's clock cut to the minute: the coarse step at which activity is indexed."""
+    return Minute()
+
+
+def _seconds(value: float | sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    if isinstance(value, sa.ColumnElement):
+        return value
+    return sa.bindparam(None, float(value), sa.Double())
+
+
+def _shift(element: Clock, compiler: SQLCompiler, **kw: Any) -> str | None:
+    clauses = list(element.clauses)
+    return compiler.process(sa.cast(clauses[0], sa.Double()), **kw) if clauses else None
+
+
+# Milliseconds are multiplied after rounding: a double of microseconds since 1970 is not exact.
+_SQLITE_NOW: Final = "CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000"
+
+
+@compiles(Clock, "sqlite")
+def _clock_sqlite(element: Clock, compiler: SQLCompiler, **kw: Any) -> str:
+    shift = _shift(element, compiler, **kw)
+    if shift is None:
+        return f"({_SQLITE_NOW})"
+    return f"({_SQLITE_NOW} + CAST(ROUND({shift} * 1000000.0) AS INTEGER))"
+
+
+@compiles(Clock)
+def _clock(element: Clock, compiler: SQLCompiler, **kw: Any) -> str:
+    # statement_timestamp() is stable, so comparisons with it use an index; clock_timestamp()
+    # is volatile and does not, and now() stands still in a long transaction.
+    shift = _shift(element, compiler, **kw)
+    if shift is None:
+        return "statement_timestamp()"
+    return f"(statement_timestamp() + make_interval(secs => {shift}))"
+
+
+@compiles(Clock, "oracle")
+def _clock_oracle(element: Clock, compiler: SQLCompiler, **kw: Any) -> str:
+    shift = _shift(element, compiler, **kw)
+    if shift is None:
+        return "SYSTIMESTAMP AT TIME ZONE 'UTC'"
+    return f"(SYSTIMESTAMP AT TIME ZONE 'UTC' + NUMTODSINTERVAL({shift}, 'SECOND'))"
+
+
+@compiles(Minute, "sqlite")
+def _minute_sqlite(element: Minute, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"({_SQLITE_NOW} / 60000000 * 60000000)"
+
+
+@compiles(Minute)
+def _minute(element: Minute, compiler: SQLCompiler, **kw: Any) -> str:
+    return "date_trunc('minute', statement_timestamp())"
+
+
+@compiles(Minute, "oracle")
+def _minute_oracle(element: Minute, compiler: SQLCompiler, **kw: Any) -> str:
+    # TRUNC gives a DATE without a zone; UTC is put back.
+    return "FROM_TZ(CAST(TRUNC(SYS_EXTRACT_UTC(SYSTIMESTAMP), 'MI') AS TIMESTAMP), '+00:00')"
+
+
+# --- keys -----------------------------------------------------------------------------------
+
+
+def encode_key(value: str) -> str:
+    """Text as a key column holds it: Oracle reads ``''`` as NULL, so it becomes ``'/'``."""
+    return f"/{value}" if not value or value[0] == "/" else value
+
+
+def decode_key(value: str) -> str:
+    """Inverse of ``encode_key``."""
+    return value[1:] if value[0] == "/" else value
+
+
+_COMPARISONS: Final = frozenset(
+    {
+        operators.eq,
+        operators.ne,
+        operators.lt,
+        operators.le,
+        operators.gt,
+        operators.ge,
+        operators.in_op,
+        operators.not_in_op,
+        operators.is_distinct_from,
+        operators.is_not_distinct_from,
+    }
+)
+
+
+class Key(sa.types.TypeDecorator[str]):
+    """Text compared byte for byte, the empty string included; ``length`` in characters.
+
+    A value compared with ``=``, ``<``, ``IN`` … is encoded; a pattern (``LIKE``, ``GLOB``) is
+    bound as it is, and sees the encoded text.
+    """
+
+    impl = sa.String
+    cache_ok = True
+
+    def __init__(self, length: int) -> None:
+        super().__init__(length + 1)  # one more for the encoding
+        self.length = length  # part of SQLAlchemy's cache key
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        """PostgreSQL's default collation is the cluster's; the others compare bytes."""
+        collation = "C" if dialect.name == "postgresql" else None
+        return dialect.type_descriptor(sa.String(self.length + 1, collation))
+
+    def coerce_compared_value(self, op: OperatorType | None, value: Any) -> Any:
+        """Encode only what is compared whole."""
+        return self if op is None or op in _COMPARISONS else sa.String()
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        """Encode."""
+        return None if value is None else encode_key(value)
+
+    def process_literal_param(self, value: str | None, dialect: Dialect) -> str:
+        """Encode; the implementation quotes."""
+        return "" if value is None else encode_key(value)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> str | None:
+        """Decode."""
+        return None if value is None else decode_key(value)
+
+
+# --- JSON -----------------------------------------------------------------------------------
+
+# PostgreSQL's JSONB refuses U+0000, so it is written as two characters, and the first of those
+# as two others: order is kept, and nothing is lost.
+_ESCAPES: Final = (("\x01", "\x011"), ("\x00", "\x010"))
+
+
+def escape_text(value: str) -> str:
+    """Text without NUL, one to one; also for values that a query compares with stored ones."""
+    for plain, escaped in _ESCAPES:
+        value = value.replace(plain, escaped)
+    return value
+
+
+def unescape_text(value: str) -> str:
+    """Inverse of ``escape_text``."""
+    for plain, escaped in reversed(_ESCAPES):
+        value = value.replace(escaped, plain)
+    return value
+
+
+def escape_json(value: Any) -> Any:
+    """A JSON value with every string and key escaped, as a ``Json`` column holds it."""
+    return _mapped(value, escape_text)
+
+
+def unescape_json(value: Any) -> Any:
+    """Inverse of ``escape_json``; Oracle's Decimals become int or float."""
+    return _mapped(value, unescape_text)
+
+
+def _mapped(value: Any, change: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {change(key): _mapped(item, change) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_mapped(item, change) for item in value]
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    return value
+
+
+def dump_json(value: Mapping[str, Any] | None) -> str | None:
+    """The text that a ``Json`` column holds on SQLite; ``None`` for an empty object."""
+    if not value:
+        return None
+    raw = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    if b"\\u0000" in raw or b"\\u0001" in raw:
+        raw = orjson.dumps(escape_json(value), option=orjson.OPT_SORT_KEYS)
+    return raw.decode()
+
+
+def load_json(value: Any) -> dict[str, Any]:
+    """What ``dump_json`` was given, from text or from what a driver made of it."""
+    if value is None:
+        return {}
+    if isinstance(value, (str, bytes)):
+        raw = value.encode() if isinstance(value, str) else value
+        plain: dict[str, Any] = orjson.loads(raw)
+        return unescape_json(plain) if b"\\u0001" in raw else plain
+    loaded: dict[str, Any] = unescape_json(value)
+    return loaded
+
+
+class Json(sa.types.TypeDecorator[dict[str, Any]]):
+    """A JSON object that queries may look into; empty is NULL in the table and ``{}`` read."""
+
+    impl = sa.JSON
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        """TEXT where the database has no JSON type of its own."""
+        if dialect.name == "postgresql":
+            return dialect.type_descriptor(postgresql.JSONB(none_as_null=True))
+        if dialect.name == "oracle":  # SQLAlchemy 2.1
+            return dialect.type_descriptor(oracle.JSON(none_as_null=True))
+        return dialect.type_descriptor(sa.Text())
+
+    def process_bind_param(self, value: Mapping[str, Any] | None, dialect: Dialect) -> Any:
+        """Escape; serialise where the column is text."""
+        if dialect.name in {"postgresql", "oracle"}:
+            return escape_json(value) if value else None
+        return dump_json(value)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> dict[str, Any]:
+        """Give the object back."""
+        return load_json(value)
+
+
+# --- bytes and surrogates -------------------------------------------------------------------
+
+
+class Blob(sa.types.TypeDecorator[bytes]):
+    """Bytes; empty ones are NULL in the table, as Oracle has it, and ``b""`` read."""
+
+    impl = sa.LargeBinary
+    cache_ok = True
+
+    def process_bind_param(self, value: bytes | None, dialect: Dialect) -> bytes | None:
+        """Store nothing for nothing."""
+        return value or None
+
+    def process_result_value(self, value: bytes | None, dialect: Dialect) -> bytes:
+        """Give bytes back, whatever the driver's type."""
+        return b"" if value is None else bytes(value)
+
+
+BigKey: Final = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+"""A surrogate that the server counts; SQLite's AUTOINCREMENT wants exactly INTEGER."""
+
+Digest: Final = sa.LargeBinary(16).with_variant(oracle.RAW(16), "oracle")
+"""Sixteen bytes."""

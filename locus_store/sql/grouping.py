@@ -1,0 +1,355 @@
+"""Where a database's work is done: one writer thread with grouped commits, readers beside it.
+
+A body is a plain function of a connection. Bodies that wait while the writer commits go into one
+transaction together, each under its own savepoint, and each caller is answered after the commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+from weakref import WeakKeyDictionary, finalize
+
+from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+T = TypeVar("T")
+Body = Callable[[Connection], T]
+_Answer = tuple[object, BaseException | None]
+
+GROUP = 256
+"""Bodies in one transaction at most."""
+
+READERS = 4
+"""Reading threads, each with a connection of its own."""
+
+
+class Database(Protocol):
+    """What a runner needs of a database; the bodies bring the rest."""
+
+    def begin_write(self, connection: Connection) -> None:
+        """Begin a transaction that nobody else can write beside."""
+
+    def begin_read(self, connection: Connection) -> None:
+        """Begin a transaction that sees one snapshot."""
+
+    def opened(self, connection: Connection) -> None:
+        """Verify or create the schema, once per opened database, outside any transaction."""
+
+    def identity(self) -> object:
+        """Changes when another database was put in the place of the opened one."""
+
+
+class Runner(Protocol):
+    """Runs bodies in transactions; the caller translates errors."""
+
+    async def write(self, body: Body[T]) -> T:
+        """Run ``body`` and commit; it goes on when its caller is cancelled."""
+
+    async def read(self, body: Body[T]) -> T:
+        """Run ``body`` on one snapshot."""
+
+    async def close(self) -> None:
+        """Finish what was submitted and release what was opened; usable again after."""
+
+
+@dataclass(slots=True)
+class _Job:
+    body: Body[Any]
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[Any]
+
+    def answer(self, result: object, error: BaseException | None) -> None:
+        """Tell the caller, if its loop is still there."""
+        try:
+            self.loop.call_soon_threadsafe(self._set, result, error)
+        except RuntimeError:  # the loop was closed: nobody waits
+            return
+
+    def _set(self, result: object, error: BaseException | None) -> None:
+        if self.future.done():  # its caller was cancelled
+            return
+        if error is not None:
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(result)
+
+
+class _Writer:
+    """One thread that owns the writing connection."""
+
+    def __init__(self, engine: Engine, database: Database) -> None:
+        self._engine = engine
+        self._database = database
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._connection: Connection | None = None
+        self._identity: object = None
+        self._thread = threading.Thread(target=self._work, name="locus-store-writer", daemon=True)
+        self._thread.start()
+
+    async def run(self, body: Body[T]) -> T:
+        loop = asyncio.get_running_loop()
+        job = _Job(body, loop, loop.create_future())
+        self._jobs.put(job)
+        result: T = await job.future
+        return result
+
+    def stop(self) -> None:
+        """Finish what was submitted, close the connection, end the thread."""
+        self._jobs.put(None)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _work(self) -> None:
+        while (first := self._jobs.get()) is not None:
+            jobs, is_last = self._group(first)
+            self._answer_all(jobs)
+            del first, jobs
+            if is_last:
+                break
+        self._release()
+
+    def _group(self, first: _Job) -> tuple[list[_Job], bool]:
+        jobs = [first]
+        while len(jobs) < GROUP:
+            try:
+                job = self._jobs.get_nowait()
+            except queue.Empty:
+                break
+            if job is None:
+                return jobs, True
+            jobs.append(job)
+        return jobs, False
+
+    def _answer_all(self, jobs: list[_Job]) -> None:
+        try:
+            answers = self._commit(jobs)
+        except BaseException as exc:  # noqa: BLE001  (told to every caller of the group)
+            answers = [(None, exc)] * len(jobs)
+        for job, (result, error) in zip(jobs, answers, strict=True):
+            job.answer(result, error)
+
+    def _commit(self, jobs: list[_Job]) -> list[_Answer]:
+        connection = self._opened()
+        try:
+            self._database.begin_write(connection)
+            answers = [_attempt(connection, job.body) for job in jobs]
+            connection.commit()
+        except BaseException:
+            connection.rollback()
+            raise
+        return answers
+
+    def _opened(self) -> Connection:
+        identity = self._database.identity()
+        if self._connection is not None and identity != self._identity:
+            self._release()
+        if self._connection is None:
+            connection = self._engine.connect()
+            try:
+                self._database.opened(connection)
+            except BaseException:
+                connection.close()
+                raise
+            self._connection, self._identity = connection, self._database.identity()
+        return self._connection
+
+    def _release(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+
+def _attempt(connection: Connection, body: Body[Any]) -> _Answer:
+    """One body of a group: it fails alone."""
+    savepoint = connection.begin_nested()
+    try:
+        result = body(connection)
+    except Exception as exc:  # noqa: BLE001  (told to its caller)
+        savepoint.rollback()
+        return None, exc
+    savepoint.commit()
+    return result, None
+
+
+class ThreadRunner:
+    """Runs bodies on synchronous engines, in threads.
+
+    Args:
+        database: What differs per database.
+        make_engines: Gives (the writing engine, the reading engine or ``None`` to read on the
+            writer's connection).
+        owns_engines: Dispose of them on ``close``.
+        keeps_open: ``close`` leaves the database open: a ``:memory:`` one would be lost.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        make_engines: Callable[[], tuple[Engine, Engine | None]],
+        *,
+        owns_engines: bool = True,
+        keeps_open: bool = False,
+    ) -> None:
+        self._database = database
+        self._make_engines = make_engines
+        self._owns_engines = owns_engines
+        self._keeps_open = keeps_open
+        self._lock = threading.Lock()
+        self._open: _Open | None = None
+
+    async def write(self, body: Body[T]) -> T:
+        """See ``Runner``."""
+        return await self._opened().writer.run(body)
+
+    async def read(self, body: Body[T]) -> T:
+        """See ``Runner``."""
+        here = self._opened()
+        if here.reads is None:
+            return await here.writer.run(body)
+        if here.identity is None or here.identity != self._database.identity():
+            await here.writer.run(_nothing)  # verifies the schema, or opens the database anew
+            here.renew(self._database.identity())
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(here.readers, self._read, here.reads, body)
+
+    def _read(self, engine: Engine, body: Body[T]) -> T:
+        with engine.connect() as connection:
+            self._database.begin_read(connection)
+            try:
+                return body(connection)
+            finally:
+                connection.rollback()
+
+    def _opened(self) -> _Open:
+        with self._lock:
+            if self._open is not None and self._open.pid != os.getpid():
+                _inherited.append(self._open)  # the parent's: neither used nor closed here
+                self._open.forget()
+                self._open = None
+            if self._open is None:
+                writes, reads = self._make_engines()
+                self._open = _Open(
+                    _Writer(writes, self._database), writes, reads, owned=self._owns_engines
+                )
+                self._open.finalizer = finalize(self, self._open.close)
+            return self._open
+
+    async def close(self) -> None:
+        """See ``Runner``."""
+        if self._keeps_open:
+            return
+        with self._lock:
+            here, self._open = self._open, None
+        if here is not None and here.pid == os.getpid():
+            await asyncio.to_thread(here.close)
+
+
+_inherited: list[object] = []
+"""Keeps a parent process's connections from being closed by a child's garbage collector."""
+
+
+class _Open:
+    """What one process has opened; apart from the runner, so that a finalizer may hold it."""
+
+    def __init__(
+        self, writer: _Writer, writes: Engine, reads: Engine | None, *, owned: bool
+    ) -> None:
+        self.pid = os.getpid()
+        self.writer = writer
+        self.reads = reads
+        self.readers = ThreadPoolExecutor(READERS, thread_name_prefix="locus-store-reader")
+        self.identity: object = None
+        self.finalizer: Any = None
+        self._engines = [it for it in (writes, reads) if it is not None] if owned else []
+
+    def renew(self, identity: object) -> None:
+        """Read from the database that is there now."""
+        if self.identity is not None and self.reads in self._engines:
+            self.reads.dispose()
+        self.identity = identity
+
+    def forget(self) -> None:
+        """A forked child leaves the parent's threads and connections alone."""
+        if self.finalizer is not None:
+            self.finalizer.detach()
+
+    def close(self) -> None:
+        """Answer what was submitted, then release everything."""
+        if self.pid != os.getpid():
+            return
+        self.forget()
+        self.writer.stop()
+        self.readers.shutdown()
+        for engine in self._engines:
+            engine.dispose()
+
+
+def _nothing(_: Connection) -> None:
+    return None
+
+
+class AsyncEngineRunner:
+    """Runs bodies on an async engine that the caller handed in, and leaves it open."""
+
+    def __init__(self, database: Database, engine: AsyncEngine) -> None:
+        self._database = database
+        self._engine = engine
+        self._is_opened = False
+        self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
+            WeakKeyDictionary()
+        )
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def write(self, body: Body[T]) -> T:
+        """See ``Runner``; in order of submission, which the database's lock does not keep."""
+        task = asyncio.ensure_future(self._write(body))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return await asyncio.shield(task)
+
+    async def _write(self, body: Body[T]) -> T:
+        lock = self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+        async with lock, self._engine.connect() as connection:
+            await self._prepare(connection)
+            return await connection.run_sync(self._in_transaction, body)
+
+    async def read(self, body: Body[T]) -> T:
+        """See ``Runner``."""
+        if not self._is_opened:
+            return await self.write(body)
+        async with self._engine.connect() as connection:
+            return await connection.run_sync(self._on_snapshot, body)
+
+    async def _prepare(self, connection: Any) -> None:
+        if not self._is_opened:
+            await connection.run_sync(self._database.opened)
+            self._is_opened = True
+
+    def _in_transaction(self, connection: Connection, body: Body[T]) -> T:
+        self._database.begin_write(connection)
+        try:
+            result = body(connection)
+            connection.commit()
+        except BaseException:
+            connection.rollback()
+            raise
+        return result
+
+    def _on_snapshot(self, connection: Connection, body: Body[T]) -> T:
+        self._database.begin_read(connection)
+        try:
+            return body(connection)
+        finally:
+            connection.rollback()
+
+    async def close(self) -> None:
+        """See ``Runner``; the engine is its owner's."""
+        if self._tasks:
+            await asyncio.wait(set(self._tasks))

@@ -1,0 +1,360 @@
+"""Every query that changes nothing: versions, lists, metadata and text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from locus_store import layout, versions
+from locus_store.backends.base import thread_pattern
+from locus_store.errors import NotFoundError
+from locus_store.filters import has_value
+from locus_store.sql.schema import Tables
+from locus_store.sql.statements import is_live, record_columns, same_thread, statements
+from locus_store.text import Match
+from locus_store.types import Head, Hit, Mark, Stored, Version
+from locus_store.versions import Line, Record
+
+ROOT = ""
+"""The namespace that lists, searches and metadata queries look at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """What every statement of one opened backend is bound to."""
+
+    tables: Tables
+    tenant: str
+    store: str
+    """``store_id`` of the database: marks carry it."""
+
+
+class Reads:
+    """Portable queries within one transaction, on a synchronous connection.
+
+    Never opens, commits or closes anything. The methods under "dialect hooks" are all that may
+    differ between databases; without overrides they are correct on any.
+    """
+
+    def __init__(self, connection: Connection, scope: Scope) -> None:
+        self.connection = connection
+        self.scope = scope
+        self.store = scope.store
+        self.tables = scope.tables
+        self.sql = statements(scope.tables)
+
+    # --- dialect hooks
+
+    def matches(self, column: sa.ColumnElement[str], pattern: str) -> sa.ColumnElement[bool] | None:
+        """The shell-style pattern as SQL; ``None`` where rows are matched in Python."""
+        del column, pattern
+        return None
+
+    def may_have(
+        self, column: sa.ColumnElement[Any], key: str, value: Any
+    ) -> sa.ColumnElement[bool]:
+        """A condition that no row with ``value`` at ``key`` misses; the rows are checked again."""
+        del key, value
+        return column.is_not(None)
+
+    def lines_with(self, words: Sequence[str]) -> list[int] | None:
+        """Lines whose text has all words, by the index; ``None`` without one."""
+        del words
+        return None
+
+    # --- one line
+
+    def find(self, thread_id: str, namespace: str) -> Line | None:
+        """The live line, if it has a head."""
+        key = {"tenant": self.scope.tenant, "thread_id": thread_id, "namespace": namespace}
+        row = self.connection.execute(self.sql.line, key).first()
+        return _line(row) if row is not None and row.head is not None else None
+
+    def record(self, line: Line, sequence: int) -> Record | None:
+        """See ``versions.Lines``, as the following."""
+        key = {"line": line.line, "sequence": sequence}
+        row = self.connection.execute(self.sql.record, key).first()
+        return _record(row) if row is not None else None
+
+    def named(self, line: Line, checkpoint_id: str) -> Record | None:
+        key = {"line": line.line, "checkpoint_id": checkpoint_id}
+        row = self.connection.execute(self.sql.named, key).first()
+        return _record(row) if row is not None else None
+
+    def newest(self, line: Line, nth: int = 1) -> int | None:
+        sequence = self.tables.checkpoints.c.sequence
+        return self.connection.execute(
+            sa.select(sequence)
+            .where(self.tables.checkpoints.c.line == line.line)
+            .order_by(sequence.desc())
+            .limit(1)
+            .offset(nth - 1)
+        ).scalar()
+
+    def below(self, line: Line, sequence: int, limit: int) -> list[int]:
+        checkpoints = self.tables.checkpoints
+        found = self.connection.execute(
+            sa.select(checkpoints.c.sequence)
+            .where(checkpoints.c.line == line.line, checkpoints.c.sequence < sequence)
+            .order_by(checkpoints.c.sequence)
+            .limit(limit)
+        )
+        return list(found.scalars())
+
+    def payloads(
+        self, line: Line, chain: int, *, upto: int | None = None
+    ) -> list[tuple[int, bytes]]:
+        end = line.last_sequence if upto is None else upto
+        key = {"line": line.line, "chain": chain, "upto": end}
+        found = self.connection.execute(self.sql.payloads, key)
+        return [(row.sequence, row.payload) for row in found]
+
+    # --- versions
+
+    def fetch(self, thread_id: str, namespace: str, checkpoint_id: str | None) -> Stored | None:
+        """See ``StorageBackend.fetch``."""
+        line = self.find(thread_id, namespace)
+        record = versions.target(self, line, checkpoint_id) if line else None
+        if line is None or line.head is None or record is None:
+            return None
+        head = record if record.sequence == line.head else self.record(line, line.head)
+        version = self._versions(thread_id, namespace, line, at=record.sequence)
+        if head is None or not version:
+            return None
+        return Stored(
+            version=version[0],
+            head=Mark(self.store, line.line, head.sequence, head.digest),
+            payloads=[it for _, it in self.payloads(line, record.chain, upto=record.sequence)],
+        )
+
+    def history(
+        self, thread_id: str, namespace: str, *, limit: int, before: str | None
+    ) -> list[Version]:
+        """See ``StorageBackend.history``."""
+        line = self.find(thread_id, namespace)
+        if line is None:
+            return []
+        end = None if before is None else versions.cursor(self, line, thread_id, before)
+        return self._versions(thread_id, namespace, line, below=end, limit=limit)
+
+    def _versions(
+        self,
+        thread_id: str,
+        namespace: str,
+        line: Line,
+        *,
+        at: int | None = None,
+        below: int | None = None,
+        limit: int = 1,
+    ) -> list[Version]:
+        """Visible versions, newest first."""
+        mine = self.tables.checkpoints
+        parents = mine.alias("parents")
+        query = (
+            sa.select(*record_columns(mine), mine.c.created_at, parents.c.checkpoint_id.label("of"))
+            .outerjoin(
+                parents, sa.and_(parents.c.line == mine.c.line, parents.c.sequence == mine.c.parent)
+            )
+            .where(mine.c.line == line.line)
+            .where(sa.or_(mine.c.sequence >= line.floor, mine.c.sequence == line.head))
+            .order_by(mine.c.sequence.desc())
+            .limit(limit)
+        )
+        if at is not None:
+            query = query.where(mine.c.sequence == at)
+        if below is not None:
+            query = query.where(mine.c.sequence < below)
+        return [
+            Version(
+                mark=Mark(self.store, line.line, row.sequence, row.digest),
+                thread_id=thread_id,
+                namespace=namespace,
+                checkpoint_id=row.checkpoint_id,
+                parent_id=row.of,
+                metadata=row.metadata,
+                labels=row.labels,
+                created_at=row.created_at,
+            )
+            for row in self.connection.execute(query)
+        ]
+
+    # --- threads
+
+    def threads(self, limit: int, pattern: str, after: str | None) -> list[str]:
+        """See ``StorageBackend.list_threads``."""
+        threads, is_match = self.tables.threads, thread_pattern(pattern).match
+        query = self._recent(threads.c.thread_id)
+        in_sql = sa.true() if pattern == "*" else self.matches(threads.c.thread_id, pattern)
+        if in_sql is not None:
+            query = query.where(in_sql).limit(limit)
+        if after is not None:
+            query = query.where(self._behind(after))
+        found: list[str] = []
+        for (thread_id,) in self.connection.execute(query):
+            if len(found) == limit:
+                break
+            if in_sql is not None or is_match(thread_id):
+                found.append(thread_id)
+        return found
+
+    def _recent(self, *columns: Any) -> sa.Select[Any]:
+        """Live threads with a head, the most recently active first."""
+        threads, lines = self.tables.threads, self.tables.lines
+        return (
+            sa.select(*columns)
+            .select_from(threads.join(lines, same_thread(self.tables)))
+            .where(threads.c.tenant == self.scope.tenant, is_live(self.tables))
+            .where(lines.c.namespace == ROOT, lines.c.head.is_not(None))
+            .order_by(threads.c.active_at.desc(), threads.c.thread.desc())
+        )
+
+    def _behind(self, thread_id: str) -> sa.ColumnElement[bool]:
+        threads = self.tables.threads
+        at = self.connection.execute(
+            sa.select(threads.c.active_at, threads.c.thread).where(
+                threads.c.tenant == self.scope.tenant, threads.c.thread_id == thread_id
+            )
+        ).first()
+        if at is None:
+            raise NotFoundError(
+                f"there is no thread {thread_id!r} to list after; begin again without a cursor"
+            )
+        return sa.or_(
+            threads.c.active_at < at.active_at,
+            sa.and_(threads.c.active_at == at.active_at, threads.c.thread < at.thread),
+        )
+
+    def heads(self, limit: int) -> list[Head]:
+        """See ``StorageBackend.heads``."""
+        checkpoints, lines = self.tables.checkpoints, self.tables.lines
+        query = (
+            self._recent(*self._head_columns())
+            .join(checkpoints, checkpoints.c.line == lines.c.line)
+            .where(checkpoints.c.sequence == lines.c.head)
+            .limit(limit)
+        )
+        return [_head(row) for row in self.connection.execute(query)]
+
+    def _head_columns(self) -> list[sa.ColumnElement[Any]]:
+        checkpoints = self.tables.checkpoints
+        return [
+            self.tables.threads.c.thread_id,
+            checkpoints.c.checkpoint_id,
+            checkpoints.c.metadata,
+            checkpoints.c.labels,
+            checkpoints.c.created_at,
+        ]
+
+    # --- metadata
+
+    def query(self, key: str, value: Any, limit: int) -> list[Head]:
+        """See ``StorageBackend.query``."""
+        if limit == 0:
+            return []
+        found = []
+        for row in self.connection.execute(self._candidates(key, value)):
+            if has_value(row.metadata, key, value) or has_value(row.labels, key, value):
+                found.append(_head(row))
+            if len(found) == limit:
+                break
+        return found
+
+    def _candidates(self, key: str, value: Any) -> sa.Select[Any]:
+        checkpoints, lines = self.tables.checkpoints, self.tables.lines
+        return (
+            self._recent(*self._head_columns())
+            .join(checkpoints, checkpoints.c.line == lines.c.line)
+            .where(
+                sa.or_(
+                    checkpoints.c.sequence >= lines.c.floor, checkpoints.c.sequence == lines.c.head
+                ),
+                sa.or_(
+                    self.may_have(checkpoints.c.metadata, key, value),
+                    self.may_have(checkpoints.c.labels, key, value),
+                ),
+            )
+            .order_by(None)
+            .order_by(
+                checkpoints.c.created_at.desc(),
+                checkpoints.c.line.desc(),
+                checkpoints.c.sequence.desc(),
+            )
+        )
+
+    # --- text
+
+    def search(self, wanted: list[str], limit: int) -> list[Hit]:
+        """See ``StorageBackend.find``; the index only says which lines to look at."""
+        lines = self.tables.lines
+        query = self._recent(self.tables.threads.c.thread_id, *lines.c)
+        indexed = self.lines_with(wanted)
+        if indexed is not None:
+            query = query.where(lines.c.line.in_(indexed))
+        rows = self.connection.execute(query).all()
+        hits = [hit for row in rows if (hit := self._hit(row, wanted))]
+        return sorted(hits, key=lambda it: (it.score, it.updated_at), reverse=True)[:limit]
+
+    def _hit(self, row: Row[Any], wanted: list[str]) -> Hit | None:
+        line, match = _line(row), Match(wanted)
+        for sequence, payload in self._all_payloads(line):
+            match.add(sequence, layout.text_of(payload))
+        if not match.is_complete:
+            return None
+        place = match.best[1] if versions.is_visible(line, match.best[1]) else line.head
+        version = self._versions(row.thread_id, ROOT, line, at=place)[0]
+        return Hit(
+            thread_id=row.thread_id,
+            checkpoint_id=version.checkpoint_id,
+            metadata=version.metadata,
+            updated_at=version.created_at,
+            score=match.score,
+            snippet=match.snippet,
+        )
+
+    def _all_payloads(self, line: Line) -> Iterator[tuple[int, bytes]]:
+        checkpoints = self.tables.checkpoints
+        query = (
+            sa.select(checkpoints.c.sequence, checkpoints.c.payload)
+            .where(checkpoints.c.line == line.line)
+            .order_by(checkpoints.c.sequence)
+        )
+        for row in self.connection.execute(query):
+            yield row.sequence, row.payload
+
+
+def _line(row: Row[Any]) -> Line:
+    return Line(
+        line=row.line,
+        head=row.head,
+        open_chain=row.open_chain,
+        open_bytes=row.open_bytes,
+        floor=row.floor,
+        last_sequence=row.last_sequence,
+        writer=row.writer,
+        run=row.run,
+    )
+
+
+def _record(row: Row[Any]) -> Record:
+    return Record(
+        sequence=row.sequence,
+        chain=row.chain,
+        parent=row.parent,
+        checkpoint_id=row.checkpoint_id,
+        digest=row.digest,
+        metadata=row.metadata,
+        labels=row.labels,
+    )
+
+
+def _head(row: Row[Any]) -> Head:
+    return Head(
+        thread_id=row.thread_id,
+        checkpoint_id=row.checkpoint_id,
+        metadata=row.metadata,
+        updated_at=row.created_at,
+    )

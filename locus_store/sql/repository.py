@@ -1,0 +1,329 @@
+"""Every query that changes something, once; ``versions.Lines`` over SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from locus_store import versions
+from locus_store.errors import ConflictError
+from locus_store.sql.columns import after, before, minute, now
+from locus_store.sql.reads import Reads
+from locus_store.sql.statements import LINE_STATE, is_live
+from locus_store.types import Save, Written
+from locus_store.versions import Line, Record
+
+BATCH = 200
+"""Rows that one statement names at most."""
+
+
+class Repository(Reads):
+    """Portable statements within one transaction that holds the lock of the line it changes.
+
+    See ``Reads`` for what a repository is; ``PostgreSQL``, ``SQLite`` and ``Oracle`` differ in the
+    methods under "dialect hooks" only.
+    """
+
+    # --- dialect hooks
+
+    def index_text(self, line: int, sequence: int, payload: bytes) -> str | None:
+        """Add a record to the full-text index; the text to store, ``None`` without an index."""
+        del line, sequence, payload
+        return None
+
+    def unindex(self, line: int, sequences: Sequence[int] | None = None) -> None:
+        """Take records, or a whole line, out of the full-text index before they go."""
+
+    # --- versions.Lines
+
+    def create(self, save: Save) -> Line:
+        """See ``versions.Lines``, as the following."""
+        if not self._is_there(save.thread_id):
+            self.drop_threads([save.thread_id])
+            self._add_thread(save.thread_id)
+        self.touch(save)
+        return Line(line=self._add_line(save.thread_id, save.namespace))
+
+    def _is_there(self, thread_id: str) -> bool:
+        thread = self.tables.threads.c.thread
+        live = sa.select(thread).where(*self._is_thread(thread_id), is_live(self.tables))
+        return self.connection.execute(live).first() is not None
+
+    def _is_thread(self, *thread_ids: str) -> tuple[sa.ColumnElement[bool], ...]:
+        threads = self.tables.threads
+        return threads.c.tenant == self.scope.tenant, threads.c.thread_id.in_(thread_ids)
+
+    def _add_thread(self, thread_id: str) -> None:
+        self.connection.execute(
+            self.tables.threads.insert().values(
+                tenant=self.scope.tenant,
+                thread_id=thread_id,
+                created_at=now(),
+                active_at=minute(),
+            )
+        )
+
+    def _add_line(self, thread_id: str, namespace: str) -> int:
+        key = {"tenant": self.scope.tenant, "thread_id": thread_id, "namespace": namespace}
+        added = self.connection.execute(self.sql.new_line, key).inserted_primary_key
+        return int(added[0])
+
+    def update(self, line: Line) -> None:
+        values = {f"new_{name}": getattr(line, name) for name in LINE_STATE}
+        self.connection.execute(self.sql.save_line, {**values, "of_line": line.line})
+
+    def touch(self, save: Save) -> None:
+        """Activity is written at most once a minute, so that its index is mostly left alone."""
+        threads = self.tables.threads
+        if save.ttl_seconds is None:
+            self.connection.execute(self.sql.touch, self._thread_key(save.thread_id))
+            return
+        self.connection.execute(
+            threads.update()
+            .where(*self._is_thread(save.thread_id))
+            .values(active_at=minute(), expires_at=after(save.ttl_seconds))
+        )
+
+    def _thread_key(self, thread_id: str) -> dict[str, str]:
+        return {"of_tenant": self.scope.tenant, "of_thread_id": thread_id}
+
+    def append(self, line: Line, record: Record, payload: bytes) -> None:
+        self.connection.execute(
+            self.sql.new_record,
+            {
+                "line": line.line,
+                "sequence": record.sequence,
+                "chain": record.chain,
+                "parent": record.parent,
+                "checkpoint_id": record.checkpoint_id,
+                "digest": record.digest,
+                "codec": 0,
+                "metadata": record.metadata,
+                "labels": record.labels,
+                "text": self.index_text(line.line, record.sequence, payload),
+                "payload": payload,
+            },
+        )
+
+    def rewrite(self, line: Line, sequence: int, payload: bytes) -> None:
+        self.unindex(line.line, [sequence])
+        text = self.index_text(line.line, sequence, payload)
+        self.connection.execute(
+            self.tables.checkpoints.update()
+            .where(*self._is_record(line.line, [sequence]))
+            .values(payload=payload, text=text)
+        )
+
+    def _is_record(
+        self, line: int, sequences: Sequence[int]
+    ) -> tuple[sa.ColumnElement[bool], ...]:
+        checkpoints = self.tables.checkpoints
+        return checkpoints.c.line == line, checkpoints.c.sequence.in_(sequences)
+
+    def adopt(self, line: Line, parent: int, new_parent: int | None) -> None:
+        checkpoints = self.tables.checkpoints
+        self.connection.execute(
+            checkpoints.update()
+            .where(checkpoints.c.line == line.line, checkpoints.c.sequence > parent)
+            .where(checkpoints.c.parent == parent)
+            .values(parent=new_parent)
+        )
+
+    def remove(self, line: Line, sequences: Sequence[int]) -> None:
+        checkpoints, writes = self.tables.checkpoints, self.tables.writes
+        for batch in _batches(sequences):
+            self.unindex(line.line, batch)
+            rows = self._is_record(line.line, batch)
+            ids = sa.select(checkpoints.c.checkpoint_id).where(*rows)
+            self.connection.execute(
+                writes.delete().where(writes.c.line == line.line, writes.c.checkpoint_id.in_(ids))
+            )
+            self.connection.execute(checkpoints.delete().where(*rows))
+
+    def drop(self, line: Line) -> None:
+        """A thread that keeps nothing else goes with its last line."""
+        lines = self.tables.lines
+        thread_id = self.connection.execute(
+            sa.select(lines.c.thread_id).where(lines.c.line == line.line)
+        ).scalar_one()
+        self._drop_lines([line.line])
+        if not self._lines_of([thread_id]) and not self._has_messages(thread_id):
+            self.drop_threads([thread_id])
+
+    # --- saving and deleting
+
+    def save(self, save: Save) -> Written:
+        """See ``StorageBackend.commit``."""
+        return versions.save(self, save)
+
+    def delete(
+        self, thread_id: str, namespace: str, checkpoint_ids: Sequence[str] | None
+    ) -> int:
+        """See ``StorageBackend.remove``."""
+        if checkpoint_ids is None:
+            return self.drop_threads([thread_id]) if self._is_there(thread_id) else 0
+        line = self.find(thread_id, namespace)
+        return versions.remove_named(self, line, checkpoint_ids) if line else 0
+
+    def drop_threads(self, thread_ids: Sequence[str]) -> int:
+        """Remove threads, expired or not, with all they own; return how many versions."""
+        threads, messages = self.tables.threads, self.tables.messages
+        removed = 0
+        for batch in _batches(thread_ids):
+            which = self._is_thread(*batch)
+            keys = sa.select(threads.c.thread).where(*which)
+            self.connection.execute(messages.delete().where(messages.c.thread.in_(keys)))
+            removed += self._drop_lines(self._lines_of(batch))
+            self.connection.execute(threads.delete().where(*which))
+        return removed
+
+    def _lines_of(self, thread_ids: Sequence[str]) -> list[int]:
+        lines = self.tables.lines
+        found = sa.select(lines.c.line).where(
+            lines.c.tenant == self.scope.tenant, lines.c.thread_id.in_(thread_ids)
+        )
+        return list(self.connection.execute(found).scalars())
+
+    def _drop_lines(self, keys: Sequence[int]) -> int:
+        removed = 0
+        for line in keys:
+            self.unindex(line)
+            for table in (self.tables.writes, self.tables.checkpoints, self.tables.lines):
+                gone = self.connection.execute(table.delete().where(table.c.line == line))
+                removed += gone.rowcount if table is self.tables.checkpoints else 0
+        return removed
+
+    def _has_messages(self, thread_id: str) -> bool:
+        threads, messages = self.tables.threads, self.tables.messages
+        found = (
+            sa.select(messages.c.sequence)
+            .join(threads, threads.c.thread == messages.c.thread)
+            .where(*self._is_thread(thread_id))
+            .limit(1)
+        )
+        return self.connection.execute(found).first() is not None
+
+    # --- housekeeping
+
+    def expired(self, limit: int = BATCH) -> list[str]:
+        """Threads whose time to live is over."""
+        threads = self.tables.threads
+        found = sa.select(threads.c.thread_id).where(
+            threads.c.tenant == self.scope.tenant, threads.c.expires_at <= now()
+        )
+        return list(self.connection.execute(found.limit(limit)).scalars())
+
+    def expire(self) -> int:
+        """Remove a batch of expired threads; return how many. Expiry is read under the lock."""
+        over = self.expired()
+        self.drop_threads(over)
+        return len(over)
+
+    def aged(self, seconds: float) -> list[str]:
+        """Threads with a version older than this by the server's clock."""
+        checkpoints, lines = self.tables.checkpoints, self.tables.lines
+        found = (
+            sa.select(lines.c.thread_id)
+            .join(checkpoints, checkpoints.c.line == lines.c.line)
+            .where(lines.c.tenant == self.scope.tenant)
+            .where(checkpoints.c.created_at < before(seconds))
+            .distinct()
+        )
+        return list(self.connection.execute(found).scalars())
+
+    def vacuum_thread(self, thread_id: str, seconds: float) -> int:
+        """Remove a thread's versions older than this, or all of it; return how many."""
+        keys = self._lines_of([thread_id])
+        old = {line: self._older(line, seconds) for line in keys}
+        if keys and all(self._count(line) == len(old[line]) for line in keys):
+            return self.drop_threads([thread_id])
+        removed = 0
+        for namespace in self._namespaces(thread_id):
+            line = self.find(thread_id, namespace)
+            gone = [it for it in old[line.line] if it != line.head] if line else []
+            if line and gone:
+                versions.forget(self, line, gone)
+            removed += len(gone)
+        return removed
+
+    def _older(self, line: int, seconds: float) -> list[int]:
+        checkpoints = self.tables.checkpoints
+        found = sa.select(checkpoints.c.sequence).where(
+            checkpoints.c.line == line, checkpoints.c.created_at < before(seconds)
+        )
+        return list(self.connection.execute(found).scalars())
+
+    def _count(self, line: int) -> int:
+        checkpoints = self.tables.checkpoints
+        count = sa.select(sa.func.count()).where(checkpoints.c.line == line)
+        return self.connection.execute(count).scalar_one()
+
+    def _namespaces(self, thread_id: str) -> list[str]:
+        lines = self.tables.lines
+        found = sa.select(lines.c.namespace).where(
+            lines.c.tenant == self.scope.tenant, lines.c.thread_id == thread_id
+        )
+        return list(self.connection.execute(found).scalars())
+
+    # --- copying
+
+    def copy_thread(self, source: str, destination: str) -> bool:
+        """See ``StorageBackend.copy_thread``; rows are copied on the server."""
+        if not self._is_there(source):
+            return False
+        if self._is_there(destination):
+            raise ConflictError(f"thread {destination!r} is there already; nothing was copied")
+        self.drop_threads([destination])
+        self._copy_thread_row(source, destination)
+        lines = self.tables.lines
+        for namespace in self._namespaces(source):
+            old = self.connection.execute(
+                sa.select(lines.c.line).where(
+                    lines.c.tenant == self.scope.tenant,
+                    lines.c.thread_id == source,
+                    lines.c.namespace == namespace,
+                )
+            ).scalar_one()
+            self._copy_line(old, self._add_line(destination, namespace))
+        return True
+
+    def _copy_thread_row(self, source: str, destination: str) -> None:
+        threads = self.tables.threads
+        kept = [it for it in threads.c if it.name not in {"thread", "thread_id"}]
+        row = sa.select(sa.literal(destination, threads.c.thread_id.type), *kept).where(
+            *self._is_thread(source)
+        )
+        self.connection.execute(
+            threads.insert().from_select(
+                ["thread_id", *(it.name for it in kept)], row, include_defaults=False
+            )
+        )
+
+    def _copy_line(self, old: int, new: int) -> None:
+        lines = self.tables.lines
+        moved = ("head", "open_chain", "open_bytes", "floor", "last_sequence")
+        values = sa.select(*(lines.c[name] for name in moved)).where(lines.c.line == old)
+        row = self.connection.execute(values).one()
+        self.connection.execute(
+            lines.update().where(lines.c.line == new).values(dict(zip(moved, row, strict=True)))
+        )
+        for table in (self.tables.checkpoints, self.tables.writes):
+            kept = [it for it in table.c if it.name != "line"]
+            rows = sa.select(sa.literal(new, table.c.line.type), *kept).where(table.c.line == old)
+            self.connection.execute(
+                table.insert().from_select(
+                    ["line", *(it.name for it in kept)], rows, include_defaults=False
+                )
+            )
+        self.reindex(new)
+
+    def reindex(self, line: int) -> None:
+        """Add a copied line's records to the full-text index, where there is one."""
+        for sequence, payload in self._all_payloads(Line(line=line)):
+            self.index_text(line, sequence, payload)
+
+
+def _batches(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    return (items[at : at + BATCH] for at in range(0, len(items), BATCH))

@@ -1,0 +1,231 @@
+"""What only SQLite does: its hooks, its full-text index, its connections and its errors."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import NullPool, QueuePool
+
+from locus_store import layout
+from locus_store.errors import BackendError, ConnectionFailedError, LocusStoreError
+from locus_store.sql.columns import encode_key
+from locus_store.sql.repository import Repository
+from locus_store.text import words
+
+MEMORY = ":memory:"
+
+SEARCH_SETTING = "full_text_index"
+"""Row of ``settings`` that says that the index was made."""
+
+_SEQUENCE_BITS = 32
+"""A row of the index is numbered ``line << 32 | sequence``."""
+
+
+class SQLiteRepository(Repository):
+    """SQLite's forms of the hooks."""
+
+    def matches(self, column: sa.ColumnElement[str], pattern: str) -> sa.ColumnElement[bool] | None:
+        """``GLOB`` knows ``*`` and ``?`` as we do; sets it negates differently."""
+        if "[" in pattern:
+            return None
+        plain = sa.literal(pattern, sa.Text())
+        escaped = sa.literal("/" + pattern, sa.Text())
+        starts_with_slash = column.op("GLOB")(sa.literal("/*", sa.Text()))
+        return sa.case(
+            (starts_with_slash, column.op("GLOB")(escaped)), else_=column.op("GLOB")(plain)
+        ) == sa.true()
+
+    def may_have(
+        self, column: sa.ColumnElement[Any], key: str, value: Any
+    ) -> sa.ColumnElement[bool]:
+        """The key or the first of its parts is there; bound, never part of the statement."""
+        del value
+        each = sa.func.json_each(column).table_valued("key", "value")
+        names = [sa.literal(it, sa.Text()) for it in dict.fromkeys((key, key.split(".")[0]))]
+        return sa.and_(
+            column.is_not(None), sa.exists().select_from(each).where(each.c.key.in_(names))
+        )
+
+    # --- the full-text index: FTS5 without content of its own, over the folded words
+
+    @cached_property
+    def _has_index(self) -> bool:
+        settings = self.tables.settings
+        found = sa.select(settings.c.value).where(settings.c.name == SEARCH_SETTING)
+        return self.connection.execute(found).first() is not None
+
+    @property
+    def _index(self) -> str:
+        return f'"{self.tables.prefix}search"'
+
+    def index_text(self, line: int, sequence: int, payload: bytes) -> str | None:
+        """The index keeps words only; the text is kept beside the record for its deletion."""
+        if not self._has_index:
+            return None
+        text = layout.text_of(payload)
+        self._index_row("INSERT INTO {0}(rowid, words) VALUES (?, ?)", line, sequence, text)
+        return text
+
+    def unindex(self, line: int, sequences: Sequence[int] | None = None) -> None:
+        """FTS5 wants back the very words that it was given."""
+        if not self._has_index:
+            return
+        checkpoints = self.tables.checkpoints
+        query = sa.select(checkpoints.c.sequence, checkpoints.c.text).where(
+            checkpoints.c.line == line, checkpoints.c.text.is_not(None)
+        )
+        if sequences is not None:
+            query = query.where(checkpoints.c.sequence.in_(sequences))
+        for row in self.connection.execute(query).all():
+            statement = "INSERT INTO {0}({0}, rowid, words) VALUES ('delete', ?, ?)"
+            self._index_row(statement, line, row.sequence, row.text)
+
+    def _index_row(self, statement: str, line: int, sequence: int, text: str) -> None:
+        rowid = line << _SEQUENCE_BITS | sequence
+        self.connection.exec_driver_sql(
+            statement.format(self._index), (rowid, " ".join(words(text)))
+        )
+
+    def lines_with(self, wanted: Sequence[str]) -> list[int] | None:
+        """Lines that have each word in one version or another."""
+        if not self._has_index:
+            return None
+        one = (
+            f"SELECT DISTINCT rowid >> {_SEQUENCE_BITS} AS line FROM {self._index} "  # noqa: S608
+            "WHERE words MATCH ?"  # our own name; the word is bound
+        )
+        found = self.connection.exec_driver_sql(
+            " INTERSECT ".join([one] * len(wanted)), tuple(f'"{word}"' for word in wanted)
+        )
+        return [row[0] for row in found]
+
+    def create_index(self) -> bool:
+        """Make the full-text index and fill it; whether it was not there."""
+        if self._has_index:
+            return False
+        self.connection.exec_driver_sql(
+            f"CREATE VIRTUAL TABLE {self._index} USING fts5(words, content='', "
+            "tokenize=\"unicode61 remove_diacritics 0\")"
+        )
+        self.connection.execute(
+            self.tables.settings.insert().values(name=SEARCH_SETTING, value="fts5")
+        )
+        self.__dict__.pop("_has_index")
+        lines = sa.select(self.tables.lines.c.line)
+        for line in list(self.connection.execute(lines).scalars()):
+            self.reindex(line)
+        return True
+
+
+# --- connections
+
+
+def engine(path: str, *, busy_timeout_seconds: float, readers: int = 0) -> Engine:
+    """An engine of our own on a database file: one connection to write, or some to read.
+
+    WAL lets readers go on beside the writer; ``synchronous=FULL`` makes a commit durable;
+    ``secure_delete`` leaves no byte of what was deleted.
+    """
+    pool: dict[str, Any] = {"poolclass": NullPool}
+    if readers:
+        pool = {"poolclass": QueuePool, "pool_size": readers, "max_overflow": 0}
+    made = sa.create_engine(
+        sa.URL.create("sqlite", database=path),
+        connect_args={"check_same_thread": False, "timeout": busy_timeout_seconds},
+        **pool,
+    )
+    event.listen(made, "connect", _set_up if path != MEMORY else _set_up_memory)
+    return made
+
+
+def _set_up_memory(connection: sqlite3.Connection, _: object) -> None:
+    connection.isolation_level = None  # transactions are begun by us
+
+
+def _set_up(connection: sqlite3.Connection, record: object) -> None:
+    _set_up_memory(connection, record)
+    for pragma in ("page_size=8192", "journal_mode=WAL", "synchronous=FULL", "secure_delete=ON"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def begin_write(connection: Connection) -> None:
+    """Take the write lock first, so that nothing read before it can be stale."""
+    if not _is_begun(connection):
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def begin_read(connection: Connection) -> None:
+    """One snapshot for all that follows."""
+    if not _is_begun(connection):
+        connection.exec_driver_sql("BEGIN")
+
+
+def _is_begun(connection: Connection) -> bool:
+    """Whether a handed-in engine has begun by itself."""
+    driver: Any = connection.connection.driver_connection
+    inner = getattr(driver, "_conn", driver)  # aiosqlite's own wrapper
+    return bool(getattr(inner, "in_transaction", False))
+
+
+# --- errors
+
+_CANNOT_OPEN = frozenset({"SQLITE_CANTOPEN", "SQLITE_NOTADB", "SQLITE_PERM", "SQLITE_AUTH"})
+_REMEDIES = {
+    "SQLITE_CANTOPEN": "check that its directory exists and may be written",
+    "SQLITE_NOTADB": "the file is no SQLite database: name another path",
+    "SQLITE_READONLY": "the file or its directory is read-only: grant write permission",
+    "SQLITE_FULL": "the disk is full: free some space and save again",
+    "SQLITE_BUSY": "another process held the write lock for the whole busy timeout: save again",
+    "SQLITE_LOCKED": "another connection of this process holds a lock: save again",
+    "SQLITE_CORRUPT": "the file is damaged: restore it from a backup",
+    "SQLITE_IOERR": "the file system failed: look at the system's log",
+}
+
+
+def translated(exc: BaseException, where: str) -> LocusStoreError:
+    """The error to raise for a driver's, by its code; ``where`` is the database, for a person."""
+    code = _primary_code(exc)
+    remedy = _REMEDIES.get(code, "see the cause")
+    kind = ConnectionFailedError if code in _CANNOT_OPEN else BackendError
+    return kind(f"SQLite {where}: {code or type(exc).__name__}: {remedy}")
+
+
+def _primary_code(exc: BaseException) -> str:
+    """``SQLITE_IOERR`` of ``SQLITE_IOERR_WRITE``: the extended code's primary one."""
+    number = next(
+        (it.sqlite_errorcode for it in _causes(exc) if hasattr(it, "sqlite_errorcode")), None
+    )
+    if number is None:
+        return ""
+    return _PRIMARY_CODES.get(number & 0xFF, "")
+
+
+_PRIMARY_CODES = {
+    number: name
+    for name, number in vars(sqlite3).items()
+    if name.startswith("SQLITE_") and name in {*_REMEDIES, *_CANNOT_OPEN}
+}
+
+
+def _causes(exc: BaseException) -> Iterator[BaseException]:
+    at: BaseException | None = exc
+    while at is not None:
+        yield at
+        at = at.orig if isinstance(at, DBAPIError) else at.__cause__
+
+
+def file_identity(path: str) -> tuple[int, int] | None:
+    """What tells a database file from another one put in its place; ``None`` if it is gone."""
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

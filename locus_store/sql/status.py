@@ -1,0 +1,247 @@
+"""What stands in a database under our names: ours, missing, behind, too new, or foreign."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, Literal
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+
+from locus_store.sql.schema import DEFAULT_PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sqlalchemy.engine import URL, Connection
+
+    from locus_store.sql.schema import Tables
+
+State = Literal["ok", "missing", "behind", "newer", "too new", "foreign", "damaged"]
+
+REVISIONS: Final = ("0001",)
+"""The chain, oldest first; ids sort as text. Known here so that opening needs no Alembic."""
+
+HEAD: Final = REVISIONS[-1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a database says of itself."""
+
+    store_id: str
+    """Identity of the database; a restored backup has the same one."""
+    revision: str
+    compatibility_floor: str
+    """The oldest library, by its newest revision, that may work on this database."""
+    chain_factor: int
+    """A chain ends when it exceeds this many times the state."""
+    record_overhead: int
+    """Bytes counted for each record beside its frames."""
+    raw: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """What was found where the schema should be."""
+
+    state: State
+    """``newer`` works with this library, ``too new`` does not."""
+    revision: str | None
+    message: str
+    """One line: what is there and what to do."""
+    settings: Settings | None = None
+
+    @property
+    def usable(self) -> bool:
+        """Whether this library may work on it."""
+        return self.state in {"ok", "newer"}
+
+
+# --- in one SELECT --------------------------------------------------------------------------
+
+
+def read_settings(connection: Connection, ours: Tables) -> Settings | None:
+    """The settings in one SELECT; ``None`` where they cannot be read for any reason."""
+    version = _version(ours)
+    query = sa.union_all(
+        sa.select(sa.literal_column("'revision'").label("name"), version.c.version_num),
+        sa.select(ours.settings.c.name, ours.settings.c.value),
+    )
+    try:
+        rows = connection.execute(query).all()
+    except DBAPIError as error:
+        if error.connection_invalidated:
+            raise
+        return None
+    return _settings({name: value for name, value in rows})  # noqa: C416 - rows are not pairs
+
+
+def is_usable(settings: Settings) -> bool:
+    """Whether this library may work on the database as it is."""
+    if settings.revision in REVISIONS:
+        return settings.revision == HEAD
+    return settings.compatibility_floor <= HEAD
+
+
+def _settings(rows: dict[str, str]) -> Settings | None:
+    try:
+        return Settings(
+            store_id=rows["store_id"],
+            revision=rows["revision"],
+            compatibility_floor=rows["compatibility_floor"],
+            chain_factor=int(rows["chain_factor"]),
+            record_overhead=int(rows["record_overhead"]),
+            raw=MappingProxyType(rows),
+        )
+    except (KeyError, ValueError):
+        return None
+
+
+# --- in full --------------------------------------------------------------------------------
+
+
+def read_status(connection: Connection, ours: Tables) -> Status:
+    """Everything under our names, looked at within the caller's transaction."""
+    return _Look(connection, ours).status()
+
+
+def missing(url: URL, ours: Tables) -> Status:
+    """There is nothing."""
+    message = f"{_where(url, ours)}: no locus-store schema; make it: {_upgrade(url, ours)}"
+    return Status(state="missing", revision=None, message=message)
+
+
+def masked(url: URL) -> str:
+    """The URL for messages: no password, not even one in the query string."""
+    hidden = {key: "hidden" for key in url.query if _is_secret(key)}
+    return url.update_query_dict(hidden).render_as_string(hide_password=True)
+
+
+def _is_secret(option: str) -> bool:
+    return "passw" in option.lower() or "secret" in option.lower()
+
+
+def _where(url: URL, ours: Tables) -> str:
+    return f"{masked(url)} (schema {ours.schema})" if ours.schema else masked(url)
+
+
+def _upgrade(url: URL, ours: Tables) -> str:
+    """The command to type; a URL with a password is not repeated, so it goes without."""
+    plain = masked(url) == url.render_as_string(hide_password=False)
+    ours_only = "" if ours.prefix == DEFAULT_PREFIX else f" --prefix {ours.prefix}"
+    ours_only += f" --schema {ours.schema}" if ours.schema else ""
+    command = f"locus-store db upgrade --url '{masked(url) if plain else '…'}'{ours_only}"
+    return f"{command} (in a checkout: alembic upgrade head)"
+
+
+class _Look:
+    """One look at a database."""
+
+    def __init__(self, connection: Connection, ours: Tables) -> None:
+        self.connection = connection
+        self.ours = ours
+        self.inspector = sa.inspect(connection)
+        self.url = connection.engine.url
+        self.where = _where(self.url, ours)
+
+    def status(self) -> Status:
+        ours = self.ours
+        # Views first: when another process commits in between, the tables below are seen too.
+        names = set(self.inspector.get_view_names(ours.schema))
+        names |= set(self.inspector.get_table_names(ours.schema))
+        taken = sorted(ours.names & names)
+        others = [name for name in taken if name != ours.version]
+        revision = self._revision() if ours.version in taken else None
+        if not taken:
+            return missing(self.url, ours)
+        if revision is None:
+            # An empty version table of ours alone is what a downgrade to base leaves.
+            emptied = not others and self._columns(ours.version) == {"version_num"}
+            return missing(self.url, ours) if emptied else self._foreign(others or taken)
+        settings = self._settings(revision) if ours.settings.name in others else None
+        if settings is not None:
+            return self._judged(settings)
+        if revision in REVISIONS and others:
+            return self._damaged(revision, f"table {ours.settings.name} is gone or empty")
+        return self._foreign(taken)
+
+    def _revision(self) -> str | None:
+        if "version_num" not in self._columns(self.ours.version):
+            return None
+        query = sa.select(sa.func.max(_version(self.ours).c.version_num))
+        revision: str | None = self.connection.execute(query).scalar_one()
+        return revision
+
+    def _settings(self, revision: str) -> Settings | None:
+        table = self.ours.settings
+        if not {"name", "value"} <= self._columns(table.name):
+            return None
+        rows = self.connection.execute(sa.select(table.c.name, table.c.value)).all()
+        return _settings({**{name: value for name, value in rows}, "revision": revision})  # noqa: C416
+
+    def _judged(self, settings: Settings) -> Status:
+        found = settings.revision
+        if found == HEAD:
+            lacking = self._lacking()
+            if lacking:
+                return self._damaged(found, f"it lacks {', '.join(lacking[:5])}")
+            return self._known("ok", settings, f"schema revision {found}, up to date")
+        if found in REVISIONS:
+            message = (
+                f"schema revision {found} is behind this library's {HEAD}; upgrade it:"
+                f" {_upgrade(self.url, self.ours)}, or open with auto_migrate='upgrade'"
+            )
+            return self._known("behind", settings, message)
+        if is_usable(settings):
+            message = f"schema revision {found}, newer than this library's {HEAD} and compatible"
+            return self._known("newer", settings, message)
+        message = (
+            f"schema revision {found} asks for a locus-store that knows"
+            f" {settings.compatibility_floor}, this one knows up to {HEAD}; install a newer one:"
+            " pip install --upgrade locus-store"
+        )
+        return self._known("too new", settings, message)
+
+    def _lacking(self) -> list[str]:
+        return [
+            f"{table.name}.{column.name}"
+            for table in self.ours.metadata.sorted_tables
+            for column in table.columns
+            if column.name not in self._columns(table.name)
+        ]
+
+    def _columns(self, table: str) -> set[str]:
+        schema = self.ours.schema
+        if not self.inspector.has_table(table, schema):
+            return set()
+        return {column["name"] for column in self.inspector.get_columns(table, schema)}
+
+    def _known(self, state: State, settings: Settings, message: str) -> Status:
+        return Status(
+            state=state,
+            revision=settings.revision,
+            message=f"{self.where}: {message}",
+            settings=settings,
+        )
+
+    def _damaged(self, revision: str, what: str) -> Status:
+        message = (
+            f"{self.where}: schema revision {revision} was changed by hand: {what};"
+            " restore a backup"
+        )
+        return Status(state="damaged", revision=revision, message=message)
+
+    def _foreign(self, taken: list[str]) -> Status:
+        noun = "table" if len(taken) == 1 else "tables"
+        message = (
+            f"{self.where}: {noun} {', '.join(taken)} not made by locus-store; nothing was changed."
+            " Choose another prefix (prefix='mine_'; locus-store db upgrade --prefix mine_) or"
+            " another database"
+        )
+        return Status(state="foreign", revision=None, message=message)
+
+
+def _version(ours: Tables) -> sa.TableClause:
+    return sa.table(ours.version, sa.column("version_num"), schema=ours.schema)

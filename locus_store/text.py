@@ -1,0 +1,81 @@
+"""What counts as a word, so that a search gives the same answer on every backend."""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from locus_store.errors import InvalidArgumentError
+
+SNIPPET_CHARACTERS = 160
+
+_WORD = re.compile(r"[^\W_]+")
+_IDEOGRAPH = re.compile(r"([\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff])")
+
+
+def folded(text: str) -> str:
+    """The text without case and accents."""
+    decomposed = unicodedata.normalize("NFKD", text).casefold()
+    return "".join(it for it in decomposed if not unicodedata.combining(it))
+
+
+def words(text: str) -> list[str]:
+    """The folded words: runs of letters and digits; each ideograph is a word of its own."""
+    return _WORD.findall(_IDEOGRAPH.sub(r" \1 ", folded(text)))
+
+
+def query_words(query: str) -> list[str]:
+    """The distinct words that must all be there.
+
+    Raises:
+        InvalidArgumentError: The query has no word.
+    """
+    found = list(dict.fromkeys(words(query))) if isinstance(query, str) else []
+    if not found:
+        raise InvalidArgumentError(f"search query {query!r} has no word: letters or digits")
+    return found
+
+
+@dataclass(slots=True)
+class Match:
+    """What one thread's versions hold of a query's words, filled version by version."""
+
+    wanted: list[str]
+    counts: Counter[str] = field(default_factory=Counter)
+    best: tuple[int, int] = (0, 0)
+    """(distinct words, position) of the version that added most; later wins a tie."""
+
+    text: str = ""
+
+    def add(self, position: int, text: str) -> None:
+        """Count the words that the version at ``position`` added."""
+        present = Counter(words(text))
+        here = {word: present[word] for word in self.wanted if word in present}
+        self.counts.update(here)
+        if here and (len(here), position) > self.best:
+            self.best, self.text = (len(here), position), text
+
+    @property
+    def is_complete(self) -> bool:
+        """All words are there."""
+        return len(self.counts) == len(self.wanted)
+
+    @property
+    def score(self) -> float:
+        """Grows with how often each word occurs, each time by less."""
+        return sum(1 + math.log(count) for count in self.counts.values())
+
+    @property
+    def snippet(text: str, wanted: Iterable[str]) -> str:
+    """Up to ``SNIPPET_CHARACTERS`` around the first word found, of its line."""
+    targets = set(wanted)
+    for line in text.splitlines():
+        for found in _WORD.finditer(line):
+            if targets.intersection(words(found.group())):
+                begin = max(0, found.start() - SNIPPET_CHARACTERS // 4)
+                return " ".join(line[begin : begin + SNIPPET_CHARACTERS].split())
+    return " ".join(text[:SNIPPET_CHARACTERS].split())

@@ -1,0 +1,181 @@
+"""The records that cross the interfaces: frozen, backend-free, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from locus_store.layout import Change
+
+OnConflict = Literal["raise", "branch", "overwrite"]
+"""What a save does when another writer moved the thread on since it was loaded."""
+
+
+@dataclass(frozen=True)
+class CheckpointerCapabilities:
+    """What a checkpointer may be asked for; declared, never guessed.
+
+    An operation whose flag is off raises ``UnsupportedError``.
+    """
+
+    search: bool = False
+    """Text search across threads: ``search``."""
+
+    metadata_query: bool = False
+    """``query_by_metadata`` and ``get_metadata``."""
+
+    vacuum: bool = False
+    """Removal of versions older than a number of days: ``vacuum``."""
+
+    branching: bool = False
+    """Copying a thread with all its versions: ``copy_thread``."""
+
+    ttl: bool = False
+    """Threads may expire: ``ttl_seconds`` of the factory, and ``expire``."""
+
+    list_threads: bool = False
+    """``list_threads``."""
+
+    list_with_metadata: bool = False
+    """``list_with_metadata``."""
+
+    persistent_checkpoint_ids: bool = False
+    """A checkpoint id given out by one process names the same version in another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """One version, named for good: checkpoint ids are the caller's and may be used again."""
+
+    store: str
+    """Identity of the database that counted ``line``; marks of another one are not ours."""
+
+    line: int
+    """Surrogate key of the line; never given to another incarnation of the thread."""
+
+    sequence: int
+    """The server's order of the versions in the line; starts at 1."""
+
+    digest: bytes
+    """16-byte digest of the version's state: a restored backup may count a sequence again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """What a save believes of its line; the backend decides whether it still holds."""
+
+    made_from: Mark | None
+    """The version that the state was made from; ``None``: there was no such thread."""
+
+    head: Mark | None
+    """The line's head when that version was loaded; differs from it in a declared rewind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Save:
+    """One version to be written; validated and encoded before a connection is taken."""
+
+    thread_id: str
+    namespace: str = ""
+    checkpoint_id: str
+    change: Change
+    """The state: its digest, its frames against ``basis``, and its whole form."""
+
+    basis: Mark | None = None
+    """The version ``change.frames`` are against; ``None``: only the whole form is known."""
+
+    expected: Expected | None = None
+    """What the head must be; ``None``: append to the head as it stands."""
+
+    parent_id: str | None = None
+    """Explicit parent: a declared fork where it is not the head. Excludes ``expected``."""
+
+    on_conflict: OnConflict = "raise"
+    writer: str | None = None
+    """Names the load that the state descends from: a head with the same name is its own work."""
+
+    run: str | None = None
+    """Names the run; tells own work where the caller lost track of its load."""
+
+    side_parent: Mark | None = None
+    """Where a losing state was kept last by this run, so that its next one hangs below it."""
+
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    labels: Mapping[str, Any] = field(default_factory=dict)
+    """What the state says of itself (``agent_id``, ``tags``); queryable like metadata."""
+
+    keep_last: int | None = None
+    ttl_seconds: float | None = None
+
+
+Outcome = Literal["head", "side", "same"]
+"""``head``: the save is the thread's head; ``side``: kept beside it; ``same``: it was there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What became of a save."""
+
+    mark: Mark
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """One saved version, without its state."""
+
+    mark: Mark
+    thread_id: str
+    namespace: str
+    checkpoint_id: str
+    parent_id: str | None
+    metadata: dict[str, Any]
+    labels: dict[str, Any]
+    created_at: datetime
+    """The server's clock, timezone-aware."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """A version as it is stored, read in one statement or one transaction."""
+
+    version: Version
+    head: Mark
+    """The line's head in the same read; equals ``version.mark`` when the head was read."""
+
+    payloads: list[bytes]
+    """The chain's records up to the version, in order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """A version with its state."""
+
+    version: Version
+    state: dict[str, Any]
+    head: Mark
+    """The line's head in the same read; equals ``version.mark`` when the head was read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """A thread by its head, as lists and metadata queries give it."""
+
+    thread_id: str
+    checkpoint_id: str
+    metadata: dict[str, Any]
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hit(Head):
+    """One thread that a search found; the checkpoint is the version that added most words."""
+
+    score: float
+    """Greater than 0; higher is better; comparable within one answer only."""
+
+    snippet: str
+    """Up to 160 characters around the first word found."""

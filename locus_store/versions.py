@@ -1,0 +1,461 @@
+"""The rules of a line: when a save conflicts, where it goes, what a deletion leaves.
+
+Written once, over the few primitives of ``Lines``; a backend implements those inside one
+transaction that holds the line's lock, so that everything here sees a line nobody else moves.
+Rules and their evidence: docs/concepts.md, docs/decisions.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Protocol
+
+from locus_store import layout
+from locus_store.errors import ConflictError, IntegrityError, NotFoundError
+from locus_store.types import Expected, Mark, Save, Stored, Written
+
+CHAIN_FACTOR = 4
+"""A chain is closed when its records outgrow the state by this factor (see ``_continues``)."""
+
+RECORD_OVERHEAD = 512
+"""Bytes that reading one more record costs, counted with its frames."""
+
+HIDDEN_BATCH = 64
+"""Versions that ``keep_last`` hides before it removes them in one go."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Line:
+    """The row of a line: its head, the chain that may be continued, and the visible floor."""
+
+    line: int
+    head: int | None = None
+    open_chain: int | None = None
+    """The chain whose last record is the head, else ``None``."""
+
+    open_bytes: int = 0
+    """Sum over the open chain of payload bytes + ``RECORD_OVERHEAD``."""
+
+    floor: int = 0
+    """Versions below this sequence are hidden, but for the head."""
+
+    last_sequence: int = 0
+    writer: str | None = None
+    """The load whose descendant moved the head last."""
+
+    run: str | None = None
+    """The run that moved the head last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """A checkpoint's row without its payload."""
+
+    sequence: int
+    chain: int
+    parent: int | None
+    checkpoint_id: str
+    digest: bytes
+    metadata: dict[str, Any]
+    labels: dict[str, Any]
+
+
+class Lines(Protocol):
+    """What a backend gives these rules, within one transaction."""
+
+    store: str
+    """Identity of the database."""
+
+    def find(self, thread_id: str, namespace: str) -> Line | None:
+        """Lock the line and read it; ``None`` where there is none or its thread has expired."""
+
+    def create(self, save: Save) -> Line:
+        """Make the line, and its thread where that is new; an expired thread goes first."""
+
+    def update(self, line: Line) -> None:
+        """Write the line's row back."""
+
+    def touch(self, save: Save) -> None:
+        """Note the thread's activity, and its new expiry where the save has a time to live."""
+
+    def drop(self, line: Line) -> None:
+        """Remove the line with all it owns; its key is never used again."""
+
+    def record(self, line: Line, sequence: int) -> Record | None:
+        """One record by its sequence."""
+
+    def named(self, line: Line, checkpoint_id: str) -> Record | None:
+        """One record by its checkpoint id."""
+
+    def newest(self, line: Line, nth: int = 1) -> int | None:
+        """The sequence of the nth newest record; ``None`` where there are fewer."""
+
+    def below(self, line: Line, sequence: int, limit: int) -> list[int]:
+        """Sequences below ``sequence``, ascending, at most ``limit``."""
+
+    def payloads(
+        self, line: Line, chain: int, *, upto: int | None = None
+    ) -> list[tuple[int, bytes]]:
+        """The chain's records as (sequence, payload), ascending; ``upto`` is inclusive."""
+
+    def append(self, line: Line, record: Record, payload: bytes) -> None:
+        """Insert a record."""
+
+    def rewrite(self, line: Line, sequence: int, payload: bytes) -> None:
+        """Replace a record's payload."""
+
+    def adopt(self, line: Line, parent: int, new_parent: int | None) -> None:
+        """Give the children of ``parent`` another parent."""
+
+    def remove(self, line: Line, sequences: Sequence[int]) -> None:
+        """Remove records, with the pending writes of their checkpoints."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a save goes: below ``parent``, as the head or beside it."""
+
+    parent: int | None
+    moves_head: bool
+
+
+# --- saving
+
+
+def save(lines: Lines, request: Save) -> Written:
+    """Write one version; the same id with the same content again is the same version.
+
+    Raises:
+        ConflictError, NotFoundError: Before anything was written.
+    """
+    line = lines.find(request.thread_id, request.namespace)
+    same = lines.named(line, request.checkpoint_id) if line else None
+    if line and same and _is_repeat(line, same, request):
+        lines.touch(request)
+        return Written(_mark(lines, line, same), "same")
+    place = _place(lines, line, request)
+    if line is None:
+        line = lines.create(request)
+    else:
+        lines.touch(request)
+    if same:
+        place = _replace(lines, line, same, place)
+    return _write(lines, line, request, place)
+
+
+def _is_repeat(line: Line, same: Record, request: Save) -> bool:
+    return (
+        same.digest == request.change.shape.digest
+        and same.metadata == dict(request.metadata)
+        and is_visible(line, same.sequence)
+    )
+
+
+def _place(lines: Lines, line: Line | None, request: Save) -> Place:
+    head = line.head if line else None
+    if request.parent_id is not None:
+        return Place(_parent(lines, line, request).sequence, moves_head=True)
+    expected = request.expected
+    if expected and expected.made_from and expected.made_from.store != lines.store:
+        expected = None  # a state from another database says nothing of this one
+    if expected is None or (line and _is_own(line, request)):
+        return Place(head, moves_head=True)
+    if _holds(lines, line, expected.head) and _exists(lines, line, expected.made_from):
+        return Place(expected.made_from.sequence if expected.made_from else None, moves_head=True)
+    return _lost(lines, line, request, expected)
+
+
+def _parent(lines: Lines, line: Line | None, request: Save) -> Record:
+    found = lines.named(line, str(request.parent_id)) if line else None
+    if line is None or found is None or not is_visible(line, found.sequence):
+        raise NotFoundError(
+            f"thread {request.thread_id!r} has no checkpoint {request.parent_id!r} to save onto; "
+            "list_checkpoints() shows what there is"
+        )
+    return found
+
+
+def _is_own(line: Line, request: Save) -> bool:
+    """The head is the caller's own work, whatever the mark says that its state still carries.
+
+    By the load that both descend from; by ``run`` only where the caller lost track of its load,
+    since two edits of one version share their run.
+    """
+    if line.head is None:
+        return False
+    if request.writer is not None:
+        return line.writer == request.writer
+    return request.run is not None and line.run == request.run
+
+
+def _holds(lines: Lines, line: Line | None, mark: Mark | None) -> bool:
+    if line is None or line.head is None or mark is None:
+        return mark is None and (line is None or line.head is None)
+    return mark.sequence == line.head and _exists(lines, line, mark)
+
+
+def _exists(lines: Lines, line: Line | None, mark: Mark | None) -> bool:
+    """Whether the version is still there; by its digest too, as a restored backup counts again."""
+    if mark is None:
+        return True
+    if line is None or (mark.store, mark.line) != (lines.store, line.line):
+        return False
+    found = lines.record(line, mark.sequence)
+    return found is not None and found.digest == mark.digest
+
+
+def _lost(lines: Lines, line: Line | None, request: Save, expected: Expected) -> Place:
+    """Another writer moved the head: tell, keep beside it, or win, as the caller asked."""
+    head = lines.record(line, line.head) if line and line.head is not None else None
+    if request.on_conflict == "overwrite" or (request.on_conflict == "branch" and head is None):
+        return Place(head.sequence if head else None, moves_head=True)
+    parent = _surviving(lines, line, request.side_parent) or _surviving(
+        lines, line, expected.made_from
+    )
+    if request.on_conflict == "branch":
+        return Place(parent.sequence if parent else None, moves_head=False)
+    now = f"is at {head.checkpoint_id!r}" if head else "is gone"
+    was = f"at {parent.checkpoint_id!r}" if parent else "at a version that is gone"
+    if expected.made_from is None:
+        was = "when it was not there"
+    raise ConflictError(
+        f"thread {request.thread_id!r} {now}, but this state was made from it {was}; nothing was "
+        'written. Load the thread and run the step again, or save with on_conflict="branch" to '
+        "keep this state beside the head",
+        head_id=head.checkpoint_id if head else None,
+        parent_id=parent.checkpoint_id if parent else None,
+    )
+
+
+def _surviving(lines: Lines, line: Line | None, mark: Mark | None) -> Record | None:
+    if mark is None or line is None or not _exists(lines, line, mark):
+        return None
+    return lines.record(line, mark.sequence)
+
+
+def _replace(lines: Lines, line: Line, same: Record, place: Place) -> Place:
+    """The id is the caller's and used again: the old version goes, a new sequence comes."""
+    forget(lines, line, [same.sequence], keep_line=True)
+    if place.parent == same.sequence:
+        return Place(same.parent, place.moves_head)
+    return place
+
+
+def _write(lines: Lines, line: Line, request: Save, place: Place) -> Written:
+    sequence = line.last_sequence + 1
+    continues = _continues(lines, line, request, place)
+    payload = request.change.frames if continues else None
+    if payload is None:
+        payload = request.change.whole()
+    chain = line.open_chain if continues and line.open_chain is not None else sequence
+    record = Record(
+        sequence=sequence,
+        chain=chain,
+        parent=place.parent,
+        checkpoint_id=request.checkpoint_id,
+        digest=request.change.shape.digest,
+        metadata=dict(request.metadata),
+        labels=dict(request.labels),
+    )
+    lines.append(line, record, payload)
+    line.last_sequence = sequence
+    if place.moves_head:
+        line.open_bytes = (line.open_bytes if continues else 0) + len(payload) + RECORD_OVERHEAD
+        line.head, line.open_chain = sequence, chain
+        line.writer, line.run = request.writer, request.run
+    _keep_last(lines, line, request.keep_last)
+    lines.update(line)
+    return Written(_mark(lines, line, record), "head" if place.moves_head else "side")
+
+
+def _continues(lines: Lines, line: Line, request: Save, place: Place) -> bool:
+    """Whether the frames may follow the open chain's last record, which is the head.
+
+    The bounds keep reading proportional to the state and storage linear: a chain ends when its
+    records outgrow the state, and a frame that is half a state gives way to the whole of it.
+    """
+    frames, size = request.change.frames, request.change.shape.state_bytes
+    if frames is None or not place.moves_head or place.parent != line.head:
+        return False
+    if line.open_chain is None or request.basis is None or line.head is None:
+        return False
+    if line.open_bytes + len(frames) + RECORD_OVERHEAD > CHAIN_FACTOR * size:
+        return False
+    return len(frames) <= size // 2 and _holds(lines, line, request.basis)
+
+
+def _keep_last(lines: Lines, line: Line, keep_last: int | None) -> None:
+    if keep_last is None:
+        return
+    line.floor = max(line.floor, lines.newest(line, keep_last) or 0)
+    batch = max(keep_last, HIDDEN_BATCH)
+    hidden = [it for it in lines.below(line, line.floor, batch + 2) if it != line.head]
+    if len(hidden) > batch:
+        forget(lines, line, hidden)
+
+
+def _mark(lines: Lines, line: Line, record: Record) -> Mark:
+    return Mark(lines.store, line.line, record.sequence, record.digest)
+
+
+# --- reading
+
+
+def is_visible(line: Line, sequence: int) -> bool:
+    """Whether lists and loads show a version: ``keep_last`` hides before it removes."""
+    return sequence >= line.floor or sequence == line.head
+
+
+def target(lines: Lines, line: Line, checkpoint_id: str | None) -> Record | None:
+    """The record to load: the named one, or the head."""
+    if checkpoint_id is None:
+        return lines.record(line, line.head) if line.head is not None else None
+    found = lines.named(line, checkpoint_id)
+    return found if found and is_visible(line, found.sequence) else None
+
+
+def state_of(stored: Stored) -> tuple[dict[str, Any], layout.Shape]:
+    """The state that stored bytes give, checked against its digest, and its shape.
+
+    Raises:
+        IntegrityError: The stored bytes do not give the state that was saved.
+    """
+    state = layout.fold(stored.payloads)
+    shape = layout.shape_of(state)
+    if shape.digest != stored.version.mark.digest:
+        raise IntegrityError(
+            f"thread {stored.version.thread_id!r}, checkpoint {stored.version.checkpoint_id!r}: the "
+            "stored bytes do not give the state that was saved; restore the database from a "
+            "backup, or load another version"
+        )
+    return state, shape
+
+
+def cursor(lines: Lines, line: Line, thread_id: str, checkpoint_id: str) -> int:
+    """The sequence of the version that a list continues below.
+
+    Raises:
+        NotFoundError: There is no such version.
+    """
+    found = lines.named(line, checkpoint_id)
+    if found is None:
+        raise NotFoundError(
+            f"thread {thread_id!r} has no checkpoint {checkpoint_id!r} to list below; begin again "
+            "without a cursor"
+        )
+    return found.sequence
+
+
+# --- deleting
+
+
+def remove_named(lines: Lines, line: Line, checkpoint_ids: Iterable[str]) -> int:
+    """Remove the versions of these ids that are there and visible; return how many."""
+    found = [it for it in (lines.named(line, name) for name in set(checkpoint_ids)) if it]
+    shown = [it.sequence for it in found if is_visible(line, it.sequence)]
+    forget(lines, line, shown)
+    return len(shown)
+
+
+def forget(
+    lines: Lines, line: Line, sequences: Collection[int], *, keep_line: bool = False
+) -> None:
+    """Remove versions and leave every other one as it was.
+
+    The frames between the versions before and after a run of removed neighbours are computed
+    anew: joined bytes would keep what was deleted. The caller writes the line's row back unless
+    the line itself goes, which it does with its last version.
+
+    Args:
+        keep_line: Leave the line even when it is empty, for a save that follows.
+    """
+    gone = [it for it in (lines.record(line, s) for s in sorted(set(sequences))) if it]
+    if not gone:
+        return
+    by_chain = sorted(gone, key=lambda it: (it.chain, it.sequence))
+    for chain, members in groupby(by_chain, key=lambda it: it.chain):
+        _rewrite_chain(lines, line, chain, {it.sequence for it in members})
+    _reparent(lines, line, gone)
+    head_gone = any(it.sequence == line.head for it in gone)
+    if head_gone:
+        line.head = _ancestor(lines, line, gone)
+    lines.remove(line, [it.sequence for it in gone])
+    _settle(lines, line, head_moved=head_gone, chains={it.chain for it in gone})
+    if line.head is None and not keep_line:
+        lines.drop(line)
+    else:
+        lines.update(line)
+
+
+def _rewrite_chain(lines: Lines, line: Line, chain: int, gone: set[int]) -> None:
+    """Give the record after each removed run the frames from the state before the run."""
+    rows = lines.payloads(line, chain)
+    last_gone = max(i for i, (sequence, _) in enumerate(rows) if sequence in gone)
+    folder, before, in_run = layout.Folder(), None, False
+    for place, (sequence, payload) in enumerate(rows[: last_gone + 2]):
+        if sequence in gone and not in_run:
+            in_run, before = True, layout.shape_of(folder.state()) if place else None
+        folder.apply(payload)
+        if sequence not in gone and in_run:
+            in_run = False
+            lines.rewrite(line, sequence, _smallest(layout.change(folder.state(), before)))
+
+
+def _smallest(change: layout.Change) -> bytes:
+    if change.frames is None or len(change.frames) > change.shape.state_bytes // 2:
+        return change.whole()
+    return change.frames
+
+
+def _ancestry(gone: Sequence[Record]) -> dict[int, int | None]:
+    """Per removed version, its nearest remaining ancestor; parents have lower sequences."""
+    nearest: dict[int, int | None] = {}
+    for record in sorted(gone, key=lambda it: it.sequence):
+        parent = record.parent
+        nearest[record.sequence] = nearest.get(parent, parent) if parent is not None else None
+    return nearest
+
+
+def _reparent(lines: Lines, line: Line, gone: Sequence[Record]) -> None:
+    for sequence, ancestor in _ancestry(gone).items():
+        lines.adopt(line, sequence, ancestor)
+
+
+def _ancestor(lines: Lines, line: Line, gone: Sequence[Record]) -> int | None:
+    """The nearest ancestor of the head that remains, else the newest version that does."""
+    nearest = _ancestry(gone).get(line.head or 0)
+    if nearest is not None:
+        return nearest
+    removed = {it.sequence for it in gone}
+    return next((it for it in _newest_first(lines, line) if it not in removed), None)
+
+
+def _newest_first(lines: Lines, line: Line) -> Iterator[int]:
+    nth = 1
+    while (sequence := lines.newest(line, nth)) is not None:
+        yield sequence
+        nth += 1
+
+
+def _settle(lines: Lines, line: Line, *, head_moved: bool, chains: set[int]) -> None:
+    """Re-establish what the line's row says of its open chain."""
+    if line.head is None:
+        line.open_chain, line.open_bytes = None, 0
+    if line.head is None or head_moved:
+        line.writer = line.run = None
+    if line.head is None:
+        return
+    if head_moved:
+        head = lines.record(line, line.head)
+        line.open_chain = head.chain if head else None
+    elif line.open_chain not in chains:
+        return
+    if line.open_chain is None:
+        return
+    rows = lines.payloads(line, line.open_chain)
+    if not rows or rows[-1][0] != line.head:
+        line.open_chain, line.open_bytes = None, 0
+    else:
+        line.open_bytes = sum(len(payload) + RECORD_OVERHEAD for _, payload in rows)

@@ -1,0 +1,284 @@
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import decimal
+import enum
+import math
+import uuid
+import zlib
+from collections import OrderedDict
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from locus_store import encoding
+from locus_store.encoding import (
+    MAX_DEPTH,
+    canonical,
+    canonical_state,
+    checked,
+    decode,
+    digest,
+    encode,
+    pack_frame,
+    pinned,
+    pinned_reference,
+    unpack_frames,
+)
+from locus_store.errors import IntegrityError, SerializationError
+
+INTS = st.one_of(st.integers(-5, 5), st.integers(-(2**63), 2**64 - 1))
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+SCALARS = st.one_of(
+    st.none(), st.booleans(), INTS, st.floats(allow_nan=False, allow_infinity=False), TEXTS
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
+    max_leaves=20,
+)
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+
+
+class Name(str):
+    __slots__ = ()
+
+
+class Pair(NamedTuple):
+    left: int
+    right: int
+
+
+@dataclasses.dataclass
+class Point:
+    x: int = 1
+
+
+def exact(value: object) -> object:
+    """Equal for the same values of the same types only."""
+    if isinstance(value, dict):
+        return ("dict", [(key, exact(value[key])) for key in sorted(value)])
+    if isinstance(value, list):
+        return ("list", [exact(item) for item in value])
+    return (type(value).__name__, repr(value))
+
+
+@given(VALUES)
+def test_the_accelerator_gives_the_bytes_of_the_reference(value: object) -> None:
+    assert encoding.pinned is not pinned_reference
+    assert pinned(value) == pinned_reference(value)
+
+
+@given(VALUES)
+def test_a_canonical_copy_is_the_same_value_in_type_and_content(value: object) -> None:
+    assert exact(canonical(value)) == exact(value)
+
+
+@given(VALUES)
+def test_the_quick_check_agrees_with_the_slow_one(value: object) -> None:
+    encoded, pin = checked(value, len(pinned(value)), 1)
+    assert pin == pinned(canonical(value))
+    assert exact(decode(encoded)) == exact(value)
+
+
+@given(VALUES, VALUES)
+def test_digests_are_equal_only_for_equal_values(one: object, other: object) -> None:
+    same = exact(one) == exact(other)
+    assert (digest(pinned(canonical(one))) == digest(pinned(canonical(other)))) is same
+
+
+def test_a_digest_never_changes_between_releases() -> None:
+    value = canonical({"b": [1, 1.5, True, None, "é\x00"], "a": {"big": 2**63, "least": -(2**63)}})
+    assert digest(pinned(value)).hex() == "eb5feca50a1881790daefa8560bc67d5"
+
+
+def test_numbers_text_and_empty_values_that_look_alike_have_their_own_digests() -> None:
+    values = [1, 1.0, True, "1", 0, 0.0, -0.0, False, None, "", [], {}, [[]], [None], "null"]
+    assert len({digest(pinned(value)) for value in values}) == len(values)
+
+
+def test_a_float_has_one_digest_however_it_was_written() -> None:
+    assert pinned(decode(b"1e-7")) == pinned(decode(b"0.0000001")) == pinned(decode(b"1E-07"))
+
+
+def test_keys_are_sorted_and_tuples_become_lists() -> None:
+    copy = canonical({"z": (1, (2,)), "é": 1, "a": {"2": 0, "10": 0}})
+    assert encode(copy) == '{"a":{"10":0,"2":0},"z":[1,[2]],"é":1}'.encode()
+    assert list(copy) == ["a", "z", "é"]
+
+
+def test_a_canonical_copy_shares_nothing_with_the_original() -> None:
+    original = {"a": [{"b": []}]}
+    copy = canonical(original)
+    original["a"][0]["b"].append(1)
+    assert copy == {"a": [{"b": []}]}
+
+
+REFUSED = [
+    (math.nan, "None or text"),
+    (math.inf, "None or text"),
+    (-math.inf, "None or text"),
+    (2**64, "as text"),
+    (-(2**63) - 1, "as text"),
+    (b"x", "base64"),
+    (bytearray(b"x"), "base64"),
+    ({1}, "sorted list"),
+    (frozenset(), "sorted list"),
+    (dt.datetime(2026, 1, 1, tzinfo=dt.UTC), "isoformat"),
+    (dt.date(2026, 1, 1), "isoformat"),
+    (dt.timedelta(1), "total_seconds"),
+    (uuid.UUID(int=1), "str(value)"),
+    (decimal.Decimal(1), "str(value)"),
+    (Colour.RED, ".value"),
+    (Level.LOW, ".value"),
+    (Name("x"), "plain type"),
+    (Pair(1, 2), "plain type"),
+    (OrderedDict(a=1), "plain type"),
+    (Point(), "model_dump"),
+    (object(), "model_dump"),
+    (1j, "model_dump"),
+    ("\ud800", "surrogate"),
+    ({1: 2}, "str(key)"),
+    ({None: 2}, "str(key)"),
+    ({Name("x"): 2}, "str(key)"),
+    ({"\udfff": 2}, "surrogate"),
+]
+
+
+@pytest.mark.parametrize(("value", "hint"), REFUSED, ids=lambda value: ascii(value)[:30])
+def test_what_json_cannot_hold_is_refused_with_its_path(value: object, hint: str) -> None:
+    with pytest.raises(SerializationError) as caught:
+        canonical({"messages": [0, {"content": value}]})
+    assert str(caught.value).startswith("messages[1].content ")
+    assert hint in str(caught.value)
+
+
+@pytest.mark.parametrize(("value", "hint"), REFUSED, ids=lambda value: ascii(value)[:30])
+def test_the_quick_check_refuses_the_same(value: object, hint: str) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        checked([value], len(pinned([value])), 1)
+
+
+def test_a_path_quotes_keys_that_are_no_names() -> None:
+    with pytest.raises(SerializationError, match=r"^a\['b\.c'\]\[''\]\[0\] is nan"):
+        canonical({"a": {"b.c": {"": [math.nan]}}})
+
+
+def nested(levels: int, wrap: object = list) -> object:
+    value: object = 1
+    for _ in range(levels):
+        value = [value] if wrap is list else {"k": value}
+    return value
+
+
+@pytest.mark.parametrize("wrap", [list, dict])
+def test_the_deepest_allowed_nesting_is_kept_and_one_more_refused(wrap: object) -> None:
+    deepest = nested(MAX_DEPTH, wrap)
+    assert canonical(deepest) == deepest
+    checked(deepest, len(pinned(deepest)), 0)
+    with pytest.raises(SerializationError, match="nested deeper than 200"):
+        canonical([deepest])
+    with pytest.raises(ValueError, match=""):
+        checked(deepest, len(pinned(deepest)), 1)
+
+
+def test_a_value_inside_itself_is_refused() -> None:
+    loop: list[object] = []
+    loop.append(loop)
+    with pytest.raises(SerializationError, match="nested deeper"):
+        canonical(loop)
+
+
+def test_many_brackets_in_a_text_are_not_depth() -> None:
+    value = {"code": "[{" * 500}
+    assert checked(value, len(pinned(value)), 1)[1] == pinned(value)
+
+
+def test_nul_is_kept() -> None:
+    assert canonical({"a\x00": "\x00b\x00"}) == {"a\x00": "\x00b\x00"}
+
+
+@pytest.mark.parametrize("root", [[], "x", 1, None, [("a", 1)]])
+def test_a_state_is_an_object(root: object) -> None:
+    with pytest.raises(SerializationError, match="JSON object"):
+        canonical_state(root)
+
+
+def test_a_dict_subclass_will_do_at_the_root_only() -> None:
+    assert type(canonical_state(OrderedDict(b=1, a=2))) is dict
+    with pytest.raises(SerializationError, match=r"^a is a collections\.OrderedDict"):
+        canonical_state({"a": OrderedDict()})
+
+
+@given(st.lists(st.binary(max_size=400) | st.binary(max_size=9).map(lambda b: b * 60), max_size=5))
+def test_joined_frames_come_back_one_by_one(bodies: list[bytes]) -> None:
+    assert list(unpack_frames(b"".join(map(pack_frame, bodies)))) == bodies
+
+
+def test_a_large_frame_is_compressed_and_a_small_one_is_not() -> None:
+    assert len(pack_frame(b"agent " * 100)) < 60
+    assert len(pack_frame(b"agent " * 100_000)) < 6_000
+    assert pack_frame(b"agent") == b"\x01\x00\x05\x05agent"
+
+
+def varint(number: int) -> bytes:
+    return bytes((number & 0x7F | 0x80, number >> 7 & 0x7F | 0x80, number >> 14))
+
+
+SMALL = zlib.compress(b"x" * 300)
+BAD_FRAMES = {
+    "version": b"\x02\x00\x01\x01a",
+    "codec": b"\x01\x02\x01\x01a",
+    "cut in the head": b"\x01",
+    "cut in the lengths": b"\x01\x00\x80",
+    "no lengths": b"\x01\x00",
+    "cut in the body": b"\x01\x00\x05\x05abc",
+    "long length": b"\x01\x00" + b"\x80" * 12 + b"\x01\x01a",
+    "another form of a length": b"\x01\x00\x81\x00\x01a",
+    "plain length": b"\x01\x00\x01\x02a",
+    "garbage behind": pack_frame(b"a") + b"zz",
+    "not zlib": b"\x01\x01\x05\x05abcde",
+    "zlib, longer": b"\x01\x01" + bytes([len(SMALL)]) + b"\xab\x02" + SMALL,
+    "zlib, shorter": b"\x01\x01" + bytes([len(SMALL)]) + b"\xad\x02" + SMALL,
+    "zlib, empty": b"\x01\x01" + bytes([len(SMALL)]) + b"\x00" + SMALL,
+    "zlib, cut": b"\x01\x01" + bytes([len(SMALL) - 1]) + b"\xac\x02" + SMALL[:-1],
+    "zlib, more behind": b"\x01\x01" + bytes([len(SMALL) + 1]) + b"\xac\x02" + SMALL + b"x",
+    "zlib, a length it cannot have": b"\x01\x01" + bytes([len(SMALL)]) + varint(999_999) + SMALL,
+}
+
+
+@pytest.mark.parametrize("payload", BAD_FRAMES.values(), ids=BAD_FRAMES.keys())
+def test_a_frame_that_is_not_ours_is_an_integrity_error(payload: bytes) -> None:
+    with pytest.raises(IntegrityError):
+        list(unpack_frames(payload))
+
+
+def test_a_compressed_bomb_is_not_inflated_past_what_it_says() -> None:
+    bomb = zlib.compress(bytes(50_000_000), 9)
+    payload = b"\x01\x01" + varint(len(bomb)) + b"\x64" + bomb
+    with pytest.raises(IntegrityError, match="another length"):
+        list(unpack_frames(payload))
+
+
+@settings(max_examples=300)
+@given(st.binary(max_size=60))
+def test_any_bytes_give_frames_or_an_integrity_error(payload: bytes) -> None:
+    try:
+        list(unpack_frames(payload))
+    except IntegrityError:
+        pass
+
+
+def test_bytes_that_are_not_json_are_an_integrity_error() -> None:
+    with pytest.raises(IntegrityError, match="not JSON"):
+        decode(b"{")

@@ -1,0 +1,286 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy.dialects import oracle, postgresql
+
+from locus_store.errors import InvalidArgumentError
+from locus_store.sql import columns
+from locus_store.sql.migrate import ensure
+from locus_store.sql.schema import DEFAULT_PREFIX, MAX_PREFIX, Base, Tables, tables
+
+LONGEST = "p" * MAX_PREFIX
+POSTGRESQL = postgresql.dialect()
+ORACLE = oracle.dialect()
+
+
+@pytest.fixture
+def connection() -> Any:
+    engine = sa.create_engine("sqlite://")
+    with engine.connect() as opened:
+        ensure(opened)
+        yield opened
+    engine.dispose()
+
+
+def names_of(ours: Tables) -> set[str]:
+    found = set(ours.names)
+    for table in ours.metadata.tables.values():
+        found |= {str(item.name) for item in (*table.indexes, *table.constraints) if item.name}
+    return found
+
+
+def keys_of(table: sa.Table) -> list[list[sa.Column[Any]]]:
+    unique = [list(c.columns) for c in table.constraints if hasattr(c, "columns")]
+    return unique + [list(index.columns) for index in table.indexes if not index.info]
+
+
+def key_bytes(column: sa.Column[Any]) -> int:
+    if isinstance(column.type, columns.Key):
+        return 4 * (column.type.length + 1) + 3
+    return 4 * (getattr(column.type, "length", None) or 0) or 22
+
+
+# --- names
+
+
+def test_the_default_tables_are_those_of_the_orm_classes() -> None:
+    assert tables().metadata is Base.metadata
+    assert tables().threads is Base.metadata.tables["locus_threads"]
+
+
+def test_every_name_begins_with_the_prefix_so_that_two_live_in_one_database() -> None:
+    assert all(name.startswith("mine_") for name in names_of(tables("mine_")))
+
+
+def test_every_name_fits_postgresql_with_the_longest_prefix() -> None:
+    assert max(len(name.encode()) for name in names_of(tables(LONGEST))) <= 63
+
+
+def test_another_prefix_leaves_the_default_names_alone() -> None:
+    tables("other_", "there")
+    assert all(name.startswith(DEFAULT_PREFIX) for name in names_of(tables()))
+
+
+def test_a_database_schema_qualifies_every_table() -> None:
+    assert {table.schema for table in tables("x_", "app").metadata.tables.values()} == {"app"}
+
+
+@pytest.mark.parametrize("prefix", ["", "9x", "Locus_", "a-b", "a b", 'a"', "é_", "p" * 21])
+def test_a_prefix_that_cannot_begin_a_table_name_is_refused(prefix: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="prefix"):
+        tables(prefix)
+
+
+@pytest.mark.parametrize(("limit", "dialect"), [(6398, "oracle"), (2704, "postgresql")])
+def test_every_index_key_fits_at_the_longest_ids(limit: int, dialect: str) -> None:
+    for table in tables().metadata.tables.values():
+        for key in keys_of(table):
+            size = sum(key_bytes(column) for column in key)
+            # The index on (tenant, user_id, ...) and all others alike.
+            assert size <= limit, (table.name, [column.name for column in key], size)
+
+
+# --- keys
+
+
+@given(st.text())
+def test_a_key_is_never_empty_and_comes_back(value: str) -> None:
+    encoded = columns.encode_key(value)
+    assert encoded
+    assert columns.decode_key(encoded) == value
+
+
+@given(st.text(), st.text())
+def test_two_keys_never_become_one(left: str, right: str) -> None:
+    assert (columns.encode_key(left) == columns.encode_key(right)) == (left == right)
+
+
+def test_an_empty_key_is_found_again(connection: sa.Connection) -> None:
+    lines = tables().lines
+    for namespace in ("", "/", "//", "a"):
+        row = {"tenant": "default", "thread_id": "t", "namespace": namespace}
+        connection.execute(lines.insert().values(row))
+    found = connection.execute(sa.select(lines.c.namespace).where(lines.c.namespace == ""))
+    assert found.scalars().all() == [""]
+    assert connection.execute(sa.select(lines.c.namespace)).scalars().all() == ["", "/", "//", "a"]
+
+
+def test_a_pattern_sees_the_stored_text(connection: sa.Connection) -> None:
+    lines = tables().lines
+    row = {"tenant": "default", "thread_id": "/x", "namespace": ""}
+    connection.execute(lines.insert().values(row))
+    count = sa.select(sa.func.count()).select_from(lines)
+    assert connection.scalar(count.where(lines.c.thread_id.like("//%"))) == 1
+
+
+def test_keys_compare_byte_for_byte_on_postgresql() -> None:
+    assert 'COLLATE "C"' in columns.Key(10).compile(dialect=POSTGRESQL)
+
+
+# --- JSON
+
+json_text = st.text(st.characters(exclude_categories=["Cs"]))
+json_value = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | json_text,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(json_text, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(json_text, json_value, max_size=4))
+def test_a_json_object_comes_back_whatever_characters_it_holds(value: dict[str, Any]) -> None:
+    assert columns.load_json(columns.dump_json(value)) == value
+    escaped = columns.escape_json(value)
+    assert "\x00" not in repr(escaped)
+    assert columns.load_json(escaped) == value
+
+
+@given(json_text, json_text)
+def test_escaping_keeps_order_so_that_ranges_may_be_asked_for(left: str, right: str) -> None:
+    escaped = columns.escape_text(left), columns.escape_text(right)
+    assert (escaped[0] < escaped[1]) == (left < right)
+
+
+def test_an_empty_object_is_null_in_the_table_and_read_as_empty(
+    connection: sa.Connection,
+) -> None:
+    threads = tables().threads
+    row = {"tenant": "default", "thread_id": "t", "metadata": {}}
+    connection.execute(threads.insert().values(row))
+    assert connection.scalar(sa.select(threads.c.metadata)) == {}
+    assert connection.scalar(sa.text("SELECT metadata IS NULL FROM locus_threads")) == 1
+
+
+def test_metadata_is_stored_as_json_that_sql_can_ask(connection: sa.Connection) -> None:
+    threads = tables().threads
+    row = {"tenant": "default", "thread_id": "t", "metadata": {"b": 1, "a": {"x": "é\x00"}}}
+    connection.execute(threads.insert().values(row))
+    assert connection.scalar(sa.select(threads.c.metadata)) == row["metadata"]
+    assert connection.scalar(sa.text("SELECT json_extract(metadata, '$.b') FROM locus_threads")) == 1
+
+
+# --- time
+
+
+@given(st.datetimes(timezones=st.sampled_from([UTC, timezone(timedelta(hours=-5))])))
+def test_an_instant_keeps_its_microsecond(moment: datetime) -> None:
+    assert columns.from_microseconds(columns.to_microseconds(moment)) == moment
+
+
+def test_a_time_without_a_zone_is_refused() -> None:
+    with pytest.raises(ValueError, match="time zone"):
+        columns.to_microseconds(datetime(2026, 1, 1))  # noqa: DTZ001
+
+
+def test_the_clock_is_the_servers_and_in_utc(connection: sa.Connection) -> None:
+    here, there = datetime.now(UTC), connection.scalar(sa.select(columns.now()))
+    assert there.tzinfo is UTC
+    assert abs(there - here) < timedelta(minutes=1)
+
+
+def test_seconds_are_added_on_the_server(connection: sa.Connection) -> None:
+    asked = sa.select(columns.before(90), columns.now(), columns.after(0.25), columns.minute())
+    earlier, now, later, minute = connection.execute(asked).one()
+    assert now - earlier == timedelta(seconds=90)
+    assert later - now == timedelta(milliseconds=250)
+    assert minute == now.replace(second=0, microsecond=0)
+
+
+def test_the_seconds_may_come_from_a_column(connection: sa.Connection) -> None:
+    asked = sa.select(columns.now(), columns.after(sa.literal(2) * 30))
+    now, later = connection.execute(asked).one()
+    assert later - now == timedelta(minutes=1)
+
+
+def test_a_statement_with_the_clock_is_compiled_once(connection: sa.Connection) -> None:
+    keys = {sa.select(columns.after(n))._generate_cache_key().key for n in (1, 2)}
+    assert len(keys) == 1
+    assert connection.scalar(sa.select(columns.after(1) < columns.after(2)))
+
+
+@pytest.mark.parametrize(
+    ("dialect", "words"), [(POSTGRESQL, "statement_timestamp()"), (ORACLE, "SYSTIMESTAMP")]
+)
+def test_the_clock_is_spelt_for_every_dialect(dialect: Any, words: str) -> None:
+    for element in (columns.now(), columns.after(5), columns.before(5)):
+        assert words in str(element.compile(dialect=dialect))
+
+
+# --- rows
+
+
+def test_a_lines_key_is_never_used_again(connection: sa.Connection) -> None:
+    lines = tables().lines
+    row = {"tenant": "default", "thread_id": "t", "namespace": ""}
+    first = connection.execute(lines.insert().values(row)).inserted_primary_key
+    connection.execute(lines.delete())
+    again = connection.execute(lines.insert().values(row)).inserted_primary_key
+    assert first is not None
+    assert again is not None
+    assert again[0] > first[0]
+
+
+def test_no_bytes_are_null_in_the_table_and_read_as_no_bytes(connection: sa.Connection) -> None:
+    store = tables().store
+    row = {"tenant": "default", "namespace": "", "key": "k", "value": b""}
+    connection.execute(store.insert().values(row))
+    assert connection.scalar(sa.select(store.c.value)) == b""
+
+
+# --- the view
+
+
+def fill(connection: sa.Connection, thread_id: str, **thread: Any) -> None:
+    ours = tables()
+    owner = {"tenant": "default", "thread_id": thread_id}
+    connection.execute(ours.threads.insert().values(**owner, user_id="/u", **thread))
+    for namespace in ("", "inner"):
+        row = {**owner, "namespace": namespace, "head": 2, "last_sequence": 2}
+        line = connection.execute(ours.lines.insert().values(row)).inserted_primary_key
+        assert line is not None
+        for sequence in (1, 2):
+            row = {
+                "line": line[0],
+                "sequence": sequence,
+                "chain": 1,
+                "checkpoint_id": f"{namespace}{sequence}",
+                "digest": b"d" * 16,
+                "payload": b"p",
+                "metadata": {"step": sequence},
+                "labels": {"agent_id": "a1"},
+            }
+            connection.execute(ours.checkpoints.insert().values(row))
+
+
+def test_the_view_shows_the_root_head_of_every_live_thread(connection: sa.Connection) -> None:
+    fill(connection, "/slash")
+    fill(connection, "gone", expires_at=datetime(2020, 1, 1, tzinfo=UTC))
+    fill(connection, "lives", expires_at=datetime(2999, 1, 1, tzinfo=UTC))
+    rows = connection.execute(sa.text("SELECT * FROM locus_heads ORDER BY 2")).mappings().all()
+    assert [row["thread_id"] for row in rows] == ["/slash", "lives"]
+    assert list(rows[0]) == [
+        "tenant",
+        "thread_id",
+        "checkpoint_id",
+        "agent_id",
+        "user_id",
+        "created_at",
+        "updated_at",
+        "metadata",
+        "text",
+    ]
+    assert (rows[0]["checkpoint_id"], rows[0]["agent_id"], rows[0]["user_id"]) == ("2", "a1", "/u")
+    assert rows[0]["metadata"] == '{"step":2}'
+
+
+def test_the_view_shows_times_that_people_read(connection: sa.Connection) -> None:
+    fill(connection, "t")
+    shown = connection.scalar(sa.text("SELECT updated_at FROM locus_heads"))
+    stored = connection.scalar(sa.select(tables().lines.c.updated_at).limit(1))
+    assert datetime.fromisoformat(shown) == stored
