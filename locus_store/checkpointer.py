@@ -348,9 +348,7 @@ class StorageBackendAdapter(BaseCheckpointer):
         self._note_load(thread_id, lineage)
         return self._codec.restore(found.state, lineage)
 
-    def _lineage(
-        self, thread_id: str, carried: Lineage | None, run: str | None
-    ) -> Lineage | None:
+    def _lineage(self, thread_id: str, carried: Lineage | None, run: str | None) -> Lineage | None:
         """What a state was made from; a mark of another thread says nothing of this one."""
         if carried and carried.thread == thread_key(thread_id):
             return carried

@@ -245,7 +245,7 @@ def checked(value: object, size: int, surrounding: int) -> tuple[bytes, bytes]:
     plain = orjson.loads(encoded)
     pin = pinned(plain)
     if len(pin) != size:  # NaN came back as None; a tuple is as long as a list
-        raise ValueError
+        raise ValueError("not exactly JSON")
     if _may_be_deeper(encoded, MAX_DEPTH - surrounding):
         _require_levels(plain, MAX_DEPTH - surrounding)
     return encoded, pin
@@ -259,7 +259,7 @@ def _require_levels(value: object, levels: int) -> None:
     row = [value]
     while row := [item for item in row if isinstance(item, dict | list)]:
         if levels == 0:
-            raise ValueError
+            raise ValueError("nested too deeply")
         levels -= 1
         row = [item for outer in row for item in _children(outer)]
 

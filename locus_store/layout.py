@@ -326,7 +326,7 @@ def _token_of(node: _Node) -> bytes:
 
 def _require_depth(depth: int) -> None:
     if depth > MAX_DEPTH:
-        raise ValueError
+        raise ValueError("nested too deeply")
 
 
 # Frames: what differs between two shapes, as operations.

@@ -66,8 +66,9 @@ def _options(factory: Callable[..., Any]) -> dict[str, str]:
     """Option names and their annotations; a ``**options`` function means its class."""
     parameters = inspect.signature(factory).parameters.values()
     if any(it.kind is it.VAR_KEYWORD for it in parameters):
-        parameters = inspect.signature(inspect.get_annotations(factory, eval_str=True)["return"])\
-            .parameters.values()
+        parameters = inspect.signature(
+            inspect.get_annotations(factory, eval_str=True)["return"]
+        ).parameters.values()
     return {it.name: str(it.annotation) for it in parameters}
 
 

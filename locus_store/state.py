@@ -77,11 +77,11 @@ class Message(BaseModel):
         return cls(role=Role.ASSISTANT, content=content, tool_calls=tuple(tool_calls), **fields)
 
     @classmethod
-    def tool(cls, content: str, *, tool_call_id: str, name: str | None = None, **fields: Any) -> Self:
+    def tool(
+        cls, content: str, *, tool_call_id: str, name: str | None = None, **fields: Any
+    ) -> Self:
         """What a tool returned for the call ``tool_call_id``."""
-        return cls(
-            role=Role.TOOL, content=content, tool_call_id=tool_call_id, name=name, **fields
-        )
+        return cls(role=Role.TOOL, content=content, tool_call_id=tool_call_id, name=name, **fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,10 @@ class Lineage:
 
     def token(self) -> str:
         """As text, for a place inside a state."""
-        marks = [_packed(self.made_from), _packed(self.head if self.head != self.made_from else None)]
+        marks = [
+            _packed(self.made_from),
+            _packed(self.head if self.head != self.made_from else None),
+        ]
         body = b"".join(struct.pack(">H", len(part)) + part for part in marks)
         return f"1.{self.thread}.{self.nonce}.{base64.urlsafe_b64encode(body).decode()}"
 
@@ -324,9 +327,7 @@ class StateCodec:
     def carries_marks(self) -> bool:
         """Whether a loaded state of this type remembers the version it was loaded from."""
         return (
-            self.state_type is dict
-            or self._has_metadata
-            or issubclass(self.state_type, AgentState)
+            self.state_type is dict or self._has_metadata or issubclass(self.state_type, AgentState)
         )
 
     @property

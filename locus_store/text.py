@@ -70,7 +70,12 @@ class Match:
         return sum(1 + math.log(count) for count in self.counts.values())
 
     @property
-    def snippet(text: str, wanted: Iterable[str]) -> str:
+    def snippet(self) -> str:
+        """The best version's text around its first word found."""
+        return snippet(self.text, self.wanted)
+
+
+def snippet(text: str, wanted: Iterable[str]) -> str:
     """Up to ``SNIPPET_CHARACTERS`` around the first word found, of its line."""
     targets = set(wanted)
     for line in text.splitlines():

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime as dt
 import decimal
@@ -188,7 +189,7 @@ def test_the_deepest_allowed_nesting_is_kept_and_one_more_refused(wrap: object) 
     checked(deepest, len(pinned(deepest)), 0)
     with pytest.raises(SerializationError, match="nested deeper than 200"):
         canonical([deepest])
-    with pytest.raises(ValueError, match=""):
+    with pytest.raises(ValueError, match="too deeply"):
         checked(deepest, len(pinned(deepest)), 1)
 
 
@@ -273,10 +274,8 @@ def test_a_compressed_bomb_is_not_inflated_past_what_it_says() -> None:
 @settings(max_examples=300)
 @given(st.binary(max_size=60))
 def test_any_bytes_give_frames_or_an_integrity_error(payload: bytes) -> None:
-    try:
+    with contextlib.suppress(IntegrityError):
         list(unpack_frames(payload))
-    except IntegrityError:
-        pass
 
 
 def test_bytes_that_are_not_json_are_an_integrity_error() -> None:

@@ -162,7 +162,9 @@ def test_metadata_is_stored_as_json_that_sql_can_ask(connection: sa.Connection) 
     row = {"tenant": "default", "thread_id": "t", "metadata": {"b": 1, "a": {"x": "é\x00"}}}
     connection.execute(threads.insert().values(row))
     assert connection.scalar(sa.select(threads.c.metadata)) == row["metadata"]
-    assert connection.scalar(sa.text("SELECT json_extract(metadata, '$.b') FROM locus_threads")) == 1
+    assert (
+        connection.scalar(sa.text("SELECT json_extract(metadata, '$.b') FROM locus_threads")) == 1
+    )
 
 
 # --- time

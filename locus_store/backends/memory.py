@@ -356,7 +356,9 @@ class MemoryBackend(StorageBackend):
             if source is None:
                 return False
             if self._memory.thread(dest_thread_id) is not None:
-                raise ConflictError(f"thread {dest_thread_id!r} is there already; nothing was copied")
+                raise ConflictError(
+                    f"thread {dest_thread_id!r} is there already; nothing was copied"
+                )
             copy = self._memory.add_thread(dest_thread_id)
             copy.expires_at = source.expires_at
             for namespace, (line, rows) in source.lines.items():
@@ -376,9 +378,7 @@ class MemoryBackend(StorageBackend):
             return self._memory.drop_thread(thread.thread_id)
         removed = 0
         for line, of_line in list(thread.lines.values()):
-            old = [
-                it for it, row in of_line.items() if row.created_at < limit and it != line.head
-            ]
+            old = [it for it, row in of_line.items() if row.created_at < limit and it != line.head]
             versions.forget(self._memory, replace(line), old)
             removed += len(old)
         return removed

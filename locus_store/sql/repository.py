@@ -116,9 +116,7 @@ class Repository(Reads):
             .values(payload=payload, text=text)
         )
 
-    def _is_record(
-        self, line: int, sequences: Sequence[int]
-    ) -> tuple[sa.ColumnElement[bool], ...]:
+    def _is_record(self, line: int, sequences: Sequence[int]) -> tuple[sa.ColumnElement[bool], ...]:
         checkpoints = self.tables.checkpoints
         return checkpoints.c.line == line, checkpoints.c.sequence.in_(sequences)
 
@@ -158,9 +156,7 @@ class Repository(Reads):
         """See ``StorageBackend.commit``."""
         return versions.save(self, save)
 
-    def delete(
-        self, thread_id: str, namespace: str, checkpoint_ids: Sequence[str] | None
-    ) -> int:
+    def delete(self, thread_id: str, namespace: str, checkpoint_ids: Sequence[str] | None) -> int:
         """See ``StorageBackend.remove``."""
         if checkpoint_ids is None:
             return self.drop_threads([thread_id]) if self._is_there(thread_id) else 0

@@ -39,9 +39,10 @@ class SQLiteRepository(Repository):
         plain = sa.literal(pattern, sa.Text())
         escaped = sa.literal("/" + pattern, sa.Text())
         starts_with_slash = column.op("GLOB")(sa.literal("/*", sa.Text()))
-        return sa.case(
-            (starts_with_slash, column.op("GLOB")(escaped)), else_=column.op("GLOB")(plain)
-        ) == sa.true()
+        return (
+            sa.case((starts_with_slash, column.op("GLOB")(escaped)), else_=column.op("GLOB")(plain))
+            == sa.true()
+        )
 
     def may_have(
         self, column: sa.ColumnElement[Any], key: str, value: Any
@@ -113,7 +114,7 @@ class SQLiteRepository(Repository):
             return False
         self.connection.exec_driver_sql(
             f"CREATE VIRTUAL TABLE {self._index} USING fts5(words, content='', "
-            "tokenize=\"unicode61 remove_diacritics 0\")"
+            'tokenize="unicode61 remove_diacritics 0")'
         )
         self.connection.execute(
             self.tables.settings.insert().values(name=SEARCH_SETTING, value="fts5")
