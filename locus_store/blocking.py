@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from locus_store import open as opening
-from locus_store.checkpointer import BaseCheckpointer, loaded_here
-from locus_store.types import CheckpointerCapabilities
+from locus_store.checkpointer import BaseCheckpointer, Loads, loaded_here
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from contextlib import AbstractContextManager
+    from types import TracebackType
+
+    from locus_store.types import CheckpointerCapabilities
 
 T = TypeVar("T")
 
@@ -77,7 +80,7 @@ class BlockingCheckpointer:
         return self._run(lambda: self._async.vacuum(older_than_days))
 
     def expire(self) -> int:
-        return self._run(lambda: self._async.expire())
+        return self._run(self._async.expire)
 
     def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
         return self._run(lambda: self._async.copy_thread(source_thread_id, dest_thread_id))
@@ -97,7 +100,7 @@ class BlockingCheckpointer:
     def _run(self, call: Callable[[], Awaitable[T]]) -> T:
         """Run a call on the loop, and bring back what it noted of the caller's loads."""
 
-        async def carried() -> tuple[T, Any]:
+        async def carried() -> tuple[T, Loads]:
             loaded_here.set(mine)
             return await call(), loaded_here.get()
 

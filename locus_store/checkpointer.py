@@ -152,6 +152,13 @@ class BaseCheckpointer(ABC):
         """
         raise self._unsupported("vacuum")
 
+    async def expire(self) -> int:
+        """Remove the threads whose time to live is over; return how many.
+
+        They are invisible before; this gives their space back. Needs ``capabilities.ttl``.
+        """
+        raise self._unsupported("ttl")
+
     async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
         """Copy a thread with all its versions; ``False`` where there is no source.
 
@@ -207,9 +214,8 @@ CONTEXT_THREADS = 64
 
 _numbers = count()
 
-loaded_here: ContextVar[Mapping[tuple[int, str], Lineage]] = ContextVar(
-    "locus_store_loaded_here", default=MappingProxyType({})
-)
+Loads = Mapping[tuple[int, str], Lineage]
+loaded_here: ContextVar[Loads] = ContextVar("locus_store_loaded_here", default=MappingProxyType({}))
 """What the caller's own context loaded last, by adapter and thread. It is lost through
 ``wait_for``, ``gather``, ``create_task`` and threads, so the adapter does not rely on it alone;
 the blocking facade carries it for its caller."""
@@ -386,19 +392,15 @@ class StorageBackendAdapter(BaseCheckpointer):
         return [version.checkpoint_id for version in page]
 
     async def delete(self, thread_id: str, checkpoint_id: str | None = None) -> bool:
-        """See ``BaseCheckpointer.delete``."""
         return await self.backend.delete(thread_id, checkpoint_id)
 
     async def exists(self, thread_id: str, checkpoint_id: str | None = None) -> bool:
-        """See ``BaseCheckpointer.exists``."""
         return await self.backend.exists(thread_id, checkpoint_id)
 
     async def close(self) -> None:
-        """See ``BaseCheckpointer.close``."""
         await self.backend.close()
 
     async def search(self, query: str, limit: int = 10) -> list[dict[str, Any]]:
-        """See ``BaseCheckpointer.search``."""
         return [
             {**_row(hit), "score": hit.score, "snippet": hit.snippet}
             for hit in await self.backend.find(query, limit)
@@ -407,26 +409,21 @@ class StorageBackendAdapter(BaseCheckpointer):
     async def query_by_metadata(
         self, key: str, value: Any, limit: int = 100
     ) -> list[dict[str, Any]]:
-        """See ``BaseCheckpointer.query_by_metadata``."""
         return [_row(head) for head in await self.backend.query(key, value, limit)]
 
     async def get_metadata(
         self, thread_id: str, checkpoint_id: str | None = None
     ) -> dict[str, Any] | None:
-        """See ``BaseCheckpointer.get_metadata``."""
         found = await self.backend.version(thread_id, checkpoint_id)
         return found.metadata if found else None
 
     async def vacuum(self, older_than_days: float = 30) -> int:
-        """See ``BaseCheckpointer.vacuum``."""
         return await self.backend.vacuum(older_than_days)
 
     async def expire(self) -> int:
-        """Remove the threads whose time to live is over; return how many."""
         return await self.backend.expire()
 
     async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
-        """See ``BaseCheckpointer.copy_thread``."""
         return await self.backend.copy_thread(source_thread_id, dest_thread_id)
 
     async def list_threads(
@@ -436,7 +433,6 @@ class StorageBackendAdapter(BaseCheckpointer):
         return await self.backend.list_threads(limit, pattern, after=after)
 
     async def list_with_metadata(self, limit: int = 100) -> list[dict[str, Any]]:
-        """See ``BaseCheckpointer.list_with_metadata``."""
         return [_row(head) for head in await self.backend.heads(limit)]
 
 

@@ -246,16 +246,15 @@ def checked(value: object, size: int, surrounding: int) -> tuple[bytes, bytes]:
     pin = pinned(plain)
     if len(pin) != size:  # NaN came back as None; a tuple is as long as a list
         raise ValueError("not exactly JSON")
-    if _may_be_deeper(encoded, MAX_DEPTH - surrounding):
-        _require_levels(plain, MAX_DEPTH - surrounding)
+    require_levels(plain, encoded, surrounding)
     return encoded, pin
 
 
-def _may_be_deeper(encoded: bytes, levels: int) -> bool:
-    return encoded.count(b"[") + encoded.count(b"{") > levels
-
-
-def _require_levels(value: object, levels: int) -> None:
+def require_levels(value: object, encoded: bytes, surrounding: int) -> None:
+    """Raise ``ValueError`` if a value of this JSON is nested too deeply for where it stands."""
+    levels = MAX_DEPTH - surrounding
+    if encoded.count(b"[") + encoded.count(b"{") <= levels:
+        return
     row = [value]
     while row := [item for item in row if isinstance(item, dict | list)]:
         if levels == 0:

@@ -58,7 +58,9 @@ def _equal(left: Any, right: Any) -> bool:
         return len(left) == len(right) and all(map(_equal, left, right))
     if isinstance(left, dict) and isinstance(right, Mapping):
         return left.keys() == right.keys() and all(_equal(left[key], right[key]) for key in left)
-    return type(left) is type(right) and left == right or _numbers(left, right) and left == right
+    return (type(left) is type(right) and left == right) or (
+        _numbers(left, right) and left == right
+    )
 
 
 def _numbers(left: Any, right: Any) -> bool:

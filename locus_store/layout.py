@@ -22,6 +22,7 @@ from locus_store.encoding import (
     encode,
     pack_frame,
     pinned,
+    require_levels,
     require_scalar,
     unpack_frames,
 )
@@ -211,8 +212,12 @@ def _strict(value: object, raw: bytes, depth: int) -> tuple[bytes, bytes]:
     return checked(value, len(raw), depth)
 
 
-def _trusted(value: object, raw: bytes, _depth: int) -> tuple[bytes, bytes]:
-    return (encode(value) if len(raw) > _KEEP_BYTES else b""), raw
+def _trusted(value: object, raw: bytes, depth: int) -> tuple[bytes, bytes]:
+    if len(raw) < 4 * MAX_DEPTH:  # a level takes 5 bytes at least
+        return b"", raw
+    encoded = encode(value)
+    require_levels(value, encoded, depth)
+    return encoded, raw
 
 
 def _node(value: object, before: _Node | None, depth: int, check: _Check) -> tuple[_Node, int]:
@@ -680,6 +685,7 @@ class Folder:
         self._unsorted: dict[int, dict[str, Json]] = {}
 
     def apply(self, payload: bytes) -> None:
+        """Do what the payload's frames say."""
         for body in unpack_frames(payload):
             for operation in _operations(body):
                 self._apply(operation)

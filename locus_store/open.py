@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from locus_store.checkpointer import StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from locus_store.checkpointer import StorageBackendAdapter
 
 SCHEMES = {
     "memory": ("memory", "memory_checkpointer"),

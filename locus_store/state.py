@@ -246,7 +246,7 @@ class StateCodec:
 
     def __init__(self, state_type: type[Any] = AgentState) -> None:
         if not isinstance(state_type, type) or not (
-            state_type is dict
+            issubclass(state_type, dict)
             or issubclass(state_type, BaseModel)
             or isinstance(state_type, Checkpointable)
         ):
@@ -254,7 +254,7 @@ class StateCodec:
                 f"state_type={state_type!r} must be dict, a pydantic model, or a class with "
                 "to_checkpoint() and from_checkpoint()"
             )
-        self.state_type = state_type
+        self.state_type: Any = state_type
 
     def dump(self, state: Any) -> tuple[dict[str, Any], Lineage | None]:
         """The state as a JSON object of its own, and the lineage that it carried.
@@ -268,9 +268,10 @@ class StateCodec:
             metadata = dict(metadata)
             token = metadata.pop(MARK_KEY)
             data = {**data, "metadata": metadata}
-        provenance = getattr(state, "provenance", None) or getattr(state, "_provenance", None)
-        if isinstance(provenance, Provenance):
-            token = provenance.token
+        if isinstance(state, LoadedDict):
+            token = state.provenance.token
+        elif isinstance(state, AgentState):
+            token = state._provenance.token  # noqa: SLF001  (our own class)
         return data, Lineage.from_token(token) if token else None
 
     def _plain(self, state: Any) -> dict[str, Any]:
@@ -282,13 +283,13 @@ class StateCodec:
             data = state.model_dump(mode="json")
         else:
             raise SerializationError(
-                f"cannot save a {type(state).__name__}: pass a {self.state_type.__name__}, a dict, a "
-                "pydantic model or an object with to_checkpoint()"
+                f"cannot save a {type(state).__name__}: pass a {self.state_type.__name__}, a dict, "
+                "a pydantic model or an object with to_checkpoint()"
             )
         if not isinstance(data, dict):
             raise SerializationError(
-                f"{type(state).__name__}.to_checkpoint() gave a {type(data).__name__}; a state is a "
-                "JSON object"
+                f"{type(state).__name__}.to_checkpoint() gave a {type(data).__name__}; a state is "
+                "a JSON object"
             )
         if isinstance(state, BaseModel):
             _sort_sets(_set_fields(type(state)), data)
@@ -300,7 +301,7 @@ class StateCodec:
         Raises:
             SerializationError: ``data`` does not fit ``state_type``.
         """
-        if self.state_type is dict:
+        if issubclass(self.state_type, dict):
             return LoadedDict(data, Provenance(lineage.token()))
         try:
             return self._built(data, lineage)
@@ -327,7 +328,9 @@ class StateCodec:
     def carries_marks(self) -> bool:
         """Whether a loaded state of this type remembers the version it was loaded from."""
         return (
-            self.state_type is dict or self._has_metadata or issubclass(self.state_type, AgentState)
+            issubclass(self.state_type, dict)
+            or self._has_metadata
+            or issubclass(self.state_type, AgentState)
         )
 
     @property

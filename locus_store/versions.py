@@ -7,14 +7,16 @@ Rules and their evidence: docs/concepts.md, docs/decisions.md.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from locus_store import layout
 from locus_store.errors import ConflictError, IntegrityError, NotFoundError
 from locus_store.types import Expected, Mark, Save, Stored, Written
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
 CHAIN_FACTOR = 4
 """A chain is closed when its records outgrow the state by this factor (see ``_continues``)."""
@@ -62,7 +64,17 @@ class Record:
     labels: dict[str, Any]
 
 
-class Lines(Protocol):
+class Records(Protocol):
+    """What finds a record."""
+
+    def record(self, line: Line, sequence: int) -> Record | None:
+        """One record by its sequence."""
+
+    def named(self, line: Line, checkpoint_id: str) -> Record | None:
+        """One record by its checkpoint id."""
+
+
+class Lines(Records, Protocol):
     """What a backend gives these rules, within one transaction."""
 
     store: str
@@ -82,12 +94,6 @@ class Lines(Protocol):
 
     def drop(self, line: Line) -> None:
         """Remove the line with all it owns; its key is never used again."""
-
-    def record(self, line: Line, sequence: int) -> Record | None:
-        """One record by its sequence."""
-
-    def named(self, line: Line, checkpoint_id: str) -> Record | None:
-        """One record by its checkpoint id."""
 
     def newest(self, line: Line, nth: int = 1) -> int | None:
         """The sequence of the nth newest record; ``None`` where there are fewer."""
@@ -308,11 +314,11 @@ def is_visible(line: Line, sequence: int) -> bool:
     return sequence >= line.floor or sequence == line.head
 
 
-def target(lines: Lines, line: Line, checkpoint_id: str | None) -> Record | None:
+def target(records: Records, line: Line, checkpoint_id: str | None) -> Record | None:
     """The record to load: the named one, or the head."""
     if checkpoint_id is None:
-        return lines.record(line, line.head) if line.head is not None else None
-    found = lines.named(line, checkpoint_id)
+        return records.record(line, line.head) if line.head is not None else None
+    found = records.named(line, checkpoint_id)
     return found if found and is_visible(line, found.sequence) else None
 
 
@@ -326,20 +332,20 @@ def state_of(stored: Stored) -> tuple[dict[str, Any], layout.Shape]:
     shape = layout.shape_of(state)
     if shape.digest != stored.version.mark.digest:
         raise IntegrityError(
-            f"thread {stored.version.thread_id!r}, checkpoint {stored.version.checkpoint_id!r}: the "
-            "stored bytes do not give the state that was saved; restore the database from a "
+            f"thread {stored.version.thread_id!r}, checkpoint {stored.version.checkpoint_id!r}: "
+            "the stored bytes do not give the state that was saved; restore the database from a "
             "backup, or load another version"
         )
     return state, shape
 
 
-def cursor(lines: Lines, line: Line, thread_id: str, checkpoint_id: str) -> int:
+def cursor(records: Records, line: Line, thread_id: str, checkpoint_id: str) -> int:
     """The sequence of the version that a list continues below.
 
     Raises:
         NotFoundError: There is no such version.
     """
-    found = lines.named(line, checkpoint_id)
+    found = records.named(line, checkpoint_id)
     if found is None:
         raise NotFoundError(
             f"thread {thread_id!r} has no checkpoint {checkpoint_id!r} to list below; begin again "
@@ -366,10 +372,8 @@ def forget(
 
     The frames between the versions before and after a run of removed neighbours are computed
     anew: joined bytes would keep what was deleted. The caller writes the line's row back unless
-    the line itself goes, which it does with its last version.
-
-    Args:
-        keep_line: Leave the line even when it is empty, for a save that follows.
+    the line itself goes, which it does with its last version;
+    ``keep_line`` leaves the line even when it is empty, for a save that follows.
     """
     gone = [it for it in (lines.record(line, s) for s in sorted(set(sequences))) if it]
     if not gone:

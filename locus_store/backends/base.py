@@ -14,8 +14,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from fnmatch import translate
-from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from locus_store import layout
 from locus_store.encoding import canonical
@@ -38,6 +37,9 @@ from locus_store.types import (
     Written,
 )
 from locus_store.versions import state_of
+
+if TYPE_CHECKING:
+    from types import TracebackType
 
 MAX_ID_CHARACTERS = 255
 SHAPE_CACHE_BYTES = 64 * 1024 * 1024
@@ -178,8 +180,7 @@ class StorageBackend(ABC):
     ) -> tuple[str, Written]:
         """Write one version; see ``types.Save`` for the options.
 
-        Args:
-            private: The caller promises that ``data`` changes no more.
+        ``private`` promises that ``data`` changes no more.
 
         Returns:
             The checkpoint id, and what became of the save.

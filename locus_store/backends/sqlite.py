@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -14,11 +14,13 @@ from locus_store.errors import InvalidArgumentError, LocusStoreError
 from locus_store.sql import sqlite
 from locus_store.sql.backend import SqlBackend
 from locus_store.sql.grouping import READERS, AsyncEngineRunner, Runner, ThreadRunner
-from locus_store.sql.migrate import AutoMigrate
-from locus_store.sql.repository import Repository
 from locus_store.sql.schema import DEFAULT_PREFIX
 from locus_store.state import AgentState
-from locus_store.types import OnConflict
+
+if TYPE_CHECKING:
+    from locus_store.sql.migrate import AutoMigrate
+    from locus_store.sql.repository import Repository
+    from locus_store.types import OnConflict
 
 DEFAULT_PATH = "locus_checkpoints.db"
 BUSY_TIMEOUT_SECONDS = 30.0
@@ -130,7 +132,9 @@ def sqlite_checkpointer(
     keep_last: int | None = None,
     ttl_seconds: float | None = None,
 ) -> StorageBackendAdapter:
-    """Return a checkpointer over an SQLite file; see ``SQLiteBackend`` and ``StorageBackendAdapter``.
+    """Return a checkpointer over an SQLite file.
+
+    The first options are those of ``SQLiteBackend``, the last four of ``StorageBackendAdapter``.
 
     Raises:
         InvalidArgumentError: An option makes no sense.

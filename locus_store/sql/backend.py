@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from sqlalchemy.engine import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from locus_store.backends.base import StorageBackend, check_days, check_limit, check_text
-from locus_store.errors import LocusStoreError
 from locus_store.filters import check_key
-from locus_store.sql.grouping import Runner
 from locus_store.sql.migrate import AutoMigrate, ensure
 from locus_store.sql.reads import Scope
 from locus_store.sql.repository import Repository
 from locus_store.sql.schema import Tables, tables
 from locus_store.text import query_words
 from locus_store.types import CheckpointerCapabilities, Head, Hit, Save, Stored, Version, Written
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from sqlalchemy.engine import Connection
+
+    from locus_store.errors import LocusStoreError
+    from locus_store.sql.grouping import Runner
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ import io
 import threading
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -301,6 +301,8 @@ def _opened(url: URL) -> Iterator[Connection]:
         raise MissingExtraError(
             f"{shown}: no module {error.name}; pip install 'locus-store{extra}'"
         ) from error
+    except sa.exc.ArgumentError as error:
+        raise InvalidArgumentError(f"{shown}: {error}") from error
     try:
         connection = engine.connect()
     except DBAPIError as error:
@@ -357,23 +359,33 @@ def _begin_immediate(connection: Connection, ours: Tables) -> Iterator[None]:
     # Python's sqlite3 begins no transaction for DDL, so it is begun and ended in SQL; this also
     # holds for a connection in autocommit and for engines that emit a BEGIN of their own.
     run = connection.exec_driver_sql
-    transaction = connection.begin()
-    driver: Any = connection.connection.driver_connection
-    try:
+    with closing(connection.begin()):
+        driver: Any = connection.connection.driver_connection
         if driver.in_transaction:
             run("COMMIT")
-        previous = run("PRAGMA busy_timeout").scalar_one()
-        run(f"PRAGMA busy_timeout = {_BUSY_MILLISECONDS}")
-        try:
+        with _pragmas(connection, busy_timeout=_BUSY_MILLISECONDS, legacy_alter_table=1):
             run("BEGIN IMMEDIATE")
-            yield
-            run("COMMIT")
-        finally:
-            if driver.in_transaction:
-                run("ROLLBACK")
-            run(f"PRAGMA busy_timeout = {previous}")
+            try:
+                yield
+                run("COMMIT")
+            finally:
+                if not connection.invalidated and driver.in_transaction:
+                    run("ROLLBACK")
+
+
+@contextmanager
+def _pragmas(connection: Connection, **values: int) -> Iterator[None]:
+    """Pragmas of the connection while it migrates; legacy_alter_table: views outlive a rename."""
+    run = connection.exec_driver_sql
+    previous = {name: run(f"PRAGMA {name}").scalar_one() for name in values}
+    for name, value in values.items():
+        run(f"PRAGMA {name} = {value}")
+    try:
+        yield
     finally:
-        transaction.close()
+        # An interrupt closes the connection, and takes its pragmas with it.
+        for name, value in previous.items() if not connection.invalidated else ():
+            run(f"PRAGMA {name} = {value}")
 
 
 @contextmanager

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Row
 
 from locus_store import layout, versions
 from locus_store.backends.base import thread_pattern
 from locus_store.errors import NotFoundError
 from locus_store.filters import has_value
-from locus_store.sql.schema import Tables
 from locus_store.sql.statements import is_live, record_columns, same_thread, statements
 from locus_store.text import Match
 from locus_store.types import Head, Hit, Mark, Stored, Version
 from locus_store.versions import Line, Record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from sqlalchemy.engine import Connection, Row
+
+    from locus_store.sql.schema import Tables
 
 ROOT = ""
 """The namespace that lists, searches and metadata queries look at."""

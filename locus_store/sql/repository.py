@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
@@ -12,8 +11,12 @@ from locus_store.errors import ConflictError
 from locus_store.sql.columns import after, before, minute, now
 from locus_store.sql.reads import Reads
 from locus_store.sql.statements import LINE_STATE, is_live
-from locus_store.types import Save, Written
 from locus_store.versions import Line, Record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from locus_store.types import Save, Written
 
 BATCH = 200
 """Rows that one statement names at most."""
@@ -67,7 +70,7 @@ class Repository(Reads):
 
     def _add_line(self, thread_id: str, namespace: str) -> int:
         key = {"tenant": self.scope.tenant, "thread_id": thread_id, "namespace": namespace}
-        added = self.connection.execute(self.sql.new_line, key).inserted_primary_key
+        added: Any = self.connection.execute(self.sql.new_line, key).inserted_primary_key
         return int(added[0])
 
     def update(self, line: Line) -> None:

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy import event
-from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool, QueuePool
 
 from locus_store import layout
 from locus_store.errors import BackendError, ConnectionFailedError, LocusStoreError
-from locus_store.sql.columns import encode_key
 from locus_store.sql.repository import Repository
 from locus_store.text import words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from sqlalchemy.engine import Connection, Engine
 
 MEMORY = ":memory:"
 
@@ -50,7 +52,9 @@ class SQLiteRepository(Repository):
         """The key or the first of its parts is there; bound, never part of the statement."""
         del value
         each = sa.func.json_each(column).table_valued("key", "value")
-        names = [sa.literal(it, sa.Text()) for it in dict.fromkeys((key, key.split(".")[0]))]
+        names = [
+            sa.literal(it, sa.Text()) for it in dict.fromkeys((key, key.split(".", maxsplit=1)[0]))
+        ]
         return sa.and_(
             column.is_not(None), sa.exists().select_from(each).where(each.c.key.in_(names))
         )

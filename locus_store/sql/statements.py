@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy import bindparam as bind
 
 from locus_store.sql.columns import minute, now
-from locus_store.sql.schema import Tables
+
+if TYPE_CHECKING:
+    from locus_store.sql.schema import Tables
 
 LINE_STATE = ("head", "open_chain", "open_bytes", "floor", "last_sequence", "writer", "run")
 """What a save changes of a line's row; names of ``versions.Line``."""
