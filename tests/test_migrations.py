@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import signal
@@ -9,10 +8,9 @@ import subprocess
 import sys
 import threading
 import zipfile
-from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
@@ -32,6 +30,9 @@ from locus_store.errors import (
 )
 from locus_store.sql import migrate, status
 from locus_store.sql.schema import tables
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[1]
 KEPT = sorted((Path(__file__).parent / "data").glob("*.sql"))
@@ -150,7 +151,7 @@ def alembic(*arguments: str, cwd: Path, **environment: str) -> subprocess.Comple
 
 def test_a_database_without_a_schema_is_given_the_newest(url: str) -> None:
     assert ensure(url).revision == migrate.current(url) == status.HEAD
-    assert tables().names <= things(url)
+    assert things(url) >= tables().names
 
 
 def test_the_settings_record_identity_floor_and_chain(url: str) -> None:
@@ -218,7 +219,7 @@ def test_the_command_line_module_knows_the_same_defaults() -> None:
     from locus_store import cli
 
     assert cli.DEFAULT_URL == migrate.DEFAULT_URL
-    assert cli.DEFAULT_PREFIX == tables().prefix
+    assert tables().prefix == cli.DEFAULT_PREFIX
 
 
 # --- several at once
@@ -237,17 +238,20 @@ def test_sixteen_processes_may_start_cold_at_once(url: str) -> None:
     assert ensure(url).store_id == answers[0][0].strip()
 
 
-def test_sixteen_threads_may_start_cold_at_once(url: str) -> None:
+@pytest.mark.parametrize("databases", [1, 16])
+def test_sixteen_threads_may_start_cold_at_once(tmp_path: Path, databases: int) -> None:
+    # On databases of their own nothing but the lock of the process keeps them apart.
+    urls = [f"sqlite:///{tmp_path / str(number % databases)}.db" for number in range(16)]
     found: list[str] = []
     threads = [
-        threading.Thread(target=lambda: found.append(ensure(url).store_id)) for _ in range(16)
+        threading.Thread(target=lambda url=url: found.append(ensure(url).store_id)) for url in urls
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert len(found) == 16
-    assert len(set(found)) == 1
+    assert len(set(found)) == databases
 
 
 def test_a_migration_killed_half_way_leaves_nothing(url: str) -> None:
@@ -258,19 +262,24 @@ def test_a_migration_killed_half_way_leaves_nothing(url: str) -> None:
     assert ensure(url).revision == status.HEAD
 
 
+@pytest.mark.parametrize("failure", [RuntimeError, KeyboardInterrupt])
 @pytest.mark.parametrize("options", [{}, {"isolation_level": "AUTOCOMMIT"}])
-def test_a_migration_that_fails_half_way_leaves_nothing(url: str, options: Any) -> None:
+def test_a_migration_that_fails_half_way_leaves_nothing(
+    url: str, options: Any, failure: type[BaseException]
+) -> None:
     with connect(url, **options) as connection:
 
         @sa.event.listens_for(connection, "before_cursor_execute")
         def fail(*given: Any) -> None:
             if "CREATE VIEW" in given[2]:
-                raise KeyboardInterrupt
+                raise failure
 
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(failure):
             migrate.ensure(connection)
         assert not connection.in_transaction()
-    assert things(url) == set()
+        sa.event.remove(connection, "before_cursor_execute", fail)
+        assert things(url) == set()
+        assert migrate.ensure(connection).revision == status.HEAD
 
 
 def test_an_engine_that_begins_by_itself_migrates_too(url: str) -> None:
@@ -407,7 +416,7 @@ def test_an_older_schema_is_never_upgraded_by_itself(url: str) -> None:
     migrate.upgrade(url, "0001")
     before = dump(url)
     for auto_migrate in (True, False):
-        with pytest.raises(SchemaError, match="0001 is behind .*0002.*locus-store db upgrade"):
+        with pytest.raises(SchemaError, match=r"0001 is behind .*0002.*locus-store db upgrade"):
             ensure(url, auto_migrate=auto_migrate)
     assert migrate.check(url).state == "behind"
     assert dump(url) == before
@@ -427,6 +436,8 @@ def test_a_migration_goes_up_and_down_one_step(url: str) -> None:
     assert migrate.upgrade(url) == "0002"
     assert migrate.downgrade(url, "0001") == "0001"
     assert migrate.upgrade(url, "+1") == "0002"
+    with connect(url) as connection:  # a table rebuilt beneath it leaves the view whole
+        assert connection.execute(sa.text("SELECT * FROM locus_heads")).all() == []
 
 
 def test_an_older_library_works_down_to_the_floor(url: str) -> None:
@@ -477,7 +488,6 @@ def test_the_orm_schema_is_the_migrated_schema(url: str, prefix: str) -> None:
             opts={
                 "include_object": migrate.only_ours(ours, "sqlite"),
                 "compare_type": True,
-                "compare_server_default": True,
                 "version_table": ours.version,
             },
         )
@@ -619,17 +629,20 @@ def test_a_file_that_is_no_database_is_told(url: str) -> None:
 
 def test_a_message_never_shows_a_password() -> None:
     secrets = "postgresql+asyncpg://user:s3cret@host/db?password=s3cret&client_secret=s3cret"
-    for url in (secrets, "s3cret", "sqlite+s3cret://x"):
-        with pytest.raises((MissingExtraError, InvalidArgumentError)) as told:
+    told = []
+    for url in (secrets, "user:s3cret@host", "postgresql+nothing://user:s3cret@host/db"):
+        with pytest.raises(
+            (MissingExtraError, InvalidArgumentError, ConnectionFailedError)
+        ) as error:
             migrate.upgrade(url)
-        if url == secrets:
-            assert "pip install 'locus-store[postgres]'" in str(told.value)
-            assert "s3cret" not in str(told.value)
+        told.append(str(error.value))
+    assert not any("s3cret" in message for message in told)
 
 
-test_a_message_never_shows_a_password = pytest.mark.skipif(
-    importlib.util.find_spec("psycopg") is not None, reason="psycopg is installed"
-)(test_a_message_never_shows_a_password)
+def test_a_missing_driver_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'locus-store\[postgres\]'"):
+        migrate.upgrade("postgresql://host/db")
 
 
 def test_an_async_driver_is_replaced_by_one_that_blocks(tmp_path: Path) -> None:

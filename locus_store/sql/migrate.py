@@ -348,8 +348,7 @@ def locked(connection: Connection, ours: Tables) -> Iterator[None]:
     """One transaction, alone in this process and in this database; committed at the end."""
     lock = _LOCKS.get(connection.dialect.name, _lock_table)
     with _process_lock:
-        if connection.in_transaction():
-            raise InvalidArgumentError("a migration needs a connection without a transaction begun")
+        _refuse_transaction(connection)
         with lock(connection, ours):
             yield
 

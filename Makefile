@@ -1,0 +1,90 @@
+# make demo | test | lint | docs | matrix | bench | campaign | clean
+#
+# Every target makes its own virtual environment in .venv first, with the first Python >= 3.11
+# that is found; name another one with PYTHON=/path/to/python.
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore $(BIN)/python -m pip
+QUICK := -q -p no:cacheprovider
+
+.PHONY: help demo test lint format docs matrix bench campaign clean
+
+help:
+	@echo "make demo      a conversation survives its process: the whole story, in a minute"
+	@echo "make test      lint, types, and all tests with coverage"
+	@echo "make lint      lint and types only"
+	@echo "make format    let ruff fix what it can"
+	@echo "make docs      run every code block of the README and docs/"
+	@echo "make matrix    the tests under every other Python >= 3.11 that is installed"
+	@echo "make bench     measure growth; writes docs/growth.md and its plot"
+	@echo "make campaign  the long storms and kill -9 trials"
+	@echo "make clean     remove the virtual environments and caches"
+
+demo: $(VENV)/.agent
+	@$(BIN)/python examples/conversation.py $(if $(URL),--url "$(URL)")
+
+test: lint
+	$(BIN)/python -m pytest --cov --cov-report=term
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(VENV)/.dev
+	$(BIN)/python -m pytest $(QUICK) tests/test_docs.py
+
+# The default Python is the one of `make test`; each other one gets an environment of its own.
+matrix:
+	@set -e; others=$$(PYTHON="$(PYTHON)" .ci/pythons | tail -n +2); \
+	test -n "$$others" || echo "no other Python >= 3.11 is installed: nothing to do"; \
+	for python in $$others; do \
+		name=$$("$$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+		echo "--- Python $$name"; \
+		$(MAKE) --no-print-directory PYTHON="$$python" VENV=.venv-$$name tests-only; \
+	done
+
+.PHONY: tests-only
+tests-only: $(VENV)/.dev
+	$(BIN)/python -m pytest $(QUICK)
+
+bench: $(VENV)/.bench
+	$(BIN)/python benchmarks/growth.py
+
+campaign: $(VENV)/.bench
+	$(BIN)/python benchmarks/storm.py
+	$(BIN)/python benchmarks/kills.py
+
+clean:
+	rm -rf .venv .venv-* .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage .coverage.*
+
+# --- environments: made once, brought up to date when pyproject.toml changes
+
+$(VENV)/.base: .ci/pythons
+	@python="$$(PYTHON="$(PYTHON)" .ci/pythons | head -n 1)"; \
+	if test -z "$$python"; then \
+		echo "There is no Python >= 3.11 with venv and sqlite3 here. Install one (on Debian and" >&2; \
+		echo "Ubuntu: apt install python3 python3-venv), or name it: make PYTHON=/path/to/python" >&2; \
+		exit 1; \
+	fi; \
+	echo "setting up $(VENV) with $$("$$python" -V), once ..."; \
+	"$$python" -m venv --clear $(VENV)
+	@$(PIP) install -q --upgrade "pip>=25.1"
+	@touch $@
+
+$(VENV)/.agent: pyproject.toml $(VENV)/.base
+	@$(PIP) install -q --editable ".[agent]"
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml $(VENV)/.base
+	@$(PIP) install -q --editable . --group dev
+	@touch $@ $(VENV)/.agent
+
+$(VENV)/.bench: pyproject.toml $(VENV)/.dev
+	@$(PIP) install -q --editable . --group bench
+	@touch $@
