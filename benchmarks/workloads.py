@@ -49,7 +49,7 @@ def chat(turns: int, text: Text = prose) -> Iterator[State]:
 
 def locus(turns: int) -> Iterator[Any]:
     """The Locus SDK's own state: a user's turn with one tool call, 1.4 KB of text."""
-    from locus.core.messages import Message, ToolCall
+    from locus.core.messages import Message, ToolCall, ToolResult
     from locus.core.state import AgentState, ReasoningStep, ToolExecution
 
     rng = random.Random(7)
@@ -81,8 +81,9 @@ def locus(turns: int) -> Iterator[Any]:
         messages = [
             Message.user(prose(rng, 250)),
             Message.assistant(prose(rng, 100), tool_calls=[call]),
-            Message.tool(result, call.id, "search"),
+            Message.tool(ToolResult(tool_call_id=call.id, name="search", content=result)),
             Message.assistant(prose(rng, 600)),
         ]
         state = state.with_messages(messages).with_tool_execution(done).with_reasoning_step(step)
-        yield state.next_iteration().with_token_usage(rng.randrange(4000), rng.randrange(400))
+        state = state.next_iteration().with_token_usage(rng.randrange(4000), rng.randrange(400))
+        yield state

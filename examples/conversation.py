@@ -18,20 +18,21 @@ import secrets
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from locus import Agent, tool
 from locus.core.messages import Message, Role
 from locus.core.state import AgentState
-from locus.models.base import ModelResponse
 from locus.testing import FunctionModel, text, tool_call
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from locus_store import BaseCheckpointer, LocusStoreError, open_checkpointer
+
+if TYPE_CHECKING:
+    from locus.models.base import ModelResponse
 
 console = Console(highlight=False)
 
@@ -59,7 +60,7 @@ def answer(messages: list[Message], tools: list[dict[str, Any]]) -> ModelRespons
     return text(f"You are {who_speaks(messages)}.")
 
 
-def who_speaks(messages: Sequence[Message]) -> str:
+def who_speaks(messages: list[Message]) -> str:
     """The name that the user gave last."""
     said = [it.content or "" for it in messages if it.role == Role.USER]
     names = re.findall(r"I'm (\w+)", "\n".join(said))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -50,6 +51,7 @@ class SQLiteBackend(SqlBackend):
 
     factory = "sqlite_checkpointer"
     repository: ClassVar[type[Repository]] = sqlite.SQLiteRepository
+    driver_errors = (*SqlBackend.driver_errors, sqlite3.Error)
 
     def __init__(
         self,

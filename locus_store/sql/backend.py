@@ -41,6 +41,9 @@ class SqlBackend(StorageBackend):
     """
 
     repository: ClassVar[type[Repository]] = Repository
+    driver_errors: ClassVar[tuple[type[Exception], ...]] = (SQLAlchemyError, OSError)
+    """What is translated; a dialect adds its driver's own."""
+
     capabilities = CheckpointerCapabilities(
         search=True,
         metadata_query=True,
@@ -105,13 +108,13 @@ class SqlBackend(StorageBackend):
     async def _write(self, body: Callable[[Repository], T]) -> T:
         try:
             return await self._runner.write(lambda connection: body(self._on(connection)))
-        except (SQLAlchemyError, OSError) as exc:
+        except self.driver_errors as exc:
             raise self._translated(exc) from exc
 
     async def _read(self, body: Callable[[Repository], T]) -> T:
         try:
             return await self._runner.read(lambda connection: body(self._on(connection)))
-        except (SQLAlchemyError, OSError) as exc:
+        except self.driver_errors as exc:
             raise self._translated(exc) from exc
 
     def _on(self, connection: Connection) -> Repository:

@@ -170,13 +170,16 @@ class _Writer:
 
 def _attempt(connection: Connection, body: Body[Any]) -> _Answer:
     """One body of a group: it fails alone."""
-    savepoint = connection.begin_nested()
+    cursor = connection.connection.cursor()  # begin_nested() takes 0.15 ms, this 0.01
+    cursor.execute("SAVEPOINT job")
     try:
         result = body(connection)
     except Exception as exc:  # noqa: BLE001  (told to its caller)
-        savepoint.rollback()
+        cursor.execute("ROLLBACK TO job")
         return None, exc
-    savepoint.commit()
+    finally:
+        cursor.execute("RELEASE job")
+        cursor.close()
     return result, None
 
 

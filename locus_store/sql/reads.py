@@ -11,7 +11,14 @@ from locus_store import layout, versions
 from locus_store.backends.base import thread_pattern
 from locus_store.errors import NotFoundError
 from locus_store.filters import has_value
-from locus_store.sql.statements import is_live, record_columns, same_thread, statements
+from locus_store.sql.statements import (
+    LINE_STATE,
+    RECORD,
+    is_live,
+    record_columns,
+    same_thread,
+    statements,
+)
 from locus_store.text import Match
 from locus_store.types import Head, Hit, Mark, Stored, Version
 from locus_store.versions import Line, Record
@@ -49,7 +56,7 @@ class Reads:
         self.scope = scope
         self.store = scope.store
         self.tables = scope.tables
-        self.sql = statements(scope.tables)
+        self.sql = statements(scope.tables, connection.dialect)
 
     # --- dialect hooks
 
@@ -75,19 +82,20 @@ class Reads:
     def find(self, thread_id: str, namespace: str) -> Line | None:
         """The live line, if it has a head."""
         key = {"tenant": self.scope.tenant, "thread_id": thread_id, "namespace": namespace}
-        row = self.connection.execute(self.sql.line, key).first()
-        return _line(row) if row is not None and row.head is not None else None
+        row = self.sql.line.first(self.connection, key)
+        line = _line(row) if row else None
+        return line if line and line.head is not None else None
 
     def record(self, line: Line, sequence: int) -> Record | None:
         """See ``versions.Lines``, as the following."""
         key = {"line": line.line, "sequence": sequence}
-        row = self.connection.execute(self.sql.record, key).first()
-        return _record(row) if row is not None else None
+        row = self.sql.record.first(self.connection, key)
+        return _record(row) if row else None
 
     def named(self, line: Line, checkpoint_id: str) -> Record | None:
         key = {"line": line.line, "checkpoint_id": checkpoint_id}
-        row = self.connection.execute(self.sql.named, key).first()
-        return _record(row) if row is not None else None
+        row = self.sql.named.first(self.connection, key)
+        return _record(row) if row else None
 
     def newest(self, line: Line, nth: int = 1) -> int | None:
         sequence = self.tables.checkpoints.c.sequence
@@ -114,8 +122,7 @@ class Reads:
     ) -> list[tuple[int, bytes]]:
         end = line.last_sequence if upto is None else upto
         key = {"line": line.line, "chain": chain, "upto": end}
-        found = self.connection.execute(self.sql.payloads, key)
-        return [(row.sequence, row.payload) for row in found]
+        return [(it[0], it[1]) for it in self.sql.payloads.rows(self.connection, key)]
 
     # --- versions
 
@@ -294,24 +301,25 @@ class Reads:
     def search(self, wanted: list[str], limit: int) -> list[Hit]:
         """See ``StorageBackend.find``; the index only says which lines to look at."""
         lines = self.tables.lines
-        query = self._recent(self.tables.threads.c.thread_id, *lines.c)
+        columns = [lines.c[name] for name in ("line", *LINE_STATE)]
+        query = self._recent(self.tables.threads.c.thread_id, *columns)
         indexed = self.lines_with(wanted)
         if indexed is not None:
             query = query.where(lines.c.line.in_(indexed))
         rows = self.connection.execute(query).all()
-        hits = [hit for row in rows if (hit := self._hit(row, wanted))]
+        hits = [hit for row in rows if (hit := self._hit(row.thread_id, _line(row[1:]), wanted))]
         return sorted(hits, key=lambda it: (it.score, it.updated_at), reverse=True)[:limit]
 
-    def _hit(self, row: Row[Any], wanted: list[str]) -> Hit | None:
-        line, match = _line(row), Match(wanted)
+    def _hit(self, thread_id: str, line: Line, wanted: list[str]) -> Hit | None:
+        match = Match(wanted)
         for sequence, payload in self._all_payloads(line):
             match.add(sequence, layout.text_of(payload))
         if not match.is_complete:
             return None
         place = match.best[1] if versions.is_visible(line, match.best[1]) else line.head
-        version = self._versions(row.thread_id, ROOT, line, at=place)[0]
+        version = self._versions(thread_id, ROOT, line, at=place)[0]
         return Hit(
-            thread_id=row.thread_id,
+            thread_id=thread_id,
             checkpoint_id=version.checkpoint_id,
             metadata=version.metadata,
             updated_at=version.created_at,
@@ -330,29 +338,13 @@ class Reads:
             yield row.sequence, row.payload
 
 
-def _line(row: Row[Any]) -> Line:
-    return Line(
-        line=row.line,
-        head=row.head,
-        open_chain=row.open_chain,
-        open_bytes=row.open_bytes,
-        floor=row.floor,
-        last_sequence=row.last_sequence,
-        writer=row.writer,
-        run=row.run,
-    )
+def _line(row: Sequence[Any]) -> Line:
+    line, *state = row
+    return Line(line=line, **dict(zip(LINE_STATE, state, strict=True)))
 
 
-def _record(row: Row[Any]) -> Record:
-    return Record(
-        sequence=row.sequence,
-        chain=row.chain,
-        parent=row.parent,
-        checkpoint_id=row.checkpoint_id,
-        digest=row.digest,
-        metadata=row.metadata,
-        labels=row.labels,
-    )
+def _record(row: Sequence[Any]) -> Record:
+    return Record(**dict(zip(RECORD, row, strict=True)))
 
 
 def _head(row: Row[Any]) -> Head:

@@ -69,19 +69,26 @@ class Repository(Reads):
         )
 
     def _add_line(self, thread_id: str, namespace: str) -> int:
-        key = {"tenant": self.scope.tenant, "thread_id": thread_id, "namespace": namespace}
-        added: Any = self.connection.execute(self.sql.new_line, key).inserted_primary_key
+        added: Any = self.connection.execute(
+            self.tables.lines.insert().values(
+                tenant=self.scope.tenant,
+                thread_id=thread_id,
+                namespace=namespace,
+                updated_at=now(),
+            )
+        ).inserted_primary_key
         return int(added[0])
 
     def update(self, line: Line) -> None:
         values = {f"new_{name}": getattr(line, name) for name in LINE_STATE}
-        self.connection.execute(self.sql.save_line, {**values, "of_line": line.line})
+        self.sql.save_line.run(self.connection, {**values, "of_line": line.line})
 
     def touch(self, save: Save) -> None:
         """Activity is written at most once a minute, so that its index is mostly left alone."""
         threads = self.tables.threads
         if save.ttl_seconds is None:
-            self.connection.execute(self.sql.touch, self._thread_key(save.thread_id))
+            key = {"of_tenant": self.scope.tenant, "of_thread_id": save.thread_id}
+            self.sql.touch.run(self.connection, key)
             return
         self.connection.execute(
             threads.update()
@@ -89,12 +96,9 @@ class Repository(Reads):
             .values(active_at=minute(), expires_at=after(save.ttl_seconds))
         )
 
-    def _thread_key(self, thread_id: str) -> dict[str, str]:
-        return {"of_tenant": self.scope.tenant, "of_thread_id": thread_id}
-
     def append(self, line: Line, record: Record, payload: bytes) -> None:
-        self.connection.execute(
-            self.sql.new_record,
+        self.sql.new_record.run(
+            self.connection,
             {
                 "line": line.line,
                 "sequence": record.sequence,

@@ -63,9 +63,7 @@ class SQLiteRepository(Repository):
 
     @cached_property
     def _has_index(self) -> bool:
-        settings = self.tables.settings
-        found = sa.select(settings.c.value).where(settings.c.name == SEARCH_SETTING)
-        return self.connection.execute(found).first() is not None
+        return self.sql.setting.first(self.connection, {"name": SEARCH_SETTING}) is not None
 
     @property
     def _index(self) -> str:

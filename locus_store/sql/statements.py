@@ -1,53 +1,54 @@
-"""The hot statements, built once per set of tables: SQLAlchemy caches their compiled form."""
+"""The statements of the hot path, compiled once."""
 
 from __future__ import annotations
 
-from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy import bindparam as bind
 
 from locus_store.sql.columns import minute, now
+from locus_store.sql.compiled import Compiled
 
 if TYPE_CHECKING:
+    from sqlalchemy.engine import Dialect
+
     from locus_store.sql.schema import Tables
 
 LINE_STATE = ("head", "open_chain", "open_bytes", "floor", "last_sequence", "writer", "run")
 """What a save changes of a line's row; names of ``versions.Line``."""
 
+RECORD = ("sequence", "chain", "parent", "checkpoint_id", "digest", "metadata", "labels")
+"""Names of ``versions.Record``."""
+
 
 class Statements:
-    """The statements of one set of tables."""
+    """The hot statements of one set of tables, compiled for one dialect."""
 
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: Tables, dialect: Dialect) -> None:
         self.tables = tables
+        self.line = Compiled(self._line, dialect)
+        self.save_line = Compiled(self._save_line, dialect)
+        self.touch = Compiled(self._touch, dialect)
+        self.record = Compiled(self._record, dialect)
+        self.named = Compiled(self._named, dialect)
+        self.payloads = Compiled(self._payloads, dialect)
+        self.new_record = Compiled(self._new_record, dialect)
+        self.setting = Compiled(self._setting, dialect)
 
-    @cached_property
-    def line(self) -> sa.Select[Any]:
+    @property
+    def _line(self) -> sa.Select[Any]:
         """The live line of a thread and namespace."""
         t, lines = self.tables, self.tables.lines
         return (
-            sa.select(*lines.c)
+            sa.select(lines.c.line, *(lines.c[name] for name in LINE_STATE))
             .join(t.threads, same_thread(t))
             .where(lines.c.tenant == bind("tenant"), lines.c.thread_id == bind("thread_id"))
             .where(lines.c.namespace == bind("namespace"), is_live(t))
         )
 
-    @cached_property
-    def new_line(self) -> sa.Insert:
-        return self.tables.lines.insert().values(
-            tenant=bind("tenant"),
-            thread_id=bind("thread_id"),
-            namespace=bind("namespace"),
-            open_bytes=0,
-            floor=0,
-            last_sequence=0,
-            updated_at=now(),
-        )
-
-    @cached_property
-    def save_line(self) -> sa.Update:
+    @property
+    def _save_line(self) -> sa.Update:
         lines = self.tables.lines
         values: dict[str, Any] = {
             name: bind(f"new_{name}", type_=lines.c[name].type) for name in LINE_STATE
@@ -56,8 +57,8 @@ class Statements:
             lines.update().where(lines.c.line == bind("of_line")).values(**values, updated_at=now())
         )
 
-    @cached_property
-    def touch(self) -> sa.Update:
+    @property
+    def _touch(self) -> sa.Update:
         """Note activity, at most once a minute."""
         threads = self.tables.threads
         return (
@@ -67,22 +68,22 @@ class Statements:
             .values(active_at=minute())
         )
 
-    @cached_property
-    def record(self) -> sa.Select[Any]:
+    @property
+    def _record(self) -> sa.Select[Any]:
         checkpoints = self.tables.checkpoints
         return sa.select(*record_columns(checkpoints)).where(
             checkpoints.c.line == bind("line"), checkpoints.c.sequence == bind("sequence")
         )
 
-    @cached_property
-    def named(self) -> sa.Select[Any]:
+    @property
+    def _named(self) -> sa.Select[Any]:
         checkpoints = self.tables.checkpoints
         return sa.select(*record_columns(checkpoints)).where(
             checkpoints.c.line == bind("line"), checkpoints.c.checkpoint_id == bind("checkpoint_id")
         )
 
-    @cached_property
-    def payloads(self) -> sa.Select[Any]:
+    @property
+    def _payloads(self) -> sa.Select[Any]:
         """A chain up to a sequence: its number is the sequence that its first record had."""
         checkpoints = self.tables.checkpoints
         return (
@@ -92,8 +93,8 @@ class Statements:
             .order_by(checkpoints.c.sequence)
         )
 
-    @cached_property
-    def new_record(self) -> sa.Insert:
+    @property
+    def _new_record(self) -> sa.Insert:
         names = ("line", "sequence", "chain", "parent", "checkpoint_id", "digest", "codec")
         columns = self.tables.checkpoints.c
         values: dict[str, Any] = {
@@ -102,11 +103,21 @@ class Statements:
         }
         return self.tables.checkpoints.insert().values(**values, created_at=now())
 
+    @property
+    def _setting(self) -> sa.Select[Any]:
+        settings = self.tables.settings
+        return sa.select(settings.c.value).where(settings.c.name == bind("name"))
 
-@lru_cache(maxsize=64)
-def statements(tables: Tables) -> Statements:
-    """The statements of ``tables``."""
-    return Statements(tables)
+
+_cache: dict[tuple[Tables, type[Dialect]], Statements] = {}
+
+
+def statements(tables: Tables, dialect: Dialect) -> Statements:
+    """The statements of ``tables``, compiled once per process and dialect."""
+    key = (tables, type(dialect))
+    if key not in _cache:
+        _cache[key] = Statements(tables, dialect)
+    return _cache[key]
 
 
 def same_thread(tables: Tables) -> sa.ColumnElement[bool]:
@@ -123,5 +134,4 @@ def is_live(tables: Tables) -> sa.ColumnElement[bool]:
 
 def record_columns(checkpoints: sa.FromClause) -> list[sa.ColumnElement[Any]]:
     """The columns of ``versions.Record``."""
-    names = ("sequence", "chain", "parent", "checkpoint_id", "digest", "metadata", "labels")
-    return [checkpoints.c[name] for name in names]
+    return [checkpoints.c[name] for name in RECORD]
