@@ -179,7 +179,7 @@ def alignment() -> Iterator[tuple[str, bytes, bytes]]:
 
 
 def print_alignment() -> None:
-    from locus_store.layout import _align
+    from locus_store.layout.alignment import align as _align
 
     for name, old, new in alignment():
         times = []

@@ -20,6 +20,8 @@ from locus_store import layout
 from locus_store.encoding import canonical_state, encode, pack_frame, pinned, unpack_frames
 from locus_store.errors import IntegrityError, SerializationError
 from locus_store.layout import Shape, change, fold, fold_each, shape_of, text_of
+from locus_store.layout.alignment import align
+from locus_store.layout.folding import _Rope, operations
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -165,7 +167,7 @@ def body(*operations: list[Any]) -> bytes:
 
 
 def operations_of(payload: bytes | None) -> list[Any]:
-    return [op for frame in unpack_frames(payload or b"") for op in layout._operations(frame)]
+    return [op for frame in unpack_frames(payload or b"") for op in operations(frame)]
 
 
 @SLOW
@@ -571,7 +573,7 @@ def test_a_key_among_thousands_costs_itself() -> None:
 def test_an_alignment_turns_one_list_into_the_other(old: list[int], new: list[int]) -> None:
     packed = [b"".join(bytes(15) + bytes([n]) for n in items) for items in (old, new)]
     out = list(old)
-    for start_, stop, first, last in reversed(layout._align(*packed)):
+    for start_, stop, first, last in reversed(align(*packed)):
         assert start_ < stop or first <= last
         out[start_:stop] = new[first:last]
     assert out == new
@@ -580,7 +582,7 @@ def test_an_alignment_turns_one_list_into_the_other(old: list[int], new: list[in
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 30), TEXTS), max_size=30))
 def test_a_rope_is_the_text_that_it_stands_for(splices: list[tuple[int, int, str]]) -> None:
     text = "abcdefghij" * 4
-    rope = layout._Rope(text)
+    rope = _Rope(text)
     rope._piece, rope._pieces = 3, [text[n : n + 3] for n in range(0, len(text), 3)]
     for at, gone, new in splices:
         begin = min(at, len(text))

@@ -1,0 +1,249 @@
+"""What must be known of a version to find what changed since: digests, not the state."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, TypeAlias, cast
+
+from locus_store.encoding import (
+    MAX_DEPTH,
+    canonical_state,
+    checked,
+    digest,
+    encode,
+    pinned,
+    require_levels,
+    require_scalar,
+)
+from locus_store.errors import SerializationError
+from locus_store.layout.alignment import DIGEST_BYTES, common_digests, fingerprint_all, split
+
+_KEEP_BYTES = 1024
+"""Above this an element or a text is kept, so that an edit of it costs the edit."""
+
+_TOKEN_BYTES = 32
+"""Up to here a scalar's pinned encoding stands for itself: hashing it would take longer."""
+
+_HASHED = b"#"
+"""Before a digest that stands for a value; no pinned encoding begins with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text above ``_KEEP_BYTES`` code points."""
+
+    digest: bytes
+    size: int
+    text: str
+
+    @property
+    def weight(self) -> int:
+        """About its bytes of memory."""
+        return 100 + sys.getsizeof(self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """A list that is reached through keys only."""
+
+    digest: bytes
+    size: int
+    digests: bytes
+    """Of the elements' canonical forms, 16 bytes each."""
+    fingerprints: bytes
+    """Of the elements as the caller gave them (keys in any order, tuples): equal fingerprints are
+    equal values, so a known one is neither checked nor made canonical again."""
+    large: dict[bytes, bytes]
+    """Digest to canonical JSON, for the elements above ``_KEEP_BYTES``."""
+
+    @property
+    def weight(self) -> int:
+        """About its bytes of memory."""
+        packed = len(self.digests) + len(self.fingerprints)
+        return 400 + packed + sum(map(len, self.large.values())) + 200 * len(self.large)
+
+
+@dataclass(frozen=True, slots=True)
+class Object:
+    """The root, or an object that is reached through keys only."""
+
+    digest: bytes
+    size: int
+    names: bytes
+    """The sorted keys, pinned."""
+    children: dict[str, Node]
+
+    @property
+    def weight(self) -> int:
+        """About its bytes of memory."""
+        nodes = [child.weight for child in self.children.values() if not isinstance(child, bytes)]
+        return 400 + 2 * len(self.names) + 200 * len(self.children) + sum(nodes)
+
+
+Node: TypeAlias = "bytes | Text | Array | Object"  # bytes: the token of any other scalar
+_Check: TypeAlias = Callable[[object, bytes, int], tuple[bytes, bytes]]
+Path: TypeAlias = tuple[str | int, ...]
+
+
+class Shape:
+    """What must be known of a version to find what changed since. Immutable, shared freely."""
+
+    __slots__ = ("_root", "_weight")
+
+    def __init__(self, root: Object) -> None:
+        self._root: Final = root
+        self._weight: Final = root.weight
+
+    @property
+    def digest(self) -> bytes:
+        """16 bytes: the Merkle root. It depends on the state alone, not on how it came about."""
+        return self._root.digest
+
+    @property
+    def state_bytes(self) -> int:
+        """Size of the state: the length of its pinned encoding, about that of its JSON."""
+        return self._root.size
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes of memory this holds."""
+        return self._weight
+
+
+def measure(state: object, basis: Shape | None) -> tuple[dict[str, object], Object]:
+    before = None if basis is None else basis._root  # noqa: SLF001
+    if isinstance(state, Mapping):
+        plain = state if type(state) is dict else dict(state)
+        with suppress(TypeError, ValueError):
+            return plain, shape_object(plain, before, 1, _strict)
+    # The quick check says no: the slow one says where and why.
+    copy = cast("dict[str, object]", canonical_state(state))
+    try:
+        return copy, shape_object(copy, before, 1, _strict)
+    except (TypeError, ValueError) as exc:
+        raise SerializationError("the state cannot be kept exactly as JSON") from exc
+
+
+def _strict(value: object, raw: bytes, depth: int) -> tuple[bytes, bytes]:
+    return checked(value, len(raw), depth)
+
+
+def trusted(value: object, raw: bytes, depth: int) -> tuple[bytes, bytes]:
+    if len(raw) < 4 * MAX_DEPTH:  # a level takes 5 bytes at least
+        return b"", raw
+    encoded = encode(value)
+    require_levels(value, encoded, depth)
+    return encoded, raw
+
+
+def _node(value: object, before: Node | None, depth: int, check: _Check) -> tuple[Node, int]:
+    kind = type(value)
+    if kind is dict:
+        mapping = shape_object(cast("dict[str, object]", value), before, depth + 1, check)
+        return mapping, mapping.size
+    if kind is list or kind is tuple:
+        array = _array(cast("list[object]", value), before, depth + 1, check)
+        return array, array.size
+    if isinstance(before, Text) and value == before.text and kind is str:
+        return before, before.size
+    return _scalar(value, before)
+
+
+def _scalar(value: object, before: Node | None) -> tuple[Node, int]:
+    raw = pinned(value)
+    if raw == before:
+        return before, len(raw)
+    token = raw if len(raw) <= _TOKEN_BYTES else _HASHED + digest(raw)
+    if before is not None and token == token_of(before):
+        return before, len(raw)
+    require_scalar(value)
+    if type(value) is str and len(value) > _KEEP_BYTES:
+        return Text(token[1:], len(raw), value), len(raw)
+    return token, len(raw)
+
+
+def shape_object(
+    value: dict[str, object], before: Node | None, depth: int, check: _Check
+) -> Object:
+    _require_depth(depth)
+    old = before if isinstance(before, Object) else _NO_OBJECT
+    keys = sorted(value)
+    names = pinned(keys)
+    if names != old.names:
+        "".join(keys).encode()  # neither other types nor lone surrogates
+    size = len(names) - 3  # one tag and an end for the list's tag and count
+    children: dict[str, Node] = {}
+    get = old.children.get
+    tokens = []
+    for key in keys:
+        child, length = _node(value[key], get(key), depth, check)
+        size += length
+        children[key] = child
+        tokens.append(child if type(child) is bytes else token_of(child))
+    found = digest(b"D" + names + b"".join(tokens))
+    return Object(found, size, names, children)
+
+
+def _array(value: list[object], before: Node | None, depth: int, check: _Check) -> Array:
+    _require_depth(depth)
+    old = before if isinstance(before, Array) else _NO_ARRAY
+    fingerprints, size = fingerprint_all(value)
+    if fingerprints == old.fingerprints:
+        return old
+    head, tail = common_digests(old.fingerprints, fingerprints)
+    gone = slice(head, len(old.fingerprints) - tail)
+    known = dict(zip(split(old.fingerprints[gone]), split(old.digests[gone]), strict=True))
+    fresh: dict[bytes, bytes] = {}
+    middle = bytearray()
+    start, stop = head // DIGEST_BYTES, len(value) - tail // DIGEST_BYTES
+    marks = split(fingerprints[head : len(fingerprints) - tail])
+    for item, mark in zip(value[start:stop], marks, strict=True):
+        if mark not in known:
+            known[mark] = _admit(item, mark, depth, check, fresh)
+        middle += known[mark]
+    digests = b"".join((old.digests[:head], middle, old.digests[len(old.digests) - tail :]))
+    return Array(
+        digest(b"L" + len(value).to_bytes(8) + digests),
+        size,
+        digests,
+        digests if fingerprints == digests else fingerprints,
+        _large(old, gone, digests, fresh),
+    )
+
+
+def _admit(
+    item: object, mark: bytes, depth: int, check: _Check, fresh: dict[bytes, bytes]
+) -> bytes:
+    raw = pinned(item)
+    encoded, pin = check(item, raw, depth)
+    found = mark if pin == raw else digest(pin)
+    if len(pin) > _KEEP_BYTES:
+        fresh[found] = encoded
+    return found
+
+
+def _large(
+    old: Array, gone: slice, digests: bytes, fresh: dict[bytes, bytes]
+) -> dict[bytes, bytes]:
+    if not fresh and not old.large:
+        return old.large
+    every = {**old.large, **fresh}
+    if old.large.keys().isdisjoint(split(old.digests[gone])):
+        return every
+    return {found: every[found] for found in split(digests) if found in every}
+
+
+def token_of(node: Node) -> bytes:
+    return node if isinstance(node, bytes) else _HASHED + node.digest
+
+
+def _require_depth(depth: int) -> None:
+    if depth > MAX_DEPTH:
+        raise ValueError("nested too deeply")
+
+
+_NO_ARRAY: Final = Array(digest(b"L" + bytes(8)), 5, b"", b"", {})
+_NO_OBJECT: Final = Object(digest(b"D" + pinned([])), 2, pinned([]), {})
