@@ -16,7 +16,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from locus_store import layout
 from locus_store.encoding import canonical_state, encode, pack_frame, pinned, unpack_frames
 from locus_store.errors import IntegrityError, SerializationError
 from locus_store.layout import Shape, change, fold, fold_each, shape_of, text_of
@@ -683,13 +682,14 @@ def test_without_the_accelerator_digests_and_frames_are_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from locus_store import encoding
+    from locus_store.layout import alignment, diffing, shapes
 
     def run() -> list[Any]:
         states = [scrambled(state, random.Random(2)) for state in sample()]
         return [chain(states), [change(state, None).shape.digest for state in states]]
 
     quick = run()
-    for module in (encoding, layout):
+    for module in (encoding, alignment, diffing, shapes):
         monkeypatch.setattr(module, "pinned", encoding.pinned_reference)
     assert run() == quick
     check: Callable[..., Any] = change

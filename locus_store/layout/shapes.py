@@ -114,6 +114,7 @@ class Shape:
 
 
 def measure(state: object, basis: Shape | None) -> tuple[dict[str, object], Object]:
+    """The state as a plain dict, and its shape; what ``basis`` has as well is not checked again."""
     before = None if basis is None else basis._root  # noqa: SLF001
     if isinstance(state, Mapping):
         plain = state if type(state) is dict else dict(state)
@@ -132,6 +133,7 @@ def _strict(value: object, raw: bytes, depth: int) -> tuple[bytes, bytes]:
 
 
 def trusted(value: object, raw: bytes, depth: int) -> tuple[bytes, bytes]:
+    """The check of an element that was decoded from JSON."""
     if len(raw) < 4 * MAX_DEPTH:  # a level takes 5 bytes at least
         return b"", raw
     encoded = encode(value)
@@ -168,6 +170,7 @@ def _scalar(value: object, before: Node | None) -> tuple[Node, int]:
 def shape_object(
     value: dict[str, object], before: Node | None, depth: int, check: _Check
 ) -> Object:
+    """The shape of an object whose older shape, if any, is ``before``."""
     _require_depth(depth)
     old = before if isinstance(before, Object) else _NO_OBJECT
     keys = sorted(value)
@@ -237,6 +240,7 @@ def _large(
 
 
 def token_of(node: Node) -> bytes:
+    """What stands for a node in its parent's digest."""
     return node if isinstance(node, bytes) else _HASHED + node.digest
 
 
