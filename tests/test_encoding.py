@@ -7,11 +7,11 @@ import decimal
 import enum
 import math
 import uuid
-import zlib
 from collections import OrderedDict
 from typing import NamedTuple
 
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -236,7 +236,7 @@ def varint(number: int) -> bytes:
     return bytes((number & 0x7F | 0x80, number >> 7 & 0x7F | 0x80, number >> 14))
 
 
-SMALL = zlib.compress(b"x" * 300)
+SMALL = zstandard.ZstdCompressor().compress(b"x" * 300)
 BAD_FRAMES = {
     "version": b"\x02\x00\x01\x01a",
     "codec": b"\x01\x02\x01\x01a",
@@ -248,13 +248,13 @@ BAD_FRAMES = {
     "another form of a length": b"\x01\x00\x81\x00\x01a",
     "plain length": b"\x01\x00\x01\x02a",
     "garbage behind": pack_frame(b"a") + b"zz",
-    "not zlib": b"\x01\x01\x05\x05abcde",
-    "zlib, longer": b"\x01\x01" + bytes([len(SMALL)]) + b"\xab\x02" + SMALL,
-    "zlib, shorter": b"\x01\x01" + bytes([len(SMALL)]) + b"\xad\x02" + SMALL,
-    "zlib, empty": b"\x01\x01" + bytes([len(SMALL)]) + b"\x00" + SMALL,
-    "zlib, cut": b"\x01\x01" + bytes([len(SMALL) - 1]) + b"\xac\x02" + SMALL[:-1],
-    "zlib, more behind": b"\x01\x01" + bytes([len(SMALL) + 1]) + b"\xac\x02" + SMALL + b"x",
-    "zlib, a length it cannot have": b"\x01\x01" + bytes([len(SMALL)]) + varint(999_999) + SMALL,
+    "not zstd": b"\x01\x01\x05\x05abcde",
+    "zstd, longer": b"\x01\x01" + bytes([len(SMALL)]) + b"\xab\x02" + SMALL,
+    "zstd, shorter": b"\x01\x01" + bytes([len(SMALL)]) + b"\xad\x02" + SMALL,
+    "zstd, empty": b"\x01\x01" + bytes([len(SMALL)]) + b"\x00" + SMALL,
+    "zstd, cut": b"\x01\x01" + bytes([len(SMALL) - 1]) + b"\xac\x02" + SMALL[:-1],
+    "zstd, more behind": b"\x01\x01" + bytes([len(SMALL) + 1]) + b"\xac\x02" + SMALL + b"x",
+    "zstd, a length it cannot have": b"\x01\x01" + bytes([len(SMALL)]) + varint(999_999) + SMALL,
 }
 
 
@@ -265,7 +265,7 @@ def test_a_frame_that_is_not_ours_is_an_integrity_error(payload: bytes) -> None:
 
 
 def test_a_compressed_bomb_is_not_inflated_past_what_it_says() -> None:
-    bomb = zlib.compress(bytes(50_000_000), 9)
+    bomb = zstandard.ZstdCompressor().compress(bytes(50_000_000))
     payload = b"\x01\x01" + varint(len(bomb)) + b"\x64" + bomb
     with pytest.raises(IntegrityError, match="another length"):
         list(unpack_frames(payload))
