@@ -233,7 +233,7 @@ def test_a_large_frame_is_compressed_and_a_small_one_is_not() -> None:
 
 
 def varint(number: int) -> bytes:
-    return bytes((number & 0x7F | 0x80, number >> 7 & 0x7F | 0x80, number >> 14))
+    return encoding._varint(number)
 
 
 SMALL = zstandard.ZstdCompressor().compress(b"x" * 300)

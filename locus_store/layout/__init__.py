@@ -9,7 +9,7 @@ from locus_store.encoding import Json, encode, pack_frame
 from locus_store.errors import IntegrityError
 from locus_store.layout.diffing import Frame, diff
 from locus_store.layout.folding import Folder, fold, fold_each, text_of
-from locus_store.layout.shapes import Shape, measure, shape_object, trusted
+from locus_store.layout.shapes import Shape, measure, shape_object
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,7 +56,7 @@ def shape_of(state: dict[str, Json]) -> Shape:
         IntegrityError: it holds what no save would have accepted.
     """
     try:
-        return Shape(shape_object(cast("dict[str, object]", state), None, 1, trusted))
+        return Shape(shape_object(cast("dict[str, object]", state), None, 1, decoded=True))
     except (TypeError, ValueError) as exc:
         raise IntegrityError("a stored state holds what a state cannot hold") from exc
 

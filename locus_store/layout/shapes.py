@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, TypeAlias, cast
@@ -84,7 +84,6 @@ class Object:
 
 
 Node: TypeAlias = "bytes | Text | Array | Object"  # bytes: the token of any other scalar
-_Check: TypeAlias = Callable[[object, bytes, int], tuple[bytes, bytes]]
 Path: TypeAlias = tuple[str | int, ...]
 
 
@@ -119,35 +118,22 @@ def measure(state: object, basis: Shape | None) -> tuple[dict[str, object], Obje
     if isinstance(state, Mapping):
         plain = state if type(state) is dict else dict(state)
         with suppress(TypeError, ValueError):
-            return plain, shape_object(plain, before, 1, _strict)
+            return plain, shape_object(plain, before, 1, decoded=False)
     # The quick check says no: the slow one says where and why.
     copy = cast("dict[str, object]", canonical_state(state))
     try:
-        return copy, shape_object(copy, before, 1, _strict)
+        return copy, shape_object(copy, before, 1, decoded=False)
     except (TypeError, ValueError) as exc:
         raise SerializationError("the state cannot be kept exactly as JSON") from exc
 
 
-def _strict(value: object, raw: bytes, depth: int) -> tuple[bytes, bytes]:
-    return checked(value, len(raw), depth)
-
-
-def trusted(value: object, raw: bytes, depth: int) -> tuple[bytes, bytes]:
-    """The check of an element that was decoded from JSON."""
-    if len(raw) < 4 * MAX_DEPTH:  # a level takes 5 bytes at least
-        return b"", raw
-    encoded = encode(value)
-    require_levels(value, encoded, depth)
-    return encoded, raw
-
-
-def _node(value: object, before: Node | None, depth: int, check: _Check) -> tuple[Node, int]:
+def _node(value: object, before: Node | None, depth: int, *, decoded: bool) -> tuple[Node, int]:
     kind = type(value)
     if kind is dict:
-        mapping = shape_object(cast("dict[str, object]", value), before, depth + 1, check)
+        mapping = shape_object(cast("dict[str, object]", value), before, depth + 1, decoded=decoded)
         return mapping, mapping.size
     if kind is list or kind is tuple:
-        array = _array(cast("list[object]", value), before, depth + 1, check)
+        array = _array(cast("list[object]", value), before, depth + 1, decoded=decoded)
         return array, array.size
     if isinstance(before, Text) and value == before.text and kind is str:
         return before, before.size
@@ -168,9 +154,12 @@ def _scalar(value: object, before: Node | None) -> tuple[Node, int]:
 
 
 def shape_object(
-    value: dict[str, object], before: Node | None, depth: int, check: _Check
+    value: dict[str, object], before: Node | None, depth: int, *, decoded: bool
 ) -> Object:
-    """The shape of an object whose older shape, if any, is ``before``."""
+    """The shape of an object whose older shape, if any, is ``before``.
+
+    ``decoded``: it was decoded from JSON, so that it is canonical and needs no check.
+    """
     _require_depth(depth)
     old = before if isinstance(before, Object) else _NO_OBJECT
     keys = sorted(value)
@@ -182,7 +171,7 @@ def shape_object(
     get = old.children.get
     tokens = []
     for key in keys:
-        child, length = _node(value[key], get(key), depth, check)
+        child, length = _node(value[key], get(key), depth, decoded=decoded)
         size += length
         children[key] = child
         tokens.append(child if type(child) is bytes else token_of(child))
@@ -190,8 +179,10 @@ def shape_object(
     return Object(found, size, names, children)
 
 
-def _array(value: list[object], before: Node | None, depth: int, check: _Check) -> Array:
+def _array(value: list[object], before: Node | None, depth: int, *, decoded: bool) -> Array:
     _require_depth(depth)
+    if decoded:
+        return _decoded_array(value, depth)
     old = before if isinstance(before, Array) else _NO_ARRAY
     fingerprints, size = fingerprint_all(value)
     if fingerprints == old.fingerprints:
@@ -205,7 +196,7 @@ def _array(value: list[object], before: Node | None, depth: int, check: _Check) 
     marks = split(fingerprints[head : len(fingerprints) - tail])
     for item, mark in zip(value[start:stop], marks, strict=True):
         if mark not in known:
-            known[mark] = _admit(item, mark, depth, check, fresh)
+            known[mark] = _admit(item, mark, depth, fresh)
         middle += known[mark]
     digests = b"".join((old.digests[:head], middle, old.digests[len(old.digests) - tail :]))
     return Array(
@@ -217,11 +208,27 @@ def _array(value: list[object], before: Node | None, depth: int, check: _Check) 
     )
 
 
-def _admit(
-    item: object, mark: bytes, depth: int, check: _Check, fresh: dict[bytes, bytes]
-) -> bytes:
+def _decoded_array(value: list[object], depth: int) -> Array:
+    """The shape of a list that was decoded from JSON: canonical, so one look at each is enough."""
+    found: list[bytes] = []
+    large: dict[bytes, bytes] = {}
+    size = 5  # the list's tag and count
+    for item in value:
+        raw = pinned(item)
+        size += len(raw)
+        found.append(digest(raw))
+        if len(raw) >= 4 * MAX_DEPTH:  # a level takes 5 bytes at least
+            encoded = encode(item)
+            require_levels(item, encoded, depth)
+            if len(raw) > _KEEP_BYTES:
+                large[found[-1]] = encoded
+    digests = b"".join(found)
+    return Array(digest(b"L" + len(value).to_bytes(8) + digests), size, digests, digests, large)
+
+
+def _admit(item: object, mark: bytes, depth: int, fresh: dict[bytes, bytes]) -> bytes:
     raw = pinned(item)
-    encoded, pin = check(item, raw, depth)
+    encoded, pin = checked(item, len(raw), depth)
     found = mark if pin == raw else digest(pin)
     if len(pin) > _KEEP_BYTES:
         fresh[found] = encoded

@@ -14,6 +14,8 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql import operators
 from sqlalchemy.sql.functions import FunctionElement
 
+from locus_store.errors import UnsupportedError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -311,7 +313,9 @@ class Json(sa.types.TypeDecorator[dict[str, Any]]):
         """TEXT where the database has no JSON type of its own."""
         if dialect.name == "postgresql":
             return dialect.type_descriptor(postgresql.JSONB(none_as_null=True))
-        if dialect.name == "oracle":  # SQLAlchemy 2.1
+        if dialect.name == "oracle":
+            if not hasattr(oracle, "JSON"):
+                raise UnsupportedError("Oracle's JSON needs: pip install 'sqlalchemy>=2.1'")
             return dialect.type_descriptor(oracle.JSON(none_as_null=True))
         return dialect.type_descriptor(sa.Text())
 
