@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import sys
 from typing import Annotated, Any
@@ -118,6 +119,19 @@ def sql(
     """Print the statements of an upgrade, for somebody else to run; needs no database."""
     text = _migrate().offline_sql(dialect, revision, prefix=prefix, schema=schema)
     typer.echo(text, nl=False)
+
+
+@db.command("search-index", epilog=EXIT_CODES)
+def search_index(*, url: Url = DEFAULT_URL, prefix: Prefix = DEFAULT_PREFIX) -> None:
+    """Make the full-text index, which makes 'search' fast and takes space; once is enough."""
+    _say("made" if asyncio.run(_search_index(url, prefix)) else "it was there")
+
+
+async def _search_index(url: str, prefix: str) -> bool:
+    opening = importlib.import_module("locus_store.open")
+    async with opening.open_checkpointer(url, prefix=prefix) as checkpointer:
+        made: bool = await checkpointer.backend.create_search_index()
+        return made
 
 
 @db.command(epilog=EXIT_CODES)

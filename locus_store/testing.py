@@ -63,7 +63,20 @@ NUMBERS = (
     0, 0.0, -0.0, 1, 1.0, -1, True, False, None, 2**31, 2**53 + 1, 2**63, 2**64 - 1, -(2**63), 1e-7,
     0.1, 1e22, 5e-324, 1.7976931348623157e308, 123456789.123456789,
 )  # fmt: skip
-TEXTS = ("", "\0", "a\0b", "\u00e9", "e\u0301", "日本語", "🎉", "'\"\\", "\u2028", "null", "{}", "1" * 5000)
+TEXTS = (
+    "",
+    "\0",
+    "a\0b",
+    "\u00e9",
+    "e\u0301",
+    "日本語",
+    "🎉",
+    "'\"\\",
+    "\u2028",
+    "null",
+    "{}",
+    "1" * 5000,
+)
 
 UNSERIALISABLE = (
     float("nan"), float("inf"), float("-inf"), datetime(2026, 1, 1), {1, 2}, b"bytes", 2**64,  # noqa: DTZ001
@@ -459,7 +472,9 @@ class RoundTrip(Kit):
                 await checkpointer.save({"ok": 2}, "t", "v2", metadata=state)
         assert await checkpointer.list_checkpoints("t") == ["v1"]
 
-    @pytest.mark.parametrize("state", [None, [], [1], "text", 7, object()], ids=lambda it: type(it).__name__)
+    @pytest.mark.parametrize(
+        "state", [None, [], [1], "text", 7, object()], ids=lambda it: type(it).__name__
+    )
     async def test_what_is_no_state_is_refused(self, checkpointer: Any, state: Any) -> None:
         with pytest.raises(SerializationError):
             await checkpointer.save(state, "t")
@@ -596,9 +611,7 @@ class Lineage(Kit):
         await checkpointer.delete("t", fork)
         assert await self.said_in(checkpointer, "t") == ["a"]
 
-    async def test_a_named_parent_is_no_conflict(
-        self, checkpointer: Any, another: Another
-    ) -> None:
+    async def test_a_named_parent_is_no_conflict(self, checkpointer: Any, another: Another) -> None:
         one, _ = await self.grow(checkpointer, "t", "a", "b")
         mine, other = await checkpointer.load("t"), another()
         await other.save(self.said(await other.load("t"), "theirs"), "t")
@@ -955,7 +968,9 @@ class Conflicts(Kit):
         if not self.carries_marks:
             pytest.skip("a state without a mark: one context, one run")
         go, events = asyncio.Event(), [asyncio.Event(), asyncio.Event()]
-        runs = [asyncio.create_task(run(text, it, go)) for text, it in zip("xy", events, strict=True)]
+        runs = [
+            asyncio.create_task(run(text, it, go)) for text, it in zip("xy", events, strict=True)
+        ]
         for it in events:
             await it.wait()
         go.set()
@@ -1624,8 +1639,19 @@ class Search(Kit):
 
     async def test_neither_case_nor_accents_matter(self, checkpointer: Any) -> None:
         needs(checkpointer, "search")
-        await self.grow(checkpointer, "t", "Crème BRÛLÉE in der Straße, Ångström, ΣΊΣΥΦΟΣ, 東京タワー")
-        for query in ("creme brulee", "CRÈME", "strasse", "STRASSE", "angstrom", "σίσυφος", "東京", "京"):
+        await self.grow(
+            checkpointer, "t", "Crème BRÛLÉE in der Straße, Ångström, ΣΊΣΥΦΟΣ, 東京タワー"
+        )
+        for query in (
+            "creme brulee",
+            "CRÈME",
+            "strasse",
+            "STRASSE",
+            "angstrom",
+            "σίσυφος",
+            "東京",
+            "京",
+        ):
             assert await self.found(checkpointer, query) == ["t"], query
         assert await self.found(checkpointer, "大阪") == []
 
@@ -1642,7 +1668,17 @@ class Search(Kit):
         assert await self.found(checkpointer, query) == []
 
     @pytest.mark.parametrize(
-        "query", ['"alpha"', "beta-alpha", "alpha%", "(beta)", "alpha*", "-alpha", "'beta' alpha;", "^alpha"]
+        "query",
+        [
+            '"alpha"',
+            "beta-alpha",
+            "alpha%",
+            "(beta)",
+            "alpha*",
+            "-alpha",
+            "'beta' alpha;",
+            "^alpha",
+        ],
     )
     async def test_signs_between_words_mean_nothing(self, checkpointer: Any, query: str) -> None:
         await self.grow(checkpointer, "t", "alpha beta")
@@ -2094,7 +2130,9 @@ class StorageBackendContract:
         assert await backend.vacuum(older_than_days=30) == 0
         assert await backend.exists("t") is True
 
-    async def test_an_agent_that_was_given_a_backend_is_told_the_factory(self, backend: Any) -> None:
+    async def test_an_agent_that_was_given_a_backend_is_told_the_factory(
+        self, backend: Any
+    ) -> None:
         state = AgentState()
         calls: list[Callable[[], Awaitable[Any]]] = [
             lambda: backend.save(state, "t"),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import signal
@@ -22,6 +23,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from locus_store import SQLiteBackend
 from locus_store.errors import (
     BackendError,
     ConnectionFailedError,
@@ -520,13 +522,39 @@ def test_a_kept_database_is_upgraded_and_used(url: str, kept: Path) -> None:
         settings = migrate.ensure(connection, auto_migrate="upgrade")
         assert settings.store_id == "5e0f0a7c0b5e4f1d9a3b2c1d0e9f8a7b"
         heads = connection.execute(sa.text("SELECT * FROM locus_heads")).mappings().all()
-        assert [(row["thread_id"], row["checkpoint_id"]) for row in heads] == [("/kept", "v2")]
-        line = connection.execute(sa.select(ours.lines)).mappings().one()
+        assert [(row["thread_id"], row["checkpoint_id"]) for row in heads][0] == ("/kept", "v2")
+        line = connection.execute(sa.select(ours.lines)).mappings().first()
         assert (line["namespace"], line["head"]) == ("", 2)
         row = {"line": line["line"], "sequence": 3, "chain": 1, "checkpoint_id": "v3"}
         connection.execute(ours.checkpoints.insert().values(**row, digest=b"d" * 16))
-        counted = sa.select(sa.func.count()).select_from(ours.checkpoints)
+        counted = sa.select(sa.func.count()).where(ours.checkpoints.c.line == line["line"])
         assert connection.scalar(counted) == 3
+
+
+@pytest.mark.parametrize("kept", KEPT, ids=lambda path: path.stem)
+def test_a_kept_database_gives_back_every_version(tmp_path: Path, kept: Path) -> None:
+    path = tmp_path / "kept.db"
+    run_sql(f"sqlite:///{path}", kept.read_text())
+
+    async def use() -> None:
+        async with SQLiteBackend(path, auto_migrate="upgrade") as backend:
+            first, second = {"text": "one", "list": [1]}, {"text": "two", "list": [1, 2.0, None]}
+            assert await backend.load("/kept", "v1") == first
+            assert await backend.load("/kept") == second
+            assert await backend.search("two") == ["/kept"]
+            history = await backend.history("/kept")
+            assert [(it.checkpoint_id, it.parent_id) for it in history] == [
+                ("v2", "v1"),
+                ("v1", None),
+            ]
+            assert history[0].metadata == {"k": ["a", {"n": 1}]}
+            for turn in range(30):
+                messages = [f"message {it} " * 20 for it in range(turn + 1)]
+                assert await backend.load("chain", f"c{turn}") == {"messages": messages}
+            await backend.save("chain", {"messages": ["another"]})
+            assert await backend.delete("/kept", "v1") and await backend.load("/kept") == second
+
+    asyncio.run(use())
 
 
 def test_every_revision_has_a_kept_database() -> None:

@@ -14,6 +14,7 @@ from sqlalchemy.pool import NullPool, QueuePool
 
 from locus_store import layout
 from locus_store.errors import BackendError, ConnectionFailedError, LocusStoreError
+from locus_store.sql.migrate import PAGE_BYTES
 from locus_store.sql.repository import Repository
 from locus_store.text import words
 
@@ -155,7 +156,8 @@ def _set_up_memory(connection: sqlite3.Connection, _: object) -> None:
 
 def _set_up(connection: sqlite3.Connection, record: object) -> None:
     _set_up_memory(connection, record)
-    for pragma in ("page_size=8192", "journal_mode=WAL", "synchronous=FULL", "secure_delete=ON"):
+    pragmas = ("journal_mode=WAL", "synchronous=FULL", "secure_delete=ON")
+    for pragma in (f"page_size={PAGE_BYTES}", *pragmas):  # before WAL makes the file
         connection.execute(f"PRAGMA {pragma}")
 
 
