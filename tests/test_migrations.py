@@ -522,7 +522,7 @@ def test_a_kept_database_is_upgraded_and_used(url: str, kept: Path) -> None:
         settings = migrate.ensure(connection, auto_migrate="upgrade")
         assert settings.store_id == "5e0f0a7c0b5e4f1d9a3b2c1d0e9f8a7b"
         heads = connection.execute(sa.text("SELECT * FROM locus_heads")).mappings().all()
-        assert [(row["thread_id"], row["checkpoint_id"]) for row in heads][0] == ("/kept", "v2")
+        assert next((row["thread_id"], row["checkpoint_id"]) for row in heads) == ("/kept", "v2")
         line = connection.execute(sa.select(ours.lines)).mappings().first()
         assert (line["namespace"], line["head"]) == ("", 2)
         row = {"line": line["line"], "sequence": 3, "chain": 1, "checkpoint_id": "v3"}
@@ -552,7 +552,8 @@ def test_a_kept_database_gives_back_every_version(tmp_path: Path, kept: Path) ->
                 messages = [f"message {it} " * 20 for it in range(turn + 1)]
                 assert await backend.load("chain", f"c{turn}") == {"messages": messages}
             await backend.save("chain", {"messages": ["another"]})
-            assert await backend.delete("/kept", "v1") and await backend.load("/kept") == second
+            assert await backend.delete("/kept", "v1")
+            assert await backend.load("/kept") == second
 
     asyncio.run(use())
 
