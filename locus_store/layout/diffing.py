@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TypeAlias, cast
+from unicodedata import combining
 
 from locus_store.encoding import Json, decode, encode, pack_frame, pinned
 from locus_store.layout.alignment import Gap, align, common_ends, digest_at, fingerprint_all, moved
@@ -11,6 +12,9 @@ from locus_store.layout.shapes import Array, Node, Object, Path, Text, token_of
 
 _SPLICE_BYTES = 32
 """About what a text splice takes beside its path and its text."""
+
+_WORD_REACH = 64
+"""How far a splice reaches out for the ends of a word that it changes, in characters."""
 
 _PATCH_LEVELS = 32
 """Below this many keys and indices an element is replaced: patching looks at a list's elements
@@ -151,10 +155,32 @@ def _diff_lists(old: list[Json], new: list[Json], path: Path, frame: Frame) -> N
 
 
 def _diff_texts(old: str, new: str, path: Path, frame: Frame) -> None:
-    head, tail = common_ends(old, new)
+    head, tail = _whole_words(new, *common_ends(old, new))
     middle = new[head : len(new) - tail]
     if len(middle) + _SPLICE_BYTES < len(new):
         gone = len(old) - tail - head
         frame.add(b"t", path, b"%d" % head, b"%d" % gone, encode(middle))
     else:
         frame.add(b"=", path, encode(new))
+
+
+def _whole_words(text: str, head: int, tail: int) -> tuple[int, int]:
+    """Ends that cut no word, so that a search of what a frame brings finds whole ones.
+
+    ``head`` and ``tail`` are how many characters of ``text`` are not new at either end.
+    """
+    first, last = max(0, head - _WORD_REACH), min(tail, _WORD_REACH)
+    while head > first and _is_in_word(text, head):
+        head -= 1
+    while last and _is_in_word(text, len(text) - tail):
+        tail, last = tail - 1, last - 1
+    return head, tail
+
+
+def _is_in_word(text: str, place: int) -> bool:
+    """Whether a word goes on from the character before ``place`` to the one behind."""
+    return 0 < place < len(text) and _is_of_word(text[place - 1]) and _is_of_word(text[place])
+
+
+def _is_of_word(character: str) -> bool:
+    return character.isalnum() or combining(character) > 0
