@@ -11,7 +11,7 @@ from itertools import count
 from types import MappingProxyType, TracebackType
 from typing import Any, Self, get_args
 
-from locus_store.backends.base import StorageBackend, check_text
+from locus_store.backends.base import MAX_COUNT, StorageBackend, check_text
 from locus_store.errors import InvalidArgumentError, UnsupportedError
 from locus_store.state import AgentState, Lineage, StateCodec, labels_of, thread_key
 from locus_store.types import (
@@ -38,8 +38,8 @@ class BaseCheckpointer(ABC):
 
     - **Durable.** A save that returned is there after a crash of the process.
     - **Atomic.** A reader sees a version whole or not at all.
-    - **Never lost silently.** A save whose thread was moved on by another writer since it was
-      loaded raises ``ConflictError`` and changes nothing.
+    - **Never lost silently.** A save whose thread was moved on since it was loaded, by anything
+      that does not descend from the same load, raises ``ConflictError`` and changes nothing.
     - **Isolated values.** Changing what was saved or loaded never changes what is stored.
     - **Concurrent.** One object may serve many tasks, several event loops and threads.
     - **Honest.** Absence is ``None``, ``False`` or ``[]``; a failure is always an exception.
@@ -69,7 +69,8 @@ class BaseCheckpointer(ABC):
             state: The whole state.
             thread_id: 1 to 255 characters, any Unicode but NUL and lone surrogates.
             checkpoint_id: 1 to 255 characters; made up when not given. An id that is there already
-                is the same version if its content is the same, else it is replaced.
+                with the same content is the same version, and stays where it is; with other
+                content it is replaced by a new one.
             metadata: JSON object, queryable with ``query_by_metadata``.
 
         Returns:
@@ -209,6 +210,9 @@ class BaseCheckpointer(ABC):
         await self.close()
 
 
+MAX_TTL_SECONDS = 100 * 366 * 86_400
+"""A hundred years."""
+
 CONTEXT_THREADS = 64
 """Threads that one context remembers having loaded; the earliest go first."""
 
@@ -313,15 +317,17 @@ class StorageBackendAdapter(BaseCheckpointer):
             NotFoundError: There is no such parent; nothing was written.
         """
         check_text("thread_id", thread_id)
-        on_conflict = _checked_on_conflict(on_conflict or self._on_conflict)
-        data, carried = self._codec.dump(state)
+        if on_conflict is None:
+            on_conflict = self._on_conflict
+        _checked_on_conflict(on_conflict)
+        data, carried, is_private = self._codec.dump(state)
         run = _run(data)
         lineage = self._lineage(thread_id, carried, run)
         writer = lineage.nonce if lineage else None
-        saved_id, written = await self.backend.write_state(
+        written = await self.backend.write_state(
             thread_id,
             data,
-            private=data is not state and not isinstance(state, dict),
+            private=is_private,
             checkpoint_id=checkpoint_id,
             metadata=metadata,
             labels=labels_of(data),
@@ -337,7 +343,7 @@ class StorageBackendAdapter(BaseCheckpointer):
         if written.outcome == "side" and writer:
             _remember(self._sides, writer, written.mark)
         self._note_save(thread_id, lineage, run)
-        return saved_id
+        return written.checkpoint_id
 
     async def load(self, thread_id: str, checkpoint_id: str | None = None) -> Any | None:
         """Return a version's state, or the head's; see ``BaseCheckpointer.load``.
@@ -351,7 +357,8 @@ class StorageBackendAdapter(BaseCheckpointer):
                 self._note_load(thread_id, _loaded(thread_id, None))
             return None
         lineage = _loaded(thread_id, found)
-        self._note_load(thread_id, lineage)
+        if lineage.made_from == lineage.head or not self._codec.carries_marks:
+            self._note_load(thread_id, lineage)
         return self._codec.restore(found.state, lineage)
 
     def _lineage(self, thread_id: str, carried: Lineage | None, run: str | None) -> Lineage | None:
@@ -369,7 +376,10 @@ class StorageBackendAdapter(BaseCheckpointer):
 
     def _note_load(self, thread_id: str, lineage: Lineage) -> None:
         """Remember a load, for callers whose state has no room for a mark."""
-        here = {**loaded_here.get(), (self._number, thread_id): lineage}
+        here = dict(loaded_here.get())
+        known = here.pop((self._number, thread_id), None)
+        is_view = known is not None and lineage.made_from != lineage.head
+        here[self._number, thread_id] = known if known and is_view else lineage
         while len(here) > CONTEXT_THREADS:
             here.pop(next(iter(here)))
         loaded_here.set(here)
@@ -388,11 +398,19 @@ class StorageBackendAdapter(BaseCheckpointer):
         self, thread_id: str, limit: int = 10, *, after: str | None = None
     ) -> list[str]:
         """Return checkpoint ids, newest first; ``after`` continues below that id."""
+        if after is not None:
+            check_text("after", after)
         page = await self.backend.history(thread_id, limit=limit, before=after)
         return [version.checkpoint_id for version in page]
 
     async def delete(self, thread_id: str, checkpoint_id: str | None = None) -> bool:
-        return await self.backend.delete(thread_id, checkpoint_id)
+        deleted = await self.backend.delete(thread_id, checkpoint_id)
+        if checkpoint_id is None:  # what this caller saves next without a load begins anew
+            here = dict(loaded_here.get())
+            here.pop((self._number, thread_id), None)
+            loaded_here.set(here)
+            self._loads.pop(thread_id, None)
+        return deleted
 
     async def exists(self, thread_id: str, checkpoint_id: str | None = None) -> bool:
         return await self.backend.exists(thread_id, checkpoint_id)
@@ -430,6 +448,8 @@ class StorageBackendAdapter(BaseCheckpointer):
         self, limit: int = 100, pattern: str = "*", *, after: str | None = None
     ) -> list[str]:
         """See ``BaseCheckpointer.list_threads``; ``after`` continues behind that thread."""
+        if after is not None:
+            check_text("after", after)
         return await self.backend.list_threads(limit, pattern, after=after)
 
     async def list_with_metadata(self, limit: int = 100) -> list[dict[str, Any]]:
@@ -470,7 +490,7 @@ def _remember(memory: OrderedDict[str, Any], key: str, value: Any) -> None:
 
 
 def _checked_on_conflict(on_conflict: OnConflict) -> OnConflict:
-    if on_conflict not in get_args(OnConflict):
+    if not isinstance(on_conflict, str) or on_conflict not in get_args(OnConflict):
         raise InvalidArgumentError(
             f"on_conflict={on_conflict!r} must be one of {', '.join(get_args(OnConflict))}"
         )
@@ -478,12 +498,21 @@ def _checked_on_conflict(on_conflict: OnConflict) -> OnConflict:
 
 
 def _checked_keep_last(keep_last: int | None) -> int | None:
-    if keep_last is not None and (not isinstance(keep_last, int) or keep_last < 1):
-        raise InvalidArgumentError(f"keep_last={keep_last!r} must be at least 1, or None for all")
+    if keep_last is None:
+        return None
+    if not isinstance(keep_last, int) or isinstance(keep_last, bool):
+        raise InvalidArgumentError(f"keep_last={keep_last!r} must be a whole number, or None")
+    if not 1 <= keep_last <= MAX_COUNT:
+        raise InvalidArgumentError(f"keep_last={keep_last} must be from 1 to {MAX_COUNT}, or None")
     return keep_last
 
 
 def _checked_ttl(ttl_seconds: float | None) -> float | None:
-    if ttl_seconds is not None and not ttl_seconds > 0:
-        raise InvalidArgumentError(f"ttl_seconds={ttl_seconds!r} must be above 0, or None")
+    if ttl_seconds is None:
+        return None
+    is_number = isinstance(ttl_seconds, int | float) and not isinstance(ttl_seconds, bool)
+    if not is_number or not 0 < ttl_seconds <= MAX_TTL_SECONDS:
+        raise InvalidArgumentError(
+            f"ttl_seconds={ttl_seconds!r} must be above 0 and at most {MAX_TTL_SECONDS}, or None"
+        )
     return ttl_seconds

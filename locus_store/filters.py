@@ -16,6 +16,10 @@ def check_key(key: object) -> str:
     """
     if not isinstance(key, str) or not key:
         raise InvalidArgumentError(f"metadata key must be a non-empty str, not {key!r}")
+    try:
+        key.encode()
+    except UnicodeEncodeError as exc:
+        raise InvalidArgumentError(f"metadata key {key!r} has a lone surrogate in it") from exc
     return key
 
 

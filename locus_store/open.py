@@ -22,6 +22,18 @@ SCHEMES = {
 }
 """Scheme to (module under ``backends``, factory)."""
 
+TEXTS: dict[str, Callable[[str], Any]] = {
+    "str": str,
+    "str | None": str,
+    "OnConflict": str,
+    "AutoMigrate": bool,
+    "int": int,
+    "int | None": int,
+    "float": float,
+    "float | None": float,
+}
+"""Annotations of the options that may stand in a query string, and how they are read."""
+
 
 def open_checkpointer(url: str, **options: Any) -> StorageBackendAdapter:
     """Return the checkpointer that ``url`` names.
@@ -43,54 +55,48 @@ def open_checkpointer(url: str, **options: Any) -> StorageBackendAdapter:
     module, name = SCHEMES[scheme]
     factory = getattr(import_module(f"locus_store.backends.{module}"), name)
     parts = urlsplit(str(url))
+    if parts.fragment:
+        raise InvalidArgumentError("a database URL has no #fragment; write %23 for # in a path")
+    found = _from_query(factory, parts.query)
     if module == "sqlite":
-        options = {"path": _sqlite_path(parts.netloc, parts.path), **options}
-    return _called(factory, {**_from_query(factory, parts.query), **options})
+        found["path"] = _sqlite_path(parts.netloc, parts.path)
+    elif parts.netloc or parts.path:
+        raise InvalidArgumentError(f"{scheme}:// takes nothing behind it but ?options")
+    checkpointer: StorageBackendAdapter = factory(**{**found, **options})
+    return checkpointer
 
 
 def _sqlite_path(host: str, path: str) -> str:
     """Three slashes are relative, four absolute, as SQLAlchemy has it."""
     if host:
         raise InvalidArgumentError(
-            f"sqlite://{host} has a host in it; write sqlite:///file.db or sqlite:////absolute.db"
+            "a sqlite:// URL has no host; write sqlite:///file.db or sqlite:////absolute.db"
         )
     return unquote(path.removeprefix("/")) or ":memory:"
 
 
 def _from_query(factory: Callable[..., Any], query: str) -> dict[str, Any]:
     known = _options(factory)
-    found: dict[str, Any] = {}
-    for name, text in parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)):
-        found[name] = _value(name, text, known.get(name))
-    return found
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
+    except ValueError as exc:
+        raise InvalidArgumentError(f"?{query} in the URL is not name=value&name=value") from exc
+    if objects := [name for name, _ in pairs if known.get(name, "str") not in TEXTS]:
+        raise InvalidArgumentError(f"{objects[0]}= cannot stand in a URL; pass it as an argument")
+    return {name: _value(name, text, known.get(name)) for name, text in pairs}
 
 
 def _options(factory: Callable[..., Any]) -> dict[str, str]:
-    """Option names and their annotations; a ``**options`` function means its class."""
-    parameters = inspect.signature(factory).parameters.values()
-    if any(it.kind is it.VAR_KEYWORD for it in parameters):
-        parameters = inspect.signature(
-            inspect.get_annotations(factory, eval_str=True)["return"]
-        ).parameters.values()
-    return {it.name: str(it.annotation) for it in parameters}
+    """Option names and their annotations."""
+    return {it.name: str(it.annotation) for it in inspect.signature(factory).parameters.values()}
 
 
 def _value(name: str, text: str, annotation: str | None) -> Any:
     """A text of the query string as what the option takes."""
-    if annotation is None:
-        return text  # the factory tells that it does not know the option
+    kind = TEXTS.get(annotation or "str", str)
+    if kind is bool:
+        return {"true": True, "1": True, "false": False, "0": False}.get(text.lower(), text)
     try:
-        if "AutoMigrate" in annotation or "bool" in annotation:
-            return {"true": True, "1": True, "false": False, "0": False}.get(text.lower(), text)
-        if "int" in annotation.replace("|", " ").split():
-            return int(text)
-        if "float" in annotation.replace("|", " ").split():
-            return float(text)
+        return kind(text)
     except ValueError as exc:
         raise InvalidArgumentError(f"{name}={text!r} in the URL is no number") from exc
-    return text
-
-
-def _called(factory: Callable[..., Any], options: dict[str, Any]) -> StorageBackendAdapter:
-    made: StorageBackendAdapter = factory(**options)
-    return made

@@ -5,17 +5,19 @@ from __future__ import annotations
 import base64
 import struct
 from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache
 from hashlib import sha256
-from types import UnionType
-from typing import Annotated, Any, Protocol, Self, Union, get_args, get_origin, runtime_checkable
+from typing import Any, Protocol, Self, get_args, get_origin, runtime_checkable
 from uuid import uuid4
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
+from pydantic_core import PydanticSerializationError
 
 from locus_store.errors import InvalidArgumentError, SerializationError
 from locus_store.types import Mark
@@ -132,7 +134,7 @@ class AgentState(BaseModel):
 
     def to_checkpoint(self) -> dict[str, Any]:
         """The state as a JSON object."""
-        return self.model_dump(mode="json")
+        return _dumped(self)
 
     @classmethod
     def from_checkpoint(cls, data: Mapping[str, Any]) -> Self:
@@ -162,13 +164,21 @@ class LoadedDict(dict[str, Any]):
     def copy(self) -> LoadedDict:
         return LoadedDict(self, self.provenance)
 
-    def __reduce__(self) -> tuple[type[dict[str, Any]], tuple[dict[str, Any]]]:
-        return dict, (dict(self),)
+    __copy__ = copy
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LoadedDict:
-        import copy  # noqa: PLC0415  (only for those who copy deeply)
+        return LoadedDict(deepcopy(dict(self), memo), self.provenance)
 
-        return LoadedDict(copy.deepcopy(dict(self), memo), self.provenance)
+    def __or__(self, other: Any) -> Any:
+        merged = super().__or__(other)
+        return LoadedDict(merged, self.provenance) if isinstance(merged, dict) else merged
+
+    def __ror__(self, other: Any) -> Any:
+        merged = super().__ror__(other)
+        return LoadedDict(merged, self.provenance) if isinstance(merged, dict) else merged
+
+    def __reduce__(self) -> tuple[type[LoadedDict], tuple[dict[str, Any], Provenance]]:
+        return LoadedDict, (dict(self), self.provenance)
 
 
 # --- the mark that travels with a loaded state
@@ -214,7 +224,7 @@ class Lineage:
 
 def thread_key(thread_id: str) -> str:
     """A short name of a thread for a mark."""
-    return sha256(thread_id.encode()).hexdigest()[:16]
+    return sha256(thread_id.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 def _packed(mark: Mark | None) -> bytes:
@@ -255,14 +265,16 @@ class StateCodec:
                 "to_checkpoint() and from_checkpoint()"
             )
         self.state_type: Any = state_type
+        self._tried: set[type[Any]] = set()
 
-    def dump(self, state: Any) -> tuple[dict[str, Any], Lineage | None]:
-        """The state as a JSON object of its own, and the lineage that it carried.
+    def dump(self, state: Any) -> tuple[dict[str, Any], Lineage | None, bool]:
+        """The state as a JSON object, the lineage that it carried, and whether it is a copy.
 
         Raises:
-            SerializationError: The state gives no JSON object.
+            SerializationError: The state gives no JSON object, or one that would not load.
         """
-        data, token = self._plain(state), None
+        data, is_copy = self._plain(state)
+        token = None
         metadata = data.get("metadata")
         if isinstance(metadata, dict) and MARK_KEY in metadata:
             metadata = dict(metadata)
@@ -272,28 +284,41 @@ class StateCodec:
             token = state.provenance.token
         elif isinstance(state, AgentState):
             token = state._provenance.token  # noqa: SLF001  (our own class)
-        return data, Lineage.from_token(token) if token else None
+        self._require_loadable(state, data)
+        return data, Lineage.from_token(token) if token else None, is_copy
 
-    def _plain(self, state: Any) -> dict[str, Any]:
+    def _plain(self, state: Any) -> tuple[dict[str, Any], bool]:
         if isinstance(state, dict):
-            return state
-        if isinstance(state, Checkpointable):
-            data: Any = state.to_checkpoint()
-        elif isinstance(state, BaseModel):
-            data = state.model_dump(mode="json")
-        else:
+            return state, False
+        is_ours = isinstance(state, BaseModel) and not _is_foreign(state)
+        if not is_ours and not isinstance(state, Checkpointable):
             raise SerializationError(
-                f"cannot save a {type(state).__name__}: pass a {self.state_type.__name__}, a dict, "
-                "a pydantic model or an object with to_checkpoint()"
+                f"cannot save a {type(state).__name__}: pass a dict, a pydantic model, or an "
+                "object with to_checkpoint() and from_checkpoint()"
             )
+        try:
+            data: Any = _dumped(state) if is_ours else state.to_checkpoint()
+        except (PydanticSerializationError, UnicodeError) as exc:
+            raise SerializationError(
+                f"{type(state).__name__} cannot be written as JSON: {exc}"
+            ) from exc
         if not isinstance(data, dict):
             raise SerializationError(
                 f"{type(state).__name__}.to_checkpoint() gave a {type(data).__name__}; a state is "
                 "a JSON object"
             )
         if isinstance(state, BaseModel):
-            _sort_sets(_set_fields(type(state)), data)
-        return data
+            _sort_sets(state, data)
+        return data, is_ours
+
+    def _require_loadable(self, state: Any, data: dict[str, Any]) -> None:
+        """Try, once per type, that what is saved can be loaded: an alias may be in the way."""
+        kind = type(state)
+        if kind in self._tried or issubclass(self.state_type, dict):
+            return
+        if not isinstance(state, dict):
+            self._restored(data, Lineage(thread="", made_from=None, head=None))
+        self._tried.add(kind)
 
     def restore(self, data: dict[str, Any], lineage: Lineage) -> Any:
         """The state of ``data``, carrying ``lineage`` where its type has room for one.
@@ -303,12 +328,16 @@ class StateCodec:
         """
         if issubclass(self.state_type, dict):
             return LoadedDict(data, Provenance(lineage.token()))
+        return self._restored(data, lineage)
+
+    def _restored(self, data: dict[str, Any], lineage: Lineage) -> Any:
         try:
             return self._built(data, lineage)
         except ValidationError as exc:
             raise SerializationError(
-                f"the stored state does not fit {self.state_type.__name__}: {exc.error_count()} "
-                "field(s) refused; load it with state_type=dict to look at it"
+                f"the state does not fit {self.state_type.__name__}: {exc.error_count()} field(s) "
+                f"refused, the first {'.'.join(map(str, exc.errors()[0]['loc']))!r}; with "
+                "state_type=dict it can be looked at"
             ) from exc
 
     def _built(self, data: dict[str, Any], lineage: Lineage) -> Any:
@@ -316,10 +345,11 @@ class StateCodec:
             metadata = data.get("metadata")
             if metadata is None or isinstance(metadata, dict):
                 data = {**data, "metadata": {**(metadata or {}), MARK_KEY: lineage.token()}}
-        make: Callable[[Any], Any] = getattr(self.state_type, "from_checkpoint", None) or (
-            self.state_type.model_validate
-        )
-        state = make(data)
+        foreign: Callable[[Any], Any] | None = getattr(self.state_type, "from_checkpoint", None)
+        if foreign is not None:
+            state = foreign(data)
+        else:
+            state = self.state_type.model_validate(data, by_name=True, by_alias=False)
         if isinstance(state, AgentState):
             state._provenance = Provenance(lineage.token())  # noqa: SLF001  (our own class)
         return state
@@ -339,7 +369,23 @@ class StateCodec:
         if not issubclass(self.state_type, BaseModel):
             return False
         known = self.state_type.model_fields.get("metadata")
-        return known is not None and get_origin(known.annotation) in (dict, Mapping)
+        if known is None or known.metadata or known.validation_alias:
+            return False
+        return get_origin(known.annotation) in (dict, Mapping) and get_args(known.annotation) == (
+            str,
+            Any,
+        )
+
+
+def _is_foreign(state: BaseModel) -> bool:
+    """Whether the model has a ``to_checkpoint`` of its own, whose dict may be anybody's."""
+    method = getattr(type(state), "to_checkpoint", None)
+    return method is not None and method is not AgentState.to_checkpoint
+
+
+def _dumped(state: BaseModel) -> dict[str, Any]:
+    """By field names and without computed fields, so that it validates; subclasses whole."""
+    return state.model_dump(mode="json", by_alias=False, round_trip=True, serialize_as_any=True)
 
 
 def labels_of(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -359,42 +405,38 @@ def labels_of(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=256)
-def _set_fields(model: type[BaseModel]) -> dict[str, Any]:
-    """Per field that holds sets: ``True`` where it is one, else the fields of the model inside."""
-    found = {}
-    for name, known in model.model_fields.items():
-        inside = _sets_in(known.annotation, (model,))
-        if inside:
-            found[name] = inside
-    return found
+def _set_fields(model: type[BaseModel]) -> tuple[str, ...]:
+    """Fields in which a set may stand."""
+    fields = model.model_fields.items()
+    return tuple(name for name, known in fields if _may_hold_set(known.annotation, (model,)))
 
 
-def _sets_in(annotation: Any, seen: tuple[Any, ...]) -> Any:
+def _may_hold_set(annotation: Any, seen: tuple[Any, ...]) -> bool:
     origin = get_origin(annotation) or annotation
-    if origin in (set, frozenset):
+    if origin in seen:
         return True
     if isinstance(origin, type) and issubclass(origin, BaseModel):
-        return None if origin in seen else _set_fields(origin) or None
-    if origin in (list, tuple, dict, Mapping, Union, UnionType, Annotated):
-        for argument in get_args(annotation):
-            if inside := _sets_in(argument, seen):
-                return inside
-    return None
+        known = origin.model_fields.values()
+        return any(_may_hold_set(it.annotation, (*seen, origin)) for it in known)
+    if isinstance(origin, type) and issubclass(origin, AbstractSet):
+        return True
+    return any(_may_hold_set(it, seen) for it in get_args(annotation))
 
 
-def _sort_sets(fields: Mapping[str, Any], data: Mapping[str, Any]) -> None:
-    for name, inside in fields.items():
-        _sort_in(inside, data.get(name))
+def _sort_sets(state: BaseModel, data: Mapping[str, Any]) -> None:
+    for name in _set_fields(type(state)):
+        _sort_in(getattr(state, name, None), data.get(name))
 
 
-def _sort_in(inside: Any, value: Any) -> None:
-    if inside is True and isinstance(value, list):
-        value.sort(key=lambda item: orjson.dumps(item, option=orjson.OPT_SORT_KEYS))
-    elif isinstance(value, list):
-        for item in value:
-            _sort_in(inside, item)
-    elif isinstance(value, dict) and inside is True:  # a mapping of sets
-        for item in value.values():
-            _sort_in(inside, item)
-    elif isinstance(value, dict) and isinstance(inside, dict):
-        _sort_sets(inside, value)
+def _sort_in(value: Any, dumped: Any) -> None:
+    """Sort the lists of ``dumped`` that stand for sets of ``value``, the inner ones first."""
+    if isinstance(value, BaseModel) and isinstance(dumped, dict):
+        _sort_sets(value, dumped)
+    elif isinstance(value, Mapping) and isinstance(dumped, dict) and len(value) == len(dumped):
+        for item, its in zip(value.values(), dumped.values(), strict=True):
+            _sort_in(item, its)
+    elif isinstance(value, list | tuple | AbstractSet) and isinstance(dumped, list):
+        for item, its in zip(value, dumped, strict=False):
+            _sort_in(item, its)
+        if isinstance(value, AbstractSet):
+            dumped.sort(key=lambda it: orjson.dumps(it, option=orjson.OPT_SORT_KEYS))

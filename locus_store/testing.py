@@ -17,7 +17,6 @@ decide which promises are asked for; one that is not declared must be refused. C
 ``pytest.register_assert_rewrite("locus_store.testing")`` in ``conftest.py``. A test's name is its
 promise.
 """
-# ruff: noqa: D102  (a test's name is its promise)
 
 from __future__ import annotations
 

@@ -120,6 +120,9 @@ Outcome = Literal["head", "side", "same"]
 class Written:
     """What became of a save."""
 
+    checkpoint_id: str
+    """The one asked for, but for a side branch whose id was in use."""
+
     mark: Mark
     outcome: Outcome
 

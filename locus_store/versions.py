@@ -7,13 +7,14 @@ Rules and their evidence: docs/concepts.md, docs/decisions.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import secrets
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Protocol
 
 from locus_store import layout
 from locus_store.errors import ConflictError, IntegrityError, NotFoundError
-from locus_store.types import Expected, Mark, Save, Stored, Written
+from locus_store.types import Expected, Mark, Outcome, Save, Stored, Written
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -127,6 +128,11 @@ class Place:
     moves_head: bool
 
 
+def new_checkpoint_id() -> str:
+    """24 hexadecimal digits: 96 random bits, unique within a line for all practical purposes."""
+    return secrets.token_hex(12)
+
+
 # --- saving
 
 
@@ -138,10 +144,12 @@ def save(lines: Lines, request: Save) -> Written:
     """
     line = lines.find(request.thread_id, request.namespace)
     same = lines.named(line, request.checkpoint_id) if line else None
-    if line and same and _is_repeat(line, same, request):
+    if line and same and _is_repeat(lines, line, same, request):
         lines.touch(request)
-        return Written(_mark(lines, line, same), "same")
+        return Written(same.checkpoint_id, _mark(lines, line, same), "same")
     place = _place(lines, line, request)
+    if same and not place.moves_head:  # a losing save replaces nobody's version
+        request, same = replace(request, checkpoint_id=new_checkpoint_id()), None
     if line is None:
         line = lines.create(request)
     else:
@@ -151,12 +159,18 @@ def save(lines: Lines, request: Save) -> Written:
     return _write(lines, line, request, place)
 
 
-def _is_repeat(line: Line, same: Record, request: Save) -> bool:
-    return (
-        same.digest == request.change.shape.digest
-        and same.metadata == dict(request.metadata)
-        and is_visible(line, same.sequence)
-    )
+def _is_repeat(lines: Lines, line: Line, same: Record, request: Save) -> bool:
+    """Whether the save was done before, as after an answer that was lost."""
+    if same.digest != request.change.shape.digest or same.metadata != dict(request.metadata):
+        return False
+    if not is_visible(line, same.sequence):
+        return False
+    if request.parent_id is not None:
+        parent = lines.named(line, request.parent_id)
+        return parent is None or parent.sequence == same.parent
+    made_from = request.expected.made_from if request.expected else None
+    rewinds = made_from is not None and made_from.sequence == same.sequence
+    return not rewinds or same.sequence == line.head
 
 
 def _place(lines: Lines, line: Line | None, request: Save) -> Place:
@@ -214,7 +228,7 @@ def _exists(lines: Lines, line: Line | None, mark: Mark | None) -> bool:
 
 def _lost(lines: Lines, line: Line | None, request: Save, expected: Expected) -> Place:
     """Another writer moved the head: tell, keep beside it, or win, as the caller asked."""
-    head = lines.record(line, line.head) if line and line.head is not None else None
+    head = head_of(lines, line) if line else None
     if request.on_conflict == "overwrite" or (request.on_conflict == "branch" and head is None):
         return Place(head.sequence if head else None, moves_head=True)
     parent = _surviving(lines, line, request.side_parent) or _surviving(
@@ -273,7 +287,8 @@ def _write(lines: Lines, line: Line, request: Save, place: Place) -> Written:
         line.writer, line.run = request.writer, request.run
     _keep_last(lines, line, request.keep_last)
     lines.update(line)
-    return Written(_mark(lines, line, record), "head" if place.moves_head else "side")
+    outcome: Outcome = "head" if place.moves_head else "side"
+    return Written(record.checkpoint_id, _mark(lines, line, record), outcome)
 
 
 def _continues(lines: Lines, line: Line, request: Save, place: Place) -> bool:
@@ -314,10 +329,25 @@ def is_visible(line: Line, sequence: int) -> bool:
     return sequence >= line.floor or sequence == line.head
 
 
+def head_of(records: Records, line: Line) -> Record | None:
+    """The head's record; ``None`` for a line that has no version.
+
+    Raises:
+        IntegrityError: The line's row names a record that is not there.
+    """
+    found = None if line.head is None else records.record(line, line.head)
+    if found is None and line.head is not None:
+        raise IntegrityError(
+            f"line {line.line} names version {line.head} as its head, and there is no such record; "
+            "restore the database from a backup, or load a version by its id"
+        )
+    return found
+
+
 def target(records: Records, line: Line, checkpoint_id: str | None) -> Record | None:
     """The record to load: the named one, or the head."""
     if checkpoint_id is None:
-        return records.record(line, line.head) if line.head is not None else None
+        return head_of(records, line)
     found = records.named(line, checkpoint_id)
     return found if found and is_visible(line, found.sequence) else None
 
@@ -337,6 +367,30 @@ def state_of(stored: Stored) -> tuple[dict[str, Any], layout.Shape]:
             "backup, or load another version"
         )
     return state, shape
+
+
+def visible_texts(
+    line: Line, records: Iterable[tuple[int, int, bytes]]
+) -> Iterator[tuple[int, str]]:
+    """The text that each visible version brings, for a search.
+
+    Args:
+        line: The line.
+        records: All its (sequence, chain, payload), ascending.
+
+    Yields:
+        (sequence, text). Where ``keep_last`` hid what a chain begins with, its first visible
+        version brings the whole of its state.
+    """
+    hidden: dict[int, layout.Folder] = {}
+    for sequence, chain, payload in records:
+        if not is_visible(line, sequence):
+            hidden.setdefault(chain, layout.Folder()).apply(payload)
+        elif folder := hidden.pop(chain, None):
+            folder.apply(payload)
+            yield sequence, layout.text_in(folder.state())
+        else:
+            yield sequence, layout.text_of(payload)
 
 
 def cursor(records: Records, line: Line, thread_id: str, checkpoint_id: str) -> int:
@@ -428,12 +482,16 @@ def _reparent(lines: Lines, line: Line, gone: Sequence[Record]) -> None:
 
 
 def _ancestor(lines: Lines, line: Line, gone: Sequence[Record]) -> int | None:
-    """The nearest ancestor of the head that remains, else the newest version that does."""
+    """The nearest ancestor of the head that remains, else the newest version that does.
+
+    What ``keep_last`` hid stays hidden.
+    """
     nearest = _ancestry(gone).get(line.head or 0)
-    if nearest is not None:
+    if nearest is not None and nearest >= line.floor:
         return nearest
     removed = {it.sequence for it in gone}
-    return next((it for it in _newest_first(lines, line) if it not in removed), None)
+    newest = next((it for it in _newest_first(lines, line) if it not in removed), 0)
+    return newest if newest >= max(line.floor, 1) else None
 
 
 def _newest_first(lines: Lines, line: Line) -> Iterator[int]:

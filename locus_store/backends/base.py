@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import secrets
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
@@ -36,12 +35,14 @@ from locus_store.types import (
     Version,
     Written,
 )
-from locus_store.versions import state_of
+from locus_store.versions import new_checkpoint_id, state_of
 
 if TYPE_CHECKING:
     from types import TracebackType
 
 MAX_ID_CHARACTERS = 255
+MAX_COUNT = 2**31 - 1
+MAX_DAYS = 365_000
 SHAPE_CACHE_BYTES = 64 * 1024 * 1024
 """What one backend object may hold of shapes, so that saves send frames and not whole states."""
 
@@ -177,13 +178,10 @@ class StorageBackend(ABC):
         side_parent: Mark | None = None,
         keep_last: int | None = None,
         ttl_seconds: float | None = None,
-    ) -> tuple[str, Written]:
+    ) -> Written:
         """Write one version; see ``types.Save`` for the options.
 
         ``private`` promises that ``data`` changes no more.
-
-        Returns:
-            The checkpoint id, and what became of the save.
 
         Raises:
             SerializationError: ``data`` or ``metadata`` cannot be kept exactly.
@@ -214,7 +212,7 @@ class StorageBackend(ABC):
         written = await self.commit(save)
         if written.outcome == "head":
             self._shapes.put((thread_id, namespace), written.mark, change.shape)
-        return save.checkpoint_id, written
+        return written
 
     async def _changed(
         self, thread_id: str, namespace: str, data: Mapping[str, Any], *, private: bool
@@ -273,9 +271,10 @@ class StorageBackend(ABC):
                 f"{type(self).__name__}.save(thread_id, data) stores plain dicts and is no "
                 f"checkpointer; give the agent {self.factory}(...) instead"
             )
-        return (
-            await self.write_state(thread_id, data, checkpoint_id=checkpoint_id, metadata=metadata)
-        )[0]
+        written = await self.write_state(
+            thread_id, data, checkpoint_id=checkpoint_id, metadata=metadata
+        )
+        return written.checkpoint_id
 
     async def load(self, thread_id: str, checkpoint_id: str | None = None) -> dict[str, Any] | None:
         """Return a version's state, or the head's; ``None`` where there is none."""
@@ -329,6 +328,8 @@ class StorageBackend(ABC):
 class ShapeCache:
     """The shape of the newest version known of each line, least recently used out first.
 
+    The one used last stays however large it is.
+
     Keyed by thread, but trusted only by mark: ids and sequences may come to name other versions.
     """
 
@@ -350,16 +351,11 @@ class ShapeCache:
         old = self._shapes.pop(key, None)
         self._bytes += shape.weight - (old[1].weight if old else 0)
         self._shapes[key] = (mark, shape)
-        while self._bytes > self._max_bytes and self._shapes:
+        while self._bytes > self._max_bytes and len(self._shapes) > 1:
             self._bytes -= self._shapes.popitem(last=False)[1][1].weight
 
 
 # --- arguments, checked the same way everywhere, before anything is written
-
-
-def new_checkpoint_id() -> str:
-    """24 hexadecimal digits: 96 random bits, unique within a line for all practical purposes."""
-    return secrets.token_hex(12)
 
 
 def check_text(name: str, value: object, *, minimum: int = 1) -> None:
@@ -384,8 +380,10 @@ def check_limit(limit: object) -> int:
     Raises:
         InvalidArgumentError: Not an ``int``, or negative.
     """
-    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
-        raise InvalidArgumentError(f"limit must be a whole number of at least 0, not {limit!r}")
+    if not isinstance(limit, int) or isinstance(limit, bool) or not 0 <= limit <= MAX_COUNT:
+        raise InvalidArgumentError(
+            f"limit must be a whole number from 0 to {MAX_COUNT}, not {limit!r}"
+        )
     return limit
 
 
@@ -395,8 +393,10 @@ def check_days(days: object) -> float:
     Raises:
         InvalidArgumentError: Not a number, or negative.
     """
-    if not isinstance(days, int | float) or isinstance(days, bool) or not days >= 0:
-        raise InvalidArgumentError(f"older_than_days must be a number of at least 0, not {days!r}")
+    if not isinstance(days, int | float) or isinstance(days, bool) or not 0 <= days <= MAX_DAYS:
+        raise InvalidArgumentError(
+            f"older_than_days must be a number from 0 to {MAX_DAYS}, not {days!r}"
+        )
     return days
 
 
@@ -405,8 +405,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 def thread_pattern(pattern: str) -> re.Pattern[str]:
     """The shell-style pattern of ``list_threads`` as a regular expression."""
-    if not isinstance(pattern, str):
-        raise InvalidArgumentError(f"pattern must be a str, not {type(pattern).__name__}")
+    check_text("pattern", pattern, minimum=0)
     return re.compile(translate(pattern))
 
 

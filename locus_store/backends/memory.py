@@ -6,10 +6,11 @@ import threading
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from locus_store import layout, versions
+from locus_store import versions
 from locus_store.backends.base import (
     StorageBackend,
     check_days,
@@ -46,15 +47,30 @@ class _Row:
     created_at: datetime
 
 
+class _Rows(dict[int, _Row]):
+    """A line's rows by ascending sequence, and their sequences by checkpoint id."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.by_id: dict[str, int] = {}
+
+    def put(self, row: _Row) -> None:
+        self[row.record.sequence] = row
+        self.by_id[row.record.checkpoint_id] = row.record.sequence
+
+    def take(self, sequence: int) -> None:
+        del self.by_id[self.pop(sequence).record.checkpoint_id]
+
+
 @dataclass(slots=True)
 class _Thread:
-    """A thread's lines by namespace, each with its rows by ascending sequence."""
+    """A thread's lines by namespace."""
 
     thread_id: str
     number: int
     active_at: datetime
     expires_at: datetime | None = None
-    lines: dict[str, tuple[Line, dict[int, _Row]]] = field(default_factory=dict)
+    lines: dict[str, tuple[Line, _Rows]] = field(default_factory=dict)
 
     @property
     def is_live(self) -> bool:
@@ -96,7 +112,7 @@ class _Memory:
     def add_line(self, thread: _Thread, namespace: str) -> Line:
         self._numbers += 1
         line = Line(line=self._numbers)
-        thread.lines[namespace] = (line, {})
+        thread.lines[namespace] = (line, _Rows())
         self._places[line.line] = (thread.thread_id, namespace)
         return replace(line)
 
@@ -124,7 +140,7 @@ class _Memory:
             self._places.pop(line.line)
         return sum(len(rows) for _, rows in thread.lines.values())
 
-    def rows(self, line: Line) -> dict[int, _Row]:
+    def rows(self, line: Line) -> _Rows:
         thread_id, namespace = self._places[line.line]
         return self.threads[thread_id].lines[namespace][1]
 
@@ -133,27 +149,26 @@ class _Memory:
         return row.record if row else None
 
     def named(self, line: Line, checkpoint_id: str) -> Record | None:
-        rows = self.rows(line).values()
-        return next((it.record for it in rows if it.record.checkpoint_id == checkpoint_id), None)
+        sequence = self.rows(line).by_id.get(checkpoint_id)
+        return None if sequence is None else self.record(line, sequence)
 
     def newest(self, line: Line, nth: int = 1) -> int | None:
-        sequences = sorted(self.rows(line), reverse=True)
-        return sequences[nth - 1] if nth <= len(sequences) else None
+        return next(islice(reversed(self.rows(line)), nth - 1, None), None)
 
     def below(self, line: Line, sequence: int, limit: int) -> list[int]:
-        return sorted(it for it in self.rows(line) if it < sequence)[:limit]
+        return list(islice(takewhile(lambda it: it < sequence, self.rows(line)), limit))
 
     def payloads(
         self, line: Line, chain: int, *, upto: int | None = None
     ) -> list[tuple[int, bytes]]:
         return [
             (sequence, row.payload)
-            for sequence, row in sorted(self.rows(line).items())
+            for sequence, row in self.rows(line).items()
             if row.record.chain == chain and (upto is None or sequence <= upto)
         ]
 
     def append(self, line: Line, record: Record, payload: bytes) -> None:
-        self.rows(line)[record.sequence] = _Row(record, payload, _now())
+        self.rows(line).put(_Row(record, payload, _now()))
 
     def rewrite(self, line: Line, sequence: int, payload: bytes) -> None:
         self.rows(line)[sequence].payload = payload
@@ -165,7 +180,7 @@ class _Memory:
 
     def remove(self, line: Line, sequences: Sequence[int]) -> None:
         for sequence in sequences:
-            del self.rows(line)[sequence]
+            self.rows(line).take(sequence)
 
 
 class MemoryBackend(StorageBackend):
@@ -245,14 +260,13 @@ class MemoryBackend(StorageBackend):
             end = line.last_sequence + 1
             if before is not None:
                 end = versions.cursor(self._memory, line, thread_id, before)
-            shown = [it for it in self._visible(line) if it < end]
-            return [
-                self._version(thread_id, namespace, line, it)
-                for it in sorted(shown, reverse=True)[:limit]
-            ]
+            shown = (it for it in self._visible(line) if it < end)
+            return [self._version(thread_id, namespace, line, it) for it in islice(shown, limit)]
 
     def _visible(self, line: Line) -> Iterator[int]:
-        return (it for it in self._memory.rows(line) if versions.is_visible(line, it))
+        """Newest first."""
+        rows = reversed(self._memory.rows(line))
+        return (it for it in rows if versions.is_visible(line, it))
 
     async def remove(
         self, thread_id: str, checkpoint_ids: Iterable[str] | None = None, *, namespace: str = ""
@@ -335,12 +349,13 @@ class MemoryBackend(StorageBackend):
 
     def _hit(self, thread_id: str, line: Line, wanted: list[str]) -> Hit | None:
         match = Match(wanted)
-        for sequence, row in self._memory.rows(line).items():
-            match.add(sequence, layout.text_of(row.payload))
+        rows = self._memory.rows(line).items()
+        records = ((sequence, row.record.chain, row.payload) for sequence, row in rows)
+        for sequence, text in versions.visible_texts(line, records):
+            match.add(sequence, text)
         if not match.is_complete:
             return None
-        place = match.best[1] if versions.is_visible(line, match.best[1]) else line.head or 0
-        head = self._head(thread_id, line, place)
+        head = self._head(thread_id, line, match.best[1])
         return Hit(
             thread_id=thread_id,
             checkpoint_id=head.checkpoint_id,
@@ -365,7 +380,8 @@ class MemoryBackend(StorageBackend):
             copy.expires_at = source.expires_at
             for namespace, (line, rows) in source.lines.items():
                 added = self._memory.add_line(copy, namespace)
-                self._memory.rows(added).update((key, replace(row)) for key, row in rows.items())
+                for row in rows.values():
+                    self._memory.rows(added).put(replace(row))
                 self._memory.update(replace(line, line=added.line, writer=None, run=None))
             return True
 
@@ -420,9 +436,20 @@ class MemoryCheckpointer(StorageBackendAdapter):
         )
 
 
-def memory_checkpointer(**options: Any) -> MemoryCheckpointer:
+def memory_checkpointer(
+    *,
+    state_type: type[Any] = AgentState,
+    on_conflict: OnConflict = "raise",
+    keep_last: int | None = None,
+    ttl_seconds: float | None = None,
+) -> MemoryCheckpointer:
     """Return a checkpointer in this process's memory; options as ``MemoryCheckpointer``."""
-    return MemoryCheckpointer(**options)
+    return MemoryCheckpointer(
+        state_type=state_type,
+        on_conflict=on_conflict,
+        keep_last=keep_last,
+        ttl_seconds=ttl_seconds,
+    )
 
 
 def _now() -> datetime:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
-import sqlite3
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.engine import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
+from locus_store.backends.base import check_text
 from locus_store.checkpointer import StorageBackendAdapter
-from locus_store.errors import InvalidArgumentError, LocusStoreError
+from locus_store.errors import InvalidArgumentError
 from locus_store.sql import sqlite
 from locus_store.sql.backend import SqlBackend
 from locus_store.sql.grouping import READERS, AsyncEngineRunner, Runner, ThreadRunner
-from locus_store.sql.schema import DEFAULT_PREFIX
+from locus_store.sql.schema import DEFAULT_PREFIX, tables
 from locus_store.state import AgentState
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PATH = "locus_checkpoints.db"
 BUSY_TIMEOUT_SECONDS = 30.0
+DAY = 86_400
 
 
 class SQLiteBackend(SqlBackend):
@@ -50,8 +53,7 @@ class SQLiteBackend(SqlBackend):
     """
 
     factory = "sqlite_checkpointer"
-    repository: ClassVar[type[Repository]] = sqlite.SQLiteRepository
-    driver_errors = (*SqlBackend.driver_errors, sqlite3.Error)
+    database: ClassVar[type[sqlite.SQLiteDatabase]] = sqlite.SQLiteDatabase
 
     def __init__(
         self,
@@ -64,19 +66,25 @@ class SQLiteBackend(SqlBackend):
         auto_migrate: AutoMigrate = True,
         busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS,
     ) -> None:
-        self._path = _checked_path(path)
-        self._engine = _checked_engine(engine)
-        self._busy_timeout_seconds = busy_timeout_seconds
-        super().__init__(
-            prefix=prefix_of(table_name, prefix), tenant=tenant, auto_migrate=auto_migrate
+        handed_in = _checked_engine(engine)
+        file = None if handed_in is not None else _checked_path(path)
+        self._where = file or _url_of(handed_in)
+        check_text("tenant", tenant)
+        database = self.database(
+            file,
+            self._where,
+            tables(prefix_of(table_name, prefix)),
+            tenant=tenant,
+            auto_migrate=auto_migrate,
         )
+        timeout = _checked_timeout(busy_timeout_seconds)
+        if file is not None:
+            super().__init__(database, _own_runner(database, file, timeout))
+        else:
+            super().__init__(database, _runner(database, handed_in))
 
     def __repr__(self) -> str:
         return f"SQLiteBackend({self._where!r})"
-
-    @property
-    def _where(self) -> str:
-        return str(self._engine.url) if self._engine is not None else self._path
 
     async def create_search_index(self) -> bool:
         """Make the full-text index over all threads; ``False`` where it was there.
@@ -86,38 +94,32 @@ class SQLiteBackend(SqlBackend):
         """
         return await self._write(_create_index)
 
-    def _make_runner(self) -> Runner:
-        engine = self._engine
-        if isinstance(engine, AsyncEngine):
-            return AsyncEngineRunner(self, engine)
-        if engine is not None:
-            in_memory = engine.url.database in (None, "", sqlite.MEMORY)
-            return ThreadRunner(
-                self, lambda: (engine, None if in_memory else engine), owns_engines=False
-            )
-        return ThreadRunner(self, self._own_engines, keeps_open=self._path == sqlite.MEMORY)
 
-    def _own_engines(self) -> tuple[Engine, Engine | None]:
-        timeout = self._busy_timeout_seconds
-        writes = sqlite.engine(self._path, busy_timeout_seconds=timeout)
-        if self._path == sqlite.MEMORY:
-            return writes, None
-        return writes, sqlite.engine(self._path, busy_timeout_seconds=timeout, readers=READERS)
+def _own_runner(database: sqlite.SQLiteDatabase, path: str, timeout: float) -> Runner:
+    engines = partial(_engines, path, timeout)
+    return ThreadRunner(database, engines, keeps_open=path == sqlite.MEMORY)
 
-    def begin_write(self, connection: Connection) -> None:
-        """See ``SqlBackend``, as the following."""
-        sqlite.begin_write(connection)
 
-    def begin_read(self, connection: Connection) -> None:
-        sqlite.begin_read(connection)
+def _runner(database: sqlite.SQLiteDatabase, engine: Any) -> Runner:
+    shares_connection = _shares_connection(engine)
+    if isinstance(engine, AsyncEngine):
+        return AsyncEngineRunner(database, engine, shares_connection=shares_connection)
+    engines = (engine, None if shares_connection else engine)
+    return ThreadRunner(database, lambda: engines, owns_engines=False, keeps_open=shares_connection)
 
-    def identity(self) -> object:
-        if self._engine is not None or self._path == sqlite.MEMORY:
-            return self._where
-        return sqlite.file_identity(self._path)
 
-    def _translated(self, exc: Exception) -> LocusStoreError:
-        return sqlite.translated(exc, self._where)
+def _engines(path: str, timeout: float) -> tuple[Engine, Engine | None]:
+    writes = sqlite.engine(path, busy_timeout_seconds=timeout)
+    if path == sqlite.MEMORY:
+        return writes, None
+    return writes, sqlite.engine(path, busy_timeout_seconds=timeout, readers=READERS)
+
+
+def _shares_connection(engine: Any) -> bool:
+    """Whether the engine has but one connection, as for a database in memory."""
+    database = engine.url.database or ""
+    in_memory = database in {"", sqlite.MEMORY} or database.startswith("file::memory:")
+    return in_memory or isinstance(engine.pool, StaticPool | SingletonThreadPool)
 
 
 def sqlite_checkpointer(
@@ -169,8 +171,10 @@ def prefix_of(table_name: str | None, prefix: str | None) -> str:
         return DEFAULT_PREFIX if prefix is None else prefix
     if prefix is not None:
         raise InvalidArgumentError("give table_name or prefix, not both")
-    stem = table_name.removesuffix("_checkpoints").removesuffix("_store")
-    return f"{stem.rstrip('_')}_"
+    stem = table_name.removesuffix("_checkpoints").removesuffix("_store").rstrip("_")
+    if not stem:
+        raise InvalidArgumentError(f"table_name={table_name!r} names no table")
+    return f"{stem}_"
 
 
 def _create_index(repository: Repository) -> bool:
@@ -178,10 +182,19 @@ def _create_index(repository: Repository) -> bool:
     return repository.create_index()
 
 
-def _checked_path(path: str | os.PathLike[str]) -> str:
-    if not isinstance(path, str | os.PathLike) or not str(path):
+def _checked_path(path: object) -> str:
+    if not isinstance(path, str | os.PathLike) or not str(path) or "\0" in str(path):
         raise InvalidArgumentError(f"path must name a file or be ':memory:', not {path!r}")
-    return str(path) if str(path) == sqlite.MEMORY else str(Path(path).expanduser().absolute())
+    if str(path) == sqlite.MEMORY:
+        return sqlite.MEMORY
+    try:
+        return str(Path(path).expanduser().absolute())
+    except RuntimeError as exc:
+        raise InvalidArgumentError(f"path {str(path)!r}: there is no such home directory") from exc
+
+
+def _url_of(engine: Any) -> str:
+    return str(engine.url.render_as_string(hide_password=True))
 
 
 def _checked_engine(engine: object) -> AsyncEngine | Engine | None:
@@ -190,3 +203,12 @@ def _checked_engine(engine: object) -> AsyncEngine | Engine | None:
     if not isinstance(engine, AsyncEngine | Engine) or engine.dialect.name != "sqlite":
         raise InvalidArgumentError(f"engine must be a SQLAlchemy engine for SQLite, not {engine!r}")
     return engine
+
+
+def _checked_timeout(busy_timeout_seconds: object) -> float:
+    number = busy_timeout_seconds
+    if not isinstance(number, int | float) or isinstance(number, bool) or not 0 <= number <= DAY:
+        raise InvalidArgumentError(
+            f"busy_timeout_seconds={number!r} must be a number from 0 to {DAY}"
+        )
+    return number

@@ -8,13 +8,23 @@ from typing import TYPE_CHECKING, cast
 from locus_store.encoding import Json, encode, pack_frame
 from locus_store.errors import IntegrityError
 from locus_store.layout.diffing import Frame, diff
-from locus_store.layout.folding import Folder, fold, fold_each, text_of
+from locus_store.layout.folding import Folder, fold, fold_each, text_in, text_of
 from locus_store.layout.shapes import Shape, measure, shape_object
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Change", "Folder", "Shape", "change", "fold", "fold_each", "shape_of", "text_of"]
+__all__ = [
+    "Change",
+    "Folder",
+    "Shape",
+    "change",
+    "fold",
+    "fold_each",
+    "shape_of",
+    "text_in",
+    "text_of",
+]
 
 
 class _Whole:

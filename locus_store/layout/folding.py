@@ -46,8 +46,16 @@ def text_of(payload: bytes) -> str:
     )
 
 
+def text_in(state: dict[str, Json]) -> str:
+    """All texts of a state, as ``text_of`` has them of a payload."""
+    return "\n".join(_strings([state]))
+
+
 def _texts(operation: list[Json]) -> Iterator[str]:
-    rest: list[Json] = operation[:1:-1]  # without kind and path
+    return _strings(operation[:1:-1])  # without kind and path
+
+
+def _strings(rest: list[Json]) -> Iterator[str]:
     while rest:
         item = rest.pop()
         if isinstance(item, str):

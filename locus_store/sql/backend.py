@@ -2,47 +2,36 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
-
-from sqlalchemy.exc import SQLAlchemyError
+import asyncio
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from locus_store.backends.base import StorageBackend, check_days, check_limit, check_text
 from locus_store.filters import check_key
-from locus_store.sql.migrate import AutoMigrate, ensure
-from locus_store.sql.reads import Scope
-from locus_store.sql.repository import Repository
-from locus_store.sql.schema import Tables, tables
 from locus_store.text import query_words
 from locus_store.types import CheckpointerCapabilities, Head, Hit, Save, Stored, Version, Written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from sqlalchemy.engine import Connection
-
-    from locus_store.errors import LocusStoreError
+    from locus_store.sql.database import Database
     from locus_store.sql.grouping import Runner
+    from locus_store.sql.repository import Repository
 
 T = TypeVar("T")
 
 SECONDS_PER_DAY = 86_400
 
+VACUUM_BATCH = 64
+"""Threads that a vacuum works on between two chances for others to write."""
+
 
 class SqlBackend(StorageBackend):
-    """Runs a repository's methods in transactions; a subclass names its dialect.
+    """Runs a repository's methods in transactions; a subclass names its database and runner.
 
     Args:
-        prefix: Of the tables.
-        schema: Database schema; ``None`` is the connection's default.
-        tenant: Whose threads this object sees; no other's are ever read or changed.
-        auto_migrate: ``True`` creates the schema where none exists, and never upgrades one;
-            ``"upgrade"`` does both; ``False`` only verifies.
+        database: What differs per dialect.
+        runner: Where the transactions run.
     """
-
-    repository: ClassVar[type[Repository]] = Repository
-    driver_errors: ClassVar[tuple[type[Exception], ...]] = (SQLAlchemyError, OSError)
-    """What is translated; a dialect adds its driver's own."""
 
     capabilities = CheckpointerCapabilities(
         search=True,
@@ -55,71 +44,24 @@ class SqlBackend(StorageBackend):
         persistent_checkpoint_ids=True,
     )
 
-    def __init__(
-        self,
-        *,
-        prefix: str = "locus_",
-        schema: str | None = None,
-        tenant: str = "default",
-        auto_migrate: AutoMigrate = True,
-    ) -> None:
+    def __init__(self, database: Database, runner: Runner) -> None:
         super().__init__()
-        check_text("tenant", tenant)
-        self._tables: Tables = tables(prefix, schema)
-        self._tenant = tenant
-        self._auto_migrate = auto_migrate
-        self._scope: Scope | None = None
-        self._runner = self._make_runner()
-
-    # --- what a dialect brings
-
-    @abstractmethod
-    def _make_runner(self) -> Runner:
-        """Where bodies run."""
-
-    @abstractmethod
-    def begin_write(self, connection: Connection) -> None:
-        """Begin a transaction that nobody else can write beside."""
-
-    @abstractmethod
-    def begin_read(self, connection: Connection) -> None:
-        """Begin a transaction that sees one snapshot."""
-
-    @abstractmethod
-    def identity(self) -> object:
-        """Changes when another database was put in the place of the opened one."""
-
-    @abstractmethod
-    def _translated(self, exc: Exception) -> LocusStoreError:
-        """The error to raise for a driver's."""
-
-    def opened(self, connection: Connection) -> None:
-        """Verify or create the schema, once per opened database."""
-        settings = ensure(
-            connection,
-            auto_migrate=self._auto_migrate,
-            prefix=self._tables.prefix,
-            schema=self._tables.schema,
-        )
-        self._scope = Scope(tables=self._tables, tenant=self._tenant, store=settings.store_id)
-
-    # --- running repositories
+        self._database = database
+        self._runner = runner
 
     async def _write(self, body: Callable[[Repository], T]) -> T:
+        database = self._database
         try:
-            return await self._runner.write(lambda connection: body(self._on(connection)))
-        except self.driver_errors as exc:
-            raise self._translated(exc) from exc
+            return await self._runner.write(lambda connection: body(database.on(connection)))
+        except database.driver_errors as exc:
+            raise database.translated(exc) from exc
 
     async def _read(self, body: Callable[[Repository], T]) -> T:
+        database = self._database
         try:
-            return await self._runner.read(lambda connection: body(self._on(connection)))
-        except self.driver_errors as exc:
-            raise self._translated(exc) from exc
-
-    def _on(self, connection: Connection) -> Repository:
-        assert self._scope is not None  # noqa: S101  (a runner opens before it runs)
-        return self.repository(connection, self._scope)
+            return await self._runner.read(lambda connection: body(database.on(connection)))
+        except database.driver_errors as exc:
+            raise database.translated(exc) from exc
 
     async def close(self) -> None:
         """See ``StorageBackend.close``."""
@@ -183,13 +125,16 @@ class SqlBackend(StorageBackend):
 
     async def vacuum(self, older_than_days: float = 30) -> int:
         seconds = check_days(older_than_days) * SECONDS_PER_DAY
+        aged = await self._read(lambda it: it.aged(seconds))
         removed = 0
-        for thread_id in await self._read(lambda it: it.aged(seconds)):
-            removed += await self._vacuum_thread(thread_id, seconds)
+        for at in range(0, len(aged), VACUUM_BATCH):
+            batch = aged[at : at + VACUUM_BATCH]
+            counts = await asyncio.gather(*(self._vacuum_thread(it, seconds) for it in batch))
+            removed += sum(counts)
         return removed
 
     async def _vacuum_thread(self, thread_id: str, seconds: float) -> int:
-        """One thread in a transaction of its own: nobody waits for the whole of a vacuum."""
+        """One thread's part; those of a batch may share a commit."""
         return await self._write(lambda it: it.vacuum_thread(thread_id, seconds))
 
     async def expire(self) -> int:

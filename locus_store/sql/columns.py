@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import orjson
 import sqlalchemy as sa
@@ -14,7 +15,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql import operators
 from sqlalchemy.sql.functions import FunctionElement
 
-from locus_store.errors import UnsupportedError
+from locus_store.errors import IntegrityError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,8 +25,29 @@ if TYPE_CHECKING:
     from sqlalchemy.sql.operators import OperatorType
     from sqlalchemy.types import TypeEngine
 
+T = TypeVar("T")
+
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
+
+
+def _stored(what: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """A column that holds what was never written is damage, whatever stumbles over it."""
+
+    def guarded(read: Callable[..., T]) -> Callable[..., T]:
+        @wraps(read)
+        def checked(self: Any, value: Any, dialect: Dialect) -> T:
+            try:
+                return read(self, value, dialect)
+            except (ValueError, TypeError, IndexError, AttributeError, OverflowError) as exc:
+                raise IntegrityError(
+                    f"a stored row does not hold {what} where there should be; restore the "
+                    "database from a backup"
+                ) from exc
+
+        return checked
+
+    return guarded
 
 
 # --- instants -------------------------------------------------------------------------------
@@ -69,6 +91,7 @@ class Instant(sa.types.TypeDecorator[datetime]):
         """Render for offline SQL, where nothing is bound."""
         return str(self.process_bind_param(value, dialect))
 
+    @_stored("an instant")
     def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
         """Give an aware UTC datetime back."""
         if value is None:
@@ -233,6 +256,7 @@ class Key(sa.types.TypeDecorator[str]):
         """Encode; the implementation quotes."""
         return "" if value is None else encode_key(value)
 
+    @_stored("a key")
     def process_result_value(self, value: Any, dialect: Dialect) -> str | None:
         """Decode."""
         return None if value is None else decode_key(value)
@@ -325,6 +349,7 @@ class Json(sa.types.TypeDecorator[dict[str, Any]]):
             return escape_json(value) if value else None
         return dump_json(value)
 
+    @_stored("a JSON object")
     def process_result_value(self, value: Any, dialect: Dialect) -> dict[str, Any]:
         """Give the object back."""
         return load_json(value)
@@ -343,6 +368,7 @@ class Blob(sa.types.TypeDecorator[bytes]):
         """Store nothing for nothing."""
         return value or None
 
+    @_stored("bytes")
     def process_result_value(self, value: bytes | None, dialect: Dialect) -> bytes:
         """Give bytes back, whatever the driver's type."""
         return b"" if value is None else bytes(value)

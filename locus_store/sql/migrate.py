@@ -50,7 +50,7 @@ SCRIPTS: Final = _WHEEL if _WHEEL.is_dir() else Path(__file__).parents[2] / "ale
 """The migrations: what the wheel carries, else the checkout's."""
 
 PAGE_BYTES: Final = 8192
-"""Of an SQLite file: records of 1 to 3 KB overflow pages of 4,096 (1.51 x the text against 1.23)."""
+"""Of an SQLite file: records of 1 to 3 KB overflow pages of 4,096 (1.51 x the text, not 1.23)."""
 
 _BUSY_MILLISECONDS: Final = 60_000
 # Alembic's context is a global of the process: 16 of 16 concurrent upgrades failed without this.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from locus_store import layout, versions
+from locus_store import versions
 from locus_store.backends.base import thread_pattern
 from locus_store.errors import NotFoundError
 from locus_store.filters import has_value
@@ -312,12 +312,11 @@ class Reads:
 
     def _hit(self, thread_id: str, line: Line, wanted: list[str]) -> Hit | None:
         match = Match(wanted)
-        for sequence, payload in self._all_payloads(line):
-            match.add(sequence, layout.text_of(payload))
+        for sequence, text in versions.visible_texts(line, self._all_records(line.line)):
+            match.add(sequence, text)
         if not match.is_complete:
             return None
-        place = match.best[1] if versions.is_visible(line, match.best[1]) else line.head
-        version = self._versions(thread_id, ROOT, line, at=place)[0]
+        version = self._versions(thread_id, ROOT, line, at=match.best[1])[0]
         return Hit(
             thread_id=thread_id,
             checkpoint_id=version.checkpoint_id,
@@ -327,15 +326,16 @@ class Reads:
             snippet=match.snippet,
         )
 
-    def _all_payloads(self, line: Line) -> Iterator[tuple[int, bytes]]:
+    def _all_records(self, line: int) -> Iterator[tuple[int, int, bytes]]:
+        """A line's (sequence, chain, payload), ascending."""
         checkpoints = self.tables.checkpoints
         query = (
-            sa.select(checkpoints.c.sequence, checkpoints.c.payload)
-            .where(checkpoints.c.line == line.line)
+            sa.select(checkpoints.c.sequence, checkpoints.c.chain, checkpoints.c.payload)
+            .where(checkpoints.c.line == line)
             .order_by(checkpoints.c.sequence)
         )
         for row in self.connection.execute(query):
-            yield row.sequence, row.payload
+            yield row.sequence, row.chain, row.payload
 
 
 def _line(row: Sequence[Any]) -> Line:

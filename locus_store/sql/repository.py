@@ -324,8 +324,12 @@ class Repository(Reads):
 
     def reindex(self, line: int) -> None:
         """Add a copied line's records to the full-text index, where there is one."""
-        for sequence, payload in self._all_payloads(Line(line=line)):
-            self.index_text(line, sequence, payload)
+        for sequence, _, payload in list(self._all_records(line)):
+            self.connection.execute(
+                self.tables.checkpoints.update()
+                .where(*self._is_record(line, [sequence]))
+                .values(text=self.index_text(line, sequence, payload))
+            )
 
 
 def _batches(items: Sequence[Any]) -> Iterator[Sequence[Any]]:

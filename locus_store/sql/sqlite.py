@@ -14,7 +14,8 @@ from sqlalchemy.pool import NullPool, QueuePool
 
 from locus_store import layout
 from locus_store.errors import BackendError, ConnectionFailedError, LocusStoreError
-from locus_store.sql.migrate import PAGE_BYTES
+from locus_store.sql.database import Database
+from locus_store.sql.migrate import PAGE_BYTES, AutoMigrate
 from locus_store.sql.repository import Repository
 from locus_store.text import words
 
@@ -23,10 +24,15 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection, Engine
 
+    from locus_store.sql.schema import Tables
+
 MEMORY = ":memory:"
 
 SEARCH_SETTING = "full_text_index"
 """Row of ``settings`` that says that the index was made."""
+
+_INDEXED_WORDS = 64
+"""Words of a query that the index is asked for; SQLite compounds 500 selects at most."""
 
 _SEQUENCE_BITS = 32
 """A row of the index is numbered ``line << 32 | sequence``."""
@@ -106,8 +112,9 @@ class SQLiteRepository(Repository):
             f"SELECT DISTINCT rowid >> {_SEQUENCE_BITS} AS line FROM {self._index} "  # noqa: S608
             "WHERE words MATCH ?"  # our own name; the word is bound
         )
+        some = wanted[:_INDEXED_WORDS]  # the lines are looked at again
         found = self.connection.exec_driver_sql(
-            " INTERSECT ".join([one] * len(wanted)), tuple(f'"{word}"' for word in wanted)
+            " INTERSECT ".join([one] * len(some)), tuple(f'"{word}"' for word in some)
         )
         return [row[0] for row in found]
 
@@ -161,23 +168,89 @@ def _set_up(connection: sqlite3.Connection, record: object) -> None:
         connection.execute(f"PRAGMA {pragma}")
 
 
-def begin_write(connection: Connection) -> None:
-    """Take the write lock first, so that nothing read before it can be stale."""
-    if not _is_begun(connection):
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
+class SQLiteDatabase(Database):
+    """A database in a file, in memory, or behind an engine that was handed in.
+
+    Args:
+        path: Of the file; ``None`` for an engine that was handed in.
+        where: The database, for a person.
+        tables: See ``Database``, as the rest.
+        tenant: Whose threads are seen.
+        auto_migrate: What may be done to the schema.
+    """
+
+    repository = SQLiteRepository
+    driver_errors = (*Database.driver_errors, sqlite3.Error)
+
+    def __init__(
+        self,
+        path: str | None,
+        where: str,
+        tables: Tables,
+        *,
+        tenant: str,
+        auto_migrate: AutoMigrate,
+    ) -> None:
+        super().__init__(tables, tenant=tenant, auto_migrate=auto_migrate)
+        self._path = path if path != MEMORY else None
+        self._where = where
+        self._known: tuple[int, int] | None = None
+        self._log: tuple[int, int] | None = None
+
+    def begin_write(self, connection: Connection) -> None:
+        """Take the write lock first, so that nothing read before it can be stale."""
+        if _begun(connection, "BEGIN IMMEDIATE"):  # by a handler of the engine's owner
+            connection.exec_driver_sql("DELETE FROM sqlite_sequence WHERE 0")
+
+    def begin_read(self, connection: Connection) -> None:
+        _begun(connection, "BEGIN")
+
+    def opened(self, connection: Connection) -> None:
+        super().opened(connection)
+        if self._path is not None:
+            self._known = _file_identity(self._path)
+            self._log = _file_identity(f"{self._path}-wal")
+
+    def identity(self) -> object:
+        if self._path is None:
+            return self._where
+        found = _file_identity(self._path)
+        if found is None and self._known is not None:
+            raise ConnectionFailedError(
+                f"SQLite {self._where}: the file is gone; put it back, or close() this object to "
+                "begin a new one"
+            )
+        return found
+
+    def left(self) -> None:
+        """A log of the old file would be read as the new one's: SQLite goes by the name."""
+        self._known = None
+        log = _file_identity(f"{self._path}-wal")
+        if log is not None and log == self._log:
+            raise BackendError(
+                f"SQLite {self._where}: the file was replaced while other connections had it "
+                f"open, and their log {self._path}-wal is still there; close them, remove the log "
+                "and restore again, or restore with SQLite's backup API, which needs none of this"
+            )
+
+    def translated(self, exc: Exception) -> LocusStoreError:
+        """By its code."""
+        code = _primary_code(exc)
+        kind = ConnectionFailedError if code in _CANNOT_OPEN else BackendError
+        remedy = _REMEDIES.get(code, str(getattr(exc, "orig", exc)))
+        return kind(f"SQLite {self._where}: {code or type(exc).__name__}: {remedy}")
 
 
-def begin_read(connection: Connection) -> None:
-    """One snapshot for all that follows."""
-    if not _is_begun(connection):
-        connection.exec_driver_sql("BEGIN")
-
-
-def _is_begun(connection: Connection) -> bool:
-    """Whether a handed-in engine has begun by itself."""
+def _begun(connection: Connection, statement: str) -> bool:
+    """Begin with ``statement``, unless a handler of the engine has begun; whether it has."""
+    connection.begin()
     driver: Any = connection.connection.driver_connection
-    inner = getattr(driver, "_conn", driver)  # aiosqlite's own wrapper
-    return bool(getattr(inner, "in_transaction", False))
+    if driver.in_transaction:
+        return True
+    cursor = connection.connection.cursor()
+    cursor.execute(statement)
+    cursor.close()
+    return False
 
 
 # --- errors
@@ -193,14 +266,6 @@ _REMEDIES = {
     "SQLITE_CORRUPT": "the file is damaged: restore it from a backup",
     "SQLITE_IOERR": "the file system failed: look at the system's log",
 }
-
-
-def translated(exc: BaseException, where: str) -> LocusStoreError:
-    """The error to raise for a driver's, by its code; ``where`` is the database, for a person."""
-    code = _primary_code(exc)
-    remedy = _REMEDIES.get(code, "see the cause")
-    kind = ConnectionFailedError if code in _CANNOT_OPEN else BackendError
-    return kind(f"SQLite {where}: {code or type(exc).__name__}: {remedy}")
 
 
 def _primary_code(exc: BaseException) -> str:
@@ -227,7 +292,7 @@ def _causes(exc: BaseException) -> Iterator[BaseException]:
         at = at.orig if isinstance(at, DBAPIError) else at.__cause__
 
 
-def file_identity(path: str) -> tuple[int, int] | None:
+def _file_identity(path: str) -> tuple[int, int] | None:
     """What tells a database file from another one put in its place; ``None`` if it is gone."""
     try:
         found = Path(path).stat()
