@@ -370,8 +370,8 @@ class StorageBackendAdapter(BaseCheckpointer):
         loads = [it for it in self._loads.get(thread_id, []) if it.may_be_of(run)]
         if self._codec.carries_marks:  # a state without one comes from a load that found nothing
             loads = [it for it in loads if it.lineage.made_from is None]
-        if run and loads and len({it.lineage.made_from for it in loads}) == 1:
-            return replace(loads[0].lineage, nonce=None)  # its run tells its own work
+        if run and loads and all(it.lineage.made_from is None for it in loads):
+            return replace(loads[0].lineage, nonce=None)  # a new state's run tells its own work
         return loads[0].lineage if len(loads) == 1 else None
 
     def _note_load(self, thread_id: str, lineage: Lineage) -> None:
@@ -404,13 +404,18 @@ class StorageBackendAdapter(BaseCheckpointer):
         return [version.checkpoint_id for version in page]
 
     async def delete(self, thread_id: str, checkpoint_id: str | None = None) -> bool:
-        deleted = await self.backend.delete(thread_id, checkpoint_id)
+        check_text("thread_id", thread_id)
+        lineage = self._lineage(thread_id, None, None)
+        ids = None if checkpoint_id is None else [checkpoint_id]
+        removed = await self.backend.remove(
+            thread_id, ids, writer=lineage.nonce if lineage else None
+        )
         if checkpoint_id is None:  # what this caller saves next without a load begins anew
             here = dict(loaded_here.get())
             here.pop((self._number, thread_id), None)
             loaded_here.set(here)
             self._loads.pop(thread_id, None)
-        return deleted
+        return removed > 0
 
     async def exists(self, thread_id: str, checkpoint_id: str | None = None) -> bool:
         return await self.backend.exists(thread_id, checkpoint_id)

@@ -411,23 +411,35 @@ def cursor(records: Records, line: Line, thread_id: str, checkpoint_id: str) -> 
 # --- deleting
 
 
-def remove_named(lines: Lines, line: Line, checkpoint_ids: Iterable[str]) -> int:
-    """Remove the versions of these ids that are there and visible; return how many."""
+def remove_named(
+    lines: Lines, line: Line, checkpoint_ids: Iterable[str], writer: str | None = None
+) -> int:
+    """Remove the versions of these ids that are there and visible; return how many.
+
+    A head that ``writer`` made and removes leaves the line its own.
+    """
     found = [it for it in (lines.named(line, name) for name in set(checkpoint_ids)) if it]
     shown = [it.sequence for it in found if is_visible(line, it.sequence)]
-    forget(lines, line, shown)
+    is_own = writer is not None and line.writer == writer
+    forget(lines, line, shown, keep_writer=is_own)
     return len(shown)
 
 
 def forget(
-    lines: Lines, line: Line, sequences: Collection[int], *, keep_line: bool = False
+    lines: Lines,
+    line: Line,
+    sequences: Collection[int],
+    *,
+    keep_line: bool = False,
+    keep_writer: bool = False,
 ) -> None:
     """Remove versions and leave every other one as it was.
 
     The frames between the versions before and after a run of removed neighbours are computed
     anew: joined bytes would keep what was deleted. The caller writes the line's row back unless
     the line itself goes, which it does with its last version;
-    ``keep_line`` leaves the line even when it is empty, for a save that follows.
+    ``keep_line`` leaves the line even when it is empty, for a save that follows. Without
+    ``keep_writer`` a head that moves is nobody's own work.
     """
     gone = [it for it in (lines.record(line, s) for s in sorted(set(sequences))) if it]
     if not gone:
@@ -440,6 +452,8 @@ def forget(
     if head_gone:
         line.head = _ancestor(lines, line, gone)
     lines.remove(line, [it.sequence for it in gone])
+    if head_gone and not keep_writer:
+        line.writer = line.run = None
     _settle(lines, line, head_moved=head_gone, chains={it.chain for it in gone})
     if line.head is None and not keep_line:
         lines.drop(line)
@@ -505,9 +519,6 @@ def _settle(lines: Lines, line: Line, *, head_moved: bool, chains: set[int]) -> 
     """Re-establish what the line's row says of its open chain."""
     if line.head is None:
         line.open_chain, line.open_bytes = None, 0
-    if line.head is None or head_moved:
-        line.writer = line.run = None
-    if line.head is None:
         return
     if head_moved:
         head = lines.record(line, line.head)

@@ -11,7 +11,7 @@ import asyncio
 import re
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from fnmatch import translate
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 MAX_ID_CHARACTERS = 255
 MAX_COUNT = 2**31 - 1
 MAX_DAYS = 365_000
+"""Nothing is older; more would not fit every database's intervals."""
 SHAPE_CACHE_BYTES = 64 * 1024 * 1024
 """What one backend object may hold of shapes, so that saves send frames and not whole states."""
 
@@ -105,9 +106,18 @@ class StorageBackend(ABC):
 
     @abstractmethod
     async def remove(
-        self, thread_id: str, checkpoint_ids: Iterable[str] | None = None, *, namespace: str = ""
+        self,
+        thread_id: str,
+        checkpoint_ids: Sequence[str] | None = None,
+        *,
+        namespace: str = "",
+        writer: str | None = None,
     ) -> int:
-        """Remove versions, or the thread with all its namespaces; return how many versions."""
+        """Remove versions, or the thread with all its namespaces; return how many versions.
+
+        ``writer`` is who removes them, as in ``types.Save``: undoing its own work conflicts with
+        nothing that it saves next.
+        """
 
     async def list_threads(
         self, limit: int = 100, pattern: str = "*", *, after: str | None = None
@@ -186,11 +196,9 @@ class StorageBackend(ABC):
         Raises:
             SerializationError: ``data`` or ``metadata`` cannot be kept exactly.
         """
-        check_text("thread_id", thread_id)
-        check_text("namespace", namespace, minimum=0)
-        for name, text in (("checkpoint_id", checkpoint_id), ("parent_checkpoint_id", parent_id)):
-            if text is not None:
-                check_text(name, text)
+        check_names(thread_id, namespace, checkpoint_id)
+        if parent_id is not None:
+            check_text("parent_checkpoint_id", parent_id)
         basis, change = await self._changed(thread_id, namespace, data, private=private)
         save = Save(
             thread_id=thread_id,
@@ -236,9 +244,7 @@ class StorageBackend(ABC):
         Raises:
             IntegrityError: The stored bytes do not give the state that was saved.
         """
-        check_text("thread_id", thread_id)
-        if checkpoint_id is not None:
-            check_text("checkpoint_id", checkpoint_id)
+        check_names(thread_id, namespace, checkpoint_id)
         stored = await self.fetch(thread_id, namespace=namespace, checkpoint_id=checkpoint_id)
         if stored is None:
             return None
@@ -256,7 +262,7 @@ class StorageBackend(ABC):
         self,
         thread_id: str,
         data: Mapping[str, Any] | None = None,
-        *,
+        *more: Any,
         checkpoint_id: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         **wrong: Any,
@@ -266,7 +272,7 @@ class StorageBackend(ABC):
         Raises:
             TypeError: This is not the form in which an agent calls a checkpointer.
         """
-        if wrong or not isinstance(thread_id, str) or not isinstance(data, Mapping):
+        if more or wrong or not isinstance(thread_id, str) or not isinstance(data, Mapping):
             raise TypeError(
                 f"{type(self).__name__}.save(thread_id, data) stores plain dicts and is no "
                 f"checkpointer; give the agent {self.factory}(...) instead"
@@ -283,11 +289,7 @@ class StorageBackend(ABC):
 
     async def delete(self, thread_id: str, checkpoint_id: str | None = None) -> bool:
         """Delete a version, or the thread with all it owns; whether there was one."""
-        check_text("thread_id", thread_id)
-        if checkpoint_id is not None:
-            check_text("checkpoint_id", checkpoint_id)
-        ids = None if checkpoint_id is None else [checkpoint_id]
-        return await self.remove(thread_id, ids) > 0
+        return await self.remove(thread_id, None if checkpoint_id is None else [checkpoint_id]) > 0
 
     async def exists(self, thread_id: str, checkpoint_id: str | None = None) -> bool:
         """Return whether the version, or any version of the thread, is there."""
@@ -297,9 +299,7 @@ class StorageBackend(ABC):
         self, thread_id: str, checkpoint_id: str | None = None, *, namespace: str = ""
     ) -> Version | None:
         """Return a version without its state, or the head; ``None`` where there is none."""
-        check_text("thread_id", thread_id)
-        if checkpoint_id is not None:
-            check_text("checkpoint_id", checkpoint_id)
+        check_names(thread_id, namespace, checkpoint_id)
         stored = await self.fetch(thread_id, namespace=namespace, checkpoint_id=checkpoint_id)
         return stored.version if stored else None
 
@@ -374,6 +374,19 @@ def check_text(name: str, value: object, *, minimum: int = 1) -> None:
         raise InvalidArgumentError(f"{name} {value!r} has a NUL or a lone surrogate in it")
 
 
+def check_names(thread_id: object, namespace: object, *checkpoint_ids: object) -> None:
+    """Refuse what names no line or version; ``None`` stands for no checkpoint id.
+
+    Raises:
+        InvalidArgumentError: See ``check_text``.
+    """
+    check_text("thread_id", thread_id)
+    check_text("namespace", namespace, minimum=0)
+    for checkpoint_id in checkpoint_ids:
+        if checkpoint_id is not None:
+            check_text("checkpoint_id", checkpoint_id)
+
+
 def check_limit(limit: object) -> int:
     """Refuse a limit that is no count; 0 is one.
 
@@ -388,16 +401,14 @@ def check_limit(limit: object) -> int:
 
 
 def check_days(days: object) -> float:
-    """Refuse an age that is none.
+    """Refuse an age that is none, and cut one at ``MAX_DAYS``.
 
     Raises:
         InvalidArgumentError: Not a number, or negative.
     """
-    if not isinstance(days, int | float) or isinstance(days, bool) or not 0 <= days <= MAX_DAYS:
-        raise InvalidArgumentError(
-            f"older_than_days must be a number from 0 to {MAX_DAYS}, not {days!r}"
-        )
-    return days
+    if not isinstance(days, int | float) or isinstance(days, bool) or not days >= 0:
+        raise InvalidArgumentError(f"older_than_days must be a number of at least 0, not {days!r}")
+    return min(days, MAX_DAYS)
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")

@@ -15,6 +15,7 @@ from locus_store.backends.base import (
     StorageBackend,
     check_days,
     check_limit,
+    check_names,
     check_text,
     thread_pattern,
 )
@@ -37,7 +38,7 @@ from locus_store.types import (
 from locus_store.versions import Line, Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
 
 @dataclass(slots=True)
@@ -251,7 +252,7 @@ class MemoryBackend(StorageBackend):
         limit: int = 10,
         before: str | None = None,
     ) -> list[Version]:
-        check_text("thread_id", thread_id)
+        check_names(thread_id, namespace, before)
         check_limit(limit)
         with self._lock:
             line = self._memory.find(thread_id, namespace)
@@ -269,15 +270,23 @@ class MemoryBackend(StorageBackend):
         return (it for it in rows if versions.is_visible(line, it))
 
     async def remove(
-        self, thread_id: str, checkpoint_ids: Iterable[str] | None = None, *, namespace: str = ""
+        self,
+        thread_id: str,
+        checkpoint_ids: Sequence[str] | None = None,
+        *,
+        namespace: str = "",
+        writer: str | None = None,
     ) -> int:
+        check_names(thread_id, namespace, *(checkpoint_ids or ()))
         with self._lock:
             if self._memory.thread(thread_id) is None:
                 return 0
             if checkpoint_ids is None:
                 return self._memory.drop_thread(thread_id)
             line = self._memory.find(thread_id, namespace)
-            return versions.remove_named(self._memory, line, checkpoint_ids) if line else 0
+            if line is None:
+                return 0
+            return versions.remove_named(self._memory, line, checkpoint_ids, writer)
 
     async def list_threads(
         self, limit: int = 100, pattern: str = "*", *, after: str | None = None

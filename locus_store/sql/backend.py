@@ -5,13 +5,19 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from locus_store.backends.base import StorageBackend, check_days, check_limit, check_text
+from locus_store.backends.base import (
+    StorageBackend,
+    check_days,
+    check_limit,
+    check_names,
+    check_text,
+)
 from locus_store.filters import check_key
 from locus_store.text import query_words
 from locus_store.types import CheckpointerCapabilities, Head, Hit, Save, Stored, Version, Written
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Sequence
 
     from locus_store.sql.database import Database
     from locus_store.sql.grouping import Runner
@@ -86,17 +92,24 @@ class SqlBackend(StorageBackend):
         limit: int = 10,
         before: str | None = None,
     ) -> list[Version]:
-        check_text("thread_id", thread_id)
+        check_names(thread_id, namespace, before)
         check_limit(limit)
         return await self._read(
             lambda it: it.history(thread_id, namespace, limit=limit, before=before)
         )
 
     async def remove(
-        self, thread_id: str, checkpoint_ids: Iterable[str] | None = None, *, namespace: str = ""
+        self,
+        thread_id: str,
+        checkpoint_ids: Sequence[str] | None = None,
+        *,
+        namespace: str = "",
+        writer: str | None = None,
     ) -> int:
-        ids = None if checkpoint_ids is None else list(checkpoint_ids)
-        return await self._write(lambda it: it.delete(thread_id, namespace, ids))
+        check_names(thread_id, namespace, *(checkpoint_ids or ()))
+        return await self._write(
+            lambda it: it.delete(thread_id, namespace, checkpoint_ids, writer=writer)
+        )
 
     async def list_threads(
         self, limit: int = 100, pattern: str = "*", *, after: str | None = None

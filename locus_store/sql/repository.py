@@ -163,12 +163,19 @@ class Repository(Reads):
         """See ``StorageBackend.commit``."""
         return versions.save(self, save)
 
-    def delete(self, thread_id: str, namespace: str, checkpoint_ids: Sequence[str] | None) -> int:
+    def delete(
+        self,
+        thread_id: str,
+        namespace: str,
+        checkpoint_ids: Sequence[str] | None,
+        *,
+        writer: str | None = None,
+    ) -> int:
         """See ``StorageBackend.remove``."""
         if checkpoint_ids is None:
             return self.drop_threads([thread_id]) if self._is_there(thread_id) else 0
         line = self.find(thread_id, namespace)
-        return versions.remove_named(self, line, checkpoint_ids) if line else 0
+        return versions.remove_named(self, line, checkpoint_ids, writer) if line else 0
 
     def drop_threads(self, thread_ids: Sequence[str]) -> int:
         """Remove threads, expired or not, with all they own; return how many versions."""

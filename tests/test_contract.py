@@ -1,0 +1,440 @@
+"""Every backend and every way to one is held to the contracts of ``locus_store.testing``."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from shutil import copyfile
+from typing import Any, ClassVar
+
+import anyio.to_thread
+import pytest
+from locus.core.messages import Message as LocusMessage
+from locus.core.state import AgentState as LocusState
+from pydantic import BaseModel
+from sqlalchemy import create_engine, event
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from locus_store import (
+    BaseCheckpointer,
+    MemoryBackend,
+    MemoryCheckpointer,
+    SQLiteBackend,
+    StorageBackend,
+    StorageBackendAdapter,
+    sqlite_checkpointer,
+)
+from locus_store.blocking import BlockingCheckpointer
+from locus_store.encoding import unpack_frames
+from locus_store.sql.repository import Repository
+from locus_store.sql.sqlite import SQLiteDatabase
+from locus_store.testing import (
+    CheckpointerContract,
+    MinimalCheckpointerContract,
+    StorageBackendContract,
+)
+
+# --- memory
+
+
+class MemoryProbe:
+    """Below a ``MemoryBackend``."""
+
+    def __init__(self, backend: MemoryBackend) -> None:
+        self._memory = backend._memory
+
+    def _rows(self):
+        for thread in self._memory.threads.values():
+            for _, rows in thread.lines.values():
+                yield from rows.values()
+
+    def age(self, seconds: float) -> None:
+        from datetime import timedelta
+
+        for row in self._rows():
+            row.created_at -= timedelta(seconds=seconds)
+
+    def damage(self, change: Callable[[bytes], bytes]) -> None:
+        for row in self._rows():
+            row.payload = change(row.payload)
+
+    def holds(self, text: str) -> bool:
+        payloads = [body for row in self._rows() for body in unpack_frames(row.payload)]
+        told = [repr(row.record.metadata).encode() for row in self._rows()]
+        return any(text.encode() in it for it in payloads + told)
+
+    def rows(self) -> int:
+        lines = [it for thread in self._memory.threads.values() for it in thread.lines]
+        return len(self._memory.threads) + len(lines) + len(list(self._rows()))
+
+
+class TestMemory(CheckpointerContract):
+    @pytest.fixture
+    def checkpointer(self):
+        return MemoryCheckpointer(state_type=self.state_type)
+
+    @pytest.fixture
+    def storage(self, checkpointer):
+        return MemoryProbe(checkpointer.backend)
+
+
+# --- SQLite
+
+
+class FileProbe:
+    """Below an SQLite file, by another connection."""
+
+    def __init__(self, path) -> None:
+        self._path = path
+
+    def _run(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        with closing(sqlite3.connect(self._path)) as connection, connection:
+            connection.execute("PRAGMA secure_delete=ON")
+            return connection.execute(statement, values).fetchall()
+
+    def age(self, seconds: float) -> None:
+        microseconds = int(seconds * 1_000_000)
+        self._run("UPDATE locus_checkpoints SET created_at = created_at - ?", microseconds)
+
+    def damage(self, change: Callable[[bytes], bytes]) -> None:
+        for key, payload in self._run("SELECT rowid, payload FROM locus_checkpoints"):
+            changed = change(payload)
+            self._run("UPDATE locus_checkpoints SET payload = ? WHERE rowid = ?", changed, key)
+
+    def holds(self, text: str) -> bool:
+        rows = self._run("SELECT payload FROM locus_checkpoints")
+        frames = [body for (payload,) in rows for body in unpack_frames(payload)]
+        files = [it.read_bytes() for it in self._path.parent.glob(f"{self._path.name}*")]
+        assert files
+        return any(text.encode() in it for it in frames + files)
+
+    def rows(self) -> int:
+        tables = ("threads", "lines", "checkpoints", "writes", "messages")
+        return sum(self._run(f"SELECT count(*) FROM locus_{it}")[0][0] for it in tables)
+
+
+class OnFile(CheckpointerContract):
+    """A file in a directory of the test's own."""
+
+    @pytest.fixture
+    def path(self, tmp_path, migrated):
+        return Path(copyfile(migrated, tmp_path / "checkpoints.db"))
+
+    @pytest.fixture
+    def reopen(self, path):
+        return partial(sqlite_checkpointer, path, state_type=self.state_type)
+
+    @pytest.fixture
+    def checkpointer(self, reopen):
+        return reopen()
+
+    @pytest.fixture
+    def storage(self, path):
+        return FileProbe(path)
+
+
+class TestSQLiteFile(OnFile):
+    pass
+
+
+class TestSQLiteFileWithAnIndex(OnFile):
+    """The full-text index gives the answers of the scan, whatever is deleted, replaced, copied."""
+
+    @pytest.fixture
+    async def checkpointer(self, reopen):
+        made = reopen()
+        await made.backend.create_search_index()
+        return made
+
+
+class TestSQLiteInMemory(CheckpointerContract):
+    @pytest.fixture
+    def checkpointer(self):
+        return sqlite_checkpointer(":memory:", state_type=self.state_type)
+
+
+def set_up(connection, _) -> None:
+    """What the owner of an engine sets: its connections are not ours."""
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA secure_delete=ON")
+    cursor.close()
+
+
+class TestSQLiteOverAnAsyncEngine(OnFile):
+    @pytest.fixture
+    async def reopen(self, path):
+        engine = create_async_engine(f"sqlite+aiosqlite:///{path}")
+        event.listen(engine.sync_engine, "connect", set_up)
+        yield lambda **options: sqlite_checkpointer(
+            engine=engine, **{"state_type": self.state_type, **options}
+        )
+        await engine.dispose()
+
+    @pytest.fixture
+    def checkpointer(self, reopen):
+        return reopen()
+
+
+class TestSQLiteOverAnEngine(OnFile):
+    @pytest.fixture
+    def reopen(self, path):
+        engine = create_engine(f"sqlite:///{path}")
+        event.listen(engine, "connect", set_up)
+        yield lambda **options: sqlite_checkpointer(
+            engine=engine, **{"state_type": self.state_type, **options}
+        )
+        engine.dispose()
+
+    @pytest.fixture
+    def checkpointer(self, reopen):
+        return reopen()
+
+
+class PortableDatabase(SQLiteDatabase):
+    """The repository without a dialect's hooks, which Oracle inherits."""
+
+    repository = Repository
+
+
+class PortableBackend(SQLiteBackend):
+    database = PortableDatabase
+
+
+class TestPortable(OnFile):
+    @pytest.fixture
+    def reopen(self, path):
+        return lambda **options: StorageBackendAdapter(
+            PortableBackend(path), **{"state_type": self.state_type, **options}
+        )
+
+
+# --- the blocking facade
+
+
+class Unblocked(BaseCheckpointer):
+    """A blocking checkpointer behind ``await`` again, each call from a thread."""
+
+    def __init__(self, blocking: BlockingCheckpointer) -> None:
+        self.blocking = blocking
+
+    capabilities = property(lambda self: self.blocking.capabilities)
+    deletes_single_checkpoints = True
+
+
+def _in_a_thread(name: str):
+    async def call(self, *args: Any, **kwargs: Any) -> Any:
+        method = partial(getattr(self.blocking, name), *args, **kwargs)
+        return await anyio.to_thread.run_sync(method)
+
+    return call
+
+
+for _name in (
+    "save", "load", "list_checkpoints", "delete", "exists", "close", "search", "query_by_metadata",
+    "get_metadata", "vacuum", "expire", "copy_thread", "list_threads", "list_with_metadata",
+):  # fmt: skip
+    setattr(Unblocked, _name, _in_a_thread(_name))
+Unblocked.__abstractmethods__ = frozenset()
+
+
+class TestBlockingFacade(OnFile):
+    @pytest.fixture
+    def reopen(self, path):
+        make = partial(sqlite_checkpointer, path, state_type=self.state_type)
+        return lambda **options: Unblocked(BlockingCheckpointer(make(**options)))
+
+
+# --- a user's own
+
+
+class UsersCheckpointer(BaseCheckpointer):
+    """As the guide to custom checkpointers has it: three methods, nothing declared."""
+
+    def __init__(self, rows: dict[str, dict[str, Any]], state_type: type[Any]) -> None:
+        self._rows = rows
+        self._state_type = state_type
+
+    async def save(self, state, thread_id, checkpoint_id=None, metadata=None) -> str:
+        from copy import deepcopy
+        from uuid import uuid4
+
+        cp_id = checkpoint_id or uuid4().hex
+        self._rows.setdefault(thread_id, {})[cp_id] = deepcopy(state.to_checkpoint())
+        return cp_id
+
+    async def load(self, thread_id, checkpoint_id=None):
+        from copy import deepcopy
+
+        rows = self._rows.get(thread_id, {})
+        data = rows.get(checkpoint_id or next(reversed(rows), None))
+        return None if data is None else self._state_type.from_checkpoint(deepcopy(data))
+
+    async def list_checkpoints(self, thread_id, limit=10) -> list[str]:
+        return list(reversed(self._rows.get(thread_id, {})))[:limit]
+
+
+class TestUsersSubclass(MinimalCheckpointerContract):
+    @pytest.fixture
+    def reopen(self):
+        return partial(UsersCheckpointer, {}, self.state_type)
+
+    @pytest.fixture
+    def checkpointer(self, reopen):
+        return reopen()
+
+
+class BareBackend(StorageBackend):
+    """Only what a backend must implement."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        inner = MemoryBackend()
+        self.commit, self.fetch = inner.commit, inner.fetch
+        self.history, self.remove = inner.history, inner.remove
+
+    commit: ClassVar[Any]
+    fetch: ClassVar[Any]
+    history: ClassVar[Any]
+    remove: ClassVar[Any]
+
+
+BareBackend.__abstractmethods__ = frozenset()
+
+
+class TestBareBackend(CheckpointerContract):
+    """Nothing optional is declared, everything else holds."""
+
+    @pytest.fixture
+    def checkpointer(self):
+        return StorageBackendAdapter(BareBackend(), state_type=self.state_type)
+
+
+# --- states of other types
+
+
+class TestDictState(TestMemory):
+    state_type = dict
+
+    def new(self, *texts):
+        return {"messages": list(texts)}
+
+    def said(self, state, text):
+        state = state.copy()
+        state["messages"] = [*state["messages"], text]
+        return state
+
+    def texts(self, state):
+        return state["messages"]
+
+    def holding(self, value):
+        return {"value": value}
+
+    def held(self, state):
+        return state["value"]
+
+
+class TestLocusState(OnFile):
+    """The real ``AgentState`` of the Locus SDK."""
+
+    state_type = LocusState
+
+    def new(self, *texts):
+        return LocusState(messages=tuple(map(LocusMessage.user, texts)))
+
+    def said(self, state, text):
+        return state.with_message(LocusMessage.user(text))
+
+    def texts(self, state):
+        return [it.content for it in state.messages]
+
+    def holding(self, value):
+        return LocusState(metadata={"value": value})
+
+    def held(self, state):
+        return state.metadata["value"]
+
+
+class Note(BaseModel):
+    """A pydantic model with no room for a mark."""
+
+    texts: list[str] = []
+    value: Any = None
+
+
+class TestPydanticState(TestMemory):
+    state_type = Note
+    carries_marks = False
+
+    def new(self, *texts):
+        return Note(texts=list(texts))
+
+    def said(self, state, text):
+        return Note(texts=[*state.texts, text])
+
+    def texts(self, state):
+        return state.texts
+
+    def holding(self, value):
+        return Note(value=value)
+
+    def held(self, state):
+        return state.value
+
+
+class Plain:
+    """A class with the two methods and no room for a mark."""
+
+    def __init__(self, texts: list[str], value: Any = None) -> None:
+        self.texts = texts
+        self.value = value
+
+    def to_checkpoint(self) -> dict[str, Any]:
+        return {"texts": self.texts, "value": self.value}
+
+    @classmethod
+    def from_checkpoint(cls, data: dict[str, Any]) -> Plain:
+        return cls(data["texts"], data["value"])
+
+
+class TestPlainState(TestMemory):
+    state_type = Plain
+    carries_marks = False
+
+    def new(self, *texts):
+        return Plain(list(texts))
+
+    def said(self, state, text):
+        return Plain([*state.texts, text])
+
+    def texts(self, state):
+        return state.texts
+
+    def holding(self, value):
+        return Plain([], value)
+
+    def held(self, state):
+        return state.value
+
+
+# --- backends
+
+
+class TestMemoryBackend(StorageBackendContract):
+    @pytest.fixture
+    def backend(self):
+        return MemoryBackend()
+
+
+class TestSQLiteBackend(StorageBackendContract):
+    @pytest.fixture
+    def backend(self, tmp_path, migrated):
+        return SQLiteBackend(copyfile(migrated, tmp_path / "checkpoints.db"))
+
+
+class TestPortableBackend(StorageBackendContract):
+    @pytest.fixture
+    def backend(self, tmp_path, migrated):
+        return PortableBackend(copyfile(migrated, tmp_path / "checkpoints.db"))
