@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import platform
 import sqlite3
-from collections.abc import Iterable, Sequence
 from importlib.metadata import version
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
 
 def described() -> str:

@@ -160,12 +160,14 @@ HEAD = (
     "pattern", "steps", "final JSON", "held to", "frames of the changes", "frames stored",
     "packed B/step", "file B/step", "file", "chains", "CPU p50", "CPU p99",
 )  # fmt: skip
-EXPLAINED = (
-    "`state_type=dict` on SQLite. *Frames of the changes* is JSON of the changes alone, over the "
-    "final state's JSON; *frames stored* adds the whole states that begin a chain, and is held to "
-    f"{TOLERANCE} times the design's figure; *packed* is after deflate; *file* is the database after "
-    "`close()`, its empty schema included. CPU is a whole save on all threads, commit included."
-)
+EXPLAINED = f"""## States that change in awkward ways
+
+`state_type=dict` on SQLite. *Frames of the changes* is the JSON of the changes alone, over the
+final state's JSON; *frames stored* adds the whole states that begin a chain, and is held to
+{TOLERANCE} times the design's figure; *packed* is after compression; *file* is the database after
+`close()`, its empty schema included. CPU is a whole save on all threads, commit included.
+
+{{table}}"""
 
 
 async def measure(case: Case, steps: int) -> Found:

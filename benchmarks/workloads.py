@@ -14,6 +14,7 @@ Text = Callable[[random.Random, int], str]
 _STEMS = "ag mem pro con re de trans inter sub con per ob dis ad ex im in un over under"
 _MIDDLES = "form port serv duc scrib tend plic clud vers mit spec ject quir sist cept grad lat mov"
 _ENDS = "s ed ing er ion ive able ment ance al ly ity or"
+_SHORT = "the of and to a in is that for it was on are as with his they at be this from"
 VOCABULARY = sorted(
     {
         stem + middle + end
@@ -21,7 +22,7 @@ VOCABULARY = sorted(
         for middle in _MIDDLES.split()
         for end in ["", *_ENDS.split()]
     }
-    | set("the of and to a in is that for it was on are as with his they at be this from".split())
+    | set(_SHORT.split())
 )
 """4,809 English-like words of nine letters on average; each is drawn as often as the others."""
 

@@ -1,0 +1,378 @@
+"""Each promise of the contract is worth what it catches: deliberate faults, each caught by name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+import test_contract
+
+from locus_store import MemoryBackend, StorageBackendAdapter, sqlite_checkpointer, text, versions
+from locus_store.backends import base, memory
+from locus_store.encoding import unpack_frames
+from locus_store.errors import IntegrityError, LocusStoreError
+from locus_store.sql.sqlite import SQLiteRepository
+from locus_store.types import CheckpointerCapabilities
+from locus_store.versions import Place
+
+pytestmark = pytest.mark.anyio
+
+Patch = pytest.MonkeyPatch
+Fault = Callable[[Patch], None]
+FAULTS: dict[str, tuple[Fault, str]] = {}
+
+
+def caught_by(test: str) -> Callable[[Fault], Fault]:
+    def noted(fault: Fault) -> Fault:
+        FAULTS[fault.__name__] = fault, test
+        return fault
+
+    return noted
+
+
+# --- versions and conflicts
+
+
+@caught_by("test_a_second_writer_is_told")
+def no_conflict_check(patch: Patch) -> None:
+    def won(lines, line, request, expected):
+        return Place(line.head if line else None, moves_head=True)
+
+    patch.setattr(versions, "_lost", won)
+
+
+@caught_by("test_versions_are_listed_newest_first")
+def order_by_id(patch: Patch) -> None:
+    async def by_id(self, *args, **kwargs):
+        found = await listed(self, *args, **kwargs)
+        return sorted(found, key=lambda it: it.checkpoint_id, reverse=True)
+
+    listed = MemoryBackend.history
+    patch.setattr(MemoryBackend, "history", by_id)
+
+
+@caught_by("test_the_newest_version_is_the_head")
+def head_by_a_clock_that_runs_backwards(patch: Patch) -> None:
+    def target(records, line, checkpoint_id):
+        oldest = versions.Line(line=line.line, head=min(records.rows(line)), floor=line.floor)
+        return found(records, oldest if checkpoint_id is None else line, checkpoint_id)
+
+    found = versions.target
+    patch.setattr(versions, "target", target)
+
+
+@caught_by("test_a_thread_deleted_and_made_again_is_another_one")
+def a_mark_is_a_sequence_only(patch: Patch) -> None:
+    def exists(lines, line, mark):
+        return mark is None or (line is not None and lines.record(line, 1) is not None)
+
+    def holds(lines, line, mark):
+        return mark is not None and line is not None and line.head == mark.sequence
+
+    patch.setattr(versions, "_exists", exists)
+    patch.setattr(versions, "_holds", holds)
+
+
+@caught_by("test_the_same_id_with_another_state_replaces")
+def a_repeat_by_id_alone(patch: Patch) -> None:
+    patch.setattr(versions, "_is_repeat", lambda *_: True)
+
+
+@caught_by("test_one_load_may_be_saved_again_and_again")
+def own_work_is_not_known(patch: Patch) -> None:
+    patch.setattr(versions, "_is_own", lambda *_: False)
+
+
+@caught_by("test_a_poller_does_not_move_a_callers_mark")
+def the_last_load_wins(patch: Patch) -> None:
+    def last(self, thread_id, carried, run):
+        loads = self._loads.get(thread_id)
+        return loads[-1].lineage if loads else None
+
+    patch.setattr(StorageBackendAdapter, "_lineage", last)
+
+
+@caught_by("test_a_named_parent_makes_a_fork_the_head")
+def a_named_parent_is_forgotten(patch: Patch) -> None:
+    def forgetful(lines, line, request):
+        return place(lines, line, replace(request, parent_id=None))
+
+    place = versions._place
+    patch.setattr(versions, "_place", forgetful)
+
+
+@caught_by("test_a_losing_save_replaces_nobodys_version")
+def a_losing_save_replaces(patch: Patch) -> None:
+    patch.setattr(versions, "new_checkpoint_id", lambda: "the head's")
+
+    async def commit(self, save):
+        written = await committed(self, save)
+        if written.outcome == "side":
+            await self.remove(save.thread_id, [self._memory.named(
+                self._memory.find(save.thread_id, ""), save.checkpoint_id).checkpoint_id])
+        return written
+
+    committed = MemoryBackend.commit
+    patch.setattr(MemoryBackend, "commit", commit)
+
+
+# --- deleting and keeping
+
+
+@caught_by("test_whatever_is_deleted_the_others_stay_exact")
+def deleted_without_rewriting(patch: Patch) -> None:
+    patch.setattr(versions, "_rewrite_chain", lambda *_: None)
+
+
+@caught_by("test_no_byte_of_a_deleted_version_remains")
+def deleted_by_joining_bytes(patch: Patch) -> None:
+    def joined(lines, line, chain, gone):
+        held = b""
+        for sequence, payload in lines.payloads(line, chain):
+            if sequence in gone:
+                held += payload
+            elif held:
+                lines.rewrite(line, sequence, held + payload)
+                held = b""
+
+    patch.setattr(versions, "_rewrite_chain", joined)
+
+
+@caught_by("test_deleting_the_head_uncovers_its_parent")
+def a_deleted_head_is_still_loaded(patch: Patch) -> None:
+    def forgotten(lines, line, sequences, **_):
+        lines.remove(line, [it for it in sequences if it != line.head])
+
+    patch.setattr(versions, "forget", forgotten)
+
+
+@caught_by("test_a_head_goes_back_past_its_own_ancestors_only")
+def the_newest_becomes_the_head(patch: Patch) -> None:
+    def newest(lines, line, gone):
+        return next(it for it in versions._newest_first(lines, line) if it != line.head)
+
+    patch.setattr(versions, "_ancestor", newest)
+
+
+@caught_by("test_deleting_a_thread_touches_no_other")
+def a_thread_is_deleted_by_prefix(patch: Patch) -> None:
+    async def remove(self, thread_id, checkpoint_ids=None, **options):
+        if checkpoint_ids is None:
+            for name in [it for it in self._memory.threads if it.startswith(thread_id + "/")]:
+                self._memory.drop_thread(name)
+        return await removed(self, thread_id, checkpoint_ids, **options)
+
+    removed = MemoryBackend.remove
+    patch.setattr(MemoryBackend, "remove", remove)
+
+
+@caught_by("test_keep_last_keeps_the_newest_versions")
+def the_floor_is_ignored(patch: Patch) -> None:
+    patch.setattr(versions, "is_visible", lambda *_: True)
+
+
+@caught_by("test_keep_last_never_hides_the_head")
+def keep_last_hides_the_head(patch: Patch) -> None:
+    patch.setattr(versions, "is_visible", lambda line, sequence: sequence >= line.floor)
+
+
+@caught_by("test_vacuum_keeps_an_old_head_under_a_young_side_branch")
+def vacuum_takes_an_old_head(patch: Patch) -> None:
+    def vacuumed(self, thread, limit):
+        line, rows = thread.lines[""]
+        old = [it for it, row in rows.items() if row.created_at < limit]
+        versions.forget(self._memory, replace(line), old)
+        return len(old)
+
+    patch.setattr(MemoryBackend, "_vacuum", vacuumed)
+
+
+@caught_by("test_an_expired_thread_is_in_no_list")
+def lists_ignore_expiry(patch: Patch) -> None:
+    def recent(self):
+        return sorted(self._memory.threads.values(), key=lambda it: it.number, reverse=True)
+
+    patch.setattr(MemoryBackend, "_recent", recent)
+
+
+# --- values
+
+
+@caught_by("test_changing_what_was_loaded_changes_nothing_stored")
+def loaded_values_are_shared(patch: Patch) -> None:
+    async def read(self, thread_id, checkpoint_id=None, **options):
+        key = thread_id, checkpoint_id
+        if key not in cache:
+            cache[key] = await read_state(self, thread_id, checkpoint_id, **options)
+        return cache[key]
+
+    cache: dict[Any, Any] = {}
+    read_state = base.StorageBackend.read_state
+    patch.setattr(base.StorageBackend, "read_state", read)
+
+
+@caught_by("test_another_versions_bytes_are_told")
+def the_digest_is_not_checked(patch: Patch) -> None:
+    def believed(stored):
+        state = versions.layout.fold(stored.payloads)
+        return state, versions.layout.shape_of(state)
+
+    patch.setattr(base, "state_of", believed)
+
+
+@caught_by("test_damage_is_told")
+def damage_looks_like_absence(patch: Patch) -> None:
+    async def load(self, *args, **kwargs):
+        try:
+            return await loaded(self, *args, **kwargs)
+        except IntegrityError:
+            return None
+
+    loaded = StorageBackendAdapter.load
+    patch.setattr(StorageBackendAdapter, "load", load)
+
+
+@caught_by("test_numbers_keep_type_and_sign")
+def minus_zero_is_zero(patch: Patch) -> None:
+    def unsigned(value):
+        if isinstance(value, dict):
+            return {key: unsigned(it) for key, it in value.items()}
+        if isinstance(value, list):
+            return [unsigned(it) for it in value]
+        return 0.0 if isinstance(value, float) and value == 0 else value
+
+    def believed(stored):
+        state, shape = checked(stored)
+        return unsigned(state), shape
+
+    checked = versions.state_of
+    patch.setattr(base, "state_of", believed)
+
+
+# --- search, metadata, copies, capabilities
+
+
+@caught_by("test_names_of_fields_never_match")
+def field_names_are_searched(patch: Patch) -> None:
+    def everything(line, records):
+        for sequence, _, payload in records:
+            yield sequence, b" ".join(unpack_frames(payload)).decode()
+
+    patch.setattr(versions, "visible_texts", everything)
+
+
+@caught_by("test_neither_case_nor_accents_matter")
+def case_matters(patch: Patch) -> None:
+    patch.setattr(text, "folded", lambda it: it)
+
+
+@caught_by("test_a_copys_text_is_its_own")
+def a_copy_is_its_source(patch: Patch) -> None:
+    async def copy(self, source, destination):
+        self._memory.threads[destination] = self._memory.threads[source]
+        return True
+
+    patch.setattr(MemoryBackend, "copy_thread", copy)
+
+
+@caught_by("test_deleting_either_leaves_the_other_whole")
+def a_copy_shares_its_rows(patch: Patch) -> None:
+    async def copy(self, source, destination):
+        done = await copied(self, source, destination)
+        theirs = self._memory.threads[source].lines
+        mine = self._memory.threads[destination].lines
+        for namespace, (line, _) in mine.items():
+            mine[namespace] = line, theirs[namespace][1]
+        return done
+
+    copied = MemoryBackend.copy_thread
+    patch.setattr(MemoryBackend, "copy_thread", copy)
+
+
+@caught_by("test_what_is_not_declared_is_refused")
+def a_capability_works_without_being_declared(patch: Patch) -> None:
+    declared = CheckpointerCapabilities(list_threads=True)
+    patch.setattr(MemoryBackend, "capabilities", declared)
+
+
+@caught_by("test_a_key_is_a_path_and_never_a_statement")
+def a_key_is_interpolated(patch: Patch) -> None:
+    def may_have(self, column, key, value):
+        return sa.text(f"json_extract({column.table.name}.metadata, '$.{key}') IS NOT NULL")
+
+    patch.setattr(SQLiteRepository, "may_have", may_have)
+
+
+@caught_by("test_there_are_no_operators")
+def stars_are_operators(patch: Patch) -> None:
+    def words(query):
+        return [it.strip("*") for it in query.split() if it.isidentifier() or "*" in it]
+
+    def add(self, position, added):
+        here = {it: 1 for it in self.wanted if it in added}
+        self.counts.update(here)
+        self.best, self.text = (1, position), added
+
+    patch.setattr(memory, "query_words", words)
+    patch.setattr(text.Match, "add", add)
+
+
+# --- what runs them
+
+ON_SQLITE = {"a_key_is_interpolated"}
+
+
+async def kept(test: str, path: Path | None) -> None:
+    """Run one contract test as pytest would, on objects of our own; raises where it fails."""
+    contract = test_contract.TestMemory()
+    if path is None:
+        checkpointer = StorageBackendAdapter(MemoryBackend())
+        fixtures = {"storage": test_contract.MemoryProbe(checkpointer.backend)}
+    else:
+        checkpointer = sqlite_checkpointer(path)
+        fixtures = {"storage": test_contract.FileProbe(path)}
+
+    def reopen(**options: Any) -> StorageBackendAdapter:
+        return StorageBackendAdapter(checkpointer.backend, **options)
+
+    fixtures |= {"checkpointer": checkpointer, "reopen": reopen, "another": reopen}
+    method = getattr(contract, test)
+    names = [it for it in inspect.signature(method).parameters if it not in fixtures]
+    fixtures |= {name: _first_case(method, name) for name in names}
+    try:
+        await method(**{it: fixtures[it] for it in inspect.signature(method).parameters})
+    finally:
+        await checkpointer.close()
+
+
+def _first_case(method: Any, name: str) -> Any:
+    """The first value of a parametrized argument."""
+    for mark in method.pytestmark:
+        names = mark.args[0] if isinstance(mark.args[0], tuple) else (mark.args[0],)
+        if name in names:
+            case = mark.args[1][0]
+            return case[names.index(name)] if len(names) > 1 else case
+    raise LookupError(name)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+async def test_a_fault_is_caught_by_the_test_of_its_promise(
+    name: str, monkeypatch: Patch, tmp_path: Path
+) -> None:
+    fault, test = FAULTS[name]
+    path = tmp_path / "checkpoints.db" if name in ON_SQLITE else None
+    await kept(test, path)
+    with monkeypatch.context() as patch:
+        fault(patch)
+        with pytest.raises((AssertionError, pytest.fail.Exception, LocusStoreError, KeyError)):
+            await kept(test, path and path.with_name("faulty.db"))
+
+
+def test_there_are_at_least_twelve_faults_and_each_has_a_promise_of_its_own() -> None:
+    tests = [test for _, test in FAULTS.values()]
+    assert len(set(tests)) == len(tests) >= 12

@@ -1,0 +1,177 @@
+"""Several operating-system processes on one file."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from threading import Timer
+from typing import Any
+
+import pytest
+
+from locus_store import ConflictError, sqlite_checkpointer
+
+WORKER = Path(__file__).parent / "workers" / "on_sqlite.py"
+HANGS_SECONDS = 60
+"""A process that takes longer has hung: it is killed, and its test fails."""
+
+pytestmark = pytest.mark.anyio
+
+
+class Worker:
+    """One process; told what to do on its standard input, and tells in JSON lines."""
+
+    def __init__(self, *arguments: str, flags: tuple[str, ...] = ("-W", "error")) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, *flags, str(WORKER), *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._limit = Timer(HANGS_SECONDS, self.process.kill)
+        self._limit.start()
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._limit.cancel()
+        self.process.kill()
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+            with suppress(BrokenPipeError):
+                pipe.close()
+        self.process.wait()
+
+    def tells(self) -> Any:
+        line = self.process.stdout.readline()
+        assert line, self.process.stderr.read()
+        return json.loads(line)
+
+    def told(self) -> list[Any]:
+        """Everything else until its end; a line that was cut off was not told."""
+        output = self.process.stdout.read()
+        return [json.loads(it) for it in output.splitlines(keepends=True) if it.endswith("\n")]
+
+    def go(self) -> None:
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
+
+    def ends(self) -> list[Any]:
+        """What else it tells, once it has ended well and without a word of complaint."""
+        told, complaints = self.told(), self.process.stderr.read()
+        assert (self.process.wait(), complaints) == (0, "")
+        return told
+
+
+def ran(*arguments: str, **options: Any) -> list[Any]:
+    with Worker(*arguments, **options) as worker:
+        return worker.ends()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "checkpoints.db")
+
+
+async def test_another_process_reads_every_version(path: str) -> None:
+    state = {"said": ["Zürich\0", 1, 1.0, True, None, -0.0, 2**63]}
+    async with sqlite_checkpointer(path, state_type=dict) as checkpointer:
+        one = await checkpointer.save(state, "t")
+        two = await checkpointer.save({**state, "more": []}, "t")
+        assert ran("read", path, "t") == [{two: {**state, "more": []}, one: state}]
+    assert repr(ran("read", path, "t")[0][one]) == repr(state)
+
+
+async def test_a_conversation_goes_from_process_to_process(path: str) -> None:
+    for text in "abc":
+        with Worker("turn", path, "t", text) as worker:
+            worker.go()
+            worker.ends()
+    async with sqlite_checkpointer(path, state_type=dict) as checkpointer:
+        assert await checkpointer.load("t") == {"said": ["a", "b", "c"]}
+
+
+@pytest.mark.parametrize("exists", [True, False])
+async def test_of_two_racing_processes_one_is_told(path: str, exists: bool) -> None:
+    async with sqlite_checkpointer(path, state_type=dict) as checkpointer:
+        if exists:
+            await checkpointer.save({"said": ["a"]}, "t")
+    with Worker("turn", path, "t", "x") as x, Worker("turn", path, "t", "y") as y:
+        assert [x.tells(), y.tells()] == ["loaded", "loaded"]
+        x.go()
+        y.go()
+        answers = x.ends() + y.ends()
+    (saved,) = [it for it in answers if isinstance(it, str)]
+    assert {"conflict": saved} in answers
+    async with sqlite_checkpointer(path, state_type=dict) as checkpointer:
+        assert len(await checkpointer.list_checkpoints("t")) == 1 + exists
+        assert (await checkpointer.load("t"))["said"][-1] in {"x", "y"}
+
+
+async def test_8_cold_processes_may_make_the_tables_at_once(path: str) -> None:
+    workers = [Worker("begin", path, f"t{n}") for n in range(8)]
+    try:
+        assert [it.tells() for it in workers] == ["ready"] * 8
+        for it in workers:
+            it.go()
+        assert all(len(it.ends()) == 1 for it in workers)
+    finally:
+        for it in workers:
+            it.__exit__()
+    async with sqlite_checkpointer(path, state_type=dict) as checkpointer:
+        assert set(await checkpointer.list_threads()) == {f"t{n}" for n in range(8)}
+
+
+async def test_a_killed_writer_loses_no_acknowledged_save(path: str) -> None:
+    told = -1
+    for trial in range(10):
+        with Worker("write", path, str(told + 1)) as worker:
+            for _ in range(1 + 3 * trial):
+                told = worker.tells()
+            worker.process.kill()
+            told = max([told, *worker.told()])
+        async with sqlite_checkpointer(path, state_type=dict) as checkpointer:
+            ids = await checkpointer.list_checkpoints("t", limit=100_000)
+            newest = len(ids) - 1
+            assert ids == [f"v{n}" for n in range(newest, -1, -1)]
+            assert newest in {told, told + 1}  # the last one may have gone unacknowledged
+            for n in {0, told, newest, newest // 2}:
+                expected = {"lines": [f"line {it}" for it in range(n + 1)]}
+                assert await checkpointer.load("t", f"v{n}") == expected
+        told = newest
+
+
+async def test_a_version_deleted_and_put_again_by_another_process_is_noticed(path: str) -> None:
+    async with sqlite_checkpointer(path, state_type=dict) as checkpointer:
+        await checkpointer.save({"said": ["a"]}, "t", "v1")
+        state = await checkpointer.load("t")
+        assert ran("remake", path) == ["v1"]
+        with pytest.raises(ConflictError) as told:
+            await checkpointer.save(_said(state, "b"), "t", "v2")
+        assert told.value.head_id == "v1"
+        assert await checkpointer.list_checkpoints("t") == ["v1"]
+
+
+def _said(state: Any, text: str) -> Any:
+    state = state.copy()
+    state["said"] = [*state["said"], text]
+    return state
+
+
+def test_a_forked_child_opens_its_own_connections(path: str) -> None:
+    # Python 3.12 warns of any fork in a process that has threads.
+    assert ran("fork", path, flags=("-W", "error", "-W", "ignore::DeprecationWarning")) == [0]
+    for name in ("parent", "child"):
+        (versions,) = ran("read", path, name)
+        assert versions == {f"v{n}": {"said": [name, n]} for n in range(5)}
+
+
+@pytest.mark.parametrize("how", ["leave", "leave_blocking", "leave_one_per_loop"])
+def test_an_object_that_nobody_closed_ends_with_its_process(path: str, how: str) -> None:
+    assert ran(how, path, flags=("-X", "dev", "-W", "error")) == list(range(5))
+    (versions,) = ran("read", path, "t")
+    assert versions == {f"v{n}": {"step": n} for n in range(5)}

@@ -1,0 +1,114 @@
+"""What a process of its own does to a database file: ``on_sqlite.py WHAT PATH [ARGUMENT ...]``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from typing import Any
+
+from locus_store import ConflictError, sqlite_checkpointer
+from locus_store.blocking import BlockingCheckpointer
+
+
+def told(what: object) -> None:
+    print(json.dumps(what), flush=True)
+
+
+async def waited() -> None:
+    """Until the parent process says so."""
+    await asyncio.to_thread(sys.stdin.readline)
+
+
+async def read(path: str, thread_id: str) -> None:
+    async with sqlite_checkpointer(path, state_type=dict) as checkpointer:
+        ids = await checkpointer.list_checkpoints(thread_id, limit=1000)
+        told({it: await checkpointer.load(thread_id, it) for it in ids})
+
+
+async def turn(path: str, thread_id: str, text: str) -> None:
+    """Load, wait, save."""
+    async with sqlite_checkpointer(path, state_type=dict) as checkpointer:
+        state = await checkpointer.load(thread_id)
+        told("loaded")
+        await waited()
+        state = {**(state or {}), "said": [*(state or {"said": []})["said"], text]}
+        try:
+            told(await checkpointer.save(state, thread_id))
+        except ConflictError as exc:
+            told({"conflict": exc.head_id})
+
+
+async def begin(path: str, thread_id: str) -> None:
+    """Wait, then be among the first to open the file."""
+    told("ready")
+    await waited()
+    async with sqlite_checkpointer(path, state_type=dict) as checkpointer:
+        told(await checkpointer.save({"said": [thread_id]}, thread_id))
+
+
+async def write(path: str, first: str) -> None:
+    """Save versions without end; tell each that was acknowledged."""
+    checkpointer, step = sqlite_checkpointer(path, state_type=dict), int(first)
+    lines = [f"line {n}" for n in range(step)]
+    while True:
+        lines.append(f"line {step}")
+        await checkpointer.save({"lines": lines}, "t", f"v{step}")
+        told(step)
+        step += 1
+
+
+async def remake(path: str) -> None:
+    async with sqlite_checkpointer(path, state_type=dict) as checkpointer:
+        await checkpointer.delete("t")
+        told(await checkpointer.save({"said": ["a"]}, "t", "v1"))
+
+
+async def leave(path: str) -> None:
+    """End without a close, with saves that nobody waits for."""
+    checkpointer = sqlite_checkpointer(path, state_type=dict)
+    for step in range(5):
+        await checkpointer.save({"step": step}, "t", f"v{step}")
+        told(step)
+    _kept.append(checkpointer)
+
+
+def leave_blocking(path: str) -> None:
+    checkpointer = BlockingCheckpointer(sqlite_checkpointer(path, state_type=dict))
+    for step in range(5):
+        checkpointer.save({"step": step}, "t", f"v{step}")
+        told(step)
+    _kept.append(checkpointer)
+
+
+def leave_one_per_loop(path: str) -> None:
+    """As an agent's ``run_sync`` without its ``close()``."""
+    checkpointer = sqlite_checkpointer(path, state_type=dict)
+    for step in range(5):
+        asyncio.run(checkpointer.save({"step": step}, "t", f"v{step}"))
+        told(step)
+
+
+def fork(path: str) -> None:
+    """A child process of an object in use, both of which go on with it."""
+    checkpointer = sqlite_checkpointer(path, state_type=dict)
+    asyncio.run(checkpointer.save({"said": ["parent"]}, "t"))
+    assert asyncio.run(checkpointer.load("t"))
+    child = os.fork()
+    name = "parent" if child else "child"
+    for step in range(5):
+        asyncio.run(checkpointer.save({"said": [name, step]}, name, f"v{step}"))
+        assert asyncio.run(checkpointer.load(name)) == {"said": [name, step]}
+    assert asyncio.run(checkpointer.load("t")) == {"said": ["parent"]}
+    asyncio.run(checkpointer.close())
+    if child:
+        told(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+
+_kept: list[Any] = []
+
+if __name__ == "__main__":
+    done = globals()[sys.argv[1]](*sys.argv[2:])
+    if asyncio.iscoroutine(done):
+        asyncio.run(done)
