@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 CHAIN_FACTOR = 4
 """A chain is closed when its records outgrow the state by this factor (see ``_continues``)."""
 
+CHAIN_ALLOWANCE = 64 * 1024
+"""Bytes that any chain may grow to: small states that change often would begin one all the time."""
+
 RECORD_OVERHEAD = 512
 """Bytes that reading one more record costs, counted with its frames."""
 
@@ -302,7 +305,7 @@ def _continues(lines: Lines, line: Line, request: Save, place: Place) -> bool:
         return False
     if line.open_chain is None or request.basis is None or line.head is None:
         return False
-    if line.open_bytes + len(frames) + RECORD_OVERHEAD > CHAIN_FACTOR * size:
+    if line.open_bytes + len(frames) + RECORD_OVERHEAD > CHAIN_FACTOR * size + CHAIN_ALLOWANCE:
         return False
     return len(frames) <= size // 2 and _holds(lines, line, request.basis)
 

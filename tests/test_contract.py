@@ -17,6 +17,7 @@ from locus.core.state import AgentState as LocusState
 from pydantic import BaseModel
 from sqlalchemy import create_engine, event
 from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.pool import NullPool
 
 from locus_store import (
     BaseCheckpointer,
@@ -253,7 +254,8 @@ def set_up(connection, _) -> None:
 class TestSQLiteOverAnAsyncEngine(OnFile):
     @pytest.fixture
     async def reopen(self, path):
-        engine = create_async_engine(f"sqlite+aiosqlite:///{path}")
+        # SQLAlchemy's async pool belongs to one loop; these tests use several at once.
+        engine = create_async_engine(f"sqlite+aiosqlite:///{path}", poolclass=NullPool)
         event.listen(engine.sync_engine, "connect", set_up)
         yield lambda **options: sqlite_checkpointer(
             engine=engine, **{"state_type": self.state_type, **options}

@@ -18,6 +18,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary, finalize
 
 from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.pool import QueuePool
+
+from locus_store.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -342,13 +345,27 @@ class AsyncEngineRunner:
             WeakKeyDictionary()
         )
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._has_pool = isinstance(engine.pool, QueuePool)
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def _require_own_loop(self) -> None:
+        """SQLAlchemy's async pool wakes nobody on another loop: its waiters would hang."""
+        loop, known = asyncio.get_running_loop(), self._loop
+        if self._has_pool and known is not None and known is not loop and known.is_running():
+            raise InvalidArgumentError(
+                "an async engine with a pool belongs to one event loop at a time; make it with "
+                "poolclass=NullPool to use it from several"
+            )
+        self._loop = loop
 
     async def write(self, body: Body[T]) -> T:
         """See ``Runner``; in order of submission, which the database's lock does not keep."""
+        self._require_own_loop()
         return await self._shielded(self._alone(self._in_transaction, body))
 
     async def read(self, body: Body[T]) -> T:
         """See ``Runner``."""
+        self._require_own_loop()
         if self._shares_connection:
             return await self._shielded(self._alone(self._on_snapshot, body))
         async with self._engine.connect() as connection:

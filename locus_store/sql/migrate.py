@@ -49,9 +49,6 @@ _WHEEL = Path(__file__).parents[1] / "_alembic"
 SCRIPTS: Final = _WHEEL if _WHEEL.is_dir() else Path(__file__).parents[2] / "alembic"
 """The migrations: what the wheel carries, else the checkout's."""
 
-PAGE_BYTES: Final = 8192
-"""Of an SQLite file: records of 1 to 3 KB overflow pages of 4,096 (1.51 x the text, not 1.23)."""
-
 _BUSY_MILLISECONDS: Final = 60_000
 # Alembic's context is a global of the process: 16 of 16 concurrent upgrades failed without this.
 _process_lock = threading.RLock()
@@ -365,7 +362,6 @@ def _begin_immediate(connection: Connection, ours: Tables) -> Iterator[None]:
         driver: Any = connection.connection.driver_connection
         if driver.in_transaction:
             run("COMMIT")
-        run(f"PRAGMA page_size = {PAGE_BYTES}")  # of a new file; means nothing to an old one
         with _pragmas(connection, busy_timeout=_BUSY_MILLISECONDS, legacy_alter_table=1):
             run("BEGIN IMMEDIATE")
             try:

@@ -15,7 +15,6 @@ from locus_store.sql.statements import (
     LINE_STATE,
     RECORD,
     is_live,
-    record_columns,
     same_thread,
     statements,
 )
@@ -163,35 +162,31 @@ class Reads:
         limit: int = 1,
     ) -> list[Version]:
         """Visible versions, newest first."""
-        mine = self.tables.checkpoints
-        parents = mine.alias("parents")
-        query = (
-            sa.select(*record_columns(mine), mine.c.created_at, parents.c.checkpoint_id.label("of"))
-            .outerjoin(
-                parents, sa.and_(parents.c.line == mine.c.line, parents.c.sequence == mine.c.parent)
-            )
-            .where(mine.c.line == line.line)
-            .where(sa.or_(mine.c.sequence >= line.floor, mine.c.sequence == line.head))
-            .order_by(mine.c.sequence.desc())
-            .limit(limit)
-        )
-        if at is not None:
-            query = query.where(mine.c.sequence == at)
-        if below is not None:
-            query = query.where(mine.c.sequence < below)
+        key = {
+            "line": line.line,
+            "floor": line.floor,
+            "head": line.head,
+            "first": 0 if at is None else at,
+            "last": (line.last_sequence if below is None else below - 1) if at is None else at,
+            "limit": limit,
+        }
         return [
-            Version(
-                mark=Mark(self.store, line.line, row.sequence, row.digest),
-                thread_id=thread_id,
-                namespace=namespace,
-                checkpoint_id=row.checkpoint_id,
-                parent_id=row.of,
-                metadata=row.metadata,
-                labels=row.labels,
-                created_at=row.created_at,
-            )
-            for row in self.connection.execute(query)
+            self._version(thread_id, namespace, line, row)
+            for row in self.sql.versions.rows(self.connection, key)
         ]
+
+    def _version(self, thread_id: str, namespace: str, line: Line, row: tuple[Any, ...]) -> Version:
+        sequence, checkpoint_id, digest, metadata, labels, created_at, parent_id = row
+        return Version(
+            mark=Mark(self.store, line.line, sequence, digest),
+            thread_id=thread_id,
+            namespace=namespace,
+            checkpoint_id=checkpoint_id,
+            parent_id=parent_id,
+            metadata=metadata,
+            labels=labels,
+            created_at=created_at,
+        )
 
     # --- threads
 

@@ -10,7 +10,7 @@ from locus_store import versions
 from locus_store.errors import ConflictError
 from locus_store.sql.columns import after, before, minute, now
 from locus_store.sql.reads import Reads
-from locus_store.sql.statements import LINE_STATE, is_live
+from locus_store.sql.statements import LINE_STATE
 from locus_store.versions import Line, Record
 
 if TYPE_CHECKING:
@@ -43,30 +43,28 @@ class Repository(Reads):
 
     def create(self, save: Save) -> Line:
         """See ``versions.Lines``, as the following."""
-        if not self._is_there(save.thread_id):
+        found = self._thread(save.thread_id)
+        if found is not None and not found:
             self.drop_threads([save.thread_id])
-            self._add_thread(save.thread_id)
-        self.touch(save)
+        if not found:
+            key = {"tenant": self.scope.tenant, "thread_id": save.thread_id}
+            self.sql.new_thread.run(self.connection, key)
+        if found or save.ttl_seconds is not None:
+            self.touch(save)
         return Line(line=self._add_line(save.thread_id, save.namespace))
 
+    def _thread(self, thread_id: str) -> bool | None:
+        """Whether the thread is live; ``None`` where there is no row of it."""
+        key = {"tenant": self.scope.tenant, "thread_id": thread_id}
+        row = self.sql.thread.first(self.connection, key)
+        return None if row is None else bool(row[1])
+
     def _is_there(self, thread_id: str) -> bool:
-        thread = self.tables.threads.c.thread
-        live = sa.select(thread).where(*self._is_thread(thread_id), is_live(self.tables))
-        return self.connection.execute(live).first() is not None
+        return self._thread(thread_id) is True
 
     def _is_thread(self, *thread_ids: str) -> tuple[sa.ColumnElement[bool], ...]:
         threads = self.tables.threads
         return threads.c.tenant == self.scope.tenant, threads.c.thread_id.in_(thread_ids)
-
-    def _add_thread(self, thread_id: str) -> None:
-        self.connection.execute(
-            self.tables.threads.insert().values(
-                tenant=self.scope.tenant,
-                thread_id=thread_id,
-                created_at=now(),
-                active_at=minute(),
-            )
-        )
 
     def _add_line(self, thread_id: str, namespace: str) -> int:
         added: Any = self.connection.execute(
@@ -285,7 +283,8 @@ class Repository(Reads):
             return False
         if self._is_there(destination):
             raise ConflictError(f"thread {destination!r} is there already; nothing was copied")
-        self.drop_threads([destination])
+        if self._thread(destination) is not None:
+            self.drop_threads([destination])
         self._copy_thread_row(source, destination)
         lines = self.tables.lines
         for namespace in self._namespaces(source):

@@ -15,7 +15,6 @@ from sqlalchemy.pool import NullPool, QueuePool
 from locus_store import layout
 from locus_store.errors import BackendError, ConnectionFailedError, LocusStoreError
 from locus_store.sql.database import Database
-from locus_store.sql.migrate import PAGE_BYTES, AutoMigrate
 from locus_store.sql.repository import Repository
 from locus_store.text import words
 
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection, Engine
 
+    from locus_store.sql.migrate import AutoMigrate
     from locus_store.sql.schema import Tables
 
 MEMORY = ":memory:"
@@ -163,8 +163,7 @@ def _set_up_memory(connection: sqlite3.Connection, _: object) -> None:
 
 def _set_up(connection: sqlite3.Connection, record: object) -> None:
     _set_up_memory(connection, record)
-    pragmas = ("journal_mode=WAL", "synchronous=FULL", "secure_delete=ON")
-    for pragma in (f"page_size={PAGE_BYTES}", *pragmas):  # before WAL makes the file
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "secure_delete=ON"):
         connection.execute(f"PRAGMA {pragma}")
 
 

@@ -35,6 +35,9 @@ class Statements:
         self.payloads = Compiled(self._payloads, dialect)
         self.new_record = Compiled(self._new_record, dialect)
         self.setting = Compiled(self._setting, dialect)
+        self.versions = Compiled(self._versions, dialect)
+        self.thread = Compiled(self._thread, dialect)
+        self.new_thread = Compiled(self._new_thread, dialect)
 
     @property
     def _line(self) -> sa.Select[Any]:
@@ -102,6 +105,41 @@ class Statements:
             for name in (*names, "metadata", "labels", "text", "payload")
         }
         return self.tables.checkpoints.insert().values(**values, created_at=now())
+
+    @property
+    def _versions(self) -> sa.Select[Any]:
+        """Visible versions of a range of sequences, newest first, with their parents' ids."""
+        mine = self.tables.checkpoints
+        parents = mine.alias("parents")
+        shown = ("sequence", "checkpoint_id", "digest", "metadata", "labels", "created_at")
+        return (
+            sa.select(*(mine.c[name] for name in shown), parents.c.checkpoint_id.label("parent_id"))
+            .outerjoin(
+                parents, sa.and_(parents.c.line == mine.c.line, parents.c.sequence == mine.c.parent)
+            )
+            .where(mine.c.line == bind("line"))
+            .where(sa.or_(mine.c.sequence >= bind("floor"), mine.c.sequence == bind("head")))
+            .where(mine.c.sequence >= bind("first"), mine.c.sequence <= bind("last"))
+            .order_by(mine.c.sequence.desc())
+            .limit(bind("limit"))
+        )
+
+    @property
+    def _thread(self) -> sa.Select[Any]:
+        """A thread's key, and whether it is live; expired ones too."""
+        threads = self.tables.threads
+        return sa.select(
+            threads.c.thread, sa.case((is_live(self.tables), 1), else_=0).label("live")
+        ).where(threads.c.tenant == bind("tenant"), threads.c.thread_id == bind("thread_id"))
+
+    @property
+    def _new_thread(self) -> sa.Insert:
+        names = ("tenant", "thread_id")
+        columns = self.tables.threads.c
+        values: dict[str, Any] = {name: bind(name, type_=columns[name].type) for name in names}
+        return self.tables.threads.insert().values(
+            **values, created_at=now(), active_at=minute(), expires_at=None
+        )
 
     @property
     def _setting(self) -> sa.Select[Any]:
