@@ -6,8 +6,10 @@ import pytest
 
 pytest.register_assert_rewrite("locus_store.testing")
 
-if os.access("/dev/shm", os.W_OK):  # in memory: thousands of commits wait for no disk
-    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", "/dev/shm")
+MEMORY_DISK = "/dev/shm"  # noqa: S108  (thousands of commits wait for no disk there)
+
+if os.access(MEMORY_DISK, os.W_OK):
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY_DISK)
 
 
 @pytest.fixture

@@ -5,8 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
@@ -19,6 +18,9 @@ from locus_store.errors import IntegrityError, LocusStoreError
 from locus_store.sql.sqlite import SQLiteRepository
 from locus_store.types import CheckpointerCapabilities
 from locus_store.versions import Place
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.anyio
 
@@ -113,8 +115,14 @@ def a_losing_save_replaces(patch: Patch) -> None:
     async def commit(self, save):
         written = await committed(self, save)
         if written.outcome == "side":
-            await self.remove(save.thread_id, [self._memory.named(
-                self._memory.find(save.thread_id, ""), save.checkpoint_id).checkpoint_id])
+            await self.remove(
+                save.thread_id,
+                [
+                    self._memory.named(
+                        self._memory.find(save.thread_id, ""), save.checkpoint_id
+                    ).checkpoint_id
+                ],
+            )
         return written
 
     committed = MemoryBackend.commit

@@ -8,7 +8,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 from threading import Timer
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -35,7 +35,7 @@ class Worker:
         self._limit = Timer(HANGS_SECONDS, self.process.kill)
         self._limit.start()
 
-    def __enter__(self) -> Worker:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -23,7 +23,7 @@ from sqlalchemy.pool import QueuePool
 from locus_store.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
     from locus_store.sql.database import Database
 
@@ -341,6 +341,7 @@ class AsyncEngineRunner:
         self._engine = engine
         self._shares_connection = shares_connection
         self._is_opened = False
+        self._opening = threading.Lock()
         self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
             WeakKeyDictionary()
         )
@@ -368,8 +369,8 @@ class AsyncEngineRunner:
         self._require_own_loop()
         if self._shares_connection:
             return await self._shielded(self._alone(self._on_snapshot, body))
+        await self._opened()
         async with self._engine.connect() as connection:
-            await self._prepare(connection)
             return await connection.run_sync(self._on_snapshot, body)
 
     async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
@@ -380,14 +381,23 @@ class AsyncEngineRunner:
 
     async def _alone(self, run: Callable[[Connection, Body[T]], T], body: Body[T]) -> T:
         lock = self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
-        async with lock, self._engine.connect() as connection:
-            await self._prepare(connection)
-            return await connection.run_sync(run, body)
+        async with lock:
+            await self._opened()
+            async with self._engine.connect() as connection:
+                return await connection.run_sync(run, body)
 
-    async def _prepare(self, connection: AsyncConnection) -> None:
-        if not self._is_opened:
-            await connection.run_sync(self._database.opened)
-            self._is_opened = True
+    async def _opened(self) -> None:
+        """Open once: SQLAlchemy's own lock around a first connection belongs to one loop too."""
+        if self._is_opened:
+            return
+        await asyncio.to_thread(self._opening.acquire)
+        try:
+            if not self._is_opened:
+                async with self._engine.connect() as connection:
+                    await connection.run_sync(self._database.opened)
+                self._is_opened = True
+        finally:
+            self._opening.release()
 
     def _in_transaction(self, connection: Connection, body: Body[T]) -> T:
         self._database.begin_write(connection)

@@ -1,0 +1,143 @@
+"""The blocking facade, as code without an event loop uses it; see test_contract too."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from locus_store import (
+    AgentState,
+    BaseCheckpointer,
+    ConflictError,
+    MemoryCheckpointer,
+    Message,
+    StorageBackendAdapter,
+    sqlite_checkpointer,
+)
+from locus_store.blocking import BlockingCheckpointer, open_checkpointer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def checkpointer():
+    with BlockingCheckpointer(MemoryCheckpointer(state_type=dict)) as opened:
+        yield opened
+
+
+def test_a_conversation_without_an_event_loop(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'checkpoints.db'}"
+    with open_checkpointer(url) as checkpointer:
+        saved = checkpointer.save(AgentState(messages=(Message.user("hello"),)), "t")
+    with open_checkpointer(url) as checkpointer:
+        state = checkpointer.load("t")
+        checkpointer.save(state.with_message(Message.assistant("hi")), "t")
+        assert [it.content for it in checkpointer.load("t").messages] == ["hello", "hi"]
+        assert len(checkpointer.load("t", saved).messages) == 1
+
+
+def test_it_has_every_method_with_the_same_arguments() -> None:
+    for name, method in inspect.getmembers(StorageBackendAdapter, inspect.iscoroutinefunction):
+        if name.startswith("_"):
+            continue
+        blocking = inspect.signature(getattr(BlockingCheckpointer, name)).parameters
+        for parameter in inspect.signature(method).parameters.values():
+            assert parameter.name in blocking or "options" in blocking, (name, parameter)
+    for name, method in vars(BaseCheckpointer).items():
+        if inspect.iscoroutinefunction(method) and not name.startswith("_"):
+            assert hasattr(BlockingCheckpointer, name), name
+
+
+def test_it_declares_what_its_checkpointer_does(checkpointer: BlockingCheckpointer) -> None:
+    assert checkpointer.capabilities == MemoryCheckpointer().capabilities
+
+
+def test_every_method_is_documented() -> None:
+    for name, method in inspect.getmembers(BlockingCheckpointer, inspect.isfunction):
+        assert name.startswith("_") or method.__doc__, name
+
+
+def test_close_ends_its_thread_and_it_may_be_used_again(tmp_path: Path) -> None:
+    before = threading.active_count()
+    checkpointer = BlockingCheckpointer(sqlite_checkpointer(tmp_path / "a.db", state_type=dict))
+    for n in range(3):
+        checkpointer.save({"n": n}, "t")
+        assert threading.active_count() > before
+        checkpointer.close()
+        checkpointer.close()
+        assert threading.active_count() == before
+    assert checkpointer.load("t") == {"n": 2}
+    checkpointer.close()
+
+
+def test_a_close_before_any_use_is_nothing() -> None:
+    before = threading.active_count()
+    BlockingCheckpointer(MemoryCheckpointer()).close()
+    assert threading.active_count() == before
+
+
+def test_many_threads_may_use_it_at_once(checkpointer: BlockingCheckpointer) -> None:
+    def talk(name: str) -> list[int]:
+        for n in range(10):
+            state = checkpointer.load(name) or {"n": []}
+            state["n"] = [*state["n"], n]
+            checkpointer.save(state, name)
+        return checkpointer.load(name)["n"]
+
+    with ThreadPoolExecutor(8) as pool:
+        told = list(pool.map(talk, [f"t{n}" for n in range(16)]))
+    assert told == [list(range(10))] * 16
+
+
+def test_of_racing_threads_exactly_one_wins(checkpointer: BlockingCheckpointer) -> None:
+    checkpointer.save({"n": 0}, "t")
+    loaded = threading.Barrier(4)
+
+    def turn(n: int) -> str:
+        state = checkpointer.load("t")
+        state["n"] = n
+        loaded.wait()
+        try:
+            return checkpointer.save(state, "t")
+        except ConflictError:
+            return "told"
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(turn, range(1, 5))).count("told") == 3
+    assert len(checkpointer.list_checkpoints("t")) == 2
+
+
+def test_a_thread_without_marks_is_remembered_by_its_caller() -> None:
+    """A state with no room for a mark: the facade carries the load for the calling thread."""
+
+    class Plain:
+        def __init__(self, n: int) -> None:
+            self.n = n
+
+        def to_checkpoint(self):
+            return {"n": self.n}
+
+        @classmethod
+        def from_checkpoint(cls, data):
+            return cls(data["n"])
+
+    inner = MemoryCheckpointer(state_type=Plain)
+    with BlockingCheckpointer(inner) as mine, BlockingCheckpointer(inner) as theirs:
+        mine.save(Plain(0), "t")
+        assert mine.load("t").n == 0
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(lambda: (theirs.load("t"), theirs.save(Plain(1), "t"))).result()
+        with pytest.raises(ConflictError):
+            mine.save(Plain(2), "t")
+
+
+def test_errors_come_as_they_are(checkpointer: BlockingCheckpointer) -> None:
+    with pytest.raises(TypeError):
+        checkpointer.save({}, "t", colour="red")
+    with pytest.raises(ValueError, match="thread_id"):
+        checkpointer.load("")

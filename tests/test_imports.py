@@ -1,0 +1,111 @@
+"""What the documentation of Locus imports from ``locus.memory`` comes from ``locus_store``."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+
+IMPORTS = {
+    "locus_store.checkpointer": ["BaseCheckpointer"],
+    "locus_store.backends": ["MemoryCheckpointer", "StorageBackendAdapter", "sqlite_checkpointer"],
+    "locus_store.backends.memory": ["MemoryCheckpointer", "memory_checkpointer"],
+    "locus_store.backends.sqlite": ["SQLiteBackend", "sqlite_checkpointer"],
+    # what they take from locus.core.*
+    "locus_store": ["AgentState", "Message", "CheckpointerCapabilities"],
+}
+"""``from locus.memory.X import Y`` of the seeds, of what this part has."""
+
+LATER = {
+    "PostgreSQL": [("backends", "postgresql_checkpointer"), ("backends", "PostgreSQLBackend")],
+    "Oracle": [
+        ("backends", "oracle_checkpointer"), ("backends.oracle", "OracleBackend"),
+        ("backends", "OracleCheckpointSaver"), ("store_backends", "OracleStore"),
+    ],
+    "Redis": [("backends", "redis_checkpointer"), ("backends.redis", "RedisBackend")],
+    "file and HTTP": [("backends.file", "FileCheckpointer"), ("backends", "HTTPCheckpointer")],
+    "OCI": [("backends", "oci_bucket_checkpointer"), ("backends", "OCIBucketBackend")],
+    "OpenSearch": [("backends", "opensearch_checkpointer")],
+    "store": [("store", "InMemoryStore"), ("store", "BaseStore")],
+}  # fmt: skip
+"""The same of what later parts bring: their part moves each line up when it does."""
+
+HEAVY = ("sqlalchemy", "alembic", "aiosqlite", "sqlite3", "greenlet", "typer", "rich")
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [(it, n) for it, names in IMPORTS.items() for n in names]
+)
+def test_an_import_of_the_seeds_works(module: str, name: str) -> None:
+    assert getattr(import_module(module), name) is not None
+
+
+@pytest.mark.parametrize(
+    ("part", "module", "name"), [(part, *it) for part, names in LATER.items() for it in names]
+)
+def test_an_import_of_a_later_part_is_not_there_yet(part: str, module: str, name: str) -> None:
+    """Fails when the part brings it: then it belongs into ``IMPORTS``."""
+    try:
+        found = import_module(f"locus_store.{module}")
+    except ModuleNotFoundError:
+        return
+    assert not hasattr(found, name), f"{part}: move {name} from LATER to IMPORTS"
+
+
+def test_every_public_name_is_there() -> None:
+    for module in ("locus_store", "locus_store.backends"):
+        found = import_module(module)
+        assert all(getattr(found, name) is not None for name in found.__all__)
+        with pytest.raises(AttributeError, match="no attribute"):
+            _ = found.no_such_name
+
+
+def fresh(code: str) -> str:
+    """What a new interpreter prints."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False
+    )
+    assert done.stderr == ""
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "module", ["locus_store", "locus_store.backends", "locus_store.blocking", "locus_store.open"]
+)
+def test_an_import_loads_no_driver(module: str) -> None:
+    loaded = fresh(f"import sys, {module}; print(*(it for it in {HEAVY!r} if it in sys.modules))")
+    assert loaded.strip() == ""
+
+
+def test_memory_needs_no_database_library() -> None:
+    code = f"""
+import asyncio, sys
+for name in {HEAVY!r}:
+    sys.modules[name] = None  # an import raises ImportError
+from locus_store import AgentState, MemoryCheckpointer, Message, open_checkpointer
+
+async def main():
+    for checkpointer in (MemoryCheckpointer(), open_checkpointer("memory://?keep_last=3")):
+        await checkpointer.save(AgentState().with_message(Message.user("hello")), "t")
+        await checkpointer.copy_thread("t", "copy")
+        found = await checkpointer.search("hello")
+        print((await checkpointer.load("copy")).messages[0].content, len(found))
+
+asyncio.run(main())
+"""
+    assert fresh(code) == "hello 2\n" * 2
+
+
+def test_the_shipped_contract_is_the_only_module_that_needs_pytest() -> None:
+    code = """
+import sys
+sys.modules["pytest"] = None
+import locus_store, locus_store.backends.sqlite, locus_store.blocking, locus_store.cli
+try:
+    import locus_store.testing
+except ImportError:
+    print("needs it")
+"""
+    assert fresh(code) == "needs it\n"
