@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import threading
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Self, TypeVar
+from weakref import finalize
 
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+import anyio
+from anyio.from_thread import BlockingPortal
 
 from locus_store import open as opening
 from locus_store.checkpointer import BaseCheckpointer, Loads, loaded_here
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from contextlib import AbstractContextManager
     from types import TracebackType
 
     from locus_store.types import CheckpointerCapabilities
@@ -122,13 +124,16 @@ class BlockingCheckpointer:
 
 
 class _Portals:
-    """The portal of this process: a forked child starts its own."""
+    """The event loop's thread of this process: a forked child starts its own.
+
+    A daemon thread, so that a facade that nobody closed does not keep its process from ending.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._pid = 0
-        self._context: AbstractContextManager[BlockingPortal] | None = None
         self._portal: BlockingPortal | None = None
+        self._stop: finalize[[], _Portals] | None = None
 
     @property
     def is_open(self) -> bool:
@@ -136,17 +141,38 @@ class _Portals:
 
     def open(self) -> BlockingPortal:
         with self._lock:
+            if self._stop is not None and self._pid != os.getpid():
+                self._stop.detach()  # the parent's
             if not self.is_open or self._portal is None:
-                self._context = start_blocking_portal("asyncio")
-                self._portal = self._context.__enter__()
+                started: Future[BlockingPortal] = Future()
+                name = "locus-store-blocking"
+                thread = threading.Thread(target=_serve, args=(started,), name=name, daemon=True)
+                thread.start()
+                self._portal = started.result()
                 self._pid = os.getpid()
+                self._stop = finalize(self, _stop, self._portal, thread)
             return self._portal
 
     def close(self) -> None:
         with self._lock:
-            context, self._context, self._portal = self._context, None, None
-        if context is not None:
-            context.__exit__(None, None, None)
+            stop, self._stop, self._portal = self._stop, None, None
+        if stop is not None:
+            stop()
+
+
+def _serve(started: Future[BlockingPortal]) -> None:
+    async def main() -> None:
+        async with BlockingPortal() as portal:
+            started.set_result(portal)
+            await portal.sleep_until_stopped()
+
+    anyio.run(main, backend="asyncio")
+
+
+def _stop(portal: BlockingPortal, thread: threading.Thread) -> None:
+    portal.start_task_soon(portal.stop)
+    if thread is not threading.current_thread():
+        thread.join()
 
 
 def open_checkpointer(url: str, **options: Any) -> BlockingCheckpointer:

@@ -275,6 +275,8 @@ class StorageBackendAdapter(BaseCheckpointer):
         self._on_conflict = _checked_on_conflict(on_conflict)
         self._keep_last = _checked_keep_last(keep_last)
         self._ttl_seconds = _checked_ttl(ttl_seconds)
+        if ttl_seconds is not None:
+            self._require("ttl")
         self._loads: OrderedDict[str, list[_Load]] = OrderedDict()
         self._sides: OrderedDict[str, Mark] = OrderedDict()
 
@@ -285,6 +287,16 @@ class StorageBackendAdapter(BaseCheckpointer):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.backend!r})"
+
+    def _require(self, capability: str) -> None:
+        if not getattr(self.capabilities, capability):
+            raise self._unsupported(capability)
+
+    def _unsupported(self, capability: str) -> UnsupportedError:
+        return UnsupportedError(
+            f"{type(self.backend).__name__} does not declare the capability {capability!r}; look "
+            "at `capabilities` first"
+        )
 
     async def save(
         self,
@@ -424,6 +436,7 @@ class StorageBackendAdapter(BaseCheckpointer):
         await self.backend.close()
 
     async def search(self, query: str, limit: int = 10) -> list[dict[str, Any]]:
+        self._require("search")
         return [
             {**_row(hit), "score": hit.score, "snippet": hit.snippet}
             for hit in await self.backend.find(query, limit)
@@ -432,32 +445,39 @@ class StorageBackendAdapter(BaseCheckpointer):
     async def query_by_metadata(
         self, key: str, value: Any, limit: int = 100
     ) -> list[dict[str, Any]]:
+        self._require("metadata_query")
         return [_row(head) for head in await self.backend.query(key, value, limit)]
 
     async def get_metadata(
         self, thread_id: str, checkpoint_id: str | None = None
     ) -> dict[str, Any] | None:
+        self._require("metadata_query")
         found = await self.backend.version(thread_id, checkpoint_id)
         return found.metadata if found else None
 
     async def vacuum(self, older_than_days: float = 30) -> int:
+        self._require("vacuum")
         return await self.backend.vacuum(older_than_days)
 
     async def expire(self) -> int:
+        self._require("ttl")
         return await self.backend.expire()
 
     async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
+        self._require("branching")
         return await self.backend.copy_thread(source_thread_id, dest_thread_id)
 
     async def list_threads(
         self, limit: int = 100, pattern: str = "*", *, after: str | None = None
     ) -> list[str]:
+        self._require("list_threads")
         """See ``BaseCheckpointer.list_threads``; ``after`` continues behind that thread."""
         if after is not None:
             check_text("after", after)
         return await self.backend.list_threads(limit, pattern, after=after)
 
     async def list_with_metadata(self, limit: int = 100) -> list[dict[str, Any]]:
+        self._require("list_with_metadata")
         return [_row(head) for head in await self.backend.heads(limit)]
 
 

@@ -81,7 +81,6 @@ TEXTS = (
 
 UNSERIALISABLE = (
     float("nan"), float("inf"), float("-inf"), date(2026, 1, 1), {1, 2}, b"bytes", 2**64,
-   
     -(2**63) - 1, {1: "int key"}, {None: "no key"}, object(), "\ud800", {"\udfff": 1}, 1 + 2j,
 )  # fmt: skip
 
@@ -2158,7 +2157,6 @@ class StorageBackendContract:
             lambda: backend.save(state, "t", "v1", {"k": 1}),
             lambda: backend.save(state=state, thread_id="t"),
             lambda: backend.save(state=state, thread_id="t", metadata={}),
-            lambda: backend.save(state, thread_id="t"),
             lambda: backend.save({"n": 1}, "t"),
         ]
         for call in calls:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from locus_store.backends.base import (
@@ -12,12 +13,15 @@ from locus_store.backends.base import (
     check_names,
     check_text,
 )
+from locus_store.errors import LocusStoreError
 from locus_store.filters import check_key
 from locus_store.text import query_words
 from locus_store.types import CheckpointerCapabilities, Head, Hit, Save, Stored, Version, Written
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+
+    from sqlalchemy.engine import Connection
 
     from locus_store.sql.database import Database
     from locus_store.sql.grouping import Runner
@@ -57,17 +61,29 @@ class SqlBackend(StorageBackend):
 
     async def _write(self, body: Callable[[Repository], T]) -> T:
         database = self._database
-        try:
-            return await self._runner.write(lambda connection: body(database.on(connection)))
-        except database.driver_errors as exc:
-            raise database.translated(exc) from exc
+
+        def run(connection: Connection) -> T:
+            repository = database.on(connection)
+            result = body(repository)
+            repository.finish()
+            return result
+
+        with self._translating():
+            return await self._runner.write(run)
 
     async def _read(self, body: Callable[[Repository], T]) -> T:
         database = self._database
-        try:
+        with self._translating():
             return await self._runner.read(lambda connection: body(database.on(connection)))
-        except database.driver_errors as exc:
-            raise database.translated(exc) from exc
+
+    @contextmanager
+    def _translating(self) -> Iterator[None]:
+        try:
+            yield
+        except LocusStoreError:  # some are OSErrors too
+            raise
+        except self._database.driver_errors as exc:
+            raise self._database.translated(exc) from exc
 
     async def close(self) -> None:
         """See ``StorageBackend.close``."""

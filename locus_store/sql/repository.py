@@ -39,6 +39,9 @@ class Repository(Reads):
     def unindex(self, line: int, sequences: Sequence[int] | None = None) -> None:
         """Take records, or a whole line, out of the full-text index before they go."""
 
+    def finish(self) -> None:
+        """Do what is left to do before the transaction is committed."""
+
     # --- versions.Lines
 
     def create(self, save: Save) -> Line:

@@ -14,6 +14,7 @@ from sqlalchemy.pool import NullPool, QueuePool
 
 from locus_store import layout
 from locus_store.errors import BackendError, ConnectionFailedError, LocusStoreError
+from locus_store.sql.columns import escape_text
 from locus_store.sql.database import Database
 from locus_store.sql.repository import Repository
 from locus_store.text import words
@@ -41,6 +42,8 @@ _SEQUENCE_BITS = 32
 class SQLiteRepository(Repository):
     """SQLite's forms of the hooks."""
 
+    _has_tombstones = False
+
     def matches(self, column: sa.ColumnElement[str], pattern: str) -> sa.ColumnElement[bool] | None:
         """``GLOB`` knows ``*`` and ``?`` as we do; sets it negates differently."""
         if "[" in pattern:
@@ -60,7 +63,8 @@ class SQLiteRepository(Repository):
         del value
         each = sa.func.json_each(column).table_valued("key", "value")
         names = [
-            sa.literal(it, sa.Text()) for it in dict.fromkeys((key, key.split(".", maxsplit=1)[0]))
+            sa.literal(escape_text(it), sa.Text())
+            for it in dict.fromkeys((key, key.split(".", maxsplit=1)[0]))
         ]
         return sa.and_(
             column.is_not(None), sa.exists().select_from(each).where(each.c.key.in_(names))
@@ -95,8 +99,16 @@ class SQLiteRepository(Repository):
         if sequences is not None:
             query = query.where(checkpoints.c.sequence.in_(sequences))
         for row in self.connection.execute(query).all():
+            self._has_tombstones = True
             statement = "INSERT INTO {0}({0}, rowid, words) VALUES ('delete', ?, ?)"
             self._index_row(statement, line, row.sequence, row.text)
+
+    def finish(self) -> None:
+        """A deletion only marks the words: merging all segments leaves no byte of them."""
+        if self._has_tombstones:
+            self.connection.exec_driver_sql(
+                f"INSERT INTO {self._index}({self._index}) VALUES ('optimize')"  # noqa: S608
+            )
 
     def _index_row(self, statement: str, line: int, sequence: int, text: str) -> None:
         rowid = line << _SEQUENCE_BITS | sequence
