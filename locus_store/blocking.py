@@ -133,7 +133,7 @@ class _Portals:
         self._lock = threading.Lock()
         self._pid = 0
         self._portal: BlockingPortal | None = None
-        self._stop: finalize[[], _Portals] | None = None
+        self._stop: Any = None
 
     @property
     def is_open(self) -> bool:
