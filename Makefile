@@ -59,7 +59,8 @@ matrix:
 
 .PHONY: short-tests
 short-tests: $(VENV)/.dev
-	$(PYTEST) $(QUICK) $(SHORT)
+	$(PYTEST) $(QUICK) $(SHORT) tests/test_contract.py tests/test_state.py tests/test_encoding.py \
+		tests/test_agent.py
 
 bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/growth.py --write
