@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore $(BIN)/python -m pip
 # A test that hangs shows where.
-PYTEST := $(BIN)/python -m pytest -o faulthandler_timeout=300
+PYTEST := $(BIN)/python -m pytest -n auto -o faulthandler_timeout=300
 QUICK := -q -p no:cacheprovider
 # One contract per kind of storage is enough to tell that a Python differs.
 OTHERS := WithAnIndex or InMemory or OverAn or TestPortable or BareBackend \

@@ -1352,8 +1352,9 @@ class Expiry(Kit):
 
     async def expired(self, another: Another) -> Any:
         """Thread ``t``, expired; ``u``, which is not. An object without a time to live."""
-        checkpointer, short = another(), another(ttl_seconds=0.000001)
+        checkpointer = another()
         needs(checkpointer, "ttl")
+        short = another(ttl_seconds=0.000001)
         await another(ttl_seconds=3_600).save(self.new("word"), "u", "v", {"k": 1})
         await short.save(self.new("word"), "t", "v", {"k": 1})
         await tick(checkpointer)
@@ -1399,8 +1400,9 @@ class Expiry(Kit):
     async def test_an_expired_thread_is_a_conflict_for_who_loaded_it(
         self, another: Another
     ) -> None:
-        checkpointer, short = another(), another(ttl_seconds=0.000001)
+        checkpointer = another()
         needs(checkpointer, "ttl")
+        short = another(ttl_seconds=0.000001)
         await self.grow(checkpointer, "t", "a")
         mine = await checkpointer.load("t")
         await short.save(self.said(await short.load("t"), "b"), "t")
@@ -1424,8 +1426,8 @@ class Expiry(Kit):
         assert storage is None or storage.rows() == 6
 
     async def test_a_save_prolongs_a_threads_life(self, another: Another) -> None:
+        needs(another(), "ttl")
         checkpointer, short = another(ttl_seconds=3_600), another(ttl_seconds=0.000001)
-        needs(checkpointer, "ttl")
         await short.save(self.new("a"), "t")
         await tick(another())
         await checkpointer.save(self.new("b"), "t")

@@ -90,16 +90,26 @@ def leave_one_per_loop(path: str) -> None:
         told(step)
 
 
-def fork(path: str) -> None:
-    """A child process of an object in use, both of which go on with it."""
+def fork(path: str, closes_first: str) -> None:
+    """A child process of an object in use; both go on with it, and one closes it before."""
     checkpointer = sqlite_checkpointer(path, state_type=dict)
     asyncio.run(checkpointer.save({"said": ["parent"]}, "t"))
     assert asyncio.run(checkpointer.load("t"))
+    pipes = {"parent": os.pipe(), "child": os.pipe()}  # each reads what the other tells it
     child = os.fork()
-    name = "parent" if child else "child"
-    for step in range(5):
-        asyncio.run(checkpointer.save({"said": [name, step]}, name, f"v{step}"))
-        assert asyncio.run(checkpointer.load(name)) == {"said": [name, step]}
+    me, other = ("parent", "child") if child else ("child", "parent")
+
+    def meet() -> None:
+        os.write(pipes[other][1], b".")
+        os.read(pipes[me][0], 1)
+
+    for step in range(3):
+        asyncio.run(checkpointer.save({"said": [me, step]}, me, f"v{step}"))
+        assert asyncio.run(checkpointer.load(me)) == {"said": [me, step]}
+        meet()
+        if step == 1 and me == closes_first:
+            asyncio.run(checkpointer.close())
+        meet()
     assert asyncio.run(checkpointer.load("t")) == {"said": ["parent"]}
     asyncio.run(checkpointer.close())
     if child:
