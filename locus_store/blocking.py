@@ -43,6 +43,14 @@ class BlockingCheckpointer:
         """What the checkpointer declares."""
         return self._async.capabilities
 
+    @property
+    def deletes_single_checkpoints(self) -> bool:
+        """Whether ``delete`` can remove one version and leave the rest."""
+        return self._async.deletes_single_checkpoints
+
+    def __repr__(self) -> str:
+        return f"BlockingCheckpointer({self._async!r})"
+
     def save(
         self,
         state: Any,

@@ -216,6 +216,8 @@ class Lineage:
                 return None
             raw = base64.urlsafe_b64decode(body)
             cut = 2 + struct.unpack_from(">H", raw)[0]
+            if len(raw) < cut + 2:
+                return None
             made_from, head = _unpacked(raw[2:cut]), _unpacked(raw[cut + 2 :])
         except (ValueError, struct.error, UnicodeDecodeError):
             return None

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
-from weakref import WeakKeyDictionary, finalize
+from weakref import WeakKeyDictionary, WeakSet, finalize
 
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.pool import QueuePool
@@ -224,6 +224,8 @@ class ThreadRunner:
         self._keeps_open = keeps_open
         self._lock = threading.Lock()
         self._open: _Open | None = None
+        if not keeps_open:
+            _runners.add(self)
 
     async def write(self, body: Body[T]) -> T:
         """See ``Runner``."""
@@ -249,6 +251,17 @@ class ThreadRunner:
                 self._open.finalizer = finalize(self, self._open.close)
             return self._open
 
+    def hold(self) -> None:
+        """Close everything, and open nothing until ``go_on``."""
+        self._lock.acquire()
+        here, self._open = self._open, None
+        if here is not None:
+            here.close()
+
+    def go_on(self) -> None:
+        """Undo ``hold``: the next call opens the database again."""
+        self._lock.release()
+
     async def close(self) -> None:
         """See ``Runner``."""
         if self._keeps_open:
@@ -261,6 +274,30 @@ class ThreadRunner:
 
 _inherited: list[object] = []
 """Keeps a parent process's connections from being closed by a child's garbage collector."""
+
+_runners: WeakSet[ThreadRunner] = WeakSet()
+_held: list[ThreadRunner] = []
+
+
+def _before_fork() -> None:
+    """SQLite keeps its locks per process: a child that inherits an open file has none of its own.
+
+    Its parent would then close as the last one and take the log away from under it.
+    """
+    for runner in list(_runners):
+        runner.hold()
+        _held.append(runner)
+
+
+def _after_fork() -> None:
+    while _held:
+        _held.pop().go_on()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(
+        before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork
+    )
 
 
 class _Open:
