@@ -167,14 +167,20 @@ def _diff_texts(old: str, new: str, path: Path, frame: Frame) -> None:
 def _whole_words(text: str, head: int, tail: int) -> tuple[int, int]:
     """Ends that cut no word, so that a search of what a frame brings finds whole ones.
 
-    ``head`` and ``tail`` are how many characters of ``text`` are not new at either end.
+    ``head`` and ``tail`` are how many characters of ``text`` are not new at either end. What goes
+    on for longer than a word stays cut.
     """
-    first, last = max(0, head - _WORD_REACH), min(tail, _WORD_REACH)
-    while head > first and _is_in_word(text, head):
-        head -= 1
-    while last and _is_in_word(text, len(text) - tail):
-        tail, last = tail - 1, last - 1
-    return head, tail
+    before = _reach(lambda by: _is_in_word(text, head - by), head)
+    behind = _reach(lambda by: _is_in_word(text, len(text) - tail + by), tail)
+    return head - before, tail - behind
+
+
+def _reach(is_in_word: Callable[[int], bool], most: int) -> int:
+    """How far the end of the word is; 0 where it is not near."""
+    for by in range(min(most, _WORD_REACH) + 1):
+        if not is_in_word(by):
+            return by
+    return 0
 
 
 def _is_in_word(text: str, place: int) -> bool:
