@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from locus_store.backends.base import StorageBackend
@@ -9,22 +10,32 @@ from locus_store.backends.memory import MemoryBackend, MemoryCheckpointer, memor
 from locus_store.checkpointer import StorageBackendAdapter
 
 if TYPE_CHECKING:
+    from locus_store.backends.postgresql import PostgreSQLBackend, postgresql_checkpointer
     from locus_store.backends.sqlite import SQLiteBackend, sqlite_checkpointer
 
 __all__ = [
     "MemoryBackend",
     "MemoryCheckpointer",
+    "PostgreSQLBackend",
     "SQLiteBackend",
     "StorageBackend",
     "StorageBackendAdapter",
     "memory_checkpointer",
+    "postgresql_checkpointer",
     "sqlite_checkpointer",
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from locus_store.backends import sqlite  # noqa: PLC0415  (SQLAlchemy, on first use)
+_MODULES = {
+    "PostgreSQLBackend": "postgresql",
+    "postgresql_checkpointer": "postgresql",
+    "SQLiteBackend": "sqlite",
+    "sqlite_checkpointer": "sqlite",
+}
+"""What needs SQLAlchemy, and so is imported on first use."""
 
-    return getattr(sqlite, name)
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,0 +1,361 @@
+"""PostgreSQL 15 and later: any number of hosts, over asyncpg."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+from weakref import WeakKeyDictionary
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.pool import NullPool
+
+from locus_store.backends.base import MAX_COUNT, check_limit, check_names, check_text
+from locus_store.backends.sqlite import DAY, prefix_of
+from locus_store.checkpointer import StorageBackendAdapter
+from locus_store.errors import InvalidArgumentError, NotFoundError
+from locus_store.sql import dsn as dsns
+from locus_store.sql import postgresql
+from locus_store.sql.backend import SqlBackend
+from locus_store.sql.columns import encode_key
+from locus_store.sql.pooled import Home, PooledRunner
+from locus_store.sql.saves import GROUP, SENDERS, Saves
+from locus_store.sql.schema import tables
+from locus_store.state import AgentState
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from locus_store.sql.dsn import Target
+    from locus_store.sql.migrate import AutoMigrate
+    from locus_store.sql.repository import Repository
+    from locus_store.types import OnConflict, Save, Stored, Version, Written
+
+POOL_SIZE = 10
+STATEMENT_TIMEOUT_SECONDS = 60.0
+POOL_TIMEOUT_SECONDS = 30.0
+STATEMENT_CACHE_SIZE = 100
+
+OPTIONS = ("pgbouncer", "statement_cache_size", "prepared_statement_cache_size")
+"""What may stand in a DSN for us, as hosts and other libraries write it there."""
+
+
+class PostgreSQLBackend(SqlBackend):
+    """Keeps versions in a PostgreSQL database.
+
+    Saves that are under way at once share statements and commits. Each event loop has a pool of
+    its own.
+
+    Args:
+        dsn: As the host issues it: a URL or ``host=… dbname=…``; see ``sql.dsn.parse``. ``None``:
+            the environment's (``PGHOST`` and so on).
+        table_name: As in the Locus SDK: ``x``, ``x_checkpoints`` or ``x_store`` means prefix
+            ``x_``.
+        prefix: Of the tables; excludes ``table_name``.
+        schema: Of the tables, made with them where it is missing; ``None``: the first one of the
+            role's search path.
+        password: Wins over the DSN's; a callable, asynchronous or not, is asked for each new
+            connection, so that a password may change.
+        engine: An async SQLAlchemy engine (``postgresql+asyncpg``) used instead of ``dsn`` and
+            left open.
+        pool: An asyncpg pool used instead of ``dsn`` and left open.
+        tenant: Whose threads this object sees.
+        auto_migrate: See ``SqlBackend``.
+        pool_size: Connections per event loop that are kept.
+        max_overflow: More of them when all are in use.
+        pool_timeout_seconds: How long to wait for one.
+        pool_recycle_seconds: Age at which one is replaced; ``None``: never.
+        connect_timeout_seconds: For each host; ``None``: ``connect_timeout`` of the DSN, else 10.
+        statement_timeout_seconds: For each statement but a migration's; ``None``: none.
+        pgbouncer: The server is reached through PgBouncer (or the like) in transaction mode:
+            nothing that outlives a transaction is relied on. Also ``?pgbouncer=true`` or
+            ``?statement_cache_size=0`` in the DSN.
+        group_saves: ``False`` sends each save in a statement of its own.
+
+    Raises:
+        InvalidArgumentError: An option makes no sense.
+    """
+
+    factory = "postgresql_checkpointer"
+    database: ClassVar[type[postgresql.PostgreSQLDatabase]] = postgresql.PostgreSQLDatabase
+
+    _database: postgresql.PostgreSQLDatabase
+    _runner: PooledRunner
+
+    def __init__(
+        self,
+        dsn: str | None = None,
+        table_name: str | None = None,
+        *,
+        prefix: str | None = None,
+        schema: str | None = None,
+        password: str | Callable[[], str | Awaitable[str]] | None = None,
+        engine: AsyncEngine | None = None,
+        pool: Any = None,
+        tenant: str = "default",
+        auto_migrate: AutoMigrate = True,
+        pool_size: int = POOL_SIZE,
+        max_overflow: int = 0,
+        pool_timeout_seconds: float = POOL_TIMEOUT_SECONDS,
+        pool_recycle_seconds: float | None = None,
+        connect_timeout_seconds: float | None = None,
+        statement_timeout_seconds: float | None = STATEMENT_TIMEOUT_SECONDS,
+        pgbouncer: bool = False,
+        group_saves: bool = True,
+    ) -> None:
+        check_text("tenant", tenant)
+        _require_one(dsn=dsn, engine=engine, pool=pool)
+        if engine is not None or pool is not None:
+            where, runner = _handed_in(engine, pool)
+        else:
+            target = dsns.parse(dsn or "postgresql://", password=password, ours=OPTIONS)
+            settings = postgresql.ConnectionSettings(
+                connect_timeout_seconds=_seconds("connect_timeout", connect_timeout_seconds),
+                statement_timeout_seconds=_seconds("statement_timeout", statement_timeout_seconds),
+                statement_cache_size=_cache_size(target, pgbouncer=pgbouncer),
+            )
+            where = target.shown
+            runner = partial(
+                _own_runner,
+                target=target,
+                settings=settings,
+                pool_size=_count("pool_size", pool_size, least=1),
+                max_overflow=_count("max_overflow", max_overflow, least=0),
+                pool_timeout=_seconds("pool_timeout", pool_timeout_seconds),
+                pool_recycle=_seconds("pool_recycle", pool_recycle_seconds) or -1,
+            )
+        self._where = where
+        database = self.database(
+            where,
+            tables(prefix_of(table_name, prefix), schema),
+            tenant=tenant,
+            auto_migrate=auto_migrate,
+        )
+        super().__init__(database, runner(database))
+        self._saves: WeakKeyDictionary[Home, Saves] = WeakKeyDictionary()
+        self._group, self._senders = (GROUP, SENDERS) if group_saves else (1, pool_size)
+
+    def __repr__(self) -> str:
+        return f"PostgreSQLBackend({self._where!r})"
+
+    async def commit(self, save: Save) -> Written:
+        """See ``StorageBackend``, as the following."""
+        with self._translating():
+            home = await self._runner.home()
+            saves = self._saves.get(home)
+            if saves is None:
+                saves = Saves(home, self._database, size=self._group, senders=self._senders)
+                self._saves[home] = saves
+            return await saves.submit(save)
+
+    async def fetch(
+        self, thread_id: str, *, namespace: str = "", checkpoint_id: str | None = None
+    ) -> Stored | None:
+        hot = self._database.hot
+        text = hot.head if checkpoint_id is None else hot.named
+        rows = await self._ask(text, hot.key(thread_id, namespace, checkpoint_id))
+        if not rows:
+            return None
+        if rows[0]["sequence"] is None and checkpoint_id is None:  # tells what is wrong
+            return await super().fetch(thread_id, namespace=namespace)
+        return hot.stored(rows[0], self._database.store, thread_id, namespace)
+
+    async def version(
+        self, thread_id: str, checkpoint_id: str | None = None, *, namespace: str = ""
+    ) -> Version | None:
+        check_names(thread_id, namespace, checkpoint_id)
+        hot = self._database.hot
+        text = hot.head_version if checkpoint_id is None else hot.named_version
+        rows = await self._ask(text, hot.key(thread_id, namespace, checkpoint_id))
+        versions = hot.versions(rows, self._database.store, thread_id, namespace)
+        return versions[0] if versions else None
+
+    async def history(
+        self,
+        thread_id: str,
+        *,
+        namespace: str = "",
+        limit: int = 10,
+        before: str | None = None,
+    ) -> list[Version]:
+        check_names(thread_id, namespace, before)
+        check_limit(limit)
+        hot = self._database.hot
+        key = (*hot.key(thread_id, namespace), None if before is None else encode_key(before))
+        rows = await self._ask(hot.history, (*key, limit))
+        if rows and before is not None and rows[0]["before"] is None:
+            raise NotFoundError(
+                f"thread {thread_id!r} has no checkpoint {before!r} to list below; begin again "
+                "without a cursor"
+            )
+        return hot.versions(rows, self._database.store, thread_id, namespace)
+
+    async def _ask(self, text: str, values: tuple[Any, ...]) -> list[Any]:
+        """Run one of the driver's statements that reads."""
+        with self._translating():
+            home = await self._runner.home()
+            tenant = encode_key(self._database.tenant)
+
+            async def asked() -> list[Any]:
+                async with home.driver() as connection:
+                    found: list[Any] = await connection.fetch(text, tenant, *values)
+                    return found
+
+            return await home.again(asked)
+
+    async def create_search_index(self) -> bool:
+        """Make the full-text index over all threads; ``False`` where it was there.
+
+        Nobody saves while it is made. It multiplies the space (see docs/postgresql.md) and makes
+        ``search`` fast; the answers are the same. Every process that uses the database keeps it up
+        from then on.
+        """
+        return await self._write(_create_index)
+
+
+def _create_index(repository: Repository) -> bool:
+    assert isinstance(repository, postgresql.PostgreSQLRepository)  # noqa: S101  (ours)
+    return repository.create_index()
+
+
+def _own_runner(
+    database: postgresql.PostgreSQLDatabase,
+    *,
+    target: Target,
+    settings: postgresql.ConnectionSettings,
+    **pool: Any,
+) -> PooledRunner:
+    opening = replace(settings, statement_timeout_seconds=None)
+    options = {**pool, "pool_use_lifo": True}
+    return PooledRunner(
+        database,
+        lambda: postgresql.engine(target, settings=settings, **options),
+        make_opening_engine=lambda: postgresql.engine(
+            target, settings=opening, poolclass=NullPool
+        ),
+    )
+
+
+def _handed_in(
+    engine: AsyncEngine | None, pool: Any
+) -> tuple[str, Callable[[postgresql.PostgreSQLDatabase], PooledRunner]]:
+    if pool is not None:
+        made, where = postgresql.engine_of_pool(_checked_pool(pool)), "of the asyncpg pool"
+    else:
+        made = _checked_engine(engine)
+        where = made.url.render_as_string(hide_password=True)
+    return where, lambda database: PooledRunner(database, lambda: made, owns_engines=False)
+
+
+def postgresql_checkpointer(
+    dsn: str | None = None,
+    table_name: str | None = None,
+    *,
+    prefix: str | None = None,
+    schema: str | None = None,
+    password: str | Callable[[], str | Awaitable[str]] | None = None,
+    engine: AsyncEngine | None = None,
+    pool: Any = None,
+    tenant: str = "default",
+    auto_migrate: AutoMigrate = True,
+    pool_size: int = POOL_SIZE,
+    max_overflow: int = 0,
+    pool_timeout_seconds: float = POOL_TIMEOUT_SECONDS,
+    pool_recycle_seconds: float | None = None,
+    connect_timeout_seconds: float | None = None,
+    statement_timeout_seconds: float | None = STATEMENT_TIMEOUT_SECONDS,
+    pgbouncer: bool = False,
+    group_saves: bool = True,
+    state_type: type[Any] = AgentState,
+    on_conflict: OnConflict = "raise",
+    keep_last: int | None = None,
+    ttl_seconds: float | None = None,
+) -> StorageBackendAdapter:
+    """Return a checkpointer over a PostgreSQL database.
+
+    The first options are those of ``PostgreSQLBackend``, the last four of
+    ``StorageBackendAdapter``.
+
+    Raises:
+        InvalidArgumentError: An option makes no sense.
+        MissingExtraError: asyncpg is not installed.
+    """
+    backend = PostgreSQLBackend(
+        dsn,
+        table_name,
+        prefix=prefix,
+        schema=schema,
+        password=password,
+        engine=engine,
+        pool=pool,
+        tenant=tenant,
+        auto_migrate=auto_migrate,
+        pool_size=pool_size,
+        max_overflow=max_overflow,
+        pool_timeout_seconds=pool_timeout_seconds,
+        pool_recycle_seconds=pool_recycle_seconds,
+        connect_timeout_seconds=connect_timeout_seconds,
+        statement_timeout_seconds=statement_timeout_seconds,
+        pgbouncer=pgbouncer,
+        group_saves=group_saves,
+    )
+    return StorageBackendAdapter(
+        backend,
+        state_type=state_type,
+        on_conflict=on_conflict,
+        keep_last=keep_last,
+        ttl_seconds=ttl_seconds,
+    )
+
+
+# --- options
+
+
+def _require_one(**given: object) -> None:
+    names = [name for name, value in given.items() if value is not None]
+    if len(names) > 1:
+        raise InvalidArgumentError(f"give {' or '.join(names)}, not both")
+
+
+def _checked_engine(engine: object) -> AsyncEngine:
+    if not isinstance(engine, AsyncEngine) or engine.dialect.driver != "asyncpg":
+        raise InvalidArgumentError(
+            "engine must be an async SQLAlchemy engine for PostgreSQL on asyncpg "
+            f"(create_async_engine('postgresql+asyncpg://…')), not {engine!r}"
+        )
+    return engine
+
+
+def _checked_pool(pool: Any) -> Any:
+    if not callable(getattr(pool, "acquire", None)) or not callable(getattr(pool, "release", None)):
+        raise InvalidArgumentError(
+            f"pool must be an asyncpg pool (await asyncpg.create_pool(…)), not {pool!r}"
+        )
+    return pool
+
+
+def _cache_size(target: Target, *, pgbouncer: bool) -> int:
+    """How many prepared statements a connection may keep; 0 behind PgBouncer."""
+    said = target.options
+    if pgbouncer or said.get("pgbouncer", "false").lower() in {"true", "1"}:
+        return 0
+    sizes = [said[name] for name in OPTIONS[1:] if name in said]
+    if not all(it.isdigit() for it in sizes):
+        raise InvalidArgumentError("statement_cache_size in the DSN must be a number from 0")
+    return min((int(it) for it in sizes), default=STATEMENT_CACHE_SIZE)
+
+
+def _seconds(name: str, value: object) -> float | None:
+    if value is None:
+        return None
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= DAY:
+        raise InvalidArgumentError(
+            f"{name}_seconds={value!r} must be a number above 0 and at most {DAY}"
+        )
+    return value
+
+
+def _count(name: str, value: object, *, least: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MAX_COUNT:
+        raise InvalidArgumentError(f"{name}={value!r} must be a whole number of at least {least}")
+    return value

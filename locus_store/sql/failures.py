@@ -1,0 +1,52 @@
+"""What went wrong on an asyncpg connection: by class and SQLSTATE, never by a message's text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from sqlalchemy.exc import DBAPIError
+
+try:
+    import asyncpg
+except ImportError:  # told when something is opened
+    asyncpg = None
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DRIVER_ERRORS: Final[tuple[type[Exception], ...]] = (
+    (TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) if asyncpg else ()
+)
+"""What asyncpg raises, beside ``OSError``."""
+
+_LOST_STATES: Final = frozenset({"57P01", "57P02", "57P05", "25P03"})
+"""The server ended the session: shut down, crashed, idle for too long."""
+
+_LOST: Final[tuple[type[BaseException], ...]] = (ConnectionError,) + (
+    (asyncpg.PostgresConnectionError,) if asyncpg else ()
+)
+
+
+class LostConnectionError(Exception):
+    """The connection was closed by whatever this was raised from; never leaves ``sql``."""
+
+
+def sqlstate(exc: BaseException) -> str:
+    """The server's five characters; ``""`` for an error that is not the server's."""
+    found = (getattr(it, "sqlstate", None) for it in causes(exc))
+    return next((it for it in found if isinstance(it, str)), "")
+
+
+def is_lost(exc: BaseException) -> bool:
+    """Whether a connection is gone, or could not be made."""
+    return sqlstate(exc) in _LOST_STATES or any(
+        isinstance(it, (LostConnectionError, *_LOST)) for it in causes(exc)
+    )
+
+
+def causes(exc: BaseException) -> Iterator[BaseException]:
+    """The error and what it was raised from, outermost first."""
+    at: BaseException | None = exc
+    while at is not None:
+        yield at
+        at = at.orig if isinstance(at, DBAPIError) else at.__cause__

@@ -1,0 +1,301 @@
+"""PostgreSQL's hot statements, as text for the driver: a save, a group of saves, a load, a list.
+
+Each is one round trip in autocommit. They do what the rules in ``versions`` say, for the cases
+that are nearly all; what they refuse is decided by those rules, in a transaction of its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import sqlalchemy as sa
+
+from locus_store.sql.columns import decode_key, encode_key, load_json
+from locus_store.types import Mark, Stored, Version
+from locus_store.versions import CHAIN_ALLOWANCE, CHAIN_FACTOR, HIDDEN_BATCH, RECORD_OVERHEAD
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from sqlalchemy.engine import Dialect
+
+    from locus_store.sql.schema import Tables
+
+# What a save sends: name, type. The first three are bound once for a whole group.
+COMMON: Final = (("tenant", "text"), ("store", "text"), ("facts", "bigint"))
+FIELDS: Final = (
+    ("thread_id", "text"),
+    ("namespace", "text"),
+    ("line", "bigint"),  # where the caller knows it
+    ("expected", "bigint"),  # the head that the caller expects
+    ("expected_digest", "bytea"),
+    ("is_free", "boolean"),  # appends to whatever the head is
+    ("basis", "bigint"),  # what the payload's frames are against; NULL: it is whole
+    ("basis_digest", "bytea"),
+    ("writer", "text"),
+    ("run", "text"),
+    ("checkpoint_id", "text"),
+    ("digest", "bytea"),
+    ("state_bytes", "bigint"),
+    ("payload", "bytea"),
+    ("metadata", "text"),
+    ("labels", "text"),
+    ("added", "text"),  # its text, for the full-text index
+    ("words", "text"),  # and the words of it, between spaces
+    ("keep_last", "bigint"),
+    ("ttl", "double precision"),
+    ("slack", "double precision"),
+)
+
+_GROUP: Final = """
+WITH input AS MATERIALIZED ({input}),
+locked AS MATERIALIZED (
+  -- Nobody waits here for a line that is held for long: its save is left to a transaction.
+  SELECT l.line, l.thread_id, l.namespace, l.head, l.open_chain, l.open_bytes, l.floor,
+    l.last_sequence, l.writer, l.run
+  FROM {lines} l WHERE {of_lines} AND l.tenant = $1 AND l.head IS NOT NULL
+  ORDER BY l.line FOR UPDATE SKIP LOCKED),
+looked AS MATERIALIZED (
+  SELECT i.*, l.head, l.open_chain, l.open_bytes, l.last_sequence + 1 AS sequence,
+    CASE WHEN i.keep_last IS NULL THEN l.floor
+      WHEN i.keep_last = 1 THEN l.last_sequence + 1
+      ELSE greatest(l.floor, (SELECT c.sequence FROM {checkpoints} c WHERE c.line = i.line
+        ORDER BY c.sequence DESC OFFSET i.keep_last - 2 LIMIT 1)) END AS floor,
+    -- The live thread's key, negative where its activity is to be noted.
+    (SELECT CASE WHEN t.expires_at <= statement_timestamp() THEN NULL
+        WHEN t.active_at <> {minute} OR (i.ttl IS NOT NULL AND {is_late})
+        THEN -t.thread ELSE t.thread END
+      FROM {threads} t WHERE t.tenant = $1 AND t.thread_id = i.thread_id) AS thread
+  FROM input i JOIN locked l ON l.line = i.line
+  WHERE l.thread_id = i.thread_id AND l.namespace = i.namespace
+    AND (i.is_free OR l.writer = i.writer OR (i.writer IS NULL AND l.run = i.run)
+      OR (l.head = i.expected AND i.expected_digest = (SELECT c.digest FROM {checkpoints} c
+        WHERE c.line = i.line AND c.sequence = i.expected)))
+    AND (i.basis IS NULL OR (l.head = i.basis AND l.open_chain IS NOT NULL
+      AND l.open_bytes + length(i.payload) + {overhead} <= {factor} * i.state_bytes + {allowance}
+      AND i.basis_digest = (SELECT c.digest FROM {checkpoints} c
+        WHERE c.line = i.line AND c.sequence = i.basis)))
+    AND (SELECT c.sequence FROM {checkpoints} c
+      WHERE c.line = i.line AND c.checkpoint_id = i.checkpoint_id) IS NULL),
+appended AS MATERIALIZED (
+  SELECT * FROM looked w
+  WHERE w.thread IS NOT NULL AND (w.keep_last IS NULL OR w.floor - (SELECT c.sequence
+    FROM {checkpoints} c WHERE c.line = w.line ORDER BY c.sequence LIMIT 1)
+    <= greatest(w.keep_last, {hidden}))),
+moved AS (
+  UPDATE {lines} l SET head = w.sequence, last_sequence = w.sequence, floor = w.floor,
+    open_chain = CASE WHEN w.basis IS NULL THEN w.sequence ELSE w.open_chain END,
+    open_bytes = CASE WHEN w.basis IS NULL THEN 0 ELSE w.open_bytes END
+      + length(w.payload) + {overhead},
+    writer = w.writer, run = w.run, updated_at = statement_timestamp()
+  FROM appended w WHERE l.line = w.line),
+touched AS (
+  UPDATE {threads} t SET active_at = {minute},
+    expires_at = CASE WHEN w.ttl IS NOT NULL AND {is_late_touched}
+      THEN {expiry_touched} ELSE t.expires_at END
+  FROM appended w WHERE w.thread < 0 AND t.thread = -w.thread),
+{begun}
+won AS MATERIALIZED (
+  SELECT w.line, w.sequence, CASE WHEN w.basis IS NULL THEN w.sequence ELSE w.open_chain END
+    AS chain, w.head AS parent, {shown} FROM appended w
+  {and_begun}),
+{indexed}
+kept AS (
+  INSERT INTO {checkpoints} (line, sequence, chain, parent, checkpoint_id, digest, codec, metadata,
+    labels, created_at, text, payload)
+  SELECT w.line, w.sequence, w.chain, w.parent, w.checkpoint_id, w.digest, 0, w.metadata::jsonb,
+    w.labels::jsonb, statement_timestamp(), w.added, w.payload FROM won w)
+SELECT thread_id, line, sequence FROM won
+"""
+
+_BEGUN: Final = """
+new_threads AS (
+  INSERT INTO {threads} AS t (tenant, thread_id, created_at, active_at, expires_at)
+  SELECT $1, i.thread_id, statement_timestamp(), {minute}, {expiry}
+  FROM input i WHERE i.line IS NULL ORDER BY i.thread_id COLLATE "C"
+  ON CONFLICT (tenant, thread_id) DO UPDATE SET active_at = excluded.active_at,
+    expires_at = coalesce(excluded.expires_at, t.expires_at)
+  WHERE t.expires_at IS NULL OR t.expires_at > statement_timestamp()
+  RETURNING t.thread_id),
+new_lines AS (
+  INSERT INTO {lines} (tenant, thread_id, namespace, head, open_chain, open_bytes, floor,
+    last_sequence, writer, run, updated_at)
+  SELECT $1, i.thread_id, i.namespace, 1, 1, length(i.payload) + {overhead},
+    CASE WHEN i.keep_last IS NULL THEN 0 ELSE 1 END, 1, i.writer, i.run, statement_timestamp()
+  FROM input i JOIN new_threads t ON t.thread_id = i.thread_id
+  WHERE i.line IS NULL ORDER BY i.thread_id COLLATE "C"
+  ON CONFLICT (tenant, thread_id, namespace) DO NOTHING
+  RETURNING line, thread_id, namespace),
+"""
+_AND_BEGUN: Final = """UNION ALL
+  SELECT n.line, 1, 1, NULL, {shown} FROM input w
+  JOIN new_lines n ON n.thread_id = w.thread_id AND n.namespace = w.namespace
+  WHERE w.line IS NULL"""
+_INDEXED: Final = """
+found AS (
+  INSERT INTO {search} (line, sequence, part, words)
+  SELECT w.line, w.sequence, 0, array_to_tsvector(string_to_array(w.words, ' '))
+  FROM won w WHERE w.words <> ''),
+"""
+_SHOWN: Final = (
+    "w.thread_id, w.checkpoint_id, w.digest, w.metadata, w.labels, w.added, w.words, w.payload"
+)
+_MINUTE: Final = "date_trunc('minute', statement_timestamp())"
+_SETTINGS: Final = """$3 = (SELECT count(*) FROM {settings} s
+    WHERE (s.name = 'store_id' AND s.value = $2) OR s.name = 'full_text_index')"""
+"""The database is the one that was opened, and has an index if it had one then."""
+
+_VERSION: Final = """c.sequence, c.checkpoint_id, c.digest, c.metadata::text AS metadata,
+  c.labels::text AS labels, c.created_at, (SELECT p.checkpoint_id FROM {checkpoints} p
+    WHERE p.line = c.line AND p.sequence = c.parent) AS parent_id"""
+
+_LINE: Final = """WITH l AS MATERIALIZED (
+  SELECT l.line, l.head, l.floor FROM {lines} l
+  WHERE l.tenant = $1 AND l.thread_id = $2 AND l.namespace = $3 AND l.head IS NOT NULL
+    AND (SELECT t.expires_at IS NULL OR t.expires_at > statement_timestamp() FROM {threads} t
+      WHERE t.tenant = $1 AND t.thread_id = $2))
+"""
+_IS_VISIBLE: Final = "(c.sequence >= l.floor OR c.sequence = l.head)"
+
+_ONE: Final = """
+SELECT l.line, l.head, {version}, (SELECT h.digest FROM {checkpoints} h
+    WHERE h.line = l.line AND h.sequence = l.head) AS head_digest{payload}
+FROM l LEFT JOIN {checkpoints} c ON c.line = l.line AND {which}
+"""
+_PAYLOAD: Final = """,
+  (SELECT string_agg(p.payload, ''::bytea ORDER BY p.sequence) FROM {checkpoints} p
+    WHERE p.line = c.line AND p.chain = c.chain AND p.sequence BETWEEN c.chain AND c.sequence)
+    AS payload"""
+
+_HISTORY: Final = """,
+b AS MATERIALIZED (SELECT (SELECT c.sequence FROM {checkpoints} c
+    WHERE c.line = l.line AND c.checkpoint_id = $4) AS before FROM l)
+SELECT l.line, b.before, v.* FROM l CROSS JOIN b LEFT JOIN LATERAL (
+  SELECT {version} FROM {checkpoints} c
+  WHERE c.line = l.line AND {is_visible}
+    AND c.sequence < CASE WHEN $4::text IS NULL THEN {most} ELSE b.before END
+  ORDER BY c.sequence DESC LIMIT $5) v ON true
+ORDER BY v.sequence DESC
+"""
+
+
+class Hot:
+    """The hot statements of one set of tables."""
+
+    def __init__(self, tables: Tables, dialect: Dialect) -> None:
+        table = dialect.identifier_preparer.format_table
+        names = {
+            name: table(getattr(tables, name))
+            for name in ("threads", "lines", "checkpoints", "settings")
+        }
+        search = sa.table(f"{tables.prefix}search", schema=tables.schema)
+        self._names = {**names, "search": table(search)}
+        self.group = {it: self._saves(alone=False, indexed=it) for it in (False, True)}
+        self.append = {it: self._saves(alone=True, indexed=it) for it in (False, True)}
+        self.head = self._one("c.sequence = l.head", _PAYLOAD)
+        self.named = self._one(f"c.checkpoint_id = $4 AND {_IS_VISIBLE}", _PAYLOAD)
+        self.head_version = self._one("c.sequence = l.head", "")
+        self.named_version = self._one(f"c.checkpoint_id = $4 AND {_IS_VISIBLE}", "")
+        self.history = self._filled(_LINE + _HISTORY)
+
+    # --- what they are given, and what they give
+
+    @staticmethod
+    def key(thread_id: str, namespace: str, *checkpoint_id: str | None) -> tuple[str, ...]:
+        """The values behind the tenant: of a line, or of a version in it."""
+        named = [it for it in checkpoint_id if it is not None]
+        return tuple(encode_key(it) for it in (thread_id, namespace, *named))
+
+    @staticmethod
+    def versions(
+        rows: Sequence[Mapping[str, Any]], store: str, thread_id: str, namespace: str
+    ) -> list[Version]:
+        """The versions of rows; a row of a line without one gives none."""
+        return [
+            _version(row, store, thread_id, namespace)
+            for row in rows
+            if row["sequence"] is not None
+        ]
+
+    @staticmethod
+    def stored(
+        row: Mapping[str, Any], store: str, thread_id: str, namespace: str
+    ) -> Stored | None:
+        """The version of a row, with its payload."""
+        if row["sequence"] is None:
+            return None
+        return Stored(
+            version=_version(row, store, thread_id, namespace),
+            head=Mark(store, row["line"], row["head"], row["head_digest"]),
+            payloads=[row["payload"] or b""],
+        )
+
+    # --- the texts
+
+    def _filled(self, text: str, **more: str) -> str:
+        known = {
+            **self._names,
+            "minute": _MINUTE,
+            "version": _VERSION.format(**self._names),
+            "is_visible": _IS_VISIBLE,
+            "most": str(2**63 - 1),
+            "overhead": str(RECORD_OVERHEAD),
+            "factor": str(CHAIN_FACTOR),
+            "allowance": str(CHAIN_ALLOWANCE),
+            "hidden": str(HIDDEN_BATCH),
+        }
+        return text.format(**known, **more)
+
+    def _one(self, which: str, payload: str) -> str:
+        return self._filled(_LINE + _ONE, which=which, payload=payload.format(**self._names))
+
+    def _saves(self, *, alone: bool, indexed: bool) -> str:
+        begun = "" if alone else self._filled(_BEGUN, expiry=_expiry("i"))
+        return self._filled(
+            _GROUP,
+            input=self._input(alone=alone),
+            of_lines="l.line = $6" if alone else "l.line = ANY ($6)",
+            is_late=_is_late("i"),
+            is_late_touched=_is_late("w"),
+            expiry_touched=_expiry("w"),
+            begun=begun,
+            shown=_SHOWN,
+            and_begun="" if alone else _AND_BEGUN.format(shown=_SHOWN),
+            indexed=_INDEXED.format(**self._names) if indexed else "",
+        )
+
+    def _input(self, *, alone: bool) -> str:
+        first = len(COMMON) + 1
+        known = _SETTINGS.format(**self._names)
+        if alone:
+            fields = ", ".join(
+                f"${at}::{kind} AS {name}" for at, (name, kind) in enumerate(FIELDS, first)
+            )
+            return f"SELECT {fields} WHERE {known}"
+        arrays = ", ".join(f"${at}::{kind}[]" for at, (_, kind) in enumerate(FIELDS, first))
+        names = ", ".join(name for name, _ in FIELDS)
+        return f"SELECT * FROM unnest({arrays}) i({names}) WHERE {known}"
+
+
+def _is_late(save: str) -> str:
+    """The expiry is to be written again: see ``statements.ttl_slack``."""
+    least = f"statement_timestamp() + make_interval(secs => {save}.ttl)"
+    return f"(t.expires_at IS NULL OR t.expires_at NOT BETWEEN {least} AND {_expiry(save)})"
+
+
+def _expiry(save: str) -> str:
+    return f"(statement_timestamp() + make_interval(secs => {save}.ttl + {save}.slack))"
+
+
+def _version(row: Mapping[str, Any], store: str, thread_id: str, namespace: str) -> Version:
+    parent_id = row["parent_id"]
+    return Version(
+        mark=Mark(store, row["line"], row["sequence"], row["digest"]),
+        thread_id=thread_id,
+        namespace=namespace,
+        checkpoint_id=decode_key(row["checkpoint_id"]),
+        parent_id=None if parent_id is None else decode_key(parent_id),
+        metadata=load_json(row["metadata"]),
+        labels=load_json(row["labels"]),
+        created_at=row["created_at"],
+    )

@@ -1,0 +1,353 @@
+"""Where a server's work is done: a pool of connections per event loop.
+
+A connection belongs to the loop that made it, so each loop that uses a backend has a pool of its
+own. There is no lock around a pool: as many callers work at once as it has connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import random
+import threading
+import time
+import warnings
+from abc import abstractmethod
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from weakref import finalize
+
+from sqlalchemy import event
+from sqlalchemy.exc import DisconnectionError
+from sqlalchemy.pool import QueuePool
+from sqlalchemy.util import greenlet_spawn
+
+from locus_store.errors import ConnectionFailedError, InvalidArgumentError, SchemaError
+from locus_store.sql.database import Database
+from locus_store.sql.failures import LostConnectionError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine
+
+    from sqlalchemy.engine import Connection
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from locus_store.sql.grouping import Body
+
+T = TypeVar("T")
+
+ATTEMPTS: Final = 6
+"""Tries of a transaction that lost to another one's locks, and so wrote nothing."""
+
+PAUSE_SECONDS: Final = 0.005
+"""Before the second try, on average; doubled each time."""
+
+PING_SECONDS: Final = 1.0
+"""A connection that was idle for longer is tried before it is used."""
+
+CLOSE_SECONDS: Final = 5.0
+"""How long ``close`` waits for the server's farewell."""
+
+
+class ServerDatabase(Database):
+    """A database behind connections that may be lost."""
+
+    @abstractmethod
+    def lost_race(self, exc: BaseException) -> bool:
+        """Whether the transaction was undone for another one's sake, and may be run again."""
+
+    @abstractmethod
+    def lost_connection(self, exc: BaseException) -> bool:
+        """Whether the connection is gone, and with it the outcome of what ran on it."""
+
+    @abstractmethod
+    def lost_schema(self, exc: BaseException) -> bool:
+        """Whether the tables are gone, so that they must be looked at again."""
+
+    def identity(self) -> object:
+        """The server's address is the database's identity."""
+        return None
+
+
+class PooledRunner:
+    """Runs bodies on the connections of async engines, one for each event loop.
+
+    Args:
+        database: What differs per database.
+        make_engine: Gives the engine of a loop.
+        owns_engines: Dispose of them on ``close``; else it is one, and its owner's.
+        make_opening_engine: For migrations, which no statement timeout may cut short.
+    """
+
+    def __init__(
+        self,
+        database: ServerDatabase,
+        make_engine: Callable[[], AsyncEngine],
+        *,
+        owns_engines: bool = True,
+        make_opening_engine: Callable[[], AsyncEngine] | None = None,
+    ) -> None:
+        self.database = database
+        self._make_engine = make_engine
+        self._make_opening_engine = make_opening_engine
+        self._owns_engines = owns_engines
+        self._homes: dict[asyncio.AbstractEventLoop, Home] = {}
+        self._lock = threading.Lock()
+        finalize(self, _abandon, self._homes)
+
+    async def write(self, body: Body[T]) -> T:
+        """See ``Runner``; run again where it lost to another transaction's locks."""
+        home = await self.home()
+        return await home.shielded(home.transaction(body))
+
+    async def read(self, body: Body[T]) -> T:
+        """See ``Runner``."""
+        home = await self.home()
+        return await home.again(lambda: home.run(self.database.begin_read, body))
+
+    async def query(self, body: Body[T]) -> T:
+        """Run a body that is one statement, and so needs no transaction."""
+        home = await self.home()
+        return await home.again(lambda: home.run(_begin_nothing, body))
+
+    async def home(self) -> Home:
+        """The running loop's connections, with the schema verified."""
+        loop = asyncio.get_running_loop()
+        home = self._homes.get(loop)
+        if home is None or home.pid != os.getpid():
+            home = self._new_home(loop)
+        if not home.is_open:
+            await home.open()
+        return home
+
+    def _new_home(self, loop: asyncio.AbstractEventLoop) -> Home:
+        with self._lock:
+            for other, home in list(self._homes.items()):
+                if home.pid != os.getpid():  # the parent's: neither used nor closed here
+                    _inherited.append(self._homes.pop(other))
+                elif other.is_closed():
+                    _abandon({other: self._homes.pop(other)})
+                elif not self._owns_engines and home.has_pool and other.is_running():
+                    raise InvalidArgumentError(
+                        "an async engine or pool belongs to one event loop at a time; hand in a "
+                        "dsn instead to use a store from several"
+                    )
+            engine = self._make_engine()
+            opening = self._make_opening_engine if self._owns_engines else None
+            home = Home(self.database, engine, opening, owned=self._owns_engines)
+            self._homes[loop] = home
+            return home
+
+    async def close(self) -> None:
+        """See ``Runner``; the pools of other loops are closed by those loops."""
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            homes, mine = dict(self._homes), self._homes.pop(loop, None)
+            self._homes.clear()
+        for other, home in homes.items():
+            if home.pid != os.getpid():
+                _inherited.append(home)
+            elif other.is_closed():
+                _abandon({other: home})
+            elif other is not loop:
+                with suppress(RuntimeError):  # closed in between
+                    asyncio.run_coroutine_threadsafe(home.close(), other)
+        if mine is not None and mine.pid == os.getpid():
+            await mine.close()
+
+
+_inherited: list[object] = []
+"""Keeps a parent process's connections from being closed by a child's garbage collector."""
+
+
+def _abandon(homes: dict[asyncio.AbstractEventLoop, Home]) -> None:
+    """Let go of connections whose loop will not run again; the server sees them closed."""
+    if any(home.pid != os.getpid() for home in homes.values()):
+        _inherited.append(dict(homes))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        homes.clear()
+        gc.collect()
+
+
+def _begin_nothing(connection: Connection) -> None:
+    connection.execution_options(isolation_level="AUTOCOMMIT")
+
+
+class Home:
+    """What one event loop has opened.
+
+    Args:
+        database: What differs per database.
+        engine: Its connections.
+        make_opening_engine: Gives the engine on which a schema is made.
+        owned: Whether ``close`` disposes of the engine.
+    """
+
+    def __init__(
+        self,
+        database: ServerDatabase,
+        engine: AsyncEngine,
+        make_opening_engine: Callable[[], AsyncEngine] | None,
+        *,
+        owned: bool,
+    ) -> None:
+        self.pid = os.getpid()
+        self.is_open = False
+        self.database = database
+        self._engine = engine
+        self._sync = engine.sync_engine
+        self._make_opening_engine = make_opening_engine
+        self._owned = owned
+        self._opening = asyncio.Lock()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._lost_at = time.monotonic()
+        if owned:
+            event.listen(self._sync, "checkin", _note_use)
+            event.listen(self._sync, "checkout", self._try_idle)
+
+    @property
+    def has_pool(self) -> bool:
+        """Whether several tasks may wait for its connections."""
+        return isinstance(self._engine.pool, QueuePool)
+
+    async def open(self) -> None:
+        """Verify or create the schema, once."""
+        async with self._opening:
+            if self.is_open:
+                return
+            await self.again(self._open)
+            self.is_open = True
+
+    async def _open(self) -> None:
+        if self._make_opening_engine is None:
+            await greenlet_spawn(self._opened, self._sync, self.database.opened)
+            return
+        with suppress(SchemaError):
+            await greenlet_spawn(self._opened, self._sync, self.database.verified)
+            return
+        engine = self._make_opening_engine()
+        try:
+            await greenlet_spawn(self._opened, engine.sync_engine, self.database.opened)
+        finally:
+            await engine.dispose()
+
+    @staticmethod
+    def _opened(engine: Any, look: Body[None]) -> None:
+        with engine.connect() as connection:
+            look(connection)
+
+    # --- running
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Begin ``work``; ``close`` waits for it."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def shielded(self, work: Coroutine[Any, Any, T]) -> T:
+        """Go on with ``work`` when its caller is cancelled."""
+        return await asyncio.shield(self.spawn(work))
+
+    async def transaction(self, body: Body[T]) -> T:
+        """Run a body and commit."""
+        for attempt in range(1, ATTEMPTS):
+            try:
+                return await self.run(self.database.begin_write, body)
+            except Exception as exc:
+                if not self.database.lost_race(exc):
+                    raise
+            await asyncio.sleep(random.random() * PAUSE_SECONDS * 2**attempt)  # noqa: S311
+        return await self.run(self.database.begin_write, body)
+
+    async def again(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Do what may be done twice; a second time when the connection was lost."""
+        try:
+            return await work()
+        except Exception as exc:
+            self.note(exc)
+            if not self.database.lost_connection(exc):
+                raise
+        try:
+            return await work()
+        except Exception as exc:
+            self.note(exc)
+            raise
+
+    def note(self, exc: BaseException) -> None:
+        """Remember what an error says of the connections and of the schema."""
+        if self.database.lost_connection(exc) or isinstance(exc, ConnectionFailedError):
+            self._lost_at = time.monotonic()  # the others are likely to be gone as well
+        elif self.database.lost_schema(exc):
+            self.is_open = False
+
+    async def run(self, begin: Body[None], body: Body[T]) -> T:
+        """Run a body between ``begin`` and a commit."""
+        return await greenlet_spawn(self._run, begin, body)
+
+    def _run(self, begin: Body[None], body: Body[T]) -> T:
+        with self._sync.connect() as connection:
+            try:
+                begin(connection)
+                result = body(connection)
+                connection.commit()
+            except BaseException as exc:
+                is_closed = _is_closed(connection)
+                if is_closed or not isinstance(exc, Exception):
+                    connection.invalidate()
+                if is_closed and isinstance(exc, Exception):
+                    raise LostConnectionError from exc
+                raise
+            return result
+
+    @asynccontextmanager
+    async def driver(self) -> AsyncIterator[Any]:
+        """A connection of the driver's, out of SQLAlchemy's pool, in autocommit."""
+        borrowed = await greenlet_spawn(self._sync.raw_connection)
+        connection = borrowed.driver_connection
+        try:
+            yield connection
+        except BaseException as exc:
+            is_closed = connection.is_closed()
+            if is_closed or not isinstance(exc, Exception):
+                await greenlet_spawn(borrowed.invalidate)
+            if is_closed and isinstance(exc, Exception):
+                raise LostConnectionError from exc
+            raise
+        finally:
+            await greenlet_spawn(borrowed.close)
+
+    def _try_idle(self, connection: Any, record: Any, fairy: Any) -> None:
+        """Before a connection is used that was idle, or that others were lost since."""
+        del fairy
+        used_at = record.info.get("used_at")
+        if used_at is None or used_at > max(self._lost_at, time.monotonic() - PING_SECONDS):
+            return
+        try:
+            connection.ping()
+        except Exception as exc:
+            raise DisconnectionError from exc
+
+    async def close(self) -> None:
+        """Finish what was submitted; release what was opened."""
+        while self._tasks:  # one may begin another
+            await asyncio.wait(self._tasks)
+        if not self._owned:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._engine.dispose()
+
+
+def _note_use(connection: Any, record: Any) -> None:
+    del connection
+    record.info["used_at"] = time.monotonic()
+
+
+def _is_closed(connection: Connection) -> bool:
+    if connection.invalidated or connection.closed:
+        return False
+    driver: Any = connection.connection.driver_connection
+    return driver is None or bool(driver.is_closed())

@@ -1,0 +1,483 @@
+"""What only PostgreSQL does: its hooks, its locks, its full-text index, its engine, its errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import JSONB, TSQUERY
+from sqlalchemy.dialects.postgresql.asyncpg import AsyncAdapt_asyncpg_dbapi
+from sqlalchemy.dialects.postgresql.base import PGDialect
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import NullPool
+
+from locus_store import layout
+from locus_store.errors import (
+    BackendError,
+    ConnectionFailedError,
+    LocusStoreError,
+    SchemaError,
+)
+from locus_store.sql.columns import dump_jsonb
+from locus_store.sql.database import Database
+from locus_store.sql.dsn import connect, connection_error
+from locus_store.sql.failures import DRIVER_ERRORS, LostConnectionError, is_lost, sqlstate
+from locus_store.sql.hot import Hot
+from locus_store.sql.pooled import ServerDatabase
+from locus_store.sql.repository import Repository
+from locus_store.text import words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from sqlalchemy.engine import Connection, Dialect
+
+    from locus_store.sql.dsn import Target
+    from locus_store.sql.migrate import AutoMigrate
+    from locus_store.sql.schema import Tables
+    from locus_store.sql.status import Settings
+
+FACTS: Final = ("store_id", "full_text_index")
+CONNECT_TIMEOUT_SECONDS: Final = 10.0
+
+SEARCH_SETTING: Final = "full_text_index"
+"""Row of ``settings`` that says that the index was made."""
+
+_WORD_CHARACTERS: Final = 255
+"""What the index keeps of a word: a lexeme has 2,046 bytes at most. The lines are looked at again."""
+
+_PART_BYTES: Final = 500_000
+"""Words of one row of the index: a tsvector has 1 MB at most."""
+
+_INDEXED_WORDS: Final = 64
+"""Words of a query that the index is asked for; the lines are looked at again."""
+
+
+class PostgreSQLRepository(Repository):
+    """PostgreSQL's forms of the hooks."""
+
+    def lock(self, *thread_ids: str, namespace: str | None = None) -> None:
+        """Lock rows in statements of their own: what one statement locks and reads is old news.
+
+        Lines come before threads, as the saves take them, and rows in the order of their keys.
+        """
+        lines, threads = self.tables.lines, self.tables.threads
+        if namespace is not None:
+            for thread_id in thread_ids:
+                key = {"thread_id": thread_id, "namespace": namespace}
+                self.sql.lock_line.run(self.connection, {"tenant": self.scope.tenant, **key})
+            return
+        self.connection.execute(
+            sa.select(lines.c.line)
+            .where(lines.c.tenant == self.scope.tenant, lines.c.thread_id.in_(thread_ids))
+            .order_by(lines.c.thread_id, lines.c.namespace)
+            .with_for_update()
+        )
+        self.connection.execute(
+            sa.select(threads.c.thread)
+            .where(*self._is_thread(*thread_ids))
+            .order_by(threads.c.thread_id)
+            .with_for_update()
+        )
+
+    def matches(self, column: sa.ColumnElement[str], pattern: str) -> sa.ColumnElement[bool] | None:
+        """``LIKE`` has no sets."""
+        if "[" in pattern:
+            return None
+        like = "".join(_LIKE.get(it, it) for it in pattern)
+        plain, escaped = (sa.literal(it, sa.Text()) for it in (like, "/" + like))
+        starts_with_slash = column.op("LIKE")(sa.literal("/%", sa.Text()))
+        return sa.case(
+            (starts_with_slash, column.op("LIKE")(escaped)), else_=column.op("LIKE")(plain)
+        )
+
+    def may_have(
+        self, column: sa.ColumnElement[Any], key: str, value: Any
+    ) -> sa.ColumnElement[bool]:
+        """``@>`` with the value, or with a list of it, at the key or along its path."""
+        if _has_many_forms(value):
+            return column.is_not(None)
+        texts = {text for it in (value, [value]) for path in _paths(key) if (text := _at(path, it))}
+        if not texts:  # no JSON: nothing stored is equal to it
+            return sa.false()
+        wanted = (sa.cast(sa.literal(it, sa.Text()), JSONB) for it in sorted(texts))
+        return sa.or_(*(column.op("@>")(it) for it in wanted))
+
+    # --- the full-text index: a table of its own, over the folded words
+
+    @cached_property
+    def has_index(self) -> bool:
+        """Whether there is one; asked together with whether this is the opened database."""
+        settings = self.tables.settings.c
+        rows = self.connection.execute(
+            sa.select(settings.name, settings.value).where(settings.name.in_(FACTS))
+        )
+        facts = {name: value for name, value in rows}  # noqa: C416  (rows are not pairs)
+        if facts.get("store_id") != self.scope.store:
+            raise OtherDatabaseError(
+                "another database was put in the place of the opened one; nothing was done. "
+                "Load again, and save what that gives"
+            )
+        return SEARCH_SETTING in facts
+
+    @property
+    def _index(self) -> sa.TableClause:
+        return search_table(self.tables)
+
+    def index_text(self, line: int, sequence: int, payload: bytes) -> str | None:
+        """The index keeps words only; the text stands beside the record for who writes SQL."""
+        if not self.has_index:
+            return None
+        text = layout.text_of(payload)
+        for part, lexemes in enumerate(lexemes_of(text)):
+            self.connection.execute(
+                self._index.insert().values(
+                    line=line,
+                    sequence=sequence,
+                    part=part,
+                    words=sa.func.array_to_tsvector(sa.literal(lexemes, sa.ARRAY(sa.Text()))),
+                )
+            )
+        return text.replace("\0", " ")
+
+    def unindex(self, line: int, sequences: Sequence[int] | None = None) -> None:
+        if not self.has_index:
+            return
+        index = self._index
+        gone = index.delete().where(index.c.line == line)
+        if sequences is not None:
+            gone = gone.where(index.c.sequence.in_(sequences))
+        self.connection.execute(gone)
+
+    def lines_with(self, wanted: Sequence[str]) -> list[int] | None:
+        """Lines that have each word in one version or another."""
+        if not self.has_index:
+            return None
+        index = self._index
+        queries = [
+            sa.select(index.c.line).where(
+                index.c.words.op("@@")(sa.cast(sa.literal(_lexeme(it)), TSQUERY))
+            )
+            for it in wanted[:_INDEXED_WORDS]
+        ]
+        return list(self.connection.execute(sa.intersect(*queries)).scalars())
+
+    def create_index(self) -> bool:
+        """Make the full-text index and fill it; whether it was not there.
+
+        Nobody writes meanwhile, so that no version is missed.
+        """
+        checkpoints = self.connection.dialect.identifier_preparer.format_table(
+            self.tables.checkpoints
+        )
+        run = self.connection.exec_driver_sql
+        run(f"LOCK TABLE {checkpoints} IN SHARE ROW EXCLUSIVE MODE")
+        if self.has_index:
+            return False
+        for statement in _create_search_table(self.tables, self.connection.dialect):
+            run(statement)
+        self.connection.execute(
+            self.tables.settings.insert().values(name=SEARCH_SETTING, value="tsvector")
+        )
+        self.__dict__.pop("has_index")
+        lines = sa.select(self.tables.lines.c.line)
+        for line in list(self.connection.execute(lines).scalars()):
+            self.reindex(line)
+        return True
+
+
+def search_table(tables: Tables) -> sa.TableClause:
+    """The full-text index; a text of many words takes several rows."""
+    names = ("line", "sequence", "part", "words")
+    columns = (sa.column(name) for name in names)
+    return sa.table(f"{tables.prefix}search", *columns, schema=tables.schema)
+
+
+def _create_search_table(tables: Tables, dialect: Dialect) -> tuple[str, str]:
+    name = dialect.identifier_preparer.format_table(search_table(tables))
+    return (
+        f"CREATE TABLE {name} (line bigint, sequence bigint, part integer, "
+        f"words tsvector NOT NULL, PRIMARY KEY (line, sequence, part))",
+        f"CREATE INDEX {tables.prefix}search_words ON {name} USING gin (words)",
+    )
+
+
+_LIKE: Final = {"*": "%", "?": "_", "%": "\\%", "_": "\\_", "\\": "\\\\"}
+
+
+def _paths(key: str) -> list[list[str]]:
+    return [[key], key.split(".")] if "." in key else [[key]]
+
+
+def _has_many_forms(value: Any) -> bool:
+    """Whether numbers in it may be stored otherwise: -0.0, and floats that are large integers."""
+    if isinstance(value, Mapping):
+        return any(map(_has_many_forms, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_has_many_forms, value))
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and (value == 0 or abs(value) >= _EXACT)
+
+
+_EXACT: Final = 2**53
+
+
+def _at(path: list[str], value: Any) -> str | None:
+    """The JSON of an object with the value at the path; ``None`` where there is none."""
+    try:
+        for name in reversed(path):
+            value = {name: value}
+        return dump_jsonb(value)
+    except TypeError:
+        return None
+
+
+def lexemes_of(text: str) -> Iterator[list[str]]:
+    """The distinct words of a text, in parts that a tsvector can hold."""
+    part: list[str] = []
+    size = 0
+    for word in dict.fromkeys(it[:_WORD_CHARACTERS] for it in words(text)):
+        size += len(word.encode())
+        if size > _PART_BYTES:
+            yield part
+            part, size = [], len(word.encode())
+        part.append(word)
+    if part:
+        yield part
+
+
+def _lexeme(word: str) -> str:
+    """A folded word as a tsquery: it has letters and digits only."""
+    return f"'{word[:_WORD_CHARACTERS]}'"
+
+
+# --- transactions
+
+
+class PostgreSQLDatabase(ServerDatabase):
+    """A database behind a DSN, an engine or a pool.
+
+    Args:
+        where: The database, for a person.
+        tables: See ``Database``, as the rest.
+        tenant: Whose threads are seen.
+        auto_migrate: What may be done to the schema.
+    """
+
+    repository = PostgreSQLRepository
+    driver_errors = (
+        *Database.driver_errors,
+        LostConnectionError,
+        AsyncAdapt_asyncpg_dbapi.Error,
+        *DRIVER_ERRORS,
+    )
+
+    def __init__(
+        self, where: str, tables: Tables, *, tenant: str, auto_migrate: AutoMigrate
+    ) -> None:
+        super().__init__(tables, tenant=tenant, auto_migrate=auto_migrate)
+        self._where = where
+        self.hot = Hot(tables, PGDialect())
+        self.has_index = False
+        """As far as this object knows; the hot statements refuse where it is wrong."""
+
+    @property
+    def store(self) -> str:
+        """Identity of the opened database."""
+        return self.scope.store
+
+    def on(self, connection: Connection) -> PostgreSQLRepository:
+        return PostgreSQLRepository(connection, self.scope)
+
+    def noted(self, settings: Settings) -> None:
+        self.has_index = SEARCH_SETTING in settings.raw
+
+    def begin_write(self, connection: Connection) -> None:
+        """Each statement sees what was committed before it: locks first, then everything else."""
+        connection.execution_options(isolation_level="READ COMMITTED")
+        connection.begin()
+
+    def begin_read(self, connection: Connection) -> None:
+        connection.execution_options(isolation_level="REPEATABLE READ")
+        connection.begin()
+
+    def lost_race(self, exc: BaseException) -> bool:
+        return sqlstate(exc) in {_UNIQUE_VIOLATION, _DEADLOCK, _SERIALIZATION_FAILURE}
+
+    def lost_connection(self, exc: BaseException) -> bool:
+        return not isinstance(exc, LocusStoreError) and is_lost(exc)
+
+    def lost_schema(self, exc: BaseException) -> bool:
+        is_other = isinstance(exc, OtherDatabaseError)
+        return is_other or sqlstate(exc) in {_UNDEFINED_TABLE, _UNDEFINED_COLUMN, _INVALID_SCHEMA}
+
+    def translated(self, exc: Exception) -> LocusStoreError:
+        """By its class and SQLSTATE."""
+        state = sqlstate(exc)
+        where = f"PostgreSQL {self._where}"
+        if is_lost(exc):
+            return ConnectionFailedError(
+                f"{where}: the connection was lost ({state or 'closed'}); a save under way may be "
+                "there or not, and saving again is safe"
+            )
+        if self.lost_schema(exc):
+            return SchemaError(
+                f"{where}: the tables of locus-store are gone ({state}); restore a backup, or make "
+                "new ones: locus-store db upgrade"
+            )
+        if isinstance(exc, sa.exc.TimeoutError):
+            return BackendError(f"{where}: no connection became free: raise pool_size")
+        if isinstance(exc, TimeoutError):
+            state = _CANCELLED
+        remedy = _REMEDIES.get(state) or _REMEDIES.get(state[:2]) or _reason(exc)
+        return BackendError(f"{where}: {state or type(exc).__name__}: {remedy}")
+
+
+class OtherDatabaseError(SchemaError):
+    """Another database was put in the place of the opened one."""
+
+
+_UNIQUE_VIOLATION, _DEADLOCK, _SERIALIZATION_FAILURE = "23505", "40P01", "40001"
+_UNDEFINED_TABLE, _UNDEFINED_COLUMN, _INVALID_SCHEMA = "42P01", "42703", "3F000"
+_CANCELLED: Final = "57014"
+_REMEDIES: Final = {
+    "53100": "the server's disk is full: free some space and save again",
+    "53200": "the server is out of memory: save again later",
+    "42501": "the role may not do this: grant it SELECT, INSERT, UPDATE and DELETE on the tables",
+    "25006": "the server is read-only: connect to the primary (target_session_attrs=read-write)",
+    _CANCELLED: "the statement took longer than its timeout and was cancelled: try again",
+    "26000": "a prepared statement is gone, as behind PgBouncer in transaction mode: "
+    "open with pgbouncer=true",
+    "42P05": "a prepared statement is there already, as behind PgBouncer in transaction mode: "
+    "open with pgbouncer=true",
+    "23": "two transactions made the same row several times over: try again",
+    "40": "other transactions held the locks several times over: try again",
+}
+
+
+def _reason(exc: BaseException) -> str:
+    """What the server says; it names no secret, and states are bound, not part of it."""
+    return str(getattr(exc, "orig", exc) or type(exc).__name__)
+
+
+# --- connections
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionSettings:
+    """How a backend makes its connections.
+
+    Args:
+        connect_timeout_seconds: For each host; ``None``: the DSN's, else ten.
+        statement_timeout_seconds: For each statement; ``None``: as long as it takes.
+        statement_cache_size: Prepared statements that a connection keeps; 0 where the server
+            behind it may change between two transactions (PgBouncer).
+    """
+
+    connect_timeout_seconds: float | None
+    statement_timeout_seconds: float | None
+    statement_cache_size: int
+
+    async def connect(self, target: Target) -> Any:
+        """Return a connection of the driver's.
+
+        Raises:
+            ConnectionFailedError: With the cause and what to do.
+        """
+        try:
+            return await connect(
+                target,
+                timeout=self.connect_timeout_seconds
+                or target.arguments.get("timeout")
+                or CONNECT_TIMEOUT_SECONDS,
+                command_timeout=self.statement_timeout_seconds,
+                statement_cache_size=self.statement_cache_size,
+            )
+        except LocusStoreError:
+            raise
+        except Exception as exc:
+            raise connection_error(target, exc) from exc
+
+
+def engine(target: Target, *, settings: ConnectionSettings, **pool: Any) -> AsyncEngine:
+    """An engine of our own, in autocommit, on asyncpg connections to ``target``.
+
+    Args:
+        target: Where.
+        settings: How its connections are made.
+        pool: Options of SQLAlchemy's pool.
+    """
+
+    async def connecting(*_: Any, **__: Any) -> Any:
+        return await settings.connect(target)
+
+    return _engine(_url(target), connecting, settings.statement_cache_size, **pool)
+
+
+def engine_of_pool(pool: Any) -> AsyncEngine:
+    """An engine that borrows the connections of an asyncpg pool, as they are, and gives them back."""
+
+    async def borrowing(*_: Any, **__: Any) -> Any:
+        return Borrowed(pool, await pool.acquire())
+
+    return _engine(sa.URL.create("postgresql+asyncpg"), borrowing, 0, poolclass=NullPool)
+
+
+def _engine(url: sa.URL, creator: Any, cached: int, **pool: Any) -> AsyncEngine:
+    made = create_async_engine(
+        url,
+        isolation_level="AUTOCOMMIT",
+        connect_args={"async_creator_fn": creator, "prepared_statement_cache_size": cached},
+        json_deserializer=_from_json,
+        **pool,
+    )
+    # A borrowed connection's codecs are its owner's, and to set them takes two round trips.
+    for name in ("setup_asyncpg_json_codec", "setup_asyncpg_jsonb_codec"):
+        setattr(made.dialect, name, _leave)
+    made.dialect.supports_native_json_deserialization = False
+    return made
+
+
+async def _leave(connection: Any) -> None:
+    del connection
+
+
+def _from_json(value: Any) -> Any:
+    """JSON as asyncpg gives it, unless a connection's owner has it decoded."""
+    return orjson.loads(value) if isinstance(value, str) else value
+
+
+def _url(target: Target) -> sa.URL:
+    """For messages: without secrets."""
+    hosts = target.arguments.get("host")
+    ports = target.arguments.get("port")
+    return sa.URL.create(
+        "postgresql",
+        username=target.arguments.get("user"),
+        host=hosts[0] if isinstance(hosts, list | tuple) else hosts,
+        port=ports[0] if isinstance(ports, list | tuple) else ports,
+        database=target.arguments.get("database"),
+    ).set(drivername="postgresql+asyncpg")
+
+
+class Borrowed:
+    """A pool's connection as SQLAlchemy sees one; closing it gives it back."""
+
+    def __init__(self, pool: Any, connection: Any) -> None:
+        self._pool = pool
+        self._connection = connection
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    async def close(self, *, timeout: float | None = None) -> None:
+        """Give the connection back."""
+        await self._pool.release(self._connection, timeout=timeout)
+
+    def terminate(self) -> None:
+        """Drop the connection; the pool makes another one."""
+        self._connection.terminate()

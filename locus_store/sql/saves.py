@@ -1,0 +1,240 @@
+"""Saves in groups: what waits while one statement runs goes into the next one.
+
+Each save of a group is decided by itself, and its caller answered after the commit. What the
+statement refuses, and a group that failed whole, is done again one by one, each in a transaction
+under the full rules.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from locus_store import layout
+from locus_store.sql.columns import decode_key, dump_jsonb, encode_key
+from locus_store.sql.hot import FIELDS
+from locus_store.sql.statements import ttl_slack
+from locus_store.sql.postgresql import lexemes_of
+from locus_store.types import Mark, Written
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy.engine import Connection
+
+    from locus_store.sql.pooled import Home
+    from locus_store.sql.postgresql import PostgreSQLDatabase
+    from locus_store.types import Save
+
+GROUP: Final = 128
+"""Saves in one statement at most."""
+
+GROUP_BYTES: Final = 8 * 1024 * 1024
+"""Payload in one statement at most, but for a single larger one."""
+
+SENDERS: Final = 2
+"""Statements under way at once: one is worked on while the next is put together."""
+
+
+@dataclass(slots=True)
+class _Item:
+    save: Save
+    row: tuple[Any, ...] | None
+    """The statement's fields; ``None``: only the full rules can tell."""
+
+    done: asyncio.Future[Written]
+
+    def answer(self, result: Written | BaseException) -> None:
+        """Tell the caller, if it is still there."""
+        if self.done.done():  # cancelled
+            return
+        if isinstance(result, BaseException):
+            self.done.set_exception(result)
+        else:
+            self.done.set_result(result)
+
+
+class Saves:
+    """The saves of one event loop.
+
+    Args:
+        home: Its connections.
+        database: What is written to.
+        size: Saves in one statement at most; 1 sends each by itself.
+        senders: Statements under way at once.
+    """
+
+    def __init__(
+        self, home: Home, database: PostgreSQLDatabase, *, size: int, senders: int
+    ) -> None:
+        self._home = home
+        self._database = database
+        self._size = size
+        self._idle_senders = senders
+        self._ready: deque[_Item] = deque()
+        self._behind: dict[str, deque[_Item]] = {}
+        """By thread that has a save ready or under way: those that wait for it, in order."""
+
+    async def submit(self, save: Save) -> Written:
+        """Write a save; it goes on when its caller is cancelled."""
+        database = self._database
+        row = row_of(save, database.store, indexed=database.has_index)
+        item = _Item(save, row, asyncio.get_running_loop().create_future())
+        behind = self._behind.get(save.thread_id)
+        if behind is not None:
+            behind.append(item)
+        else:
+            self._behind[save.thread_id] = deque()
+            self._ready.append(item)
+            self._wake()
+        return await item.done
+
+    def _wake(self) -> None:
+        if self._ready and self._idle_senders:
+            self._idle_senders -= 1
+            self._home.spawn(self._send_all())
+
+    def _finish(self, item: _Item, result: Written | BaseException) -> None:
+        """Answer, and let the next save of the thread go."""
+        item.answer(result)
+        behind = self._behind[item.save.thread_id]
+        if behind:
+            self._ready.append(behind.popleft())
+            self._wake()
+        else:
+            del self._behind[item.save.thread_id]
+
+    async def _send_all(self) -> None:
+        try:
+            while group := self._take():
+                await self._send(group)
+        finally:
+            self._idle_senders += 1
+            self._wake()
+
+    def _take(self) -> list[_Item]:
+        """The next group; what waits is of different threads."""
+        group: list[_Item] = []
+        size = 0
+        while self._ready and len(group) < self._size:
+            size += _weight(self._ready[0])
+            if group and size > GROUP_BYTES:
+                break
+            group.append(self._ready.popleft())
+        return group
+
+    async def _send(self, group: list[_Item]) -> None:
+        rows = [it.row for it in group if it.row is not None]
+        try:
+            won = await self._run(rows) if rows else {}
+        except Exception as exc:  # noqa: BLE001  (what is wrong with which is found out one by one)
+            self._home.note(exc)
+            won = {}
+        refused = []
+        for item in group:
+            mark = won.get(item.save.thread_id)
+            if mark is None:
+                refused.append(item)
+                continue
+            store, digest = self._database.store, item.save.change.shape.digest
+            written = Written(item.save.checkpoint_id, Mark(store, *mark, digest), "head")
+            self._finish(item, written)
+        for item in refused:
+            self._home.spawn(self._alone(item))
+
+    async def _run(self, rows: Sequence[tuple[Any, ...]]) -> dict[str, tuple[int, int]]:
+        """Run the statement; gives (line, sequence) by thread, of the saves that it did."""
+        database = self._database
+        is_indexed = database.has_index
+        common = (encode_key(database.tenant), database.store, 1 + is_indexed)
+        if len(rows) == 1 and rows[0][_LINE] is not None:
+            text, fields = database.hot.append[is_indexed], rows[0]
+        else:
+            text, fields = database.hot.group[is_indexed], tuple(zip(*rows, strict=True))
+        async with self._home.driver() as connection:
+            found = await connection.fetch(text, *common, *fields)
+        return {decode_key(thread_id): (line, sequence) for thread_id, line, sequence in found}
+
+    async def _alone(self, item: _Item) -> None:
+        """Do a save under the full rules."""
+        database = self._database
+
+        def body(connection: Connection) -> Written:
+            repository = database.on(connection)
+            database.has_index = repository.has_index
+            return repository.save(item.save)
+
+        result: Written | BaseException
+        try:
+            result = await self._home.again(lambda: self._home.transaction(body))
+        except BaseException as exc:
+            self._finish(item, exc)
+            if not isinstance(exc, Exception):
+                raise
+        else:
+            self._finish(item, result)
+
+
+_NAMES: Final = [name for name, _ in FIELDS]
+_LINE, _PAYLOAD = _NAMES.index("line"), _NAMES.index("payload")
+
+
+def _weight(item: _Item) -> int:
+    return len(item.row[_PAYLOAD]) if item.row else 0
+
+
+def row_of(save: Save, store: str, *, indexed: bool) -> tuple[Any, ...] | None:
+    """The statement's fields for a save; ``None`` for one that is not a plain append."""
+    expected, head = save.expected, None
+    if expected is not None and expected.made_from and expected.made_from.store != store:
+        expected = None  # a state from another database says nothing of this one
+    if save.parent_id is not None or (expected and expected.made_from != expected.head):
+        return None
+    if expected is not None:
+        head = expected.head
+    basis, payload = _payload(save, store)
+    lines = {it.line for it in (basis, head) if it is not None}
+    if len(lines) > 1:
+        return None
+    added, words = None, None
+    if indexed:
+        added = layout.text_of(payload).replace("\0", " ")
+        parts = list(lexemes_of(added))
+        if len(parts) > 1:
+            return None
+        words = " ".join(parts[0]) if parts else ""
+    return (
+        encode_key(save.thread_id),
+        encode_key(save.namespace),
+        lines.pop() if lines else None,
+        head.sequence if head else None,
+        head.digest if head else None,
+        expected is None,
+        basis.sequence if basis else None,
+        basis.digest if basis else None,
+        encode_key(save.writer) if save.writer is not None else None,
+        encode_key(save.run) if save.run is not None else None,
+        encode_key(save.checkpoint_id),
+        save.change.shape.digest,
+        save.change.shape.state_bytes,
+        payload,
+        dump_jsonb(save.metadata),
+        dump_jsonb(save.labels),
+        added,
+        words,
+        save.keep_last,
+        save.ttl_seconds,
+        None if save.ttl_seconds is None else ttl_slack(save.ttl_seconds),
+    )
+
+
+def _payload(save: Save, store: str) -> tuple[Mark | None, bytes]:
+    """What the frames are against, and the frames; ``None`` and the whole state otherwise."""
+    basis, frames = save.basis, save.change.frames
+    if basis is None or frames is None or basis.store != store:
+        return None, save.change.whole()
+    if len(frames) > save.change.shape.state_bytes // 2:
+        return None, save.change.whole()
+    return basis, frames
