@@ -26,6 +26,7 @@ from locus_store.state import AgentState, Message, Role, ToolCall
 from locus_store.types import CheckpointerCapabilities
 
 if TYPE_CHECKING:
+    from locus_store.backends.postgresql import PostgreSQLBackend, postgresql_checkpointer
     from locus_store.backends.sqlite import SQLiteBackend, sqlite_checkpointer
 
 __version__ = "0.1.0"
@@ -45,6 +46,7 @@ __all__ = [
     "Message",
     "MissingExtraError",
     "NotFoundError",
+    "PostgreSQLBackend",
     "Role",
     "SQLiteBackend",
     "SchemaError",
@@ -55,10 +57,16 @@ __all__ = [
     "UnsupportedError",
     "memory_checkpointer",
     "open_checkpointer",
+    "postgresql_checkpointer",
     "sqlite_checkpointer",
 ]
 
-_LAZY = {"SQLiteBackend": "backends.sqlite", "sqlite_checkpointer": "backends.sqlite"}
+_LAZY = {
+    "PostgreSQLBackend": "backends.postgresql",
+    "postgresql_checkpointer": "backends.postgresql",
+    "SQLiteBackend": "backends.sqlite",
+    "sqlite_checkpointer": "backends.sqlite",
+}
 """Loaded on first use: they need a driver or SQLAlchemy, which memory does not."""
 
 

@@ -1,8 +1,15 @@
+from __future__ import annotations
+
 import asyncio
 import os
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+import servers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 pytest.register_assert_rewrite("locus_store.testing")
 
@@ -30,3 +37,59 @@ def migrated(tmp_path_factory) -> Path:
 
     asyncio.run(make())
     return path
+
+
+# --- PostgreSQL: one server of each kind in each process of the tests, started when first asked for
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[servers.Server]:
+    """The server of ``LOCUS_TEST_POSTGRESQL_URL``, else PostgreSQL 18, else Debian's."""
+    yield from _running(servers.postgresql)
+
+
+@pytest.fixture(scope="session")
+def postgresql_16() -> Iterator[servers.PostgreSQL]:
+    """The oldest that the wheels have."""
+    yield from _running(lambda: servers.PostgreSQL("16"))
+
+
+@pytest.fixture(scope="session")
+def postgresql_tls() -> Iterator[servers.PostgreSQL]:
+    """Debian's, with TLS and the certificates of its attribute ``tls``."""
+    yield from _running(lambda: servers.PostgreSQL("debian", tls=True))
+
+
+@pytest.fixture(scope="session")
+def pgbouncer(postgresql: servers.Server) -> Iterator[servers.PgBouncer]:
+    """In transaction mode, in front of ``postgresql``."""
+    if not isinstance(postgresql, servers.PostgreSQL):
+        pytest.skip("LOCUS_TEST_POSTGRESQL_URL: PgBouncer is put before servers of ours only")
+    yield from _running(lambda: servers.PgBouncer(postgresql))
+
+
+def _running(start):
+    try:
+        server = start()
+    except servers.UnavailableError as error:
+        servers.missing(error)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def database(postgresql: servers.Server) -> Iterator[str]:
+    """URL of an empty database."""
+    name = postgresql.new_database()
+    yield postgresql.url(name)
+    postgresql.drop_database(name)
+
+
+@pytest.fixture
+def migrated_database(postgresql: servers.Server) -> Iterator[str]:
+    """URL of a database with our schema and nothing in it."""
+    name = postgresql.new_database(template=postgresql.migrated_template())
+    yield postgresql.url(name)
+    postgresql.drop_database(name)

@@ -438,7 +438,7 @@ class TestDictState(TestMemory):
         return state["value"]
 
 
-class TestLocusState(OnFile):
+class LocusStates:
     """The real ``AgentState`` of the Locus SDK."""
 
     state_type = LocusState
@@ -457,6 +457,10 @@ class TestLocusState(OnFile):
 
     def held(self, state):
         return state.metadata["value"]
+
+
+class TestLocusState(LocusStates, OnFile):
+    pass
 
 
 class Note(BaseModel):

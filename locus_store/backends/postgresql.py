@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
 from sqlalchemy.ext.asyncio import AsyncEngine
-from sqlalchemy.pool import NullPool
+from sqlalchemy.pool import NullPool, QueuePool
 
 from locus_store.backends.base import MAX_COUNT, check_limit, check_names, check_text
 from locus_store.backends.sqlite import DAY, prefix_of
@@ -244,7 +244,14 @@ def _handed_in(
     else:
         made = _checked_engine(engine)
         where = made.url.render_as_string(hide_password=True)
-    return where, lambda database: PooledRunner(database, lambda: made, owns_engines=False)
+    is_one_loops = pool is not None or isinstance(made.pool, QueuePool)
+
+    def runner(database: postgresql.PostgreSQLDatabase) -> PooledRunner:
+        return PooledRunner(
+            database, lambda: made, owns_engines=False, is_one_loops=is_one_loops
+        )
+
+    return where, runner
 
 
 def postgresql_checkpointer(

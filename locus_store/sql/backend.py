@@ -76,6 +76,11 @@ class SqlBackend(StorageBackend):
         with self._translating():
             return await self._runner.read(lambda connection: body(database.on(connection)))
 
+    async def _query(self, body: Callable[[Repository], T]) -> T:
+        database = self._database
+        with self._translating():
+            return await self._runner.query(lambda connection: body(database.on(connection)))
+
     @contextmanager
     def _translating(self) -> Iterator[None]:
         try:
@@ -131,16 +136,16 @@ class SqlBackend(StorageBackend):
         self, limit: int = 100, pattern: str = "*", *, after: str | None = None
     ) -> list[str]:
         check_limit(limit)
-        return await self._read(lambda it: it.threads(limit, pattern, after))
+        return await self._query(lambda it: it.threads(limit, pattern, after))
 
     async def heads(self, limit: int = 100) -> list[Head]:
         check_limit(limit)
-        return await self._read(lambda it: it.heads(limit))
+        return await self._query(lambda it: it.heads(limit))
 
     async def query(self, key: str, value: Any, limit: int = 100) -> list[Head]:
         check_key(key)
         check_limit(limit)
-        return await self._read(lambda it: it.query(key, value, limit))
+        return await self._query(lambda it: it.query(key, value, limit))
 
     async def find(self, query: str, limit: int = 10) -> list[Hit]:
         check_limit(limit)
@@ -154,7 +159,7 @@ class SqlBackend(StorageBackend):
 
     async def vacuum(self, older_than_days: float = 30) -> int:
         seconds = check_days(older_than_days) * SECONDS_PER_DAY
-        aged = await self._read(lambda it: it.aged(seconds))
+        aged = await self._query(lambda it: it.aged(seconds))
         removed = 0
         for at in range(0, len(aged), VACUUM_BATCH):
             batch = aged[at : at + VACUUM_BATCH]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -290,10 +292,14 @@ def escape_json(value: Any) -> Any:
 
 def unescape_json(value: Any) -> Any:
     """Inverse of ``escape_json``; Oracle's Decimals become int or float."""
-    return _mapped(value, unescape_text)
+    return _mapped(value, _unescaped)
 
 
-def _mapped(value: Any, change: Callable[[str], str]) -> Any:
+def _unescaped(value: str) -> Any:
+    return -0.0 if value == _NEGATIVE_ZERO else unescape_text(value)
+
+
+def _mapped(value: Any, change: Callable[[str], Any]) -> Any:
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
@@ -313,6 +319,34 @@ def dump_json(value: Mapping[str, Any] | None) -> str | None:
     if b"\\u0000" in raw or b"\\u0001" in raw:
         raw = orjson.dumps(escape_json(value), option=orjson.OPT_SORT_KEYS)
     return raw.decode()
+
+
+def dump_jsonb(value: Mapping[str, Any] | None) -> str | None:
+    """Like ``dump_json``, for JSONB: what ``load_json`` reads back is the same to the last type.
+
+    JSONB keeps numbers as decimals: ``1e16`` would come back without a point, as an integer, and
+    ``-0.0`` without its sign.
+    """
+    text = dump_json(value)
+    if text is None or not _INEXACT_IN_JSONB.search(text):
+        return text
+    return orjson.dumps(_exact(escape_json(value)), option=orjson.OPT_SORT_KEYS).decode()
+
+
+_INEXACT_IN_JSONB: Final = re.compile(r"\de\d|-0\.0")
+_NEGATIVE_ZERO: Final = "\x012"  # no escaped text
+
+
+def _exact(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _exact(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_exact(item) for item in value]
+    if not isinstance(value, float):
+        return value
+    if value == 0.0 and math.copysign(1.0, value) < 0:
+        return _NEGATIVE_ZERO
+    return orjson.Fragment(f"{value:.1f}".encode()) if value.is_integer() else value
 
 
 def load_json(value: Any) -> dict[str, Any]:
@@ -343,9 +377,13 @@ class Json(sa.types.TypeDecorator[dict[str, Any]]):
             return dialect.type_descriptor(oracle.JSON(none_as_null=True))
         return dialect.type_descriptor(sa.Text())
 
+    def bind_expression(self, bindparam: sa.BindParameter[Any]) -> sa.ColumnElement[Any]:
+        """Cast from text on PostgreSQL: how JSON is bound there is up to a connection's owner."""
+        return _BoundJson(bindparam)
+
     def process_bind_param(self, value: Mapping[str, Any] | None, dialect: Dialect) -> Any:
         """Escape; serialise where the column is text."""
-        if dialect.name in {"postgresql", "oracle"}:
+        if dialect.name == "oracle":
             return escape_json(value) if value else None
         return dump_json(value)
 
@@ -353,6 +391,35 @@ class Json(sa.types.TypeDecorator[dict[str, Any]]):
     def process_result_value(self, value: Any, dialect: Dialect) -> dict[str, Any]:
         """Give the object back."""
         return load_json(value)
+
+
+class _JsonText(sa.types.TypeDecorator[str]):
+    """A JSON object on its way to a cast."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:
+        return dump_jsonb(value)
+
+
+class _BoundJson(FunctionElement[dict[str, Any]]):
+    """A bound JSON object."""
+
+    type = sa.JSON()
+    name = "bound_json"
+    inherit_cache = True
+
+
+@compiles(_BoundJson)
+def _bound_json(element: _BoundJson, compiler: SQLCompiler, **kw: Any) -> str:
+    return compiler.process(next(iter(element.clauses)), **kw)
+
+
+@compiles(_BoundJson, "postgresql")
+def _bound_json_postgresql(element: _BoundJson, compiler: SQLCompiler, **kw: Any) -> str:
+    text = sa.type_coerce(next(iter(element.clauses)), _JsonText())
+    return compiler.process(sa.cast(text, postgresql.JSONB()), **kw)
 
 
 # --- bytes and surrogates -------------------------------------------------------------------

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from locus_store.errors import LocusStoreError
     from locus_store.sql.schema import Tables
+    from locus_store.sql.status import Settings
 
 
 class Database(ABC):
@@ -44,24 +45,40 @@ class Database(ABC):
                 f'auto_migrate={auto_migrate!r} must be True, False or "upgrade"'
             )
         self.tables = tables
-        self._tenant = tenant
+        self.tenant = tenant
         self._auto_migrate = auto_migrate
         self._scope: Scope | None = None
 
     def opened(self, connection: Connection) -> None:
         """Verify or create the schema, outside any transaction."""
+        self._ensure(connection, auto_migrate=self._auto_migrate)
+
+    def verified(self, connection: Connection) -> None:
+        """Verify the schema, outside any transaction."""
+        self._ensure(connection, auto_migrate=False)
+
+    def _ensure(self, connection: Connection, *, auto_migrate: AutoMigrate) -> None:
         settings = ensure(
             connection,
-            auto_migrate=self._auto_migrate,
+            auto_migrate=auto_migrate,
             prefix=self.tables.prefix,
             schema=self.tables.schema,
         )
-        self._scope = Scope(tables=self.tables, tenant=self._tenant, store=settings.store_id)
+        self._scope = Scope(tables=self.tables, tenant=self.tenant, store=settings.store_id)
+        self.noted(settings)
+
+    def noted(self, settings: Settings) -> None:  # noqa: B027  (optional)
+        """Take what a dialect wants of the settings of the database that was opened."""
+
+    @property
+    def scope(self) -> Scope:
+        """Of the opened database."""
+        assert self._scope is not None  # noqa: S101  (a runner opens before it runs)
+        return self._scope
 
     def on(self, connection: Connection) -> Repository:
         """The queries, on a connection of the opened database."""
-        assert self._scope is not None  # noqa: S101  (a runner opens before it runs)
-        return self.repository(connection, self._scope)
+        return self.repository(connection, self.scope)
 
     @abstractmethod
     def begin_write(self, connection: Connection) -> None:

@@ -147,6 +147,7 @@ def parse(
       socket. ``disable`` and ``prefer`` ask for nothing.
     * ``sslrootcert=system``: the authorities are read now, all other certificates and keys at
       every connection.
+    * ``sslnegotiation=direct`` needs asyncpg 0.32.
     * ``load_balance_hosts=random``: hosts are tried in a new order each time, but the addresses of
       one name in that of the name server.
     * ``connect_timeout`` is for each host; ``keepalives*`` and ``tcp_user_timeout`` are set on the

@@ -48,6 +48,9 @@ class Runner(Protocol):
     async def read(self, body: Body[T]) -> T:
         """Run ``body`` on one snapshot."""
 
+    async def query(self, body: Body[T]) -> T:
+        """Run ``body``, which is one statement and so its own snapshot."""
+
     async def close(self) -> None:
         """Finish what was submitted and release what was opened; usable again after."""
 
@@ -239,6 +242,10 @@ class ThreadRunner:
             with suppress(_Stopped):
                 return await self._opened().read(body)
 
+    async def query(self, body: Body[T]) -> T:
+        """See ``Runner``."""
+        return await self.read(body)
+
     def _opened(self) -> _Open:
         with self._lock:
             if self._open is not None and self._open.pid != os.getpid():
@@ -409,6 +416,10 @@ class AsyncEngineRunner:
         await self._opened()
         async with self._engine.connect() as connection:
             return await connection.run_sync(self._on_snapshot, body)
+
+    async def query(self, body: Body[T]) -> T:
+        """See ``Runner``."""
+        return await self.read(body)
 
     async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
         task = asyncio.ensure_future(work)

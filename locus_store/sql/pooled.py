@@ -20,7 +20,6 @@ from weakref import finalize
 
 from sqlalchemy import event
 from sqlalchemy.exc import DisconnectionError
-from sqlalchemy.pool import QueuePool
 from sqlalchemy.util import greenlet_spawn
 
 from locus_store.errors import ConnectionFailedError, InvalidArgumentError, SchemaError
@@ -77,6 +76,7 @@ class PooledRunner:
         database: What differs per database.
         make_engine: Gives the engine of a loop.
         owns_engines: Dispose of them on ``close``; else it is one, and its owner's.
+        is_one_loops: Its connections may be used by one event loop at a time.
         make_opening_engine: For migrations, which no statement timeout may cut short.
     """
 
@@ -86,14 +86,17 @@ class PooledRunner:
         make_engine: Callable[[], AsyncEngine],
         *,
         owns_engines: bool = True,
+        is_one_loops: bool = False,
         make_opening_engine: Callable[[], AsyncEngine] | None = None,
     ) -> None:
         self.database = database
         self._make_engine = make_engine
-        self._make_opening_engine = make_opening_engine
+        self._make_opening_engine = make_opening_engine or make_engine
         self._owns_engines = owns_engines
+        self._is_one_loops = is_one_loops
         self._homes: dict[asyncio.AbstractEventLoop, Home] = {}
         self._lock = threading.Lock()
+        self._first = threading.Lock()
         finalize(self, _abandon, self._homes)
 
     async def write(self, body: Body[T]) -> T:
@@ -128,14 +131,15 @@ class PooledRunner:
                     _inherited.append(self._homes.pop(other))
                 elif other.is_closed():
                     _abandon({other: self._homes.pop(other)})
-                elif not self._owns_engines and home.has_pool and other.is_running():
+                elif self._is_one_loops and other.is_running():
                     raise InvalidArgumentError(
                         "an async engine or pool belongs to one event loop at a time; hand in a "
                         "dsn instead to use a store from several"
                     )
             engine = self._make_engine()
-            opening = self._make_opening_engine if self._owns_engines else None
-            home = Home(self.database, engine, opening, owned=self._owns_engines)
+            home = Home(
+                self.database, engine, self._make_opening_engine, owned=self._owns_engines, first=self._first
+            )
             self._homes[loop] = home
             return home
 
@@ -183,15 +187,18 @@ class Home:
         engine: Its connections.
         make_opening_engine: Gives the engine on which a schema is made.
         owned: Whether ``close`` disposes of the engine.
+        first: Held while a shared engine connects for the first time: SQLAlchemy's own lock
+            around that belongs to one loop.
     """
 
     def __init__(
         self,
         database: ServerDatabase,
         engine: AsyncEngine,
-        make_opening_engine: Callable[[], AsyncEngine] | None,
+        make_opening_engine: Callable[[], AsyncEngine],
         *,
         owned: bool,
+        first: threading.Lock,
     ) -> None:
         self.pid = os.getpid()
         self.is_open = False
@@ -200,17 +207,13 @@ class Home:
         self._sync = engine.sync_engine
         self._make_opening_engine = make_opening_engine
         self._owned = owned
+        self._first = first
         self._opening = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._lost_at = time.monotonic()
         if owned:
             event.listen(self._sync, "checkin", _note_use)
             event.listen(self._sync, "checkout", self._try_idle)
-
-    @property
-    def has_pool(self) -> bool:
-        """Whether several tasks may wait for its connections."""
-        return isinstance(self._engine.pool, QueuePool)
 
     async def open(self) -> None:
         """Verify or create the schema, once."""
@@ -221,8 +224,12 @@ class Home:
             self.is_open = True
 
     async def _open(self) -> None:
-        if self._make_opening_engine is None:
-            await greenlet_spawn(self._opened, self._sync, self.database.opened)
+        if not self._owned:
+            await asyncio.to_thread(self._first.acquire)
+            try:
+                await greenlet_spawn(self._opened, self._sync, self.database.opened)
+            finally:
+                self._first.release()
             return
         with suppress(SchemaError):
             await greenlet_spawn(self._opened, self._sync, self.database.verified)

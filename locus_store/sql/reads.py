@@ -78,7 +78,7 @@ class Reads:
 
     # --- one line
 
-    def find(self, thread_id: str, namespace: str) -> Line | None:
+    def line_of(self, thread_id: str, namespace: str) -> Line | None:
         """The live line, if it has a head."""
         key = {"tenant": self.scope.tenant, "thread_id": thread_id, "namespace": namespace}
         row = self.sql.line.first(self.connection, key)
@@ -127,7 +127,7 @@ class Reads:
 
     def fetch(self, thread_id: str, namespace: str, checkpoint_id: str | None) -> Stored | None:
         """See ``StorageBackend.fetch``."""
-        line = self.find(thread_id, namespace)
+        line = self.line_of(thread_id, namespace)
         record = versions.target(self, line, checkpoint_id) if line else None
         if line is None or line.head is None or record is None:
             return None
@@ -145,7 +145,7 @@ class Reads:
         self, thread_id: str, namespace: str, *, limit: int, before: str | None
     ) -> list[Version]:
         """See ``StorageBackend.history``."""
-        line = self.find(thread_id, namespace)
+        line = self.line_of(thread_id, namespace)
         if line is None:
             return []
         end = None if before is None else versions.cursor(self, line, thread_id, before)

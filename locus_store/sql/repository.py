@@ -8,9 +8,9 @@ import sqlalchemy as sa
 
 from locus_store import versions
 from locus_store.errors import ConflictError
-from locus_store.sql.columns import after, before, minute, now
+from locus_store.sql.columns import before, now
 from locus_store.sql.reads import Reads
-from locus_store.sql.statements import LINE_STATE
+from locus_store.sql.statements import LINE_STATE, ttl_slack
 from locus_store.versions import Line, Record
 
 if TYPE_CHECKING:
@@ -31,6 +31,13 @@ class Repository(Reads):
 
     # --- dialect hooks
 
+    def lock(self, *thread_ids: str, namespace: str | None = None) -> None:
+        """Keep everybody else from changing threads, or a line of theirs, until the commit.
+
+        Nothing where a writing transaction is alone. What is read later sees what was committed
+        before the lock was given.
+        """
+
     def index_text(self, line: int, sequence: int, payload: bytes) -> str | None:
         """Add a record to the full-text index; the text to store, ``None`` without an index."""
         del line, sequence, payload
@@ -44,8 +51,12 @@ class Repository(Reads):
 
     # --- versions.Lines
 
-    def create(self, save: Save) -> Line:
+    def find(self, thread_id: str, namespace: str) -> Line | None:
         """See ``versions.Lines``, as the following."""
+        self.lock(thread_id, namespace=namespace)
+        return self.line_of(thread_id, namespace)
+
+    def create(self, save: Save) -> Line:
         found = self._thread(save.thread_id)
         if found is not None and not found:
             self.drop_threads([save.thread_id])
@@ -86,15 +97,14 @@ class Repository(Reads):
 
     def touch(self, save: Save) -> None:
         """Activity is written at most once a minute, so that its index is mostly left alone."""
-        threads = self.tables.threads
+        key = {"of_tenant": self.scope.tenant, "of_thread_id": save.thread_id}
         if save.ttl_seconds is None:
-            key = {"of_tenant": self.scope.tenant, "of_thread_id": save.thread_id}
             self.sql.touch.run(self.connection, key)
             return
-        self.connection.execute(
-            threads.update()
-            .where(*self._is_thread(save.thread_id))
-            .values(active_at=minute(), expires_at=after(save.ttl_seconds))
+        slack = ttl_slack(save.ttl_seconds)
+        self.sql.prolong.run(
+            self.connection,
+            {**key, "ttl": save.ttl_seconds, "ttl_and_slack": save.ttl_seconds + slack},
         )
 
     def append(self, line: Line, record: Record, payload: bytes) -> None:
@@ -174,6 +184,7 @@ class Repository(Reads):
     ) -> int:
         """See ``StorageBackend.remove``."""
         if checkpoint_ids is None:
+            self.lock(thread_id)
             return self.drop_threads([thread_id]) if self._is_there(thread_id) else 0
         line = self.find(thread_id, namespace)
         return versions.remove_named(self, line, checkpoint_ids, writer) if line else 0
@@ -218,19 +229,23 @@ class Repository(Reads):
 
     # --- housekeeping
 
-    def expired(self, limit: int = BATCH) -> list[str]:
-        """Threads whose time to live is over."""
+    def expired(self, among: Sequence[str] | None = None) -> list[str]:
+        """Threads whose time to live is over, a batch of them."""
         threads = self.tables.threads
         found = sa.select(threads.c.thread_id).where(
             threads.c.tenant == self.scope.tenant, threads.c.expires_at <= now()
         )
-        return list(self.connection.execute(found.limit(limit)).scalars())
+        if among is not None:
+            found = found.where(threads.c.thread_id.in_(among))
+        return list(self.connection.execute(found.limit(BATCH)).scalars())
 
     def expire(self) -> int:
         """Remove a batch of expired threads; return how many. Expiry is read under the lock."""
         over = self.expired()
-        self.drop_threads(over)
-        return len(over)
+        self.lock(*over)
+        gone = self.expired(among=over)
+        self.drop_threads(gone)
+        return len(gone)
 
     def aged(self, seconds: float) -> list[str]:
         """Threads with a version older than this by the server's clock."""
@@ -246,6 +261,7 @@ class Repository(Reads):
 
     def vacuum_thread(self, thread_id: str, seconds: float) -> int:
         """Remove a thread's versions older than this, or all of it; return how many."""
+        self.lock(thread_id)
         keys = self._lines_of([thread_id])
         old = {line: self._older(line, seconds) for line in keys}
         if keys and all(self._count(line) == len(old[line]) for line in keys):
@@ -282,6 +298,7 @@ class Repository(Reads):
 
     def copy_thread(self, source: str, destination: str) -> bool:
         """See ``StorageBackend.copy_thread``; rows are copied on the server."""
+        self.lock(source)
         if not self._is_there(source):
             return False
         if self._is_there(destination):

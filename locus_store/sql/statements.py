@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from sqlalchemy import bindparam as bind
 
-from locus_store.sql.columns import minute, now
+from locus_store.sql.columns import after, minute, now
 from locus_store.sql.compiled import Compiled
 
 if TYPE_CHECKING:
@@ -28,8 +28,10 @@ class Statements:
     def __init__(self, tables: Tables, dialect: Dialect) -> None:
         self.tables = tables
         self.line = Compiled(self._line, dialect)
+        self.lock_line = Compiled(self._lock_line, dialect)
         self.save_line = Compiled(self._save_line, dialect)
         self.touch = Compiled(self._touch, dialect)
+        self.prolong = Compiled(self._prolong, dialect)
         self.record = Compiled(self._record, dialect)
         self.named = Compiled(self._named, dialect)
         self.payloads = Compiled(self._payloads, dialect)
@@ -51,6 +53,17 @@ class Statements:
         )
 
     @property
+    def _lock_line(self) -> sa.Select[Any]:
+        """For a transaction that is not alone."""
+        lines = self.tables.lines
+        return (
+            sa.select(lines.c.line)
+            .where(lines.c.tenant == bind("tenant"), lines.c.thread_id == bind("thread_id"))
+            .where(lines.c.namespace == bind("namespace"))
+            .with_for_update()
+        )
+
+    @property
     def _save_line(self) -> sa.Update:
         lines = self.tables.lines
         values: dict[str, Any] = {
@@ -69,6 +82,24 @@ class Statements:
             .where(threads.c.tenant == bind("of_tenant"))
             .where(threads.c.thread_id == bind("of_thread_id"), threads.c.active_at != minute())
             .values(active_at=minute())
+        )
+
+    @property
+    def _prolong(self) -> sa.Update:
+        """Note activity, and when the thread expires: the index on it is left alone mostly."""
+        threads = self.tables.threads
+        least, most = (after(bind(name, type_=sa.Double())) for name in ("ttl", "ttl_and_slack"))
+        is_late = sa.or_(
+            threads.c.expires_at.is_(None), ~threads.c.expires_at.between(least, most)
+        )
+        return (
+            threads.update()
+            .where(threads.c.tenant == bind("of_tenant"))
+            .where(threads.c.thread_id == bind("of_thread_id"))
+            .where(sa.or_(threads.c.active_at != minute(), is_late))
+            .values(
+                active_at=minute(), expires_at=sa.case((is_late, most), else_=threads.c.expires_at)
+            )
         )
 
     @property
@@ -145,6 +176,14 @@ class Statements:
     def _setting(self) -> sa.Select[Any]:
         settings = self.tables.settings
         return sa.select(settings.c.value).where(settings.c.name == bind("name"))
+
+
+def ttl_slack(ttl_seconds: float) -> float:
+    """How much later than asked a thread may expire, in seconds: a twentieth, a minute at most.
+
+    An expiry that is written with each save turns HOT updates off; with this, few write it.
+    """
+    return min(ttl_seconds / 20, 60.0)
 
 
 _cache: dict[tuple[Tables, type[Dialect]], Statements] = {}

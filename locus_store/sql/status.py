@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import sqlalchemy as sa
+from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 
-from locus_store.sql.schema import DEFAULT_PREFIX
+from locus_store.errors import SchemaError
+from locus_store.sql.schema import DEFAULT_PREFIX, Tables, tables
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-    from sqlalchemy.engine import URL, Connection
-
-    from locus_store.sql.schema import Tables
+    from sqlalchemy.engine import Connection
 
 State = Literal["ok", "missing", "behind", "newer", "too new", "foreign", "damaged"]
 
@@ -68,6 +68,7 @@ def read_settings(connection: Connection, ours: Tables) -> Settings | None:
     query = sa.union_all(
         sa.select(sa.literal_column("'revision'").label("name"), version.c.version_num),
         sa.select(ours.settings.c.name, ours.settings.c.value),
+        *_asks_for_hidden(connection, ours),
     )
     try:
         rows = connection.execute(query).all()
@@ -75,7 +76,8 @@ def read_settings(connection: Connection, ours: Tables) -> Settings | None:
         if error.connection_invalidated:
             raise
         return None
-    return _settings({name: value for name, value in rows})  # noqa: C416 - rows are not pairs
+    found = {name: value for name, value in rows}  # noqa: C416 - rows are not pairs
+    return None if found.pop("hidden", None) else _settings(found)
 
 
 def is_usable(settings: Settings) -> bool:
@@ -107,10 +109,49 @@ def read_status(connection: Connection, ours: Tables) -> Status:
     return _Look(connection, ours).status()
 
 
-def missing(url: URL, ours: Tables) -> Status:
+def missing(place: Place, ours: Tables) -> Status:
     """There is nothing."""
-    message = f"{_where(url, ours)}: no locus-store schema; make it: {_upgrade(url, ours)}"
+    where, command = place.within(ours.schema), place.command(ours)
+    message = f"{where}: no locus-store schema; make it: {command}"
     return Status(state="missing", revision=None, message=message)
+
+
+# --- where ----------------------------------------------------------------------------------
+
+PLACE: Final = "locus_store_place"
+"""Execution option of a connection whose engine's URL does not say where it leads: a ``Place``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A database, for messages."""
+
+    shown: str
+    """Its URL, without secrets."""
+    is_whole: bool
+    """Whether that is all of it, so that it may be repeated in a command to type."""
+
+    def within(self, schema: str | None) -> str:
+        """With the database schema, if one is named."""
+        return f"{self.shown} (schema {schema})" if schema else self.shown
+
+    def command(self, ours: Tables) -> str:
+        """What to type."""
+        url = self.shown if self.is_whole else "…"
+        only = "" if ours.prefix == DEFAULT_PREFIX else f" --prefix {ours.prefix}"
+        only += f" --schema {ours.schema}" if ours.schema else ""
+        return f"locus-store db upgrade --url '{url}'{only} (in a checkout: alembic upgrade head)"
+
+
+def place_of(found: Connection | URL) -> Place:
+    """Where a connection or URL leads."""
+    if not isinstance(found, URL):
+        place = found.get_execution_options().get(PLACE)
+        if isinstance(place, Place):
+            return place
+        found = found.engine.url
+    shown = masked(found)
+    return Place(shown, is_whole=shown == found.render_as_string(hide_password=False))
 
 
 def masked(url: URL) -> str:
@@ -123,17 +164,75 @@ def _is_secret(option: str) -> bool:
     return "passw" in option.lower() or "secret" in option.lower()
 
 
-def _where(url: URL, ours: Tables) -> str:
-    return f"{masked(url)} (schema {ours.schema})" if ours.schema else masked(url)
+def home(connection: Connection, ours: Tables) -> str | None:
+    """The database schema of our tables; ``None`` where one that is not named is not one."""
+    find = _HOMES.get(connection.dialect.name)
+    return ours.schema if find is None or ours.schema is not None else find(connection, ours)
 
 
-def _upgrade(url: URL, ours: Tables) -> str:
-    """The command to type; a URL with a password is not repeated, so it goes without."""
-    plain = masked(url) == url.render_as_string(hide_password=False)
-    ours_only = "" if ours.prefix == DEFAULT_PREFIX else f" --prefix {ours.prefix}"
-    ours_only += f" --schema {ours.schema}" if ours.schema else ""
-    command = f"locus-store db upgrade --url '{masked(url) if plain else '…'}'{ours_only}"
-    return f"{command} (in a checkout: alembic upgrade head)"
+def _on_search_path(connection: Connection, ours: Tables) -> str:
+    """Where the version table is found, else where tables are made."""
+    query = sa.text("""
+        SELECT coalesce((
+            SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+            WHERE c.relname = :version AND pg_table_is_visible(c.oid) AND c.relpersistence <> 't'
+        ), current_schema())
+    """)
+    found = connection.scalar(query, {"version": ours.version})
+    if found is None:
+        raise SchemaError(
+            f"{place_of(connection).shown}: the role's search_path names no schema that exists;"
+            " name one: schema='locus' (locus-store db upgrade --schema locus)"
+        )
+    return str(found)
+
+
+_HOMES: Final[dict[str, Callable[[Connection, Tables], str]]] = {"postgresql": _on_search_path}
+
+
+def _names(connection: Connection, schema: str | None, wanted: frozenset[str]) -> set[str]:
+    """Those of the names that are taken."""
+    inspector = sa.inspect(connection)
+    # Views first: when another process commits in between, the tables below are seen too.
+    names = set(inspector.get_view_names(schema)) | set(inspector.get_table_names(schema))
+    return names & wanted
+
+
+def _relations(connection: Connection, schema: str | None, wanted: frozenset[str]) -> set[str]:
+    """Of tables, views, indexes and sequences alike, which have one space of names."""
+    query = sa.text("""
+        SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE n.nspname = :schema AND c.relname IN :names
+    """).bindparams(sa.bindparam("names", sorted(wanted), expanding=True))
+    return set(connection.execute(query, {"schema": schema}).scalars())
+
+
+_TAKEN: Final = {"postgresql": _relations}
+
+
+def _hidden(ours: Tables) -> Any:
+    """Of our names, one that is found elsewhere on the search path than the version table."""
+    relations = sa.table("pg_class", *map(sa.column, ("oid", "relname", "relnamespace")))
+    versions = relations.alias("versions")
+    schema_of_ours = sa.select(versions.c.relnamespace).where(
+        versions.c.oid == sa.func.to_regclass(ours.version)
+    )
+    return sa.select(
+        sa.literal_column("'hidden'").label("name"),
+        sa.func.min(sa.cast(relations.c.relname, sa.Text)),
+    ).where(
+        relations.c.relname.in_(sorted(ours.names)),
+        sa.func.pg_table_is_visible(relations.c.oid),
+        relations.c.relnamespace != schema_of_ours.scalar_subquery(),
+    )
+
+
+_HIDDEN: Final = {"postgresql": _hidden}
+
+
+def _asks_for_hidden(connection: Connection, ours: Tables) -> list[Any]:
+    asks = _HIDDEN.get(connection.dialect.name)
+    return [] if asks is None or ours.schema is not None else [asks(ours)]
 
 
 class _Look:
@@ -141,25 +240,32 @@ class _Look:
 
     def __init__(self, connection: Connection, ours: Tables) -> None:
         self.connection = connection
-        self.ours = ours
+        place = place_of(connection)
+        self.missing = missing(place, ours)
+        self.where, self.command = place.within(ours.schema), place.command(ours)
+        self.hidden = [
+            name
+            for query in _asks_for_hidden(connection, ours)
+            for _, name in connection.execute(query)
+            if name
+        ]
+        self.ours = tables(ours.prefix, home(connection, ours))
         self.inspector = sa.inspect(connection)
-        self.url = connection.engine.url
-        self.where = _where(self.url, ours)
 
     def status(self) -> Status:
         ours = self.ours
-        # Views first: when another process commits in between, the tables below are seen too.
-        names = set(self.inspector.get_view_names(ours.schema))
-        names |= set(self.inspector.get_table_names(ours.schema))
-        taken = sorted(ours.names & names)
+        look = _TAKEN.get(self.connection.dialect.name, _names)
+        taken = sorted(look(self.connection, ours.schema, ours.names))
         others = [name for name in taken if name != ours.version]
         revision = self._revision() if ours.version in taken else None
+        if self.hidden:
+            return self._foreign(self.hidden)
         if not taken:
-            return missing(self.url, ours)
+            return self.missing
         if revision is None:
             # An empty version table of ours alone is what a downgrade to base leaves.
             emptied = not others and self._columns(ours.version) == {"version_num"}
-            return missing(self.url, ours) if emptied else self._foreign(others or taken)
+            return self.missing if emptied else self._foreign(others or taken)
         settings = self._settings(revision) if ours.settings.name in others else None
         if settings is not None:
             return self._judged(settings)
@@ -191,7 +297,7 @@ class _Look:
         if found in REVISIONS:
             message = (
                 f"schema revision {found} is behind this library's {HEAD}; upgrade it:"
-                f" {_upgrade(self.url, self.ours)}, or open with auto_migrate='upgrade'"
+                f" {self.command}, or open with auto_migrate='upgrade'"
             )
             return self._known("behind", settings, message)
         if is_usable(settings):

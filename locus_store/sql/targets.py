@@ -1,0 +1,237 @@
+"""What a migration runs on: a connection, an engine, or a URL that is opened for it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL, Connection, Engine, make_url
+from sqlalchemy.exc import DBAPIError, MissingGreenlet
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from locus_store.errors import (
+    BackendError,
+    ConnectionFailedError,
+    InvalidArgumentError,
+    LocusStoreError,
+    MissingExtraError,
+)
+from locus_store.sql import dsn
+from locus_store.sql.failures import DRIVER_ERRORS
+from locus_store.sql.locks import process
+from locus_store.sql.schema import DEFAULT_PREFIX, Tables, tables
+from locus_store.sql.status import PLACE, Place, masked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+T = TypeVar("T")
+Target = Engine | Connection | URL | str
+
+OPTIONS: Final = frozenset(
+    {
+        *("auto_migrate", "connect_timeout_seconds", "group_saves", "keep_last", "max_overflow"),
+        *("on_conflict", "pgbouncer", "pool_recycle_seconds", "pool_size", "pool_timeout_seconds"),
+        *("prefix", "prepared_statement_cache_size", "schema", "statement_cache_size"),
+        *("statement_timeout_seconds", "table_name", "tenant", "ttl_seconds"),
+    }
+)
+"""Of ``postgresql_checkpointer``, for a DSN may hold them; most mean nothing to a migration."""
+
+_FAILURES: Final[tuple[type[Exception], ...]] = (
+    *(DBAPIError, OSError, dsn.ConnectingError),
+    *DRIVER_ERRORS,
+)
+_CONNECT_SECONDS: Final = 30.0
+
+
+def run_on(
+    target: Target, body: Callable[[Connection, Tables], T], *, prefix: str, schema: str | None
+) -> T:
+    """What the body gives on a connection of the target; what was opened here is closed.
+
+    Raises:
+        InvalidArgumentError: The target makes no sense, or is asynchronous.
+        ConnectionFailedError: It cannot be reached.
+        MissingExtraError: Its driver is not installed.
+        BackendError: The database failed, and the target is a URL.
+    """
+    if isinstance(target, AsyncEngine | AsyncConnection):
+        raise _asynchronous()
+    if isinstance(target, URL | str):
+        if dialect_name(target) == "postgresql":
+            return _on_postgresql(target, body, prefix, schema)
+        with _opened(_read(target)) as connection:
+            return body(connection, tables(prefix, schema))
+    try:
+        if isinstance(target, Connection):
+            return body(target, tables(prefix, schema))
+        with target.connect() as connection:
+            return body(connection, tables(prefix, schema))
+    except MissingGreenlet as error:
+        raise _asynchronous() from error
+
+
+def _asynchronous() -> InvalidArgumentError:
+    return InvalidArgumentError(
+        "this function blocks, and the engine or connection is asynchronous; write:"
+        " async with engine.connect() as connection: await connection.run_sync(migrate.upgrade)"
+    )
+
+
+def reason(error: BaseException) -> str:
+    """What the database says."""
+    driver = getattr(error, "orig", None) or error
+    return str(driver.__cause__ or driver)  # SQLAlchemy's asyncpg puts a class name before it
+
+
+def absent_file(target: Target) -> URL | None:
+    """The URL of a SQLite file that is not there: connecting would make it."""
+    if not isinstance(target, URL | str) or dialect_name(target) != "sqlite":
+        return None
+    url = _read(target)
+    if not url.database or "mode" in url.query:
+        return None
+    is_file = url.database != ":memory:" and not url.database.startswith("file:")
+    return url if is_file and not Path(url.database).exists() else None
+
+
+# --- URLs -----------------------------------------------------------------------------------
+
+_DIALECTS: Final = ("sqlite", "postgresql", "oracle")
+_KEYWORDS: Final = re.compile(r"\s*\w+\s*=")
+_SYNCHRONOUS: Final = {
+    "sqlite+aiosqlite": "sqlite",
+    "oracle": "oracle+oracledb",
+    "oracle+oracledb_async": "oracle+oracledb",
+}
+_EXTRAS: Final = {"postgresql": "[postgres]", "oracle": "[oracle]"}
+
+
+def dialect_name(url: str | URL) -> str:
+    """The dialect of a URL or of a bare scheme, whether or not its driver is installed."""
+    text = url.drivername if isinstance(url, URL) else url
+    if _KEYWORDS.match(text):
+        return "postgresql"  # libpq's "host=… dbname=…"
+    scheme = text.partition(":")[0].partition("+")[0].lower()
+    name = {"postgres": "postgresql"}.get(scheme, scheme)
+    if name not in _DIALECTS:
+        raise InvalidArgumentError(f"dialect {name!r}: choose one of {', '.join(_DIALECTS)}")
+    return name
+
+
+def _read(url: str | URL) -> URL:
+    """With the driver that blocks."""
+    try:
+        made = make_url(url)
+    except sa.exc.ArgumentError as error:
+        # The text is not repeated: it may hold a password.
+        raise InvalidArgumentError(
+            "the database URL cannot be read; expected for example sqlite:///file.db or"
+            " postgresql://user@host/database"
+        ) from error
+    return made.set(drivername=_SYNCHRONOUS.get(made.drivername, made.drivername))
+
+
+@contextmanager
+def _opened(url: URL) -> Iterator[Connection]:
+    shown = masked(url)
+    try:
+        engine = sa.create_engine(url, poolclass=sa.pool.NullPool)
+    except ImportError as error:
+        raise _missing(shown, dialect_name(url), error) from error
+    except sa.exc.ArgumentError as error:
+        raise InvalidArgumentError(f"{shown}: {error}") from error
+    try:
+        connection = engine.connect()
+    except DBAPIError as error:
+        raise ConnectionFailedError(f"{shown}: cannot be opened: {reason(error)}") from error
+    try:
+        with connection:
+            yield connection
+    except DBAPIError as error:
+        raise BackendError(f"{shown}: {reason(error)}") from error
+
+
+def _missing(shown: str, dialect: str, error: ImportError) -> MissingExtraError:
+    extra = _EXTRAS.get(dialect, "")
+    return MissingExtraError(f"{shown}: no module {error.name}; pip install 'locus-store{extra}'")
+
+
+# --- PostgreSQL -----------------------------------------------------------------------------
+
+
+def _on_postgresql(
+    url: str | URL, body: Callable[[Connection, Tables], T], prefix: str, schema: str | None
+) -> T:
+    target = dsn.parse(url, ours=OPTIONS)
+    ours = _named(target.options, prefix, schema)
+    place = Place(target.shown, is_whole=str(url) == target.shown)
+
+    async def run() -> T:
+        engine = _postgresql_engine(target)
+        try:
+            async with engine.connect() as connection:
+                await connection.execution_options(**{PLACE: place})
+                return await connection.run_sync(body, ours)
+        finally:
+            await engine.dispose()
+
+    try:
+        result: T = _finished(run)
+    except LocusStoreError:
+        raise
+    except _FAILURES as error:
+        told = dsn.connection_error(error, target.shown)
+        raise told or BackendError(f"{target.shown}: {reason(error)}") from error
+    return result
+
+
+def _postgresql_engine(target: dsn.Target) -> AsyncEngine:
+    async def connect(*_: Any, **__: Any) -> Any:
+        limit = target.arguments.get("timeout", _CONNECT_SECONDS)
+        return await dsn.connect(target, timeout=limit, statement_cache_size=0)
+
+    # A pooler may stand between: no statement is prepared for longer than its own run.
+    options = {
+        "async_creator_fn": connect,
+        "prepared_statement_cache_size": 0,
+        "prepared_statement_name_func": str,
+    }
+    try:
+        return create_async_engine(
+            "postgresql+asyncpg://", poolclass=sa.NullPool, connect_args=options
+        )
+    except ImportError as error:
+        raise _missing(target.shown, "postgresql", error) from error
+
+
+def _named(options: Mapping[str, str], prefix: str, schema: str | None) -> Tables:
+    """The tables that the DSN means, where the call itself says nothing else."""
+    if "table_name" in options:
+        raise InvalidArgumentError("for a migration name the prefix: --prefix x_, not ?table_name=")
+    if prefix == DEFAULT_PREFIX:
+        prefix = options.get("prefix", prefix)
+    return tables(prefix, options.get("schema") if schema is None else schema)
+
+
+def _finished(work: Callable[[], Any]) -> Any:
+    """The coroutine's result, on a loop of its own; a running one waits for it."""
+    if not _is_in_loop():
+        return asyncio.run(work())
+    process.refuse_beneath_another()
+    with ThreadPoolExecutor(1) as executor:
+        return executor.submit(lambda: asyncio.run(work())).result()
+
+
+def _is_in_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,171 @@
+"""PostgreSQL, and every way to it, held to the contract of ``locus_store.testing``."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import asyncpg
+import pytest
+from anyio import to_thread
+from servers import run
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.pool import NullPool
+from test_contract import LocusStates
+
+from locus_store import InvalidArgumentError, postgresql_checkpointer
+from locus_store.encoding import unpack_frames
+from locus_store.testing import CheckpointerContract
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class ServerProbe:
+    """Below a database, by another connection."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def _run(self, statement: str, *values: Any) -> list[Any]:
+        async def asked() -> list[Any]:
+            connection = await asyncpg.connect(self._url)
+            try:
+                return await connection.fetch(statement, *values)
+            finally:
+                await connection.close()
+
+        return run(asked())
+
+    def age(self, seconds: float) -> None:
+        self._run(
+            "UPDATE locus_checkpoints SET created_at = created_at - make_interval(secs => $1)",
+            float(seconds),
+        )
+
+    def damage(self, change: Callable[[bytes], bytes]) -> None:
+        for row in self._run("SELECT line, sequence, payload FROM locus_checkpoints"):
+            self._run(
+                "UPDATE locus_checkpoints SET payload = $3 WHERE line = $1 AND sequence = $2",
+                row["line"],
+                row["sequence"],
+                change(row["payload"] or b""),
+            )
+
+    def holds(self, text: str) -> bool:
+        """Whether any row has it; what a vacuum has not yet overwritten is not looked at."""
+        rows = self._run("SELECT c::text AS told, payload FROM locus_checkpoints c")
+        frames = [body for row in rows for body in unpack_frames(row["payload"] or b"")]
+        told = [row["told"].encode() for row in rows]
+        return any(text.encode() in it for it in frames + told)
+
+    def rows(self) -> int:
+        tables = ("threads", "lines", "checkpoints", "writes", "messages")
+        return sum(self._run(f"SELECT count(*) FROM locus_{it}")[0][0] for it in tables)
+
+
+class OnServer(CheckpointerContract):
+    """A database of the test's own."""
+
+    options: dict[str, Any] = {}
+
+    @pytest.fixture
+    def url(self, migrated_database):
+        return migrated_database
+
+    @pytest.fixture
+    def reopen(self, url):
+        return partial(
+            postgresql_checkpointer,
+            url,
+            **{"state_type": self.state_type, "pool_size": 4, **self.options},
+        )
+
+    @pytest.fixture
+    async def checkpointer(self, reopen):
+        async with reopen() as made:
+            yield made
+
+    @pytest.fixture
+    def storage(self, migrated_database):
+        return ServerProbe(migrated_database)
+
+
+class TestPostgreSQL(OnServer):
+    pass
+
+
+class TestPostgreSQLWithoutGroups(OnServer):
+    options = {"group_saves": False}
+
+
+class TestPostgreSQLWithAnIndex(OnServer):
+    """The full-text index gives the answers of the scan, whatever is deleted, replaced, copied."""
+
+    @pytest.fixture
+    async def checkpointer(self, reopen):
+        async with reopen() as made:
+            await made.backend.create_search_index()
+            yield made
+
+
+class TestPostgreSQLOverAnEngine(OnServer):
+    @pytest.fixture
+    async def reopen(self, url):
+        engine = create_async_engine(
+            url.replace("postgresql://", "postgresql+asyncpg://"), poolclass=NullPool
+        )
+        yield lambda **options: postgresql_checkpointer(
+            engine=engine, **{"state_type": self.state_type, **options}
+        )
+        await engine.dispose()
+
+
+class TestPostgreSQLOverAPool(OnServer):
+    """With codecs of its owner's, which are no concern of ours."""
+
+    @pytest.fixture
+    async def reopen(self, url):
+        async def own(connection) -> None:
+            import json
+
+            for name in ("json", "jsonb"):
+                await connection.set_type_codec(
+                    name, encoder=json.dumps, decoder=json.loads, schema="pg_catalog"
+                )
+
+        pool = await asyncpg.create_pool(url, min_size=1, max_size=4, init=own)
+        yield lambda **options: postgresql_checkpointer(
+            pool=pool, **{"state_type": self.state_type, **options}
+        )
+        assert not pool.is_closing()
+        await pool.close()
+
+    async def refused(self, *_: object) -> None:
+        pytest.skip("an asyncpg pool belongs to one event loop; see the test of its refusal")
+
+    test_it_works_in_a_second_event_loop = refused
+    test_it_works_in_several_loops_at_once = refused
+    test_a_load_is_remembered_whatever_it_came_through = refused
+    test_own_saves_go_on_whatever_they_come_through = refused
+
+    async def test_a_second_loop_is_refused_while_the_first_one_runs(self, checkpointer):
+        await checkpointer.save(self.new("a"), "t")
+        with pytest.raises(InvalidArgumentError, match="one event loop at a time"):
+            await to_thread.run_sync(lambda: asyncio.run(checkpointer.load("t")))
+
+
+class TestThroughPgBouncer(OnServer):
+    """Transaction mode: each transaction may run on another connection."""
+
+    options = {"pgbouncer": True}
+
+    @pytest.fixture
+    def url(self, migrated_database, pgbouncer):
+        return pgbouncer.url(urlsplit(migrated_database).path.removeprefix("/"))
+
+
+class TestLocusStateOnPostgreSQL(LocusStates, OnServer):
+    pass
