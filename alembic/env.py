@@ -7,13 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from alembic import context
 from alembic.util import CommandError
+from sqlalchemy.schema import CreateSchema
 
 from locus_store.errors import LocusStoreError
 from locus_store.sql import migrate
+from locus_store.sql.locks import locked
 from locus_store.sql.schema import DEFAULT_PREFIX, tables
+from locus_store.sql.targets import dialect_name, run_on
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
+
+    from locus_store.sql.schema import Tables
 
 # Migrations find prefix and schema here too.
 options = context.config.attributes
@@ -25,14 +30,18 @@ def main() -> None:
     options.setdefault("schema", given.get("schema"))
     url = given.get("url") or os.environ.get("LOCUS_STORE_URL") or migrate.DEFAULT_URL
     if context.is_offline_mode():
-        offline(options.get("dialect") or migrate.dialect_name(url))
+        offline(options.get("dialect") or dialect_name(url))
     elif "connection" in options:
         online(options["connection"])
     else:
-        ours = tables(options["prefix"], options["schema"])
-        with migrate.connected(url) as connection, migrate.locked(connection, ours):
-            migrate.refuse_foreign(connection, ours)
-            online(connection)
+        run_on(url, alone, prefix=options["prefix"], schema=options["schema"])
+
+
+def alone(connection: Connection, ours: Tables) -> None:
+    options.update(prefix=ours.prefix, schema=ours.schema)
+    with locked(connection, ours):
+        migrate.refuse_foreign(connection, ours)
+        online(connection)
 
 
 def offline(dialect: str) -> None:
@@ -40,7 +49,10 @@ def offline(dialect: str) -> None:
     migration = context.get_context()
     # As text, Oracle's `RETURNING ... INTO :ret_0` has nowhere to put what it returns.
     migration.dialect.insert_returning = False
+    schema, starts = options["schema"], context.get_starting_revision_argument()
     with context.begin_transaction():
+        if dialect == "postgresql" and schema is not None and starts is None:
+            context.execute(CreateSchema(schema, if_not_exists=True))
         context.run_migrations()
     if not migration.impl.transactional_ddl:
         migration.impl.emit_commit()  # the rows after the last DDL
@@ -59,6 +71,8 @@ def configure(dialect: str, **target: Any) -> None:
         version_table=ours.version,
         version_table_schema=ours.schema,
         include_object=migrate.only_ours(ours, dialect),
+        include_schemas=ours.schema is not None,
+        include_name=lambda name, kind, _: kind != "schema" or name == ours.schema,
         render_as_batch=dialect == "sqlite",
         transactional_ddl=True if dialect == "sqlite" else None,
         **target,

@@ -681,19 +681,23 @@ def test_a_message_never_shows_a_password() -> None:
 
 
 def test_a_missing_driver_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "psycopg", None)
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'locus-store\[postgres\]'"):
         migrate.upgrade("postgresql://host/db")
 
 
 def test_an_async_driver_is_replaced_by_one_that_blocks(tmp_path: Path) -> None:
     assert migrate.upgrade(f"sqlite+aiosqlite:///{tmp_path / 'made.db'}") == status.HEAD
-    for given, meant in (
-        ("postgres://h/d", "postgresql"),
-        ("postgresql+asyncpg://h/d", "postgresql+psycopg"),
-        ("oracle+oracledb_async://h", "oracle+oracledb"),
-    ):
-        assert migrate.synchronous_url(given).drivername == meant
+
+
+def test_an_async_engine_is_told_how_to_migrate(tmp_path: Path) -> None:
+    engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'made.db'}")
+    for target in (engine, engine.sync_engine):
+        with pytest.raises(InvalidArgumentError, match=r"run_sync\(migrate\.upgrade\)"):
+            migrate.upgrade(target)  # type: ignore[arg-type]
+    for target in (engine, engine.sync_engine, "sqlite://"):
+        with pytest.raises(InvalidArgumentError, match=r"run_sync\(migrate\.ensure\)"):
+            migrate.ensure(target)  # type: ignore[arg-type]
 
 
 # --- Alembic's own command line, in a checkout

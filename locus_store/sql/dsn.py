@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     Password = str | Callable[[], str | Awaitable[str]]
 
 DEFAULT_PORT: Final = 5432
+LAST_PORT: Final = 65535
 
 _CHOICES: Final = {
     "sslmode": ("disable", "allow", "prefer", "require", "verify-ca", "verify-full"),
@@ -203,6 +204,7 @@ _PAIR: Final = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 _NAME: Final = re.compile(r"\w+", re.ASCII)
+_NUMBER: Final = re.compile(r"[0-9]{1,9}")
 
 _Read = tuple["Mapping[str, str]", "Sequence[tuple[str, str]]"]
 """What stands before the query string, by libpq's names; and the parameters in it."""
@@ -392,19 +394,24 @@ def _user() -> str:
 def _check(given: Mapping[str, str]) -> None:
     """Refuse what cannot be done. Values are not repeated: who knows where a password was put."""
     for name, value in given.items():
-        if "\0" in value:
-            raise InvalidArgumentError(f"{name} in the DSN holds a NUL character")
+        if not _is_text(value):
+            raise InvalidArgumentError(f"{name} in the DSN holds a NUL or half a character")
         if name in _CHOICES and value not in _CHOICES[name]:
             choices = ", ".join(_CHOICES[name])
             raise InvalidArgumentError(f"{name} in the DSN must be one of: {choices}")
         accepted, remedy = _REFUSED.get(name, ((value,), ""))
         if value not in accepted:
             raise InvalidArgumentError(f"asyncpg cannot do what {name} asks for; {remedy}")
-        if name in _NUMBERS and not (value.isascii() and value.isdecimal()):
+        if name in _NUMBERS and not _NUMBER.fullmatch(value):
             raise InvalidArgumentError(f"{name} in the DSN must be a whole number, 0 or more")
     encoding = given.get("client_encoding", "utf8").lower().replace("-", "").replace("_", "")
     if encoding not in {"utf8", "unicode"}:
         raise InvalidArgumentError("client_encoding must be utf8, the only one of asyncpg's")
+
+
+def _is_text(value: str) -> bool:
+    """Whether it can be sent: neither a NUL, which ends what it is in, nor a lone surrogate."""
+    return "\0" not in value and value == value.encode(errors="replace").decode()
 
 
 def _addresses(given: Mapping[str, str]) -> list[tuple[str, int]]:
@@ -456,7 +463,7 @@ def _host(host: str) -> str:
 def _port(text: str) -> int:
     if not text:
         return DEFAULT_PORT
-    if text.isascii() and text.isdecimal() and len(text) < 6 and 0 < int(text) < 65536:  # noqa: PLR2004
+    if _NUMBER.fullmatch(text) and 0 < int(text) <= LAST_PORT:
         return int(text)
     raise InvalidArgumentError(
         "a port in the DSN is no number from 1 to 65535"
@@ -513,8 +520,8 @@ def _password(given: Mapping[str, str], password: Password | None) -> dict[str, 
         return {"password": _asked(password)}
     if password is None:
         return {"password": given["password"]} if "password" in given else {}
-    if "\0" in password:
-        raise InvalidArgumentError("password holds a NUL character")
+    if not _is_text(password):
+        raise InvalidArgumentError("password= holds a NUL or half a character")
     return {"password": password}
 
 
@@ -636,7 +643,8 @@ async def connect(
         server_settings: Each wins over the DSN's.
 
     Raises:
-        ConnectingError: For ``connection_error`` to translate.
+        ConnectionFailedError: With the reason, what to do, and the driver's error as its cause.
+        InvalidArgumentError: asyncpg makes nothing of the DSN, or the system of ``keepalives``.
         MissingExtraError: asyncpg is not installed.
     """
     driver = _asyncpg()
@@ -652,13 +660,9 @@ async def connect(
     try:
         connection = await _first(driver, arguments, shuffled=target.shuffled)
     except Exception as exc:
-        raise ConnectingError(f"no connection to {target.shown}") from exc
+        raise _refusal(exc, target.shown) from exc
     _set(connection, target.socket_options)
     return connection
-
-
-class ConnectingError(OSError):
-    """No connection was made, for the reason that it was raised from; never leaves ``sql``."""
 
 
 async def _first(driver: Any, arguments: dict[str, Any], *, shuffled: bool) -> Any:
@@ -796,24 +800,31 @@ _NAME_MISMATCH: Final = {62, 64}
 """OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
 
 
-def connection_error(exc: BaseException, where: str) -> LocusStoreError | None:
-    """The error to raise for a driver's where no connection could be made, or one was lost.
+ConnectingError = ConnectionFailedError
+"""What ``connect`` raises."""
+
+
+def _refusal(exc: Exception, where: str) -> LocusStoreError:
+    """For what kept ``connect`` from connecting."""
+    if isinstance(exc, _asyncpg().exceptions.ClientConfigurationError):
+        return InvalidArgumentError(f"PostgreSQL {where}: asyncpg cannot use this DSN")
+    return ConnectionFailedError(f"PostgreSQL {where}: {_reason(exc)}")
+
+
+def connection_error(exc: BaseException, where: str) -> ConnectionFailedError | None:
+    """The error to raise where a connection was lost, or where others than ``connect`` made none.
 
     By class and SQLSTATE. The message says what to do, and repeats nothing of the driver's.
 
     Args:
-        exc: From ``connect``, or from a connection in use (whose time limits are not explained).
+        exc: The driver's, as it is or wrapped. A time limit may be a statement's: it is none.
         where: The database, for a person.
     """
-    failed = [it.__cause__ for it in causes(exc) if isinstance(it, ConnectingError)]
-    if failed and isinstance(failed[0], _asyncpg().exceptions.ClientConfigurationError):
-        return InvalidArgumentError(f"PostgreSQL {where}: asyncpg cannot use this DSN")
-    reason = _reason(failed[0]) if failed else _reason_in_use(exc)
+    reason = _reason_in_use(exc)
     return ConnectionFailedError(f"PostgreSQL {where}: {reason}") if reason else None
 
 
 def _reason_in_use(exc: BaseException) -> str | None:
-    """Of a connection that was lost, or that others failed to make."""
     state = sqlstate(exc)
     if state in _STATES.keys() - _OF_STATEMENTS:
         return _STATES[state]
@@ -824,7 +835,7 @@ def _reason_in_use(exc: BaseException) -> str | None:
     return None if failed is None or isinstance(failed, TimeoutError) else _reason(failed)
 
 
-def _reason(exc: BaseException | None) -> str:
+def _reason(exc: BaseException) -> str:
     driver = _asyncpg().exceptions
     if isinstance(exc, _PasswordError):
         return str(exc)
