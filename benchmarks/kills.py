@@ -16,11 +16,13 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
+from storm_places import add_place, opened, place
 from workloads import prose
 
-from locus_store import ConflictError, open_checkpointer
+from locus_store import ConflictError
 from locus_store.encoding import encode
 
 THREADS = 4
@@ -40,7 +42,7 @@ def digest(state: Any) -> str:
 
 async def write(url: str, seed: int) -> None:
     """Save for ever, on several threads at once, also deleting and forking."""
-    saver = open_checkpointer(url, state_type=dict)
+    saver = opened(url, state_type=dict)
     await asyncio.gather(*(write_thread(saver, number, seed) for number in range(THREADS)))
 
 
@@ -121,7 +123,7 @@ def stopped(writer: subprocess.Popen[str]) -> str:
 async def look(url: str, ledger: Ledger, *, since: set[tuple[str, str]]) -> Counter[str]:
     """Load what there must be and what there is; ``since`` are the versions looked at before."""
     found: Counter[str] = Counter()
-    saver = open_checkpointer(url, state_type=dict)
+    saver = opened(url, state_type=dict)
     for number in range(THREADS):
         thread = f"thread-{number}"
         there = dict.fromkeys(await saver.list_checkpoints(thread, 10**6))
@@ -154,7 +156,7 @@ async def look(url: str, ledger: Ledger, *, since: set[tuple[str, str]]) -> Coun
 
 async def goes_on(url: str, ledger: Ledger, seed: int) -> bool:
     """The next process loads the head and saves onto it, without conflict."""
-    saver = open_checkpointer(url, state_type=dict)
+    saver = opened(url, state_type=dict)
     thread, checkpoint_id = "thread-0", f"after {seed}"
     state = await saver.load(thread) or {"log": []}
     state["log"].append({"text": "the next process"})
@@ -171,7 +173,7 @@ async def goes_on(url: str, ledger: Ledger, seed: int) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--url", help="of the backend; a temporary SQLite file if not given")
+    add_place(parser)
     parser.add_argument("--trials", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--write", type=int, help=argparse.SUPPRESS)
@@ -179,8 +181,11 @@ def main() -> int:
     if options.write is not None:
         asyncio.run(write(options.url, options.write))
         return 0
-    with tempfile.TemporaryDirectory(prefix="locus-store-kills-") as directory:
-        return trials(options, options.url or f"sqlite:///{directory}/kills.db")
+    with (
+        tempfile.TemporaryDirectory(prefix="locus-store-kills-") as directory,
+        place(options, Path(directory)) as url,
+    ):
+        return trials(options, url)
 
 
 def trials(options: argparse.Namespace, url: str) -> int:

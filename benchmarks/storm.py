@@ -3,7 +3,7 @@
 Each process appends, forks, rewinds, branches, replaces, deletes, prunes and copies on the same
 threads, and reads versions back. Before and after each call it writes a line into a journal of its
 own; at the end the journals say what every read may have seen and what must still be there. Any
-backend: ``--url``. Without one, a new SQLite file.
+backend: ``--url``, or ``--postgresql``. Without either, a new SQLite file.
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ from pathlib import Path
 
 import storm_verdict
 import storm_worker
-
-from locus_store import open_checkpointer
+from storm_places import add_place, opened, place
 
 HERE = Path(__file__).resolve().parent
 
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--url", help="of the backend; a temporary SQLite file if not given")
+    add_place(parser)
     parser.add_argument("--processes", type=int, default=4, help="that write; one more reads")
     parser.add_argument("--saves", type=int, default=5000, help="acknowledged, over all processes")
     parser.add_argument("--tasks", type=int, default=2, help="concurrent ones in each process")
@@ -40,13 +39,13 @@ def main() -> int:
     options = parsed()
     with tempfile.TemporaryDirectory(prefix="locus-store-storm-") as directory:
         here = Path(directory)
-        url = options.url or f"sqlite:///{here}/storm.db"
-        if options.index:
-            asyncio.run(indexed(url))
-        begin = time.monotonic()
-        run(options, url, here)
-        seconds = time.monotonic() - begin
-        verdict = asyncio.run(storm_verdict.judge(url, sorted(here.glob("*.journal"))))
+        with place(options, here) as url:
+            if options.index:
+                asyncio.run(indexed(url))
+            begin = time.monotonic()
+            run(options, url, here)
+            seconds = time.monotonic() - begin
+            verdict = asyncio.run(storm_verdict.judge(url, sorted(here.glob("*.journal"))))
     processes = f"{options.processes} processes x {options.tasks} tasks"
     print(f"{processes}, seed {options.seed}, {seconds:.0f} s")
     print(verdict.report(seconds))
@@ -54,8 +53,8 @@ def main() -> int:
 
 
 async def indexed(url: str) -> None:
-    saver = open_checkpointer(url)
-    await saver.backend.create_search_index()  # type: ignore[attr-defined]  # where there is one
+    saver = opened(url)
+    await saver.backend.create_search_index()
     await saver.close()
 
 

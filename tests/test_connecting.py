@@ -492,6 +492,10 @@ async def test_a_unix_socket_is_named_in_each_of_libpqs_ways(primary: servers.Po
     assert "no socket" in await failure(f"host={folder} port=1 user=postgres")
 
 
+async def test_without_a_host_the_usual_places_are_tried(primary: servers.PostgreSQL) -> None:
+    assert await port(f"postgresql://postgres@:{primary.port}/postgres") == primary.port
+
+
 async def test_a_socket_and_a_port_may_stand_in_one_list(primary: servers.PostgreSQL) -> None:
     number = primary.port
     hosts = f"/nowhere,{servers.LOOPBACK}"

@@ -328,31 +328,44 @@ class StorageBackend(ABC):
 class ShapeCache:
     """The shape of the newest version known of each line, least recently used out first.
 
-    The one used last stays however large it is.
-
-    Keyed by thread, but trusted only by mark: ids and sequences may come to name other versions.
+    Before one goes, all are made light, the least recently used first; the one used last stays as
+    it is. Keyed by thread, but trusted only by mark: ids and sequences may come to name other
+    versions.
     """
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
         self._shapes: OrderedDict[tuple[str, str], tuple[Mark, layout.Shape]] = OrderedDict()
+        self._heavy: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     def get(self, key: tuple[str, str]) -> tuple[Mark | None, layout.Shape | None]:
         """The newest version known of a line, and its shape."""
-        found = self._shapes.pop(key, None)
+        found = self._shapes.get(key)
         if found is None:
             return None, None
-        self._shapes[key] = found
+        self._shapes.move_to_end(key)
+        if key in self._heavy:
+            self._heavy.move_to_end(key)
         return found
 
     def put(self, key: tuple[str, str], mark: Mark, shape: layout.Shape) -> None:
         """Remember a version that was the head when it was read or written."""
-        old = self._shapes.pop(key, None)
+        old = self._shapes.get(key)
         self._bytes += shape.weight - (old[1].weight if old else 0)
-        self._shapes[key] = (mark, shape)
+        for order, value in ((self._shapes, (mark, shape)), (self._heavy, None)):
+            order[key] = value  # type: ignore[index]  # mypy joins the two
+            order.move_to_end(key)
+        while self._bytes > self._max_bytes and len(self._heavy) > 1:
+            self._lighten(self._heavy.popitem(last=False)[0])
         while self._bytes > self._max_bytes and len(self._shapes) > 1:
             self._bytes -= self._shapes.popitem(last=False)[1][1].weight
+
+    def _lighten(self, key: tuple[str, str]) -> None:
+        mark, shape = self._shapes[key]
+        light = shape.light()
+        self._shapes[key] = mark, light
+        self._bytes -= shape.weight - light.weight
 
 
 # --- arguments, checked the same way everywhere, before anything is written

@@ -9,7 +9,7 @@ from locus_store.encoding import Json, encode, pack_frame
 from locus_store.errors import IntegrityError
 from locus_store.layout.diffing import Frame, diff
 from locus_store.layout.folding import Folder, fold, fold_each, text_in, text_of
-from locus_store.layout.shapes import Shape, measure, shape_object
+from locus_store.layout.shapes import Shape, measure, shape_object, snapshot, thawed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,19 +28,17 @@ __all__ = [
 
 
 class _Whole:
-    """A state, to be encoded when asked; or its JSON, where the caller may go on changing it."""
+    """A state as it is now, to be encoded when asked."""
 
-    __slots__ = ("_packed", "_source")
+    __slots__ = ("_packed", "_snapshot")
 
-    def __init__(self, source: Mapping[str, object] | bytes) -> None:
-        self._source = source
+    def __init__(self, snapshot: object) -> None:
+        self._snapshot = snapshot
         self._packed: bytes | None = None
 
     def payload(self) -> bytes:
         if self._packed is None:  # two threads at once: the same bytes twice
-            source = self._source
-            encoded = source if isinstance(source, bytes) else encode(source)
-            self._packed = pack_frame(b'[["=",[],%b]]' % encoded)
+            self._packed = pack_frame(b'[["=",[],%b]]' % encode(thawed(self._snapshot)))
         return self._packed
 
 
@@ -77,20 +75,18 @@ def change(state: Mapping[str, object], basis: Shape | None, *, private: bool = 
     Args:
         state: a JSON object; never kept or changed, unless ``private``.
         basis: of the version that the frames are to be against.
-        private: the caller promises that nobody will change ``state``. Then ``whole()`` encodes
-            it only when asked.
+        private: the caller promises that nobody will change ``state``.
 
     Raises:
         SerializationError: a value cannot be kept exactly; names its path.
     """
     plain, root = measure(state, basis)
-    source = plain if private else encode(plain)
     frames = None
     if basis is not None:
         frame = Frame()
         diff(basis._root, root, plain, (), frame)  # noqa: SLF001  # a shape is opaque to others
         frames = frame.payload()
-    return Change(Shape(root), frames, _Whole(source))
+    return Change(Shape(root), frames, _Whole(plain if private else snapshot(plain, root)))
 
 
 # Shapes: digests, and the check that a value is exactly JSON, in one pass.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias, cast
 
 from locus_store.encoding import (
@@ -17,6 +17,7 @@ from locus_store.encoding import (
     pinned,
     require_levels,
     require_scalar,
+    unpinned,
 )
 from locus_store.errors import SerializationError
 from locus_store.layout.alignment import DIGEST_BYTES, common_digests, fingerprint_all, split
@@ -58,11 +59,14 @@ class Array:
     equal values, so a known one is neither checked nor made canonical again."""
     large: dict[bytes, bytes]
     """Digest to canonical JSON, for the elements above ``_KEEP_BYTES``."""
+    body: bytes = field(default=b"", compare=False, repr=False)
+    """The elements as the caller gave them, pinned: to see that they are all there still, and
+    some more behind them, is one comparison. ``b""``: not kept."""
 
     @property
     def weight(self) -> int:
         """About its bytes of memory."""
-        packed = len(self.digests) + len(self.fingerprints)
+        packed = len(self.digests) + len(self.fingerprints) + len(self.body)
         return 400 + packed + sum(map(len, self.large.values())) + 200 * len(self.large)
 
 
@@ -110,6 +114,10 @@ class Shape:
     def weight(self) -> int:
         """About how many bytes of memory this holds."""
         return self._weight
+
+    def light(self) -> Shape:
+        """The same without the lists' bodies: a save from it looks at each element."""
+        return Shape(cast("Object", _light(self._root)))
 
 
 def measure(state: object, basis: Shape | None) -> tuple[dict[str, object], Object]:
@@ -184,9 +192,12 @@ def _array(value: list[object], before: Node | None, depth: int, *, decoded: boo
     if decoded:
         return _decoded_array(value, depth)
     old = before if isinstance(before, Array) else _NO_ARRAY
+    body = pinned(value)[_LIST_HEAD:]
+    if old.body and body.startswith(old.body):
+        return old if len(body) == len(old.body) else _appended(old, value, body, depth)
     fingerprints, size = fingerprint_all(value)
     if fingerprints == old.fingerprints:
-        return old
+        return replace(old, body=body)
     head, tail = common_digests(old.fingerprints, fingerprints)
     gone = slice(head, len(old.fingerprints) - tail)
     known = dict(zip(split(old.fingerprints[gone]), split(old.digests[gone]), strict=True))
@@ -205,6 +216,26 @@ def _array(value: list[object], before: Node | None, depth: int, *, decoded: boo
         digests,
         digests if fingerprints == digests else fingerprints,
         _large(old, gone, digests, fresh),
+        body,
+    )
+
+
+def _appended(old: Array, value: list[object], body: bytes, depth: int) -> Array:
+    """The shape of a list that begins with all that the older one has."""
+    fresh: dict[bytes, bytes] = {}
+    marks, found = [], []
+    for item in value[len(old.digests) // DIGEST_BYTES :]:
+        marks.append(digest(pinned(item)))
+        found.append(_admit(item, marks[-1], depth, fresh))
+    digests = b"".join((old.digests, *found))
+    shared = old.fingerprints is old.digests and marks == found
+    return Array(
+        digest(b"L" + len(value).to_bytes(8) + digests),
+        _LIST_HEAD + len(body),
+        digests,
+        digests if shared else b"".join((old.fingerprints, *marks)),
+        {**old.large, **fresh} if fresh else old.large,
+        body,
     )
 
 
@@ -212,18 +243,17 @@ def _decoded_array(value: list[object], depth: int) -> Array:
     """The shape of a list that was decoded from JSON: canonical, so one look at each is enough."""
     found: list[bytes] = []
     large: dict[bytes, bytes] = {}
-    size = 5  # the list's tag and count
-    for item in value:
-        raw = pinned(item)
-        size += len(raw)
+    raws = [pinned(item) for item in value]
+    for item, raw in zip(value, raws, strict=True):
         found.append(digest(raw))
         if len(raw) >= 4 * MAX_DEPTH:  # a level takes 5 bytes at least
             encoded = encode(item)
             require_levels(item, encoded, depth)
             if len(raw) > _KEEP_BYTES:
                 large[found[-1]] = encoded
-    digests = b"".join(found)
-    return Array(digest(b"L" + len(value).to_bytes(8) + digests), size, digests, digests, large)
+    digests, body = b"".join(found), b"".join(raws)
+    mark = digest(b"L" + len(value).to_bytes(8) + digests)
+    return Array(mark, _LIST_HEAD + len(body), digests, digests, large, body)
 
 
 def _admit(item: object, mark: bytes, depth: int, fresh: dict[bytes, bytes]) -> bytes:
@@ -246,6 +276,46 @@ def _large(
     return {found: every[found] for found in split(digests) if found in every}
 
 
+def _light(node: Node) -> Node:
+    if isinstance(node, Array):
+        return replace(node, body=b"")
+    if isinstance(node, Object):
+        return replace(node, children={key: _light(it) for key, it in node.children.items()})
+    return node
+
+
+@dataclass(frozen=True, slots=True)
+class _List:
+    """A list in a snapshot, pinned."""
+
+    count: int
+    body: bytes
+
+
+def snapshot(value: object, node: Node) -> object:
+    """What keeps a value as it is now, whatever its owner does to it; see ``thawed``.
+
+    Args:
+        value: As the caller gave it.
+        node: Its shape, made by ``measure``.
+    """
+    if isinstance(node, Object):
+        mapping = cast("dict[str, object]", value)
+        return {key: snapshot(mapping[key], child) for key, child in node.children.items()}
+    if isinstance(node, Array):
+        return _List(len(node.digests) // DIGEST_BYTES, node.body)
+    return value
+
+
+def thawed(kept: object) -> object:
+    """The value of a snapshot."""
+    if isinstance(kept, _List):
+        return unpinned(b"[" + kept.count.to_bytes(4, "little") + kept.body)
+    if isinstance(kept, dict):
+        return {key: thawed(item) for key, item in kept.items()}
+    return kept
+
+
 def token_of(node: Node) -> bytes:
     """What stands for a node in its parent's digest."""
     return node if isinstance(node, bytes) else _HASHED + node.digest
@@ -255,6 +325,9 @@ def _require_depth(depth: int) -> None:
     if depth > MAX_DEPTH:
         raise ValueError("nested too deeply")
 
+
+_LIST_HEAD: Final = 5
+"""A pinned list's tag and count."""
 
 _NO_ARRAY: Final = Array(digest(b"L" + bytes(8)), 5, b"", b"", {})
 _NO_OBJECT: Final = Object(digest(b"D" + pinned([])), 2, pinned([]), {})

@@ -1,0 +1,55 @@
+"""Where storms and kills take place: whatever a URL names, or a server that is started for them."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from locus_store import open_checkpointer, postgresql_checkpointer
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+TESTS = Path(__file__).resolve().parent.parent / "tests"
+
+
+def opened(url: str, **options: Any) -> Any:
+    """A checkpointer."""
+    if url.startswith(("postgresql://", "postgres://")):
+        return postgresql_checkpointer(url, **options)
+    return open_checkpointer(url, **options)
+
+
+def add_place(parser: argparse.ArgumentParser) -> None:
+    """The options that ``place`` reads."""
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--url", help="of the backend; a temporary SQLite file if not given")
+    where.add_argument(
+        "--postgresql", action="store_true", help="on a PostgreSQL server of its own, with fsync"
+    )
+
+
+@contextmanager
+def place(options: argparse.Namespace, directory: Path) -> Iterator[str]:
+    """URL of the backend that was asked for; a file in ``directory`` if nothing was."""
+    if options.postgresql:
+        with server() as (running, database):
+            yield running.url(database)
+    else:
+        yield options.url or f"sqlite:///{directory / 'storm.db'}"
+
+
+@contextmanager
+def server() -> Iterator[tuple[Any, str]]:
+    """A private PostgreSQL server that writes as a real one does, and an empty database in it."""
+    sys.path.insert(0, str(TESTS))
+    import servers
+
+    running = servers.PostgreSQL("18", fsync=True)
+    try:
+        yield running, running.new_database()
+    finally:
+        running.stop()
