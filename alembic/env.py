@@ -45,7 +45,9 @@ def alone(connection: Connection, ours: Tables) -> None:
 
 
 def offline(dialect: str) -> None:
-    configure(dialect, dialect_name=dialect, literal_binds=True)
+    # The parameter style of most drivers doubles every %.
+    style = {"paramstyle": "named"}
+    configure(dialect, dialect_name=dialect, dialect_opts=style, literal_binds=True)
     migration = context.get_context()
     # As text, Oracle's `RETURNING ... INTO :ret_0` has nowhere to put what it returns.
     migration.dialect.insert_returning = False

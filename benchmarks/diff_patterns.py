@@ -129,7 +129,7 @@ def ours(states: Iterator[State]) -> Result:
     payloads, times, shape, state = [], [], None, {}
     for state in states:
         begin = time.process_time()
-        done = change(state, shape, private=True)
+        done = change(state, shape)
         took = time.process_time() - begin
         payloads.append(done.whole() if shape is None else done.frames or b"")
         times.append(took)

@@ -332,14 +332,13 @@ class StorageBackendAdapter(BaseCheckpointer):
         if on_conflict is None:
             on_conflict = self._on_conflict
         _checked_on_conflict(on_conflict)
-        data, carried, is_private = self._codec.dump(state)
+        data, carried = self._codec.dump(state)
         run = _run(data)
         lineage = self._lineage(thread_id, carried, run)
         writer = lineage.nonce if lineage else None
         written = await self.backend.write_state(
             thread_id,
             data,
-            private=is_private,
             checkpoint_id=checkpoint_id,
             metadata=metadata,
             labels=labels_of(data),

@@ -236,8 +236,8 @@ _STRICT = (
 )
 
 
-def checked(value: object, size: int, surrounding: int) -> tuple[bytes, bytes]:
-    """The compact JSON and the pinned encoding of a value's canonical form, if it is exactly JSON.
+def checked(value: object, size: int, surrounding: int) -> bytes:
+    """The pinned encoding of a value's canonical form, if it is exactly JSON.
 
     Args:
         value: any value that ``pinned`` takes, which leaves only exact types and buffers.
@@ -253,7 +253,7 @@ def checked(value: object, size: int, surrounding: int) -> tuple[bytes, bytes]:
     if len(pin) != size:  # NaN came back as None; a tuple is as long as a list
         raise ValueError("not exactly JSON")
     require_levels(plain, encoded, surrounding)
-    return encoded, pin
+    return pin
 
 
 def require_levels(value: object, encoded: bytes, surrounding: int) -> None:
@@ -318,34 +318,36 @@ def unpack_frames(payload: bytes) -> Iterator[bytes]:
     Raises:
         IntegrityError: unknown version or codec, cut off, or not the length that it says.
     """
-    at = 0
-    while at < len(payload):
+    at, end = 0, len(payload)
+    decompressor = _contexts.decompressor()
+    while at < end:
         head = payload[at : at + 2]
-        if len(head) != len((FRAME_VERSION, _AS_IS)) or head[0] != FRAME_VERSION:
-            raise IntegrityError(f"a stored frame has the unknown format {head.hex()}")
         stored_bytes, at = _read_varint(payload, at + 2)
         plain_bytes, at = _read_varint(payload, at)
-        if at + stored_bytes > len(payload):
-            raise IntegrityError("a stored frame is cut off")
-        yield _plain(head[1], payload[at : at + stored_bytes], plain_bytes)
+        stored = payload[at : at + stored_bytes]
         at += stored_bytes
+        if at > end:
+            raise IntegrityError("a stored frame is cut off")
+        if head == _ZSTD_FRAME:
+            yield _decompressed(decompressor, stored, plain_bytes)
+        elif head != _PLAIN_FRAME:
+            raise IntegrityError(f"a stored frame has the unknown format {head.hex()}")
+        elif stored_bytes != plain_bytes:
+            raise IntegrityError("a stored frame has another length than it says")
+        else:
+            yield stored
 
 
-def _plain(codec: int, stored: bytes, plain_bytes: int) -> bytes:
-    if codec == _ZSTD:
-        return _decompressed(stored, plain_bytes)
-    if codec != _AS_IS:
-        raise IntegrityError(f"a stored frame has the unknown codec {codec}")
-    if len(stored) != plain_bytes:
-        raise IntegrityError("a stored frame has another length than it says")
-    return stored
+_PLAIN_FRAME, _ZSTD_FRAME = bytes((FRAME_VERSION, _AS_IS)), bytes((FRAME_VERSION, _ZSTD))
 
 
-def _decompressed(stored: bytes, plain_bytes: int) -> bytes:
+def _decompressed(
+    decompressor: zstandard.ZstdDecompressor, stored: bytes, plain_bytes: int
+) -> bytes:
     try:
         if zstandard.frame_content_size(stored) != plain_bytes:
             raise IntegrityError("a stored frame has another length than it says")
-        return _contexts.decompressor().decompress(
+        return decompressor.decompress(
             stored, max_output_size=plain_bytes, allow_extra_data=False
         )
     except (zstandard.ZstdError, MemoryError) as exc:
@@ -383,6 +385,11 @@ def _varint(number: int) -> bytes:
 
 
 def _read_varint(payload: bytes, at: int) -> tuple[int, int]:
+    first, second = payload[at : at + 1], payload[at + 1 : at + 2]
+    if first and first[0] < _MORE:
+        return first[0], at + 1
+    if second and 0 < second[0] < _MORE:
+        return first[0] & _LOW | second[0] << 7, at + 2
     number = 0
     for index, byte in enumerate(payload[at : at + _MAX_VARINT_BYTES]):
         number |= (byte & _LOW) << 7 * index

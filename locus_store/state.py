@@ -269,13 +269,13 @@ class StateCodec:
         self.state_type: Any = state_type
         self._tried: set[type[Any]] = set()
 
-    def dump(self, state: Any) -> tuple[dict[str, Any], Lineage | None, bool]:
-        """The state as a JSON object, the lineage that it carried, and whether it is a copy.
+    def dump(self, state: Any) -> tuple[dict[str, Any], Lineage | None]:
+        """The state as a JSON object, and the lineage that it carried.
 
         Raises:
             SerializationError: The state gives no JSON object, or one that would not load.
         """
-        data, is_copy = self._plain(state)
+        data = self._plain(state)
         token = None
         metadata = data.get("metadata")
         if isinstance(metadata, dict) and MARK_KEY in metadata:
@@ -287,11 +287,11 @@ class StateCodec:
         elif isinstance(state, AgentState):
             token = state._provenance.token  # noqa: SLF001  (our own class)
         self._require_loadable(state, data)
-        return data, Lineage.from_token(token) if token else None, is_copy
+        return data, Lineage.from_token(token) if token else None
 
-    def _plain(self, state: Any) -> tuple[dict[str, Any], bool]:
+    def _plain(self, state: Any) -> dict[str, Any]:
         if isinstance(state, dict):
-            return state, False
+            return state
         is_ours = isinstance(state, BaseModel) and not _is_foreign(state)
         if not is_ours and not isinstance(state, Checkpointable):
             raise SerializationError(
@@ -311,7 +311,7 @@ class StateCodec:
             )
         if isinstance(state, BaseModel):
             _sort_sets(state, data)
-        return data, is_ours
+        return data
 
     def _require_loadable(self, state: Any, data: dict[str, Any]) -> None:
         """Try, once per type, that what is saved can be loaded: an alias may be in the way."""

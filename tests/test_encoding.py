@@ -94,9 +94,9 @@ def test_a_canonical_copy_is_the_same_value_in_type_and_content(value: object) -
 
 @given(VALUES)
 def test_the_quick_check_agrees_with_the_slow_one(value: object) -> None:
-    encoded, pin = checked(value, len(pinned(value)), 1)
+    pin = checked(value, len(pinned(value)), 1)
     assert pin == pinned(canonical(value))
-    assert exact(decode(encoded)) == exact(value)
+    assert exact(decode(encode(value))) == exact(value)
 
 
 @given(VALUES, VALUES)
@@ -209,7 +209,7 @@ def test_a_value_inside_itself_is_refused() -> None:
 
 def test_many_brackets_in_a_text_are_not_depth() -> None:
     value = {"code": "[{" * 500}
-    assert checked(value, len(pinned(value)), 1)[1] == pinned(value)
+    assert checked(value, len(pinned(value)), 1) == pinned(value)
 
 
 def test_nul_is_kept() -> None:

@@ -187,7 +187,7 @@ def test_every_version_of_any_history_comes_back_exactly(kinds: list[str], seed:
     for kind in ["nothing", *kinds]:
         getattr(Histories, kind)(state, rng)
         states.append(copy.deepcopy(state))
-        done = change(scrambled(state, rng), shape, private=rng.random() < 0.5)
+        done = change(scrambled(state, rng), shape)
         payloads.append(done.whole() if done.frames is None else done.frames)
         loaded = shape_of(fold(payloads))
         assert loaded.digest == done.shape.digest
@@ -321,7 +321,7 @@ def test_a_state_mutated_in_place_is_compared_with_what_was_saved() -> None:
         state["m"][0]["tags"].append(str(step))
         state["m"][0]["content"] += "!"
         state["d"][str(step)] = [step]
-        done = change(state, shape, private=True)
+        done = change(state, shape)
         payloads.append(done.frames or done.whole())
         shape = done.shape
     assert pinned(fold(payloads)) == pinned(canonical_state(state))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -55,8 +56,9 @@ revision, down_revision, branch_labels, depends_on = "0002", "0001", None, None
 
 def upgrade():
     options = context.config.attributes
+    table, schema = f"{{options['prefix']}}threads", options["schema"]
     op.execute(sa.text("{before}"))
-    op.add_column(f"{{options['prefix']}}threads", sa.Column("mood", sa.Text), schema=options["schema"])
+    op.add_column(table, sa.Column("mood", sa.Text), schema=schema)
 
 
 def downgrade():
@@ -337,7 +339,6 @@ def test_a_connection_in_a_transaction_is_refused(made: Made) -> None:
 # --- several at once
 
 
-@BOTH
 def test_sixteen_processes_may_start_cold_at_once(made: Made) -> None:
     answers = together([start(ENSURE.format(hook=""), made.url) for _ in range(16)])
     assert set(answers) == {ensure(made.url).store_id}
@@ -352,14 +353,14 @@ def test_sixteen_checkpointers_may_start_cold_at_once(made: Made) -> None:
 def test_processes_may_make_a_schema_at_once_for_several_prefixes(made: Made) -> None:
     # The schema's own lock: IF NOT EXISTS alone fails when two make it at once.
     script = ENSURE.format(hook="").replace("schema=schema", "schema=schema, prefix=sys.argv[3]")
-    prefixes = [f"p{number}_" for number in range(6)]
+    prefixes = [f"p{number}_" for number in range(4)]
     answers = together([start(script, made.url, "there", it) for it in prefixes])
-    assert len(set(answers)) == 6
+    assert len(set(answers)) == 4
 
 
 def test_processes_that_name_the_schema_or_not_make_one(made: Made) -> None:
     script = ENSURE.format(hook="")
-    answers = together([start(script, made.url, *it) for it in [(), ("public",)] * 3])
+    answers = together([start(script, made.url, *it) for it in [(), ("public",)] * 2])
     assert len(set(answers)) == 1
 
 
@@ -420,8 +421,8 @@ def test_a_cancelled_start_leaves_the_lock_to_the_others(made: Made) -> None:
 
 
 @contextlib.contextmanager
-def lock_held(made: Made, what: str) -> Iterator[None]:
-    """As while another process migrates."""
+def lock_held(made: Made, what: str) -> Iterator[Callable[[], None]]:
+    """As while another process migrates, until what this gives is called."""
     release = threading.Event()
     taken = threading.Event()
 
@@ -435,7 +436,7 @@ def lock_held(made: Made, what: str) -> Iterator[None]:
     holder.start()
     taken.wait()
     try:
-        yield
+        yield release.set
     finally:
         release.set()
         holder.join()
@@ -469,13 +470,13 @@ WHERE l.locktype = 'advisory' AND NOT l.granted AND a.datname = current_database
 
 @pytest.mark.parametrize("schema", [None, "public"])
 def test_the_lock_is_of_one_prefix_in_one_schema(made: Made, schema: str | None) -> None:
-    with in_a_thread(lambda: ensure(made.url, schema=schema)) as waiting:
-        with lock_held(made, "public locus_"):
-            servers.wait_until(lambda: made.value(WAITS, 0.0), "the migration to wait")
-            ensure(made.url, prefix="other_")
-            ensure(made.url, schema="elsewhere")
-            assert waiting == []
-        # Not while it holds the process's lock: the two above went first, or they would hang.
+    migrates = in_a_thread(lambda: ensure(made.url, schema=schema))
+    with lock_held(made, "public locus_") as release, migrates as waiting:
+        servers.wait_until(lambda: made.value(WAITS, 0.0), "the migration to wait")
+        ensure(made.url, prefix="other_")
+        ensure(made.url, schema="elsewhere")
+        assert waiting == []
+        release()
     assert waiting[0].revision == status.HEAD
 
 
@@ -631,7 +632,7 @@ def test_a_role_without_ddl_rights_is_told_where_the_schema_is_missing(
     made: Made, role: str, schema: str | None
 ) -> None:
     for action in (ensure, migrate.upgrade):
-        with pytest.raises(SchemaError, match="this role may not .*locus-store db upgrade"):
+        with pytest.raises(SchemaError, match=r"this role may not .*locus-store db upgrade"):
             action(as_role(made, role), schema=schema)
     assert migrate.check(as_role(made, role), schema=schema).state == "missing"
     assert made.things() == set()
@@ -639,7 +640,7 @@ def test_a_role_without_ddl_rights_is_told_where_the_schema_is_missing(
 
 @BOTH
 def test_a_role_without_ddl_rights_can_do_everything_but_migrate(ours: Made, role: str) -> None:
-    with pytest.raises(SchemaError, match="GRANT|grant this one"):
+    with pytest.raises(SchemaError, match="grant this one"):
         ensure(as_role(ours, role))
     ours.execute(f"""
         GRANT USAGE ON SCHEMA public TO {role};
@@ -655,12 +656,12 @@ def test_a_role_without_ddl_rights_can_do_everything_but_migrate(ours: Made, rol
 
 
 def test_a_server_that_only_reads_is_opened_but_not_migrated(made: Made) -> None:
-    made.execute(f"ALTER DATABASE {made.name} SET default_transaction_read_only = on")
+    made.server.execute(f"ALTER DATABASE {made.name} SET default_transaction_read_only = on")
     with pytest.raises(SchemaError, match="read-only"):
         ensure(made.url)
-    made.execute(f"ALTER DATABASE {made.name} RESET default_transaction_read_only")
+    made.server.execute(f"ALTER DATABASE {made.name} RESET default_transaction_read_only")
     settings = ensure(made.url)
-    made.execute(f"ALTER DATABASE {made.name} SET default_transaction_read_only = on")
+    made.server.execute(f"ALTER DATABASE {made.name} SET default_transaction_read_only = on")
     assert ensure(made.url) == settings
 
 
@@ -744,15 +745,9 @@ def test_without_a_schema_the_search_path_of_the_role_says_where(made: Made, rol
 
 
 @pytest.mark.usefixtures("second_revision")
-def test_a_schema_that_came_later_on_the_search_path_does_not_hide_ours(
-    made: Made, role: str
-) -> None:
+def test_a_schema_that_came_later_on_the_search_path_does_not_hide_ours(made: Made) -> None:
     migrate.upgrade(made.url, "0001")
     before = migrate.check(made.url).settings
-    made.execute(f"""
-        GRANT ALL ON SCHEMA public TO {role};
-        REASSIGN OWNED BY CURRENT_USER TO {role};
-    """) if False else None
     # "$user" stands first on everybody's path.
     made.execute(f"CREATE SCHEMA {made.server.user}")
     found = ensure(made.url, auto_migrate="upgrade")
@@ -764,8 +759,13 @@ def test_a_schema_that_came_later_on_the_search_path_does_not_hide_ours(
 def test_a_table_that_hides_one_of_ours_on_the_search_path_is_foreign(ours: Made) -> None:
     user = ours.server.user
     ours.execute(f"CREATE SCHEMA {user}; " + FOREIGN["table"].format(f"{user}.locus_checkpoints"))
-    refuses(ours, "locus_checkpoints")
+    for auto_migrate in (True, "upgrade", False):
+        with pytest.raises(SchemaError, match=r"table locus_checkpoints not .*schema='public'"):
+            ensure(ours.url, auto_migrate=auto_migrate)
+    assert migrate.check(ours.url).state == "foreign"
     assert ensure(ours.url, schema="public").revision == status.HEAD
+    migrate.downgrade(ours.url)  # touches ours only
+    assert migrate.check(ours.url, schema="public").state == "missing"
     assert ours.value(f"SELECT state FROM {user}.locus_checkpoints") == "precious"
 
 
@@ -786,9 +786,11 @@ def limited(url: str, **settings: str) -> str:
 
 def test_waiting_for_another_migration_is_not_cut_short(made: Made) -> None:
     url = limited(made.url, lock_timeout="1s", statement_timeout="1s")
-    with in_a_thread(lambda: migrate.upgrade(url)) as waiting, lock_held(made, "public locus_"):
+    migrates = in_a_thread(lambda: migrate.upgrade(url))
+    with lock_held(made, "public locus_") as release, migrates as waiting:
         servers.wait_until(lambda: made.value(WAITS, 1.2), "the migration to wait for longer")
         assert waiting == []
+        release()
     assert waiting == [status.HEAD]
 
 
@@ -847,7 +849,7 @@ def test_processes_may_start_cold_at_once_through_a_pooler(
 ) -> None:
     script = "import sys; from locus_store.sql.migrate import upgrade; sys.stdin.readline();"
     script += "print(upgrade(sys.argv[1]))"
-    answers = together([start(script, pgbouncer.url(made.name)) for _ in range(6)])
+    answers = together([start(script, pgbouncer.url(made.name)) for _ in range(4)])
     assert set(answers) == {status.HEAD}
 
 
@@ -987,7 +989,9 @@ def test_the_tables_of_the_orm_have_the_shape_of_the_migrated_ones(ours: Made) -
     text = "\n".join(migrated)
     assert "USING gin (metadata jsonb_path_ops)" in text
     assert "USING gin (labels jsonb_path_ops)" in text
-    assert "character varying(256) t  C" in text.replace("  ", " ").replace(" t ", " t  ")
+    keys = [it for it in migrated if re.match(r"column locus_lines \d+ (thread_id|run) ", it)]
+    assert len(keys) == 2
+    assert all(it.endswith(" C") for it in keys)
 
 
 def test_the_autogeneration_of_our_own_chain_finds_nothing(ours: Made, tmp_path: Path) -> None:
@@ -1119,13 +1123,18 @@ def test_every_form_of_a_dsn_reaches_the_database(
     ]
     for form in forms:
         assert migrate.check(form).state == "ok", form
-    for form in map(str, forms[:-1]):
-        for module, arguments in (
-            ("locus_store", ("db", "current")),
-            ("alembic", ("-c", str(ROOT / "alembic.ini"), "current")),
-        ):
-            done = ran(module, *arguments, cwd=tmp_path, LOCUS_STORE_URL=form)
-            assert status.HEAD in done.stdout, (form, done.stderr)
+    # Both take the same way.
+    for form, module, arguments in (
+        (forms[2], "locus_store", ("db", "current")),
+        (forms[3], "alembic", ("-c", str(ROOT / "alembic.ini"), "current")),
+        (
+            forms[4],
+            "alembic",
+            ("-c", str(ROOT / "alembic.ini"), "-x", f"url={forms[4]}", "current"),
+        ),
+    ):
+        done = ran(module, *arguments, cwd=tmp_path, LOCUS_STORE_URL=str(form))
+        assert status.HEAD in done.stdout, (form, done.stderr)
 
 
 def test_schema_and_prefix_may_stand_in_the_dsn_as_for_the_backend(made: Made) -> None:
@@ -1217,6 +1226,7 @@ def test_failures_are_typed_and_never_show_a_password(
         with pytest.raises(kind) as told:
             migrate.upgrade(url)
         assert "s3cret" not in str(told.value)
+    for url in list(wrong)[::3]:
         for module, arguments in (
             ("locus_store", ("db", "upgrade")),
             ("alembic", ("-c", str(ROOT / "alembic.ini"), "upgrade", "head")),
@@ -1276,7 +1286,13 @@ asyncio.run(main())
 
 
 def autogenerate(
-    folder: Path, url: str, *, imported: str, hook: str, schemas: tuple[str | None, ...] = (None,)
+    folder: Path,
+    url: str,
+    *,
+    imported: str,
+    hook: str,
+    schemas: tuple[str | None, ...] = (None,),
+    upgrade: bool = True,
 ) -> str:
     with open(os.devnull, "w") as nowhere:
         config = Config(stdout=nowhere)
@@ -1292,8 +1308,9 @@ def autogenerate(
         )
         (folder / "env.py").write_text(env)
         script = command.revision(config, "mine", autogenerate=True)
-        command.upgrade(config, "head")
-        command.check(config)
+        if upgrade:
+            command.upgrade(config, "head")
+            command.check(config)
     return Path(script.path).read_text()  # type: ignore[union-attr]
 
 
@@ -1333,5 +1350,7 @@ def test_a_users_autogenerate_over_all_schemas_leaves_our_tables_alone(
 
 
 def test_without_the_hook_our_tables_would_be_dropped(ours: Made, tmp_path: Path) -> None:
-    text = autogenerate(tmp_path / "users", ours.url, imported="include_object", hook="None")
+    text = autogenerate(
+        tmp_path / "users", ours.url, imported="include_object", hook="None", upgrade=False
+    )
     assert "drop_table('locus_checkpoints')" in text

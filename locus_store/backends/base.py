@@ -11,9 +11,11 @@ import asyncio
 import re
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import translate
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from locus_store import layout
 from locus_store.encoding import canonical
@@ -40,12 +42,15 @@ from locus_store.versions import new_checkpoint_id, state_of
 if TYPE_CHECKING:
     from types import TracebackType
 
+T = TypeVar("T")
+
 MAX_ID_CHARACTERS = 255
 MAX_COUNT = 2**31 - 1
 MAX_DAYS = 365_000
 """Nothing is older; more would not fit every database's intervals."""
-SHAPE_CACHE_BYTES = 64 * 1024 * 1024
-"""What one backend object may hold of shapes, so that saves send frames and not whole states."""
+KNOWN_BYTES = 64 * 1024 * 1024
+"""What one backend object may hold of versions that it read or wrote, so that saves send frames
+and not whole states, and a head that is known is not read again."""
 
 COLD_STATE_BYTES = 16 * 1024
 """A state above this is worth reading the head for, where its shape is not known."""
@@ -68,7 +73,7 @@ class StorageBackend(ABC):
     capabilities: ClassVar[CheckpointerCapabilities] = CheckpointerCapabilities()
 
     def __init__(self) -> None:
-        self._shapes = ShapeCache(SHAPE_CACHE_BYTES)
+        self._known = KnownVersions(KNOWN_BYTES)
 
     # --- to implement
 
@@ -88,6 +93,13 @@ class StorageBackend(ABC):
         self, thread_id: str, *, namespace: str = "", checkpoint_id: str | None = None
     ) -> Stored | None:
         """Read a version, or the head, as one consistent view; ``None`` where there is none."""
+
+    async def fetch_head(
+        self, thread_id: str, *, namespace: str = "", known: Mark
+    ) -> Stored | None:
+        """Read the head; its payloads may be left out where it is the version ``known``."""
+        del known
+        return await self.fetch(thread_id, namespace=namespace)
 
     @abstractmethod
     async def history(
@@ -179,7 +191,6 @@ class StorageBackend(ABC):
         checkpoint_id: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         labels: Mapping[str, Any] | None = None,
-        private: bool = False,
         expected: Expected | None = None,
         parent_id: str | None = None,
         on_conflict: OnConflict = "raise",
@@ -191,15 +202,13 @@ class StorageBackend(ABC):
     ) -> Written:
         """Write one version; see ``types.Save`` for the options.
 
-        ``private`` promises that ``data`` changes no more.
-
         Raises:
             SerializationError: ``data`` or ``metadata`` cannot be kept exactly.
         """
         check_names(thread_id, namespace, checkpoint_id)
         if parent_id is not None:
             check_text("parent_checkpoint_id", parent_id)
-        basis, change = await self._changed(thread_id, namespace, data, private=private)
+        basis, change = await self._changed(thread_id, namespace, data)
         save = Save(
             thread_id=thread_id,
             namespace=namespace,
@@ -219,41 +228,49 @@ class StorageBackend(ABC):
         )
         written = await self.commit(save)
         if written.outcome == "head":
-            self._shapes.put((thread_id, namespace), written.mark, change.shape)
+            self._known.put((thread_id, namespace), written.mark, change.shape, change.snapshot)
         return written
 
     async def _changed(
-        self, thread_id: str, namespace: str, data: Mapping[str, Any], *, private: bool
+        self, thread_id: str, namespace: str, data: Mapping[str, Any]
     ) -> tuple[Mark | None, layout.Change]:
         """The state as a change of the version that this object knows best, if any."""
-        key = (thread_id, namespace)
-        basis, shape = self._shapes.get(key)
-        change = layout.change(data, shape, private=private)
-        if shape is None and change.shape.state_bytes > COLD_STATE_BYTES:
+        known = self._known.get((thread_id, namespace))
+        change = layout.change(data, known.shape if known else None)
+        if known is None and change.shape.state_bytes > COLD_STATE_BYTES:
             if await self.read_state(thread_id, namespace=namespace) is None:
                 return None, change
-            basis, shape = self._shapes.get(key)
-            change = layout.change(data, shape, private=private)
-        return basis, change
+            known = self._known.get((thread_id, namespace))
+            change = layout.change(data, known.shape if known else None)
+        return known.mark if known else None, change
 
     async def read_state(
         self, thread_id: str, checkpoint_id: str | None = None, *, namespace: str = ""
     ) -> Snapshot | None:
         """Return a version with its state, or the head; ``None`` where there is none.
 
+        A head that this object read or wrote last is not sent again.
+
         Raises:
             IntegrityError: The stored bytes do not give the state that was saved.
         """
         check_names(thread_id, namespace, checkpoint_id)
-        stored = await self.fetch(thread_id, namespace=namespace, checkpoint_id=checkpoint_id)
+        key = (thread_id, namespace)
+        known = self._known.get(key) if checkpoint_id is None else None
+        kept = known.snapshot if known else None  # may be dropped while we wait
+        if known and kept:
+            stored = await self.fetch_head(thread_id, namespace=namespace, known=known.mark)
+        else:
+            stored = await self.fetch(thread_id, namespace=namespace, checkpoint_id=checkpoint_id)
         if stored is None:
             return None
-        if sum(map(len, stored.payloads)) > THREADED_BYTES:
-            state, shape = await asyncio.to_thread(state_of, stored)
-        else:
-            state, shape = state_of(stored)
+        if known and kept and not stored.payloads and stored.version.mark == known.mark:
+            state = await _off_loop(kept.state, known.shape.state_bytes)
+            return Snapshot(version=stored.version, state=state, head=stored.head)
+        size = sum(map(len, stored.payloads))
+        state, shape = await _off_loop(partial(state_of, stored), size)
         if stored.version.mark == stored.head:
-            self._shapes.put((thread_id, namespace), stored.head, shape)
+            self._known.put(key, stored.head, shape, layout.snapshot_of(state, shape))
         return Snapshot(version=stored.version, state=state, head=stored.head)
 
     # --- the dict-shaped methods, for people
@@ -325,47 +342,62 @@ class StorageBackend(ABC):
         await self.close()
 
 
-class ShapeCache:
-    """The shape of the newest version known of each line, least recently used out first.
+async def _off_loop(work: Callable[[], T], size: int) -> T:
+    """Do in a thread what takes long enough for others to notice."""
+    return await asyncio.to_thread(work) if size > THREADED_BYTES else work()
 
-    Before one goes, all are made light, the least recently used first; the one used last stays as
-    it is. Keyed by thread, but trusted only by mark: ids and sequences may come to name other
-    versions.
+
+@dataclass(slots=True)
+class _Known:
+    """The newest version known of a line."""
+
+    mark: Mark
+    shape: layout.Shape
+    snapshot: layout.Snapshot | None
+
+
+class KnownVersions:
+    """The newest version known of each line, least recently used out first.
+
+    Before one goes, all lose their snapshots, and their shapes what those are made of, the least
+    recently used first. The one used last stays as it is. Keyed by thread, but trusted only by
+    mark: ids and sequences may come to name other versions.
     """
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._shapes: OrderedDict[tuple[str, str], tuple[Mark, layout.Shape]] = OrderedDict()
-        self._heavy: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._known: OrderedDict[tuple[str, str], _Known] = OrderedDict()
+        self._heavy: OrderedDict[tuple[str, str], _Known] = OrderedDict()
 
-    def get(self, key: tuple[str, str]) -> tuple[Mark | None, layout.Shape | None]:
-        """The newest version known of a line, and its shape."""
-        found = self._shapes.get(key)
-        if found is None:
-            return None, None
-        self._shapes.move_to_end(key)
-        if key in self._heavy:
-            self._heavy.move_to_end(key)
+    def get(self, key: tuple[str, str]) -> _Known | None:
+        """The newest version known of a line."""
+        found = self._known.get(key)
+        if found is not None:
+            self._use(key, found)
         return found
 
-    def put(self, key: tuple[str, str], mark: Mark, shape: layout.Shape) -> None:
+    def put(
+        self, key: tuple[str, str], mark: Mark, shape: layout.Shape, snapshot: layout.Snapshot
+    ) -> None:
         """Remember a version that was the head when it was read or written."""
-        old = self._shapes.get(key)
-        self._bytes += shape.weight - (old[1].weight if old else 0)
-        for order, value in ((self._shapes, (mark, shape)), (self._heavy, None)):
-            order[key] = value  # type: ignore[index]  # mypy joins the two
-            order.move_to_end(key)
+        old = self._known.get(key)
+        self._bytes += shape.weight - (old.shape.weight if old else 0)
+        self._use(key, _Known(mark, shape, snapshot))
         while self._bytes > self._max_bytes and len(self._heavy) > 1:
-            self._lighten(self._heavy.popitem(last=False)[0])
-        while self._bytes > self._max_bytes and len(self._shapes) > 1:
-            self._bytes -= self._shapes.popitem(last=False)[1][1].weight
+            self._lighten(self._heavy.popitem(last=False)[1])
+        while self._bytes > self._max_bytes and len(self._known) > 1:
+            self._bytes -= self._known.popitem(last=False)[1].shape.weight
 
-    def _lighten(self, key: tuple[str, str]) -> None:
-        mark, shape = self._shapes[key]
-        light = shape.light()
-        self._shapes[key] = mark, light
-        self._bytes -= shape.weight - light.weight
+    def _use(self, key: tuple[str, str], known: _Known) -> None:
+        for order in (self._known, self._heavy) if known.snapshot else (self._known,):
+            order[key] = known
+            order.move_to_end(key)
+
+    def _lighten(self, known: _Known) -> None:
+        self._bytes -= known.shape.weight
+        known.shape, known.snapshot = known.shape.light(), None
+        self._bytes += known.shape.weight
 
 
 # --- arguments, checked the same way everywhere, before anything is written

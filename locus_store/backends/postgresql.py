@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from locus_store.sql.dsn import Target
     from locus_store.sql.migrate import AutoMigrate
     from locus_store.sql.repository import Repository
-    from locus_store.types import OnConflict, Save, Stored, Version, Written
+    from locus_store.types import Mark, OnConflict, Save, Stored, Version, Written
 
 POOL_SIZE = 10
 STATEMENT_TIMEOUT_SECONDS = 60.0
@@ -159,6 +159,15 @@ class PostgreSQLBackend(SqlBackend):
         if rows[0]["sequence"] is None and checkpoint_id is None:  # tells what is wrong
             return await super().fetch(thread_id, namespace=namespace)
         return hot.stored(rows[0], self._database.store, thread_id, namespace)
+
+    async def fetch_head(
+        self, thread_id: str, *, namespace: str = "", known: Mark
+    ) -> Stored | None:
+        hot, store = self._database.hot, self._database.store
+        key = (*hot.key(thread_id, namespace), known.line, known.sequence, known.digest)
+        rows = await self._ask(hot.head_unless, key) if known.store == store else []
+        found = hot.stored(rows[0], store, thread_id, namespace) if rows else None
+        return found or await self.fetch(thread_id, namespace=namespace)
 
     async def version(
         self, thread_id: str, checkpoint_id: str | None = None, *, namespace: str = ""

@@ -5,11 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
-from locus_store.encoding import Json, encode, pack_frame
+from locus_store.encoding import Json, decode, encode, pack_frame
 from locus_store.errors import IntegrityError
 from locus_store.layout.diffing import Frame, diff
 from locus_store.layout.folding import Folder, fold, fold_each, text_in, text_of
-from locus_store.layout.shapes import Shape, measure, shape_object, snapshot, thawed
+from locus_store.layout.shapes import (
+    Object,
+    Shape,
+    is_canonical,
+    measure,
+    shape_object,
+    snapshot,
+    thawed,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,27 +26,36 @@ __all__ = [
     "Change",
     "Folder",
     "Shape",
+    "Snapshot",
     "change",
     "fold",
     "fold_each",
     "shape_of",
+    "snapshot_of",
     "text_in",
     "text_of",
 ]
 
 
-class _Whole:
-    """A state as it is now, to be encoded when asked."""
+class Snapshot:
+    """A state as it was, whatever its owner did to it since; its lists are the shape's."""
 
-    __slots__ = ("_packed", "_snapshot")
+    __slots__ = ("_is_canonical", "_kept", "_packed")
 
-    def __init__(self, snapshot: object) -> None:
-        self._snapshot = snapshot
+    def __init__(self, state: Mapping[str, object], root: Object) -> None:
+        self._kept = snapshot(state, root)
+        self._is_canonical = is_canonical(root)
         self._packed: bytes | None = None
 
+    def state(self) -> dict[str, Json]:
+        """A copy, keys sorted."""
+        plain = thawed(self._kept)
+        return cast("dict[str, Json]", plain if self._is_canonical else decode(encode(plain)))
+
     def payload(self) -> bytes:
+        """The whole state as one frame."""
         if self._packed is None:  # two threads at once: the same bytes twice
-            self._packed = pack_frame(b'[["=",[],%b]]' % encode(thawed(self._snapshot)))
+            self._packed = pack_frame(b'[["=",[],%b]]' % encode(thawed(self._kept)))
         return self._packed
 
 
@@ -50,11 +67,12 @@ class Change:
     """Of the new state."""
     frames: bytes | None
     """Payload against the basis (``b""``: nothing changed); ``None`` without a basis."""
-    _whole: _Whole = field(repr=False, compare=False)
+    snapshot: Snapshot = field(repr=False, compare=False)
+    """The new state."""
 
     def whole(self) -> bytes:
-        """Payload that holds the state as it was at ``change``, by itself."""
-        return self._whole.payload()
+        """Payload that holds the state by itself."""
+        return self.snapshot.payload()
 
 
 def shape_of(state: dict[str, Json]) -> Shape:
@@ -69,13 +87,17 @@ def shape_of(state: dict[str, Json]) -> Shape:
         raise IntegrityError("a stored state holds what a state cannot hold") from exc
 
 
-def change(state: Mapping[str, object], basis: Shape | None, *, private: bool = False) -> Change:
+def snapshot_of(state: dict[str, Json], shape: Shape) -> Snapshot:
+    """What keeps a canonical state of this shape."""
+    return Snapshot(state, shape._root)  # noqa: SLF001  # a shape is opaque to others
+
+
+def change(state: Mapping[str, object], basis: Shape | None) -> Change:
     """What turns the version of ``basis`` into ``state``.
 
     Args:
-        state: a JSON object; never kept or changed, unless ``private``.
+        state: a JSON object; never kept or changed.
         basis: of the version that the frames are to be against.
-        private: the caller promises that nobody will change ``state``.
 
     Raises:
         SerializationError: a value cannot be kept exactly; names its path.
@@ -86,7 +108,7 @@ def change(state: Mapping[str, object], basis: Shape | None, *, private: bool = 
         frame = Frame()
         diff(basis._root, root, plain, (), frame)  # noqa: SLF001  # a shape is opaque to others
         frames = frame.payload()
-    return Change(Shape(root), frames, _Whole(plain if private else snapshot(plain, root)))
+    return Change(Shape(root), frames, Snapshot(plain, root))
 
 
 # Shapes: digests, and the check that a value is exactly JSON, in one pass.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeAlias, cast
 from unicodedata import combining
 
-from locus_store.encoding import Json, decode, encode, pack_frame, pinned
+from locus_store.encoding import Json, encode, pack_frame, pinned, unpinned
 from locus_store.layout.alignment import Gap, align, common_ends, digest_at, fingerprint_all, moved
 from locus_store.layout.shapes import Array, Node, Object, Path, Text, token_of
 
@@ -90,7 +90,8 @@ def _diff_arrays(old: Array, new: Array, value: list[object], path: Path, frame:
         after = new.large.get(wanted)
         if before is None or after is None or wanted in old.large:  # in it: moved, not edited
             return None
-        return _patch(decode(before), decode(after), (*path, i), len(after))
+        element = cast("Json", unpinned(after))
+        return _patch(cast("Json", unpinned(before)), element, (*path, i), len(encode(element)))
 
     _splice(align(old.digests, new.digests), value, path, frame, patch)
 

@@ -106,14 +106,14 @@ class Folder:
 
     def _apply(self, operation: list[Json]) -> None:
         match operation:
+            case ["[", list() as path, int() as start, int() as gone, list() as elements]:
+                self._splice(self._walk(path), start, gone, elements)
             case ["=", [], dict() as state]:
                 self._root = state
             case ["=", [*path, key], value]:
                 self._set(self._walk(path), key, value)
             case ["-", [*path, str() as key]]:
                 self._delete(path, key)
-            case ["[", list() as path, int() as start, int() as gone, list() as elements]:
-                self._splice(self._walk(path), start, gone, elements)
             case ["t", [*path, key], int() as start, int() as gone, str() as text]:
                 self._rope(self._walk(path), key).splice(start, gone, text)
             case _:
@@ -149,8 +149,9 @@ class Folder:
     def _splice(self, target: Json, start: int, gone: int, elements: list[Json]) -> None:
         if not isinstance(target, list) or not _within(start, gone, len(target)):
             raise _malformed("splice", (start, gone))
-        _, ropes = self._ropes.pop(id(target), (target, {}))
-        _write_ropes(target, ropes)
+        if self._ropes:
+            _, ropes = self._ropes.pop(id(target), (target, {}))
+            _write_ropes(target, ropes)
         target[start : start + gone] = elements
 
     def _rope(self, holder: Json, key: Json) -> _Rope:

@@ -58,7 +58,7 @@ class Array:
     """Of the elements as the caller gave them (keys in any order, tuples): equal fingerprints are
     equal values, so a known one is neither checked nor made canonical again."""
     large: dict[bytes, bytes]
-    """Digest to canonical JSON, for the elements above ``_KEEP_BYTES``."""
+    """Digest to pinned canonical form, for the elements above ``_KEEP_BYTES``."""
     body: bytes = field(default=b"", compare=False, repr=False)
     """The elements as the caller gave them, pinned: to see that they are all there still, and
     some more behind them, is one comparison. ``b""``: not kept."""
@@ -241,16 +241,13 @@ def _appended(old: Array, value: list[object], body: bytes, depth: int) -> Array
 
 def _decoded_array(value: list[object], depth: int) -> Array:
     """The shape of a list that was decoded from JSON: canonical, so one look at each is enough."""
-    found: list[bytes] = []
-    large: dict[bytes, bytes] = {}
     raws = [pinned(item) for item in value]
+    found = [digest(raw) for raw in raws]
     for item, raw in zip(value, raws, strict=True):
-        found.append(digest(raw))
-        if len(raw) >= 4 * MAX_DEPTH:  # a level takes 5 bytes at least
-            encoded = encode(item)
-            require_levels(item, encoded, depth)
-            if len(raw) > _KEEP_BYTES:
-                large[found[-1]] = encoded
+        # A level takes 5 bytes at least, and a byte of its own, which may be another's as well.
+        if len(raw) >= 5 * MAX_DEPTH and raw.count(b"{") + raw.count(b"[") > MAX_DEPTH - depth:
+            require_levels(item, encode(item), depth)
+    large = {mark: raw for mark, raw in zip(found, raws, strict=True) if len(raw) > _KEEP_BYTES}
     digests, body = b"".join(found), b"".join(raws)
     mark = digest(b"L" + len(value).to_bytes(8) + digests)
     return Array(mark, _LIST_HEAD + len(body), digests, digests, large, body)
@@ -258,10 +255,10 @@ def _decoded_array(value: list[object], depth: int) -> Array:
 
 def _admit(item: object, mark: bytes, depth: int, fresh: dict[bytes, bytes]) -> bytes:
     raw = pinned(item)
-    encoded, pin = checked(item, len(raw), depth)
+    pin = checked(item, len(raw), depth)
     found = mark if pin == raw else digest(pin)
     if len(pin) > _KEEP_BYTES:
-        fresh[found] = encoded
+        fresh[found] = pin
     return found
 
 
@@ -305,6 +302,13 @@ def snapshot(value: object, node: Node) -> object:
     if isinstance(node, Array):
         return _List(len(node.digests) // DIGEST_BYTES, node.body)
     return value
+
+
+def is_canonical(node: Node) -> bool:
+    """Whether every list was given in its canonical form."""
+    if isinstance(node, Object):
+        return all(map(is_canonical, node.children.values()))
+    return not isinstance(node, Array) or node.fingerprints == node.digests
 
 
 def thawed(kept: object) -> object:

@@ -16,7 +16,16 @@ from locus_store.backends.base import (
 from locus_store.errors import LocusStoreError
 from locus_store.filters import check_key
 from locus_store.text import query_words
-from locus_store.types import CheckpointerCapabilities, Head, Hit, Save, Stored, Version, Written
+from locus_store.types import (
+    CheckpointerCapabilities,
+    Head,
+    Hit,
+    Mark,
+    Save,
+    Stored,
+    Version,
+    Written,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -104,6 +113,11 @@ class SqlBackend(StorageBackend):
         self, thread_id: str, *, namespace: str = "", checkpoint_id: str | None = None
     ) -> Stored | None:
         return await self._read(lambda it: it.fetch(thread_id, namespace, checkpoint_id))
+
+    async def fetch_head(
+        self, thread_id: str, *, namespace: str = "", known: Mark
+    ) -> Stored | None:
+        return await self._read(lambda it: it.fetch(thread_id, namespace, known=known))
 
     async def history(
         self,

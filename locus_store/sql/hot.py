@@ -167,6 +167,10 @@ _PAYLOAD: Final = """,
     WHERE p.line = c.line AND p.chain = c.chain AND p.sequence BETWEEN c.chain AND c.sequence)
     AS payload"""
 
+_PAYLOAD_UNLESS: Final = _PAYLOAD.replace(
+    "WHERE", "WHERE (c.line, c.sequence, c.digest) <> ($4::bigint, $5::bigint, $6::bytea) AND"
+)
+
 _HISTORY: Final = """,
 b AS MATERIALIZED (SELECT (SELECT c.sequence FROM {checkpoints} c
     WHERE c.line = l.line AND c.checkpoint_id = $4) AS before FROM l)
@@ -193,6 +197,7 @@ class Hot:
         self.group = {it: self._saves(alone=False, indexed=it) for it in (False, True)}
         self.append = {it: self._saves(alone=True, indexed=it) for it in (False, True)}
         self.head = self._one("c.sequence = l.head", _PAYLOAD)
+        self.head_unless = self._one("c.sequence = l.head", _PAYLOAD_UNLESS)
         self.named = self._one(f"c.checkpoint_id = $4 AND {_IS_VISIBLE}", _PAYLOAD)
         self.head_version = self._one("c.sequence = l.head", "")
         self.named_version = self._one(f"c.checkpoint_id = $4 AND {_IS_VISIBLE}", "")
@@ -227,7 +232,7 @@ class Hot:
         return Stored(
             version=_version(row, store, thread_id, namespace),
             head=Mark(store, row["line"], row["head"], row["head_digest"]),
-            payloads=[row["payload"] or b""],
+            payloads=[] if row["payload"] is None else [row["payload"]],
         )
 
     # --- the texts

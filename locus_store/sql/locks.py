@@ -31,36 +31,43 @@ class _Process:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._thread: int | None = None
+        self._at_work: list[int] = []
 
     @contextmanager
-    def alone(self, connection: Connection | None = None) -> Iterator[None]:
-        """Hold the lock.
-
-        Args:
-            connection: What is migrated; where it is an event loop's, the loop goes on while this
-                waits, and so does the migration that is waited for.
-        """
-        if connection is not None and connection.dialect.is_async:
-            while not self._lock.acquire(blocking=False):
-                await_only(asyncio.sleep(_POLL_SECONDS))
-        else:
-            self.refuse_beneath_another()
-            self._lock.acquire()
-        self._thread = threading.get_ident()
+    def at_work(self) -> Iterator[None]:
+        """Remember that this thread migrates, or a task of its event loop."""
+        thread = threading.get_ident()
+        self._at_work.append(thread)
         try:
             yield
         finally:
-            self._thread = None
-            self._lock.release()
+            self._at_work.remove(thread)
 
     def refuse_beneath_another(self) -> None:
         """Instead of waiting for ever for what this thread itself has to finish."""
-        if self._thread == threading.get_ident():
+        if threading.get_ident() in self._at_work:
             raise InvalidArgumentError(
                 "a migration is under way on this thread's event loop; run another one there too"
                 " (await connection.run_sync(...)), or on another thread (asyncio.to_thread)"
             )
+
+    @contextmanager
+    def alone(self, *, is_async: bool = False) -> Iterator[None]:
+        """Hold the lock.
+
+        Args:
+            is_async: Whether this is beneath an event loop, which goes on while this waits, and so
+                does the migration that is waited for.
+        """
+        if is_async:
+            while not self._lock.acquire(blocking=False):
+                await_only(asyncio.sleep(_POLL_SECONDS))
+        else:
+            self._lock.acquire()
+        try:
+            yield
+        finally:
+            self._lock.release()
 
 
 process: Final = _Process()
@@ -68,11 +75,15 @@ process: Final = _Process()
 
 @contextmanager
 def locked(connection: Connection, ours: Tables) -> Iterator[None]:
-    """One transaction, alone in this process and in this database; committed at the end."""
+    """One transaction, alone in this database and in this process; committed at the end."""
+    is_async = connection.dialect.is_async
     lock = _LOCKS.get(connection.dialect.name, _lock_table)
-    with process.alone(connection):
+    if not is_async:
+        process.refuse_beneath_another()
+    with process.at_work():
         refuse_transaction(connection)
-        with lock(connection, ours):
+        # The database's first: who waits for it keeps no other database's migration waiting.
+        with lock(connection, ours), process.alone(is_async=is_async):
             yield
 
 

@@ -205,6 +205,7 @@ def offline_sql(
     output = io.StringIO()
     config = _config(tables(prefix, schema), output)
     config.attributes["dialect"] = dialect_name(dialect)
+    process.refuse_beneath_another()
     with process.alone(), _translated():
         _command().upgrade(config, revision, sql=True)
     return output.getvalue()

@@ -49,6 +49,10 @@ CLOSE_SECONDS: Final = 5.0
 """How long ``close`` waits for the server's farewell."""
 
 
+class UndoneError(LostConnectionError):
+    """It was closed before the commit was sent: nothing was written."""
+
+
 class ServerDatabase(Database):
     """A database behind connections that may be lost."""
 
@@ -100,9 +104,9 @@ class PooledRunner:
         finalize(self, _abandon, self._homes)
 
     async def write(self, body: Body[T]) -> T:
-        """See ``Runner``; run again where it lost to another transaction's locks."""
+        """See ``Runner``; run again where it wrote nothing for no fault of its own."""
         home = await self.home()
-        return await home.shielded(home.transaction(body))
+        return await home.shielded(home.noted(home.transaction(body)))
 
     async def read(self, body: Body[T]) -> T:
         """See ``Runner``."""
@@ -138,7 +142,11 @@ class PooledRunner:
                     )
             engine = self._make_engine()
             home = Home(
-                self.database, engine, self._make_opening_engine, owned=self._owns_engines, first=self._first
+                self.database,
+                engine,
+                self._make_opening_engine,
+                owned=self._owns_engines,
+                first=self._first,
             )
             self._homes[loop] = home
             return home
@@ -259,7 +267,14 @@ class Home:
         return await asyncio.shield(self.spawn(work))
 
     async def transaction(self, body: Body[T]) -> T:
-        """Run a body and commit."""
+        """Run a body and commit; again where others' locks or a lost connection undid it."""
+        try:
+            return await self._transaction(body)
+        except UndoneError as exc:
+            self.note(exc)
+        return await self._transaction(body)
+
+    async def _transaction(self, body: Body[T]) -> T:
         for attempt in range(1, ATTEMPTS):
             try:
                 return await self.run(self.database.begin_write, body)
@@ -272,13 +287,16 @@ class Home:
     async def again(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Do what may be done twice; a second time when the connection was lost."""
         try:
-            return await work()
+            return await self.noted(work())
         except Exception as exc:
-            self.note(exc)
             if not self.database.lost_connection(exc):
                 raise
+        return await self.noted(work())
+
+    async def noted(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do ``work``; see ``note``."""
         try:
-            return await work()
+            return await work
         except Exception as exc:
             self.note(exc)
             raise
@@ -296,16 +314,18 @@ class Home:
 
     def _run(self, begin: Body[None], body: Body[T]) -> T:
         with self._sync.connect() as connection:
+            lost: type[LostConnectionError] = UndoneError
             try:
                 begin(connection)
                 result = body(connection)
+                lost = LostConnectionError
                 connection.commit()
             except BaseException as exc:
                 is_closed = _is_closed(connection)
                 if is_closed or not isinstance(exc, Exception):
                     connection.invalidate()
                 if is_closed and isinstance(exc, Exception):
-                    raise LostConnectionError from exc
+                    raise lost from exc
                 raise
             return result
 
@@ -354,7 +374,9 @@ def _note_use(connection: Any, record: Any) -> None:
 
 
 def _is_closed(connection: Connection) -> bool:
-    if connection.invalidated or connection.closed:
+    if connection.invalidated:  # SQLAlchemy saw it
+        return True
+    if connection.closed:
         return False
     driver: Any = connection.connection.driver_connection
     return driver is None or bool(driver.is_closed())

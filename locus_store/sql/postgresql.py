@@ -287,8 +287,8 @@ class PostgreSQLDatabase(ServerDatabase):
 
     @property
     def store(self) -> str:
-        """Identity of the opened database."""
-        return self.scope.store
+        """Identity of the opened database; ``""`` before one was."""
+        return self._scope.store if self._scope else ""
 
     def on(self, connection: Connection) -> PostgreSQLRepository:
         return PostgreSQLRepository(connection, self.scope)

@@ -125,8 +125,14 @@ class Reads:
 
     # --- versions
 
-    def fetch(self, thread_id: str, namespace: str, checkpoint_id: str | None) -> Stored | None:
-        """See ``StorageBackend.fetch``."""
+    def fetch(
+        self,
+        thread_id: str,
+        namespace: str,
+        checkpoint_id: str | None = None,
+        known: Mark | None = None,
+    ) -> Stored | None:
+        """See ``StorageBackend.fetch`` and ``fetch_head``."""
         line = self.line_of(thread_id, namespace)
         record = versions.target(self, line, checkpoint_id) if line else None
         if line is None or line.head is None or record is None:
@@ -135,9 +141,12 @@ class Reads:
         version = self._versions(thread_id, namespace, line, at=record.sequence)
         if head is None or not version:
             return None
+        mark = Mark(self.store, line.line, head.sequence, head.digest)
+        if version[0].mark == known:
+            return Stored(version=version[0], head=mark, payloads=[])
         return Stored(
             version=version[0],
-            head=Mark(self.store, line.line, head.sequence, head.digest),
+            head=mark,
             payloads=[it for _, it in self.payloads(line, record.chain, upto=record.sequence)],
         )
 

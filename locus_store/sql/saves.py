@@ -11,12 +11,13 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+from weakref import proxy
 
 from locus_store import layout
 from locus_store.sql.columns import decode_key, dump_jsonb, encode_key
 from locus_store.sql.hot import FIELDS
-from locus_store.sql.statements import ttl_slack
 from locus_store.sql.postgresql import lexemes_of
+from locus_store.sql.statements import ttl_slack
 from locus_store.types import Mark, Written
 
 if TYPE_CHECKING:
@@ -50,7 +51,9 @@ class _Item:
         """Tell the caller, if it is still there."""
         if self.done.done():  # cancelled
             return
-        if isinstance(result, BaseException):
+        if isinstance(result, asyncio.CancelledError):
+            self.done.cancel()
+        elif isinstance(result, BaseException):
             self.done.set_exception(result)
         else:
             self.done.set_result(result)
@@ -69,7 +72,7 @@ class Saves:
     def __init__(
         self, home: Home, database: PostgreSQLDatabase, *, size: int, senders: int
     ) -> None:
-        self._home = home
+        self._home: Home = proxy(home)  # it would never go: these are kept by it
         self._database = database
         self._size = size
         self._idle_senders = senders
@@ -94,7 +97,23 @@ class Saves:
     def _wake(self) -> None:
         if self._ready and self._idle_senders:
             self._idle_senders -= 1
-            self._home.spawn(self._send_all())
+            self._home.spawn(self._send_all()).add_done_callback(self._ended)
+
+    def _ended(self, sender: asyncio.Task[None]) -> None:
+        # Not in a `finally` of the task: one that is cancelled before its first step has none.
+        self._idle_senders += 1
+        if sender.cancelled():
+            self._leave_undone()
+        self._wake()
+
+    def _leave_undone(self) -> None:
+        """All tasks of the loop were cancelled: drop what nobody waits for any more."""
+        ready = self._ready
+        self._ready = _awaited(ready)
+        self._behind = {thread_id: _awaited(it) for thread_id, it in self._behind.items()}
+        for item in ready:
+            if item.done.done():
+                self._finish(item, asyncio.CancelledError())
 
     def _finish(self, item: _Item, result: Written | BaseException) -> None:
         """Answer, and let the next save of the thread go."""
@@ -107,12 +126,8 @@ class Saves:
             del self._behind[item.save.thread_id]
 
     async def _send_all(self) -> None:
-        try:
-            while group := self._take():
-                await self._send(group)
-        finally:
-            self._idle_senders += 1
-            self._wake()
+        while group := self._take():
+            await self._send(group)
 
     def _take(self) -> list[_Item]:
         """The next group; what waits is of different threads."""
@@ -132,6 +147,14 @@ class Saves:
         except Exception as exc:  # noqa: BLE001  (what is wrong with which is found out one by one)
             self._home.note(exc)
             won = {}
+        except BaseException:  # this task was cancelled, which says nothing of the callers
+            self._leave_undone()
+            for item in group:
+                if item.done.done():
+                    self._finish(item, asyncio.CancelledError())
+                else:
+                    self._again(item)
+            raise
         refused = []
         for item in group:
             mark = won.get(item.save.thread_id)
@@ -142,7 +165,15 @@ class Saves:
             written = Written(item.save.checkpoint_id, Mark(store, *mark, digest), "head")
             self._finish(item, written)
         for item in refused:
-            self._home.spawn(self._alone(item))
+            self._again(item)
+
+    def _again(self, item: _Item) -> None:
+        def ended(task: asyncio.Task[None]) -> None:
+            if task.cancelled() or task.exception():
+                self._leave_undone()
+                self._finish(item, asyncio.CancelledError())
+
+        self._home.spawn(self._alone(item)).add_done_callback(ended)
 
     async def _run(self, rows: Sequence[tuple[Any, ...]]) -> dict[str, tuple[int, int]]:
         """Run the statement; gives (line, sequence) by thread, of the saves that it did."""
@@ -166,19 +197,20 @@ class Saves:
             database.has_index = repository.has_index
             return repository.save(item.save)
 
-        result: Written | BaseException
+        result: Written | Exception
         try:
             result = await self._home.again(lambda: self._home.transaction(body))
-        except BaseException as exc:
-            self._finish(item, exc)
-            if not isinstance(exc, Exception):
-                raise
-        else:
-            self._finish(item, result)
+        except Exception as exc:  # noqa: BLE001  (told to its caller)
+            result = exc
+        self._finish(item, result)
 
 
 _NAMES: Final = [name for name, _ in FIELDS]
 _LINE, _PAYLOAD = _NAMES.index("line"), _NAMES.index("payload")
+
+
+def _awaited(items: deque[_Item]) -> deque[_Item]:
+    return deque(it for it in items if not it.done.done())
 
 
 def _weight(item: _Item) -> int:

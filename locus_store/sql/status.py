@@ -259,7 +259,7 @@ class _Look:
         others = [name for name in taken if name != ours.version]
         revision = self._revision() if ours.version in taken else None
         if self.hidden:
-            return self._foreign(self.hidden)
+            return self._foreign(self.hidden, first="on the search_path before ours, ")
         if not taken:
             return self.missing
         if revision is None:
@@ -339,12 +339,16 @@ class _Look:
         )
         return Status(state="damaged", revision=revision, message=message)
 
-    def _foreign(self, taken: list[str]) -> Status:
+    def _foreign(self, taken: list[str], *, first: str = "") -> Status:
         noun = "table" if len(taken) == 1 else "tables"
+        remedy = (
+            f"Name our schema (schema='{self.ours.schema}')"
+            if first
+            else ("Choose another prefix (prefix='mine_'; locus-store db upgrade --prefix mine_)")
+        )
         message = (
-            f"{self.where}: {noun} {', '.join(taken)} not made by locus-store; nothing was changed."
-            " Choose another prefix (prefix='mine_'; locus-store db upgrade --prefix mine_) or"
-            " another database"
+            f"{self.where}: {first}{noun} {', '.join(taken)} not made by locus-store; nothing was"
+            f" changed. {remedy} or another database"
         )
         return Status(state="foreign", revision=None, message=message)
 

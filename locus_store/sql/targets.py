@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine, make_url
-from sqlalchemy.exc import DBAPIError, MissingGreenlet
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from locus_store.errors import (
@@ -63,18 +63,17 @@ def run_on(
     """
     if isinstance(target, AsyncEngine | AsyncConnection):
         raise _asynchronous()
+    if isinstance(target, Engine) and target.dialect.is_async:
+        raise _asynchronous()
     if isinstance(target, URL | str):
         if dialect_name(target) == "postgresql":
             return _on_postgresql(target, body, prefix, schema)
         with _opened(_read(target)) as connection:
             return body(connection, tables(prefix, schema))
-    try:
-        if isinstance(target, Connection):
-            return body(target, tables(prefix, schema))
-        with target.connect() as connection:
-            return body(connection, tables(prefix, schema))
-    except MissingGreenlet as error:
-        raise _asynchronous() from error
+    if isinstance(target, Connection):
+        return body(target, tables(prefix, schema))
+    with target.connect() as connection:
+        return body(connection, tables(prefix, schema))
 
 
 def _asynchronous() -> InvalidArgumentError:
