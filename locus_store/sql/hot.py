@@ -48,12 +48,16 @@ FIELDS: Final = (
 )
 
 _GROUP: Final = """
-WITH input AS MATERIALIZED ({input}),
+WITH input AS MATERIALIZED (
+  -- In the database that was opened, with an index if it had one then.
+  SELECT * FROM unnest({arrays}) i({fields}) WHERE $3 = (SELECT count(*) FROM {settings} s
+    WHERE (s.name = 'store_id' AND s.value = $2) OR s.name = 'full_text_index')),
 locked AS MATERIALIZED (
   -- Nobody waits here for a line that is held for long: its save is left to a transaction.
+  -- IS TRUE: without statistics, an index on the tenant looked better than one on the line.
   SELECT l.line, l.thread_id, l.namespace, l.head, l.open_chain, l.open_bytes, l.floor,
     l.last_sequence, l.writer, l.run
-  FROM {lines} l WHERE {of_lines} AND l.tenant = $1 AND l.head IS NOT NULL
+  FROM {lines} l WHERE l.line = ANY ($6) AND (l.tenant = $1) IS TRUE AND l.head IS NOT NULL
   ORDER BY l.line FOR UPDATE SKIP LOCKED),
 looked AS MATERIALIZED (
   SELECT i.*, l.head, l.open_chain, l.open_bytes, l.last_sequence + 1 AS sequence,
@@ -94,21 +98,6 @@ touched AS (
     expires_at = CASE WHEN w.ttl IS NOT NULL AND {is_late_touched}
       THEN {expiry_touched} ELSE t.expires_at END
   FROM appended w WHERE w.thread < 0 AND t.thread = -w.thread),
-{begun}
-won AS MATERIALIZED (
-  SELECT w.line, w.sequence, CASE WHEN w.basis IS NULL THEN w.sequence ELSE w.open_chain END
-    AS chain, w.head AS parent, {shown} FROM appended w
-  {and_begun}),
-{indexed}
-kept AS (
-  INSERT INTO {checkpoints} (line, sequence, chain, parent, checkpoint_id, digest, codec, metadata,
-    labels, created_at, text, payload)
-  SELECT w.line, w.sequence, w.chain, w.parent, w.checkpoint_id, w.digest, 0, w.metadata::jsonb,
-    w.labels::jsonb, statement_timestamp(), w.added, w.payload FROM won w)
-SELECT thread_id, line, sequence FROM won
-"""
-
-_BEGUN: Final = """
 new_threads AS (
   INSERT INTO {threads} AS t (tenant, thread_id, created_at, active_at, expires_at)
   SELECT $1, i.thread_id, statement_timestamp(), {minute}, {expiry}
@@ -126,11 +115,71 @@ new_lines AS (
   WHERE i.line IS NULL ORDER BY i.thread_id COLLATE "C"
   ON CONFLICT (tenant, thread_id, namespace) DO NOTHING
   RETURNING line, thread_id, namespace),
-"""
-_AND_BEGUN: Final = """UNION ALL
+won AS MATERIALIZED (
+  SELECT w.line, w.sequence, CASE WHEN w.basis IS NULL THEN w.sequence ELSE w.open_chain END
+    AS chain, w.head AS parent, {shown} FROM appended w
+  UNION ALL
   SELECT n.line, 1, 1, NULL, {shown} FROM input w
   JOIN new_lines n ON n.thread_id = w.thread_id AND n.namespace = w.namespace
-  WHERE w.line IS NULL"""
+  WHERE w.line IS NULL),
+{indexed}
+kept AS (
+  INSERT INTO {checkpoints} (line, sequence, chain, parent, checkpoint_id, digest, codec, metadata,
+    labels, created_at, text, payload)
+  SELECT w.line, w.sequence, w.chain, w.parent, w.checkpoint_id, w.digest, 0, w.metadata::jsonb,
+    w.labels::jsonb, statement_timestamp(), w.added, w.payload FROM won w)
+SELECT thread_id, line, sequence FROM won
+"""
+
+# The save of somebody who is alone, and whose thread's activity was noted: nearly every one.
+_APPEND: Final = """
+WITH moved AS (
+  UPDATE {lines} l SET head = l.last_sequence + 1, last_sequence = l.last_sequence + 1,
+    open_chain = CASE WHEN {is_frames} THEN l.open_chain ELSE l.last_sequence + 1 END,
+    open_bytes = CASE WHEN {is_frames} THEN l.open_bytes ELSE 0 END
+      + length({payload}) + {overhead},
+    writer = {writer}, run = {run}, updated_at = statement_timestamp()
+  WHERE l.line = {line} AND l.head = {known} AND (l.tenant = {tenant}) IS TRUE
+    AND (l.thread_id = {thread_id}) IS TRUE AND (l.namespace = {namespace}) IS TRUE
+    AND ({is_held} OR l.writer = {writer} OR ({writer} IS NULL AND l.run = {run}))
+    AND (NOT {is_frames} OR (l.open_chain IS NOT NULL
+      AND l.open_bytes + length({payload}) + {overhead} <= {factor} * {state_bytes} + {allowance}))
+    AND (SELECT c.digest FROM {checkpoints} c
+      WHERE c.line = {line} AND c.sequence = {known}) = {known_digest}
+    AND (SELECT c.sequence FROM {checkpoints} c
+      WHERE c.line = {line} AND c.checkpoint_id = {checkpoint_id}) IS NULL
+    AND (SELECT t.active_at = {minute}
+        AND (t.expires_at IS NULL OR t.expires_at > statement_timestamp())
+      FROM {threads} t WHERE t.tenant = {tenant} AND t.thread_id = {thread_id})
+    AND (SELECT count(*) FROM {settings} s
+      WHERE (s.name = 'store_id' AND s.value = {store}) OR s.name = 'full_text_index') = 1
+  RETURNING l.last_sequence, l.open_chain)
+INSERT INTO {checkpoints} (line, sequence, chain, parent, checkpoint_id, digest, codec, metadata,
+  labels, created_at, payload)
+SELECT {line}, m.last_sequence, m.open_chain, {known}, {checkpoint_id}, {digest}, 0,
+  {metadata}::jsonb, {labels}::jsonb, statement_timestamp(), {payload} FROM moved m
+RETURNING sequence
+"""
+APPENDED: Final = (
+    ("tenant", "text"),
+    ("store", "text"),
+    ("thread_id", "text"),
+    ("namespace", "text"),
+    ("line", "bigint"),
+    ("known", "bigint"),  # what the save is made from, and its head
+    ("known_digest", "bytea"),
+    ("is_held", "boolean"),  # the caller does not expect another head
+    ("is_frames", "boolean"),
+    ("writer", "text"),
+    ("run", "text"),
+    ("checkpoint_id", "text"),
+    ("digest", "bytea"),
+    ("state_bytes", "bigint"),
+    ("payload", "bytea"),
+    ("metadata", "text"),
+    ("labels", "text"),
+)
+
 _INDEXED: Final = """
 found AS (
   INSERT INTO {search} (line, sequence, part, words)
@@ -141,10 +190,6 @@ _SHOWN: Final = (
     "w.thread_id, w.checkpoint_id, w.digest, w.metadata, w.labels, w.added, w.words, w.payload"
 )
 _MINUTE: Final = "date_trunc('minute', statement_timestamp())"
-_SETTINGS: Final = """$3 = (SELECT count(*) FROM {settings} s
-    WHERE (s.name = 'store_id' AND s.value = $2) OR s.name = 'full_text_index')"""
-"""The database is the one that was opened, and has an index if it had one then."""
-
 _VERSION: Final = """c.sequence, c.checkpoint_id, c.digest, c.metadata::text AS metadata,
   c.labels::text AS labels, c.created_at, (SELECT p.checkpoint_id FROM {checkpoints} p
     WHERE p.line = c.line AND p.sequence = c.parent) AS parent_id"""
@@ -155,7 +200,8 @@ _LINE: Final = """WITH l AS MATERIALIZED (
     AND (SELECT t.expires_at IS NULL OR t.expires_at > statement_timestamp() FROM {threads} t
       WHERE t.tenant = $1 AND t.thread_id = $2))
 """
-_IS_VISIBLE: Final = "(c.sequence >= l.floor OR c.sequence = l.head)"
+# IS TRUE: as two conditions of the index they need a sort of the whole line.
+_IS_VISIBLE: Final = "(c.sequence >= l.floor OR c.sequence = l.head) IS TRUE"
 
 _ONE: Final = """
 SELECT l.line, l.head, {version}, (SELECT h.digest FROM {checkpoints} h
@@ -194,8 +240,10 @@ class Hot:
         }
         search = sa.table(f"{tables.prefix}search", schema=tables.schema)
         self._names = {**names, "search": table(search)}
-        self.group = {it: self._saves(alone=False, indexed=it) for it in (False, True)}
-        self.append = {it: self._saves(alone=True, indexed=it) for it in (False, True)}
+        self.group = {it: self._saves(indexed=it) for it in (False, True)}
+        self.append = self._filled(
+            _APPEND, **{name: f"${at}::{kind}" for at, (name, kind) in enumerate(APPENDED, 1)}
+        )
         self.head = self._one("c.sequence = l.head", _PAYLOAD)
         self.head_unless = self._one("c.sequence = l.head", _PAYLOAD_UNLESS)
         self.named = self._one(f"c.checkpoint_id = $4 AND {_IS_VISIBLE}", _PAYLOAD)
@@ -254,32 +302,19 @@ class Hot:
     def _one(self, which: str, payload: str) -> str:
         return self._filled(_LINE + _ONE, which=which, payload=payload.format(**self._names))
 
-    def _saves(self, *, alone: bool, indexed: bool) -> str:
-        begun = "" if alone else self._filled(_BEGUN, expiry=_expiry("i"))
+    def _saves(self, *, indexed: bool) -> str:
+        first = len(COMMON) + 1
         return self._filled(
             _GROUP,
-            input=self._input(alone=alone),
-            of_lines="l.line = $6" if alone else "l.line = ANY ($6)",
+            arrays=", ".join(f"${at}::{kind}[]" for at, (_, kind) in enumerate(FIELDS, first)),
+            fields=", ".join(name for name, _ in FIELDS),
             is_late=_is_late("i"),
             is_late_touched=_is_late("w"),
+            expiry=_expiry("i"),
             expiry_touched=_expiry("w"),
-            begun=begun,
             shown=_SHOWN,
-            and_begun="" if alone else _AND_BEGUN.format(shown=_SHOWN),
             indexed=_INDEXED.format(**self._names) if indexed else "",
         )
-
-    def _input(self, *, alone: bool) -> str:
-        first = len(COMMON) + 1
-        known = _SETTINGS.format(**self._names)
-        if alone:
-            fields = ", ".join(
-                f"${at}::{kind} AS {name}" for at, (name, kind) in enumerate(FIELDS, first)
-            )
-            return f"SELECT {fields} WHERE {known}"
-        arrays = ", ".join(f"${at}::{kind}[]" for at, (_, kind) in enumerate(FIELDS, first))
-        names = ", ".join(name for name, _ in FIELDS)
-        return f"SELECT * FROM unnest({arrays}) i({names}) WHERE {known}"
 
 
 def _is_late(save: str) -> str:

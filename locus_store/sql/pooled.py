@@ -130,8 +130,8 @@ class PooledRunner:
 
     def _new_home(self, loop: asyncio.AbstractEventLoop) -> Home:
         with self._lock:
-            for other, home in list(self._homes.items()):
-                if home.pid != os.getpid():  # the parent's: neither used nor closed here
+            for other in list(self._homes):
+                if self._homes[other].pid != os.getpid():  # the parent's: not even closed here
                     _inherited.append(self._homes.pop(other))
                 elif other.is_closed():
                     _abandon({other: self._homes.pop(other)})
@@ -155,17 +155,12 @@ class PooledRunner:
         """See ``Runner``; the pools of other loops are closed by those loops."""
         loop = asyncio.get_running_loop()
         with self._lock:
-            homes, mine = dict(self._homes), self._homes.pop(loop, None)
+            mine, others = self._homes.pop(loop, None), dict(self._homes)
             self._homes.clear()
-        for other, home in homes.items():
-            if home.pid != os.getpid():
-                _inherited.append(home)
-            elif other.is_closed():
-                _abandon({other: home})
-            elif other is not loop:
-                with suppress(RuntimeError):  # closed in between
-                    asyncio.run_coroutine_threadsafe(home.close(), other)
-        if mine is not None and mine.pid == os.getpid():
+        if mine is not None and mine.pid != os.getpid():
+            others[loop], mine = mine, None
+        _abandon(others)
+        if mine is not None:
             await mine.close()
 
 
@@ -174,10 +169,13 @@ _inherited: list[object] = []
 
 
 def _abandon(homes: dict[asyncio.AbstractEventLoop, Home]) -> None:
-    """Let go of connections whose loop will not run again; the server sees them closed."""
+    """Let go of connections that nobody will use again; the server sees them closed."""
     if any(home.pid != os.getpid() for home in homes.values()):
         _inherited.append(dict(homes))
-    with warnings.catch_warnings():
+    for loop in [it for it in homes if not it.is_closed() and homes[it].pid == os.getpid()]:
+        with suppress(RuntimeError):  # closed in between
+            loop.call_soon_threadsafe(homes.pop(loop).leave)
+    with warnings.catch_warnings():  # a loop that is closed takes no farewell
         warnings.simplefilter("ignore", ResourceWarning)
         homes.clear()
         gc.collect()
@@ -356,6 +354,10 @@ class Home:
             connection.ping()
         except Exception as exc:
             raise DisconnectionError from exc
+
+    def leave(self) -> None:
+        """Begin to close, on the home's own loop."""
+        self._leaving = asyncio.ensure_future(self.close())
 
     async def close(self) -> None:
         """Finish what was submitted; release what was opened."""

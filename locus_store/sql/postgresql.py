@@ -22,7 +22,7 @@ from locus_store.errors import (
     LocusStoreError,
     SchemaError,
 )
-from locus_store.sql.columns import dump_jsonb
+from locus_store.sql.columns import Instant, dump_jsonb
 from locus_store.sql.database import Database
 from locus_store.sql.dsn import connect, connection_error
 from locus_store.sql.failures import DRIVER_ERRORS, LostConnectionError, is_lost, sqlstate
@@ -99,13 +99,30 @@ class PostgreSQLRepository(Repository):
         self, column: sa.ColumnElement[Any], key: str, value: Any
     ) -> sa.ColumnElement[bool]:
         """``@>`` with the value, or with a list of it, at the key or along its path."""
-        if _has_many_forms(value):
+        forms = _ZEROS if _is_zero(value) else (value,)
+        if forms is not _ZEROS and _has_many_forms(value):
             return column.is_not(None)
-        texts = {text for it in (value, [value]) for path in _paths(key) if (text := _at(path, it))}
+        wanted = [it for form in forms for it in (form, [form])]
+        texts = {text for it in wanted for path in _paths(key) if (text := _at(path, it))}
         if not texts:  # no JSON: nothing stored is equal to it
             return sa.false()
-        wanted = (sa.cast(sa.literal(it, sa.Text()), JSONB) for it in sorted(texts))
-        return sa.or_(*(column.op("@>")(it) for it in wanted))
+        documents = (sa.cast(sa.literal(it, sa.Text()), JSONB) for it in sorted(texts))
+        return sa.or_(*(column.op("@>")(it) for it in documents))
+
+    def below_row(self, row: Mapping[sa.ColumnElement[Any], Any]) -> sa.ColumnElement[bool]:
+        """As one condition of the index over the columns."""
+        values = (sa.literal(value, column.type) for column, value in row.items())
+        return sa.tuple_(*row) < sa.tuple_(*values)
+
+    def any_row(self, *columns: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+        """Without statistics and a limit, a sort of all rows looked better than the index."""
+        bounds = (
+            sa.literal_column("'infinity'::timestamptz")
+            if isinstance(column.type, Instant)
+            else sa.literal_column(str(2**63 - 1))
+            for column in columns
+        )
+        return sa.tuple_(*columns) < sa.tuple_(*bounds)
 
     # --- the full-text index: a table of its own, over the folded words
 
@@ -219,10 +236,18 @@ def _has_many_forms(value: Any) -> bool:
         return any(map(_has_many_forms, value.values()))
     if isinstance(value, list | tuple):
         return any(map(_has_many_forms, value))
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and (value == 0 or abs(value) >= _EXACT)
+    return _is_zero(value) or (_is_number(value) and abs(value) >= _EXACT)
 
 
+def _is_zero(value: Any) -> bool:
+    return _is_number(value) and value == 0
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+_ZEROS: Final = (0, -0.0)
 _EXACT: Final = 2**53
 
 

@@ -23,7 +23,7 @@ from locus_store.types import Head, Hit, Mark, Stored, Version
 from locus_store.versions import Line, Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from sqlalchemy.engine import Connection, Row
 
@@ -31,6 +31,12 @@ if TYPE_CHECKING:
 
 ROOT = ""
 """The namespace that lists, searches and metadata queries look at."""
+
+QUERY_BATCH = 200
+"""Candidates of a metadata query that are read at first, at least."""
+
+QUERY_GROWTH = 4
+"""Each further batch is larger by this factor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +76,18 @@ class Reads:
         """A condition that no row with ``value`` at ``key`` misses; the rows are checked again."""
         del key, value
         return column.is_not(None)
+
+    def below_row(self, row: Mapping[sa.ColumnElement[Any], Any]) -> sa.ColumnElement[bool]:
+        """The columns, compared from left to right, are less than the values."""
+        (first, value), *rest = row.items()
+        if not rest:
+            return first < value
+        return sa.and_(first <= value, sa.or_(first < value, self.below_row(dict(rest))))
+
+    def any_row(self, *columns: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+        """True of all rows; in the form of ``below_row`` where that is planned better."""
+        del columns
+        return sa.true()
 
     def lines_with(self, words: Sequence[str]) -> list[int] | None:
         """Lines whose text has all words, by the index; ``None`` without one."""
@@ -202,12 +220,10 @@ class Reads:
     def threads(self, limit: int, pattern: str, after: str | None) -> list[str]:
         """See ``StorageBackend.list_threads``."""
         threads, is_match = self.tables.threads, thread_pattern(pattern).match
-        query = self._recent(threads.c.thread_id)
+        query = self._recent(threads.c.thread_id, after=after)
         in_sql = sa.true() if pattern == "*" else self.matches(threads.c.thread_id, pattern)
         if in_sql is not None:
             query = query.where(in_sql).limit(limit)
-        if after is not None:
-            query = query.where(self._behind(after))
         found: list[str] = []
         for (thread_id,) in self.connection.execute(query):
             if len(found) == limit:
@@ -216,19 +232,34 @@ class Reads:
                 found.append(thread_id)
         return found
 
-    def _recent(self, *columns: Any) -> sa.Select[Any]:
-        """Live threads with a head, the most recently active first."""
-        threads, lines = self.tables.threads, self.tables.lines
+    def _recent(self, *columns: Any, after: str | None = None) -> sa.Select[Any]:
+        """Live threads with a head, the most recently active first.
+
+        Their lines are looked up one by one: as a join, without statistics, it read all lines for
+        each thread.
+        """
+        threads = self.tables.threads
         return (
             sa.select(*columns)
-            .select_from(threads.join(lines, same_thread(self.tables)))
             .where(threads.c.tenant == self.scope.tenant, is_live(self.tables))
-            .where(lines.c.namespace == ROOT, lines.c.head.is_not(None))
+            .where(self._root().is_not(None), self._behind(after))
             .order_by(threads.c.active_at.desc(), threads.c.thread.desc())
         )
 
-    def _behind(self, thread_id: str) -> sa.ColumnElement[bool]:
+    def _root(self) -> sa.ScalarSelect[int]:
+        """The line of a thread's head, if it has one."""
+        lines = self.tables.lines
+        return (
+            sa.select(lines.c.line)
+            .where(same_thread(self.tables), lines.c.namespace == ROOT, lines.c.head.is_not(None))
+            .correlate(self.tables.threads)
+            .scalar_subquery()
+        )
+
+    def _behind(self, thread_id: str | None) -> sa.ColumnElement[bool]:
         threads = self.tables.threads
+        if thread_id is None:
+            return self.any_row(threads.c.active_at, threads.c.thread)
         at = self.connection.execute(
             sa.select(threads.c.active_at, threads.c.thread).where(
                 threads.c.tenant == self.scope.tenant, threads.c.thread_id == thread_id
@@ -238,66 +269,91 @@ class Reads:
             raise NotFoundError(
                 f"there is no thread {thread_id!r} to list after; begin again without a cursor"
             )
-        return sa.or_(
-            threads.c.active_at < at.active_at,
-            sa.and_(threads.c.active_at == at.active_at, threads.c.thread < at.thread),
-        )
+        return self.below_row({threads.c.active_at: at.active_at, threads.c.thread: at.thread})
 
     def heads(self, limit: int) -> list[Head]:
         """See ``StorageBackend.heads``."""
-        checkpoints, lines = self.tables.checkpoints, self.tables.lines
+        threads, lines, checkpoints = (
+            self.tables.threads,
+            self.tables.lines,
+            self.tables.checkpoints,
+        )
+        line = self._root().label("line")
+        page = (
+            self._recent(threads.c.thread_id, threads.c.active_at, threads.c.thread, line)
+            .limit(limit)
+            .subquery("page")
+        )
         query = (
-            self._recent(*self._head_columns())
+            sa.select(page.c.thread_id, *self._head_columns())
+            .join(lines, lines.c.line == page.c.line)
             .join(checkpoints, checkpoints.c.line == lines.c.line)
             .where(checkpoints.c.sequence == lines.c.head)
-            .limit(limit)
+            .order_by(page.c.active_at.desc(), page.c.thread.desc())
         )
         return [_head(row) for row in self.connection.execute(query)]
 
     def _head_columns(self) -> list[sa.ColumnElement[Any]]:
-        checkpoints = self.tables.checkpoints
-        return [
-            self.tables.threads.c.thread_id,
-            checkpoints.c.checkpoint_id,
-            checkpoints.c.metadata,
-            checkpoints.c.labels,
-            checkpoints.c.created_at,
-        ]
+        names = ("checkpoint_id", "metadata", "labels", "created_at")
+        return [self.tables.checkpoints.c[name] for name in names]
 
     # --- metadata
 
     def query(self, key: str, value: Any, limit: int) -> list[Head]:
-        """See ``StorageBackend.query``."""
-        if limit == 0:
-            return []
-        found = []
-        for row in self.connection.execute(self._candidates(key, value)):
-            if has_value(row.metadata, key, value) or has_value(row.labels, key, value):
-                found.append(_head(row))
-            if len(found) == limit:
+        """See ``StorageBackend.query``; candidates are read in batches, of any tenant."""
+        found: list[Head] = []
+        size, after = max(limit, QUERY_BATCH), None
+        while len(found) < limit:
+            rows = self.connection.execute(self._candidates(key, value, size, after)).all()
+            found += [
+                _head(row)
+                for row in rows
+                if row.thread_id is not None
+                and (has_value(row.metadata, key, value) or has_value(row.labels, key, value))
+            ]
+            if len(rows) < size:
                 break
-        return found
+            size, after = size * QUERY_GROWTH, rows[-1]
+        return found[:limit]
 
-    def _candidates(self, key: str, value: Any) -> sa.Select[Any]:
-        checkpoints, lines = self.tables.checkpoints, self.tables.lines
+    def _candidates(
+        self, key: str, value: Any, size: int, after: Row[Any] | None
+    ) -> sa.Select[Any]:
+        """Versions of any tenant that may match, the newest first; whose, if they are seen."""
+        checkpoints = self.tables.checkpoints
+        names = ("created_at", "line", "sequence")
+        query = sa.select(
+            *(checkpoints.c[name] for name in names[1:]), *self._head_columns()
+        ).where(
+            sa.or_(
+                self.may_have(checkpoints.c.metadata, key, value),
+                self.may_have(checkpoints.c.labels, key, value),
+            )
+        )
+        if after is not None:
+            query = query.where(
+                self.below_row({checkpoints.c[name]: getattr(after, name) for name in names})
+            )
+        newest = query.order_by(*(checkpoints.c[name].desc() for name in names)).limit(size)
+        page = newest.subquery("page")
+        return sa.select(page, self._seen_in(page).label("thread_id")).order_by(
+            *(page.c[name].desc() for name in names)
+        )
+
+    def _seen_in(self, versions: sa.FromClause) -> sa.ScalarSelect[str]:
+        """The thread of a version that this tenant sees."""
+        threads, lines = self.tables.threads, self.tables.lines
         return (
-            self._recent(*self._head_columns())
-            .join(checkpoints, checkpoints.c.line == lines.c.line)
+            sa.select(threads.c.thread_id)
+            .where(lines.c.line == versions.c.line, same_thread(self.tables))
+            .where(threads.c.tenant == self.scope.tenant, is_live(self.tables))
+            .where(lines.c.namespace == ROOT)
             .where(
-                sa.or_(
-                    checkpoints.c.sequence >= lines.c.floor, checkpoints.c.sequence == lines.c.head
-                ),
-                sa.or_(
-                    self.may_have(checkpoints.c.metadata, key, value),
-                    self.may_have(checkpoints.c.labels, key, value),
-                ),
+                sa.or_(versions.c.sequence >= lines.c.floor, versions.c.sequence == lines.c.head),
+                lines.c.head.is_not(None),
             )
-            .order_by(None)
-            .order_by(
-                checkpoints.c.created_at.desc(),
-                checkpoints.c.line.desc(),
-                checkpoints.c.sequence.desc(),
-            )
+            .correlate(versions)
+            .scalar_subquery()
         )
 
     # --- text
@@ -306,13 +362,27 @@ class Reads:
         """See ``StorageBackend.find``; the index only says which lines to look at."""
         lines = self.tables.lines
         columns = [lines.c[name] for name in ("line", *LINE_STATE)]
-        query = self._recent(self.tables.threads.c.thread_id, *columns)
+        query = (
+            sa.select(lines.c.thread_id, *columns)
+            .where(lines.c.tenant == self.scope.tenant, self._thread_key().is_not(None))
+            .where(lines.c.namespace == ROOT, lines.c.head.is_not(None))
+            .order_by(lines.c.line.desc())
+        )
         indexed = self.lines_with(wanted)
         if indexed is not None:
             query = query.where(lines.c.line.in_(indexed))
         rows = self.connection.execute(query).all()
         hits = [hit for row in rows if (hit := self._hit(row.thread_id, _line(row[1:]), wanted))]
         return sorted(hits, key=lambda it: (it.score, it.updated_at), reverse=True)[:limit]
+
+    def _thread_key(self) -> sa.ScalarSelect[int]:
+        """The live thread of a line."""
+        return (
+            sa.select(self.tables.threads.c.thread)
+            .where(same_thread(self.tables), is_live(self.tables))
+            .correlate(self.tables.lines)
+            .scalar_subquery()
+        )
 
     def _hit(self, thread_id: str, line: Line, wanted: list[str]) -> Hit | None:
         match = Match(wanted)

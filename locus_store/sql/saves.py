@@ -8,7 +8,7 @@ under the full rules.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import deque, namedtuple
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from weakref import proxy
@@ -180,12 +180,14 @@ class Saves:
         database = self._database
         is_indexed = database.has_index
         common = (encode_key(database.tenant), database.store, 1 + is_indexed)
-        if len(rows) == 1 and rows[0][_LINE] is not None:
-            text, fields = database.hot.append[is_indexed], rows[0]
-        else:
-            text, fields = database.hot.group[is_indexed], tuple(zip(*rows, strict=True))
+        alone = None if len(rows) > 1 or is_indexed else _alone_of(rows[0])
         async with self._home.driver() as connection:
-            found = await connection.fetch(text, *common, *fields)
+            if alone is not None:
+                found = await connection.fetch(database.hot.append, *common[:2], *alone)
+                if found:
+                    return {decode_key(alone[0]): (alone[2], found[0]["sequence"])}
+            fields = tuple(zip(*rows, strict=True))
+            found = await connection.fetch(database.hot.group[is_indexed], *common, *fields)
         return {decode_key(thread_id): (line, sequence) for thread_id, line, sequence in found}
 
     async def _alone(self, item: _Item) -> None:
@@ -205,8 +207,7 @@ class Saves:
         self._finish(item, result)
 
 
-_NAMES: Final = [name for name, _ in FIELDS]
-_LINE, _PAYLOAD = _NAMES.index("line"), _NAMES.index("payload")
+_PAYLOAD: Final = [name for name, _ in FIELDS].index("payload")
 
 
 def _awaited(items: deque[_Item]) -> deque[_Item]:
@@ -260,6 +261,23 @@ def row_of(save: Save, store: str, *, indexed: bool) -> tuple[Any, ...] | None:
         save.ttl_seconds,
         None if save.ttl_seconds is None else ttl_slack(save.ttl_seconds),
     )
+
+
+def _alone_of(row: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """The fields of the lone save's statement; ``None`` for what it does not do."""
+    it = _Fields(*row)
+    is_frames = it.basis is not None
+    known = (it.basis, it.basis_digest) if is_frames else (it.expected, it.expected_digest)
+    if known[0] is None or it.keep_last is not None or it.ttl is not None:
+        return None
+    is_held = it.is_free or (it.expected, it.expected_digest) == known
+    return (
+        *(it.thread_id, it.namespace, it.line, *known, is_held, is_frames, it.writer, it.run),
+        *(it.checkpoint_id, it.digest, it.state_bytes, it.payload, it.metadata, it.labels),
+    )
+
+
+_Fields = namedtuple("_Fields", [name for name, _ in FIELDS])  # noqa: PYI024  (made of FIELDS)
 
 
 def _payload(save: Save, store: str) -> tuple[Mark | None, bytes]:
