@@ -11,6 +11,8 @@ import itertools
 import json
 import random
 import time
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +23,7 @@ from locus_store import ConflictError, NotFoundError, versions
 from locus_store.encoding import encode
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
 KEEP_LAST = 5
 MOST_ERRORS = 25
@@ -327,13 +329,13 @@ def _frames_stay() -> None:
 
 
 def _lost_acknowledgement() -> None:
-    """One save in fifty is acknowledged and rolled back."""
+    """One save in twenty, of those in transactions, is acknowledged and rolled back."""
     from locus_store.sql import repository
 
     save, calls = repository.Repository.save, itertools.count(1)
 
     def forgetful(self: Any, request: Any) -> Any:
-        if next(calls) % 50:
+        if next(calls) % 20:
             return save(self, request)
         inner = self.connection.begin_nested()
         written = save(self, request)
@@ -341,6 +343,50 @@ def _lost_acknowledgement() -> None:
         return written
 
     repository.Repository.save = forgetful
+
+
+def _grouped_without_conflicts() -> None:
+    """PostgreSQL's statement for a group is not told what a save expects."""
+    from locus_store.sql import saves
+    from locus_store.sql.hot import FIELDS
+
+    row_of, at = saves.row_of, [name for name, _ in FIELDS].index("line")
+
+    def free(save: Any, *arguments: Any, **options: Any) -> Any:
+        known = row_of(save, *arguments, **options)
+        row = row_of(replace(save, basis=None, expected=None), *arguments, **options)
+        return known and row and (*row[:at], known[at], *row[at + 1 :])
+
+    saves.row_of = free
+
+
+def _grouped_and_undone() -> None:
+    """One of PostgreSQL's groups in twenty is acknowledged and rolled back."""
+    from locus_store.sql.saves import Saves
+
+    run, calls = Saves._run, itertools.count(1)
+
+    async def forgetful(self: Any, rows: Any) -> Any:
+        if next(calls) % 20:
+            return await run(self, rows)
+        home = self._home
+        driver = home.driver
+
+        @asynccontextmanager
+        async def undone() -> AsyncIterator[Any]:
+            async with driver() as connection:
+                transaction = connection.transaction()
+                await transaction.start()
+                yield connection
+                await transaction.rollback()
+
+        home.driver = undone
+        try:
+            return await run(self, rows)
+        finally:
+            home.driver = driver
+
+    Saves._run = forgetful  # type: ignore[method-assign]
 
 
 def _dirty_reads_of_ids() -> None:
@@ -362,6 +408,8 @@ FAULTS: dict[str, Callable[[], None]] = {
     "frames-stay": _frames_stay,
     "lost-acknowledgement": _lost_acknowledgement,
     "stale-shapes": _dirty_reads_of_ids,
+    "grouped-without-conflicts": _grouped_without_conflicts,
+    "grouped-and-undone": _grouped_and_undone,
 }
 
 

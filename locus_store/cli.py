@@ -122,14 +122,35 @@ def sql(
 
 
 @db.command("search-index", epilog=EXIT_CODES)
-def search_index(*, url: Url = DEFAULT_URL, prefix: Prefix = DEFAULT_PREFIX) -> None:
+def search_index(
+    *, url: Url = DEFAULT_URL, schema: Schema = None, prefix: Prefix = DEFAULT_PREFIX
+) -> None:
     """Make the full-text index, which makes 'search' fast and takes space; once is enough."""
-    _say("made" if asyncio.run(_search_index(url, prefix)) else "it was there")
+    options = {"prefix": prefix} | ({"schema": schema} if schema else {})
+    _say("made" if asyncio.run(_search_index(url, options)) else "it was there")
 
 
-async def _search_index(url: str, prefix: str) -> bool:
+@db.command("vector-index", epilog=EXIT_CODES)
+def vector_index(
+    *,
+    dimension: Annotated[int, typer.Option(help="Numbers in an embedding; the same for good.")],
+    metric: Annotated[str, typer.Option(help="cosine, l2 or ip.")] = "cosine",
+    method: Annotated[str, typer.Option(help="hnsw or ivfflat.")] = "hnsw",
+    url: Url = DEFAULT_URL,
+    schema: Schema = None,
+    prefix: Prefix = DEFAULT_PREFIX,
+) -> None:
+    """Make the table of embeddings and its index (PostgreSQL with pgvector); once is enough."""
+    vectors = importlib.import_module("locus_store.sql.vectors")
+    made = vectors.create_vector_index(
+        url, dimension=dimension, metric=metric, method=method, prefix=prefix, schema=schema
+    )
+    _say("made" if made else "it was there")
+
+
+async def _search_index(url: str, options: dict[str, Any]) -> bool:
     opening = importlib.import_module("locus_store.open")
-    async with opening.open_checkpointer(url, prefix=prefix) as checkpointer:
+    async with opening.open_checkpointer(url, **options) as checkpointer:
         made: bool = await checkpointer.backend.create_search_index()
         return made
 

@@ -10,12 +10,17 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from locus_store.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from locus_store.checkpointer import StorageBackendAdapter
 
 SCHEMES = {
     "memory": ("memory", "memory_checkpointer"),
+    "postgresql": ("postgresql", "postgresql_checkpointer"),
+    "postgresql+asyncpg": ("postgresql", "postgresql_checkpointer"),
+    "postgresql+psycopg": ("postgresql", "postgresql_checkpointer"),
+    "postgresql+psycopg2": ("postgresql", "postgresql_checkpointer"),
+    "postgres": ("postgresql", "postgresql_checkpointer"),
     "sqlite": ("sqlite", "sqlite_checkpointer"),
     "sqlite+aiosqlite": ("sqlite", "sqlite_checkpointer"),
     "sqlite+pysqlite": ("sqlite", "sqlite_checkpointer"),
@@ -27,6 +32,7 @@ TEXTS: dict[str, Callable[[str], Any]] = {
     "str | None": str,
     "OnConflict": str,
     "AutoMigrate": bool,
+    "bool": bool,
     "int": int,
     "int | None": int,
     "float": float,
@@ -39,8 +45,9 @@ def open_checkpointer(url: str, **options: Any) -> StorageBackendAdapter:
     """Return the checkpointer that ``url`` names.
 
     ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``sqlite://`` (in memory), also with a
-    driver (``sqlite+aiosqlite``); ``memory://``. Options of the factory may stand in the query
-    string, where keyword arguments win over them.
+    driver (``sqlite+aiosqlite``); ``postgresql://`` or ``postgres://`` as hosts issue it;
+    ``memory://``. Options of the factory may stand in the query string, where keyword arguments
+    win over them.
 
     Raises:
         InvalidArgumentError: The scheme or a value makes no sense.
@@ -54,6 +61,9 @@ def open_checkpointer(url: str, **options: Any) -> StorageBackendAdapter:
         )
     module, name = SCHEMES[scheme]
     factory = getattr(import_module(f"locus_store.backends.{module}"), name)
+    if module == "postgresql":
+        dsn, ours = _parted(str(url), _options(factory))
+        return _called(factory, {"dsn": dsn, **_from_query(factory, ours), **options})
     parts = urlsplit(str(url))
     if parts.fragment:
         raise InvalidArgumentError("a database URL has no #fragment; write %23 for # in a path")
@@ -62,8 +72,21 @@ def open_checkpointer(url: str, **options: Any) -> StorageBackendAdapter:
         found["path"] = _sqlite_path(parts.netloc, parts.path)
     elif parts.netloc or parts.path:
         raise InvalidArgumentError(f"{scheme}:// takes nothing behind it but ?options")
-    checkpointer: StorageBackendAdapter = factory(**{**found, **options})
+    return _called(factory, {**found, **options})
+
+
+def _called(factory: Callable[..., Any], options: dict[str, Any]) -> StorageBackendAdapter:
+    checkpointer: StorageBackendAdapter = factory(**options)
     return checkpointer
+
+
+def _parted(url: str, known: Mapping[str, str]) -> tuple[str, str]:
+    """The URL without the factory's options, as it stands otherwise; and those."""
+    place, _, query = url.partition("?")
+    pairs = query.split("&") if query else []
+    ours = [it for it in pairs if it.partition("=")[0] in known.keys() - {"password"}]
+    theirs = "&".join(it for it in pairs if it not in ours)
+    return f"{place}?{theirs}" if theirs else place, "&".join(ours)
 
 
 def _sqlite_path(host: str, path: str) -> str:

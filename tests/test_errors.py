@@ -53,12 +53,20 @@ def test_every_error_is_in_the_tree_that_the_module_draws() -> None:
         assert issubclass(ours, builtin)
 
 
-def test_no_part_that_exists_needs_an_extra_yet() -> None:
-    """The first backend with an extra replaces this by a test of its message."""
-    from locus_store.open import SCHEMES
-
-    assert issubclass(MissingExtraError, ImportError)
-    assert {module for module, _ in SCHEMES.values()} == {"memory", "sqlite"}
+def test_a_backend_without_its_driver_says_what_to_install() -> None:
+    code = """
+import sys
+sys.modules["asyncpg"] = None  # as if it were not installed
+import locus_store
+try:
+    locus_store.open_checkpointer("postgresql://user:secret@host/db")
+except locus_store.MissingExtraError as error:
+    assert isinstance(error, ImportError)
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith("pip install 'locus-store[postgres]'")
+    assert "secret" not in done.stdout
 
 
 # --- URLs and options

@@ -11,6 +11,7 @@ import pytest
 IMPORTS = {
     "locus_store.checkpointer": ["BaseCheckpointer"],
     "locus_store.backends": ["MemoryCheckpointer", "StorageBackendAdapter", "sqlite_checkpointer"],
+    "locus_store.backends.postgresql": ["PostgreSQLBackend", "postgresql_checkpointer"],
     "locus_store.backends.memory": ["MemoryCheckpointer", "memory_checkpointer"],
     "locus_store.backends.sqlite": ["SQLiteBackend", "sqlite_checkpointer"],
     # what they take from locus.core.*
@@ -19,7 +20,6 @@ IMPORTS = {
 """``from locus.memory.X import Y`` of the seeds, of what this part has."""
 
 LATER = {
-    "PostgreSQL": [("backends", "postgresql_checkpointer"), ("backends", "PostgreSQLBackend")],
     "Oracle": [
         ("backends", "oracle_checkpointer"), ("backends.oracle", "OracleBackend"),
         ("backends", "OracleCheckpointSaver"), ("store_backends", "OracleStore"),
@@ -32,7 +32,7 @@ LATER = {
 }  # fmt: skip
 """The same of what later parts bring: their part moves each line up when it does."""
 
-HEAVY = ("sqlalchemy", "alembic", "aiosqlite", "sqlite3", "greenlet", "typer", "rich")
+HEAVY = ("sqlalchemy", "alembic", "aiosqlite", "asyncpg", "sqlite3", "greenlet", "typer", "rich")
 
 
 @pytest.mark.parametrize(

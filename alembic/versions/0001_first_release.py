@@ -73,7 +73,8 @@ def downgrade() -> None:
     prefix: str = context.config.attributes["prefix"]
     schema: str | None = context.config.attributes["schema"]
     op.execute(sa.text(f"DROP VIEW {_quoted(f'{prefix}heads', schema)}"))
-    op.drop_table(f"{prefix}search", schema=schema, if_exists=True)  # made on request
+    for name in ("embeddings", "search"):  # made on request
+        op.drop_table(f"{prefix}{name}", schema=schema, if_exists=True)
     for name in reversed(TABLES):
         op.drop_table(f"{prefix}{name}", schema=schema)
 

@@ -74,6 +74,7 @@ class PostgreSQLBackend(SqlBackend):
 
     Raises:
         InvalidArgumentError: An option makes no sense.
+        MissingExtraError: asyncpg is not installed.
     """
 
     factory = "postgresql_checkpointer"
@@ -103,6 +104,7 @@ class PostgreSQLBackend(SqlBackend):
         pgbouncer: bool = False,
         group_saves: bool = True,
     ) -> None:
+        dsns.require_asyncpg()
         check_text("tenant", tenant)
         _require_one(dsn=dsn, engine=engine, pool=pool)
         if engine is not None or pool is not None:
@@ -353,6 +355,8 @@ def _checked_pool(pool: Any) -> Any:
 def _cache_size(target: Target, *, pgbouncer: bool) -> int:
     """How many prepared statements a connection may keep; 0 behind PgBouncer."""
     said = target.options
+    if not isinstance(pgbouncer, bool):
+        raise InvalidArgumentError(f"pgbouncer={pgbouncer!r} must be True or False")
     if pgbouncer or said.get("pgbouncer", "false").lower() in {"true", "1"}:
         return 0
     sizes = [said[name] for name in OPTIONS[1:] if name in said]

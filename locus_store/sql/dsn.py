@@ -615,7 +615,12 @@ def _system_context(given: Mapping[str, str]) -> ssl.SSLContext:
 # --- connecting -----------------------------------------------------------------------------
 
 
-def _asyncpg() -> Any:
+def require_asyncpg() -> Any:
+    """The module asyncpg.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
     try:
         return import_module("asyncpg")
     except ImportError as exc:
@@ -647,7 +652,7 @@ async def connect(
         InvalidArgumentError: asyncpg makes nothing of the DSN, or the system of ``keepalives``.
         MissingExtraError: asyncpg is not installed.
     """
-    driver = _asyncpg()
+    driver = require_asyncpg()
     arguments = dict(target.arguments)
     wanted = {
         "timeout": timeout,
@@ -806,7 +811,7 @@ ConnectingError = ConnectionFailedError
 
 def _refusal(exc: Exception, where: str) -> LocusStoreError:
     """For what kept ``connect`` from connecting."""
-    if isinstance(exc, _asyncpg().exceptions.ClientConfigurationError):
+    if isinstance(exc, require_asyncpg().exceptions.ClientConfigurationError):
         return InvalidArgumentError(f"PostgreSQL {where}: asyncpg cannot use this DSN")
     return ConnectionFailedError(f"PostgreSQL {where}: {_reason(exc)}")
 
@@ -836,7 +841,7 @@ def _reason_in_use(exc: BaseException) -> str | None:
 
 
 def _reason(exc: BaseException) -> str:
-    driver = _asyncpg().exceptions
+    driver = require_asyncpg().exceptions
     if isinstance(exc, _PasswordError):
         return str(exc)
     if isinstance(exc, driver.PostgresError):

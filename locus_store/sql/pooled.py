@@ -175,6 +175,8 @@ def _abandon(homes: dict[asyncio.AbstractEventLoop, Home]) -> None:
     for loop in [it for it in homes if not it.is_closed() and homes[it].pid == os.getpid()]:
         with suppress(RuntimeError):  # closed in between
             loop.call_soon_threadsafe(homes.pop(loop).leave)
+    if not homes:
+        return
     with warnings.catch_warnings():  # a loop that is closed takes no farewell
         warnings.simplefilter("ignore", ResourceWarning)
         homes.clear()

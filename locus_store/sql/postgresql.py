@@ -89,11 +89,13 @@ class PostgreSQLRepository(Repository):
         if "[" in pattern:
             return None
         like = "".join(_LIKE.get(it, it) for it in pattern)
-        plain, escaped = (sa.literal(it, sa.Text()) for it in (like, "/" + like))
-        starts_with_slash = column.op("LIKE")(sa.literal("/%", sa.Text()))
-        return sa.case(
-            (starts_with_slash, column.op("LIKE")(escaped)), else_=column.op("LIKE")(plain)
+        plain, escaped = (
+            column.op("LIKE")(sa.literal(it, sa.Text())) for it in (like, "/" + like)
         )
+        if pattern[:1] not in {"", "*", "?"}:  # what begins the id is known, and an index finds it
+            return escaped if pattern[0] == "/" else plain
+        starts_with_slash = column.op("LIKE")(sa.literal("/%", sa.Text()))
+        return sa.case((starts_with_slash, escaped), else_=plain)
 
     def may_have(
         self, column: sa.ColumnElement[Any], key: str, value: Any

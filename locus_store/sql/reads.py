@@ -246,11 +246,11 @@ class Reads:
             .order_by(threads.c.active_at.desc(), threads.c.thread.desc())
         )
 
-    def _root(self) -> sa.ScalarSelect[int]:
-        """The line of a thread's head, if it has one."""
+    def _root(self, column: str = "line") -> sa.ScalarSelect[int]:
+        """A column of the line of a thread's head, if it has one."""
         lines = self.tables.lines
         return (
-            sa.select(lines.c.line)
+            sa.select(lines.c[column])
             .where(same_thread(self.tables), lines.c.namespace == ROOT, lines.c.head.is_not(None))
             .correlate(self.tables.threads)
             .scalar_subquery()
@@ -273,22 +273,17 @@ class Reads:
 
     def heads(self, limit: int) -> list[Head]:
         """See ``StorageBackend.heads``."""
-        threads, lines, checkpoints = (
-            self.tables.threads,
-            self.tables.lines,
-            self.tables.checkpoints,
-        )
-        line = self._root().label("line")
+        threads, checkpoints = self.tables.threads, self.tables.checkpoints
+        head = [self._root(name).label(name) for name in ("line", "head")]
         page = (
-            self._recent(threads.c.thread_id, threads.c.active_at, threads.c.thread, line)
+            self._recent(threads.c.thread_id, threads.c.active_at, threads.c.thread, *head)
             .limit(limit)
             .subquery("page")
         )
+        is_head = sa.and_(checkpoints.c.line == page.c.line, checkpoints.c.sequence == page.c.head)
         query = (
             sa.select(page.c.thread_id, *self._head_columns())
-            .join(lines, lines.c.line == page.c.line)
-            .join(checkpoints, checkpoints.c.line == lines.c.line)
-            .where(checkpoints.c.sequence == lines.c.head)
+            .join(checkpoints, is_head)
             .order_by(page.c.active_at.desc(), page.c.thread.desc())
         )
         return [_head(row) for row in self.connection.execute(query)]

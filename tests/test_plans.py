@@ -1,0 +1,445 @@
+"""How PostgreSQL runs what the library sends, on 1,000,000 checkpoints: by an index, each time.
+
+Every statement is taken from the connection it is sent on, and explained there before it runs:
+with the values known and unknown to the planner (PostgreSQL prepares statements and may forget the
+values), without statistics and with them. What is bounded is the plan and the pages it reads, which
+are the same on every machine; never the time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import pytest
+from servers import run
+
+from locus_store import ConflictError, layout
+from locus_store.backends.postgresql import PostgreSQLBackend
+from locus_store.encoding import pack_frame
+from locus_store.types import Expected, Save
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+
+    from locus_store.types import Stored
+
+THREADS = 20_000
+PAGE = 50
+DAY = 86_400.0
+LARGE = {f"locus_{name}" for name in ("threads", "lines", "checkpoints", "writes", "messages")}
+
+STATE = {"n": 1, "text": "x" * 100}
+BASIS = layout.change(STATE, None)
+STEP = pack_frame(b'[["=",["text"],"%b"]]' % (b"x" * 100))
+
+# Three quarters of the threads are the default tenant's; one in 20 has a time to live, which is
+# over for one in 400; one in 10 has a second namespace; one in 1,000 has 1,000 versions.
+FILL = f"""
+INSERT INTO locus_threads (tenant, thread_id, created_at, active_at, expires_at)
+SELECT CASE WHEN i % 4 = 0 THEN 'other' ELSE 'default' END, 'thread-' || i,
+  now() - interval '40 days',
+  date_trunc('minute', now() - make_interval(mins => (i::bigint * 7919 % 43200)::int)),
+  CASE WHEN i % 400 = 1 THEN now() - interval '1 day'
+    WHEN i % 20 = 1 THEN now() + interval '20 days' END
+FROM generate_series(1, {THREADS}) i;
+
+INSERT INTO locus_lines (tenant, thread_id, namespace, head, open_chain, open_bytes,
+  last_sequence, writer, run, updated_at)
+SELECT t.tenant, t.thread_id, k.namespace, n, n - (n - 1) % 32, 700 * ((n - 1) % 32 + 1), n,
+  'writer-' || t.thread, 'run-' || t.thread, now()
+FROM locus_threads t, (VALUES ('/'), ('sub')) k(namespace),
+  LATERAL (SELECT CASE WHEN t.thread % 1000 = 7 THEN 1000 ELSE 44 + t.thread % 3 END AS n) n
+WHERE k.namespace = '/' OR t.thread % 10 = 0
+ORDER BY t.thread, k.namespace;
+
+INSERT INTO locus_checkpoints (line, sequence, chain, parent, checkpoint_id, digest, metadata,
+  labels, created_at, payload)
+SELECT l.line, s, s - (s - 1) % 32, nullif(s - 1, 0), substr(md5(l.line || '/' || s), 1, 24),
+  '\\x{BASIS.shape.digest.hex()}'::bytea,
+  CASE WHEN s % 3 = 0 THEN jsonb_build_object(
+    'step', s, 'source', 'loop', 'user', 'user-' || l.line % 5000) END,
+  jsonb_build_object('agent_id', 'agent-' || l.line % 50,
+    'tags', jsonb_build_array('tag-' || l.line % 7, 'all')),
+  now() - make_interval(mins => (l.line * 7919 % 43200)::int, secs => (l.last_sequence - s) * 10),
+  CASE WHEN s % 32 = 1 THEN '\\x{BASIS.whole().hex()}'::bytea ELSE '\\x{STEP.hex()}'::bytea END
+FROM locus_lines l, generate_series(1, l.last_sequence) s;
+
+INSERT INTO locus_writes (line, checkpoint_id, task_id, idx, channel, created_at)
+SELECT c.line, c.checkpoint_id, 'task', 0, 'messages', now() FROM locus_checkpoints c
+WHERE c.sequence % 45 = 0;
+
+INSERT INTO locus_messages (thread, sequence, message_id, role, created_at)
+SELECT t.thread, s, 'message-' || s, 'user', now()
+FROM locus_threads t, generate_series(1, 10) s;
+"""
+
+# --- plans
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one statement of the library's did."""
+
+    query: str
+    values: Sequence[Any]
+    is_generic: bool
+    root: Mapping[str, Any]
+
+    @property
+    def nodes(self) -> Iterator[Mapping[str, Any]]:
+        waiting = [self.root]
+        while waiting:
+            node = waiting.pop()
+            yield node
+            waiting += node.get("Plans", ())
+
+    @property
+    def buffers(self) -> int:
+        """Pages of 8 KB that were looked at, some of them several times."""
+        return self.root["Shared Hit Blocks"] + self.root["Shared Read Blocks"]
+
+    @property
+    def indexes(self) -> set[str]:
+        return {it["Index Name"] for it in self.nodes if "Index Name" in it}
+
+    @property
+    def sorted_rows(self) -> float:
+        """Rows that the largest sort was given."""
+        sorts = [it for it in self.nodes if "Sort" in it["Node Type"]]
+        return max((it["Plans"][0]["Actual Rows"] for it in sorts), default=0)
+
+    def scans(self, kind: str) -> set[str]:
+        """Large tables read by a scan of the kind."""
+        return {
+            it["Relation Name"]
+            for it in self.nodes
+            if it["Node Type"] == kind and it.get("Relation Name") in LARGE
+        }
+
+    def __str__(self) -> str:
+        values = "unknown" if self.is_generic else "known"
+        shown = json.dumps(self.root, indent=1)
+        return f"{self.query.strip()}\nvalues {values}: {self.values!r:.500}\n{shown}"
+
+
+class Explaining(asyncpg.Connection):
+    """Explains a statement, and undoes what that did, before it runs."""
+
+    plans: list[Plan] | None = None
+
+    async def fetch(self, query, *values, **options):
+        await self.explain(query, values)
+        return await super().fetch(query, *values, **options)
+
+    async def prepare(self, query, **options):
+        return Prepared(await super().prepare(query, **options), partial(self.explain, query))
+
+    async def explain(self, query: str, values: Sequence[Any]) -> None:
+        if Explaining.plans is None or query.startswith(("BEGIN", "COMMIT")):
+            return
+        await self.execute(f"PREPARE explained AS {query}")
+        kinds = await super().fetchval(
+            "SELECT parameter_types::text[] FROM pg_prepared_statements WHERE name = 'explained'"
+        )
+        given = ", ".join(map(literal, values, kinds))
+        told = "EXPLAIN (FORMAT JSON, ANALYZE, BUFFERS, TIMING OFF) EXECUTE explained"
+        for is_generic in (True, False):
+            mode = "generic" if is_generic else "custom"
+            undone = self.transaction()
+            await undone.start()
+            await self.execute(f"SET LOCAL plan_cache_mode = force_{mode}_plan")
+            explained = await super().fetchval(f"{told} ({given})" if values else told)
+            await undone.rollback()
+            Explaining.plans.append(
+                Plan(query, values, is_generic, json.loads(explained)[0]["Plan"])
+            )
+        await self.execute("DEALLOCATE explained")
+
+
+class Prepared:
+    """A prepared statement as SQLAlchemy uses one."""
+
+    def __init__(self, statement: Any, explain: Callable[[Sequence[Any]], Awaitable[None]]) -> None:
+        self._statement = statement
+        self._explain = explain
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._statement, name)
+
+    async def fetch(self, *values: Any, **options: Any) -> Any:
+        await self._explain(values)
+        return await self._statement.fetch(*values, **options)
+
+
+def literal(value: Any, kind: str) -> str:
+    """A value in SQL."""
+    if value is None:
+        return "NULL"
+    if isinstance(value, bool | int | float):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return f"ARRAY[{', '.join(literal(it, '') for it in value)}]::{kind}"
+    if isinstance(value, bytes):
+        return f"'\\x{value.hex()}'::bytea"
+    return "'" + str(value).replace("'", "''") + "'"
+
+
+# --- a database of 1,000,000 checkpoints, and what the library does to it
+
+
+@pytest.fixture(scope="session")
+def filled(postgresql) -> Iterator[str]:
+    """Name of the database, which only we analyse."""
+    name = postgresql.new_database(template=postgresql.migrated_template())
+    for table in LARGE:
+        postgresql.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)", database=name)
+    postgresql.execute(FILL, database=name)
+    rows = postgresql.value("SELECT count(*) FROM locus_checkpoints", database=name)
+    assert rows >= 1_000_000
+    yield name
+    postgresql.drop_database(name)
+
+
+@pytest.fixture(scope="session", params=["never analysed", "analysed"])
+def performed(request, postgresql, filled) -> Iterator[dict[str, list[Plan]]]:
+    """The plans of each operation's statements."""
+    name = postgresql.new_database(template=filled)
+    if request.param == "analysed":
+        postgresql.execute("ANALYZE", database=name)
+    try:
+        yield run(perform(postgresql.url(name)))
+    finally:
+        Explaining.plans = None
+        postgresql.drop_database(name)
+
+
+async def perform(url: str) -> dict[str, list[Plan]]:
+    pool = await asyncpg.create_pool(url, min_size=1, max_size=2, connection_class=Explaining)
+    told: dict[str, list[Plan]] = {}
+    backend = PostgreSQLBackend(pool=pool)
+    try:
+        for name, operation in (await operations(backend)).items():
+            Explaining.plans = told[name] = []
+            await operation()
+            Explaining.plans = None
+    finally:
+        await backend.close()
+        await pool.close()
+    return told
+
+
+async def operations(backend: PostgreSQLBackend) -> dict[str, Callable[[], Awaitable[Any]]]:
+    numbers = [it for it in range(2, 400) if it % 4 and it % 20 != 1 and it not in {7, 11}]
+    heads = [await backend.fetch(f"thread-{it}") for it in numbers]
+    unused = iter(heads)
+    await backend.commit(new("thread-11", id="this minute's"))
+    ids = [it.checkpoint_id for it in await backend.history("thread-9", limit=100)]
+    page = await backend.list_threads(PAGE)
+    far = (await backend.list_threads(THREADS))[-20 * PAGE]
+
+    def save(**options: Any) -> Callable[[], Awaitable[Any]]:
+        return partial(backend.commit, onto(next(unused), **options))
+
+    async def append_again() -> None:
+        await backend.commit(onto(await backend.fetch("thread-11")))
+
+    def group() -> Awaitable[Any]:
+        kinds = ({}, {"keep_last": 40}, {"ttl_seconds": DAY})
+        saves = [onto(head, **kinds[at % 3]) for at, head in zip(range(128), unused, strict=False)]
+        return asyncio.gather(*map(backend.commit, saves))
+
+    def new_group() -> Awaitable[Any]:
+        return asyncio.gather(*(backend.commit(new(f"new-{it}")) for it in range(128)))
+
+    async def lose() -> None:
+        stale = Expected(made_from=heads[0].version.mark, head=heads[0].head)
+        with pytest.raises(ConflictError):
+            await backend.commit(new("thread-2", id="lost", expected=stale))
+
+    async def expire() -> None:
+        await backend._write(lambda it: it.expire())
+
+    return {
+        "append": save(),
+        "append again": append_again,
+        "append, keep_last": save(keep_last=40),
+        "append, ttl": save(ttl_seconds=DAY),
+        "group": group,
+        "new thread": partial(backend.commit, new("brand new")),
+        "new group": new_group,
+        "append by name": partial(backend.commit, new("thread-399")),
+        "fork": partial(backend.commit, new("thread-9", id="fork", parent_id=ids[5])),
+        "replace": partial(backend.commit, new("thread-10", id=ids_of(heads, "thread-10"))),
+        "conflict": lose,
+        "fetch": partial(backend.fetch, "thread-1007"),
+        "fetch by id": partial(backend.fetch, "thread-9", checkpoint_id=ids[7]),
+        "version": partial(backend.version, "thread-9"),
+        "version by id": partial(backend.version, "thread-9", ids[7]),
+        "history": partial(backend.history, "thread-1007", limit=PAGE),
+        "history after": partial(backend.history, "thread-9", before=ids[20]),
+        "list_threads": partial(backend.list_threads, PAGE),
+        "list_threads, page 2": partial(backend.list_threads, PAGE, after=page[-1]),
+        "list_threads, page 280": partial(backend.list_threads, PAGE, after=far),
+        "list_threads, pattern": partial(backend.list_threads, PAGE, "thread-1*"),
+        "heads": partial(backend.heads, PAGE),
+        "query": partial(backend.query, "user", "user-77"),
+        "query, label": partial(backend.query, "agent_id", "agent-7", limit=PAGE),
+        "query, nothing": partial(backend.query, "user", "nobody"),
+        "delete a version": partial(backend.remove, "thread-13", [ids_of(heads, "thread-13")]),
+        "delete": partial(backend.remove, "thread-14"),
+        "copy": partial(backend.copy_thread, "thread-15", "copied"),
+        "vacuum a thread": partial(backend._vacuum_thread, "thread-17", DAY),
+        "expire": expire,
+    }
+
+
+def new(thread_id: str, *, id: str = "new-id", **options: Any) -> Save:  # noqa: A002
+    change = layout.change({**STATE, "n": 2}, BASIS.shape)
+    kept = {"metadata": {"step": 1}, "labels": {"agent_id": "a"}}
+    return Save(thread_id=thread_id, checkpoint_id=id, change=change, **kept, **options)
+
+
+def onto(stored: Stored, **options: Any) -> Save:
+    expected = Expected(made_from=stored.head, head=stored.head)
+    return new(stored.version.thread_id, basis=stored.head, expected=expected, **options)
+
+
+def ids_of(heads: Sequence[Stored], thread_id: str) -> str:
+    return next(it.version.checkpoint_id for it in heads if it.version.thread_id == thread_id)
+
+
+# --- what must hold
+
+MAX_BUFFERS = {
+    "append": 60,
+    "append again": 60,
+    "append, keep_last": 60,
+    "append, ttl": 60,
+    "group": 128 * 60,
+    "new thread": 60,
+    "new group": 128 * 60,
+    "fetch": 80,
+    "fetch by id": 80,
+    "version": 40,
+    "version by id": 40,
+    "history": 6 * PAGE,
+    "history after": 6 * PAGE,
+    "list_threads": 6 * PAGE,
+    "list_threads, page 2": 6 * PAGE,
+    "list_threads, page 280": 6 * PAGE,
+    "list_threads, pattern": 12 * PAGE,
+    "heads": 18 * PAGE,
+    "query": 2_000,
+    "query, label": 8_000,
+    "query, nothing": 1_500,
+    "expire": 2_000,
+}
+"""Of each statement of the operation."""
+
+ELSE_BUFFERS = 1_000
+SAVES = (
+    "append",
+    "append again",
+    "append, keep_last",
+    "append, ttl",
+    "group",
+    "new thread",
+    "new group",
+)
+SEARCHES = ("query", "query, label", "query, nothing")
+
+every = pytest.mark.parametrize(
+    "operation",
+    [
+        *MAX_BUFFERS,
+        "append by name",
+        "fork",
+        "replace",
+        "conflict",
+        "delete a version",
+        "delete",
+        "copy",
+        "vacuum a thread",
+    ],
+)
+
+
+@every
+def test_no_large_table_is_read_from_end_to_end(performed, operation):
+    for plan in performed[operation]:
+        assert not plan.scans("Seq Scan"), plan
+
+
+@every
+def test_what_a_statement_reads_is_bounded(performed, operation):
+    for plan in performed[operation]:
+        assert plan.buffers <= MAX_BUFFERS.get(operation, ELSE_BUFFERS), plan
+
+
+@every
+def test_nothing_is_sorted_but_what_was_sent_or_asked_for(performed, operation):
+    if operation in SEARCHES:  # they show the newest of what an index found
+        return
+    limit = 200 if operation == "expire" else 128
+    for plan in performed[operation]:
+        assert plan.sorted_rows <= limit, plan
+
+
+def test_every_operation_was_looked_at(performed):
+    assert all(performed.values()), {name for name, plans in performed.items() if not plans}
+
+
+@pytest.mark.parametrize("operation", SAVES)
+def test_a_save_finds_its_rows_by_their_keys(performed, operation):
+    keys = {
+        f"locus_{of}_{key}" for of in ("threads", "lines", "checkpoints") for key in ("pk", "id")
+    }
+    for plan in performed[operation]:
+        assert plan.query.strip().startswith("WITH"), "nothing is left to a transaction"
+        assert plan.indexes <= keys, plan
+
+
+def test_a_group_of_saves_is_one_statement(performed):
+    assert [len(it.values[3]) for it in performed["group"]] == [128, 128]
+
+
+def test_threads_are_listed_in_the_order_of_their_index(performed):
+    pages = ("list_threads", "list_threads, page 2", "list_threads, page 280")
+    for plan in (it for name in pages for it in performed[name] if "ORDER BY" in it.query):
+        assert plan.sorted_rows == 0, plan
+        scan = next(it for it in plan.nodes if it.get("Index Name") == "locus_threads_active")
+        assert scan["Scan Direction"] == "Backward", plan
+        assert scan["Actual Rows"] + scan.get("Rows Removed by Filter", 0) <= PAGE + 10, plan
+
+
+def test_heads_are_a_page_of_threads_and_a_row_each(performed):
+    for plan in performed["heads"]:
+        assert {"locus_threads_active", "locus_lines_id", "locus_checkpoints_pk"} == plan.indexes
+        assert plan.sorted_rows == 0, plan
+
+
+@pytest.mark.parametrize("operation", SEARCHES)
+def test_metadata_is_found_by_its_index(performed, operation):
+    for plan in performed[operation]:
+        assert {"locus_checkpoints_metadata", "locus_checkpoints_labels"} <= plan.indexes, plan
+
+
+def test_versions_are_listed_in_the_order_of_their_index(performed):
+    for name in ("history", "history after"):
+        for plan in performed[name]:
+            scans = [it for it in plan.nodes if it.get("Index Name") == "locus_checkpoints_pk"]
+            assert any(it["Scan Direction"] == "Backward" for it in scans), plan
+            assert not plan.scans("Bitmap Heap Scan"), plan
+
+
+def test_every_page_costs_what_the_first_one_does(performed):
+    first, far = (
+        max(it.buffers for it in performed[name] if "LIMIT" in it.query)
+        for name in ("list_threads", "list_threads, page 280")
+    )
+    assert far <= 2 * first
