@@ -347,9 +347,7 @@ def _decompressed(
     try:
         if zstandard.frame_content_size(stored) != plain_bytes:
             raise IntegrityError("a stored frame has another length than it says")
-        return decompressor.decompress(
-            stored, max_output_size=plain_bytes, allow_extra_data=False
-        )
+        return decompressor.decompress(stored, max_output_size=plain_bytes, allow_extra_data=False)
     except (zstandard.ZstdError, MemoryError) as exc:
         raise IntegrityError(f"a stored frame does not decompress: {exc}") from exc
 

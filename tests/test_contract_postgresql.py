@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
 import asyncpg
@@ -69,7 +69,7 @@ class ServerProbe:
 class OnServer(CheckpointerContract):
     """A database of the test's own."""
 
-    options: dict[str, Any] = {}
+    options: ClassVar[dict[str, Any]] = {}
 
     @pytest.fixture
     def url(self, migrated_database):
@@ -98,7 +98,7 @@ class TestPostgreSQL(OnServer):
 
 
 class TestPostgreSQLWithoutGroups(OnServer):
-    options = {"group_saves": False}
+    options: ClassVar = {"group_saves": False}
 
 
 class TestPostgreSQLWithAnIndex(OnServer):
@@ -160,7 +160,7 @@ class TestPostgreSQLOverAPool(OnServer):
 class TestThroughPgBouncer(OnServer):
     """Transaction mode: each transaction may run on another connection."""
 
-    options = {"pgbouncer": True}
+    options: ClassVar = {"pgbouncer": True}
 
     @pytest.fixture
     def url(self, migrated_database, pgbouncer):

@@ -25,7 +25,6 @@ from locus_store import (
     LocusStoreError,
     MemoryBackend,
     MemoryCheckpointer,
-    MissingExtraError,
     SchemaError,
     SerializationError,
     SQLiteBackend,

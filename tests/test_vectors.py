@@ -1,4 +1,4 @@
-"""``db vector-index``: the table of embeddings is made by an explicit, recorded, idempotent step."""
+"""``db vector-index`` makes the table of embeddings, once, and records its dimension."""
 
 from __future__ import annotations
 

@@ -241,9 +241,7 @@ def _own_runner(
     return PooledRunner(
         database,
         lambda: postgresql.engine(target, settings=settings, **options),
-        make_opening_engine=lambda: postgresql.engine(
-            target, settings=opening, poolclass=NullPool
-        ),
+        make_opening_engine=lambda: postgresql.engine(target, settings=opening, poolclass=NullPool),
     )
 
 
@@ -258,9 +256,7 @@ def _handed_in(
     is_one_loops = pool is not None or isinstance(made.pool, QueuePool)
 
     def runner(database: postgresql.PostgreSQLDatabase) -> PooledRunner:
-        return PooledRunner(
-            database, lambda: made, owns_engines=False, is_one_loops=is_one_loops
-        )
+        return PooledRunner(database, lambda: made, owns_engines=False, is_one_loops=is_one_loops)
 
     return where, runner
 

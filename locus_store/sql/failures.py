@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from sqlalchemy.exc import DBAPIError
 
 try:
-    import asyncpg
+    import asyncpg  # type: ignore[import-untyped]
 except ImportError:  # told when something is opened
     asyncpg = None
 

@@ -6,7 +6,7 @@ that are nearly all; what they refuse is decided by those rules, in a transactio
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
@@ -21,31 +21,95 @@ if TYPE_CHECKING:
 
     from locus_store.sql.schema import Tables
 
-# What a save sends: name, type. The first three are bound once for a whole group.
-COMMON: Final = (("tenant", "text"), ("store", "text"), ("facts", "bigint"))
-FIELDS: Final = (
-    ("thread_id", "text"),
-    ("namespace", "text"),
-    ("line", "bigint"),  # where the caller knows it
-    ("expected", "bigint"),  # the head that the caller expects
-    ("expected_digest", "bytea"),
-    ("is_free", "boolean"),  # appends to whatever the head is
-    ("basis", "bigint"),  # what the payload's frames are against; NULL: it is whole
-    ("basis_digest", "bytea"),
-    ("writer", "text"),
-    ("run", "text"),
-    ("checkpoint_id", "text"),
-    ("digest", "bytea"),
-    ("state_bytes", "bigint"),
-    ("payload", "bytea"),
-    ("metadata", "text"),
-    ("labels", "text"),
-    ("added", "text"),  # its text, for the full-text index
-    ("words", "text"),  # and the words of it, between spaces
-    ("keep_last", "bigint"),
-    ("ttl", "double precision"),
-    ("slack", "double precision"),
-)
+
+class Group(NamedTuple):
+    """What a group of saves shares."""
+
+    tenant: str
+    store: str
+    facts: int
+    """How many settings say that the database is as it was opened; see the statement."""
+
+
+class Row(NamedTuple):
+    """What one save of a group sends."""
+
+    thread_id: str
+    namespace: str
+    line: int | None
+    """Where the caller knows it."""
+
+    expected: int | None
+    """The head that the caller expects."""
+
+    expected_digest: bytes | None
+    is_free: bool
+    """It appends to whatever the head is."""
+
+    basis: int | None
+    """What the payload's frames are against; ``None``: it is whole."""
+
+    basis_digest: bytes | None
+    writer: str | None
+    run: str | None
+    checkpoint_id: str
+    digest: bytes
+    state_bytes: int
+    payload: bytes
+    metadata: str | None
+    labels: str | None
+    added: str | None
+    """Its text, for the full-text index; and the words of it, between spaces."""
+
+    words: str | None
+    keep_last: int | None
+    ttl: float | None
+    slack: float | None
+
+
+class Appended(NamedTuple):
+    """What a save that is alone sends."""
+
+    tenant: str
+    store: str
+    thread_id: str
+    namespace: str
+    line: int
+    known: int
+    """What the save is made from, and its head."""
+
+    known_digest: bytes
+    is_held: bool
+    """The caller does not expect another head."""
+
+    is_frames: bool
+    writer: str | None
+    run: str | None
+    checkpoint_id: str
+    digest: bytes
+    state_bytes: int
+    payload: bytes
+    metadata: str | None
+    labels: str | None
+
+
+_TYPES: Final = {
+    **dict.fromkeys(("facts", "line", "expected", "basis", "known"), "bigint"),
+    **dict.fromkeys(("state_bytes", "keep_last"), "bigint"),
+    **dict.fromkeys(("expected_digest", "basis_digest", "known_digest"), "bytea"),
+    **dict.fromkeys(("digest", "payload"), "bytea"),
+    **dict.fromkeys(("is_free", "is_held", "is_frames"), "boolean"),
+    **dict.fromkeys(("ttl", "slack"), "double precision"),
+}
+"""SQL types of the fields that are no text."""
+
+
+def _typed(names: Sequence[str], first: int = 1, suffix: str = "") -> dict[str, str]:
+    """The fields as parameters."""
+    return {
+        name: f"${at}::{_TYPES.get(name, 'text')}{suffix}" for at, name in enumerate(names, first)
+    }
+
 
 _GROUP: Final = """
 WITH input AS MATERIALIZED (
@@ -160,26 +224,6 @@ SELECT {line}, m.last_sequence, m.open_chain, {known}, {checkpoint_id}, {digest}
   {metadata}::jsonb, {labels}::jsonb, statement_timestamp(), {payload} FROM moved m
 RETURNING sequence
 """
-APPENDED: Final = (
-    ("tenant", "text"),
-    ("store", "text"),
-    ("thread_id", "text"),
-    ("namespace", "text"),
-    ("line", "bigint"),
-    ("known", "bigint"),  # what the save is made from, and its head
-    ("known_digest", "bytea"),
-    ("is_held", "boolean"),  # the caller does not expect another head
-    ("is_frames", "boolean"),
-    ("writer", "text"),
-    ("run", "text"),
-    ("checkpoint_id", "text"),
-    ("digest", "bytea"),
-    ("state_bytes", "bigint"),
-    ("payload", "bytea"),
-    ("metadata", "text"),
-    ("labels", "text"),
-)
-
 _INDEXED: Final = """
 found AS (
   INSERT INTO {search} (line, sequence, part, words)
@@ -241,9 +285,7 @@ class Hot:
         search = sa.table(f"{tables.prefix}search", schema=tables.schema)
         self._names = {**names, "search": table(search)}
         self.group = {it: self._saves(indexed=it) for it in (False, True)}
-        self.append = self._filled(
-            _APPEND, **{name: f"${at}::{kind}" for at, (name, kind) in enumerate(APPENDED, 1)}
-        )
+        self.append = self._filled(_APPEND, **_typed(Appended._fields))
         self.head = self._one("c.sequence = l.head", _PAYLOAD)
         self.head_unless = self._one("c.sequence = l.head", _PAYLOAD_UNLESS)
         self.named = self._one(f"c.checkpoint_id = $4 AND {_IS_VISIBLE}", _PAYLOAD)
@@ -271,9 +313,7 @@ class Hot:
         ]
 
     @staticmethod
-    def stored(
-        row: Mapping[str, Any], store: str, thread_id: str, namespace: str
-    ) -> Stored | None:
+    def stored(row: Mapping[str, Any], store: str, thread_id: str, namespace: str) -> Stored | None:
         """The version of a row, with its payload."""
         if row["sequence"] is None:
             return None
@@ -303,11 +343,11 @@ class Hot:
         return self._filled(_LINE + _ONE, which=which, payload=payload.format(**self._names))
 
     def _saves(self, *, indexed: bool) -> str:
-        first = len(COMMON) + 1
+        arrays = _typed(Row._fields, first=len(Group._fields) + 1, suffix="[]")
         return self._filled(
             _GROUP,
-            arrays=", ".join(f"${at}::{kind}[]" for at, (_, kind) in enumerate(FIELDS, first)),
-            fields=", ".join(name for name, _ in FIELDS),
+            arrays=", ".join(arrays.values()),
+            fields=", ".join(arrays),
             is_late=_is_late("i"),
             is_late_touched=_is_late("w"),
             expiry=_expiry("i"),

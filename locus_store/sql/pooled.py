@@ -333,7 +333,7 @@ class Home:
     async def driver(self) -> AsyncIterator[Any]:
         """A connection of the driver's, out of SQLAlchemy's pool, in autocommit."""
         borrowed = await greenlet_spawn(self._sync.raw_connection)
-        connection = borrowed.driver_connection
+        connection: Any = borrowed.driver_connection
         try:
             yield connection
         except BaseException as exc:

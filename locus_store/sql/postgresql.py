@@ -24,7 +24,7 @@ from locus_store.errors import (
 )
 from locus_store.sql.columns import Instant, dump_jsonb
 from locus_store.sql.database import Database
-from locus_store.sql.dsn import connect, connection_error
+from locus_store.sql.dsn import connect
 from locus_store.sql.failures import DRIVER_ERRORS, LostConnectionError, is_lost, sqlstate
 from locus_store.sql.hot import Hot
 from locus_store.sql.pooled import ServerDatabase
@@ -48,7 +48,7 @@ SEARCH_SETTING: Final = "full_text_index"
 """Row of ``settings`` that says that the index was made."""
 
 _WORD_CHARACTERS: Final = 255
-"""What the index keeps of a word: a lexeme has 2,046 bytes at most. The lines are looked at again."""
+"""What the index keeps of a word: a lexeme has 2,046 bytes at most."""
 
 _PART_BYTES: Final = 500_000
 """Words of one row of the index: a tsvector has 1 MB at most."""
@@ -89,9 +89,7 @@ class PostgreSQLRepository(Repository):
         if "[" in pattern:
             return None
         like = "".join(_LIKE.get(it, it) for it in pattern)
-        plain, escaped = (
-            column.op("LIKE")(sa.literal(it, sa.Text())) for it in (like, "/" + like)
-        )
+        plain, escaped = (column.op("LIKE")(sa.literal(it, sa.Text())) for it in (like, "/" + like))
         if pattern[:1] not in {"", "*", "?"}:  # what begins the id is known, and an index finds it
             return escaped if pattern[0] == "/" else plain
         starts_with_slash = column.op("LIKE")(sa.literal("/%", sa.Text()))
@@ -118,7 +116,7 @@ class PostgreSQLRepository(Repository):
 
     def any_row(self, *columns: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
         """Without statistics and a limit, a sort of all rows looked better than the index."""
-        bounds = (
+        bounds: Iterator[sa.ColumnElement[Any]] = (
             sa.literal_column("'infinity'::timestamptz")
             if isinstance(column.type, Instant)
             else sa.literal_column(str(2**63 - 1))
@@ -212,15 +210,15 @@ class PostgreSQLRepository(Repository):
 def search_table(tables: Tables) -> sa.TableClause:
     """The full-text index; a text of many words takes several rows."""
     names = ("line", "sequence", "part", "words")
-    columns = (sa.column(name) for name in names)
+    columns: list[sa.ColumnClause[Any]] = [sa.column(name) for name in names]
     return sa.table(f"{tables.prefix}search", *columns, schema=tables.schema)
 
 
 def _create_search_table(tables: Tables, dialect: Dialect) -> tuple[str, str]:
     name = dialect.identifier_preparer.format_table(search_table(tables))
     return (
-        f"CREATE TABLE {name} (line bigint, sequence bigint, part integer, "
-        f"words tsvector NOT NULL, PRIMARY KEY (line, sequence, part))",
+        f"""CREATE TABLE {name} (line bigint, sequence bigint, part integer,
+          words tsvector NOT NULL, PRIMARY KEY (line, sequence, part))""",
         f"CREATE INDEX {tables.prefix}search_words ON {name} USING gin (words)",
     )
 
@@ -308,7 +306,7 @@ class PostgreSQLDatabase(ServerDatabase):
     ) -> None:
         super().__init__(tables, tenant=tenant, auto_migrate=auto_migrate)
         self._where = where
-        self.hot = Hot(tables, PGDialect())
+        self.hot = Hot(tables, PGDialect())  # type: ignore[no-untyped-call]  # SQLAlchemy's
         self.has_index = False
         """As far as this object knows; the hot statements refuse where it is wrong."""
 
@@ -415,19 +413,13 @@ class ConnectionSettings:
         Raises:
             ConnectionFailedError: With the cause and what to do.
         """
-        try:
-            return await connect(
-                target,
-                timeout=self.connect_timeout_seconds
-                or target.arguments.get("timeout")
-                or CONNECT_TIMEOUT_SECONDS,
-                command_timeout=self.statement_timeout_seconds,
-                statement_cache_size=self.statement_cache_size,
-            )
-        except LocusStoreError:
-            raise
-        except Exception as exc:
-            raise connection_error(target, exc) from exc
+        default = target.arguments.get("timeout", CONNECT_TIMEOUT_SECONDS)
+        return await connect(
+            target,
+            timeout=self.connect_timeout_seconds or default,
+            command_timeout=self.statement_timeout_seconds,
+            statement_cache_size=self.statement_cache_size,
+        )
 
 
 def engine(target: Target, *, settings: ConnectionSettings, **pool: Any) -> AsyncEngine:
@@ -446,7 +438,7 @@ def engine(target: Target, *, settings: ConnectionSettings, **pool: Any) -> Asyn
 
 
 def engine_of_pool(pool: Any) -> AsyncEngine:
-    """An engine that borrows the connections of an asyncpg pool, as they are, and gives them back."""
+    """An engine that borrows the connections of an asyncpg pool, as they are."""
 
     async def borrowing(*_: Any, **__: Any) -> Any:
         return Borrowed(pool, await pool.acquire())
@@ -501,7 +493,7 @@ class Borrowed:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._connection, name)
 
-    async def close(self, *, timeout: float | None = None) -> None:
+    async def close(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109  (asyncpg's)
         """Give the connection back."""
         await self._pool.release(self._connection, timeout=timeout)
 

@@ -81,7 +81,7 @@ class Reads:
         """The columns, compared from left to right, are less than the values."""
         (first, value), *rest = row.items()
         if not rest:
-            return first < value
+            return sa.and_(first < value)
         return sa.and_(first <= value, sa.or_(first < value, self.below_row(dict(rest))))
 
     def any_row(self, *columns: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:

@@ -8,14 +8,14 @@ under the full rules.
 from __future__ import annotations
 
 import asyncio
-from collections import deque, namedtuple
+from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from weakref import proxy
 
 from locus_store import layout
 from locus_store.sql.columns import decode_key, dump_jsonb, encode_key
-from locus_store.sql.hot import FIELDS
+from locus_store.sql.hot import Appended, Group, Row
 from locus_store.sql.postgresql import lexemes_of
 from locus_store.sql.statements import ttl_slack
 from locus_store.types import Mark, Written
@@ -42,7 +42,7 @@ SENDERS: Final = 2
 @dataclass(slots=True)
 class _Item:
     save: Save
-    row: tuple[Any, ...] | None
+    row: Row | None
     """The statement's fields; ``None``: only the full rules can tell."""
 
     done: asyncio.Future[Written]
@@ -175,17 +175,17 @@ class Saves:
 
         self._home.spawn(self._alone(item)).add_done_callback(ended)
 
-    async def _run(self, rows: Sequence[tuple[Any, ...]]) -> dict[str, tuple[int, int]]:
+    async def _run(self, rows: Sequence[Row]) -> dict[str, tuple[int, int]]:
         """Run the statement; gives (line, sequence) by thread, of the saves that it did."""
         database = self._database
         is_indexed = database.has_index
-        common = (encode_key(database.tenant), database.store, 1 + is_indexed)
-        alone = None if len(rows) > 1 or is_indexed else _alone_of(rows[0])
+        common = Group(encode_key(database.tenant), database.store, 1 + is_indexed)
+        alone = None if len(rows) > 1 or is_indexed else _alone_of(common, rows[0])
         async with self._home.driver() as connection:
             if alone is not None:
-                found = await connection.fetch(database.hot.append, *common[:2], *alone)
+                found = await connection.fetch(database.hot.append, *alone)
                 if found:
-                    return {decode_key(alone[0]): (alone[2], found[0]["sequence"])}
+                    return {decode_key(alone.thread_id): (alone.line, found[0]["sequence"])}
             fields = tuple(zip(*rows, strict=True))
             found = await connection.fetch(database.hot.group[is_indexed], *common, *fields)
         return {decode_key(thread_id): (line, sequence) for thread_id, line, sequence in found}
@@ -207,18 +207,15 @@ class Saves:
         self._finish(item, result)
 
 
-_PAYLOAD: Final = [name for name, _ in FIELDS].index("payload")
-
-
 def _awaited(items: deque[_Item]) -> deque[_Item]:
     return deque(it for it in items if not it.done.done())
 
 
 def _weight(item: _Item) -> int:
-    return len(item.row[_PAYLOAD]) if item.row else 0
+    return len(item.row.payload) if item.row else 0
 
 
-def row_of(save: Save, store: str, *, indexed: bool) -> tuple[Any, ...] | None:
+def row_of(save: Save, store: str, *, indexed: bool) -> Row | None:
     """The statement's fields for a save; ``None`` for one that is not a plain append."""
     expected, head = save.expected, None
     if expected is not None and expected.made_from and expected.made_from.store != store:
@@ -238,7 +235,7 @@ def row_of(save: Save, store: str, *, indexed: bool) -> tuple[Any, ...] | None:
         if len(parts) > 1:
             return None
         words = " ".join(parts[0]) if parts else ""
-    return (
+    return Row(
         encode_key(save.thread_id),
         encode_key(save.namespace),
         lines.pop() if lines else None,
@@ -263,21 +260,22 @@ def row_of(save: Save, store: str, *, indexed: bool) -> tuple[Any, ...] | None:
     )
 
 
-def _alone_of(row: tuple[Any, ...]) -> tuple[Any, ...] | None:
+def _alone_of(common: Group, row: Row) -> Appended | None:
     """The fields of the lone save's statement; ``None`` for what it does not do."""
-    it = _Fields(*row)
-    is_frames = it.basis is not None
-    known = (it.basis, it.basis_digest) if is_frames else (it.expected, it.expected_digest)
-    if known[0] is None or it.keep_last is not None or it.ttl is not None:
+    is_frames = row.basis is not None
+    known, digest = row.basis, row.basis_digest
+    if not is_frames:
+        known, digest = row.expected, row.expected_digest
+    if row.line is None or known is None or digest is None:
         return None
-    is_held = it.is_free or (it.expected, it.expected_digest) == known
-    return (
-        *(it.thread_id, it.namespace, it.line, *known, is_held, is_frames, it.writer, it.run),
-        *(it.checkpoint_id, it.digest, it.state_bytes, it.payload, it.metadata, it.labels),
+    if row.keep_last is not None or row.ttl is not None:
+        return None
+    return Appended(
+        *(common.tenant, common.store, row.thread_id, row.namespace, row.line, known, digest),
+        row.is_free or (row.expected, row.expected_digest) == (known, digest),
+        *(is_frames, row.writer, row.run, row.checkpoint_id, row.digest, row.state_bytes),
+        *(row.payload, row.metadata, row.labels),
     )
-
-
-_Fields = namedtuple("_Fields", [name for name, _ in FIELDS])  # noqa: PYI024  (made of FIELDS)
 
 
 def _payload(save: Save, store: str) -> tuple[Mark | None, bytes]:

@@ -89,9 +89,7 @@ class Statements:
         """Note activity, and when the thread expires: the index on it is left alone mostly."""
         threads = self.tables.threads
         least, most = (after(bind(name, type_=sa.Double())) for name in ("ttl", "ttl_and_slack"))
-        is_late = sa.or_(
-            threads.c.expires_at.is_(None), ~threads.c.expires_at.between(least, most)
-        )
+        is_late = sa.or_(threads.c.expires_at.is_(None), ~threads.c.expires_at.between(least, most))
         return (
             threads.update()
             .where(threads.c.tenant == bind("of_tenant"))

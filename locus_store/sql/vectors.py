@@ -26,7 +26,6 @@ MAX_DIMENSION: Final = 2000
 """What pgvector's indexes take of a ``vector``."""
 
 DIMENSION_SETTING: Final = "vector_dimension"
-EXTENSION: Final = "vector"
 
 
 def create_vector_index(
@@ -123,21 +122,21 @@ def _require_extension(connection: Connection) -> str:
     """The schema that pgvector is in; it is created where that is possible."""
     if not _home(connection):
         available = connection.exec_driver_sql(
-            f"SELECT count(*) FROM pg_available_extensions WHERE name = '{EXTENSION}'"  # noqa: S608
+            "SELECT count(*) FROM pg_available_extensions WHERE name = 'vector'"
         ).scalar_one()
         if not available:
             raise UnsupportedError(
                 "the extension pgvector ('vector') is not installed on this server; install it, "
                 "for example Debian's package postgresql-<version>-pgvector"
             )
-        connection.exec_driver_sql(f"CREATE EXTENSION IF NOT EXISTS {EXTENSION}")
+        connection.exec_driver_sql("CREATE EXTENSION IF NOT EXISTS vector")
     return _home(connection)
 
 
 def _home(connection: Connection) -> str:
     found = connection.exec_driver_sql(
         "SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace "
-        f"WHERE e.extname = '{EXTENSION}'"  # noqa: S608
+        "WHERE e.extname = 'vector'"
     ).scalar()
     return str(found) if found else ""
 
