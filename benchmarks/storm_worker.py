@@ -329,13 +329,13 @@ def _frames_stay() -> None:
 
 
 def _lost_acknowledgement() -> None:
-    """One save in twenty, of those in transactions, is acknowledged and rolled back."""
+    """One save in ten, of those in transactions, is acknowledged and rolled back."""
     from locus_store.sql import repository
 
     save, calls = repository.Repository.save, itertools.count(1)
 
     def forgetful(self: Any, request: Any) -> Any:
-        if next(calls) % 20:
+        if next(calls) % 10:
             return save(self, request)
         inner = self.connection.begin_nested()
         written = save(self, request)
@@ -348,14 +348,13 @@ def _lost_acknowledgement() -> None:
 def _grouped_without_conflicts() -> None:
     """PostgreSQL's statement for a group is not told what a save expects."""
     from locus_store.sql import saves
-    from locus_store.sql.hot import FIELDS
 
-    row_of, at = saves.row_of, [name for name, _ in FIELDS].index("line")
+    row_of = saves.row_of
 
     def free(save: Any, *arguments: Any, **options: Any) -> Any:
         known = row_of(save, *arguments, **options)
         row = row_of(replace(save, basis=None, expected=None), *arguments, **options)
-        return known and row and (*row[:at], known[at], *row[at + 1 :])
+        return known and row and row._replace(line=known.line)
 
     saves.row_of = free
 
