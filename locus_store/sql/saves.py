@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from weakref import proxy
@@ -21,7 +22,7 @@ from locus_store.sql.statements import ttl_slack
 from locus_store.types import Mark, Written
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from sqlalchemy.engine import Connection
 
@@ -38,6 +39,9 @@ GROUP_BYTES: Final = 8 * 1024 * 1024
 SENDERS: Final = 2
 """Statements under way at once: one is worked on while the next is put together."""
 
+PATIENCE_SECONDS: Final = 0.05
+"""A statement that takes longer does not count among them: it waits for somebody else's lock."""
+
 
 @dataclass(slots=True)
 class _Item:
@@ -46,9 +50,11 @@ class _Item:
     """The statement's fields; ``None``: only the full rules can tell."""
 
     done: asyncio.Future[Written]
+    is_answered: bool = False
 
     def answer(self, result: Written | BaseException) -> None:
         """Tell the caller, if it is still there."""
+        self.is_answered = True
         if self.done.done():  # cancelled
             return
         if isinstance(result, asyncio.CancelledError):
@@ -76,6 +82,8 @@ class Saves:
         self._database = database
         self._size = size
         self._idle_senders = senders
+        self._slow: set[asyncio.Task[None] | None] = set()
+        """Senders that gave way, and end with what they are doing."""
         self._ready: deque[_Item] = deque()
         self._behind: dict[str, deque[_Item]] = {}
         """By thread that has a save ready or under way: those that wait for it, in order."""
@@ -101,7 +109,10 @@ class Saves:
 
     def _ended(self, sender: asyncio.Task[None]) -> None:
         # Not in a `finally` of the task: one that is cancelled before its first step has none.
-        self._idle_senders += 1
+        if sender in self._slow:
+            self._slow.remove(sender)
+        else:
+            self._idle_senders += 1
         if sender.cancelled():
             self._leave_undone()
         self._wake()
@@ -126,8 +137,24 @@ class Saves:
             del self._behind[item.save.thread_id]
 
     async def _send_all(self) -> None:
-        while group := self._take():
-            await self._send(group)
+        sender = asyncio.current_task()
+        while sender not in self._slow and (group := self._take()):
+            try:
+                await self._send(group)
+            except BaseException:  # it was cancelled, which says nothing of the callers
+                self._leave_undone()
+                for item in [it for it in group if not it.is_answered]:
+                    if item.done.done():
+                        self._finish(item, asyncio.CancelledError())
+                    else:
+                        self._again(item)
+                raise
+
+    def _give_way(self, sender: asyncio.Task[None] | None) -> None:
+        """Its statement waits, for a lock perhaps: another one may send meanwhile."""
+        self._slow.add(sender)
+        self._idle_senders += 1
+        self._wake()
 
     def _take(self) -> list[_Item]:
         """The next group; what waits is of different threads."""
@@ -147,14 +174,6 @@ class Saves:
         except Exception as exc:  # noqa: BLE001  (what is wrong with which is found out one by one)
             self._home.note(exc)
             won = {}
-        except BaseException:  # this task was cancelled, which says nothing of the callers
-            self._leave_undone()
-            for item in group:
-                if item.done.done():
-                    self._finish(item, asyncio.CancelledError())
-                else:
-                    self._again(item)
-            raise
         refused = []
         for item in group:
             mark = won.get(item.save.thread_id)
@@ -182,13 +201,24 @@ class Saves:
         common = Group(encode_key(database.tenant), database.store, 1 + is_indexed)
         alone = None if len(rows) > 1 or is_indexed else _alone_of(common, rows[0])
         async with self._home.driver() as connection:
-            if alone is not None:
-                found = await connection.fetch(database.hot.append, *alone)
-                if found:
-                    return {decode_key(alone.thread_id): (alone.line, found[0]["sequence"])}
-            fields = tuple(zip(*rows, strict=True))
-            found = await connection.fetch(database.hot.group[is_indexed], *common, *fields)
+            with self._patience():
+                if alone is not None:
+                    found = await connection.fetch(database.hot.append, *alone)
+                    if found:
+                        return {decode_key(alone.thread_id): (alone.line, found[0]["sequence"])}
+                fields = tuple(zip(*rows, strict=True))
+                group = database.hot.group[is_indexed]
+                found = await connection.fetch(group, *common, *fields)
         return {decode_key(thread_id): (line, sequence) for thread_id, line, sequence in found}
+
+    @contextmanager
+    def _patience(self) -> Iterator[None]:
+        sender = asyncio.current_task()
+        over = asyncio.get_running_loop().call_later(PATIENCE_SECONDS, self._give_way, sender)
+        try:
+            yield
+        finally:
+            over.cancel()
 
     async def _alone(self, item: _Item) -> None:
         """Do a save under the full rules."""
