@@ -24,7 +24,7 @@ help:
 	@echo "make docs      run every code block of the README and docs/"
 	@echo "make matrix    a short run of the tests under every other Python >= 3.11 that is installed"
 	@echo "make bench     measure growth; writes docs/growth.md and its plot"
-	@echo "make campaign  the long storms and kill -9 trials"
+	@echo "make campaign  the long storms, kill -9 trials and lost replies"
 	@echo "make clean     remove the virtual environments and caches"
 
 demo: $(VENV)/.agent
@@ -68,6 +68,11 @@ bench: $(VENV)/.bench
 campaign: $(VENV)/.bench
 	$(BIN)/python benchmarks/storm.py
 	$(BIN)/python benchmarks/kills.py
+	$(BIN)/python benchmarks/storm.py --postgresql --processes 8 --saves 10000
+	$(BIN)/python benchmarks/storm.py --postgresql --processes 8 --saves 3000 --index
+	$(BIN)/python benchmarks/kills.py --postgresql
+	$(BIN)/python benchmarks/storm_crashes.py
+	$(BIN)/python benchmarks/storm_replies.py
 
 clean:
 	rm -rf .venv .venv-* .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage .coverage.*

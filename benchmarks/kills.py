@@ -19,10 +19,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from storm_places import add_place, opened, place
+from storm_places import add_place, place
 from workloads import prose
 
-from locus_store import ConflictError
+from locus_store import ConflictError, open_checkpointer
 from locus_store.encoding import encode
 
 THREADS = 4
@@ -42,7 +42,7 @@ def digest(state: Any) -> str:
 
 async def write(url: str, seed: int) -> None:
     """Save for ever, on several threads at once, also deleting and forking."""
-    saver = opened(url, state_type=dict)
+    saver = open_checkpointer(url, state_type=dict)
     await asyncio.gather(*(write_thread(saver, number, seed) for number in range(THREADS)))
 
 
@@ -123,7 +123,7 @@ def stopped(writer: subprocess.Popen[str]) -> str:
 async def look(url: str, ledger: Ledger, *, since: set[tuple[str, str]]) -> Counter[str]:
     """Load what there must be and what there is; ``since`` are the versions looked at before."""
     found: Counter[str] = Counter()
-    saver = opened(url, state_type=dict)
+    saver = open_checkpointer(url, state_type=dict)
     for number in range(THREADS):
         thread = f"thread-{number}"
         there = dict.fromkeys(await saver.list_checkpoints(thread, 10**6))
@@ -156,7 +156,7 @@ async def look(url: str, ledger: Ledger, *, since: set[tuple[str, str]]) -> Coun
 
 async def goes_on(url: str, ledger: Ledger, seed: int) -> bool:
     """The next process loads the head and saves onto it, without conflict."""
-    saver = opened(url, state_type=dict)
+    saver = open_checkpointer(url, state_type=dict)
     thread, checkpoint_id = "thread-0", f"after {seed}"
     state = await saver.load(thread) or {"log": []}
     state["log"].append({"text": "the next process"})

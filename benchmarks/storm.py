@@ -18,7 +18,9 @@ from pathlib import Path
 
 import storm_verdict
 import storm_worker
-from storm_places import add_place, opened, place
+from storm_places import add_place, place
+
+from locus_store import open_checkpointer
 
 HERE = Path(__file__).resolve().parent
 
@@ -53,7 +55,7 @@ def main() -> int:
 
 
 async def indexed(url: str) -> None:
-    saver = opened(url)
+    saver = open_checkpointer(url)
     await saver.backend.create_search_index()
     await saver.close()
 

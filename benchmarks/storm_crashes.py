@@ -19,10 +19,10 @@ from collections import Counter
 from typing import Any
 
 from kills import KEPT, digest
-from storm_places import opened, server
+from storm_places import server
 from workloads import prose
 
-from locus_store import BackendError, ConnectionFailedError
+from locus_store import BackendError, ConnectionFailedError, open_checkpointer
 
 PAUSE_SECONDS = 0.02
 """Between a failed call and the next try."""
@@ -36,19 +36,22 @@ SAVING = """SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backen
 class Writer:
     """Saves version after version of one thread, and remembers what was acknowledged."""
 
-    def __init__(self, saver: Any, number: int, counts: Counter[str]) -> None:
+    def __init__(
+        self, saver: Any, number: int, counts: Counter[str], may_go: asyncio.Event
+    ) -> None:
         self.thread = f"thread-{number}"
         self.acknowledged: dict[str, str] = {}
         self.tried: dict[str, str] = {}
         self._saver = saver
         self._counts = counts
+        self._may_go = may_go
         self._rng = random.Random(number)
         self._loads = number % 2 == 1
         """Every other one begins each step with a load."""
 
     async def work(self) -> None:
         state: dict[str, Any] = {"log": []}
-        while True:
+        while await self._may_go.wait():
             if self._loads:
                 state = await self._until_done(self._saver.load, self.thread) or state
             text = prose(self._rng, self._rng.choice([30, 400, 4000]))
@@ -79,20 +82,25 @@ class Trials:
         self.errors: Counter[str] = Counter()
         self.found: Counter[str] = Counter()
         self.recovered: list[float] = []
-        self._saver = opened(self._url, state_type=dict)
-        self.writers = [Writer(self._saver, it, self.errors) for it in range(options.writers)]
+        self._saver = open_checkpointer(self._url, state_type=dict)
+        self._may_go = asyncio.Event()
+        self.writers = [
+            Writer(self._saver, it, self.errors, self._may_go) for it in range(options.writers)
+        ]
 
     async def run(self) -> None:
         tasks = [asyncio.create_task(it.work()) for it in self.writers]
         looked_at: set[tuple[str, str]] = set()
         try:
             for trial in range(self._count):
+                self._may_go.set()
                 await self._everybody_saves(tasks)
                 await asyncio.sleep(self._rng.random() * 0.1)
                 await (self._kill_server() if trial % 2 else self._kill_backend())
                 begin = time.monotonic()
                 await self._everybody_saves(tasks)
                 self.recovered.append(time.monotonic() - begin)
+                self._may_go.clear()
                 await self._look(looked_at)
         finally:
             for task in tasks:
@@ -143,7 +151,7 @@ class Trials:
     async def _look(self, looked_at: set[tuple[str, str]]) -> None:
         """Through an object of its own: what was acknowledged before is there, and as it was."""
         known = [(it, dict(it.acknowledged)) for it in self.writers]
-        async with opened(self._url, state_type=dict, pool_size=2) as saver:
+        async with open_checkpointer(self._url, state_type=dict, pool_size=2) as saver:
             for writer, acknowledged in known:
                 there = set(await saver.list_checkpoints(writer.thread, 10**6))
                 self.found["lost"] += len(acknowledged.keys() - there)

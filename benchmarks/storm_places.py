@@ -7,20 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from locus_store import open_checkpointer, postgresql_checkpointer
-
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
 TESTS = Path(__file__).resolve().parent.parent / "tests"
-
-
-def opened(url: str, **options: Any) -> Any:
-    """A checkpointer."""
-    if url.startswith(("postgresql://", "postgres://")):
-        return postgresql_checkpointer(url, **options)
-    return open_checkpointer(url, **options)
 
 
 def add_place(parser: argparse.ArgumentParser) -> None:

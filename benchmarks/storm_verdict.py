@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from storm_places import opened
 from storm_worker import KEEP_LAST, THREADS, digest, kind_of
+
+from locus_store import open_checkpointer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -249,7 +250,7 @@ async def judge(url: str, journals: list[Path]) -> Verdict:
     verdict = Verdict(counted(storm))
     judge_calls(storm, verdict)
     judge_reads(storm, verdict)
-    saver = opened(url, state_type=dict)
+    saver = open_checkpointer(url, state_type=dict)
     try:
         await judge_end(storm, verdict, saver)
         for thread in [it for it in THREADS if kind_of(it) == "linear"]:

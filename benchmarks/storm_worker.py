@@ -16,10 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from storm_places import opened
 from workloads import prose
 
-from locus_store import ConflictError, NotFoundError, versions
+from locus_store import ConflictError, NotFoundError, open_checkpointer, versions
 from locus_store.encoding import encode
 
 if TYPE_CHECKING:
@@ -430,8 +429,8 @@ def parsed() -> argparse.Namespace:
 
 async def work(options: argparse.Namespace) -> None:
     journal = Journal(options.journal, options.number)
-    saver = opened(options.url, state_type=dict)
-    pruner = opened(options.url, state_type=dict, keep_last=KEEP_LAST)
+    saver = open_checkpointer(options.url, state_type=dict)
+    pruner = open_checkpointer(options.url, state_type=dict, keep_last=KEEP_LAST)
     seeds = [options.seed * 1000 + options.number * 10 + task for task in range(options.tasks)]
     workers = [Worker(saver, pruner, journal, random.Random(seed)) for seed in seeds]
 

@@ -28,7 +28,6 @@ from locus_store import (
     MemoryBackend,
     StorageBackendAdapter,
     open_checkpointer,
-    sqlite_checkpointer,
 )
 
 pytestmark = pytest.mark.anyio
@@ -36,16 +35,30 @@ pytestmark = pytest.mark.anyio
 Open = Callable[..., Any]
 
 
-@pytest.fixture(params=["sqlite", "memory"])
+def place(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """URL of an empty database."""
+    if kind == "sqlite":
+        return f"sqlite:///{tmp_path / 'agents.db'}"
+    found: str = request.getfixturevalue("migrated_database")
+    return found
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return place(request.param, request, tmp_path)
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "memory"])
 async def opened(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Open]:
     """Opens the same storage with every call, as another process would."""
     made: list[BaseCheckpointer] = []
     backend = MemoryBackend()
+    where = "" if request.param == "memory" else place(request.param, request, tmp_path)
 
     def new(**options: Any) -> BaseCheckpointer:
         options = {"state_type": AgentState, **options}
-        if request.param == "sqlite":
-            made.append(sqlite_checkpointer(tmp_path / "agents.db", **options))
+        if where:
+            made.append(open_checkpointer(where, **options))
         else:
             made.append(StorageBackendAdapter(backend, **options))
         return made[-1]
@@ -108,8 +121,8 @@ async def test_a_run_that_was_left_after_its_first_event_is_remembered(opened: O
     assert said(await second.get_state("t1"))[-1] == "You are Alex."
 
 
-def test_run_sync_twice_closes_and_comes_back_in_a_new_loop(tmp_path: Path) -> None:
-    checkpointer = sqlite_checkpointer(tmp_path / "agents.db", state_type=AgentState)
+def test_run_sync_twice_closes_and_comes_back_in_a_new_loop(url: str) -> None:
+    checkpointer = open_checkpointer(url, state_type=AgentState)
     agent = agent_of(checkpointer, "Hello.", "Again?")
     agent.run_sync("I'm Alex.", thread_id="t1")
     result = agent.run_sync("I'm Alex still.", thread_id="t1")
@@ -407,7 +420,7 @@ KILLED = """
     from locus import Agent, tool
     from locus.core.state import AgentState
     from locus.testing import ScriptedModel, tool_call
-    from locus_store import sqlite_checkpointer
+    from locus_store import open_checkpointer
 
     @tool
     def note(line: str) -> str:
@@ -423,26 +436,24 @@ KILLED = """
                              tool_call("note", line="b", call_id="2"), "Both."]),
         tools=[note],
         context_window=100_000,
-        checkpointer=sqlite_checkpointer(sys.argv[1], state_type=AgentState),
+        checkpointer=open_checkpointer(sys.argv[1], state_type=AgentState),
     )
     asyncio.run(agent.arun("Write a and b.", thread_id="t1"))
 """
 
 
 @pytest.fixture
-def killed(tmp_path: Path) -> Path:
-    """The database that a process left which was killed within its second tool call."""
+def killed(tmp_path: Path, url: str) -> str:
+    """URL of the database that a process left which was killed within its second tool call."""
     command = [sys.executable, "-c", textwrap.dedent(KILLED)]
-    done = subprocess.run(
-        [*command, tmp_path / "agents.db", tmp_path / "notes"], check=False, env=os.environ
-    )
+    done = subprocess.run([*command, url, tmp_path / "notes"], check=False, env=os.environ)
     assert done.returncode == -signal.SIGKILL
     assert (tmp_path / "notes").read_text() == "ab"
-    return tmp_path / "agents.db"
+    return url
 
 
-async def test_a_turn_whose_process_was_killed_is_continued_by_another(killed: Path) -> None:
-    async with sqlite_checkpointer(killed, state_type=AgentState) as checkpointer:
+async def test_a_turn_whose_process_was_killed_is_continued_by_another(killed: str) -> None:
+    async with open_checkpointer(killed, state_type=AgentState) as checkpointer:
         model = ScriptedModel(["Both, I think."])
         agent = agent_of(checkpointer, model=model)
         async for _ in agent.continue_turn("t1"):
@@ -452,8 +463,8 @@ async def test_a_turn_whose_process_was_killed_is_continued_by_another(killed: P
         assert len(await checkpointer.list_checkpoints("t1")) == 1
 
 
-async def test_a_new_turn_may_follow_one_whose_process_was_killed(killed: Path) -> None:
-    async with sqlite_checkpointer(killed, state_type=AgentState) as checkpointer:
+async def test_a_new_turn_may_follow_one_whose_process_was_killed(killed: str) -> None:
+    async with open_checkpointer(killed, state_type=AgentState) as checkpointer:
         result = await agent_of(checkpointer, "Nothing.").arun("What now?", thread_id="t1")
         assert said(result.state)[:2] == ["Write a and b.", "wrote a"]
         assert said(result.state)[-2:] == ["What now?", "Nothing."]
@@ -504,12 +515,11 @@ async def test_a_users_own_subclass_works_wherever_a_checkpointer_goes() -> None
     assert said(await agent.get_state("t1"))[-1] == "Two."
 
 
-async def test_the_registry_of_locus_opens_ours_by_name(tmp_path: Path) -> None:
+async def test_the_registry_of_locus_opens_ours_by_name(url: str) -> None:
     def by_url(config_hint: str = "memory://", **options: Any) -> Any:
         return open_checkpointer(config_hint, state_type=AgentState, **options)
 
     register_checkpointer("ours", by_url)
-    url = f"sqlite:///{tmp_path / 'agents.db'}"
     async with get_checkpointer(f"ours:{url}") as checkpointer:
         await agent_of(checkpointer, "Hello.").arun("I'm Alex.", thread_id="t1")
     async with get_checkpointer(f"ours:{url}", keep_last=1) as checkpointer:

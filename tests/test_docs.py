@@ -3,6 +3,11 @@
 The blocks of a page share one directory and one namespace, in their order. A block may use
 ``await`` at its top level; one that begins with a comment ``# name.py`` is that file. A ``text``
 block right behind a ``python`` or ``sh`` block is what that one prints.
+
+``db.example.com`` is a real PostgreSQL with an empty database for the page, and
+``pgbouncer.example.com`` a real PgBouncer before it; ``sql`` blocks run there as the superuser, and
+so does every user of a URL that the page does not create as a role. Of a ``yaml`` block, the
+commands that are ours are run.
 """
 
 from __future__ import annotations
@@ -12,22 +17,33 @@ import asyncio
 import inspect
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    import servers
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+SERVER = re.compile(
+    r"(postgresql|postgresql\+asyncpg)://(\w+)(?::\w+)?@(db|pgbouncer)\.example\.com(?::\d+)?/\w+"
+)
+DSN = re.compile(r"`(postgres\w*://[^`]*)`")
+ROLE = re.compile(r"^CREATE ROLE (\w+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -57,32 +73,114 @@ def pages(*languages: str) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("page", pages("python", "sh"))
-def test_every_block_of_a_page_does_what_it_shows(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+@dataclass
+class World:
+    """Where a page's blocks run."""
+
+    page: Path
+    environment: dict[str, str]
+    server: servers.Server | None
+    pooler: Callable[[], servers.PgBouncer]
+    database: str
+    loop: asyncio.Runner
+    namespace: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def roles(self) -> list[str]:
+        return ROLE.findall("".join(it.code for it in blocks(self.page) if it.language == "sql"))
+
+    def real(self, text: str) -> str:
+        """With the addresses of the servers that stand for the page's."""
+        return SERVER.sub(self._url, text)
+
+    def _url(self, shown: re.Match[str]) -> str:
+        scheme, user, host = shown.groups()
+        role = user if user in self.roles else None
+        place = self.pooler() if host == "pgbouncer" else self.server
+        assert place is not None
+        return place.url(self.database, user=role).replace("postgresql", scheme, 1)
+
+    def run(self, block: Block) -> None:
+        code = self.real(block.code)
+        if block.language == "python":
+            run_python(self.page, block.line, code, self.namespace, self.loop)
+        elif block.language == "sh":
+            for command in code.replace("\\\n", " ").splitlines():
+                run_command(command, self.environment)
+        elif block.language == "sql":
+            assert self.server is not None
+            self.server.execute(code, self.database)
+        elif block.language == "yaml":
+            for command in commands(yaml.safe_load(code)):
+                run_command(command, self.environment)
+
+    def leave(self) -> None:
+        """Roles are of the whole server."""
+        for role in self.roles if self.server else ():
+            self.server.execute(f"DROP OWNED BY {role}; DROP ROLE {role}", self.database)
+
+
+@pytest.fixture
+def world(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[World]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    namespace: dict[str, Any] = {"__name__": f"docs_{page.stem}"}
     environment = {**os.environ, "LOCUS_STORE_URL": f"sqlite:///{tmp_path / 'agents.db'}"}
-    printed = None
+    server, database = None, ""
+    if any(it.language == "sql" or SERVER.search(it.code) for it in blocks(page)):
+        server = request.getfixturevalue("postgresql")
+        database = request.getfixturevalue("database").partition("?")[0].rpartition("/")[2]
+        if programs := getattr(server, "binaries", None):
+            environment["PATH"] = f"{environment['PATH']}{os.pathsep}{programs}"
     with asyncio.Runner() as loop:
-        for block in blocks(page):
-            if block.language == "python":
-                run_python(page, block, namespace, loop)
-            elif block.language == "sh":
-                for command in block.code.replace("\\\n", " ").splitlines():
-                    run_command(command, environment)
-            elif block.language == "text" and block.follows and printed is not None:
-                assert block.code.split() == printed.split(), f"{page.name}:{block.line}"
-            printed = capfd.readouterr().out
+        made = World(
+            page=page,
+            environment=environment,
+            server=server,
+            pooler=lambda: request.getfixturevalue("pgbouncer"),
+            database=database,
+            loop=loop,
+            namespace={"__name__": f"docs_{page.stem}"},
+        )
+        yield made
+        made.leave()
 
 
-def run_python(page: Path, block: Block, namespace: dict[str, Any], loop: asyncio.Runner) -> None:
-    source = "\n" * (block.line - 1) + block.code  # so that a traceback names the page's line
+@pytest.mark.parametrize("page", pages("python", "sh", "sql", "yaml"))
+def test_every_block_of_a_page_does_what_it_shows(
+    page: Path, world: World, capfd: pytest.CaptureFixture[str]
+) -> None:
+    printed = None
+    for block in blocks(page):
+        if block.language == "text" and block.follows and printed is not None:
+            assert block.code.split() == printed.split(), f"{page.name}:{block.line}"
+        world.run(block)
+        printed = capfd.readouterr().out
+
+
+def commands(described: Any) -> Iterator[str]:
+    """What a Kubernetes object or a workflow would run of ours."""
+    if isinstance(described, dict):
+        for name, value in described.items():
+            if name == "command" and isinstance(value, list):
+                yield shlex.join(value)
+            elif name == "run" and isinstance(value, str):
+                yield from value.splitlines()
+            else:
+                yield from commands(value)
+    elif isinstance(described, list):
+        for it in described:
+            yield from commands(it)
+
+
+def run_python(
+    page: Path, line: int, text: str, namespace: dict[str, Any], loop: asyncio.Runner
+) -> None:
+    source = "\n" * (line - 1) + text  # so that a traceback names the page's line
     flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-    if named := re.match(r"# (\w+\.py)\n", block.code):
-        Path(named[1]).write_text(block.code, encoding="utf-8")
+    if named := re.match(r"# (\w+\.py)\n", text):
+        Path(named[1]).write_text(text, encoding="utf-8")
     code = compile(source, str(page), "exec", flags=flags, dont_inherit=True)
     if code.co_flags & inspect.CO_COROUTINE:
         loop.run(eval(code, namespace))  # noqa: S307  (our own pages)
@@ -94,15 +192,15 @@ def run_command(command: str, environment: dict[str, str]) -> None:
     """Run what is ours; of what would install or last long, check that it exists."""
     name, _, rest = command.partition("#")[0].strip().partition(" ")
     if name == "export":
-        environment.update([rest.split("=", 1)])
-    elif name in {"locus-store", "alembic", "python"}:
+        environment.update(it.split("=", 1) for it in shlex.split(rest))
+    elif name in {"locus-store", "alembic", "python", "psql"}:
         run_here(name, command, environment)
     elif name == "make":
         assert rest.split()[0] in targets(), command
     elif name == "pip":
         assert set(re.findall(r"\[(\w+)\]", rest)) <= extras(), command
     else:
-        assert name in {"", ".ci/run", "pre-commit"}, f"cannot check: {command}"
+        assert name in {"", ".ci/run", "pre-commit", "kubectl"}, f"cannot check: {command}"
 
 
 def run_here(name: str, command: str, environment: dict[str, str]) -> None:
@@ -110,8 +208,11 @@ def run_here(name: str, command: str, environment: dict[str, str]) -> None:
         **environment,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}",
     }
-    if name == "alembic":  # at the top of the checkout, which stays as it is
+    if name == "alembic" and environment["LOCUS_STORE_URL"].startswith("sqlite"):
+        # At the top of the checkout, which stays as it is.
         environment["LOCUS_STORE_URL"] = f"sqlite:///{Path('alembic.db').absolute()}"
+    if name == "psql" and shutil.which(name, path=environment["PATH"]) is None:
+        pytest.skip("no psql beside the server of LOCUS_TEST_POSTGRESQL_URL")
     subprocess.run(
         ["/bin/sh", "-c", command],
         check=True,
@@ -132,8 +233,45 @@ def extras() -> set[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda it: it.relative_to(ROOT).as_posix())
 def test_every_link_within_the_project_leads_somewhere(page: Path) -> None:
     targets = [it for it in LINK.findall(page.read_text("utf-8")) if "://" not in it]
-    broken = [it for it in targets if not (page.parent / it.partition("#")[0]).exists()]
+    broken = [it for it in targets if not leads_somewhere(page, it)]
     assert not broken
+
+
+def leads_somewhere(page: Path, target: str) -> bool:
+    name, _, anchor = target.partition("#")
+    file = page.parent / name if name else page
+    return file.exists() and (not anchor or anchor in anchors(file))
+
+
+def anchors(page: Path) -> set[str]:
+    """Of the headings, as GitHub makes them."""
+    text = FENCE.sub("", page.read_text("utf-8"))
+    plain = (re.sub(r"[^\w -]", "", it.lower()) for it in HEADING.findall(text))
+    return {it.replace(" ", "-") for it in plain}
+
+
+@pytest.mark.parametrize(
+    "dsn", [it for page in PAGES for it in DSN.findall(page.read_text("utf-8"))]
+)
+def test_every_dsn_that_is_shown_can_be_read(
+    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from locus_store.backends.postgresql import OPTIONS
+    from locus_store.sql import dsn as dsns
+
+    monkeypatch.chdir(tmp_path)
+    for name in re.findall(r"ssl\w+=(\w+\.\w+)", dsn):
+        Path(name).touch()
+    dsns.parse(dsn, ours=OPTIONS)
+
+
+def test_every_option_of_postgresql_is_in_its_table() -> None:
+    from locus_store import postgresql_checkpointer
+
+    page = (ROOT / "docs" / "postgresql.md").read_text("utf-8").partition("## Options")[2]
+    rows = [it.split("|")[1] for it in page.partition("\n## ")[0].splitlines() if "|" in it]
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert named == set(inspect.signature(postgresql_checkpointer).parameters)
 
 
 def test_every_page_is_reached_from_the_readme() -> None:

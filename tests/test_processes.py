@@ -1,4 +1,4 @@
-"""Several operating-system processes on one file."""
+"""Several operating-system processes on one database."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any, Self
 
 import pytest
 
-from locus_store import ConflictError, sqlite_checkpointer
+from locus_store import ConflictError, open_checkpointer
 
-WORKER = Path(__file__).parent / "workers" / "on_sqlite.py"
+WORKER = Path(__file__).parent / "workers" / "on_database.py"
 HANGS_SECONDS = 60
 """A process that takes longer has hung: it is killed, and its test fails."""
 
@@ -72,48 +72,57 @@ def ran(*arguments: str, **options: Any) -> list[Any]:
         return worker.ends()
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> str:
-    return str(tmp_path / "checkpoints.db")
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'checkpoints.db'}"
+    return request.getfixturevalue("migrated_database")
 
 
-async def test_another_process_reads_every_version(path: str) -> None:
+@pytest.fixture(params=["sqlite", "postgresql"])
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'checkpoints.db'}"
+    return request.getfixturevalue("database")
+
+
+async def test_another_process_reads_every_version(url: str) -> None:
     state = {"said": ["Zürich\0", 1, 1.0, True, None, -0.0, 2**63]}
-    async with sqlite_checkpointer(path, state_type=dict) as checkpointer:
+    async with open_checkpointer(url, state_type=dict) as checkpointer:
         one = await checkpointer.save(state, "t")
         two = await checkpointer.save({**state, "more": []}, "t")
-        assert ran("read", path, "t") == [{two: {**state, "more": []}, one: state}]
-    assert repr(ran("read", path, "t")[0][one]) == repr(state)
+        assert ran("read", url, "t") == [{two: {**state, "more": []}, one: state}]
+    assert repr(ran("read", url, "t")[0][one]) == repr(state)
 
 
-async def test_a_conversation_goes_from_process_to_process(path: str) -> None:
+async def test_a_conversation_goes_from_process_to_process(url: str) -> None:
     for text in "abc":
-        with Worker("turn", path, "t", text) as worker:
+        with Worker("turn", url, "t", text) as worker:
             worker.go()
             worker.ends()
-    async with sqlite_checkpointer(path, state_type=dict) as checkpointer:
+    async with open_checkpointer(url, state_type=dict) as checkpointer:
         assert await checkpointer.load("t") == {"said": ["a", "b", "c"]}
 
 
 @pytest.mark.parametrize("exists", [True, False])
-async def test_of_two_racing_processes_one_is_told(path: str, exists: bool) -> None:
-    async with sqlite_checkpointer(path, state_type=dict) as checkpointer:
+async def test_of_two_racing_processes_one_is_told(url: str, exists: bool) -> None:
+    async with open_checkpointer(url, state_type=dict) as checkpointer:
         if exists:
             await checkpointer.save({"said": ["a"]}, "t")
-    with Worker("turn", path, "t", "x") as x, Worker("turn", path, "t", "y") as y:
+    with Worker("turn", url, "t", "x") as x, Worker("turn", url, "t", "y") as y:
         assert [x.tells(), y.tells()] == ["loaded", "loaded"]
         x.go()
         y.go()
         answers = x.ends() + y.ends()
     (saved,) = [it for it in answers if isinstance(it, str)]
     assert {"conflict": saved} in answers
-    async with sqlite_checkpointer(path, state_type=dict) as checkpointer:
+    async with open_checkpointer(url, state_type=dict) as checkpointer:
         assert len(await checkpointer.list_checkpoints("t")) == 1 + exists
         assert (await checkpointer.load("t"))["said"][-1] in {"x", "y"}
 
 
-async def test_8_cold_processes_may_make_the_tables_at_once(path: str) -> None:
-    workers = [Worker("begin", path, f"t{n}") for n in range(8)]
+async def test_8_cold_processes_may_make_the_tables_at_once(empty_url: str) -> None:
+    workers = [Worker("begin", empty_url, f"t{n}") for n in range(8)]
     try:
         assert [it.tells() for it in workers] == ["ready"] * 8
         for it in workers:
@@ -122,19 +131,19 @@ async def test_8_cold_processes_may_make_the_tables_at_once(path: str) -> None:
     finally:
         for it in workers:
             it.__exit__()
-    async with sqlite_checkpointer(path, state_type=dict) as checkpointer:
+    async with open_checkpointer(empty_url, state_type=dict) as checkpointer:
         assert set(await checkpointer.list_threads()) == {f"t{n}" for n in range(8)}
 
 
-async def test_a_killed_writer_loses_no_acknowledged_save(path: str) -> None:
+async def test_a_killed_writer_loses_no_acknowledged_save(url: str) -> None:
     told = -1
     for trial in range(10):
-        with Worker("write", path, str(told + 1)) as worker:
+        with Worker("write", url, str(told + 1)) as worker:
             for _ in range(1 + 3 * trial):
                 told = worker.tells()
             worker.process.kill()
             told = max([told, *worker.told()])
-        async with sqlite_checkpointer(path, state_type=dict) as checkpointer:
+        async with open_checkpointer(url, state_type=dict) as checkpointer:
             ids = await checkpointer.list_checkpoints("t", limit=100_000)
             newest = len(ids) - 1
             assert ids == [f"v{n}" for n in range(newest, -1, -1)]
@@ -145,11 +154,11 @@ async def test_a_killed_writer_loses_no_acknowledged_save(path: str) -> None:
         told = newest
 
 
-async def test_a_version_deleted_and_put_again_by_another_process_is_noticed(path: str) -> None:
-    async with sqlite_checkpointer(path, state_type=dict) as checkpointer:
+async def test_a_version_deleted_and_put_again_by_another_process_is_noticed(url: str) -> None:
+    async with open_checkpointer(url, state_type=dict) as checkpointer:
         await checkpointer.save({"said": ["a"]}, "t", "v1")
         state = await checkpointer.load("t")
-        assert ran("remake", path) == ["v1"]
+        assert ran("remake", url) == ["v1"]
         with pytest.raises(ConflictError) as told:
             await checkpointer.save(_said(state, "b"), "t", "v2")
         assert told.value.head_id == "v1"
@@ -163,17 +172,26 @@ def _said(state: Any, text: str) -> Any:
 
 
 @pytest.mark.parametrize("closes_first", ["parent", "child"])
-def test_a_forked_child_and_its_parent_lose_nothing(path: str, closes_first: str) -> None:
+def test_a_forked_child_and_its_parent_lose_nothing(url: str, closes_first: str) -> None:
     # Python 3.12 warns of any fork in a process that has threads.
     flags = ("-W", "error", "-W", "ignore::DeprecationWarning")
-    assert ran("fork", path, closes_first, flags=flags) == [0]
+    assert ran("fork", url, closes_first, flags=flags) == [0]
     for name in ("parent", "child"):
-        (versions,) = ran("read", path, name)
+        (versions,) = ran("read", url, name)
         assert versions == {f"v{n}": {"said": [name, n]} for n in range(3)}
 
 
-@pytest.mark.parametrize("how", ["leave", "leave_blocking", "leave_one_per_loop"])
-def test_an_object_that_nobody_closed_ends_with_its_process(path: str, how: str) -> None:
-    assert ran(how, path, flags=("-X", "dev", "-W", "error")) == list(range(5))
-    (versions,) = ran("read", path, "t")
+WAYS_TO_LEAVE = [
+    "leave",
+    "leave_blocking",
+    "leave_one_per_loop",
+    "leave_in_the_middle",
+    "leave_and_come_back",
+]
+
+
+@pytest.mark.parametrize("how", WAYS_TO_LEAVE)
+def test_an_object_that_nobody_closed_ends_with_its_process(url: str, how: str) -> None:
+    assert ran(how, url, flags=("-X", "dev", "-W", "error")) == list(range(5))
+    (versions,) = ran("read", url, "t")
     assert versions == {f"v{n}": {"step": n} for n in range(5)}

@@ -75,10 +75,20 @@ def test_killed_writers_lose_no_acknowledged_save(migrated_database: str) -> Non
     assert found_nothing(done, "missing: 0, torn: 0, deleted, but there: 0, did not go on: 0")
 
 
-def test_killed_servers_lose_no_acknowledged_save_and_their_writers_go_on() -> None:
+@pytest.fixture
+def binaries() -> None:
+    """For scripts that start a server of their own."""
     try:
         servers.binaries("18")
     except servers.UnavailableError as error:
         servers.missing(error)
+
+
+def test_killed_servers_lose_no_acknowledged_save_and_their_writers_go_on(binaries: None) -> None:
     done = ran("storm_crashes.py", "--trials", "3", "--writers", "4")
     assert found_nothing(done, "lost: 0, torn: 0, unknown: 0")
+
+
+def test_a_save_whose_answer_was_lost_is_there_once(binaries: None) -> None:
+    done = ran("storm_replies.py", "--trials", "20")
+    assert found_nothing(done, "lost: 0, twice: 0, torn: 0, unknown: 0, wrong id: 0")

@@ -203,7 +203,8 @@ WITH moved AS (
     open_bytes = CASE WHEN {is_frames} THEN l.open_bytes ELSE 0 END
       + length({payload}) + {overhead},
     writer = {writer}, run = {run}, updated_at = statement_timestamp()
-  WHERE l.line = {line} AND l.head = {known} AND (l.tenant = {tenant}) IS TRUE
+  WHERE l.line = (SELECT m.line FROM {lines} m WHERE m.line = {line} FOR UPDATE SKIP LOCKED)
+    AND l.head = {known} AND (l.tenant = {tenant}) IS TRUE
     AND (l.thread_id = {thread_id}) IS TRUE AND (l.namespace = {namespace}) IS TRUE
     AND ({is_held} OR l.writer = {writer} OR ({writer} IS NULL AND l.run = {run}))
     AND (NOT {is_frames} OR (l.open_chain IS NOT NULL

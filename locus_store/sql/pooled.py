@@ -27,7 +27,7 @@ from locus_store.sql.database import Database
 from locus_store.sql.failures import LostConnectionError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 
     from sqlalchemy.engine import Connection
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -219,6 +219,7 @@ class Home:
         self._opening = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._lost_at = time.monotonic()
+        self._until_the_end: AsyncGenerator[None] | None = None
         if owned:
             event.listen(self._sync, "checkin", _note_use)
             event.listen(self._sync, "checkout", self._try_idle)
@@ -228,12 +229,23 @@ class Home:
         async with self._opening:
             if self.is_open:
                 return
+            if self._until_the_end is None:
+                self._until_the_end = self._ending()
+                await anext(self._until_the_end)
             await self.again(self._open)
             self.is_open = True
 
+    async def _ending(self) -> AsyncGenerator[None]:
+        """Left open, so that its loop closes it before its own end, as ``asyncio.run`` does."""
+        try:
+            yield
+        finally:
+            if self.pid == os.getpid():  # else the connections are a parent process's
+                await self._close()
+
     async def _open(self) -> None:
         if not self._owned:
-            await asyncio.to_thread(self._first.acquire)
+            await _acquired(self._first)
             try:
                 await greenlet_spawn(self._opened, self._sync, self.database.opened)
             finally:
@@ -363,6 +375,13 @@ class Home:
 
     async def close(self) -> None:
         """Finish what was submitted; release what was opened."""
+        ending, self._until_the_end = self._until_the_end, None
+        if ending is None:
+            await self._close()
+        else:
+            await ending.aclose()
+
+    async def _close(self) -> None:
         while self._tasks:  # one may begin another
             await asyncio.wait(self._tasks)
         if not self._owned:
@@ -370,6 +389,16 @@ class Home:
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self._engine.dispose()
+
+
+async def _acquired(lock: threading.Lock) -> None:
+    """Wait for a lock of threads; who is cancelled meanwhile does not keep it."""
+    waiting = asyncio.ensure_future(asyncio.to_thread(lock.acquire))
+    try:
+        await asyncio.shield(waiting)
+    except asyncio.CancelledError:
+        waiting.add_done_callback(lambda it: None if it.cancelled() else lock.release())
+        raise
 
 
 def _note_use(connection: Any, record: Any) -> None:

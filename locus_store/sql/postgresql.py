@@ -22,7 +22,7 @@ from locus_store.errors import (
     LocusStoreError,
     SchemaError,
 )
-from locus_store.sql.columns import Instant, dump_jsonb
+from locus_store.sql.columns import dump_jsonb
 from locus_store.sql.database import Database
 from locus_store.sql.dsn import connect
 from locus_store.sql.failures import DRIVER_ERRORS, LostConnectionError, is_lost, sqlstate
@@ -114,15 +114,14 @@ class PostgreSQLRepository(Repository):
         values = (sa.literal(value, column.type) for column, value in row.items())
         return sa.tuple_(*row) < sa.tuple_(*values)
 
-    def any_row(self, *columns: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
-        """Without statistics and a limit, a sort of all rows looked better than the index."""
-        bounds: Iterator[sa.ColumnElement[Any]] = (
-            sa.literal_column("'infinity'::timestamptz")
-            if isinstance(column.type, Instant)
-            else sa.literal_column(str(2**63 - 1))
-            for column in columns
-        )
-        return sa.tuple_(*columns) < sa.tuple_(*bounds)
+    def any_activity(self) -> sa.ColumnElement[bool]:
+        """Without bounds and statistics, a sort of all threads looked better than the index."""
+        threads = self.tables.threads.c
+        least = sa.literal_column("'-infinity'::timestamptz", sa.DateTime())
+        most = sa.literal_column("'infinity'::timestamptz", sa.DateTime())
+        key = sa.tuple_(threads.active_at, threads.thread)
+        is_below = key < sa.tuple_(most, sa.literal_column(str(2**63 - 1)))
+        return sa.and_(threads.active_at > least, is_below)
 
     # --- the full-text index: a table of its own, over the folded words
 
@@ -306,7 +305,7 @@ class PostgreSQLDatabase(ServerDatabase):
     ) -> None:
         super().__init__(tables, tenant=tenant, auto_migrate=auto_migrate)
         self._where = where
-        self.hot = Hot(tables, PGDialect())  # type: ignore[no-untyped-call]  # SQLAlchemy's
+        self.hot = Hot(tables, PGDialect(paramstyle="numeric_dollar"))  # type: ignore[no-untyped-call]  # SQLAlchemy's
         self.has_index = False
         """As far as this object knows; the hot statements refuse where it is wrong."""
 

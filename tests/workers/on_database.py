@@ -1,14 +1,15 @@
-"""What a process of its own does to a database file: ``on_sqlite.py WHAT PATH [ARGUMENT ...]``."""
+"""What a process of its own does to a database: ``on_database.py WHAT URL [ARGUMENT ...]``."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import sys
 from typing import Any
 
-from locus_store import ConflictError, sqlite_checkpointer
+from locus_store import ConflictError, open_checkpointer
 from locus_store.blocking import BlockingCheckpointer
 
 
@@ -21,15 +22,15 @@ async def waited() -> None:
     await asyncio.to_thread(sys.stdin.readline)
 
 
-async def read(path: str, thread_id: str) -> None:
-    async with sqlite_checkpointer(path, state_type=dict) as checkpointer:
+async def read(url: str, thread_id: str) -> None:
+    async with open_checkpointer(url, state_type=dict) as checkpointer:
         ids = await checkpointer.list_checkpoints(thread_id, limit=1000)
         told({it: await checkpointer.load(thread_id, it) for it in ids})
 
 
-async def turn(path: str, thread_id: str, text: str) -> None:
+async def turn(url: str, thread_id: str, text: str) -> None:
     """Load, wait, save."""
-    async with sqlite_checkpointer(path, state_type=dict) as checkpointer:
+    async with open_checkpointer(url, state_type=dict) as checkpointer:
         state = await checkpointer.load(thread_id)
         told("loaded")
         await waited()
@@ -40,17 +41,17 @@ async def turn(path: str, thread_id: str, text: str) -> None:
             told({"conflict": exc.head_id})
 
 
-async def begin(path: str, thread_id: str) -> None:
-    """Wait, then be among the first to open the file."""
+async def begin(url: str, thread_id: str) -> None:
+    """Wait, then be among the first to open the database."""
     told("ready")
     await waited()
-    async with sqlite_checkpointer(path, state_type=dict) as checkpointer:
+    async with open_checkpointer(url, state_type=dict) as checkpointer:
         told(await checkpointer.save({"said": [thread_id]}, thread_id))
 
 
-async def write(path: str, first: str) -> None:
+async def write(url: str, first: str) -> None:
     """Save versions without end; tell each that was acknowledged."""
-    checkpointer, step = sqlite_checkpointer(path, state_type=dict), int(first)
+    checkpointer, step = open_checkpointer(url, state_type=dict), int(first)
     lines = [f"line {n}" for n in range(step)]
     while True:
         lines.append(f"line {step}")
@@ -59,40 +60,75 @@ async def write(path: str, first: str) -> None:
         step += 1
 
 
-async def remake(path: str) -> None:
-    async with sqlite_checkpointer(path, state_type=dict) as checkpointer:
+async def remake(url: str) -> None:
+    async with open_checkpointer(url, state_type=dict) as checkpointer:
         await checkpointer.delete("t")
         told(await checkpointer.save({"said": ["a"]}, "t", "v1"))
 
 
-async def leave(path: str) -> None:
+async def leave(url: str) -> None:
     """End without a close, with saves that nobody waits for."""
-    checkpointer = sqlite_checkpointer(path, state_type=dict)
+    checkpointer = open_checkpointer(url, state_type=dict)
     for step in range(5):
         await checkpointer.save({"step": step}, "t", f"v{step}")
         told(step)
     _kept.append(checkpointer)
 
 
-def leave_blocking(path: str) -> None:
-    checkpointer = BlockingCheckpointer(sqlite_checkpointer(path, state_type=dict))
+def leave_blocking(url: str) -> None:
+    checkpointer = BlockingCheckpointer(open_checkpointer(url, state_type=dict))
     for step in range(5):
         checkpointer.save({"step": step}, "t", f"v{step}")
         told(step)
     _kept.append(checkpointer)
 
 
-def leave_one_per_loop(path: str) -> None:
+def leave_one_per_loop(url: str) -> None:
     """As an agent's ``run_sync`` without its ``close()``."""
-    checkpointer = sqlite_checkpointer(path, state_type=dict)
+    checkpointer = open_checkpointer(url, state_type=dict)
     for step in range(5):
         asyncio.run(checkpointer.save({"step": step}, "t", f"v{step}"))
         told(step)
 
 
-def fork(path: str, closes_first: str) -> None:
+async def leave_in_the_middle(url: str) -> None:
+    """End while saves, first ones too, and loads are under way."""
+    checkpointer = open_checkpointer(url, state_type=dict)
+    for step in range(5):
+        await checkpointer.save({"step": step}, "t", f"v{step}")
+        told(step)
+    for step in range(200):
+        _kept.append(asyncio.create_task(checkpointer.save({"step": step}, f"t{step % 40}")))
+        _kept.append(asyncio.create_task(checkpointer.load(f"t{step}")))
+    await asyncio.wait(_kept[:2])
+    _kept.append(checkpointer)
+
+
+def leave_and_come_back(url: str) -> None:
+    """Loops that end in the middle, one after another; then a loop that waits for its saves."""
+    checkpointer = open_checkpointer(url, state_type=dict)
+
+    async def begin() -> None:
+        saves = [
+            checkpointer.save({"n": n}, f"t{n % 9}", on_conflict="overwrite") for n in range(60)
+        ]
+        await asyncio.wait(
+            [asyncio.create_task(it) for it in saves], return_when=asyncio.FIRST_COMPLETED
+        )
+
+    async def go_on() -> None:
+        for step in range(5):
+            await checkpointer.save({"step": step}, "t", f"v{step}")
+            told(step)
+
+    for _ in range(5):
+        asyncio.run(begin())
+    asyncio.run(go_on())
+
+
+def fork(url: str, closes_first: str) -> None:
     """A child process of an object in use; both go on with it, and one closes it before."""
-    checkpointer = sqlite_checkpointer(path, state_type=dict)
+    checkpointer = open_checkpointer(url, state_type=dict)
     asyncio.run(checkpointer.save({"said": ["parent"]}, "t"))
     assert asyncio.run(checkpointer.load("t"))
     pipes = {"parent": os.pipe(), "child": os.pipe()}  # each reads what the other tells it
@@ -119,6 +155,7 @@ def fork(path: str, closes_first: str) -> None:
 _kept: list[Any] = []
 
 if __name__ == "__main__":
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # below: slow steps, of a busy machine
     done = globals()[sys.argv[1]](*sys.argv[2:])
     if asyncio.iscoroutine(done):
         asyncio.run(done)
