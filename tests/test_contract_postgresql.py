@@ -169,3 +169,40 @@ class TestThroughPgBouncer(OnServer):
 
 class TestLocusStateOnPostgreSQL(LocusStates, OnServer):
     pass
+
+
+# --- options
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"password": "x"}, {"pool_size": 3}, {"max_overflow": 1}, {"pgbouncer": True},
+        {"pool_timeout_seconds": 1}, {"connect_timeout_seconds": 1},
+        {"statement_timeout_seconds": 1}, {"pool_recycle_seconds": 1},
+    ],
+)  # fmt: skip
+def test_options_of_connections_go_with_a_dsn_only(option):
+    engine = create_async_engine("postgresql+asyncpg://", poolclass=NullPool)
+    with pytest.raises(InvalidArgumentError, match=next(iter(option))):
+        postgresql_checkpointer(engine=engine, **option)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"pool_size": 0}, {"pool_size": True}, {"max_overflow": -1}, {"pgbouncer": "yes"},
+        {"pool_timeout_seconds": 0}, {"connect_timeout_seconds": "1"}, {"engine": object()},
+        {"statement_timeout_seconds": -1}, {"pool": object()}, {"table_name": "a", "prefix": "b_"},
+        {"tenant": ""}, {"auto_migrate": "maybe"},
+    ],
+)  # fmt: skip
+def test_an_option_that_makes_no_sense_is_refused(option):
+    with pytest.raises(InvalidArgumentError):
+        postgresql_checkpointer(**option)
+
+
+def test_only_one_place_may_be_named():
+    engine = create_async_engine("postgresql+asyncpg://", poolclass=NullPool)
+    with pytest.raises(InvalidArgumentError, match="dsn or engine, not both"):
+        postgresql_checkpointer("postgresql://h/d", engine=engine)

@@ -116,7 +116,10 @@ class World:
 
     def leave(self) -> None:
         """Roles are of the whole server."""
-        for role in self.roles if self.server else ():
+        if self.server is None:
+            return
+        made = "SELECT rolname FROM pg_roles WHERE rolname = ANY ($1)"
+        for (role,) in self.server.fetch(made, self.roles):
             self.server.execute(f"DROP OWNED BY {role}; DROP ROLE {role}", self.database)
 
 

@@ -108,6 +108,16 @@ class PostgreSQLBackend(SqlBackend):
         check_text("tenant", tenant)
         _require_one(dsn=dsn, engine=engine, pool=pool)
         if engine is not None or pool is not None:
+            _refuse_ours(
+                password=(password, None),
+                pool_size=(pool_size, POOL_SIZE),
+                max_overflow=(max_overflow, 0),
+                pool_timeout_seconds=(pool_timeout_seconds, POOL_TIMEOUT_SECONDS),
+                pool_recycle_seconds=(pool_recycle_seconds, None),
+                connect_timeout_seconds=(connect_timeout_seconds, None),
+                statement_timeout_seconds=(statement_timeout_seconds, STATEMENT_TIMEOUT_SECONDS),
+                pgbouncer=(pgbouncer, False),
+            )
             where, runner = _handed_in(engine, pool)
         else:
             target = dsns.parse(dsn or "postgresql://", password=password, ours=OPTIONS)
@@ -329,6 +339,16 @@ def _require_one(**given: object) -> None:
     names = [name for name, value in given.items() if value is not None]
     if len(names) > 1:
         raise InvalidArgumentError(f"give {' or '.join(names)}, not both")
+
+
+def _refuse_ours(**options: tuple[object, object]) -> None:
+    """Options of connections that are made elsewhere; each with its default."""
+    given = [name for name, (value, default) in options.items() if value != default]
+    if given:
+        raise InvalidArgumentError(
+            f"{', '.join(given)}: the connections of an engine or a pool are its owner's; set it "
+            "there, or give a dsn instead"
+        )
 
 
 def _checked_engine(engine: object) -> AsyncEngine:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from weakref import proxy
 
 from locus_store import layout
+from locus_store.errors import LocusStoreError
 from locus_store.sql.columns import decode_key, dump_jsonb, encode_key
 from locus_store.sql.hot import Appended, Group, Row
 from locus_store.sql.postgresql import lexemes_of
@@ -141,7 +142,7 @@ class Saves:
         while sender not in self._slow and (group := self._take()):
             try:
                 await self._send(group)
-            except BaseException:  # it was cancelled, which says nothing of the callers
+            except BaseException:  # cancelled, or a defect: neither says anything of the saves
                 self._leave_undone()
                 for item in [it for it in group if not it.is_answered]:
                     if item.done.done():
@@ -171,9 +172,9 @@ class Saves:
         rows = [it.row for it in group if it.row is not None]
         try:
             won = await self._run(rows) if rows else {}
-        except Exception as exc:  # noqa: BLE001  (what is wrong with which is found out one by one)
+        except (LocusStoreError, *self._database.driver_errors) as exc:
             self._home.note(exc)
-            won = {}
+            won = {}  # what is wrong with which is found out one by one
         refused = []
         for item in group:
             mark = won.get(item.save.thread_id)
