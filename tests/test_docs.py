@@ -114,12 +114,16 @@ class World:
             for command in commands(yaml.safe_load(code)):
                 run_command(command, self.environment)
 
-    def leave(self) -> None:
-        """Roles are of the whole server."""
+    def made_roles(self) -> list[str]:
+        """Those of the page's that are there: a role is of the whole server."""
         if self.server is None:
-            return
-        made = "SELECT rolname FROM pg_roles WHERE rolname = ANY ($1)"
-        for (role,) in self.server.fetch(made, self.roles):
+            return []
+        asked = "SELECT rolname FROM pg_roles WHERE rolname = ANY ($1)"
+        return [role for (role,) in self.server.fetch(asked, self.roles)]
+
+    def drop_roles(self) -> None:
+        for role in self.made_roles():
+            assert self.server is not None
             self.server.execute(f"DROP OWNED BY {role}; DROP ROLE {role}", self.database)
 
 
@@ -146,8 +150,10 @@ def world(
             loop=loop,
             namespace={"__name__": f"docs_{page.stem}"},
         )
+        if theirs := made.made_roles():
+            pytest.skip(f"LOCUS_TEST_POSTGRESQL_URL has a role {theirs[0]} already")
         yield made
-        made.leave()
+        made.drop_roles()
 
 
 @pytest.mark.parametrize("page", pages("python", "sh", "sql", "yaml"))

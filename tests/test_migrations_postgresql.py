@@ -653,6 +653,24 @@ def test_a_role_without_ddl_rights_can_do_everything_but_migrate(ours: Made, rol
     with pytest.raises(SchemaError, match="this role may not"):
         migrate.downgrade(url)
     assert migrate.check(url).state == "ok"
+    servers.run(everything(url))
+
+
+async def everything(url: str) -> None:
+    from locus_store import postgresql_checkpointer
+
+    async with postgresql_checkpointer(url, state_type=dict) as checkpointer:
+        for n in range(3):
+            await checkpointer.save({"said": f"word{n}"}, "t", f"c{n}", {"k": n})
+        assert await checkpointer.load("t") == {"said": "word2"}
+        assert await checkpointer.list_checkpoints("t") == ["c2", "c1", "c0"]
+        assert await checkpointer.list_threads() == ["t"]
+        assert await checkpointer.search("word2") != []
+        assert len(await checkpointer.query_by_metadata("k", 2)) == 1
+        assert await checkpointer.copy_thread("t", "copy")
+        assert await checkpointer.delete("t", "c1")
+        assert await checkpointer.delete("copy")
+        assert await checkpointer.vacuum(0) >= 0
 
 
 def test_a_server_that_only_reads_is_opened_but_not_migrated(made: Made) -> None:

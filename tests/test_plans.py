@@ -2,8 +2,8 @@
 
 Every statement is taken from the connection it is sent on, and explained there before it runs:
 with the values known and unknown to the planner (PostgreSQL prepares statements and may forget the
-values), and whatever statistics there are: none, those of the data, old ones of a
-twentieth of it, none of a small database. What is bounded is the plan and the pages it reads; never the time.
+values), and whatever statistics there are: none, those of the data, old ones of a twentieth of it,
+none of a small database. What is bounded is the plan and the pages it reads; never the time.
 """
 
 from __future__ import annotations

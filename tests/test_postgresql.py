@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from servers import wait_until
 
 from locus_store import ConflictError, InvalidArgumentError, postgresql_checkpointer
 from locus_store.backends.memory import MemoryBackend
@@ -466,6 +467,43 @@ async def test_prefixes_and_schemas_keep_stores_apart(database):
             assert [it.checkpoint_id for it in await store.heads()] == ["v2"]
         assert await stores[0].delete("t") is True
         assert [await it.exists("t") for it in stores] == [False, True, True, True, True]
+
+
+# --- what a save changes besides its own row
+
+CHANGES = """
+SELECT l.n_tup_upd, l.n_tup_hot_upd, t.n_tup_upd FROM pg_stat_user_tables l, pg_stat_user_tables t
+WHERE l.relname = 'locus_lines' AND t.relname = 'locus_threads'
+"""
+
+
+@pytest.mark.parametrize("ttl_seconds", [None, 3_600.0])
+def test_saves_leave_the_indexes_of_threads_and_lines_alone(
+    postgresql, migrated_database, ttl_seconds
+):
+    database = migrated_database.rpartition("/")[2]
+    options = "SELECT reloptions::text FROM pg_class WHERE relname = 'locus_lines'"
+    if "fillfactor" not in (postgresql.value(options, database=database) or ""):
+        pytest.skip("pages of locus_lines have no room for a row's next version")
+    threads, rounds = 1_000, 4
+
+    async def save() -> None:
+        async with PostgreSQLBackend(migrated_database, pool_size=4) as backend:
+            for at in range(1 + rounds):
+                ids = (f"t{it}" for it in range(threads))
+                state = {"text": "x" * 200, "n": at}
+                saves = (backend.write_state(it, state, ttl_seconds=ttl_seconds) for it in ids)
+                await asyncio.gather(*saves)
+
+    asyncio.run(save())
+
+    def counted() -> Any:  # each connection tells when it ends
+        lines, hot, of_threads = postgresql.fetch(CHANGES, database=database)[0]
+        return (hot, of_threads) if lines >= threads * rounds else None
+
+    hot, of_threads = wait_until(counted, "the statistics of the saves")
+    assert hot >= 0.99 * threads * rounds
+    assert of_threads <= threads  # once, if a minute ends meanwhile
 
 
 # --- many clients

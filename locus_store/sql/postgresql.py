@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,6 +30,7 @@ from locus_store.sql.failures import DRIVER_ERRORS, LostConnectionError, is_lost
 from locus_store.sql.hot import Hot
 from locus_store.sql.pooled import ServerDatabase
 from locus_store.sql.repository import Repository
+from locus_store.sql.status import PLACE, Place
 from locus_store.text import words
 
 if TYPE_CHECKING:
@@ -354,7 +356,9 @@ class PostgreSQLDatabase(ServerDatabase):
                 "new ones: locus-store db upgrade"
             )
         if isinstance(exc, sa.exc.TimeoutError):
-            return BackendError(f"{where}: no connection became free: raise pool_size")
+            return BackendError(
+                f"{where}: no connection became free; see whether the server answers, else raise pool_size"
+            )
         if isinstance(exc, TimeoutError):
             state = _CANCELLED
         remedy = _REMEDIES.get(state) or _REMEDIES.get(state[:2]) or _reason(exc)
@@ -431,9 +435,21 @@ def engine(target: Target, *, settings: ConnectionSettings, **pool: Any) -> Asyn
     """
 
     async def connecting(*_: Any, **__: Any) -> Any:
-        return await settings.connect(target)
+        made = asyncio.ensure_future(settings.connect(target))
+        try:
+            return await asyncio.shield(made)  # asyncpg does not like to be cancelled here
+        except asyncio.CancelledError:
+            made.add_done_callback(_unwanted)
+            raise
 
-    return _engine(_url(target), connecting, settings.statement_cache_size, **pool)
+    place = {PLACE: Place(target.shown, is_whole=False)}
+    return _engine(connecting, settings.statement_cache_size, execution_options=place, **pool)
+
+
+def _unwanted(made: asyncio.Future[Any]) -> None:
+    """A connection that nobody waits for any more."""
+    if not made.cancelled() and made.exception() is None:
+        made.result().terminate()
 
 
 def engine_of_pool(pool: Any) -> AsyncEngine:
@@ -442,16 +458,17 @@ def engine_of_pool(pool: Any) -> AsyncEngine:
     async def borrowing(*_: Any, **__: Any) -> Any:
         return Borrowed(pool, await pool.acquire())
 
-    return _engine(sa.URL.create("postgresql+asyncpg"), borrowing, 0, poolclass=NullPool)
+    place = {PLACE: Place("the asyncpg pool's database", is_whole=False)}
+    return _engine(borrowing, 0, execution_options=place, poolclass=NullPool)
 
 
-def _engine(url: sa.URL, creator: Any, cached: int, **pool: Any) -> AsyncEngine:
+def _engine(creator: Any, cached: int, **options: Any) -> AsyncEngine:
     made = create_async_engine(
-        url,
+        "postgresql+asyncpg://",
         isolation_level="AUTOCOMMIT",
         connect_args={"async_creator_fn": creator, "prepared_statement_cache_size": cached},
         json_deserializer=_from_json,
-        **pool,
+        **options,
     )
     # A borrowed connection's codecs are its owner's, and to set them takes two round trips.
     for name in ("setup_asyncpg_json_codec", "setup_asyncpg_jsonb_codec"):
@@ -467,19 +484,6 @@ async def _leave(connection: Any) -> None:
 def _from_json(value: Any) -> Any:
     """JSON as asyncpg gives it, unless a connection's owner has it decoded."""
     return orjson.loads(value) if isinstance(value, str) else value
-
-
-def _url(target: Target) -> sa.URL:
-    """For messages: without secrets."""
-    hosts = target.arguments.get("host")
-    ports = target.arguments.get("port")
-    return sa.URL.create(
-        "postgresql",
-        username=target.arguments.get("user"),
-        host=hosts[0] if isinstance(hosts, list | tuple) else hosts,
-        port=ports[0] if isinstance(ports, list | tuple) else ports,
-        database=target.arguments.get("database"),
-    ).set(drivername="postgresql+asyncpg")
 
 
 class Borrowed:

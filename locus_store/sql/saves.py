@@ -172,7 +172,9 @@ class Saves:
         rows = [it.row for it in group if it.row is not None]
         try:
             won = await self._run(rows) if rows else {}
-        except (LocusStoreError, *self._database.driver_errors) as exc:
+        except Exception as exc:
+            if not isinstance(exc, (LocusStoreError, *self._database.driver_errors)):
+                raise
             self._home.note(exc)
             won = {}  # what is wrong with which is found out one by one
         refused = []
