@@ -93,7 +93,7 @@ $(VENV)/.base: .ci/pythons
 	@touch $@
 
 $(VENV)/.agent: pyproject.toml $(VENV)/.base
-	@$(PIP) install -q --editable ".[agent]"
+	@$(PIP) install -q --editable ".[agent,postgres]"
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml $(VENV)/.base

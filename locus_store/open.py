@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -53,11 +54,11 @@ def open_checkpointer(url: str, **options: Any) -> StorageBackendAdapter:
         InvalidArgumentError: The scheme or a value makes no sense.
         TypeError: The factory has no such option.
     """
-    scheme, separator, _ = str(url).partition("://")
-    if not separator or scheme not in SCHEMES:
+    scheme = "postgresql" if _KEYWORDS.match(str(url)) else _scheme(str(url))
+    if scheme not in SCHEMES:
+        shown = f"the URL scheme {scheme!r}" if scheme else "what is no URL"
         raise InvalidArgumentError(
-            f"no backend for the URL scheme {scheme!r}; there are: "
-            + ", ".join(f"{it}://" for it in SCHEMES)
+            f"no backend for {shown}; there are: " + ", ".join(f"{it}://" for it in SCHEMES)
         )
     module, name = SCHEMES[scheme]
     factory = getattr(import_module(f"locus_store.backends.{module}"), name)
@@ -73,6 +74,16 @@ def open_checkpointer(url: str, **options: Any) -> StorageBackendAdapter:
     elif parts.netloc or parts.path:
         raise InvalidArgumentError(f"{scheme}:// takes nothing behind it but ?options")
     return _called(factory, {**found, **options})
+
+
+_KEYWORDS = re.compile(r"\s*\w+\s*=")
+"""How libpq's ``host=… dbname=…`` begins."""
+
+
+def _scheme(url: str) -> str:
+    """Nothing else of the text is ever repeated: it may hold a password."""
+    found = re.match(r"([A-Za-z][A-Za-z0-9+.-]{0,30})://", url)
+    return found[1] if found else ""
 
 
 def _called(factory: Callable[..., Any], options: dict[str, Any]) -> StorageBackendAdapter:

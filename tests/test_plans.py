@@ -392,6 +392,9 @@ SAVES = (
 )
 SEARCHES = ("query", "query, label", "query, nothing")
 
+PRICES_LISTS_WELL = 17_00_00
+"""The version since which a list of keys is not one search of the index for each of them."""
+
 every = pytest.mark.parametrize(
     "operation",
     [
@@ -410,11 +413,14 @@ every = pytest.mark.parametrize(
 
 @when_grown
 @every
-def test_no_large_table_is_read_from_end_to_end(performed, operation):
+def test_no_large_table_is_read_from_end_to_end(postgresql, performed, operation):
+    version = int(postgresql.value("SHOW server_version_num"))
     for plan in performed[operation]:
         found = plan.scans("Seq Scan")
         if operation == "expire":  # a batch of threads at once, for whose messages it may pay
             found -= {"locus_messages"}
+        if operation == "group" and version < PRICES_LISTS_WELL:  # 128 of 22,000 rows
+            found -= {"locus_lines"}
         assert not found, plan
 
 

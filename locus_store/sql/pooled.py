@@ -16,7 +16,7 @@ import warnings
 from abc import abstractmethod
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
-from weakref import finalize
+from weakref import WeakSet, finalize
 
 from sqlalchemy import event
 from sqlalchemy.exc import DisconnectionError
@@ -220,7 +220,9 @@ class Home:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._lost_at = time.monotonic()
         self._until_the_end: AsyncGenerator[None] | None = None
+        self._connections: WeakSet[Any] = WeakSet()
         if owned:
+            event.listen(self._sync, "connect", self._note_new)
             event.listen(self._sync, "checkin", _note_use)
             event.listen(self._sync, "checkout", self._try_idle)
 
@@ -358,6 +360,10 @@ class Home:
         finally:
             await greenlet_spawn(borrowed.close)
 
+    def _note_new(self, connection: Any, record: Any) -> None:
+        del record
+        self._connections.add(connection.driver_connection)
+
     def _try_idle(self, connection: Any, record: Any, fairy: Any) -> None:
         """Before a connection is used that was idle, or that others were lost since."""
         del fairy
@@ -370,8 +376,14 @@ class Home:
             raise DisconnectionError from exc
 
     def leave(self) -> None:
-        """Begin to close, on the home's own loop."""
-        self._leaving = asyncio.ensure_future(self.close())
+        """Close on the home's own loop, at once where nothing is under way."""
+        pool: Any = self._engine.pool
+        if self._tasks or not self._owned or pool.checkedout():
+            self._leaving = asyncio.ensure_future(self.close())
+            return
+        self._owned = False  # what is closed here is not disposed of again
+        for connection in list(self._connections):
+            connection.terminate()
 
     async def close(self) -> None:
         """Finish what was submitted; release what was opened."""

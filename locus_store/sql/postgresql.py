@@ -357,7 +357,8 @@ class PostgreSQLDatabase(ServerDatabase):
             )
         if isinstance(exc, sa.exc.TimeoutError):
             return BackendError(
-                f"{where}: no connection became free; see whether the server answers, else raise pool_size"
+                f"{where}: no connection became free; see whether the server answers, else raise "
+                "pool_size"
             )
         if isinstance(exc, TimeoutError):
             state = _CANCELLED
@@ -372,16 +373,19 @@ class OtherDatabaseError(SchemaError):
 _UNIQUE_VIOLATION, _DEADLOCK, _SERIALIZATION_FAILURE = "23505", "40P01", "40001"
 _UNDEFINED_TABLE, _UNDEFINED_COLUMN, _INVALID_SCHEMA = "42P01", "42703", "3F000"
 _CANCELLED: Final = "57014"
+_BOUNCED: Final = (
+    "as behind PgBouncer in transaction mode: open with pgbouncer=true, or make your engine with "
+    "connect_args={'statement_cache_size': 0, 'prepared_statement_cache_size': 0}, your pool with "
+    "statement_cache_size=0"
+)
 _REMEDIES: Final = {
     "53100": "the server's disk is full: free some space and save again",
     "53200": "the server is out of memory: save again later",
     "42501": "the role may not do this: grant it SELECT, INSERT, UPDATE and DELETE on the tables",
     "25006": "the server is read-only: connect to the primary (target_session_attrs=read-write)",
     _CANCELLED: "the statement took longer than its timeout and was cancelled: try again",
-    "26000": "a prepared statement is gone, as behind PgBouncer in transaction mode: "
-    "open with pgbouncer=true",
-    "42P05": "a prepared statement is there already, as behind PgBouncer in transaction mode: "
-    "open with pgbouncer=true",
+    "26000": f"a prepared statement is gone, {_BOUNCED}",
+    "42P05": f"a prepared statement is there already, {_BOUNCED}",
     "23": "two transactions made the same row several times over: try again",
     "40": "other transactions held the locks several times over: try again",
 }

@@ -6,8 +6,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
 import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
 
-from locus_store.errors import InvalidArgumentError, SchemaError, UnsupportedError
+from locus_store.errors import (
+    BackendError,
+    InvalidArgumentError,
+    SchemaError,
+    UnsupportedError,
+)
 from locus_store.sql.locks import locked
 from locus_store.sql.schema import DEFAULT_PREFIX
 from locus_store.sql.status import read_status
@@ -83,7 +89,7 @@ def _create(
         if not status.usable:
             raise SchemaError(status.message)
         _require_dimension(connection, ours, dimension)
-        home = _require_extension(connection)
+        home = _require_extension(connection, ours)
         quote = connection.dialect.identifier_preparer
         table = quote.format_table(sa.table(f"{ours.prefix}embeddings", schema=ours.schema))
         index = f"{ours.prefix}embeddings_{metric}_{method}"
@@ -118,7 +124,7 @@ def _require_dimension(connection: Connection, ours: Tables, dimension: int) -> 
         )
 
 
-def _require_extension(connection: Connection) -> str:
+def _require_extension(connection: Connection, ours: Tables) -> str:
     """The schema that pgvector is in; it is created where that is possible."""
     if not _home(connection):
         available = connection.exec_driver_sql(
@@ -129,7 +135,15 @@ def _require_extension(connection: Connection) -> str:
                 "the extension pgvector ('vector') is not installed on this server; install it, "
                 "for example Debian's package postgresql-<version>-pgvector"
             )
-        connection.exec_driver_sql("CREATE EXTENSION IF NOT EXISTS vector")
+        quote = connection.dialect.identifier_preparer.quote
+        into = f" WITH SCHEMA {quote(ours.schema)}" if ours.schema else ""
+        try:
+            connection.exec_driver_sql(f"CREATE EXTENSION IF NOT EXISTS vector{into}")
+        except DBAPIError as exc:
+            raise BackendError(
+                "this role may not create the extension pgvector; let an administrator run, in "
+                "this database: CREATE EXTENSION vector"
+            ) from exc
     return _home(connection)
 
 
