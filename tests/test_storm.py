@@ -49,7 +49,7 @@ def test_a_storm_over_the_full_text_index_leaves_it_true(place: list[str]) -> No
 @pytest.mark.parametrize(
     ("fault", "promise"),
     [
-        ("no-conflicts", "lost save"),
+        ("no-conflicts", "lost save|wrong parent"),
         ("any-basis", "wrong read"),
         ("frames-stay", "wrong read"),
         ("lost-acknowledgement", "lost save|wrong read"),

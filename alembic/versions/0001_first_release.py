@@ -102,7 +102,13 @@ def _threads(prefix: str, schema: str | None) -> None:
         schema=schema,
         sqlite_autoincrement=True,
     )
-    op.create_index(f"{table}_active", table, ["tenant", "active_at", "thread"], schema=schema)
+    op.create_index(
+        f"{table}_active",
+        table,
+        ["tenant", "active_at", "thread"],
+        schema=schema,
+        postgresql_where=sa.text("active_at > '-infinity'"),
+    )
     op.create_index(
         f"{table}_user",
         table,
@@ -134,6 +140,7 @@ def _lines(prefix: str, schema: str | None) -> None:
         sa.UniqueConstraint("tenant", "thread_id", "namespace", name=f"{table}_id"),
         schema=schema,
         sqlite_autoincrement=True,
+        postgresql_with={"fillfactor": 50},
     )
 
 

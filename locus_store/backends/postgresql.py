@@ -224,6 +224,17 @@ class PostgreSQLBackend(SqlBackend):
 
             return await home.again(asked)
 
+    async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
+        check_text("source_thread_id", source_thread_id)
+        check_text("dest_thread_id", dest_thread_id)
+        database = self._database
+        with self._translating():
+            return await self._runner.write_on_snapshot(
+                lambda connection: database.on(connection).copy_thread(
+                    source_thread_id, dest_thread_id
+                )
+            )
+
     async def create_search_index(self) -> bool:
         """Make the full-text index over all threads; ``False`` where it was there.
 

@@ -333,7 +333,7 @@ def dump_jsonb(value: Mapping[str, Any] | None) -> str | None:
     return orjson.dumps(_exact(escape_json(value)), option=orjson.OPT_SORT_KEYS).decode()
 
 
-_INEXACT_IN_JSONB: Final = re.compile(r"\de\d|-0\.0")
+_INEXACT_IN_JSONB: Final = re.compile(r"\de\+?\d|-0\.0")
 _NEGATIVE_ZERO: Final = "\x012"  # no escaped text
 
 

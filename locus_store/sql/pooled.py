@@ -108,6 +108,12 @@ class PooledRunner:
         home = await self.home()
         return await home.shielded(home.noted(home.transaction(body)))
 
+    async def write_on_snapshot(self, body: Body[T]) -> T:
+        """Like ``write``, where all that is read is of one moment, and nothing need be locked."""
+        home = await self.home()
+        begin = self.database.begin_read
+        return await home.shielded(home.noted(home.transaction(body, begin)))
+
     async def read(self, body: Body[T]) -> T:
         """See ``Runner``."""
         home = await self.home()
@@ -280,23 +286,24 @@ class Home:
         """Go on with ``work`` when its caller is cancelled."""
         return await asyncio.shield(self.spawn(work))
 
-    async def transaction(self, body: Body[T]) -> T:
+    async def transaction(self, body: Body[T], begin: Body[None] | None = None) -> T:
         """Run a body and commit; again where others' locks or a lost connection undid it."""
+        begin = begin or self.database.begin_write
         try:
-            return await self._transaction(body)
+            return await self._transaction(begin, body)
         except UndoneError as exc:
             self.note(exc)
-        return await self._transaction(body)
+        return await self._transaction(begin, body)
 
-    async def _transaction(self, body: Body[T]) -> T:
+    async def _transaction(self, begin: Body[None], body: Body[T]) -> T:
         for attempt in range(1, ATTEMPTS):
             try:
-                return await self.run(self.database.begin_write, body)
+                return await self.run(begin, body)
             except Exception as exc:
                 if not self.database.lost_race(exc):
                     raise
             await asyncio.sleep(random.random() * PAUSE_SECONDS * 2**attempt)  # noqa: S311
-        return await self.run(self.database.begin_write, body)
+        return await self.run(begin, body)
 
     async def again(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Do what may be done twice; a second time when the connection was lost."""

@@ -62,27 +62,38 @@ _INDEXED_WORDS: Final = 64
 class PostgreSQLRepository(Repository):
     """PostgreSQL's forms of the hooks."""
 
-    def lock(self, *thread_ids: str, namespace: str | None = None) -> None:
+    def lock(self, *thread_ids: str, namespace: str | None = None) -> bool:
         """Lock rows in statements of their own: what one statement locks and reads is old news.
 
         Lines come before threads, as the saves take them, and rows in the order of their keys.
+        Who makes a line locks its thread, so that those made in between are met the second time.
         """
-        lines, threads = self.tables.lines, self.tables.threads
         if namespace is not None:
+            found = 0
             for thread_id in thread_ids:
                 key = {"thread_id": thread_id, "namespace": namespace}
-                self.sql.lock_line.run(self.connection, {"tenant": self.scope.tenant, **key})
-            return
+                key["tenant"] = self.scope.tenant
+                found += len(self.sql.lock_line.rows(self.connection, key))
+            return found > 0
+        threads = self.tables.threads
+        self._lock_lines(thread_ids)
+        found = len(
+            self.connection.execute(
+                sa.select(threads.c.thread)
+                .where(*self._is_thread(*thread_ids))
+                .order_by(threads.c.thread_id)
+                .with_for_update()
+            ).all()
+        )
+        self._lock_lines(thread_ids)
+        return found > 0
+
+    def _lock_lines(self, thread_ids: Sequence[str]) -> None:
+        lines = self.tables.lines
         self.connection.execute(
             sa.select(lines.c.line)
             .where(lines.c.tenant == self.scope.tenant, lines.c.thread_id.in_(thread_ids))
             .order_by(lines.c.thread_id, lines.c.namespace)
-            .with_for_update()
-        )
-        self.connection.execute(
-            sa.select(threads.c.thread)
-            .where(*self._is_thread(*thread_ids))
-            .order_by(threads.c.thread_id)
             .with_for_update()
         )
 

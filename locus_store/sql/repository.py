@@ -31,12 +31,22 @@ class Repository(Reads):
 
     # --- dialect hooks
 
-    def lock(self, *thread_ids: str, namespace: str | None = None) -> None:
+    def lock(self, *thread_ids: str, namespace: str | None = None) -> bool:
         """Keep everybody else from changing threads, or a line of theirs, until the commit.
 
         Nothing where a writing transaction is alone. What is read later sees what was committed
         before the lock was given.
+
+        Returns:
+            Whether any was locked: what comes to be after that is not.
         """
+        del thread_ids, namespace
+        return True
+
+    @property
+    def has_index(self) -> bool:
+        """Whether the database has a full-text index."""
+        return False
 
     def index_text(self, line: int, sequence: int, payload: bytes) -> str | None:
         """Add a record to the full-text index; the text to store, ``None`` without an index."""
@@ -53,8 +63,8 @@ class Repository(Reads):
 
     def find(self, thread_id: str, namespace: str) -> Line | None:
         """See ``versions.Lines``, as the following."""
-        self.lock(thread_id, namespace=namespace)
-        return self.line_of(thread_id, namespace)
+        is_locked = self.lock(thread_id, namespace=namespace)
+        return self.line_of(thread_id, namespace) if is_locked else None
 
     def create(self, save: Save) -> Line:
         found = self._thread(save.thread_id)
@@ -184,8 +194,8 @@ class Repository(Reads):
     ) -> int:
         """See ``StorageBackend.remove``."""
         if checkpoint_ids is None:
-            self.lock(thread_id)
-            return self.drop_threads([thread_id]) if self._is_there(thread_id) else 0
+            is_locked = self.lock(thread_id) and self._is_there(thread_id)
+            return self.drop_threads([thread_id]) if is_locked else 0
         line = self.find(thread_id, namespace)
         return versions.remove_named(self, line, checkpoint_ids, writer) if line else 0
 
@@ -261,7 +271,8 @@ class Repository(Reads):
 
     def vacuum_thread(self, thread_id: str, seconds: float) -> int:
         """Remove a thread's versions older than this, or all of it; return how many."""
-        self.lock(thread_id)
+        if not self.lock(thread_id):
+            return 0
         keys = self._lines_of([thread_id])
         old = {line: self._older(line, seconds) for line in keys}
         if keys and all(self._count(line) == len(old[line]) for line in keys):
@@ -297,8 +308,7 @@ class Repository(Reads):
     # --- copying
 
     def copy_thread(self, source: str, destination: str) -> bool:
-        """See ``StorageBackend.copy_thread``; rows are copied on the server."""
-        self.lock(source)
+        """See ``StorageBackend.copy_thread``; rows are copied on the server, on one snapshot."""
         if not self._is_there(source):
             return False
         if self._is_there(destination):
@@ -350,6 +360,8 @@ class Repository(Reads):
 
     def reindex(self, line: int) -> None:
         """Add a copied line's records to the full-text index, where there is one."""
+        if not self.has_index:
+            return
         for sequence, _, payload in list(self._all_records(line)):
             self.connection.execute(
                 self.tables.checkpoints.update()

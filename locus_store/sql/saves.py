@@ -258,7 +258,8 @@ def row_of(save: Save, store: str, *, indexed: bool) -> Row | None:
     if expected is not None:
         head = expected.head
     basis, payload = _payload(save, store)
-    lines = {it.line for it in (basis, head) if it is not None}
+    known = save.basis if save.basis and save.basis.store == store else None
+    lines = {it.line for it in (known, head) if it is not None}
     if len(lines) > 1:
         return None
     added, words = None, None

@@ -58,7 +58,15 @@ class Thread(Base):
     __table_args__ = (
         sa.PrimaryKeyConstraint("thread", name="locus_threads_pk"),
         sa.UniqueConstraint("tenant", "thread_id", name="locus_threads_id"),
-        sa.Index("locus_threads_active", "tenant", "active_at", "thread"),
+        sa.Index(
+            "locus_threads_active",
+            "tenant",
+            "active_at",
+            "thread",
+            # Always true, and said by the queries that list threads only: without statistics this
+            # index looked as good as any to find one thread.
+            postgresql_where=sa.text("active_at > '-infinity'"),
+        ),
         sa.Index(
             "locus_threads_user",
             "tenant",
@@ -105,7 +113,8 @@ class Line(Base):
     __table_args__ = (
         sa.PrimaryKeyConstraint("line", name="locus_lines_pk"),
         sa.UniqueConstraint("tenant", "thread_id", "namespace", name="locus_lines_id"),
-        {"sqlite_autoincrement": True},
+        # Room on the page for the next version of each row: 89.7 % of updates were HOT without.
+        {"sqlite_autoincrement": True, "postgresql_with": {"fillfactor": 50}},
     )
 
 

@@ -73,7 +73,8 @@ class SQLiteRepository(Repository):
     # --- the full-text index: FTS5 without content of its own, over the folded words
 
     @cached_property
-    def _has_index(self) -> bool:
+    def has_index(self) -> bool:
+        """See ``Repository``."""
         return self.sql.setting.first(self.connection, {"name": SEARCH_SETTING}) is not None
 
     @property
@@ -82,7 +83,7 @@ class SQLiteRepository(Repository):
 
     def index_text(self, line: int, sequence: int, payload: bytes) -> str | None:
         """The index keeps words only; the text is kept beside the record for its deletion."""
-        if not self._has_index:
+        if not self.has_index:
             return None
         text = layout.text_of(payload)
         self._index_row("INSERT INTO {0}(rowid, words) VALUES (?, ?)", line, sequence, text)
@@ -90,7 +91,7 @@ class SQLiteRepository(Repository):
 
     def unindex(self, line: int, sequences: Sequence[int] | None = None) -> None:
         """FTS5 wants back the very words that it was given."""
-        if not self._has_index:
+        if not self.has_index:
             return
         checkpoints = self.tables.checkpoints
         query = sa.select(checkpoints.c.sequence, checkpoints.c.text).where(
@@ -118,7 +119,7 @@ class SQLiteRepository(Repository):
 
     def lines_with(self, wanted: Sequence[str]) -> list[int] | None:
         """Lines that have each word in one version or another."""
-        if not self._has_index:
+        if not self.has_index:
             return None
         one = (
             f"SELECT DISTINCT rowid >> {_SEQUENCE_BITS} AS line FROM {self._index} "  # noqa: S608
@@ -132,7 +133,7 @@ class SQLiteRepository(Repository):
 
     def create_index(self) -> bool:
         """Make the full-text index and fill it; whether it was not there."""
-        if self._has_index:
+        if self.has_index:
             return False
         self.connection.exec_driver_sql(
             f"CREATE VIRTUAL TABLE {self._index} USING fts5(words, content='', "
@@ -141,7 +142,7 @@ class SQLiteRepository(Repository):
         self.connection.execute(
             self.tables.settings.insert().values(name=SEARCH_SETTING, value="fts5")
         )
-        self.__dict__.pop("_has_index")
+        self.__dict__.pop("has_index")
         lines = sa.select(self.tables.lines.c.line)
         for line in list(self.connection.execute(lines).scalars()):
             self.reindex(line)

@@ -28,7 +28,8 @@ CREATE TABLE public.locus_lines (
     writer character varying(256) COLLATE pg_catalog."C",
     run character varying(256) COLLATE pg_catalog."C",
     updated_at timestamp with time zone NOT NULL
-);
+)
+WITH (fillfactor='50');
 CREATE TABLE public.locus_threads (
     thread bigint NOT NULL,
     tenant character varying(65) NOT NULL COLLATE pg_catalog."C",
@@ -206,6 +207,6 @@ ALTER TABLE ONLY public.locus_writes
 CREATE INDEX locus_checkpoints_labels ON public.locus_checkpoints USING gin (labels jsonb_path_ops);
 CREATE INDEX locus_checkpoints_metadata ON public.locus_checkpoints USING gin (metadata jsonb_path_ops);
 CREATE INDEX locus_store_expires ON public.locus_store USING btree (expires_at) WHERE (expires_at IS NOT NULL);
-CREATE INDEX locus_threads_active ON public.locus_threads USING btree (tenant, active_at, thread);
+CREATE INDEX locus_threads_active ON public.locus_threads USING btree (tenant, active_at, thread) WHERE (active_at > '-infinity'::timestamp with time zone);
 CREATE INDEX locus_threads_expires ON public.locus_threads USING btree (expires_at) WHERE (expires_at IS NOT NULL);
 CREATE INDEX locus_threads_user ON public.locus_threads USING btree (tenant, user_id, active_at, thread) WHERE (user_id IS NOT NULL);
