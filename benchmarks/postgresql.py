@@ -289,9 +289,7 @@ def as_message(name: str, plain: dict[str, str]) -> Any:
     return kind(plain["content"], id=f"{random.getrandbits(64):x}")
 
 
-async def long_thread(
-    running: Any, turns: int
-) -> tuple[list[list[object]], list[list[object]]]:
+async def long_thread(running: Any, turns: int) -> tuple[list[list[object]], list[list[object]]]:
     times, sizes = [], []
     for title, typed in (("dicts", False), ("message objects", True)):
         found = {}
