@@ -147,7 +147,7 @@ class Explaining(asyncpg.Connection):
         return Prepared(await super().prepare(query, **options), partial(self.explain, query))
 
     async def explain(self, query: str, values: Sequence[Any]) -> None:
-        if Explaining.plans is None or query.startswith(("BEGIN", "COMMIT")):
+        if Explaining.plans is None or query.startswith(("BEGIN", "COMMIT", "LOCK")):
             return
         await self.execute(f"PREPARE explained AS {query}")
         kinds = await super().fetchval(

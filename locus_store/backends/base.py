@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -208,6 +209,7 @@ class StorageBackend(ABC):
         check_names(thread_id, namespace, checkpoint_id)
         if parent_id is not None:
             check_text("parent_checkpoint_id", parent_id)
+        told, named = _object("metadata", metadata), _object("labels", labels)
         basis, change = await self._changed(thread_id, namespace, data)
         save = Save(
             thread_id=thread_id,
@@ -221,8 +223,8 @@ class StorageBackend(ABC):
             writer=writer,
             run=run,
             side_parent=side_parent,
-            metadata=_object("metadata", metadata),
-            labels=_object("labels", labels),
+            metadata=told,
+            labels=named,
             keep_last=keep_last,
             ttl_seconds=ttl_seconds,
         )
@@ -241,7 +243,8 @@ class StorageBackend(ABC):
             if await self.read_state(thread_id, namespace=namespace) is None:
                 return None, change
             known = self._known.get((thread_id, namespace))
-            change = layout.change(data, known.shape if known else None)
+            # As it was when it was handed in, whatever its owner did meanwhile.
+            change = layout.change(change.snapshot.state(), known.shape if known else None)
         return known.mark if known else None, change
 
     async def read_state(
@@ -367,23 +370,29 @@ class KnownVersions:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
+        self._lock = threading.Lock()  # several loops may use one backend
         self._known: OrderedDict[tuple[str, str], _Known] = OrderedDict()
         self._heavy: OrderedDict[tuple[str, str], _Known] = OrderedDict()
 
     def get(self, key: tuple[str, str]) -> _Known | None:
         """The newest version known of a line."""
-        found = self._known.get(key)
-        if found is not None:
-            self._use(key, found)
-        return found
+        with self._lock:
+            found = self._known.get(key)
+            if found is not None:
+                self._use(key, found)
+            return found
 
     def put(
         self, key: tuple[str, str], mark: Mark, shape: layout.Shape, snapshot: layout.Snapshot
     ) -> None:
         """Remember a version that was the head when it was read or written."""
-        old = self._known.get(key)
-        self._bytes += shape.weight - (old.shape.weight if old else 0)
-        self._use(key, _Known(mark, shape, snapshot))
+        with self._lock:
+            old = self._known.get(key)
+            self._bytes += shape.weight - (old.shape.weight if old else 0)
+            self._use(key, _Known(mark, shape, snapshot))
+            self._shrink()
+
+    def _shrink(self) -> None:
         while self._bytes > self._max_bytes and len(self._heavy) > 1:
             self._lighten(self._heavy.popitem(last=False)[1])
         while self._bytes > self._max_bytes and len(self._known) > 1:

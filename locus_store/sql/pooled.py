@@ -68,6 +68,10 @@ class ServerDatabase(Database):
     def lost_schema(self, exc: BaseException) -> bool:
         """Whether the tables are gone, so that they must be looked at again."""
 
+    @abstractmethod
+    def begin_copy(self, connection: Connection) -> None:
+        """Begin a transaction that writes what it reads of one snapshot."""
+
     def identity(self) -> object:
         """The server's address is the database's identity."""
         return None
@@ -111,7 +115,7 @@ class PooledRunner:
     async def write_on_snapshot(self, body: Body[T]) -> T:
         """Like ``write``, where all that is read is of one moment, and nothing need be locked."""
         home = await self.home()
-        begin = self.database.begin_read
+        begin = self.database.begin_copy
         return await home.shielded(home.noted(home.transaction(body, begin)))
 
     async def read(self, body: Body[T]) -> T:

@@ -337,10 +337,21 @@ class PostgreSQLDatabase(ServerDatabase):
         """Each statement sees what was committed before it: locks first, then everything else."""
         connection.execution_options(isolation_level="READ COMMITTED")
         connection.begin()
+        self._keep_index(connection)
 
     def begin_read(self, connection: Connection) -> None:
         connection.execution_options(isolation_level="REPEATABLE READ")
         connection.begin()
+
+    def begin_copy(self, connection: Connection) -> None:
+        """Begin to write what is read of one moment."""
+        self.begin_read(connection)
+        self._keep_index(connection)
+
+    def _keep_index(self, connection: Connection) -> None:
+        """While this transaction writes, nobody makes the full-text index."""
+        table = connection.dialect.identifier_preparer.format_table(self.tables.checkpoints)
+        connection.exec_driver_sql(f"LOCK TABLE {table} IN ROW EXCLUSIVE MODE")
 
     def lost_race(self, exc: BaseException) -> bool:
         return sqlstate(exc) in {_UNIQUE_VIOLATION, _DEADLOCK, _SERIALIZATION_FAILURE}

@@ -67,7 +67,7 @@ class Repository(Reads):
         return self.line_of(thread_id, namespace) if is_locked else None
 
     def create(self, save: Save) -> Line:
-        found = self._thread(save.thread_id)
+        found = self._thread(save.thread_id) if self.lock(save.thread_id) else None
         if found is not None and not found:
             self.drop_threads([save.thread_id])
         if not found:
@@ -175,6 +175,7 @@ class Repository(Reads):
             sa.select(lines.c.thread_id).where(lines.c.line == line.line)
         ).scalar_one()
         self._drop_lines([line.line])
+        self.lock(thread_id)  # somebody may be making another line of it
         if not self._lines_of([thread_id]) and not self._has_messages(thread_id):
             self.drop_threads([thread_id])
 
@@ -219,12 +220,15 @@ class Repository(Reads):
         return list(self.connection.execute(found).scalars())
 
     def _drop_lines(self, keys: Sequence[int]) -> int:
+        """Remove lines, themselves first: who is at work on one is waited for, and all found."""
+        lines, checkpoints, writes = self.tables.lines, self.tables.checkpoints, self.tables.writes
         removed = 0
         for line in keys:
+            self.connection.execute(lines.delete().where(lines.c.line == line))
             self.unindex(line)
-            for table in (self.tables.writes, self.tables.checkpoints, self.tables.lines):
-                gone = self.connection.execute(table.delete().where(table.c.line == line))
-                removed += gone.rowcount if table is self.tables.checkpoints else 0
+            self.connection.execute(writes.delete().where(writes.c.line == line))
+            gone = self.connection.execute(checkpoints.delete().where(checkpoints.c.line == line))
+            removed += gone.rowcount
         return removed
 
     def _has_messages(self, thread_id: str) -> bool:
@@ -280,7 +284,7 @@ class Repository(Reads):
         removed = 0
         for namespace in self._namespaces(thread_id):
             line = self.find(thread_id, namespace)
-            gone = [it for it in old[line.line] if it != line.head] if line else []
+            gone = [it for it in old.get(line.line, []) if it != line.head] if line else []
             if line and gone:
                 versions.forget(self, line, gone)
             removed += len(gone)
