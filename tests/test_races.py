@@ -1,0 +1,122 @@
+"""What an adversary found by racing; each lost something, or found what was deleted."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from urllib.parse import urlsplit
+
+import asyncpg
+import pytest
+
+from locus_store import PostgreSQLBackend, SQLiteBackend
+from locus_store.backends.base import KnownVersions
+from locus_store.layout import change
+from locus_store.types import Mark
+
+pytestmark = pytest.mark.anyio
+
+ROUNDS = 30
+
+
+@pytest.fixture
+async def backend(migrated_database):
+    async with PostgreSQLBackend(migrated_database, pool_size=6) as made:
+        yield made
+
+
+async def jitter(work, rng):
+    await asyncio.sleep(rng.random() * 0.004)
+    return await work
+
+
+async def count(url, what):
+    connection = await asyncpg.connect(url)
+    try:
+        return await connection.fetchval(f"SELECT count(*) FROM {what}")
+    finally:
+        await connection.close()
+
+
+async def test_a_first_save_survives_the_deletion_of_another_namespace(backend):
+    rng = random.Random(1)
+    for round_ in range(ROUNDS):
+        thread = f"t{round_}"
+        await backend.write_state(thread, {"n": 1}, namespace="X", checkpoint_id="c")
+        _, written = await asyncio.gather(
+            jitter(backend.remove(thread, ["c"], namespace="X"), rng),
+            jitter(backend.write_state(thread, {"n": 2}, namespace="Y"), rng),
+        )
+        assert written.outcome == "head"
+        assert (await backend.read_state(thread, namespace="Y")).state == {"n": 2}
+
+
+async def test_nothing_is_left_of_a_thread_that_was_deleted_while_it_was_saved(
+    backend, migrated_database
+):
+    rng = random.Random(2)
+    for round_ in range(ROUNDS):
+        thread = f"t{round_}"
+        await backend.write_state(thread, {"n": 1}, namespace="X")
+        await asyncio.gather(
+            jitter(backend.remove(thread), rng),
+            jitter(backend.write_state(thread, {"n": 2}, on_conflict="overwrite"), rng),
+        )
+        await backend.write_state(thread, {"n": 3})
+        assert (await backend.read_state(thread)).state == {"n": 3}
+    lines = "(SELECT line FROM locus_lines)"
+    assert await count(migrated_database, f"locus_checkpoints WHERE line NOT IN {lines}") == 0
+    threads = "(SELECT tenant, thread_id FROM locus_threads)"
+    orphans = f"locus_lines WHERE (tenant, thread_id) NOT IN {threads}"
+    assert await count(migrated_database, orphans) == 0
+
+
+async def test_a_save_that_waits_while_the_index_is_made_is_found(backend, migrated_database):
+    first = await backend.write_state("t", {"said": "giraffe"})
+    holder = await asyncpg.connect(migrated_database)
+    async with holder.transaction():
+        await holder.execute("SELECT 1 FROM locus_lines FOR UPDATE")
+        save = asyncio.ensure_future(
+            backend.write_state("t", {"said": "zebra"}, parent_id=first.checkpoint_id)
+        )
+        await waits_for_a_lock(migrated_database)
+        index = asyncio.ensure_future(backend.create_search_index())
+        await asyncio.sleep(0.1)
+    await asyncio.gather(save, index)
+    await holder.close()
+    assert await backend.search("zebra") == ["t"]
+
+
+async def waits_for_a_lock(url):
+    name = urlsplit(url).path.removeprefix("/")
+    waiting = f"pg_stat_activity WHERE datname = '{name}' AND wait_event_type = 'Lock'"
+    async with asyncio.timeout(30):
+        while not await count(url, waiting):  # noqa: ASYNC110  (another session tells nobody)
+            await asyncio.sleep(0.01)
+
+
+async def test_a_cold_save_keeps_the_state_as_it_was_handed_in(tmp_path):
+    path = tmp_path / "a.db"
+    async with SQLiteBackend(path) as first:
+        await first.write_state("t", {"m": ["x" * 30_000]})
+    state, metadata = {"m": ["x" * 30_000, "mine"]}, {"k": 1}
+    async with SQLiteBackend(path) as cold:
+        save = asyncio.ensure_future(cold.write_state("t", state, metadata=metadata))
+        await asyncio.sleep(0)
+        state["m"].append("later")
+        metadata["k"] = 2
+        await save
+        found = await cold.read_state("t")
+    assert found.state["m"][1:] == ["mine"]
+    assert found.version.metadata == {"k": 1}
+
+
+def test_the_memory_of_versions_keeps_its_bound():
+    known = KnownVersions(20_000)
+    for nth in range(200):
+        done = change({"m": ["x" * 100] * (nth % 30)}, None)
+        known.put((f"t{nth % 17}", ""), Mark("s", 1, nth, b""), done.shape, done.snapshot)
+        known.get((f"t{nth % 5}", ""))
+        weights = [it.shape.weight for it in known._known.values()]
+        assert known._bytes == sum(weights)
+        assert known._bytes <= 20_000 or len(weights) == 1
