@@ -44,6 +44,11 @@ def is_lost(exc: BaseException) -> bool:
     )
 
 
+def is_overtime(exc: BaseException) -> bool:
+    """Whether a statement took longer than it may; the network's own timeouts have a number."""
+    return isinstance(exc, TimeoutError) and exc.errno is None
+
+
 def causes(exc: BaseException) -> Iterator[BaseException]:
     """The error and what it was raised from, outermost first."""
     at: BaseException | None = exc

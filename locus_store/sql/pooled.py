@@ -24,7 +24,7 @@ from sqlalchemy.util import greenlet_spawn
 
 from locus_store.errors import ConnectionFailedError, InvalidArgumentError, SchemaError
 from locus_store.sql.database import Database
-from locus_store.sql.failures import LostConnectionError
+from locus_store.sql.failures import LostConnectionError, is_overtime
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
@@ -349,7 +349,8 @@ class Home:
                 is_closed = _is_closed(connection)
                 if is_closed or not isinstance(exc, Exception):
                     connection.invalidate()
-                if is_closed and isinstance(exc, Exception):
+                # SQLAlchemy gives up the connection of a statement whose time was over.
+                if is_closed and isinstance(exc, Exception) and not is_overtime(exc):
                     raise lost from exc
                 raise
             return result

@@ -26,7 +26,13 @@ from locus_store.errors import (
 from locus_store.sql.columns import dump_jsonb
 from locus_store.sql.database import Database
 from locus_store.sql.dsn import connect
-from locus_store.sql.failures import DRIVER_ERRORS, LostConnectionError, is_lost, sqlstate
+from locus_store.sql.failures import (
+    DRIVER_ERRORS,
+    LostConnectionError,
+    is_lost,
+    is_overtime,
+    sqlstate,
+)
 from locus_store.sql.hot import Hot
 from locus_store.sql.pooled import ServerDatabase
 from locus_store.sql.repository import Repository
@@ -382,7 +388,7 @@ class PostgreSQLDatabase(ServerDatabase):
                 f"{where}: no connection became free; see whether the server answers, else raise "
                 "pool_size"
             )
-        if isinstance(exc, TimeoutError):
+        if is_overtime(exc):
             state = _CANCELLED
         remedy = _REMEDIES.get(state) or _REMEDIES.get(state[:2]) or _reason(exc)
         return BackendError(f"{where}: {state or type(exc).__name__}: {remedy}")
