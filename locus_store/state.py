@@ -391,13 +391,18 @@ def _dumped(state: BaseModel) -> dict[str, Any]:
 
 
 def labels_of(data: Mapping[str, Any]) -> dict[str, Any]:
-    """What a state says of itself: ``agent_id``, and ``tags`` at its top or in its metadata."""
+    """What a state says of itself: ``agent_id``, ``user_id`` and ``tags``.
+
+    The last two stand at its top or in its metadata.
+    """
     labels: dict[str, Any] = {}
+    metadata = data.get("metadata")
+    inner = metadata if isinstance(metadata, dict) else {}
     if isinstance(agent_id := data.get("agent_id"), str):
         labels["agent_id"] = agent_id
-    metadata = data.get("metadata")
-    inner = metadata.get("tags") if isinstance(metadata, dict) else None
-    tags = data.get("tags", inner)
+    if isinstance(user_id := data.get("user_id", inner.get("user_id")), str):
+        labels["user_id"] = user_id
+    tags = data.get("tags", inner.get("tags"))
     if isinstance(tags, list | tuple) and all(isinstance(tag, str) for tag in tags):
         labels["tags"] = list(tags)
     return labels

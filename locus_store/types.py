@@ -183,3 +183,102 @@ class Hit(Head):
 
     snippet: str
     """Up to 160 characters around the first word found."""
+
+
+@dataclass(frozen=True, slots=True)
+class PendingWrite:
+    """An output of a task that ran before its step's checkpoint was complete."""
+
+    task_id: str
+    idx: int
+    """Place among the task's writes; below 0: a special channel, whose last write counts."""
+
+    channel: str
+    type: str
+    """How ``payload`` is to be read; the caller's."""
+
+    payload: bytes
+    task_path: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchivedRecord:
+    """A version as it is stored."""
+
+    sequence: int
+    chain: int
+    """Sequence of the chain's first record."""
+
+    parent: int | None
+    checkpoint_id: str
+    digest: bytes
+    metadata: dict[str, Any]
+    labels: dict[str, Any]
+    created_at: datetime
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchivedWrite:
+    """A pending write, and whose it is."""
+
+    checkpoint_id: str
+    write: PendingWrite
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchivedLine:
+    """A namespace of a thread with all its versions, those that ``keep_last`` hides among them."""
+
+    namespace: str
+    head: int | None
+    """Sequence of the head; ``None``: only pending writes so far."""
+
+    floor: int
+    last_sequence: int
+    records: list[ArchivedRecord]
+    """Ascending by sequence."""
+
+    writes: list[ArchivedWrite]
+    """By checkpoint id, task id and place."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchivedMessage:
+    """One entry of a thread's message log."""
+
+    sequence: int
+    message_id: str
+    role: str
+    metadata: dict[str, Any]
+    created_at: datetime
+    text: str | None
+    payload: bytes | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchivedThread:
+    """All that is stored of a thread, in one consistent read."""
+
+    thread_id: str
+    user_id: str | None
+    name: str | None
+    metadata: dict[str, Any]
+    created_at: datetime
+    active_at: datetime
+    """To the minute."""
+
+    expires_at: datetime | None
+    lines: list[ArchivedLine]
+    """By namespace."""
+
+    messages: list[ArchivedMessage]
+    """Ascending by sequence."""
+
+    def versions(self) -> dict[str, tuple[int | None, int, tuple[tuple[int, bytes], ...]]]:
+        """What makes two archives the same: head, floor and digests, per namespace."""
+        return {
+            it.namespace: (it.head, it.floor, tuple((r.sequence, r.digest) for r in it.records))
+            for it in self.lines
+        }

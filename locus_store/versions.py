@@ -8,16 +8,20 @@ Rules and their evidence: docs/concepts.md, docs/decisions.md.
 from __future__ import annotations
 
 import secrets
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Protocol
 
 from locus_store import layout
 from locus_store.errors import ConflictError, IntegrityError, NotFoundError
-from locus_store.types import Expected, Mark, Outcome, Save, Stored, Written
+from locus_store.types import ArchivedRecord, Expected, Mark, Outcome, Save, Stored, Written
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
+    from datetime import datetime
+
+    from locus_store.types import ArchivedWrite, PendingWrite
 
 CHAIN_FACTOR = 4
 """A chain is closed when its records outgrow the state by this factor (see ``_continues``)."""
@@ -519,19 +523,52 @@ def _newest_first(lines: Lines, line: Line) -> Iterator[int]:
 
 
 def _settle(lines: Lines, line: Line, *, head_moved: bool, chains: set[int]) -> None:
+    if head_moved or line.head is None or line.open_chain in chains:
+        settle(lines, line)
+
+
+def settle(lines: Lines, line: Line) -> None:
     """Re-establish what the line's row says of its open chain."""
-    if line.head is None:
-        line.open_chain, line.open_bytes = None, 0
-        return
-    if head_moved:
-        head = lines.record(line, line.head)
-        line.open_chain = head.chain if head else None
-    elif line.open_chain not in chains:
-        return
-    if line.open_chain is None:
-        return
-    rows = lines.payloads(line, line.open_chain)
-    if not rows or rows[-1][0] != line.head:
+    head = None if line.head is None else lines.record(line, line.head)
+    rows = lines.payloads(line, head.chain) if head else []
+    if head is None or not rows or rows[-1][0] != line.head:
         line.open_chain, line.open_bytes = None, 0
     else:
+        line.open_chain = head.chain
         line.open_bytes = sum(len(payload) + RECORD_OVERHEAD for _, payload in rows)
+
+
+# --- pending writes
+
+
+def winning(
+    there: Collection[tuple[str, int]], writes: Sequence[PendingWrite]
+) -> dict[tuple[str, int], PendingWrite]:
+    """The writes to store, by task and place: what is there stays, but for special channels."""
+    kept: dict[tuple[str, int], PendingWrite] = {}
+    for write in writes:
+        key = (write.task_id, write.idx)
+        if write.idx < 0 or (key not in there and key not in kept):
+            kept[key] = write
+    return kept
+
+
+def record_of(archived: ArchivedRecord) -> Record:
+    """An archived version without its payload and time."""
+    return Record(**{name: getattr(archived, name) for name in Record.__slots__})
+
+
+def archived(record: Record, payload: bytes, created_at: datetime) -> ArchivedRecord:
+    """A version with its payload and time; shares nothing that can be changed."""
+    values = {name: deepcopy(getattr(record, name)) for name in Record.__slots__}
+    return ArchivedRecord(**values, payload=payload, created_at=created_at)
+
+
+def archive_order(it: ArchivedWrite) -> tuple[str, str, int]:
+    """The order in which an archive has pending writes."""
+    return it.checkpoint_id, it.write.task_id, it.write.idx
+
+
+def in_order(write: PendingWrite) -> tuple[str, str, int]:
+    """The order in which pending writes are applied."""
+    return write.task_path, write.task_id, write.idx

@@ -236,7 +236,21 @@ def test_joined_frames_come_back_one_by_one(bodies: list[bytes]) -> None:
 def test_a_large_frame_is_compressed_and_a_small_one_is_not() -> None:
     assert len(pack_frame(b"agent " * 100)) < 60
     assert len(pack_frame(b"agent " * 100_000)) < 6_000
-    assert pack_frame(b"agent") == b"\x01\x00\x05\x05agent"
+    assert pack_frame(b"agent") == b"\x02\x00\x05\x05agent\xbc\xe9\xa3*"
+
+
+def test_frames_without_a_checksum_are_read() -> None:
+    assert list(unpack_frames(b"\x01\x00\x05\x05agent" + pack_frame(b"s"))) == [b"agent", b"s"]
+
+
+@pytest.mark.parametrize("body", [b"agent", b"hello, world " * 60], ids=["plain", "packed"])
+def test_every_flipped_bit_of_a_frame_is_noticed(body: bytes) -> None:
+    packed = pack_frame(body)
+    for at in range(8 * len(packed)):
+        damaged = bytearray(packed)
+        damaged[at // 8] ^= 1 << at % 8
+        with pytest.raises(IntegrityError):
+            list(unpack_frames(bytes(damaged)))
 
 
 def varint(number: int) -> bytes:
@@ -245,7 +259,8 @@ def varint(number: int) -> bytes:
 
 SMALL = zstandard.ZstdCompressor().compress(b"x" * 300)
 BAD_FRAMES = {
-    "version": b"\x02\x00\x01\x01a",
+    "version": b"\x03\x00\x01\x01a",
+    "no checksum": b"\x02\x00\x01\x01a",
     "codec": b"\x01\x02\x01\x01a",
     "cut in the head": b"\x01",
     "cut in the lengths": b"\x01\x00\x80",

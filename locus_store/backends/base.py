@@ -19,19 +19,23 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from locus_store import layout
+from locus_store.archives import require_whole
 from locus_store.encoding import canonical
 from locus_store.errors import (
+    ConflictError,
     InvalidArgumentError,
     SerializationError,
     UnsupportedError,
 )
 from locus_store.types import (
+    ArchivedThread,
     CheckpointerCapabilities,
     Expected,
     Head,
     Hit,
     Mark,
     OnConflict,
+    PendingWrite,
     Save,
     Snapshot,
     Stored,
@@ -166,6 +170,107 @@ class StorageBackend(ABC):
             ConflictError: The destination is there already.
         """
         raise self._unsupported("branching")
+
+    async def scan(self, limit: int = 100, *, after: str | None = None) -> list[str]:
+        """Return all live threads, whatever is stored of them, by thread id (code points).
+
+        Args:
+            limit: At most this many.
+            after: Begin above this id, which need not be there.
+        """
+        raise self._unsupported("list_threads")
+
+    async def read_thread(self, thread_id: str) -> ArchivedThread | None:
+        """Return all that is stored of a live thread, in one consistent read."""
+        raise self._unsupported("branching")
+
+    async def write_thread(self, thread: ArchivedThread) -> bool:
+        """Store a thread as it was elsewhere, all or nothing, with its numbers and times.
+
+        Returns:
+            ``False``: the same versions are there already, and nothing was done.
+
+        Raises:
+            ConflictError: A thread of this id is there with other versions.
+            IntegrityError: ``thread`` is damaged.
+        """
+        check_text("thread_id", thread.thread_id)
+        for line in thread.lines:
+            check_names(
+                thread.thread_id, line.namespace, *(it.checkpoint_id for it in line.records)
+            )
+        await _off_loop(partial(require_whole, thread), THREADED_BYTES + 1)
+        there = await self.read_thread(thread.thread_id)
+        if there is None:
+            await self.restore(thread)
+            return True
+        if there.versions() == thread.versions():
+            return False
+        raise ConflictError(
+            f"thread {thread.thread_id!r} is there already with other versions; nothing was "
+            "written. Delete one of the two, or fork it under another id first"
+        )
+
+    async def restore(self, thread: ArchivedThread) -> None:
+        """Store a thread that was found whole; see ``write_thread``.
+
+        Raises:
+            ConflictError: A thread of this id is there.
+        """
+        raise self._unsupported("branching")
+
+    async def put_writes(
+        self,
+        thread_id: str,
+        checkpoint_id: str,
+        writes: Sequence[PendingWrite],
+        *,
+        namespace: str = "",
+    ) -> None:
+        """Store pending writes; the checkpoint, and even the thread, may come later.
+
+        A write that is there already (same task, same place) stays; a special one (place below 0)
+        is replaced.
+        """
+        raise self._unsupported("branching")
+
+    async def get_writes(
+        self, thread_id: str, checkpoint_id: str, *, namespace: str = ""
+    ) -> list[PendingWrite]:
+        """Return a checkpoint's pending writes by task path, task and place."""
+        raise self._unsupported("branching")
+
+    async def threads_of(self, user_id: str) -> list[str]:
+        """Return the threads of a user: theirs by name, or by ``user_id`` in a version's metadata.
+
+        The same key of the state itself counts too.
+        """
+        heads = await self.query("user_id", user_id, MAX_COUNT)
+        return list(dict.fromkeys(it.thread_id for it in heads))
+
+    async def forget_user(self, user_id: str) -> dict[str, int]:
+        """Remove the threads of ``threads_of`` with all they own; return how much of each kind.
+
+        Keys: ``threads``, ``checkpoints``, ``writes``, ``messages``.
+        """
+        counts = dict.fromkeys(("threads", "checkpoints", "writes", "messages"), 0)
+        while found := await self.threads_of(user_id):
+            for thread_id in found:
+                thread = await self.read_thread(thread_id)
+                await self.remove(thread_id)
+                if thread is not None:
+                    counts["threads"] += 1
+                    counts["messages"] += len(thread.messages)
+                    counts["checkpoints"] += sum(len(it.records) for it in thread.lines)
+                    counts["writes"] += sum(len(it.writes) for it in thread.lines)
+        return counts
+
+    async def damage(self) -> list[str]:
+        """Return what the storage's own check finds outside any thread; nothing where all is well.
+
+        Slow: all that is stored may be read.
+        """
+        return []
 
     async def vacuum(self, older_than_days: float = 30) -> int:
         """Remove versions older than this, heads of younger threads excepted; return how many."""
@@ -439,6 +544,24 @@ def check_names(thread_id: object, namespace: object, *checkpoint_ids: object) -
     for checkpoint_id in checkpoint_ids:
         if checkpoint_id is not None:
             check_text("checkpoint_id", checkpoint_id)
+
+
+def check_writes(writes: Sequence[PendingWrite]) -> None:
+    """Refuse pending writes that no backend could keep.
+
+    Raises:
+        InvalidArgumentError: A name that is none, or a place beyond 31 bits.
+    """
+    for write in writes:
+        check_text("task_id", write.task_id)
+        check_text("channel", write.channel)
+        check_text("type", write.type, minimum=0)
+        if "\0" in write.task_path or _SURROGATE.search(write.task_path):
+            raise InvalidArgumentError(
+                f"task_path {write.task_path!r} has a NUL or a lone surrogate"
+            )
+        if not -MAX_COUNT <= write.idx <= MAX_COUNT:
+            raise InvalidArgumentError(f"idx must have 31 bits, not {write.idx}")
 
 
 def check_limit(limit: object) -> int:

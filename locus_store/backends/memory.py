@@ -17,6 +17,7 @@ from locus_store.backends.base import (
     check_limit,
     check_names,
     check_text,
+    check_writes,
     thread_pattern,
 )
 from locus_store.checkpointer import StorageBackendAdapter
@@ -25,11 +26,16 @@ from locus_store.filters import check_key, has_value
 from locus_store.state import AgentState
 from locus_store.text import Match, query_words
 from locus_store.types import (
+    ArchivedLine,
+    ArchivedMessage,
+    ArchivedThread,
+    ArchivedWrite,
     CheckpointerCapabilities,
     Head,
     Hit,
     Mark,
     OnConflict,
+    PendingWrite,
     Save,
     Stored,
     Version,
@@ -54,13 +60,17 @@ class _Rows(dict[int, _Row]):
     def __init__(self) -> None:
         super().__init__()
         self.by_id: dict[str, int] = {}
+        self.writes: dict[str, dict[tuple[str, int], ArchivedWrite]] = {}
+        """Pending writes by checkpoint id, task and place."""
 
     def put(self, row: _Row) -> None:
         self[row.record.sequence] = row
         self.by_id[row.record.checkpoint_id] = row.record.sequence
 
     def take(self, sequence: int) -> None:
-        del self.by_id[self.pop(sequence).record.checkpoint_id]
+        checkpoint_id = self.pop(sequence).record.checkpoint_id
+        del self.by_id[checkpoint_id]
+        self.writes.pop(checkpoint_id, None)
 
 
 @dataclass(slots=True)
@@ -71,6 +81,11 @@ class _Thread:
     number: int
     active_at: datetime
     expires_at: datetime | None = None
+    created_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    user_id: str | None = None
+    name: str | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+    messages: list[ArchivedMessage] = field(default_factory=list)
     lines: dict[str, tuple[Line, _Rows]] = field(default_factory=dict)
 
     @property
@@ -94,15 +109,18 @@ class _Memory:
     def find(self, thread_id: str, namespace: str) -> Line | None:
         found = self.thread(thread_id)
         pair = found.lines.get(namespace) if found else None
-        return replace(pair[0]) if pair else None
+        return replace(pair[0]) if pair and pair[0].head is not None else None
 
     def create(self, save: Save) -> Line:
-        found = self.thread(save.thread_id)
-        if found is None:
-            found = self.add_thread(save.thread_id)
-        line = self.add_line(found, save.namespace)
+        line = self.open_line(save.thread_id, save.namespace)
         self.touch(save)
         return line
+
+    def open_line(self, thread_id: str, namespace: str) -> Line:
+        """The line, which is made where it is not there; it may hold pending writes only."""
+        found = self.thread(thread_id) or self.add_thread(thread_id)
+        pair = found.lines.get(namespace)
+        return replace(pair[0]) if pair else self.add_line(found, namespace)
 
     def add_thread(self, thread_id: str) -> _Thread:
         self.drop_thread(thread_id)
@@ -130,7 +148,7 @@ class _Memory:
     def drop(self, line: Line) -> None:
         thread_id, namespace = self._places.pop(line.line)
         del self.threads[thread_id].lines[namespace]
-        if not self.threads[thread_id].lines:
+        if not self.threads[thread_id].lines and not self.threads[thread_id].messages:
             del self.threads[thread_id]
 
     def drop_thread(self, thread_id: str) -> int:
@@ -303,7 +321,7 @@ class MemoryBackend(StorageBackend):
             return [it.thread_id for it in threads if matches(it.thread_id)][:limit]
 
     def _recent(self) -> list[_Thread]:
-        live = (it for it in self._memory.threads.values() if it.is_live and "" in it.lines)
+        live = (it for it in self._memory.threads.values() if self._memory.find(it.thread_id, ""))
         return sorted(live, key=lambda it: (it.active_at, it.number), reverse=True)
 
     def _roots(self) -> Iterator[tuple[str, Line]]:
@@ -385,14 +403,93 @@ class MemoryBackend(StorageBackend):
                 raise ConflictError(
                     f"thread {dest_thread_id!r} is there already; nothing was copied"
                 )
-            copy = self._memory.add_thread(dest_thread_id)
-            copy.expires_at = source.expires_at
-            for namespace, (line, rows) in source.lines.items():
-                added = self._memory.add_line(copy, namespace)
-                for row in rows.values():
-                    self._memory.rows(added).put(replace(row))
-                self._memory.update(replace(line, line=added.line, writer=None, run=None))
+            self._restore(replace(self._archived(source), thread_id=dest_thread_id))
             return True
+
+    # --- whole threads
+
+    async def scan(self, limit: int = 100, *, after: str | None = None) -> list[str]:
+        check_limit(limit)
+        with self._lock:
+            live = (it.thread_id for it in self._memory.threads.values() if it.is_live)
+            return sorted(it for it in live if after is None or it > after)[:limit]
+
+    async def read_thread(self, thread_id: str) -> ArchivedThread | None:
+        check_text("thread_id", thread_id)
+        with self._lock:
+            found = self._memory.thread(thread_id)
+            return self._archived(found) if found else None
+
+    def _archived(self, thread: _Thread) -> ArchivedThread:
+        return ArchivedThread(
+            thread_id=thread.thread_id,
+            user_id=thread.user_id,
+            name=thread.name,
+            metadata=deepcopy(thread.metadata),
+            created_at=thread.created_at,
+            active_at=thread.active_at,
+            expires_at=thread.expires_at,
+            lines=[
+                _archived_line(namespace, *thread.lines[namespace])
+                for namespace in sorted(thread.lines)
+            ],
+            messages=list(thread.messages),
+        )
+
+    async def restore(self, thread: ArchivedThread) -> None:
+        with self._lock:
+            if self._memory.thread(thread.thread_id) is not None:
+                raise ConflictError(
+                    f"thread {thread.thread_id!r} is there already; nothing was written"
+                )
+            self._restore(thread)
+
+    def _restore(self, thread: ArchivedThread) -> None:
+        made = self._memory.add_thread(thread.thread_id)
+        for name in ("user_id", "name", "created_at", "active_at", "expires_at"):
+            setattr(made, name, getattr(thread, name))
+        made.metadata, made.messages = deepcopy(thread.metadata), list(thread.messages)
+        for old in thread.lines:
+            line = self._memory.add_line(made, old.namespace)
+            rows = self._memory.rows(line)
+            for it in old.records:
+                rows.put(_Row(versions.record_of(it), it.payload, it.created_at))
+            for write in old.writes:
+                key = (write.write.task_id, write.write.idx)
+                rows.writes.setdefault(write.checkpoint_id, {})[key] = write
+            line.head, line.floor, line.last_sequence = old.head, old.floor, old.last_sequence
+            versions.settle(self._memory, line)
+            self._memory.update(line)
+
+    async def put_writes(
+        self,
+        thread_id: str,
+        checkpoint_id: str,
+        writes: Sequence[PendingWrite],
+        *,
+        namespace: str = "",
+    ) -> None:
+        check_names(thread_id, namespace)
+        check_text("checkpoint_id", checkpoint_id)
+        check_writes(writes)
+        with self._lock:
+            line = self._memory.open_line(thread_id, namespace)
+            there = self._memory.rows(line).writes.setdefault(checkpoint_id, {})
+            for key, write in versions.winning(there, writes).items():
+                there[key] = ArchivedWrite(
+                    checkpoint_id=checkpoint_id, write=write, created_at=_now()
+                )
+
+    async def get_writes(
+        self, thread_id: str, checkpoint_id: str, *, namespace: str = ""
+    ) -> list[PendingWrite]:
+        check_names(thread_id, namespace)
+        check_text("checkpoint_id", checkpoint_id)
+        with self._lock:
+            thread = self._memory.thread(thread_id)
+            pair = thread.lines.get(namespace) if thread else None
+            found = pair[1].writes.get(checkpoint_id, {}) if pair else {}
+            return sorted((it.write for it in found.values()), key=versions.in_order)
 
     async def vacuum(self, older_than_days: float = 30) -> int:
         limit = _now() - timedelta(days=check_days(older_than_days))
@@ -458,6 +555,18 @@ def memory_checkpointer(
         on_conflict=on_conflict,
         keep_last=keep_last,
         ttl_seconds=ttl_seconds,
+    )
+
+
+def _archived_line(namespace: str, line: Line, rows: _Rows) -> ArchivedLine:
+    writes = (it for of_checkpoint in rows.writes.values() for it in of_checkpoint.values())
+    return ArchivedLine(
+        namespace=namespace,
+        head=line.head,
+        floor=line.floor,
+        last_sequence=line.last_sequence,
+        records=[versions.archived(it.record, it.payload, it.created_at) for it in rows.values()],
+        writes=sorted(writes, key=versions.archive_order),
     )
 
 

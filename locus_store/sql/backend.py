@@ -12,15 +12,19 @@ from locus_store.backends.base import (
     check_limit,
     check_names,
     check_text,
+    check_writes,
 )
 from locus_store.errors import LocusStoreError
 from locus_store.filters import check_key
+from locus_store.sql import archives
 from locus_store.text import query_words
 from locus_store.types import (
+    ArchivedThread,
     CheckpointerCapabilities,
     Head,
     Hit,
     Mark,
+    PendingWrite,
     Save,
     Stored,
     Version,
@@ -170,6 +174,53 @@ class SqlBackend(StorageBackend):
         check_text("source_thread_id", source_thread_id)
         check_text("dest_thread_id", dest_thread_id)
         return await self._write(lambda it: it.copy_thread(source_thread_id, dest_thread_id))
+
+    # --- whole threads
+
+    async def scan(self, limit: int = 100, *, after: str | None = None) -> list[str]:
+        check_limit(limit)
+        return await self._query(lambda it: archives.scan(it, limit, after))
+
+    async def read_thread(self, thread_id: str) -> ArchivedThread | None:
+        check_text("thread_id", thread_id)
+        return await self._read(lambda it: archives.read_thread(it, thread_id))
+
+    async def restore(self, thread: ArchivedThread) -> None:
+        await self._write(lambda it: archives.restore(it, thread))
+
+    async def put_writes(
+        self,
+        thread_id: str,
+        checkpoint_id: str,
+        writes: Sequence[PendingWrite],
+        *,
+        namespace: str = "",
+    ) -> None:
+        check_names(thread_id, namespace)
+        check_text("checkpoint_id", checkpoint_id)
+        check_writes(writes)
+        await self._write(
+            lambda it: archives.put_writes(it, thread_id, namespace, checkpoint_id, writes)
+        )
+
+    async def get_writes(
+        self, thread_id: str, checkpoint_id: str, *, namespace: str = ""
+    ) -> list[PendingWrite]:
+        check_names(thread_id, namespace)
+        check_text("checkpoint_id", checkpoint_id)
+        return await self._read(
+            lambda it: archives.get_writes(it, thread_id, namespace, checkpoint_id)
+        )
+
+    async def threads_of(self, user_id: str) -> list[str]:
+        check_text("user_id", user_id)
+        theirs = await self._query(lambda it: archives.threads_of(it, user_id))
+        return list(dict.fromkeys([*theirs, *await super().threads_of(user_id)]))
+
+    async def damage(self) -> list[str]:
+        return await self._read(archives.orphans)
+
+    # --- housekeeping
 
     async def vacuum(self, older_than_days: float = 30) -> int:
         seconds = check_days(older_than_days) * SECONDS_PER_DAY

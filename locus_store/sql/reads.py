@@ -99,7 +99,7 @@ class Reads:
         """The live line, if it has a head."""
         key = {"tenant": self.scope.tenant, "thread_id": thread_id, "namespace": namespace}
         row = self.sql.line.first(self.connection, key)
-        line = _line(row) if row else None
+        line = line_of_row(row) if row else None
         return line if line and line.head is not None else None
 
     def record(self, line: Line, sequence: int) -> Record | None:
@@ -378,7 +378,9 @@ class Reads:
         if indexed is not None:
             query = query.where(lines.c.line.in_(indexed))
         rows = self.connection.execute(query).all()
-        hits = [hit for row in rows if (hit := self._hit(row.thread_id, _line(row[1:]), wanted))]
+        hits = [
+            hit for row in rows if (hit := self._hit(row.thread_id, line_of_row(row[1:]), wanted))
+        ]
         return sorted(hits, key=lambda it: (it.score, it.updated_at), reverse=True)[:limit]
 
     def _hit(self, thread_id: str, line: Line, wanted: list[str]) -> Hit | None:
@@ -409,7 +411,8 @@ class Reads:
             yield row.sequence, row.chain, row.payload
 
 
-def _line(row: Sequence[Any]) -> Line:
+def line_of_row(row: Sequence[Any]) -> Line:
+    """A line by its key and ``LINE_STATE``."""
     line, *state = row
     return Line(line=line, **dict(zip(LINE_STATE, state, strict=True)))
 

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from locus_store import versions
 from locus_store.errors import ConflictError
 from locus_store.sql.columns import before, now
-from locus_store.sql.reads import Reads
+from locus_store.sql.reads import Reads, line_of_row
 from locus_store.sql.statements import LINE_STATE, ttl_slack
 from locus_store.versions import Line, Record
 
@@ -67,15 +67,31 @@ class Repository(Reads):
         return self.line_of(thread_id, namespace) if is_locked else None
 
     def create(self, save: Save) -> Line:
-        found = self._thread(save.thread_id) if self.lock(save.thread_id) else None
-        if found is not None and not found:
-            self.drop_threads([save.thread_id])
-        if not found:
-            key = {"tenant": self.scope.tenant, "thread_id": save.thread_id}
-            self.sql.new_thread.run(self.connection, key)
-        if found or save.ttl_seconds is not None:
+        is_new = self.open_thread(save.thread_id)
+        if not is_new or save.ttl_seconds is not None:
             self.touch(save)
-        return Line(line=self._add_line(save.thread_id, save.namespace))
+        return self.open_line(save.thread_id, save.namespace)
+
+    def open_thread(self, thread_id: str) -> bool:
+        """Lock a thread, which is made where there is none that is live; whether it was made."""
+        found = self._thread(thread_id) if self.lock(thread_id) else None
+        if found:
+            return False
+        if found is not None:
+            self.drop_threads([thread_id])
+        key = {"tenant": self.scope.tenant, "thread_id": thread_id}
+        self.sql.new_thread.run(self.connection, key)
+        return True
+
+    def open_line(self, thread_id: str, namespace: str) -> Line:
+        """The line of a locked thread, made where there is none; it may hold writes only."""
+        lines = self.tables.lines
+        row = self.connection.execute(
+            sa.select(lines.c.line, *(lines.c[name] for name in LINE_STATE))
+            .where(lines.c.tenant == self.scope.tenant, lines.c.thread_id == thread_id)
+            .where(lines.c.namespace == namespace)
+        ).first()
+        return line_of_row(row) if row else Line(line=self.add_line(thread_id, namespace))
 
     def _thread(self, thread_id: str) -> bool | None:
         """Whether the thread is live; ``None`` where there is no row of it."""
@@ -90,7 +106,8 @@ class Repository(Reads):
         threads = self.tables.threads
         return threads.c.tenant == self.scope.tenant, threads.c.thread_id.in_(thread_ids)
 
-    def _add_line(self, thread_id: str, namespace: str) -> int:
+    def add_line(self, thread_id: str, namespace: str) -> int:
+        """Make a line that has nothing yet; its key."""
         added: Any = self.connection.execute(
             self.tables.lines.insert().values(
                 tenant=self.scope.tenant,
@@ -329,7 +346,7 @@ class Repository(Reads):
                     lines.c.namespace == namespace,
                 )
             ).scalar_one()
-            self._copy_line(old, self._add_line(destination, namespace))
+            self._copy_line(old, self.add_line(destination, namespace))
         return True
 
     def _copy_thread_row(self, source: str, destination: str) -> None:
