@@ -17,7 +17,7 @@ from test_contract import LocusStates
 
 from locus_store import InvalidArgumentError, postgresql_checkpointer
 from locus_store.encoding import unpack_frames
-from locus_store.testing import CheckpointerContract
+from locus_store.testing import CheckpointerContract, StorageBackendContract
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,6 +95,12 @@ class OnServer(CheckpointerContract):
 
 class TestPostgreSQL(OnServer):
     pass
+
+
+class TestPostgreSQLBackend(StorageBackendContract):
+    @pytest.fixture
+    def backend(self, migrated_database):
+        return postgresql_checkpointer(migrated_database, pool_size=4).backend
 
 
 class TestPostgreSQLWithoutGroups(OnServer):

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, cast
 from locus_store.encoding import Json, decode, encode, pack_frame
 from locus_store.errors import IntegrityError
 from locus_store.layout.diffing import Frame, diff
-from locus_store.layout.folding import Folder, fold, fold_each, text_in, text_of
+from locus_store.layout.folding import (
+    Folder,
+    fold,
+    fold_each,
+    payload_of,
+    readable,
+    text_in,
+    text_of,
+)
 from locus_store.layout.shapes import (
     Object,
     Shape,
@@ -30,6 +38,8 @@ __all__ = [
     "change",
     "fold",
     "fold_each",
+    "payload_of",
+    "readable",
     "shape_of",
     "snapshot_of",
     "text_in",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, cast
 
-from locus_store.encoding import Json, decode, encode, unpack_frames
+from locus_store.encoding import Json, decode, encode, pack_frame, unpack_frames
 from locus_store.errors import IntegrityError
 
 if TYPE_CHECKING:
@@ -37,6 +37,20 @@ def fold_each(payloads: Iterable[bytes]) -> Iterator[dict[str, Json]]:
             yield cast("dict[str, Json]", decode(encode(folder.state())))
         except TypeError as exc:
             raise IntegrityError("a stored state is nested too deeply") from exc
+
+
+def readable(payload: bytes) -> list[list[Json]]:
+    """The operations of a payload, as JSON.
+
+    Raises:
+        IntegrityError: the payload is damaged.
+    """
+    return [op for body in unpack_frames(payload) for op in operations(body)]
+
+
+def payload_of(found: list[list[Json]]) -> bytes:
+    """A payload with the operations that ``readable`` gave."""
+    return pack_frame(encode(found)) if found else b""
 
 
 def text_of(payload: bytes) -> str:

@@ -259,8 +259,11 @@ def threads_of(it: Repository, user_id: str) -> list[str]:
 # --- what belongs to nothing
 
 
-def orphans(it: Repository) -> list[str]:
-    """Rows whose thread or line is not there; of any tenant."""
+def damage(it: Repository) -> list[str]:
+    """What the database finds, and rows whose thread or line is not there; of any tenant."""
+    broken = it.self_check()
+    if broken:
+        return broken
     t = it.tables
     of_lines = (t.checkpoints, "versions"), (t.writes, "pending writes")
     found = [_orphans(it, table, t.lines, "line", what) for table, what in of_lines]

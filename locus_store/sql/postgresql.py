@@ -20,6 +20,7 @@ from locus_store import layout
 from locus_store.errors import (
     BackendError,
     ConnectionFailedError,
+    IntegrityError,
     LocusStoreError,
     SchemaError,
 )
@@ -390,6 +391,10 @@ class PostgreSQLDatabase(ServerDatabase):
             )
         if is_overtime(exc):
             state = _CANCELLED
+        if state in _DAMAGED:
+            return IntegrityError(
+                f"{where}: {state}: stored data is damaged ({_reason(exc)}); restore a backup"
+            )
         remedy = _REMEDIES.get(state) or _REMEDIES.get(state[:2]) or _reason(exc)
         return BackendError(f"{where}: {state or type(exc).__name__}: {remedy}")
 
@@ -401,6 +406,7 @@ class OtherDatabaseError(SchemaError):
 _UNIQUE_VIOLATION, _DEADLOCK, _SERIALIZATION_FAILURE = "23505", "40P01", "40001"
 _UNDEFINED_TABLE, _UNDEFINED_COLUMN, _INVALID_SCHEMA = "42P01", "42703", "3F000"
 _CANCELLED: Final = "57014"
+_DAMAGED: Final = frozenset({"XX001", "XX002"})
 _BOUNCED: Final = (
     "as behind PgBouncer in transaction mode: open with pgbouncer=true, or make your engine with "
     "connect_args={'statement_cache_size': 0, 'prepared_statement_cache_size': 0}, your pool with "

@@ -93,6 +93,10 @@ class Reads:
         del words
         return None
 
+    def self_check(self) -> list[str]:
+        """What the database finds wrong with its own storage."""
+        return []
+
     # --- one line
 
     def line_of(self, thread_id: str, namespace: str) -> Line | None:

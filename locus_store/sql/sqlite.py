@@ -13,7 +13,12 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool, QueuePool
 
 from locus_store import layout
-from locus_store.errors import BackendError, ConnectionFailedError, LocusStoreError
+from locus_store.errors import (
+    BackendError,
+    ConnectionFailedError,
+    IntegrityError,
+    LocusStoreError,
+)
 from locus_store.sql.columns import escape_text
 from locus_store.sql.database import Database
 from locus_store.sql.repository import Repository
@@ -130,6 +135,11 @@ class SQLiteRepository(Repository):
             " INTERSECT ".join([one] * len(some)), tuple(f'"{word}"' for word in some)
         )
         return [row[0] for row in found]
+
+    def self_check(self) -> list[str]:
+        """``PRAGMA integrity_check``: pages, cells and indexes."""
+        found = self.connection.exec_driver_sql("PRAGMA integrity_check(20)").scalars()
+        return [it for it in found if it != "ok"]
 
     def create_index(self) -> bool:
         """Make the full-text index and fill it; whether it was not there."""
@@ -248,7 +258,7 @@ class SQLiteDatabase(Database):
     def translated(self, exc: Exception) -> LocusStoreError:
         """By its code."""
         code = _primary_code(exc)
-        kind = ConnectionFailedError if code in _CANNOT_OPEN else BackendError
+        kind = _KINDS.get(code, BackendError)
         remedy = _REMEDIES.get(code, str(getattr(exc, "orig", exc)))
         return kind(f"SQLite {self._where}: {code or type(exc).__name__}: {remedy}")
 
@@ -267,7 +277,11 @@ def _begun(connection: Connection, statement: str) -> bool:
 
 # --- errors
 
-_CANNOT_OPEN = frozenset({"SQLITE_CANTOPEN", "SQLITE_NOTADB", "SQLITE_PERM", "SQLITE_AUTH"})
+_CANNOT_OPEN = ("SQLITE_CANTOPEN", "SQLITE_NOTADB", "SQLITE_PERM", "SQLITE_AUTH")
+_KINDS: dict[str, type[LocusStoreError]] = {
+    **dict.fromkeys(_CANNOT_OPEN, ConnectionFailedError),
+    "SQLITE_CORRUPT": IntegrityError,
+}
 _REMEDIES = {
     "SQLITE_CANTOPEN": "check that its directory exists and may be written",
     "SQLITE_NOTADB": "the file is no SQLite database: name another path",
@@ -293,7 +307,7 @@ def _primary_code(exc: BaseException) -> str:
 _PRIMARY_CODES = {
     number: name
     for name, number in vars(sqlite3).items()
-    if name.startswith("SQLITE_") and name in {*_REMEDIES, *_CANNOT_OPEN}
+    if name.startswith("SQLITE_") and name in {*_REMEDIES, *_KINDS}
 }
 
 

@@ -1,0 +1,1 @@
+"""Threads from one place to another: copies, JSON Lines, imports, and the check of them all."""

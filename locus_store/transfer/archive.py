@@ -1,0 +1,279 @@
+"""Threads as JSON Lines: a file for people, other programs, and other databases.
+
+A thread is one line of kind ``thread``; then per namespace one ``line``, its ``version`` and its
+``write`` lines; then its ``message`` lines; then ``end``, which counts them. A version holds the
+operations that make it from the one before in its chain (docs/concepts.md), so that the file grows
+with what was said.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import AsyncIterable, Iterable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
+
+import orjson
+
+from locus_store import layout
+from locus_store.errors import IntegrityError, LocusStoreError
+from locus_store.transfer.counts import Counts, Progress
+from locus_store.types import (
+    ArchivedLine,
+    ArchivedMessage,
+    ArchivedRecord,
+    ArchivedThread,
+    ArchivedWrite,
+    PendingWrite,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from locus_store.backends.base import StorageBackend
+
+FORMAT: Final = 1
+"""Version of the form; a newer one is refused."""
+
+_THREAD = ("thread_id", "user_id", "name", "metadata")
+_TIMES = ("created_at", "active_at", "expires_at")
+_VERSION = ("sequence", "chain", "parent", "checkpoint_id", "metadata", "labels")
+_MESSAGE = ("sequence", "message_id", "role", "metadata", "text")
+_WRITE = ("task_id", "idx", "channel", "type", "task_path")
+
+
+async def export_threads(
+    backend: StorageBackend,
+    thread_ids: Iterable[str] | AsyncIterable[str],
+    out: BinaryIO,
+    *,
+    progress: Progress | None = None,
+) -> int:
+    """Write threads to ``out``, each as it is at one moment; return how many there were.
+
+    A thread that is gone by then is left out.
+    """
+    count = 0
+    async for thread_id in _each(thread_ids):
+        thread = await backend.read_thread(thread_id)
+        if thread is None:
+            continue
+        out.writelines(to_lines(thread))
+        count += 1
+        if progress:
+            progress(thread_id, True)
+    return count
+
+
+async def import_threads(
+    backend: StorageBackend, lines: Iterable[bytes], *, progress: Progress | None = None
+) -> Counts:
+    """Store the threads of such a file; those that are there already are left as they are.
+
+    Each thread is written whole or not at all; run again, it goes on where it stopped.
+
+    Raises:
+        IntegrityError: A line is damaged or missing; names it. What came before is written.
+        ConflictError: A thread of that id is there with other versions.
+    """
+    counts = Counts()
+    for thread in from_lines(lines):
+        is_new = await backend.write_thread(thread)
+        counts = counts.and_one(is_new=is_new)
+        if progress:
+            progress(thread.thread_id, is_new)
+    return counts
+
+
+async def _each(ids: Iterable[str] | AsyncIterable[str]) -> AsyncIterator[str]:
+    if isinstance(ids, AsyncIterable):
+        async for thread_id in ids:
+            yield thread_id
+    else:
+        for thread_id in ids:
+            yield thread_id
+
+
+async def all_threads(backend: StorageBackend, page: int = 500) -> AsyncIterator[str]:
+    """Every thread of a backend, in the order of their ids."""
+    after: str | None = None
+    while found := await backend.scan(page, after=after):
+        for thread_id in found:
+            yield thread_id
+        after = found[-1]
+
+
+# --- to lines
+
+
+def to_lines(thread: ArchivedThread) -> Iterator[bytes]:
+    """A thread as lines, each ending in a newline."""
+    count = 0
+    for it in _objects(thread):
+        count += 1
+        yield _encoded(it)
+    yield _encoded({"kind": "end", "lines": count})
+
+
+def _encoded(value: dict[str, Any]) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def _objects(thread: ArchivedThread) -> Iterator[dict[str, Any]]:
+    times = {name: getattr(thread, name) for name in _TIMES}
+    yield {"kind": "thread", "format": FORMAT, **_taken(thread, _THREAD), **times}
+    for line in thread.lines:
+        yield {"kind": "line", **_taken(line, ("namespace", "head", "floor", "last_sequence"))}
+        for record in line.records:
+            yield {
+                "kind": "version",
+                **_taken(record, _VERSION),
+                "created_at": record.created_at,
+                "digest": record.digest.hex(),
+                "operations": layout.readable(record.payload),
+            }
+        for write in line.writes:
+            yield {
+                "kind": "write",
+                "checkpoint_id": write.checkpoint_id,
+                **_taken(write.write, _WRITE),
+                "created_at": write.created_at,
+                "payload": _base64(write.write.payload),
+            }
+    for message in thread.messages:
+        yield {
+            "kind": "message",
+            **_taken(message, _MESSAGE),
+            "created_at": message.created_at,
+            "payload": _base64(message.payload),
+        }
+
+
+def _taken(source: object, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: getattr(source, name) for name in names}
+
+
+def _base64(payload: bytes | None) -> str | None:
+    return None if payload is None else base64.b64encode(payload).decode()
+
+
+# --- from lines
+
+
+def from_lines(lines: Iterable[bytes]) -> Iterator[ArchivedThread]:
+    """The threads of such lines.
+
+    Raises:
+        IntegrityError: A line is damaged, missing, or not of this form; names its number.
+    """
+    reader = _Reader()
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            thread = reader.take(orjson.loads(line))
+        except (LookupError, TypeError, ValueError, binascii.Error, LocusStoreError) as exc:
+            raise IntegrityError(
+                f"line {number} is not of an export of locus-store, or damaged"
+                f" ({_reason(exc)}); the threads before it were taken"
+            ) from exc
+        if thread is not None:
+            yield thread
+    if reader.is_inside:
+        raise IntegrityError("the file ends in the middle of a thread; export it again")
+
+
+def _reason(exc: BaseException) -> str:
+    return f"no {exc}" if isinstance(exc, KeyError) else str(exc)[:200]
+
+
+class _Reader:
+    """Puts a thread together, line by line."""
+
+    def __init__(self) -> None:
+        self._thread: dict[str, Any] | None = None
+        self._lines: list[dict[str, Any]] = []
+        self._messages: list[ArchivedMessage] = []
+        self._count = 0
+
+    @property
+    def is_inside(self) -> bool:
+        return self._thread is not None
+
+    def take(self, it: dict[str, Any]) -> ArchivedThread | None:
+        """The thread that this line completes."""
+        if not isinstance(it, dict):
+            raise TypeError("no JSON object")
+        kind = it.pop("kind")
+        if kind == "thread":
+            self._begin(it)
+        elif self._thread is None:
+            raise ValueError(f"a {kind!r} before any thread")
+        elif kind == "end":
+            return self._end(it["lines"])
+        elif kind == "line":
+            self._lines.append({**it, "records": [], "writes": []})
+        elif kind == "version":
+            self._lines[-1]["records"].append(_version(it))
+        elif kind == "write":
+            self._lines[-1]["writes"].append(_write(it))
+        elif kind == "message":
+            self._messages.append(_message(it))
+        else:
+            raise ValueError(f"unknown kind {kind!r}")
+        self._count += 1
+        return None
+
+    def _begin(self, it: dict[str, Any]) -> None:
+        if self._thread is not None:
+            raise ValueError("the thread before it has no end")
+        if it.pop("format") != FORMAT:
+            raise ValueError("written by a newer locus-store; upgrade this one")
+        self._thread = {**it, **{name: _moment(it[name]) for name in _TIMES}}
+        self._lines, self._messages, self._count = [], [], 0
+
+    def _end(self, lines: int) -> ArchivedThread:
+        if lines != self._count:
+            raise ValueError(f"{lines} lines expected, {self._count} found")
+        thread, self._thread = self._thread or {}, None
+        return ArchivedThread(
+            **thread,
+            lines=[ArchivedLine(**it) for it in self._lines],
+            messages=self._messages,
+        )
+
+
+def _version(it: dict[str, Any]) -> ArchivedRecord:
+    return ArchivedRecord(
+        **_only(it, _VERSION),
+        digest=bytes.fromhex(it["digest"]),
+        created_at=datetime.fromisoformat(it["created_at"]),
+        payload=layout.payload_of(it["operations"]),
+    )
+
+
+def _write(it: dict[str, Any]) -> ArchivedWrite:
+    payload = base64.b64decode(it["payload"], validate=True)
+    return ArchivedWrite(
+        checkpoint_id=it["checkpoint_id"],
+        write=PendingWrite(**_only(it, _WRITE), payload=payload),
+        created_at=datetime.fromisoformat(it["created_at"]),
+    )
+
+
+def _message(it: dict[str, Any]) -> ArchivedMessage:
+    payload = it["payload"]
+    return ArchivedMessage(
+        **_only(it, _MESSAGE),
+        created_at=datetime.fromisoformat(it["created_at"]),
+        payload=None if payload is None else base64.b64decode(payload, validate=True),
+    )
+
+
+def _only(it: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: it[name] for name in names}
+
+
+def _moment(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)

@@ -1,0 +1,72 @@
+"""Threads from one backend to another, with all their versions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from locus_store.errors import IntegrityError, NotFoundError
+from locus_store.transfer.archive import all_threads
+from locus_store.transfer.counts import Counts, Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from locus_store.backends.base import StorageBackend
+
+
+async def copy(
+    source: StorageBackend,
+    target: StorageBackend,
+    thread_ids: Sequence[str] | None = None,
+    *,
+    progress: Progress | None = None,
+) -> Counts:
+    """Copy threads with their versions, metadata, times, pending writes and messages.
+
+    Each thread is read at one moment, checked by its digests, written whole or not at all, and read
+    again from ``target``. Those that are there already with the same versions are left as they
+    are, so that a copy which was interrupted goes on when it is run again.
+
+    Args:
+        source: Only read.
+        target: Where to.
+        thread_ids: Which; ``None``: all.
+        progress: See ``counts.Progress``.
+
+    Raises:
+        ConflictError: ``target`` has a thread of that id with other versions.
+        NotFoundError: There is no such thread.
+        IntegrityError: A thread is damaged in ``source``, or was not kept by ``target``.
+    """
+    counts = Counts()
+    if thread_ids is not None:
+        for thread_id in thread_ids:
+            is_new = await _copy(source, target, thread_id)
+            if is_new is None:
+                raise NotFoundError(f"there is no thread {thread_id!r} to copy")
+            counts = counts.and_one(is_new=is_new)
+            if progress:
+                progress(thread_id, is_new)
+        return counts
+    async for thread_id in all_threads(source):
+        is_new = await _copy(source, target, thread_id)
+        if is_new is not None:  # else it was deleted meanwhile
+            counts = counts.and_one(is_new=is_new)
+            if progress:
+                progress(thread_id, is_new)
+    return counts
+
+
+async def _copy(source: StorageBackend, target: StorageBackend, thread_id: str) -> bool | None:
+    """Whether the thread was new to the target; ``None`` where there is none."""
+    thread = await source.read_thread(thread_id)
+    if thread is None:
+        return None
+    is_new = await target.write_thread(thread)
+    if is_new:
+        kept = await target.read_thread(thread_id)
+        if kept is None or kept.versions() != thread.versions():
+            raise IntegrityError(
+                f"thread {thread_id!r} was changed while it was copied; copy it again"
+            )
+    return is_new

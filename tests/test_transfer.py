@@ -1,0 +1,269 @@
+"""Threads from one backend to another, as JSON Lines, and the check of what is stored."""
+
+from __future__ import annotations
+
+import io
+import sqlite3
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import orjson
+import pytest
+
+from locus_store import (
+    ConflictError,
+    IntegrityError,
+    MemoryBackend,
+    NotFoundError,
+    SQLiteBackend,
+    postgresql_checkpointer,
+)
+from locus_store.archives import Problem
+from locus_store.testing import HOSTILE_IDS, NUMBERS, TEXTS
+from locus_store.transfer.archive import all_threads, export_threads, from_lines, import_threads
+from locus_store.transfer.copying import copy
+from locus_store.transfer.verifying import Checked, verify
+from locus_store.types import ArchivedMessage, PendingWrite
+
+if TYPE_CHECKING:
+    from locus_store.backends.base import StorageBackend
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+async def target(request, tmp_path):
+    if request.param == "memory":
+        made = MemoryBackend()
+    elif request.param == "sqlite":
+        made = SQLiteBackend(str(tmp_path / "target.db"))
+    else:
+        url = request.getfixturevalue("migrated_database")
+        made = postgresql_checkpointer(url, pool_size=2).backend
+    async with made:
+        yield made
+
+
+@pytest.fixture
+async def source(tmp_path):
+    """A few threads with all that a thread may have."""
+    async with SQLiteBackend(str(tmp_path / "source.db")) as made:
+        for at, thread_id in enumerate(HOSTILE_IDS[::9]):
+            for n in range(5):
+                state = {"said": [f"text {m}" for m in range(n + 1)], "numbers": list(NUMBERS)}
+                await made.write_state(thread_id, state, checkpoint_id=f"v{n}", metadata={"n": n})
+            await made.write_state(
+                thread_id, {"texts": list(TEXTS)}, checkpoint_id="fork", parent_id="v1"
+            )
+            await made.write_state(thread_id, {"n": at}, namespace="sub")
+            await made.put_writes(thread_id, "v4", [PendingWrite("a", 0, "c", "t", b"\0\xff")])
+        thread = await made.read_thread("latest")
+        message = ArchivedMessage(
+            sequence=1,
+            message_id="m1",
+            role="user",
+            metadata={"k": 1},
+            created_at=thread.created_at,
+            text="hi",
+            payload=b"\1",
+        )
+        await made.delete("latest")
+        await made.write_thread(
+            replace(thread, user_id="u", name="n", metadata={"m": 1.0}, messages=[message])
+        )
+        yield made
+
+
+async def same(one: StorageBackend, other: StorageBackend) -> int:
+    """How many threads there are; both have the same."""
+    ids = [it async for it in all_threads(one)]
+    assert ids == [it async for it in all_threads(other)]
+    for thread_id in ids:
+        assert await one.read_thread(thread_id) == await other.read_thread(thread_id)
+    return len(ids)
+
+
+async def found(backend: StorageBackend) -> list[Problem]:
+    return [it async for it in verify(backend) if isinstance(it, Problem)]
+
+
+async def exported(backend: StorageBackend) -> bytes:
+    out = io.BytesIO()
+    await export_threads(backend, all_threads(backend), out)
+    return out.getvalue()
+
+
+async def test_a_copy_has_everything_and_a_second_one_has_nothing_to_do(source, target) -> None:
+    told: list[tuple[str, bool]] = []
+    counts = await copy(source, target, progress=lambda *it: told.append(it))
+    assert counts.same == 0
+    assert counts.written == len(told) == await same(source, target)
+    assert await found(target) == []
+    counts = await copy(source, target)
+    assert (counts.written, counts.same) == (0, len(told))
+
+
+async def test_a_copy_goes_on_where_it_was_interrupted(source, target) -> None:
+    def interrupt(thread_id: str, is_new: bool) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        await copy(source, target, progress=interrupt)
+    assert len(await target.scan()) == 1
+    counts = await copy(source, target)
+    assert counts.same == 1
+    await same(source, target)
+
+
+async def test_a_copy_writes_over_nothing(source, target) -> None:
+    await target.save("latest", {"n": "mine"})
+    with pytest.raises(ConflictError, match="'latest'"):
+        await copy(source, target, ["latest"])
+    assert await target.load("latest") == {"n": "mine"}
+    with pytest.raises(NotFoundError, match="'unknown'"):
+        await copy(source, target, ["unknown"])
+
+
+async def test_an_export_is_imported_as_it_was(source, target) -> None:
+    lines = await exported(source)
+    counts = await import_threads(target, io.BytesIO(lines))
+    assert counts.written == await same(source, target)
+    assert await exported(target) == lines
+    counts = await import_threads(target, io.BytesIO(lines))
+    assert counts.written == 0
+
+
+async def test_an_export_reads_as_what_was_said_and_grows_with_it(tmp_path) -> None:
+    async with SQLiteBackend(str(tmp_path / "a.db")) as backend:
+        said = []
+        for n in range(200):
+            said.append(f"this was said in turn {n}, and only once, " + "at some length " * 20)
+            await backend.save("t", {"said": said})
+        lines = (await exported(backend)).splitlines()
+    told = [it for it in lines if b"turn 150," in it]
+    assert len(told) == 1
+    assert orjson.loads(told[0])["operations"] == [["[", ["said"], 150, 0, [said[150]]]]
+    assert sum(map(len, lines)) < 8 * len(orjson.dumps(said))
+
+
+async def test_a_damaged_export_is_told_by_its_line_and_what_is_damaged_is_not_written(
+    source,
+) -> None:
+    lines = (await exported(source)).splitlines(keepends=True)
+    for at in range(0, len(lines), 3):
+        cut, without = [*lines[:at], lines[at][:-9]], lines[:at] + lines[at + 1 :]
+        for damaged in (cut, without):
+            memory = MemoryBackend()
+            with pytest.raises(IntegrityError, match=r"line \d+|ends in the middle|there is|fold|"):
+                await import_threads(memory, damaged)
+            for thread_id in await memory.scan():
+                assert await memory.read_thread(thread_id) == await source.read_thread(thread_id)
+
+
+async def test_no_changed_character_of_a_states_text_gets_in(source) -> None:
+    lines = await exported(source)
+    changed = lines.replace(b"text 3", b"text 4")
+    with pytest.raises(IntegrityError, match="do not give the state"):
+        await import_threads(MemoryBackend(), io.BytesIO(changed))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"[]",
+        b"{}",
+        b'"thread"',
+        b'{"kind":"line"}',
+        b'{"kind":"thread","format":2}',
+        b"\xff",
+        b"not JSON",
+        b'{"kind":"thread","format":1,"thread_id":1}',
+    ],
+)
+async def test_what_is_no_export_is_told(line: bytes) -> None:
+    with pytest.raises(IntegrityError, match="line 1"):
+        list(from_lines([line]))
+
+
+async def test_all_is_well_with_what_was_saved(source, target) -> None:
+    await copy(source, target)
+    answers = [it async for it in verify(target)]
+    assert all(isinstance(it, Checked) for it in answers)
+    assert {it.thread_id for it in answers} == set(await source.scan())
+    assert {it.versions for it in answers} == {7}
+
+
+COLUMNS = ["checkpoints.payload", "checkpoints.digest", "writes.payload"]
+
+
+@pytest.mark.parametrize("place", COLUMNS)
+async def test_every_flipped_byte_is_found(tmp_path, place: str) -> None:
+    table, column = place.split(".")
+    async with SQLiteBackend(str(tmp_path / "a.db")) as backend:
+        await backend.save("t", {"said": ["hello " * 60]})
+        await backend.save("t", {"said": ["hello " * 60, "and again"]}, checkpoint_id="v")
+        await backend.put_writes("t", "v", [PendingWrite("a", 0, "c", "t", b"written")])
+        database = sqlite3.connect(tmp_path / "a.db", isolation_level=None)
+        rows = database.execute(f"SELECT rowid, {column} FROM locus_{table}").fetchall()
+        missed = []
+        for rowid, stored in rows:
+            for at in range(len(stored)):
+                damaged = bytearray(stored)
+                damaged[at] ^= 1 << at % 8
+                update = f"UPDATE locus_{table} SET {column} = ? WHERE rowid = ?"
+                database.execute(update, (bytes(damaged), rowid))
+                if not await found(backend):
+                    missed.append(at)
+                database.execute(update, (stored, rowid))
+        database.close()
+        assert missed == []
+        assert await found(backend) == []
+
+
+@pytest.mark.parametrize(
+    ("statement", "told"),
+    [
+        ("DELETE FROM locus_checkpoints WHERE sequence = 2", "parent"),
+        ("DELETE FROM locus_checkpoints WHERE sequence = 3", "head is version 3"),
+        ("DELETE FROM locus_checkpoints WHERE sequence = 1", "parent"),
+        ("DELETE FROM locus_lines", "belong to no line"),
+        ("DELETE FROM locus_threads", "lines belong to no thread"),
+        ("UPDATE locus_checkpoints SET parent = 77 WHERE sequence = 2", "version 77"),
+        ("UPDATE locus_checkpoints SET parent = 3 WHERE sequence = 2", "not older"),
+        ("UPDATE locus_lines SET last_sequence = 1", "newer than its last"),
+        ("UPDATE locus_checkpoints SET chain = 3 WHERE sequence = 3", "stored frame"),
+    ],
+)
+async def test_what_is_missing_or_misplaced_is_found(tmp_path, statement: str, told: str) -> None:
+    async with SQLiteBackend(str(tmp_path / "a.db")) as backend:
+        for n in range(3):
+            await backend.save("t", {"said": [f"{m} and some more" * 20 for m in range(n + 1)]})
+        with sqlite3.connect(tmp_path / "a.db") as database:
+            database.execute(statement)
+        database.close()
+        assert told in " ".join(map(str, await found(backend)))
+
+
+async def test_the_database_is_checked_by_its_own_means(tmp_path) -> None:
+    path = tmp_path / "a.db"
+    async with SQLiteBackend(str(path)) as backend:
+        for n in range(50):
+            await backend.save("t", {"said": "text " * 400, "n": n}, checkpoint_id=f"v{n}")
+    with sqlite3.connect(path) as database:
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        root = database.execute(
+            "SELECT rootpage FROM sqlite_master WHERE name LIKE 'sqlite_autoindex_locus_checkp%'"
+            " OR (type = 'index' AND tbl_name = 'locus_checkpoints') ORDER BY rootpage DESC"
+        ).fetchone()[0]
+        size = database.execute("PRAGMA page_size").fetchone()[0]
+    database.close()
+    data = bytearray(path.read_bytes())
+    data[root * size - 200 : root * size - 190] = b"\0" * 10
+    path.write_bytes(data)
+    async with SQLiteBackend(str(path)) as backend:
+        assert await found(backend) != []
