@@ -1,0 +1,1 @@
+"""What lets other frameworks use a backend: mapping only, no storage."""

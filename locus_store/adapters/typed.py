@@ -1,0 +1,186 @@
+"""Values of graph runners as JSON, and back to the very bytes their serializer made.
+
+LangGraph's serializer gives a type and bytes; most are MessagePack, in which an object of a class
+is an extension: a code and, as MessagePack again, its module, name and fields. Taken apart, a list
+of messages is a list whose text can be searched and whose growth costs what was added. Nothing is
+imported and no object is made: that is left to whoever reads the bytes.
+
+Plain JSON stands for itself. Everything else is an object with the key ``$``, and so is an object
+that has such a key of its own, so that no data can pass for a tag:
+
+======  ==========================================================================
+``d``   an object whose keys are not in order: ``k`` their order, ``v`` the object
+``m``   a map whose keys are not all text: ``v`` pairs of key and value
+``b``   bytes: ``v`` in base64
+``f``   a float that JSON has not: ``v`` its text
+``x``   an extension: ``c`` its code, and ``v`` what it holds, or ``b`` its bytes in base64
+``t``   another serializer's bytes: ``t`` the type, ``v`` in base64
+======  ==========================================================================
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+from locus_store.errors import IntegrityError, MissingExtraError
+
+try:
+    import ormsgpack
+except ImportError:  # told on first use
+    ormsgpack = None  # type: ignore[assignment]
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+MSGPACK: Final = "msgpack"
+_TAG: Final = "$"
+_MAX_LEVELS: Final = 100
+"""Levels that are taken apart; what is deeper stays bytes, since a state has 200 at most."""
+
+
+def to_json(kind: str, data: bytes) -> Any:
+    """A serializer's type and bytes as JSON.
+
+    Raises:
+        MissingExtraError: ``ormsgpack`` is not installed.
+    """
+    if kind == MSGPACK:
+        value = _taken_apart(data, _MAX_LEVELS)
+        if value is not _OPAQUE:
+            return value
+    return {_TAG: "t", "t": kind, "v": _base64(data)}
+
+
+def from_json(value: Any) -> tuple[str, bytes]:
+    """The type and bytes that ``to_json`` was given.
+
+    Raises:
+        IntegrityError: ``value`` is nothing that it gave.
+    """
+    try:
+        if isinstance(value, dict) and value.get(_TAG) == "t":
+            return value["t"], _bytes(value["v"])
+        return MSGPACK, _packed(_thawed(value))
+    except (LookupError, TypeError, ValueError) as exc:
+        raise IntegrityError(f"a stored value of a channel makes no sense: {exc}") from exc
+
+
+def plain_to_json(value: Any) -> Any:
+    """A JSON value as it stands in a channel."""
+    return _frozen(value, _MAX_LEVELS)
+
+
+class _Extension:
+    """An extension as it was unpacked."""
+
+    __slots__ = ("code", "data")
+
+    def __init__(self, code: int, data: bytes) -> None:
+        self.code, self.data = code, data
+
+
+class _TooDeepError(ValueError):
+    pass
+
+
+_OPAQUE: Final = object()
+_PLAIN: Final = (str, int, bool, type(None))
+
+
+def _taken_apart(data: bytes, levels: int) -> Any:
+    """The JSON of MessagePack bytes; ``_OPAQUE`` where it would not give the same bytes back."""
+    codec = _codec()
+    try:
+        value = codec.unpackb(data, ext_hook=_Extension, option=codec.OPT_NON_STR_KEYS)
+        frozen = _frozen(value, levels)
+        return frozen if _packed(_thawed(frozen)) == data else _OPAQUE
+    except (_TooDeepError, ValueError, TypeError, OverflowError):
+        return _OPAQUE
+
+
+def _frozen(value: Any, levels: int) -> Any:
+    if isinstance(value, _PLAIN):
+        return value
+    if levels == 0:
+        raise _TooDeepError
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {_TAG: "f", "v": repr(value)}
+    if isinstance(value, list):
+        return [_frozen(it, levels - 1) for it in value]
+    if isinstance(value, dict):
+        return _frozen_dict(value, levels - 1)
+    if isinstance(value, bytes):
+        return {_TAG: "b", "v": _base64(value)}
+    if isinstance(value, _Extension):
+        inner = _taken_apart(value.data, levels - 2)
+        held = {"b": _base64(value.data)} if inner is _OPAQUE else {"v": inner}
+        return {_TAG: "x", "c": value.code, **held}
+    raise TypeError(f"no JSON for a {type(value).__name__}")
+
+
+def _frozen_dict(value: dict[Any, Any], levels: int) -> Any:
+    if not all(isinstance(key, str) for key in value):
+        pairs = [[_frozen(key, levels), _frozen(it, levels)] for key, it in value.items()]
+        return {_TAG: "m", "v": pairs}
+    frozen = {key: _frozen(it, levels) for key, it in value.items()}
+    keys = list(frozen)
+    if _TAG in frozen or keys != sorted(keys):
+        return {_TAG: "d", "k": keys, "v": frozen}
+    return frozen
+
+
+def _thawed(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_thawed(it) for it in value]
+    if not isinstance(value, dict):
+        return value
+    if _TAG in value:
+        return _TAGS[value[_TAG]](value)
+    return {key: _thawed(it) for key, it in sorted(value.items())}
+
+
+def _thawed_pairs(value: Mapping[str, Any]) -> dict[Any, Any]:
+    return {_key(_thawed(key)): _thawed(it) for key, it in value["v"]}
+
+
+def _key(value: Any) -> Any:
+    return tuple(map(_key, value)) if isinstance(value, list) else value
+
+
+def _thawed_extension(value: Mapping[str, Any]) -> Any:
+    data = _bytes(value["b"]) if "b" in value else _packed(_thawed(value["v"]))
+    return _codec().Ext(value["c"], data)
+
+
+_TAGS: Final[dict[str, Callable[[Mapping[str, Any]], Any]]] = {
+    "d": lambda value: {key: _thawed(value["v"][key]) for key in value["k"]},
+    "m": _thawed_pairs,
+    "b": lambda value: _bytes(value["v"]),
+    "f": lambda value: float(value["v"]),
+    "x": _thawed_extension,
+}
+
+
+def _packed(value: Any) -> bytes:
+    codec = _codec()
+    packed: bytes = codec.packb(value, option=codec.OPT_NON_STR_KEYS)
+    return packed
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _bytes(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)
+
+
+def _codec() -> Any:
+    if ormsgpack is None:
+        raise MissingExtraError(
+            "reading and writing LangGraph's values needs ormsgpack: pip install"
+            ' "locus-store[langgraph]"'
+        )
+    return ormsgpack

@@ -1,0 +1,112 @@
+"""A thread from versions that another library kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from locus_store.backends.memory import MemoryBackend
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from locus_store.types import ArchivedLine, ArchivedThread, ArchivedWrite
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewVersion:
+    """One version as the other library had it."""
+
+    checkpoint_id: str
+    parent_id: str | None
+    """``None``, or one that was added to the same namespace before."""
+
+    state: Mapping[str, Any]
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    labels: Mapping[str, Any] = field(default_factory=dict)
+    created_at: datetime
+
+
+class ThreadBuilder:
+    """Saves versions one by one, so that no two states need be held at once.
+
+    Args:
+        thread_id: The thread's id.
+    """
+
+    def __init__(self, thread_id: str) -> None:
+        self._thread_id = thread_id
+        self._memory = MemoryBackend()
+        self._added: dict[str, dict[str, NewVersion]] = {}
+        self._writes: dict[str, list[ArchivedWrite]] = {}
+
+    async def add(self, version: NewVersion, *, namespace: str = "") -> None:
+        """Add a version behind all others of the namespace.
+
+        Raises:
+            SerializationError: Its state or metadata is not exactly JSON.
+            NotFoundError: Its parent was not added.
+            InvalidArgumentError: An id or the namespace is none.
+        """
+        of_line = self._added.setdefault(namespace, {})
+        await self._memory.write_state(
+            self._thread_id,
+            version.state,
+            namespace=namespace,
+            checkpoint_id=version.checkpoint_id,
+            metadata=version.metadata,
+            labels=version.labels,
+            parent_id=version.parent_id,
+        )
+        of_line[version.checkpoint_id] = replace(version, state={})
+
+    def add_writes(self, writes: list[ArchivedWrite], *, namespace: str = "") -> None:
+        """Add pending writes of any checkpoints of the namespace."""
+        self._writes.setdefault(namespace, []).extend(writes)
+
+    async def built(self, heads: Mapping[str, str] | None = None) -> ArchivedThread:
+        """The thread; its times are those of its versions.
+
+        Args:
+            heads: Checkpoint id of the head per namespace, where it is not the last one added.
+        """
+        for namespace, writes in self._writes.items():
+            for it in writes:
+                await self._memory.put_writes(
+                    self._thread_id, it.checkpoint_id, [it.write], namespace=namespace
+                )
+        thread = await self._memory.read_thread(self._thread_id)
+        if thread is None:
+            raise ValueError("nothing was added")
+        lines = [self._dated(it, (heads or {}).get(it.namespace)) for it in thread.lines]
+        times = [it.created_at for line in lines for it in line.records]
+        times += [it.created_at for line in lines for it in line.writes]
+        active_at = max(times).replace(second=0, microsecond=0)
+        return replace(thread, created_at=min(times), active_at=active_at, lines=lines)
+
+    def _dated(self, line: ArchivedLine, head: str | None) -> ArchivedLine:
+        """The line as the other library had it: its times, its roots, its head."""
+        added = self._added.get(line.namespace, {})
+        times = {
+            (it.checkpoint_id, it.write.task_id, it.write.idx): it.created_at
+            for it in self._writes.get(line.namespace, [])
+        }
+        records = [
+            replace(
+                it,
+                created_at=added[it.checkpoint_id].created_at,
+                parent=it.parent if added[it.checkpoint_id].parent_id else None,
+            )
+            for it in line.records
+        ]
+        sequences = {it.checkpoint_id: it.sequence for it in records}
+        return replace(
+            line,
+            head=sequences[head] if head else line.head,
+            records=records,
+            writes=[
+                replace(it, created_at=times[it.checkpoint_id, it.write.task_id, it.write.idx])
+                for it in line.writes
+            ],
+        )

@@ -1,0 +1,158 @@
+"""Threads of LangGraph's own savers: langgraph-checkpoint-postgres and -sqlite.
+
+Every checkpoint, channel value and pending write, with its parent, metadata and time, in the shape
+that this package's saver for LangGraph reads: a state has ``checkpoint`` (everything but the values
+and the id) and ``channels`` (``adapters.typed``). The source is only read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from locus_store import layout
+from locus_store.errors import IntegrityError, InvalidArgumentError, LocusStoreError
+from locus_store.transfer.building import NewVersion, ThreadBuilder
+from locus_store.transfer.counts import Counts, Progress
+from locus_store.transfer.langgraph_tables import Source, opened
+from locus_store.types import ArchivedThread, ArchivedWrite
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+
+    from locus_store.backends.base import StorageBackend
+
+
+async def import_langgraph(
+    backend: StorageBackend,
+    url: str,
+    *,
+    thread_ids: Sequence[str] | None = None,
+    progress: Progress | None = None,
+) -> Counts:
+    """Store the threads of LangGraph's tables; those that are there already are left as they are.
+
+    Each thread is read at one moment and written whole or not at all; then both sides are read
+    again and compared, version by version. Run again, it goes on where it stopped.
+
+    Args:
+        backend: Where to.
+        url: ``postgresql://…`` or ``sqlite:///file.db``: the database with LangGraph's tables. For
+            tables in another PostgreSQL schema, say ``options=-csearch_path%3Dschema`` in it.
+        thread_ids: Which; ``None``: all.
+        progress: See ``counts.Progress``.
+
+    Raises:
+        SchemaError: LangGraph's tables are not there.
+        ConflictError: ``backend`` has a thread of that id with other versions.
+        IntegrityError: A row of the source is damaged, or was not kept; names it.
+        InvalidArgumentError: No such scheme, or an id that is too long.
+        MissingExtraError: ``ormsgpack`` is not installed.
+    """
+    counts = Counts()
+    async with opened(url) as source:
+        for thread_id in await source.threads() if thread_ids is None else thread_ids:
+            async with source.snapshot():
+                try:
+                    thread = await _read(source, thread_id)
+                except LocusStoreError as exc:
+                    raise type(exc)(f"LangGraph's thread {thread_id!r}: {exc}") from exc
+                is_new = await backend.write_thread(thread)
+                await _compare(source, thread_id, await backend.read_thread(thread_id))
+            counts = counts.and_one(is_new=is_new)
+            if progress:
+                progress(thread_id, is_new)
+    return counts
+
+
+async def _read(source: Source, thread_id: str) -> ArchivedThread:
+    builder, heads = ThreadBuilder(thread_id), {}
+    namespaces = await source.namespaces(thread_id)
+    if not namespaces:
+        raise InvalidArgumentError("there is no such thread")
+    for namespace in namespaces:
+        parents = await source.parents(thread_id, namespace)
+        times: dict[str, datetime] = {}
+        async for version in _versions(source, thread_id, namespace, parents):
+            times[version.checkpoint_id] = version.created_at
+            await builder.add(version, namespace=namespace)
+        if parents:
+            heads[namespace] = max(parents)
+        writes = [
+            ArchivedWrite(
+                checkpoint_id=checkpoint_id,
+                write=write,
+                created_at=times.get(checkpoint_id, datetime.now(UTC)),
+            )
+            for checkpoint_id, write in await source.writes(thread_id, namespace)
+        ]
+        builder.add_writes(writes, namespace=namespace)
+    return await builder.built(heads)
+
+
+async def _versions(
+    source: Source, thread_id: str, namespace: str, parents: Mapping[str, str | None]
+) -> AsyncIterator[NewVersion]:
+    for checkpoint_id in in_order(parents):
+        found = await source.checkpoint(thread_id, namespace, checkpoint_id)
+        parent = parents[checkpoint_id]
+        yield replace(found, parent_id=parent if parent in parents else None)
+
+
+def in_order(parents: Mapping[str, str | None]) -> Iterator[str]:
+    """Ids ascending, as LangGraph orders them, but none before its parent.
+
+    Ids are made of their hosts' clocks, and clocks differ.
+    """
+    done: set[str] = set()
+    for checkpoint_id in sorted(parents):
+        path, at = [], checkpoint_id
+        while at not in done and at not in path:
+            path.append(at)
+            parent = parents[at]
+            at = parent if parent is not None and parent in parents else at
+        yield from reversed(path)
+        done.update(path)
+
+
+async def _compare(source: Source, thread_id: str, thread: ArchivedThread | None) -> None:
+    """Read both sides again.
+
+    Raises:
+        IntegrityError: They differ.
+    """
+    lines = {it.namespace: it for it in thread.lines} if thread else {}
+    for namespace in await source.namespaces(thread_id):
+        line = lines.get(namespace)
+        kept = {it.checkpoint_id: it for it in line.records} if line else {}
+        names = {it.sequence: it.checkpoint_id for it in kept.values()}
+        parents = await source.parents(thread_id, namespace)
+        async for version in _versions(source, thread_id, namespace, parents):
+            record = kept.pop(version.checkpoint_id, None)
+            digest = layout.change(version.state, None).shape.digest
+            if (
+                record is None
+                or record.digest != digest
+                or record.metadata != version.metadata
+                or names.get(record.parent or 0) != version.parent_id
+            ):
+                raise _differs(thread_id, f"checkpoint {version.checkpoint_id!r}")
+        if kept:
+            raise _differs(thread_id, f"checkpoint {min(kept)!r}")
+        there = {
+            (it.checkpoint_id, it.write.task_id, it.write.idx): it.write
+            for it in (line.writes if line else [])
+        }
+        for checkpoint_id, write in await source.writes(thread_id, namespace):
+            if there.pop((checkpoint_id, write.task_id, write.idx), None) != write:
+                raise _differs(thread_id, f"a pending write of checkpoint {checkpoint_id!r}")
+        if there:
+            raise _differs(thread_id, "a pending write")
+
+
+def _differs(thread_id: str, what: str) -> IntegrityError:
+    return IntegrityError(
+        f"thread {thread_id!r}: {what} differs between LangGraph's tables and what was stored; if "
+        "an agent is at work on the thread, stop it, delete the thread here, and import it again"
+    )

@@ -1,0 +1,294 @@
+"""Where LangGraph's own savers keep their rows: langgraph-checkpoint-postgres and -sqlite."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import unquote, urlsplit
+
+import orjson
+
+from locus_store.adapters.typed import plain_to_json, to_json
+from locus_store.errors import (
+    ConnectionFailedError,
+    IntegrityError,
+    InvalidArgumentError,
+    SchemaError,
+)
+from locus_store.transfer.building import NewVersion
+from locus_store.types import PendingWrite
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Mapping
+
+
+class Source(Protocol):
+    """Where LangGraph's rows are read."""
+
+    def snapshot(self) -> Any:
+        """Within it, everything is read as it was when it began."""
+
+    async def threads(self) -> list[str]:
+        """All threads."""
+
+    async def namespaces(self, thread_id: str) -> list[str]:
+        """Those with a checkpoint or a pending write."""
+
+    async def parents(self, thread_id: str, namespace: str) -> dict[str, str | None]:
+        """Checkpoint ids, with their parents'."""
+
+    async def checkpoint(self, thread_id: str, namespace: str, checkpoint_id: str) -> NewVersion:
+        """One checkpoint, whatever its parent."""
+
+    async def writes(self, thread_id: str, namespace: str) -> list[tuple[str, PendingWrite]]:
+        """Pending writes, with their checkpoints' ids."""
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[Source]:
+    """The tables behind a URL; see ``from_langgraph.import_langgraph``."""
+    scheme = urlsplit(url).scheme.partition("+")[0]
+    if scheme in {"postgresql", "postgres"}:
+        async with _opened_postgresql(url) as source:
+            yield source
+    elif scheme == "sqlite":
+        with _opened_sqlite(url) as source:
+            yield source
+    else:
+        raise InvalidArgumentError(
+            f"LangGraph's tables are read from postgresql:// and sqlite:///, not {scheme!r}"
+        )
+
+
+def _version(
+    checkpoint_id: str,
+    checkpoint: Mapping[str, Any],
+    channels: Mapping[str, Any],
+    metadata: Any,
+) -> NewVersion:
+    kept = {name: it for name, it in checkpoint.items() if name not in {"channel_values", "id"}}
+    return NewVersion(
+        checkpoint_id=checkpoint_id,
+        parent_id=None,
+        state={"checkpoint": kept, "channels": dict(channels)},
+        metadata=metadata or {},
+        created_at=_moment(checkpoint.get("ts")),
+    )
+
+
+def _moment(text: Any) -> datetime:
+    try:
+        found = datetime.fromisoformat(text)
+    except (TypeError, ValueError):
+        return datetime.now(UTC)
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _write(row: Any, payload: bytes | None) -> tuple[str, PendingWrite]:
+    return row["checkpoint_id"], PendingWrite(
+        task_id=row["task_id"],
+        idx=row["idx"],
+        channel=row["channel"],
+        type=row["type"] or "",
+        payload=payload or b"",
+        task_path=row["task_path"],
+    )
+
+
+# --- SQLite
+
+_SQLITE_PARTS = {"checkpoints": "checkpoint", "writes": "value"}
+
+
+@contextmanager
+def _opened_sqlite(url: str) -> Iterator[_SQLite]:
+    path = Path(unquote(urlsplit(url).path.removeprefix("/"))).absolute()
+    try:
+        connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None)
+    except sqlite3.OperationalError as exc:
+        raise ConnectionFailedError(f"SQLite {path}: cannot be opened: check the path") from exc
+    connection.row_factory = sqlite3.Row
+    try:
+        source = _SQLite(connection, path)
+        yield source
+    except sqlite3.Error as exc:
+        raise IntegrityError(f"SQLite {path}: {exc}") from exc
+    finally:
+        connection.close()
+
+
+class _SQLite:
+    """The tables ``checkpoints`` and ``writes``."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self._connection = connection
+        for table, column in _SQLITE_PARTS.items():
+            found = {row["name"] for row in connection.execute(f"PRAGMA table_info({table})")}
+            if not {column, "checkpoint_ns", "thread_id"} <= found:
+                raise SchemaError(
+                    f"SQLite {path} has no table {table!r} of langgraph-checkpoint-sqlite; name "
+                    "the database that its SqliteSaver wrote"
+                )
+            if table == "writes":
+                self._task_path = "task_path" if "task_path" in found else "''"
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        self._connection.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._connection.execute("ROLLBACK")
+
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[None]:
+        with self._reading():
+            yield
+
+    def _rows(self, query: str, *values: str) -> list[sqlite3.Row]:
+        return self._connection.execute(query, values).fetchall()
+
+    async def threads(self) -> list[str]:
+        query = "SELECT thread_id FROM checkpoints UNION SELECT thread_id FROM writes ORDER BY 1"
+        return [row[0] for row in self._rows(query)]
+
+    async def namespaces(self, thread_id: str) -> list[str]:
+        query = (
+            "SELECT checkpoint_ns FROM checkpoints WHERE thread_id = ?"
+            " UNION SELECT checkpoint_ns FROM writes WHERE thread_id = ? ORDER BY 1"
+        )
+        return [row[0] for row in self._rows(query, thread_id, thread_id)]
+
+    async def parents(self, thread_id: str, namespace: str) -> dict[str, str | None]:
+        query = (
+            "SELECT checkpoint_id, parent_checkpoint_id FROM checkpoints"
+            " WHERE thread_id = ? AND checkpoint_ns = ?"
+        )
+        return {row[0]: row[1] for row in self._rows(query, thread_id, namespace)}
+
+    async def checkpoint(self, thread_id: str, namespace: str, checkpoint_id: str) -> NewVersion:
+        query = (
+            "SELECT type, checkpoint, metadata FROM checkpoints"
+            " WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?"
+        )
+        (row,) = self._rows(query, thread_id, namespace, checkpoint_id)
+        whole = to_json(row["type"], row["checkpoint"])
+        fields = _fields(whole)
+        try:
+            metadata = orjson.loads(row["metadata"]) if row["metadata"] else {}
+        except orjson.JSONDecodeError as exc:
+            raise IntegrityError(f"the metadata of {checkpoint_id!r} is not JSON") from exc
+        return _version(checkpoint_id, fields, _fields(fields.get("channel_values", {})), metadata)
+
+    async def writes(self, thread_id: str, namespace: str) -> list[tuple[str, PendingWrite]]:
+        query = (
+            f"SELECT checkpoint_id, task_id, idx, channel, type, value, {self._task_path} AS"  # noqa: S608
+            " task_path FROM writes WHERE thread_id = ? AND checkpoint_ns = ?"
+        )
+        return [_write(row, row["value"]) for row in self._rows(query, thread_id, namespace)]
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    """The members of an object as ``to_json`` gave it.
+
+    Raises:
+        IntegrityError: It is none.
+    """
+    if isinstance(value, dict):
+        if "$" not in value:
+            return value
+        if value["$"] == "d" and isinstance(value["v"], dict):
+            return value["v"]
+    raise IntegrityError("a checkpoint is not in a form that langgraph 1 writes")
+
+
+# --- PostgreSQL
+
+
+@asynccontextmanager
+async def _opened_postgresql(url: str) -> AsyncIterator[_PostgreSQL]:
+    from locus_store.sql import dsn  # noqa: PLC0415  (SQLAlchemy is not needed for SQLite)
+
+    connection = await dsn.connect(dsn.parse(url), statement_cache_size=0)
+    try:
+        await _require_tables(connection, url)
+        yield _PostgreSQL(connection)
+    finally:
+        await connection.close()
+
+
+async def _require_tables(connection: Any, url: str) -> None:
+    from locus_store.sql import dsn  # noqa: PLC0415
+
+    wanted = ("checkpoints", "checkpoint_blobs", "checkpoint_writes")
+    for table in wanted:
+        if await connection.fetchval("SELECT to_regclass($1)", table) is None:
+            raise SchemaError(
+                f"PostgreSQL {dsn.parse(url).shown} has no table {table!r} of "
+                "langgraph-checkpoint-postgres; name the database (and the schema, by "
+                "options=-csearch_path%3Dschema) that its PostgresSaver wrote"
+            )
+
+
+class _PostgreSQL:
+    """The tables ``checkpoints``, ``checkpoint_blobs`` and ``checkpoint_writes``."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def snapshot(self) -> Any:
+        return self._connection.transaction(isolation="repeatable_read", readonly=True)
+
+    async def threads(self) -> list[str]:
+        query = "SELECT thread_id FROM checkpoints UNION SELECT thread_id FROM checkpoint_writes"
+        return sorted(row[0] for row in await self._connection.fetch(query))
+
+    async def namespaces(self, thread_id: str) -> list[str]:
+        query = (
+            "SELECT checkpoint_ns FROM checkpoints WHERE thread_id = $1 UNION"
+            " SELECT checkpoint_ns FROM checkpoint_writes WHERE thread_id = $1"
+        )
+        return sorted(row[0] for row in await self._connection.fetch(query, thread_id))
+
+    async def parents(self, thread_id: str, namespace: str) -> dict[str, str | None]:
+        query = (
+            "SELECT checkpoint_id, parent_checkpoint_id FROM checkpoints"
+            " WHERE thread_id = $1 AND checkpoint_ns = $2"
+        )
+        rows = await self._connection.fetch(query, thread_id, namespace)
+        return {row[0]: row[1] for row in rows}
+
+    async def checkpoint(self, thread_id: str, namespace: str, checkpoint_id: str) -> NewVersion:
+        key = (thread_id, namespace, checkpoint_id)
+        row = await self._connection.fetchrow(
+            "SELECT checkpoint::text AS checkpoint, metadata::text AS metadata FROM checkpoints"
+            " WHERE thread_id = $1 AND checkpoint_ns = $2 AND checkpoint_id = $3",
+            *key,
+        )
+        blobs = await self._connection.fetch(
+            "SELECT b.channel, b.type, b.blob FROM checkpoints c"
+            " CROSS JOIN LATERAL jsonb_each_text(c.checkpoint -> 'channel_versions') v"
+            " JOIN checkpoint_blobs b ON b.thread_id = c.thread_id"
+            " AND b.checkpoint_ns = c.checkpoint_ns AND b.channel = v.key AND b.version = v.value"
+            " WHERE c.thread_id = $1 AND c.checkpoint_ns = $2 AND c.checkpoint_id = $3"
+            " AND b.type <> 'empty'",
+            *key,
+        )
+        checkpoint = orjson.loads(row["checkpoint"])
+        channels = {
+            name: plain_to_json(it) for name, it in (checkpoint.get("channel_values") or {}).items()
+        }
+        channels |= {it["channel"]: to_json(it["type"], it["blob"] or b"") for it in blobs}
+        fields = {name: plain_to_json(it) for name, it in checkpoint.items()}
+        return _version(checkpoint_id, fields, channels, orjson.loads(row["metadata"]))
+
+    async def writes(self, thread_id: str, namespace: str) -> list[tuple[str, PendingWrite]]:
+        query = (
+            "SELECT checkpoint_id, task_id, idx, channel, type, blob, task_path"
+            " FROM checkpoint_writes WHERE thread_id = $1 AND checkpoint_ns = $2"
+        )
+        rows = await self._connection.fetch(query, thread_id, namespace)
+        return [_write(row, row["blob"]) for row in rows]

@@ -1,0 +1,332 @@
+"""What LangGraph's own savers wrote, with every checkpoint, channel value and pending write."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import operator
+import os
+import sqlite3
+import uuid
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+
+import pytest
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+from langgraph.checkpoint.postgres import PostgresSaver
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.graph import END, START, StateGraph
+from langgraph.graph.message import add_messages
+from langgraph.types import Command, Send, interrupt
+from servers import run
+
+from locus_store import (
+    ConflictError,
+    IntegrityError,
+    InvalidArgumentError,
+    MemoryBackend,
+    SchemaError,
+    SQLiteBackend,
+)
+from locus_store.adapters.typed import from_json, plain_to_json, to_json
+from locus_store.archives import Problem
+from locus_store.transfer.from_langgraph import import_langgraph, in_order
+from locus_store.transfer.verifying import verify
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class State(TypedDict, total=False):
+    messages: Annotated[list[AnyMessage], add_messages]
+    parts: Annotated[list[Any], operator.add]
+    count: int
+    ratio: float
+    note: Any
+
+
+class Inner(TypedDict, total=False):
+    parts: Annotated[list[Any], operator.add]
+
+
+VALUES: list[Any] = [
+    1.0,
+    -0.0,
+    (1, (2, 3)),
+    {1, 2},
+    {1: "int key"},
+    {"b": 1, "a": {"$": "b", "v": "not base64"}},
+    b"\0\xff",
+    dt.datetime(2026, 1, 2, tzinfo=dt.UTC),
+    uuid.UUID(int=7),
+    "日本語 \0",
+    float("inf"),
+    None,
+    [[], {}],
+]
+
+
+def graph() -> StateGraph:
+    """A chat with a fan-out, a subgraph, a task that asks a person, and values of many types."""
+
+    def talk(state: State) -> State:
+        said = AIMessage(f"answer {len(state['messages'])}", id=f"a{len(state['messages'])}")
+        return {"messages": [said], "count": len(state["messages"]), "ratio": 1.0}
+
+    def split(state: State) -> list[Send]:
+        return [Send("part", {"note": it}) for it in VALUES]
+
+    def part(state: State) -> State:
+        return {"parts": [state["note"]]}
+
+    def ask(state: State) -> State:
+        return {"note": interrupt("go on?")}
+
+    def fails(state: State) -> State:
+        raise RuntimeError("as planned")
+
+    inner = StateGraph(Inner)
+    inner.add_node("step", lambda _: {"parts": ["inner"]})
+    inner.add_edge(START, "step")
+    outer = StateGraph(State)
+    for name, node in (("talk", talk), ("part", part), ("ask", ask), ("fails", fails)):
+        outer.add_node(name, node)
+    outer.add_node("inner", inner.compile(checkpointer=True))
+    outer.add_edge(START, "talk")
+    outer.add_conditional_edges("talk", split, ["part"])
+    outer.add_edge("part", "inner")
+    outer.add_edge("inner", "ask")
+    outer.add_edge("ask", "fails")
+    outer.add_edge("fails", END)
+    return outer
+
+
+def talk_to(saver: Any) -> None:
+    """Threads that stopped at different places, and one that was forked."""
+    app = graph().compile(checkpointer=saver)
+    for name in ("asked", "failed", "a:b/%_'日本語"):
+        config = {"configurable": {"thread_id": name}, "metadata": {"user_id": "u1"}}
+        app.invoke({"messages": [HumanMessage("hello", id="h")]}, config)
+        if name == "failed":
+            with pytest.raises(RuntimeError, match="as planned"):
+                app.invoke(Command(resume="yes"), config)
+    config = {"configurable": {"thread_id": "asked"}}
+    old = list(app.get_state_history(config))[-2]
+    app.update_state(old.config, {"count": 99})
+
+
+@contextmanager
+def opened_saver(url: str):
+    if url.startswith("sqlite"):
+        with SqliteSaver.from_conn_string(url.removeprefix("sqlite:///")) as saver:
+            yield saver
+    else:
+        with PostgresSaver.from_conn_string(url) as saver:
+            saver.setup()
+            yield saver
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def source(request, tmp_path):
+    """The URL of a database that LangGraph's saver wrote."""
+    url = f"sqlite:///{tmp_path / 'graph.db'}"
+    if request.param == "postgresql":
+        url = request.getfixturevalue("database")
+    with opened_saver(url) as saver:
+        talk_to(saver)
+    return url
+
+
+def rebuilt(state: dict[str, Any], serde: JsonPlusSerializer) -> dict[str, Any]:
+    """The checkpoint that a stored state tells."""
+    checkpoint = serde.loads_typed(from_json(state["checkpoint"]))
+    values = {name: serde.loads_typed(from_json(it)) for name, it in state["channels"].items()}
+    return {**checkpoint, "channel_values": values}
+
+
+def exactly(checkpoint: dict[str, Any]) -> dict[str, str]:
+    """Fields and channels with their types; those of an object have no order."""
+    values = checkpoint.pop("channel_values")
+    parts = {**checkpoint, **{f"channel {name}": it for name, it in values.items()}}
+    return {
+        name: repr(sorted(it.items()) if isinstance(it, dict) and name in checkpoint else it)
+        for name, it in parts.items()
+    }
+
+
+async def test_every_checkpoint_value_and_write_is_there(source: str, tmp_path: Path) -> None:
+    serde = JsonPlusSerializer()
+    async with SQLiteBackend(str(tmp_path / "ours.db")) as backend:
+        counts = await import_langgraph(backend, source)
+        assert (counts.written, counts.same) == (3, 0)
+        seen, writes = 0, 0
+        with opened_saver(source) as saver:
+            for theirs in saver.list(None):
+                at = theirs.config["configurable"]
+                name, namespace = at["thread_id"], at["checkpoint_ns"]
+                ours = await backend.read_state(name, at["checkpoint_id"], namespace=namespace)
+                expected = {key: it for key, it in theirs.checkpoint.items() if key != "id"}
+                assert exactly(rebuilt(ours.state, serde)) == exactly(expected)
+                assert ours.version.metadata == theirs.metadata
+                parent = (theirs.parent_config or {}).get("configurable", {}).get("checkpoint_id")
+                assert ours.version.parent_id == parent
+                assert ours.version.created_at.isoformat() == theirs.checkpoint["ts"]
+                kept = await backend.get_writes(name, at["checkpoint_id"], namespace=namespace)
+                told = [
+                    (it.task_id, it.channel, serde.loads_typed((it.type, it.payload)))
+                    for it in kept
+                ]
+                assert sorted(map(repr, told)) == sorted(map(repr, theirs.pending_writes))
+                seen, writes = seen + 1, writes + len(told)
+            for name in ("asked", "failed"):
+                latest = saver.get_tuple({"configurable": {"thread_id": name}})
+                head = await backend.version(name)
+                assert head.checkpoint_id == latest.checkpoint["id"]
+        assert seen > 15
+        assert writes > 20
+        assert [it async for it in verify(backend) if isinstance(it, Problem)] == []
+        assert sorted(await backend.threads_of("u1")) == sorted(await backend.scan())
+        again = await import_langgraph(backend, source)
+        assert (again.written, again.same) == (0, 3)
+
+
+async def test_what_was_said_can_be_searched(source: str) -> None:
+    backend = MemoryBackend()
+    await import_langgraph(backend, source, thread_ids=["failed"])
+    assert await backend.search("hello answer") == ["failed"]
+
+
+async def test_a_thread_that_is_not_there_is_told(source: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="'unknown': there is no such thread"):
+        await import_langgraph(MemoryBackend(), source, thread_ids=["unknown"])
+
+
+async def test_a_thread_that_went_on_here_is_not_written_over(source: str) -> None:
+    backend = MemoryBackend()
+    await import_langgraph(backend, source, thread_ids=["asked"])
+    await backend.save("asked", {"n": 1})
+    with pytest.raises(ConflictError, match="'asked'"):
+        await import_langgraph(backend, source)
+    assert await backend.load("asked") == {"n": 1}
+
+
+async def test_the_source_is_left_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "graph.db"
+    with opened_saver(f"sqlite:///{path}") as saver:
+        talk_to(saver)
+    with sqlite3.connect(path) as database:
+        database.execute("PRAGMA journal_mode = DELETE")
+    database.close()
+    before = path.read_bytes()
+    await import_langgraph(MemoryBackend(), f"sqlite:///{path}")
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["graph.db"]
+
+
+async def test_it_may_come_to_the_same_database(source: str, tmp_path: Path) -> None:
+    from locus_store import open_checkpointer
+
+    async with open_checkpointer(source) as checkpointer:
+        counts = await import_langgraph(checkpointer.backend, source)
+        assert counts.written == 3
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+async def test_a_database_without_its_tables_is_told(kind: str, tmp_path: Path, request) -> None:
+    url = f"sqlite:///{tmp_path / 'none.db'}"
+    if kind == "sqlite":
+        sqlite3.connect(tmp_path / "none.db").execute("CREATE TABLE t (a)").connection.close()
+    else:
+        url = request.getfixturevalue("database")
+    with pytest.raises(SchemaError, match="checkpoint"):
+        await import_langgraph(MemoryBackend(), url)
+    with pytest.raises(InvalidArgumentError, match="'mysql'"):
+        await import_langgraph(MemoryBackend(), "mysql://host/db")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE checkpoints SET metadata = x'ff'",
+        "UPDATE checkpoints SET checkpoint = x'c1'",
+        "UPDATE checkpoints SET checkpoint = x'90'",
+    ],
+)
+async def test_a_damaged_row_is_told_and_its_thread_not_written(
+    tmp_path: Path, statement: str
+) -> None:
+    path = tmp_path / "graph.db"
+    with opened_saver(f"sqlite:///{path}") as saver:
+        talk_to(saver)
+    with sqlite3.connect(path) as database:
+        database.execute(f"{statement} WHERE thread_id = 'failed'")
+    database.close()
+    backend = MemoryBackend()
+    with pytest.raises(IntegrityError, match="'failed'"):
+        await import_langgraph(backend, f"sqlite:///{path}")
+    assert "failed" not in await backend.scan()
+    assert "asked" in await backend.scan()
+
+
+async def test_tables_in_another_schema_are_found(database: str) -> None:
+    import asyncpg
+
+    async def made() -> None:
+        connection = await asyncpg.connect(database)
+        await connection.execute("CREATE SCHEMA graphs")
+        await connection.close()
+
+    run(made())
+    url = f"{database}?options=-csearch_path%3Dgraphs"
+    with opened_saver(url) as saver:
+        talk_to(saver)
+    counts = await import_langgraph(MemoryBackend(), url)
+    assert counts.written == 3
+
+
+def test_a_parent_comes_before_its_children_whatever_their_clocks_said() -> None:
+    parents = {"3": None, "1": "3", "2": "1", "4": "gone", "0": "0"}
+    assert list(in_order(parents)) == ["0", "3", "1", "2", "4"]
+
+
+# --- values
+
+
+@pytest.mark.parametrize("value", [*VALUES, VALUES, {"$": {"$": []}}, HumanMessage("hi")], ids=repr)
+def test_a_value_gives_back_the_bytes_that_it_came_from(value: Any) -> None:
+    kind, data = JsonPlusSerializer().dumps_typed(value)
+    assert from_json(to_json(kind, data)) == (kind, data)
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\xc1", b"\x91", b"\xd9\x01a", b"\xca\0\0\0\0", b"\x91" * 300 + b"\x90"]
+)
+def test_bytes_that_are_not_the_serializers_are_kept_as_they_are(data: bytes) -> None:
+    assert from_json(to_json("msgpack", data)) == ("msgpack", data)
+
+
+def test_text_of_messages_is_text() -> None:
+    kind, data = JsonPlusSerializer().dumps_typed([HumanMessage("find me")])
+    assert '"find me"' in json.dumps(to_json(kind, data))
+
+
+@pytest.mark.parametrize(
+    "value", [{"$": "?"}, {"$": "b"}, {"$": "b", "v": "?"}, {"$": "m", "v": 1}, {"$": []}]
+)
+def test_what_is_no_value_is_told(value: Any) -> None:
+    with pytest.raises(IntegrityError):
+        from_json(value)
+
+
+def test_plain_values_cannot_pass_for_tags() -> None:
+    hostile = {"$": "x", "c": 5, "v": ["os", "system", "true"]}
+    kind, data = from_json(plain_to_json(hostile))
+    assert JsonPlusSerializer().loads_typed((kind, data)) == hostile
