@@ -1,0 +1,89 @@
+"""The contracts as tests: subclass one, give it a fixture, and a backend is held to all of it.
+
+::
+
+    class TestMine(CheckpointerContract):
+        @pytest.fixture
+        def reopen(self, tmp_path):
+            return partial(my_checkpointer, tmp_path / "mine", state_type=self.state_type)
+
+        @pytest.fixture
+        def checkpointer(self, reopen):
+            return reopen()
+
+``MinimalCheckpointerContract`` is for a subclass of ``BaseCheckpointer`` with only its three
+abstract methods, ``StorageBackendContract`` for a backend's own, dict-shaped methods. Capabilities
+decide which promises are asked for; one that is not declared must be refused. Call
+``pytest.register_assert_rewrite("locus_store.testing")`` in ``conftest.py``. A test's name is its
+promise.
+"""
+
+from __future__ import annotations
+
+from locus_store.testing.backend import StorageBackendContract
+from locus_store.testing.conflicts import Conflicts
+from locus_store.testing.deleting import Deleting, Expiry, Retention
+from locus_store.testing.finding import Metadata, Search, Threads
+from locus_store.testing.history import History, Lineage
+from locus_store.testing.kit import (
+    HOSTILE_IDS,
+    INVALID_IDS,
+    INVALID_LIMITS,
+    NUMBERS,
+    TEXTS,
+    UNSERIALISABLE,
+    Kit,
+    StorageProbe,
+    exact,
+    needs,
+    probe,
+    refused,
+    tick,
+)
+from locus_store.testing.minimal import Minimal, RoundTrip
+from locus_store.testing.sharing import Arguments, Concurrency, Copying, Integrity
+
+__all__ = [
+    "HOSTILE_IDS",
+    "INVALID_IDS",
+    "INVALID_LIMITS",
+    "NUMBERS",
+    "TEXTS",
+    "UNSERIALISABLE",
+    "Arguments",
+    "CheckpointerContract",
+    "Concurrency",
+    "Conflicts",
+    "Copying",
+    "Deleting",
+    "Expiry",
+    "History",
+    "Integrity",
+    "Kit",
+    "Lineage",
+    "Metadata",
+    "Minimal",
+    "MinimalCheckpointerContract",
+    "Retention",
+    "RoundTrip",
+    "Search",
+    "StorageBackendContract",
+    "StorageProbe",
+    "Threads",
+    "exact",
+    "needs",
+    "probe",
+    "refused",
+    "tick",
+]
+
+
+class MinimalCheckpointerContract(Minimal):
+    """What a ``BaseCheckpointer`` with only the three abstract methods is held to."""
+
+
+class CheckpointerContract(
+    Minimal, RoundTrip, History, Lineage, Conflicts, Deleting, Retention, Expiry, Threads, Metadata,
+    Search, Copying, Arguments, Concurrency, Integrity,
+):  # fmt: skip
+    """Everything that a checkpointer of this package promises; see the module's docstring."""

@@ -1,0 +1,392 @@
+"""What a storage backend gives beneath the adapter."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from locus_store.backends.memory import MemoryBackend
+from locus_store.errors import (
+    ConflictError,
+    IntegrityError,
+    InvalidArgumentError,
+)
+from locus_store.state import AgentState
+from locus_store.testing.kit import HOSTILE_IDS, INVALID_IDS, NUMBERS, TEXTS, exact, needs, refused
+from locus_store.types import Expected, PendingWrite
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+
+class BackendKit:
+    """Fixtures of the contracts of a backend."""
+
+    pytestmark = pytest.mark.anyio
+
+    @pytest.fixture
+    def anyio_backend(self) -> str:
+        return "asyncio"
+
+    @pytest.fixture
+    def backend(self) -> Any:
+        """The object under test, on empty storage; override this."""
+        raise NotImplementedError("give the contract a `backend` fixture")
+
+    @pytest.fixture(autouse=True)
+    async def closing(self, backend: Any) -> AsyncIterator[None]:
+        yield
+        await backend.close()
+
+
+class PendingWrites(BackendKit):
+    """``put_writes`` and ``get_writes``."""
+
+    async def test_writes_come_back_in_the_order_of_their_tasks(self, backend: Any) -> None:
+        needs(backend, "branching")
+        payloads = [b"", b"\0\xff", b"x" * 100_000]
+        writes = [
+            PendingWrite("b", 1, "c", "t", payloads[0], "2"),
+            PendingWrite("b", 0, "c", "t", payloads[1], "2"),
+            PendingWrite("z", 0, "日本語", "", payloads[2], "1"),
+            PendingWrite("a", -1, "__error__", "t", b"e", "2"),
+        ]
+        await backend.put_writes("t", "v", writes)
+        assert await backend.get_writes("t", "v") == [writes[2], writes[3], writes[1], writes[0]]
+        assert await backend.get_writes("t", "other") == []
+        assert await backend.get_writes("t", "v", namespace="other") == []
+        assert await backend.get_writes("other", "v") == []
+
+    async def test_writes_that_are_there_stay_and_special_ones_are_replaced(
+        self, backend: Any
+    ) -> None:
+        needs(backend, "branching")
+        old, new = (
+            [PendingWrite("a", idx, "c", "t", payload) for idx in (-2, -1, 0, 1)]
+            for payload in (b"old", b"new")
+        )
+        await backend.put_writes("t", "v", old)
+        await backend.put_writes("t", "v", [*new, *new])
+        payloads = [it.payload for it in await backend.get_writes("t", "v")]
+        assert payloads == [b"new", b"new", b"old", b"old"]
+
+    async def test_writes_may_come_before_their_thread_and_are_no_version(
+        self, backend: Any
+    ) -> None:
+        needs(backend, "branching")
+        await backend.put_writes("t", "v", [PendingWrite("a", 0, "c", "t", b"1")])
+        assert await backend.load("t") is None
+        assert await backend.exists("t") is False
+        assert await backend.history("t") == []
+        if backend.capabilities.list_threads:
+            assert await backend.list_threads() == []
+            assert await backend.scan() == ["t"]
+        await backend.save("t", {"n": 1}, checkpoint_id="v")
+        await backend.save("t", {"n": 2}, checkpoint_id="w")
+        assert [it.payload for it in await backend.get_writes("t", "v")] == [b"1"]
+        assert await backend.load("t") == {"n": 2}
+        assert [it.checkpoint_id for it in await backend.history("t")] == ["w", "v"]
+
+    async def test_writes_go_with_their_checkpoint_and_their_thread(self, backend: Any) -> None:
+        needs(backend, "branching")
+        await backend.save("t", {"n": 1}, checkpoint_id="v")
+        await backend.save("t", {"n": 2}, checkpoint_id="w")
+        for name in ("v", "w"):
+            await backend.put_writes("t", name, [PendingWrite("a", 0, "c", "t", b"1")])
+        await backend.delete("t", "v")
+        assert await backend.get_writes("t", "v") == []
+        assert len(await backend.get_writes("t", "w")) == 1
+        await backend.delete("t")
+        await backend.save("t", {"n": 2}, checkpoint_id="w")
+        assert await backend.get_writes("t", "w") == []
+
+    async def test_what_is_no_write_is_refused_and_nothing_is_written(self, backend: Any) -> None:
+        needs(backend, "branching")
+        good = PendingWrite("a", 0, "c", "t", b"1")
+        for change in ({"task_id": ""}, {"channel": "\0"}, {"idx": 2**31}, {"task_path": "\ud800"}):
+            with refused(InvalidArgumentError, change):
+                await backend.put_writes("t", "v", [good, replace(good, **change)])
+        for bad in INVALID_IDS:
+            with refused(InvalidArgumentError, bad):
+                await backend.put_writes(bad, "v", [good])
+            with refused(InvalidArgumentError, bad):
+                await backend.put_writes("t", bad, [good])
+        assert await backend.get_writes("t", "v") == []
+
+
+class WholeThreads(BackendKit):
+    """``scan``, ``read_thread``, ``write_thread``, ``forget_user``."""
+
+    async def grow(self, backend: Any, thread_id: str = "t") -> dict[tuple[str, str], Any]:
+        """A thread with forks, namespaces, hidden versions and pending writes; its states."""
+        said = [f"text {n}" for n in range(12)]
+        states: dict[tuple[str, str], Any] = {}
+        for n in range(12):
+            name, data = f"v{n}", {"said": said[: n + 1], "n": n}
+            await backend.write_state(
+                thread_id, data, checkpoint_id=name, metadata={"n": n, "f": 1.0}, labels={"l": [n]}
+            )
+            states["", name] = data
+        states["", "fork"] = {"said": said[:2], "é": None}
+        await backend.write_state(
+            thread_id, states["", "fork"], checkpoint_id="fork", parent_id="v1"
+        )
+        for n in range(4):
+            await backend.write_state(
+                thread_id, {"n": n}, namespace="a:b", checkpoint_id=f"v{n}", keep_last=2
+            )
+        states |= {("a:b", f"v{n}"): {"n": n} for n in (2, 3)}
+        for name, namespace in product(("v3", "later"), ("", "c")):
+            write = PendingWrite("a", 0, "c", "t", b"\0" + name.encode(), "path")
+            await backend.put_writes(thread_id, name, [write], namespace=namespace)
+        return states
+
+    async def test_a_thread_that_was_read_is_written_as_it_was(self, backend: Any) -> None:
+        needs(backend, "branching")
+        states = await self.grow(backend)
+        thread = await backend.read_thread("t")
+        before = await backend.history("t", limit=100)
+        assert await backend.delete("t") is True
+        assert await backend.read_thread("t") is None
+        assert await backend.write_thread(thread) is True
+        assert await backend.read_thread("t") == thread
+        for (namespace, name), data in states.items():
+            found = await backend.read_state("t", name, namespace=namespace)
+            assert exact(found.state) == exact(data)
+        names = [it.checkpoint_id for it in await backend.history("t", namespace="a:b")]
+        assert names == ["v3", "v2"]
+        after = await backend.history("t", limit=100)
+        shown = [(it.checkpoint_id, it.parent_id, it.metadata, it.created_at) for it in after]
+        assert shown == [
+            (it.checkpoint_id, it.parent_id, it.metadata, it.created_at) for it in before
+        ]
+
+    async def test_another_kind_of_backend_takes_a_thread_and_gives_it_back(
+        self, backend: Any
+    ) -> None:
+        needs(backend, "branching")
+        await self.grow(backend)
+        memory, thread = MemoryBackend(), await backend.read_thread("t")
+        assert await memory.write_thread(thread) is True
+        assert await memory.read_thread("t") == thread
+        assert await backend.write_thread(replace(thread, thread_id="u")) is True
+        assert await backend.read_thread("u") == replace(thread, thread_id="u")
+
+    async def test_a_thread_that_is_there_is_not_written_again(self, backend: Any) -> None:
+        needs(backend, "branching")
+        await self.grow(backend)
+        thread = await backend.read_thread("t")
+        assert await backend.write_thread(thread) is False
+        await backend.save("t", {"n": "newer"})
+        with pytest.raises(ConflictError, match="'t'"):
+            await backend.write_thread(thread)
+        assert await backend.load("t") == {"n": "newer"}
+
+    async def test_saves_go_on_from_a_thread_that_was_written(self, backend: Any) -> None:
+        needs(backend, "branching")
+        await self.grow(backend)
+        thread, old = await backend.read_thread("t"), await backend.read_state("t")
+        await backend.delete("t")
+        await backend.write_thread(thread)
+        found = await backend.read_state("t")
+        stale = Expected(made_from=old.version.mark, head=old.head)
+        with pytest.raises(ConflictError):
+            await backend.write_state("t", {"n": "stale"}, expected=stale)
+        fresh = Expected(made_from=found.version.mark, head=found.head)
+        await backend.write_state("t", {**found.state, "n": 99}, expected=fresh)
+        assert await backend.load("t") == {**found.state, "n": 99}
+        assert await backend.damage() == []
+
+    async def test_a_damaged_thread_is_refused(self, backend: Any) -> None:
+        needs(backend, "branching")
+        await self.grow(backend)
+        thread = await backend.read_thread("t")
+        await backend.delete("t")
+        root = thread.lines[0]
+        last = root.records[-1]
+        flipped = last.payload[:-1] + bytes([last.payload[-1] ^ 1])
+        for record in (
+            replace(last, payload=flipped),
+            replace(last, digest=bytes(16)),
+            replace(last, parent=77),
+            replace(last, checkpoint_id="v1"),
+            replace(last, sequence=99),
+        ):
+            damaged = replace(root, records=[*root.records[:-1], record])
+            with refused(IntegrityError, record):
+                await backend.write_thread(replace(thread, lines=[damaged, *thread.lines[1:]]))
+        assert await backend.scan() == []
+
+    async def test_all_threads_are_scanned_in_the_order_of_their_ids(self, backend: Any) -> None:
+        needs(backend, "list_threads")
+        ids = sorted(HOSTILE_IDS)
+        for name in HOSTILE_IDS:
+            await backend.write_state(name, {"n": 1}, namespace="a" if len(name) == 1 else "")
+        assert await backend.scan(len(ids) + 1) == ids
+        found: list[str] = []
+        after = None
+        while page := await backend.scan(7, after=after):
+            found, after = [*found, *page], page[-1]
+        assert found == ids
+        assert await backend.scan(0) == []
+
+    async def test_what_expired_is_neither_scanned_nor_read(self, backend: Any) -> None:
+        needs(backend, "branching", "ttl")
+        await backend.write_state("t", {"n": 1}, ttl_seconds=1e-6)
+        assert await backend.scan() == []
+        assert await backend.read_thread("t") is None
+        await backend.put_writes("t", "v", [PendingWrite("a", 0, "c", "t", b"1")])
+        assert await backend.scan() == ["t"]
+        assert await backend.load("t") is None
+
+    async def test_a_user_is_forgotten_and_nobody_else(self, backend: Any) -> None:
+        needs(backend, "branching", "metadata_query")
+        await self.grow(backend, "by label")
+        await backend.write_state("by label", {"n": 1}, labels={"user_id": "u"})
+        await backend.save("by metadata", {"n": 1}, metadata={"user_id": "u"})
+        await backend.save("by metadata", {"n": 2})
+        await backend.save("other", {"n": 1}, metadata={"user_id": "U"})
+        assert sorted(await backend.threads_of("u")) == ["by label", "by metadata"]
+        counts = await backend.forget_user("u")
+        assert counts["threads"] == 2
+        assert counts["checkpoints"] >= 17
+        assert counts["writes"] == 4
+        assert await backend.scan() == ["other"]
+        assert await backend.damage() == []
+        again = await backend.forget_user("u")
+        assert set(again.values()) == {0}
+
+
+class StorageBackendContract(PendingWrites, WholeThreads):
+    """The dict-shaped methods of a ``StorageBackend``, and what lies under the adapter."""
+
+    async def test_a_dict_is_saved_and_loaded(self, backend: Any) -> None:
+        data = {"list": list(NUMBERS), "text": list(TEXTS)}
+        assert isinstance(await backend.save("t", data), str)
+        found = await backend.load("t")
+        assert type(found) is dict
+        assert exact(found) == exact(data)
+        assert await backend.load("unknown") is None
+
+    async def test_saving_again_adds_a_version(self, backend: Any) -> None:
+        one = await backend.save("t", {"n": 1})
+        await backend.save("t", {"n": 2}, checkpoint_id="two", metadata={"k": 1})
+        assert await backend.load("t") == {"n": 2}
+        assert await backend.load("t", one) == {"n": 1}
+        assert [it.checkpoint_id for it in await backend.history("t")] == ["two", one]
+
+    async def test_delete_and_exists_answer_true_or_false(self, backend: Any) -> None:
+        await backend.save("t", {"n": 1})
+        assert await backend.exists("t") is True
+        assert await backend.delete("t") is True
+        assert await backend.exists("t") is False
+        assert await backend.delete("t") is False
+
+    async def test_threads_are_listed(self, backend: Any) -> None:
+        needs(backend, "list_threads")
+        await backend.save("t1", {"n": 1})
+        await backend.save("t2", {"n": 1})
+        assert await backend.list_threads() == ["t2", "t1"]
+        assert await backend.list_threads(pattern="*1") == ["t1"]
+
+    async def test_search_gives_thread_ids(self, backend: Any) -> None:
+        needs(backend, "search")
+        await backend.save("t1", {"text": "alpha beta"})
+        await backend.save("t2", {"text": "alpha"})
+        assert await backend.search("alpha beta") == ["t1"]
+        assert set(await backend.search("alpha", limit=5)) == {"t1", "t2"}
+
+    async def test_vacuum_counts_versions(self, backend: Any) -> None:
+        needs(backend, "vacuum")
+        await backend.save("t", {"n": 1})
+        assert await backend.vacuum(older_than_days=30) == 0
+        assert await backend.exists("t") is True
+
+    async def test_an_agent_that_was_given_a_backend_is_told_the_factory(
+        self, backend: Any
+    ) -> None:
+        state = AgentState()
+        calls: list[Callable[[], Awaitable[Any]]] = [
+            lambda: backend.save(state, "t"),
+            lambda: backend.save(state, "t", "v1"),
+            lambda: backend.save(state, "t", "v1", {"k": 1}),
+            lambda: backend.save(state=state, thread_id="t"),
+            lambda: backend.save(state=state, thread_id="t", metadata={}),
+            lambda: backend.save({"n": 1}, "t"),
+        ]
+        for call in calls:
+            with pytest.raises(TypeError, match=backend.factory):
+                await call()
+        assert await backend.exists("t") is False
+
+    async def test_namespaces_are_lines_of_their_own(self, backend: Any) -> None:
+        names = ("", "a", "/", "//", "a:b", "%", "_", "'", "日本語", "x" * 255)
+        for name in names:
+            await backend.write_state("t", {"of": name}, namespace=name, checkpoint_id="v")
+        for name in names:
+            found = await backend.read_state("t", namespace=name)
+            assert found.state == {"of": name}
+            assert [it.namespace for it in await backend.history("t", namespace=name)] == [name]
+        assert await backend.remove("t", ["v"], namespace="a") == 1
+        left = [it for it in names if await backend.read_state("t", namespace=it)]
+        assert left == [it for it in names if it != "a"]
+        assert await backend.delete("t") is True
+        assert [it for it in names if await backend.read_state("t", namespace=it)] == []
+
+    async def test_a_line_without_the_root_namespace_is_no_thread(self, backend: Any) -> None:
+        await backend.write_state("t", {"n": 1}, namespace="sub")
+        assert await backend.load("t") is None
+        assert await backend.exists("t") is False
+        if backend.capabilities.list_threads:
+            assert await backend.list_threads() == []
+        assert await backend.delete("t") is True
+        assert await backend.read_state("t", namespace="sub") is None
+
+    async def test_parents_are_known(self, backend: Any) -> None:
+        for n in range(3):
+            await backend.save("t", {"n": n}, checkpoint_id=f"v{n}")
+        await backend.write_state("t", {"n": 9}, checkpoint_id="fork", parent_id="v0")
+        parents = {it.checkpoint_id: it.parent_id for it in await backend.history("t")}
+        assert parents == {"fork": "v0", "v2": "v1", "v1": "v0", "v0": None}
+        assert await backend.remove("t", ["v0", "v1"]) == 2
+        parents = {it.checkpoint_id: it.parent_id for it in await backend.history("t")}
+        assert parents == {"fork": None, "v2": None}
+
+    async def test_versions_are_counted_by_the_server_and_never_again(self, backend: Any) -> None:
+        marks = []
+        for n in range(3):
+            written = await backend.write_state("t", {"n": n}, checkpoint_id="v")
+            marks.append(written.mark)
+        assert marks == sorted(marks, key=lambda it: it.sequence)
+        await backend.delete("t")
+        written = await backend.write_state("t", {"n": 2}, checkpoint_id="v")
+        assert written.mark.line not in {it.line for it in marks}
+        assert written.mark.store == marks[0].store
+
+    async def test_a_mark_of_another_incarnation_is_a_conflict(self, backend: Any) -> None:
+        await backend.write_state("t", {"n": 1}, checkpoint_id="v")
+        found = await backend.read_state("t")
+        expected = Expected(made_from=found.version.mark, head=found.head)
+        await backend.delete("t")
+        await backend.write_state("t", {"n": 1}, checkpoint_id="v")
+        with pytest.raises(ConflictError):
+            await backend.write_state("t", {"n": 2}, expected=expected)
+
+    async def test_times_are_the_servers_and_aware(self, backend: Any) -> None:
+        for n in range(3):
+            await backend.save("t", {"n": n})
+        times = [it.created_at for it in await backend.history("t")]
+        assert times == sorted(times, reverse=True)
+        assert all(it.utcoffset() is not None for it in times)
+
+    async def test_what_is_no_namespace_is_refused(self, backend: Any) -> None:
+        for bad in filter(None, INVALID_IDS):
+            with refused(InvalidArgumentError, bad, match="namespace"):
+                await backend.write_state("t", {"n": 1}, namespace=bad)
+            with refused(InvalidArgumentError, bad, match="namespace"):
+                await backend.read_state("t", namespace=bad)
+            with refused(InvalidArgumentError, bad, match="namespace"):
+                await backend.history("t", namespace=bad)

@@ -1,0 +1,347 @@
+"""What a second writer is told, and what becomes of its state."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from functools import partial
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from locus_store.errors import (
+    ConflictError,
+    InvalidArgumentError,
+)
+from locus_store.testing.kit import Another, Kit, StorageProbe, refused
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+
+
+class Conflicts(Kit):
+    """No acknowledged save is ever lost silently."""
+
+    async def contested(
+        self, checkpointer: Any, another: Another, **options: Any
+    ) -> tuple[Any, str, str]:
+        """A loaded state whose thread another writer moved on; the head and the parent."""
+        (parent,) = await self.grow(checkpointer, "t", "a")
+        mine, other = await checkpointer.load("t"), another(**options)
+        head = await other.save(self.said(await other.load("t"), "theirs"), "t")
+        return mine, head, parent
+
+    async def test_a_second_writer_is_told(self, checkpointer: Any, another: Another) -> None:
+        mine, head, parent = await self.contested(checkpointer, another)
+        with pytest.raises(ConflictError) as told:
+            await checkpointer.save(self.said(mine, "mine"), "t")
+        assert (told.value.head_id, told.value.parent_id) == (head, parent)
+        for hint in ("'t'", "Load the thread", 'on_conflict="branch"'):
+            assert hint in str(told.value)
+
+    async def test_a_conflict_writes_nothing(
+        self, checkpointer: Any, another: Another, storage: StorageProbe | None
+    ) -> None:
+        mine, head, parent = await self.contested(checkpointer, another)
+        before = storage.rows() if storage else 0
+        for _ in range(2):
+            with pytest.raises(ConflictError):
+                await checkpointer.save(self.said(mine, "mine"), "t", "lost", {"k": "lost"})
+        assert await self.told(checkpointer, "t") == {head: ["a", "theirs"], parent: ["a"]}
+        assert await self.said_in(checkpointer, "t") == ["a", "theirs"]
+        assert await checkpointer.exists("t", "lost") is False
+        assert storage is None or storage.rows() == before
+
+    async def test_who_loads_again_may_save(self, checkpointer: Any, another: Another) -> None:
+        mine, _, _ = await self.contested(checkpointer, another)
+        with pytest.raises(ConflictError):
+            await checkpointer.save(self.said(mine, "mine"), "t")
+        await checkpointer.save(self.said(await checkpointer.load("t"), "mine"), "t")
+        assert await self.said_in(checkpointer, "t") == ["a", "theirs", "mine"]
+
+    async def test_branch_keeps_a_losing_state_beside_the_head(
+        self, checkpointer: Any, another: Another
+    ) -> None:
+        mine, head, parent = await self.contested(checkpointer, another)
+        side = await checkpointer.save(self.said(mine, "mine"), "t", on_conflict="branch")
+        assert await self.told(checkpointer, "t") == {
+            side: ["a", "mine"], head: ["a", "theirs"], parent: ["a"],
+        }  # fmt: skip
+        assert await self.said_in(checkpointer, "t") == ["a", "theirs"]
+
+    async def test_a_side_branch_grows_and_stays_beside_the_head(
+        self, checkpointer: Any, another: Another
+    ) -> None:
+        state, head, parent = await self.contested(checkpointer, another)
+        sides = []
+        for text in "xyz":
+            state = self.said(state, text)
+            sides.append(await checkpointer.save(state, "t", on_conflict="branch"))
+        assert await checkpointer.list_checkpoints("t") == [*sides[::-1], head, parent]
+        assert await self.said_in(another(), "t") == ["a", "theirs"]
+        assert await self.said_in(another(), "t", sides[-1]) == ["a", "x", "y", "z"]
+
+    async def test_a_head_goes_back_past_its_own_ancestors_only(
+        self, checkpointer: Any, another: Another
+    ) -> None:
+        mine, head, parent = await self.contested(checkpointer, another)
+        side = await checkpointer.save(self.said(mine, "mine"), "t", on_conflict="branch")
+        await checkpointer.delete("t", head)
+        assert await self.said_in(another(), "t") == ["a"]
+        assert await self.told(another(), "t") == {side: ["a", "mine"], parent: ["a"]}
+
+    async def test_saving_onto_a_side_branch_makes_it_the_head(
+        self, checkpointer: Any, another: Another
+    ) -> None:
+        mine, head, _ = await self.contested(checkpointer, another)
+        side = await checkpointer.save(self.said(mine, "mine"), "t", on_conflict="branch")
+        state = await another().load("t", side)
+        await checkpointer.save(self.said(state, "on"), "t", parent_checkpoint_id=side)
+        assert await self.said_in(another(), "t") == ["a", "mine", "on"]
+        assert await self.said_in(another(), "t", head) == ["a", "theirs"]
+
+    async def test_loading_a_side_branch_declares_that_it_goes_on(
+        self, checkpointer: Any, another: Another
+    ) -> None:
+        mine, _, _ = await self.contested(checkpointer, another)
+        side = await checkpointer.save(self.said(mine, "mine"), "t", on_conflict="branch")
+        other = another()
+        await other.save(self.said(await other.load("t", side), "on"), "t")
+        assert await self.said_in(another(), "t") == ["a", "mine", "on"]
+
+    async def test_overwrite_lets_the_last_writer_win(
+        self, checkpointer: Any, another: Another
+    ) -> None:
+        mine, head, parent = await self.contested(checkpointer, another)
+        won = await checkpointer.save(self.said(mine, "mine"), "t", on_conflict="overwrite")
+        assert await self.said_in(another(), "t") == ["a", "mine"]
+        assert await self.told(another(), "t") == {
+            won: ["a", "mine"], head: ["a", "theirs"], parent: ["a"],
+        }  # fmt: skip
+
+    async def test_what_happens_on_conflict_may_be_an_option_of_the_object(
+        self, checkpointer: Any, another: Another
+    ) -> None:
+        await self.grow(checkpointer, "t", "a")
+        mine = another(on_conflict="branch")
+        state = await mine.load("t")
+        await checkpointer.save(self.said(await checkpointer.load("t"), "theirs"), "t")
+        await mine.save(self.said(state, "mine"), "t", "side")
+        assert await self.said_in(another(), "t") == ["a", "theirs"]
+        assert await self.said_in(another(), "t", "side") == ["a", "mine"]
+
+    async def test_an_unknown_choice_on_conflict_is_refused(
+        self, checkpointer: Any, reopen: Another
+    ) -> None:
+        for choice in ("", "RAISE", "ignore", 1):
+            with refused(InvalidArgumentError, choice, match="on_conflict"):
+                reopen(on_conflict=choice)
+            with refused(InvalidArgumentError, choice, match="on_conflict"):
+                await checkpointer.save(self.new("a"), "t", on_conflict=choice)
+        assert await checkpointer.exists("t") is False
+
+    async def test_of_two_first_turns_one_is_told(
+        self, checkpointer: Any, another: Another
+    ) -> None:
+        other = another()
+        assert await checkpointer.load("t") is None
+        assert await other.load("t") is None
+        theirs = await other.save(self.new("theirs"), "t")
+        with pytest.raises(ConflictError) as told:
+            await checkpointer.save(self.new("mine"), "t")
+        assert (told.value.head_id, told.value.parent_id) == (theirs, None)
+        assert await self.told(checkpointer, "t") == {theirs: ["theirs"]}
+
+    async def test_of_racing_writers_exactly_one_wins(
+        self, checkpointer: Any, another: Another
+    ) -> None:
+        await self.grow(checkpointer, "t", "0")
+        objects = [checkpointer, another(), another(), another()]
+        for turn in range(1, 6):
+            states = [self.said(await it.load("t"), str(turn)) for it in objects]
+            saves = (it.save(state, "t") for it, state in zip(objects, states, strict=True))
+            results = await asyncio.gather(*saves, return_exceptions=True)
+            assert sum(isinstance(it, str) for it in results) == 1
+            assert sum(isinstance(it, ConflictError) for it in results) == 3
+        assert await self.said_in(another(), "t") == list("012345")
+        assert len(await checkpointer.list_checkpoints("t")) == 6
+
+    async def test_of_racing_first_turns_exactly_one_wins(
+        self, checkpointer: Any, another: Another
+    ) -> None:
+        objects = [checkpointer, another(), another(), another()]
+        assert [await it.load("t") for it in objects] == [None] * 4
+        saves = (it.save(self.new(str(place)), "t") for place, it in enumerate(objects))
+        results = await asyncio.gather(*saves, return_exceptions=True)
+        assert sum(isinstance(it, str) for it in results) == 1
+        assert sum(isinstance(it, ConflictError) for it in results) == 3
+        assert len(await checkpointer.list_checkpoints("t")) == 1
+
+    async def test_a_deleted_thread_is_a_conflict_for_who_loaded_it(
+        self, checkpointer: Any, another: Another
+    ) -> None:
+        await self.grow(checkpointer, "t", "a")
+        mine = await checkpointer.load("t")
+        await another().delete("t")
+        with pytest.raises(ConflictError) as told:
+            await checkpointer.save(self.said(mine, "mine"), "t")
+        assert told.value.head_id is None
+        assert await another().exists("t") is False
+        await checkpointer.save(self.said(mine, "mine"), "t", on_conflict="branch")
+        assert await self.said_in(another(), "t") == ["a", "mine"]
+
+    async def test_a_thread_deleted_and_made_again_is_another_one(
+        self, checkpointer: Any, another: Another
+    ) -> None:
+        state = self.new("a")
+        await checkpointer.save(state, "t", "v1", {"k": 1})
+        mine, other = await checkpointer.load("t"), another()
+        await other.delete("t")
+        await other.save(state, "t", "v1", {"k": 1})
+        with pytest.raises(ConflictError):
+            await checkpointer.save(self.said(mine, "mine"), "t")
+        assert await self.told(other, "t") == {"v1": ["a"]}
+
+    async def test_a_deleted_head_is_a_conflict_for_who_loaded_it(
+        self, checkpointer: Any, another: Another
+    ) -> None:
+        one, two = await self.grow(checkpointer, "t", "a", "b")
+        mine = await checkpointer.load("t")
+        await another().delete("t", two)
+        with pytest.raises(ConflictError) as told:
+            await checkpointer.save(self.said(mine, "mine"), "t")
+        assert told.value.head_id == one
+        assert await self.told(another(), "t") == {one: ["a"]}
+
+    async def test_who_deletes_its_own_head_goes_on(self, checkpointer: Any) -> None:
+        one, _ = await self.grow(checkpointer, "t", "a", "b")
+        state = self.said(await checkpointer.load("t"), "c")
+        wrong = await checkpointer.save(state, "t")
+        await checkpointer.delete("t", wrong)
+        assert await self.said_in(checkpointer, "t") == ["a", "b"]
+        right = await checkpointer.save(self.said(state, "d"), "t")
+        told = await self.told(checkpointer, "t")
+        assert (told[right], told[one]) == (list("abcd"), ["a"])
+        assert await self.said_in(checkpointer, "t") == list("abcd")
+
+    async def test_a_losing_save_replaces_nobodys_version(
+        self, checkpointer: Any, another: Another
+    ) -> None:
+        mine, head, parent = await self.contested(checkpointer, another)
+        side = await checkpointer.save(self.said(mine, "mine"), "t", head, on_conflict="branch")
+        assert side != head
+        assert await self.told(another(), "t") == {
+            side: ["a", "mine"], head: ["a", "theirs"], parent: ["a"],
+        }  # fmt: skip
+        assert await self.said_in(another(), "t") == ["a", "theirs"]
+
+    async def test_deleting_an_older_version_conflicts_with_nobody(
+        self, checkpointer: Any, another: Another
+    ) -> None:
+        one, two, three = await self.grow(checkpointer, "t", "a", "b", "c")
+        mine, other = await checkpointer.load("t"), another()
+        await other.delete("t", one)
+        await other.delete("t", two)
+        four = await checkpointer.save(self.said(mine, "d"), "t")
+        assert await self.told(other, "t") == {four: list("abcd"), three: list("abc")}
+
+    async def test_a_poller_does_not_move_a_callers_mark(
+        self, checkpointer: Any, another: Another
+    ) -> None:
+        mine, head, _ = await self.contested(checkpointer, another)
+        for _ in range(3):
+            assert await asyncio.create_task(self.said_in(checkpointer, "t")) == ["a", "theirs"]
+        with pytest.raises(ConflictError) as told:
+            await checkpointer.save(self.said(mine, "mine"), "t")
+        assert told.value.head_id == head
+
+    async def test_two_runs_of_one_object_are_told_apart(self, checkpointer: Any) -> None:
+        await self.grow(checkpointer, "t", "a")
+
+        async def run(text: str, loaded: asyncio.Event, go: asyncio.Event) -> str:
+            state = await checkpointer.load("t")
+            loaded.set()
+            await go.wait()
+            return str(await checkpointer.save(self.said(state, text), "t"))
+
+        if not self.carries_marks:
+            pytest.skip("a state without a mark: one context, one run")
+        go, events = asyncio.Event(), [asyncio.Event(), asyncio.Event()]
+        runs = [
+            asyncio.create_task(run(text, it, go)) for text, it in zip("xy", events, strict=True)
+        ]
+        for it in events:
+            await it.wait()
+        go.set()
+        results = await asyncio.gather(*runs, return_exceptions=True)
+        assert sum(isinstance(it, ConflictError) for it in results) == 1
+        assert len(await checkpointer.list_checkpoints("t")) == 2
+
+    @pytest.mark.parametrize("way", ["wait_for", "gather", "create_task", "thread"])
+    async def test_a_load_is_remembered_whatever_it_came_through(
+        self, checkpointer: Any, another: Another, way: str
+    ) -> None:
+        await self.grow(checkpointer, "t", "a")
+        mine, other = await _through(way, lambda: checkpointer.load("t")), another()
+        await other.save(self.said(await other.load("t"), "theirs"), "t")
+        with pytest.raises(ConflictError):
+            await checkpointer.save(self.said(mine, "mine"), "t")
+
+    async def test_own_saves_go_on_whatever_they_come_through(self, checkpointer: Any) -> None:
+        for loads, saves in product(["wait_for", "gather", "thread"], repeat=2):
+            name = f"{loads} {saves}"
+            await self.grow(checkpointer, name, "a")
+            state = await _through(loads, lambda it=name: checkpointer.load(it))  # type: ignore[misc]
+            for text in "bcd":
+                state = self.said(state, text)
+                save = partial(checkpointer.save, state, name)
+                await _through(saves, save)
+            assert await self.said_in(checkpointer, name) == list("abcd")
+
+    async def test_a_cancelled_save_does_not_conflict_with_its_own_run(
+        self, checkpointer: Any
+    ) -> None:
+        for passes in range(10):
+            name = f"t{passes}"
+            await self.grow(checkpointer, name, "a")
+            state = self.said(await checkpointer.load(name), "step")
+            await _cancelled(checkpointer.save(state, name, "step"), passes)
+            await checkpointer.save(self.said(state, "final"), name, "final")
+            assert await self.said_in(checkpointer, name) == ["a", "step", "final"]
+            assert (await checkpointer.list_checkpoints(name))[0] == "final"
+
+    async def test_a_cancelled_first_save_does_not_conflict_with_its_own_run(
+        self, checkpointer: Any
+    ) -> None:
+        for passes in range(10):
+            name, state = f"t{passes}", self.new("step")
+            assert await checkpointer.load(name) is None
+            await _cancelled(checkpointer.save(state, name, "step"), passes)
+            await checkpointer.save(self.said(state, "final"), name, "final")
+            assert await self.said_in(checkpointer, name) == ["step", "final"]
+
+
+async def _cancelled(call: Coroutine[Any, Any, Any], passes: int) -> None:
+    """Cancel a call after so many passes of the loop."""
+    task = asyncio.create_task(call)
+    for _ in range(passes):
+        await asyncio.sleep(0)
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+async def _through(way: str, call: Callable[[], Awaitable[Any]]) -> Any:
+    """Await a call the way that callers lose their context."""
+
+    async def called() -> Any:
+        return await call()
+
+    if way == "wait_for":
+        return await asyncio.wait_for(called(), timeout=60)
+    if way == "gather":
+        return (await asyncio.gather(called()))[0]
+    if way == "create_task":
+        return await asyncio.create_task(called())
+    return await asyncio.to_thread(asyncio.run, called())

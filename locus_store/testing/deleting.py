@@ -1,0 +1,393 @@
+"""Deleted, hidden, aged and expired versions."""
+
+from __future__ import annotations
+
+import random
+from itertools import permutations
+from typing import Any
+
+import pytest
+
+from locus_store.errors import (
+    ConflictError,
+    InvalidArgumentError,
+    NotFoundError,
+    UnsupportedError,
+)
+from locus_store.testing.kit import Another, Kit, StorageProbe, needs, probe, refused, tick
+
+
+class Deleting(Kit):
+    """A deleted version is gone, and every other one is as it was."""
+
+    async def test_deleting_the_head_uncovers_its_parent(self, checkpointer: Any) -> None:
+        one, two, three = await self.grow(checkpointer, "t", "a", "b", "c")
+        assert await checkpointer.delete("t", three) is True
+        assert await self.said_in(checkpointer, "t") == ["a", "b"]
+        assert await checkpointer.load("t", three) is None
+        assert await self.told(checkpointer, "t") == {two: ["a", "b"], one: ["a"]}
+
+    async def test_a_deleted_head_stays_deleted_after_a_reopen(
+        self, checkpointer: Any, another: Another
+    ) -> None:
+        *_, newest = await self.grow(checkpointer, "t", "a", "b")
+        await checkpointer.delete("t", newest)
+        await checkpointer.close()
+        assert await self.said_in(another(), "t") == ["a"]
+
+    async def test_whatever_is_deleted_the_others_stay_exact(self, checkpointer: Any) -> None:
+        for order in permutations(range(4)):
+            name = f"t{order}"
+            ids = await self.grow(checkpointer, name, "a", "b", "c", "d")
+            left = {it: list("abcd")[: place + 1] for place, it in enumerate(ids)}
+            for place in order:
+                assert await checkpointer.delete(name, ids[place]) is True
+                del left[ids[place]]
+                assert await self.told(checkpointer, name) == left, order
+                newest = max(left.values(), default=None)
+                assert await self.said_in(checkpointer, name) == newest, order
+            assert await checkpointer.exists(name) is False
+
+    @pytest.mark.parametrize("seed", range(3))
+    async def test_deletions_among_forks_leave_the_others_exact(
+        self, checkpointer: Any, seed: int
+    ) -> None:
+        dice = random.Random(seed)  # noqa: S311  (test data)
+        left: dict[str, list[str]] = {}
+        for step in range(40):
+            if left and dice.random() < 0.35:
+                for name in dice.sample(sorted(left), min(len(left), dice.randint(1, 3))):
+                    assert await checkpointer.delete("t", name) is True
+                    del left[name]
+            parent = dice.choice([None, *left])
+            said = [*(left[parent] if parent else ["root"]), str(step)]
+            state = self.new(*said)
+            await checkpointer.save(state, "t", f"v{step}", parent_checkpoint_id=parent)
+            left[f"v{step}"] = said
+        assert await self.told(checkpointer, "t") == left
+
+    async def test_a_deletion_is_whether_there_was_something(self, checkpointer: Any) -> None:
+        one, _ = await self.grow(checkpointer, "t", "a", "b")
+        assert await checkpointer.delete("t", "unknown") is False
+        assert await checkpointer.delete("unknown") is False
+        assert await checkpointer.delete("unknown", one) is False
+        assert [await checkpointer.delete("t", one) for _ in range(2)] == [True, False]
+        assert [await checkpointer.delete("t") for _ in range(2)] == [True, False]
+
+    async def test_a_thread_goes_with_its_last_version(
+        self, checkpointer: Any, storage: StorageProbe | None
+    ) -> None:
+        (only,) = await self.grow(checkpointer, "t", "a")
+        await checkpointer.delete("t", only)
+        assert await checkpointer.exists("t") is False
+        assert await checkpointer.load("t") is None
+        if checkpointer.capabilities.list_threads:
+            assert await checkpointer.list_threads() == []
+        assert storage is None or storage.rows() == 0
+
+    async def test_deleting_a_thread_touches_no_other(self, checkpointer: Any) -> None:
+        names = ("a", "a/b", "a:b", "ab", "A", "a%", "a_", "a*")
+        for name in names:
+            await checkpointer.save(self.new(name), name, "v")
+        assert await checkpointer.delete("a") is True
+        assert [name for name in names if not await checkpointer.exists(name)] == ["a"]
+        assert await checkpointer.delete("a%") is True
+        assert await checkpointer.delete("a_") is True
+        assert await self.said_in(checkpointer, "ab") == ["ab"]
+
+    async def test_an_agent_may_delete_its_steps_after_its_final_save(
+        self, checkpointer: Any
+    ) -> None:
+        for turn in range(3):
+            state, steps = await checkpointer.load("t") or self.new(), []
+            for step in range(3):
+                state = self.said(state, f"{turn}.{step}")
+                steps.append(await checkpointer.save(state, "t", f"step {turn}.{step}"))
+            await checkpointer.save(state, "t", f"final {turn}")
+            for step_id in steps:
+                assert await checkpointer.delete("t", step_id) is True
+        said = [f"{turn}.{step}" for turn in range(3) for step in range(3)]
+        assert await self.told(checkpointer, "t") == {
+            "final 2": said, "final 1": said[:6], "final 0": said[:3],
+        }  # fmt: skip
+
+    async def test_a_save_goes_on_after_a_deletion(self, checkpointer: Any) -> None:
+        one, two, three = await self.grow(checkpointer, "t", "a", "b", "c")
+        await checkpointer.delete("t", two)
+        state = await checkpointer.load("t")
+        await checkpointer.delete("t", one)
+        four = await checkpointer.save(self.said(state, "d"), "t")
+        assert await self.told(checkpointer, "t") == {four: list("abcd"), three: list("abc")}
+
+    async def test_no_byte_of_a_deleted_version_remains(
+        self, checkpointer: Any, storage: StorageProbe | None
+    ) -> None:
+        below, secrets = probe(storage), [f"{it:x}" for it in SECRETS]
+        kept = [f"line {n} of what is kept" for n in range(200)]
+        await checkpointer.save(self.holding(kept), "t", "v0")
+        for place, secret in enumerate(secrets):
+            await checkpointer.save(self.holding([*kept, secret]), "t", f"v{place + 1}")
+        await checkpointer.save(self.holding([*kept, "end"]), "t", "last")
+        await checkpointer.save(self.holding(secrets), "other thread", metadata={"k": secrets[0]})
+        for place in range(len(secrets)):
+            await checkpointer.delete("t", f"v{place + 1}")
+        await checkpointer.delete("other thread")
+        await checkpointer.close()
+        assert [it for it in secrets if below.holds(it)] == []
+        assert self.held(await checkpointer.load("t")) == [*kept, "end"]
+        assert self.held(await checkpointer.load("t", "v0")) == kept
+
+    async def test_no_byte_of_a_replaced_version_remains(
+        self, checkpointer: Any, storage: StorageProbe | None
+    ) -> None:
+        below, secret = probe(storage), f"{SECRETS[0]:x}"
+        kept = [f"line {n} of what is kept" for n in range(200)]
+        for name, end in (("v0", "a"), ("v1", secret), ("v2", "b"), ("v1", "c")):
+            await checkpointer.save(self.holding([*kept, end]), "t", name, {"k": end})
+        await checkpointer.close()
+        assert not below.holds(secret)
+        assert self.held(await checkpointer.load("t", "v2")) == [*kept, "b"]
+
+
+SECRETS = [random.Random(seed).getrandbits(512) for seed in range(5)]  # noqa: S311  (test data)
+"""Incompressible, so that a byte of them in storage can be found."""
+
+
+class Retention(Kit):
+    """``keep_last`` and ``vacuum``."""
+
+    @pytest.mark.parametrize("keep", [1, 3])
+    async def test_keep_last_keeps_the_newest_versions(
+        self, reopen: Another, another: Another, keep: int
+    ) -> None:
+        checkpointer = another(keep_last=keep)
+        ids = await self.grow(checkpointer, "t", *map(str, range(10)))
+        said = list(map(str, range(10)))
+        assert await self.told(checkpointer, "t") == {
+            ids[place]: said[: place + 1] for place in range(9, 9 - keep, -1)
+        }
+        assert await self.said_in(checkpointer, "t", ids[0]) is None
+        assert await checkpointer.exists("t", ids[0]) is False
+        assert await checkpointer.delete("t", ids[0]) is False
+        assert await self.said_in(another(), "t", ids[0]) is None
+
+    @pytest.mark.parametrize("keep", [1, 3])
+    async def test_keep_last_bounds_what_is_stored(
+        self, another: Another, storage: StorageProbe | None, keep: int
+    ) -> None:
+        checkpointer, state = another(keep_last=keep), self.new()
+        for step in range(210):
+            state = self.said(state, f"{step}")
+            await checkpointer.save(state, "t", f"v{step}")
+            if step % 30 == 0:
+                assert await self.said_in(another(), "t") == list(map(str, range(step + 1)))
+        expected = {f"v{n}": list(map(str, range(n + 1))) for n in range(209, 209 - keep, -1)}
+        assert await self.told(another(), "t") == expected
+        assert storage is None or storage.rows() < 100
+
+    async def test_keep_last_never_hides_the_head(self, another: Another) -> None:
+        checkpointer, losing = another(keep_last=1), another(keep_last=1)
+        await self.grow(checkpointer, "t", "a")
+        mine = await losing.load("t")
+        head = await checkpointer.save(self.said(await checkpointer.load("t"), "b"), "t")
+        for step in range(80):
+            mine = self.said(mine, str(step))
+            await losing.save(mine, "t", on_conflict="branch")
+        assert await self.said_in(another(), "t") == ["a", "b"]
+        assert head in await checkpointer.list_checkpoints("t")
+        assert len(await checkpointer.list_checkpoints("t")) == 2
+
+    async def test_a_hidden_version_never_comes_back(self, another: Another) -> None:
+        checkpointer = another(keep_last=2)
+        *_, shown, head = await self.grow(checkpointer, "t", "a", "b", "c", "d")
+        await checkpointer.delete("t", head)
+        assert await checkpointer.list_checkpoints("t") == [shown]
+        assert await self.said_in(checkpointer, "t") == ["a", "b", "c"]
+        await checkpointer.delete("t", shown)
+        assert await checkpointer.list_checkpoints("t") == []
+        assert await checkpointer.load("t") is None
+
+    async def test_a_hidden_version_is_no_parent(self, another: Another) -> None:
+        checkpointer = another(keep_last=1)
+        old, head = await self.grow(checkpointer, "t", "a", "b")
+        with pytest.raises(NotFoundError):
+            await checkpointer.save(self.new("x"), "t", parent_checkpoint_id=old)
+        assert await checkpointer.list_checkpoints("t") == [head]
+
+    async def test_a_hidden_versions_id_may_be_used_again(self, another: Another) -> None:
+        checkpointer = another(keep_last=1)
+        state = self.new("a")
+        await checkpointer.save(state, "t", "v1")
+        await checkpointer.save(self.new("b"), "t", "v2")
+        await checkpointer.save(state, "t", "v1")
+        assert await self.told(checkpointer, "t") == {"v1": ["a"]}
+
+    async def test_keep_last_does_not_conflict_with_who_loaded(self, another: Another) -> None:
+        checkpointer = another(keep_last=1)
+        await self.grow(checkpointer, "t", *"abc")
+        state = self.said(await checkpointer.load("t"), "d")
+        await checkpointer.save(state, "t")
+        await checkpointer.save(self.said(state, "e"), "t")
+        assert await self.said_in(another(), "t") == list("abcde")
+
+    async def test_keeping_nothing_is_refused(self, reopen: Another) -> None:
+        for keep in (0, -1, 1.5, "3", True):
+            with refused(InvalidArgumentError, keep, match="keep_last"):
+                reopen(keep_last=keep)
+
+    async def test_vacuum_removes_a_thread_whose_newest_version_is_old(
+        self, checkpointer: Any
+    ) -> None:
+        needs(checkpointer, "vacuum")
+        await self.grow(checkpointer, "t1", "a", "b")
+        await self.grow(checkpointer, "t2", "c")
+        await tick(checkpointer)
+        assert await checkpointer.vacuum(older_than_days=0) == 3
+        assert await checkpointer.exists("t1") is False
+        assert await checkpointer.load("t2") is None
+        assert await checkpointer.vacuum(older_than_days=0) == 0
+
+    async def test_vacuum_leaves_what_is_young(self, checkpointer: Any) -> None:
+        needs(checkpointer, "vacuum")
+        ids = await self.grow(checkpointer, "t", "a", "b")
+        for days in (30, 1, 0.5, 10_000, 1_000_000, float("inf")):
+            assert await checkpointer.vacuum(older_than_days=days) == 0
+        assert await checkpointer.vacuum() == 0
+        assert await checkpointer.list_checkpoints("t") == ids[::-1]
+
+    async def test_vacuum_keeps_what_a_young_thread_needs(
+        self, checkpointer: Any, another: Another, storage: StorageProbe | None
+    ) -> None:
+        needs(checkpointer, "vacuum")
+        below = probe(storage)
+        await self.grow(checkpointer, "old", "a", "b")
+        await self.grow(checkpointer, "t", "a", "b")
+        below.age(40 * 86_400)
+        state = await checkpointer.load("t")
+        below.age(0)
+        young = await checkpointer.save(self.said(state, "c"), "t")
+        assert await checkpointer.vacuum(older_than_days=41) == 0
+        assert await checkpointer.vacuum(older_than_days=39) == 4
+        assert await self.told(another(), "t") == {young: ["a", "b", "c"]}
+        assert await checkpointer.exists("old") is False
+
+    async def test_vacuum_keeps_an_old_head_under_a_young_side_branch(
+        self, checkpointer: Any, another: Another, storage: StorageProbe | None
+    ) -> None:
+        needs(checkpointer, "vacuum")
+        below = probe(storage)
+        await self.grow(checkpointer, "t", "a")
+        mine, other = await checkpointer.load("t"), another()
+        await other.save(self.said(await other.load("t"), "head"), "t", "head")
+        below.age(40 * 86_400)
+        await checkpointer.save(self.said(mine, "side"), "t", "side", on_conflict="branch")
+        assert await checkpointer.vacuum(older_than_days=39) == 1
+        assert await self.told(another(), "t") == {"side": ["a", "side"], "head": ["a", "head"]}
+        assert await self.said_in(another(), "t") == ["a", "head"]
+
+    async def test_an_age_that_is_none_is_refused(self, checkpointer: Any) -> None:
+        needs(checkpointer, "vacuum")
+        for days in (-1, -0.1, float("nan"), "30", None, True):
+            with refused(InvalidArgumentError, days, match="older_than_days"):
+                await checkpointer.vacuum(older_than_days=days)
+
+
+class Expiry(Kit):
+    """Threads with a time to live."""
+
+    async def expired(self, another: Another) -> Any:
+        """Thread ``t``, expired; ``u``, which is not. An object without a time to live."""
+        checkpointer = another()
+        needs(checkpointer, "ttl")
+        short = another(ttl_seconds=0.000001)
+        await another(ttl_seconds=3_600).save(self.new("word"), "u", "v", {"k": 1})
+        await short.save(self.new("word"), "t", "v", {"k": 1})
+        await tick(checkpointer)
+        return checkpointer
+
+    async def test_an_expired_thread_is_gone_for_everybody(self, another: Another) -> None:
+        checkpointer = await self.expired(another)
+        assert await checkpointer.load("t") is None
+        assert await checkpointer.load("t", "v") is None
+        assert await checkpointer.list_checkpoints("t") == []
+        assert await checkpointer.exists("t") is False
+        assert await checkpointer.exists("t", "v") is False
+        assert await checkpointer.delete("t", "v") is False
+        assert await self.said_in(checkpointer, "u") == ["word"]
+
+    async def test_an_expired_thread_is_in_no_list(self, another: Another) -> None:
+        checkpointer = await self.expired(another)
+        listed = checkpointer.capabilities
+        assert not listed.list_threads or await checkpointer.list_threads() == ["u"]
+        answers = [await checkpointer.list_with_metadata()]
+        if listed.metadata_query:
+            answers.append(await checkpointer.query_by_metadata("k", 1))
+            assert await checkpointer.get_metadata("t") is None
+        if listed.search:
+            answers.append(await checkpointer.search("word"))
+        assert [[row["thread_id"] for row in rows] for rows in answers] == [["u"]] * len(answers)
+
+    async def test_an_expired_thread_is_neither_copied_nor_in_the_way(
+        self, another: Another
+    ) -> None:
+        checkpointer = await self.expired(another)
+        needs(checkpointer, "branching")
+        assert await checkpointer.copy_thread("t", "copy") is False
+        assert await checkpointer.copy_thread("u", "t") is True
+        assert await self.said_in(checkpointer, "t") == ["word"]
+
+    async def test_an_expired_thread_may_be_made_again(self, another: Another) -> None:
+        checkpointer = await self.expired(another)
+        await checkpointer.save(self.new("new"), "t")
+        assert len(await checkpointer.list_checkpoints("t")) == 1
+        assert await self.said_in(another(), "t") == ["new"]
+
+    async def test_an_expired_thread_is_a_conflict_for_who_loaded_it(
+        self, another: Another
+    ) -> None:
+        checkpointer = another()
+        needs(checkpointer, "ttl")
+        short = another(ttl_seconds=0.000001)
+        await self.grow(checkpointer, "t", "a")
+        mine = await checkpointer.load("t")
+        await short.save(self.said(await short.load("t"), "b"), "t")
+        await tick(another())
+        with pytest.raises(ConflictError) as told:
+            await checkpointer.save(self.said(mine, "mine"), "t")
+        assert told.value.head_id is None
+        await another().save(self.new("new"), "t")
+        with pytest.raises(ConflictError):
+            await checkpointer.save(self.said(mine, "mine"), "t")
+
+    async def test_expire_removes_what_is_over_and_nothing_else(
+        self, another: Another, storage: StorageProbe | None
+    ) -> None:
+        checkpointer = await self.expired(another)
+        await self.grow(checkpointer, "forever", "a")
+        assert await checkpointer.expire() == 1
+        assert await checkpointer.expire() == 0
+        assert await self.said_in(checkpointer, "u") == ["word"]
+        assert await self.said_in(checkpointer, "forever") == ["a"]
+        assert storage is None or storage.rows() == 6
+
+    async def test_a_save_prolongs_a_threads_life(self, another: Another) -> None:
+        needs(another(), "ttl")
+        checkpointer, short = another(ttl_seconds=3_600), another(ttl_seconds=0.000001)
+        await short.save(self.new("a"), "t")
+        await tick(another())
+        await checkpointer.save(self.new("b"), "t")
+        await tick(another())
+        assert await self.said_in(another(), "t") == ["b"]
+
+    async def test_a_time_to_live_that_is_none_is_refused(self, reopen: Another) -> None:
+        for ttl in (0, -1, float("nan"), float("inf"), "60", True):
+            with refused(InvalidArgumentError, ttl, match="ttl_seconds"):
+                reopen(ttl_seconds=ttl)
+
+    async def test_a_time_to_live_is_refused_where_it_is_not_declared(
+        self, checkpointer: Any, reopen: Another
+    ) -> None:
+        if checkpointer.capabilities.ttl:
+            pytest.skip("declared")
+        with pytest.raises(UnsupportedError, match="ttl"):
+            reopen(ttl_seconds=60)

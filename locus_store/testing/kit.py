@@ -1,0 +1,216 @@
+"""What every contract builds on: hostile data, fixtures, states."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import date
+from typing import Any, Protocol
+
+import pytest
+
+from locus_store.checkpointer import StorageBackendAdapter
+from locus_store.state import AgentState, Message
+
+HOSTILE_IDS = (
+    "latest", "_checkpoints", "a:b", "b:c", "a", "c", "acme_42", "acme/42", "acme%42", "acme*42",
+    "/", "//", ":", "|", "%", "_", "'", "''", '"', "\\", "*", "?", "[a]", "..", "../a", ".", " ",
+    " a", "a ", "A", "\u00e1", "a\u0301", "ß", "ss", "日本語", "🎉", "\n", "\t", "\x01", "\ufeff",
+    "\uffff",
+    "\U0010ffff", "null", "None", "0", "-1", "'; DROP TABLE locus_threads; --", "${a}", "{a}",
+    "x" * 255, "🎉" * 255,
+)  # fmt: skip
+"""Ids that some backend somewhere took for something else; each names a thread of its own."""
+
+INVALID_IDS = ("", "x" * 256, "a\0b", "\ud800", "a\udfff", None, 7, 1.5, b"t", ["t"], True)
+"""What is no id, wherever an id is needed."""
+
+INVALID_LIMITS = (-1, 1.5, "3", None, True)
+
+NUMBERS = (
+    0, 0.0, -0.0, 1, 1.0, -1, True, False, None, 2**31, 2**53 + 1, 2**63, 2**64 - 1, -(2**63), 1e-7,
+    0.1, 1e22, 5e-324, 1.7976931348623157e308, 123456789.123456789,
+)  # fmt: skip
+TEXTS = (
+    "",
+    "\0",
+    "a\0b",
+    "\u00e9",
+    "e\u0301",
+    "日本語",
+    "🎉",
+    "'\"\\",
+    "\u2028",
+    "null",
+    "{}",
+    "1" * 5000,
+)
+
+UNSERIALISABLE = (
+    float("nan"), float("inf"), float("-inf"), date(2026, 1, 1), {1, 2}, b"bytes", 2**64,
+    -(2**63) - 1, {1: "int key"}, {None: "no key"}, object(), "\ud800", {"\udfff": 1}, 1 + 2j,
+)  # fmt: skip
+
+Another = Callable[..., Any]
+
+
+class StorageProbe(Protocol):
+    """What a few tests need to reach below a backend; the ``storage`` fixture may give one."""
+
+    def age(self, seconds: float) -> None:
+        """Make every version that is there older."""
+
+    def damage(self, change: Callable[[bytes], bytes]) -> None:
+        """Replace the stored payload of every version by ``change(payload)``."""
+
+    def holds(self, text: str) -> bool:
+        """Whether any stored byte, packed or not, still tells ``text``; after ``close()``."""
+
+    def rows(self) -> int:
+        """Threads, lines and versions that are stored, visible or not."""
+
+
+def exact(value: Any) -> Any:
+    """A form of a JSON value that differs wherever a type, a sign or a character does."""
+    if isinstance(value, Mapping):
+        return {key: exact(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [exact(item) for item in value]
+    return type(value).__name__, repr(value)
+
+
+class Kit:
+    """Fixtures and states that every contract builds on.
+
+    For another ``state_type`` override the five methods below; for storage that outlives an object
+    override ``reopen``.
+    """
+
+    pytestmark = pytest.mark.anyio
+
+    state_type: type[Any] = AgentState
+    """What ``load`` returns."""
+
+    carries_marks = True
+    """Whether a loaded state has room for its mark; else loads are told apart by their caller."""
+
+    def new(self, *texts: str) -> Any:
+        """A state that was loaded from nowhere."""
+        return AgentState(messages=tuple(map(Message.user, texts)))
+
+    def said(self, state: Any, text: str) -> Any:
+        """A state made from ``state``, with one more text."""
+        return state.with_message(Message.user(text))
+
+    def texts(self, state: Any) -> list[str]:
+        """The texts of a state."""
+        return [message.content for message in state.messages]
+
+    def holding(self, value: Any) -> Any:
+        """A state that holds a JSON value."""
+        return AgentState(metadata={"value": value})
+
+    def held(self, state: Any) -> Any:
+        """The value of ``holding``."""
+        return state.metadata["value"]
+
+    @pytest.fixture
+    def anyio_backend(self) -> str:
+        return "asyncio"
+
+    @pytest.fixture
+    def checkpointer(self) -> Any:
+        """The object under test, on empty storage; override this."""
+        raise NotImplementedError("give the contract a `checkpointer` fixture")
+
+    @pytest.fixture
+    def reopen(self, checkpointer: Any) -> Another:
+        """Makes another object on the same storage, from a factory's options."""
+
+        def adapter(**options: Any) -> StorageBackendAdapter:
+            options = {"state_type": self.state_type, **options}
+            return StorageBackendAdapter(checkpointer.backend, **options)
+
+        return adapter
+
+    @pytest.fixture
+    def storage(self) -> StorageProbe | None:
+        """Reaches below the backend; without one its few tests are skipped."""
+        return None
+
+    @pytest.fixture
+    async def another(self, reopen: Another) -> AsyncIterator[Another]:
+        """``reopen``, and everything it made is closed at the end."""
+        opened: list[Any] = []
+
+        def open_one(**options: Any) -> Any:
+            opened.append(reopen(**options))
+            return opened[-1]
+
+        yield open_one
+        for it in opened:
+            await it.close()
+
+    @pytest.fixture(autouse=True)
+    async def closing(self, checkpointer: Any) -> AsyncIterator[None]:
+        yield
+        await checkpointer.close()
+
+    async def grow(self, checkpointer: Any, thread_id: str, *texts: str) -> list[str]:
+        """Save a thread with one more text each time; the checkpoint ids."""
+        state, ids = self.new(), []
+        for text in texts:
+            state = self.said(state, text)
+            ids.append(await checkpointer.save(state, thread_id))
+        return ids
+
+    async def said_in(
+        self, checkpointer: Any, thread_id: str, checkpoint_id: str | None = None
+    ) -> list[str] | None:
+        """The texts of a version; ``None`` where there is none."""
+        state = await checkpointer.load(thread_id, checkpoint_id)
+        return None if state is None else self.texts(state)
+
+    async def told(self, checkpointer: Any, thread_id: str) -> dict[str, list[str] | None]:
+        """The texts of every version, by id, newest first."""
+        ids = await checkpointer.list_checkpoints(thread_id, limit=10_000)
+        return {it: await self.said_in(checkpointer, thread_id, it) for it in ids}
+
+
+def needs(checkpointer: Any, *capabilities: str) -> None:
+    """Skip a test of what is not declared; that it is refused is tested once."""
+    for name in capabilities:
+        if not getattr(checkpointer.capabilities, name):
+            pytest.skip(f"{type(checkpointer).__name__} does not declare {name}")
+
+
+def probe(storage: StorageProbe | None) -> StorageProbe:
+    """Skip a test that reaches below the backend where no ``storage`` fixture is given."""
+    if storage is None:
+        pytest.skip("no `storage` fixture")
+    return storage
+
+
+@contextmanager
+def refused(
+    error: type[Exception] | tuple[type[Exception], ...], case: object, *, match: str = ""
+) -> Iterator[None]:
+    """As ``pytest.raises``, and names the case of a loop that was not refused."""
+    try:
+        yield
+    except error as exc:
+        if match not in str(exc):
+            pytest.fail(f"{exc} does not name {match!r}")
+    else:
+        pytest.fail(f"{ascii(case)[:60]} was not refused")
+
+
+async def tick(checkpointer: Any) -> None:
+    """Wait, without sleeping, until the server's clock has moved on."""
+    needs(checkpointer, "list_with_metadata")
+    seen: set[str] = set()
+    while len(seen) < 3:  # so that a whole unit of the clock lies between
+        await checkpointer.save({}, "a clock")
+        rows = await checkpointer.list_with_metadata(limit=10_000)
+        seen |= {row["updated_at"] for row in rows if row["thread_id"] == "a clock"}
+    await checkpointer.delete("a clock")
