@@ -21,7 +21,7 @@ help:
 	@echo "make test      lint, types, and all tests with coverage"
 	@echo "make lint      lint and types only"
 	@echo "make format    let ruff fix what it can"
-	@echo "make docs      run every code block of the README and docs/"
+	@echo "make docs      run every code block of the README and docs/, and build the site in site/"
 	@echo "make matrix    a short run of the tests under every other Python >= 3.11 that is installed"
 	@echo "make bench     measure; writes docs/growth.md with its plot, and docs/performance.md"
 	@echo "make campaign  the long storms, kill -9 trials and lost replies"
@@ -42,8 +42,12 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Offline; a warning, such as a broken link, is an error. `make test` builds the site too.
 docs: $(VENV)/.dev
+	$(BIN)/python docs/images/draw.py
+	$(BIN)/python -m sphinx -q -W --keep-going -b html -d site/.trees docs site
 	$(PYTEST) $(QUICK) tests/test_docs.py
+	@echo "open site/index.html"
 
 # The default Python is the one of `make test`; each other one gets an environment of its own.
 matrix:
@@ -76,7 +80,7 @@ campaign: $(VENV)/.bench
 	$(BIN)/python benchmarks/storm_replies.py
 
 clean:
-	rm -rf .venv .venv-* .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage .coverage.*
+	rm -rf site .venv .venv-* .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage .coverage.*
 
 # --- environments: made once, brought up to date when pyproject.toml changes
 

@@ -26,6 +26,7 @@ from locus_store.state import AgentState, Message, Role, ToolCall
 from locus_store.types import CheckpointerCapabilities
 
 if TYPE_CHECKING:
+    from locus_store.backends.file import FileBackend, FileCheckpointer, file_checkpointer
     from locus_store.backends.postgresql import PostgreSQLBackend, postgresql_checkpointer
     from locus_store.backends.sqlite import SQLiteBackend, sqlite_checkpointer
 
@@ -38,6 +39,8 @@ __all__ = [
     "CheckpointerCapabilities",
     "ConflictError",
     "ConnectionFailedError",
+    "FileBackend",
+    "FileCheckpointer",
     "IntegrityError",
     "InvalidArgumentError",
     "LocusStoreError",
@@ -55,6 +58,7 @@ __all__ = [
     "StorageBackendAdapter",
     "ToolCall",
     "UnsupportedError",
+    "file_checkpointer",
     "memory_checkpointer",
     "open_checkpointer",
     "postgresql_checkpointer",
@@ -62,12 +66,15 @@ __all__ = [
 ]
 
 _LAZY = {
+    "FileBackend": "backends.file",
+    "FileCheckpointer": "backends.file",
+    "file_checkpointer": "backends.file",
     "PostgreSQLBackend": "backends.postgresql",
     "postgresql_checkpointer": "backends.postgresql",
     "SQLiteBackend": "backends.sqlite",
     "sqlite_checkpointer": "backends.sqlite",
 }
-"""Loaded on first use: they need a driver or SQLAlchemy, which memory does not."""
+"""Loaded on first use: they need a driver, SQLAlchemy or POSIX locks, which memory does not."""
 
 
 def __getattr__(name: str) -> Any:

@@ -13,6 +13,7 @@ from typing import Any, Self, get_args
 
 from locus_store.backends.base import MAX_COUNT, StorageBackend, check_text
 from locus_store.errors import InvalidArgumentError, UnsupportedError
+from locus_store.observe import note, observed
 from locus_store.state import AgentState, Lineage, StateCodec, labels_of, thread_key
 from locus_store.types import (
     CheckpointerCapabilities,
@@ -298,6 +299,7 @@ class StorageBackendAdapter(BaseCheckpointer):
             "at `capabilities` first"
         )
 
+    @observed("save")
     async def save(
         self,
         state: Any,
@@ -356,6 +358,7 @@ class StorageBackendAdapter(BaseCheckpointer):
         self._note_save(thread_id, lineage, run)
         return written.checkpoint_id
 
+    @observed("load")
     async def load(self, thread_id: str, checkpoint_id: str | None = None) -> Any | None:
         """Return a version's state, or the head's; see ``BaseCheckpointer.load``.
 
@@ -405,6 +408,7 @@ class StorageBackendAdapter(BaseCheckpointer):
 
     # --- everything else is the backend's
 
+    @observed("list_checkpoints")
     async def list_checkpoints(
         self, thread_id: str, limit: int = 10, *, after: str | None = None
     ) -> list[str]:
@@ -414,6 +418,7 @@ class StorageBackendAdapter(BaseCheckpointer):
         page = await self.backend.history(thread_id, limit=limit, before=after)
         return [version.checkpoint_id for version in page]
 
+    @observed("delete")
     async def delete(self, thread_id: str, checkpoint_id: str | None = None) -> bool:
         check_text("thread_id", thread_id)
         lineage = self._lineage(thread_id, None, None)
@@ -421,6 +426,7 @@ class StorageBackendAdapter(BaseCheckpointer):
         removed = await self.backend.remove(
             thread_id, ids, writer=lineage.nonce if lineage else None
         )
+        note(removed=removed)
         if checkpoint_id is None:  # what this caller saves next without a load begins anew
             here = dict(loaded_here.get())
             here.pop((self._number, thread_id), None)
@@ -428,12 +434,14 @@ class StorageBackendAdapter(BaseCheckpointer):
             self._loads.pop(thread_id, None)
         return removed > 0
 
+    @observed("exists")
     async def exists(self, thread_id: str, checkpoint_id: str | None = None) -> bool:
         return await self.backend.exists(thread_id, checkpoint_id)
 
     async def close(self) -> None:
         await self.backend.close()
 
+    @observed("search")
     async def search(self, query: str, limit: int = 10) -> list[dict[str, Any]]:
         self._require("search")
         return [
@@ -441,12 +449,14 @@ class StorageBackendAdapter(BaseCheckpointer):
             for hit in await self.backend.find(query, limit)
         ]
 
+    @observed("query_by_metadata")
     async def query_by_metadata(
         self, key: str, value: Any, limit: int = 100
     ) -> list[dict[str, Any]]:
         self._require("metadata_query")
         return [_row(head) for head in await self.backend.query(key, value, limit)]
 
+    @observed("get_metadata")
     async def get_metadata(
         self, thread_id: str, checkpoint_id: str | None = None
     ) -> dict[str, Any] | None:
@@ -454,18 +464,26 @@ class StorageBackendAdapter(BaseCheckpointer):
         found = await self.backend.version(thread_id, checkpoint_id)
         return found.metadata if found else None
 
+    @observed("vacuum")
     async def vacuum(self, older_than_days: float = 30) -> int:
         self._require("vacuum")
-        return await self.backend.vacuum(older_than_days)
+        removed = await self.backend.vacuum(older_than_days)
+        note(removed=removed)
+        return removed
 
+    @observed("expire")
     async def expire(self) -> int:
         self._require("ttl")
-        return await self.backend.expire()
+        removed = await self.backend.expire()
+        note(removed=removed)
+        return removed
 
+    @observed("copy_thread")
     async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
         self._require("branching")
         return await self.backend.copy_thread(source_thread_id, dest_thread_id)
 
+    @observed("list_threads")
     async def list_threads(
         self, limit: int = 100, pattern: str = "*", *, after: str | None = None
     ) -> list[str]:
@@ -475,6 +493,7 @@ class StorageBackendAdapter(BaseCheckpointer):
             check_text("after", after)
         return await self.backend.list_threads(limit, pattern, after=after)
 
+    @observed("list_with_metadata")
     async def list_with_metadata(self, limit: int = 100) -> list[dict[str, Any]]:
         self._require("list_with_metadata")
         return [_row(head) for head in await self.backend.heads(limit)]

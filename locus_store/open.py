@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from locus_store.checkpointer import StorageBackendAdapter
 
 SCHEMES = {
+    "file": ("file", "file_checkpointer"),
     "memory": ("memory", "memory_checkpointer"),
     "postgresql": ("postgresql", "postgresql_checkpointer"),
     "postgresql+asyncpg": ("postgresql", "postgresql_checkpointer"),
@@ -47,21 +48,14 @@ def open_checkpointer(url: str, **options: Any) -> StorageBackendAdapter:
 
     ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``sqlite://`` (in memory), also with a
     driver (``sqlite+aiosqlite``); ``postgresql://`` or ``postgres://`` as hosts issue it;
-    ``memory://``. Options of the factory may stand in the query string, where keyword arguments
+    ``file:///absolute/directory`` or ``file:relative``; ``memory://``. Options of the factory may stand in the query string, where keyword arguments
     win over them.
 
     Raises:
         InvalidArgumentError: The scheme or a value makes no sense.
         TypeError: The factory has no such option.
     """
-    scheme = "postgresql" if _KEYWORDS.match(str(url)) else _scheme(str(url))
-    if scheme not in SCHEMES:
-        shown = f"the URL scheme {scheme!r}" if scheme else "what is no URL"
-        raise InvalidArgumentError(
-            f"no backend for {shown}; there are: " + ", ".join(f"{it}://" for it in SCHEMES)
-        )
-    module, name = SCHEMES[scheme]
-    factory = getattr(import_module(f"locus_store.backends.{module}"), name)
+    module, factory = _factory(str(url))
     if module == "postgresql":
         dsn, ours = _parted(str(url), _options(factory))
         return _called(factory, {"dsn": dsn, **_from_query(factory, ours), **options})
@@ -71,9 +65,32 @@ def open_checkpointer(url: str, **options: Any) -> StorageBackendAdapter:
     found = _from_query(factory, parts.query)
     if module == "sqlite":
         found["path"] = _sqlite_path(parts.netloc, parts.path)
+    elif module == "file":
+        found["directory"] = _directory(parts.netloc, parts.path)
     elif parts.netloc or parts.path:
-        raise InvalidArgumentError(f"{scheme}:// takes nothing behind it but ?options")
+        raise InvalidArgumentError(f"{parts.scheme}:// takes nothing behind it but ?options")
     return _called(factory, {**found, **options})
+
+
+def options_of(url: str) -> frozenset[str]:
+    """Names of the options that ``open_checkpointer`` takes for ``url``.
+
+    Raises:
+        InvalidArgumentError: The scheme makes no sense.
+    """
+    return frozenset(_options(_factory(str(url))[1]))
+
+
+def _factory(url: str) -> tuple[str, Callable[..., Any]]:
+    """The module under ``backends``, and its factory."""
+    scheme = "postgresql" if _KEYWORDS.match(url) else _scheme(url)
+    if scheme not in SCHEMES:
+        shown = f"the URL scheme {scheme!r}" if scheme else "what is no URL"
+        raise InvalidArgumentError(
+            f"no backend for {shown}; there are: " + ", ".join(f"{it}://" for it in SCHEMES)
+        )
+    module, name = SCHEMES[scheme]
+    return module, getattr(import_module(f"locus_store.backends.{module}"), name)
 
 
 _KEYWORDS = re.compile(r"\s*\w+\s*=")
@@ -82,8 +99,8 @@ _KEYWORDS = re.compile(r"\s*\w+\s*=")
 
 def _scheme(url: str) -> str:
     """Nothing else of the text is ever repeated: it may hold a password."""
-    found = re.match(r"([A-Za-z][A-Za-z0-9+.-]{0,30})://", url)
-    return found[1] if found else ""
+    found = re.match(r"([A-Za-z][A-Za-z0-9+.-]{0,30})://|(file):", url)
+    return found[1] or found[2] if found else ""
 
 
 def _called(factory: Callable[..., Any], options: dict[str, Any]) -> StorageBackendAdapter:
@@ -107,6 +124,15 @@ def _sqlite_path(host: str, path: str) -> str:
             "a sqlite:// URL has no host; write sqlite:///file.db or sqlite:////absolute.db"
         )
     return unquote(path.removeprefix("/")) or ":memory:"
+
+
+def _directory(host: str, path: str) -> str:
+    """Three slashes are absolute, none relative, as RFC 8089 has it."""
+    if host or not path.strip("/"):
+        raise InvalidArgumentError(
+            "a file: URL names a directory of this host; write file:///absolute or file:relative"
+        )
+    return unquote(path)
 
 
 def _from_query(factory: Callable[..., Any], query: str) -> dict[str, Any]:

@@ -1,22 +1,29 @@
 from __future__ import annotations
 
 import io
+import json
+import os
+import pty
 import re
+import signal
+import socket
 import sqlite3
 import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
+import typer
 
 from locus_store import cli
+from locus_store.cli import output
 from locus_store.sql import status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     Run = Callable[..., tuple[int, str, str]]
 
@@ -24,7 +31,14 @@ ORACLE = pytest.param(
     "oracle",
     marks=pytest.mark.skipif(sa.__version__ < "2.1", reason="SQLAlchemy 2.0 lacks Oracle's JSON"),
 )
-COMMANDS = ("upgrade", "downgrade", "current", "check", "sql", "history")
+ROOT = Path(__file__).parents[1]
+
+
+class Terminal(io.StringIO):
+    """A person at the keyboard."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 @pytest.fixture
@@ -122,9 +136,22 @@ def test_current_is_none_where_there_is_nothing(run: Run) -> None:
 def test_downgrade_asks_first(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     for answer, left in (("n\n", status.HEAD), ("", status.HEAD), ("y\n", "none")):
         run("db", "upgrade")
-        monkeypatch.setattr("sys.stdin", io.StringIO(answer))
-        assert run("db", "downgrade", "base")[0] == (0 if left == "none" else 1)
+        monkeypatch.setattr("sys.stdin", Terminal(answer))
+        code, _, errors = run("db", "downgrade", "base")
+        assert code == (0 if left == "none" else 1)
+        assert "rows of locus_threads 0" in errors
         assert run("db", "current")[1] == f"{left}\n"
+
+
+def test_downgrade_deletes_nothing_where_nobody_can_be_asked(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("db", "upgrade")
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    code, _, errors = run("db", "downgrade", "base")
+    assert code == 2
+    assert "--yes" in errors
+    assert run("db", "current")[1] == f"{status.HEAD}\n"
 
 
 def test_downgrade_with_yes_does_not_ask(run: Run) -> None:
@@ -196,15 +223,172 @@ def test_a_command_line_that_makes_no_sense_is_exit_code_two(
     assert run(*arguments)[0] == 2
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_explains_itself_and_its_exit_codes(run: Run, command: str) -> None:
-    code, out, _ = run("db", command, "--help")
+def groups() -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command with its name."""
+
+    def below(names: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+        for name, it in getattr(command, "commands", {}).items():
+            yield from below((*names, name), it)
+        if not hasattr(command, "commands"):
+            yield names, command
+
+    return below((), typer.main.get_command(cli.app))
+
+
+COMMANDS = dict(groups())
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_explains_itself_its_options_and_its_exit_codes(
+    run: Run, command: tuple[str, ...]
+) -> None:
+    code, out, _ = run(*command, "--help")
     assert code == 0
     assert "Exit codes" in re.sub(r"\s+", " ", out)
+    assert COMMANDS[command].help
+    assert [it.name for it in COMMANDS[command].params if not it.help] == []
 
 
-def test_every_command_is_among_the_tested() -> None:
-    assert {command.callback.__name__ for command in cli.db.registered_commands} >= set(COMMANDS)
+def test_the_commands_are_those_of_the_issue() -> None:
+    names = {" ".join(it) for it in COMMANDS}
+    threads = ["list", "show", "history", "diff", "fork", "search", "delete", "vacuum", "expire"]
+    db = [
+        "upgrade",
+        "downgrade",
+        "current",
+        "check",
+        "sql",
+        "search-index",
+        "vector-index",
+        "history",
+    ]
+    others = {"doctor", "verify", "copy", "export", "forget"}
+    assert names == others | {f"threads {it}" for it in threads} | {f"db {it}" for it in db} | {
+        f"import {it}" for it in ("file", "locus", "langgraph")
+    }
+
+
+def test_the_page_of_the_command_line_is_what_the_code_gives() -> None:
+    made = subprocess.run(
+        [sys.executable, ".ci/cli-docs"], cwd=ROOT, text=True, capture_output=True, check=True
+    )
+    page = (ROOT / "docs" / "cli.md").read_text("utf-8")
+    assert made.stdout == page, "run: python .ci/cli-docs > docs/cli.md"
+
+
+def test_json_of_the_schema_is_one_document(run: Run) -> None:
+    run("db", "upgrade")
+    assert json.loads(run("db", "current", "--json")[1]) == {"revision": status.HEAD}
+    assert json.loads(run("db", "history", "--json")[1])[0]["revision"] == "0001"
+    assert json.loads(run("db", "check", "--json")[1])["usable"] is True
+
+
+def test_check_prints_its_json_also_where_something_is_wrong(run: Run) -> None:
+    code, out, errors = run("db", "check", "--json")
+    assert (code, errors) == (3, "")
+    assert json.loads(out)["state"] == "missing"
+
+
+def test_an_option_that_the_url_does_not_take_is_told(run: Run) -> None:
+    code, _, errors = run("db", "search-index", "--schema", "s")
+    assert code == 1
+    assert "schema" in errors
+    assert run("db", "search-index", "--url", "memory://")[0] == 1
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_completion_of_a_shell_can_be_had(shell: str) -> None:
+    code = "from locus_store.cli import app; app(prog_name='locus-store')"
+    ran = subprocess.run(
+        [sys.executable, "-c", code, "--show-completion", shell],
+        env={**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"},
+        text=True,
+        capture_output=True,
+        check=True,
+    )
+    assert "_LOCUS_STORE_COMPLETE" in ran.stdout
+
+
+def test_ctrl_c_is_exit_code_130_without_a_traceback() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"postgresql://u:s3cret@127.0.0.1:{silent.getsockname()[1]}/d"
+        with subprocess.Popen(
+            [sys.executable, "-m", "locus_store", "threads", "list"],
+            cwd=ROOT,
+            env={**os.environ, "LOCUS_STORE_URL": address},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            silent.settimeout(30)
+            connection, _ = silent.accept()  # now it waits for an answer
+            process.send_signal(signal.SIGINT)
+            out, errors = process.communicate(timeout=30)
+            connection.close()
+    assert (process.returncode, out, errors) == (130, "", "")
+
+
+def test_ctrl_c_at_a_question_deletes_nothing(tmp_path: Path) -> None:
+    store = {"LOCUS_STORE_URL": f"sqlite:///{tmp_path / 'store.db'}"}
+    command = [sys.executable, "-m", "locus_store", "db"]
+    options: Any = {"cwd": ROOT, "env": {**os.environ, **store}}
+    subprocess.run([*command, "upgrade"], check=True, capture_output=True, **options)
+    keyboard, terminal = pty.openpty()
+    with subprocess.Popen(
+        [*command, "downgrade", "base"], stdin=terminal, stderr=subprocess.PIPE, **options
+    ) as process:
+        assert process.stderr is not None
+        text = b""
+        while not text.endswith(b"[y/N] "):
+            text += process.stderr.read(1)
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+    os.close(keyboard)
+    os.close(terminal)
+    assert (process.returncode, rest) == (130, b"")
+    found = subprocess.run([*command, "current"], check=True, capture_output=True, **options)
+    assert found.stdout.decode().strip() == status.HEAD
+
+
+@pytest.mark.parametrize("command", ["db sql --dialect sqlite", "db history", "db history --json"])
+def test_a_reader_that_goes_away_is_no_error(command: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "wb") as closed:
+        ran = subprocess.run(
+            [sys.executable, "-m", "locus_store", *command.split()],
+            cwd=ROOT,
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert ran.stderr == ""
+
+
+def test_what_could_act_on_a_terminal_is_escaped() -> None:
+    assert output.visible("\x1b[31m[red]\n\u202e :smile: é 日") == (
+        "\\x1b[31m[red]\\n\\u202e :smile: é 日"
+    )
+
+
+def test_json_is_exact_and_holds_no_control_character() -> None:
+    value = {"k": "\x00\x1b\x7f\x9b\u2028\u202e\U000e0001 é 日 \U0001f600"}
+    text = output.json_text(value)
+    assert json.loads(text) == value
+    assert text.isprintable()
+
+
+def test_what_is_no_terminal_gets_no_colours_and_no_bar(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("db", "upgrade")
+    for options in ({}, {"NO_COLOR": "1", "FORCE_COLOR": "1"}):
+        for name, value in options.items():
+            monkeypatch.setenv(name, value)
+        code, out, errors = run("verify")
+        assert (code, errors if not options else "") == (0, "")
+        assert not re.search(r"\x1b\[[0-9;]*3[0-7]m", out)
 
 
 def test_help_loads_no_database_library() -> None:
@@ -212,15 +396,13 @@ def test_help_loads_no_database_library() -> None:
         "import sys, locus_store.cli;"
         "assert not {'sqlalchemy', 'alembic', 'locus_store.sql'} & set(sys.modules)"
     )
-    root = Path(__file__).parents[1]
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=root)
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
 def test_the_module_runs_as_a_command() -> None:
-    root = Path(__file__).parents[1]
     ran = subprocess.run(
         [sys.executable, "-m", "locus_store", "db", "history"],
-        cwd=root,
+        cwd=ROOT,
         text=True,
         capture_output=True,
         check=True,

@@ -288,6 +288,7 @@ async def test_a_schema_that_is_missing_names_the_command_where_it_may_not_be_ma
 ) -> None:
     path = tmp_path / "empty.db"
     await refused(path, SchemaError, "locus-store db upgrade", auto_migrate=False)
+    assert not os.path.exists(path)  # noqa: ASYNC240  (at once)
 
 
 async def test_a_schema_that_is_behind_names_the_command(

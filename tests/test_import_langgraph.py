@@ -26,6 +26,7 @@ from locus_store import (
     IntegrityError,
     InvalidArgumentError,
     MemoryBackend,
+    NotFoundError,
     SchemaError,
     SQLiteBackend,
 )
@@ -205,7 +206,7 @@ async def test_what_was_said_can_be_searched(source: str) -> None:
 
 
 async def test_a_thread_that_is_not_there_is_told(source: str) -> None:
-    with pytest.raises(InvalidArgumentError, match="'unknown': there is no such thread"):
+    with pytest.raises(NotFoundError, match="'unknown': there is no such thread"):
         await import_langgraph(MemoryBackend(), source, thread_ids=["unknown"])
 
 

@@ -10,8 +10,9 @@ import pytest
 
 IMPORTS = {
     "locus_store.checkpointer": ["BaseCheckpointer"],
-    "locus_store.backends": ["MemoryCheckpointer", "StorageBackendAdapter", "sqlite_checkpointer"],
+    "locus_store.backends": ["FileCheckpointer", "MemoryCheckpointer", "StorageBackendAdapter", "sqlite_checkpointer"],
     "locus_store.backends.postgresql": ["PostgreSQLBackend", "postgresql_checkpointer"],
+    "locus_store.backends.file": ["FileCheckpointer", "file_checkpointer"],
     "locus_store.backends.memory": ["MemoryCheckpointer", "memory_checkpointer"],
     "locus_store.backends.sqlite": ["SQLiteBackend", "sqlite_checkpointer"],
     # what they take from locus.core.*
@@ -25,7 +26,7 @@ LATER = {
         ("backends", "OracleCheckpointSaver"), ("store_backends", "OracleStore"),
     ],
     "Redis": [("backends", "redis_checkpointer"), ("backends.redis", "RedisBackend")],
-    "file and HTTP": [("backends.file", "FileCheckpointer"), ("backends", "HTTPCheckpointer")],
+    "HTTP": [("backends", "HTTPCheckpointer")],
     "OCI": [("backends", "oci_bucket_checkpointer"), ("backends", "OCIBucketBackend")],
     "OpenSearch": [("backends", "opensearch_checkpointer")],
     "store": [("store", "InMemoryStore"), ("store", "BaseStore")],

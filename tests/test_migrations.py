@@ -365,6 +365,19 @@ def test_alembic_itself_is_refused_on_a_foreign_table(url: str, tmp_path: Path) 
     assert dump(url) == before
 
 
+def test_options_may_stand_in_the_url(url: str) -> None:
+    assert migrate.upgrade(f"{url}?prefix=mine_&tenant=acme&busy_timeout_seconds=3") == status.HEAD
+    assert migrate.current(url) is None
+    assert migrate.current(url, prefix="mine_") == status.HEAD
+
+
+def test_a_home_directory_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    migrate.upgrade("sqlite:///~/mine.db")
+    assert [it.name for it in tmp_path.iterdir()] == ["mine.db"]
+    assert migrate.current("sqlite:///~/mine.db") == status.HEAD
+
+
 def test_another_prefix_lives_beside_a_foreign_table(url: str) -> None:
     run_sql(url, FOREIGN.format("locus_checkpoints"))
     assert ensure(url, prefix="mine_").revision == status.HEAD

@@ -21,6 +21,7 @@ from locus_store import (
 from locus_store.archives import Problem
 from locus_store.testing import HOSTILE_IDS, NUMBERS, TEXTS
 from locus_store.transfer.archive import all_threads, export_threads, from_lines, import_threads
+from locus_store.transfer.building import up_to
 from locus_store.transfer.copying import copy
 from locus_store.transfer.verifying import Checked, verify
 from locus_store.types import ArchivedMessage, PendingWrite
@@ -129,6 +130,21 @@ async def test_a_copy_writes_over_nothing(source, target) -> None:
         await copy(source, target, ["unknown"])
 
 
+async def test_a_damaged_thread_stops_no_other(source, tmp_path) -> None:
+    with sqlite3.connect(tmp_path / "source.db") as database:
+        database.execute(
+            "UPDATE locus_checkpoints SET digest = zeroblob(16) WHERE sequence = 2 AND line ="
+            " (SELECT min(line) FROM locus_lines)"
+        )
+    database.close()
+    memory = MemoryBackend()
+    with pytest.raises(
+        IntegrityError, match="Of the others 5 were written"
+    ):
+        await copy(source, memory)
+    assert len(await memory.scan()) == len(await source.scan()) - 1
+
+
 async def test_an_export_is_imported_as_it_was(source, target) -> None:
     lines = await exported(source)
     counts = await import_threads(target, io.BytesIO(lines))
@@ -170,6 +186,43 @@ async def test_no_changed_character_of_a_states_text_gets_in(source) -> None:
     changed = lines.replace(b"text 3", b"text 4")
     with pytest.raises(IntegrityError, match="do not give the state"):
         await import_threads(MemoryBackend(), io.BytesIO(changed))
+
+
+async def test_a_thread_is_cut_at_any_version_with_what_it_was_made_from(tmp_path) -> None:
+    async with SQLiteBackend(str(tmp_path / "a.db")) as backend:
+        states = {}
+        for n in range(12):
+            states[f"v{n}"] = {"said": [f"{m} and some more" for m in range(n + 1)]}
+            await backend.save("t", states[f"v{n}"], checkpoint_id=f"v{n}")
+        states["fork"] = {"said": ["0 and some more"], "n": 1}
+        await backend.write_state("t", states["fork"], checkpoint_id="fork", parent_id="v4")
+        await backend.put_writes("t", "v3", [PendingWrite("a", 0, "c", "t", b"1")])
+        await backend.remove("t", ["v2", "v6"])
+        thread = await backend.read_thread("t")
+        for name, kept in (("v8", "8 7 5 4 3 1 0"), ("fork", "4 3 1 0"), ("v0", "")):
+            memory = MemoryBackend()
+            await memory.write_thread(await up_to(thread, name))
+            ids = [it.checkpoint_id for it in await memory.history("t", limit=99)]
+            ancestors = [f"v{n}" for n in kept.split()]
+            assert ids == (ancestors if name in ancestors else [name, *ancestors])
+            for it in ids:
+                assert await memory.load("t", it) == states[it]
+            times = {it.checkpoint_id: it.created_at for it in await backend.history("t", limit=99)}
+            for it in await memory.history("t", limit=99):
+                assert it.created_at == times[it.checkpoint_id]
+            assert len(await memory.get_writes("t", "v3")) == ("v3" in ids)
+        assert await up_to(thread, "v2") is None
+        assert await up_to(thread, "v1", namespace="other") is None
+
+
+async def test_a_cut_thread_shows_nothing_that_was_hidden() -> None:
+    backend = MemoryBackend()
+    for n in range(6):
+        await backend.write_state("t", {"n": n}, checkpoint_id=f"v{n}", keep_last=3)
+    thread = await backend.read_thread("t")
+    assert await up_to(thread, "v1") is None
+    cut = await up_to(thread, "v4")
+    assert [it.checkpoint_id for it in cut.lines[0].records] == ["v3", "v4"]
 
 
 @pytest.mark.parametrize(

@@ -10,16 +10,20 @@ from locus_store.backends.memory import MemoryBackend, MemoryCheckpointer, memor
 from locus_store.checkpointer import StorageBackendAdapter
 
 if TYPE_CHECKING:
+    from locus_store.backends.file import FileBackend, FileCheckpointer, file_checkpointer
     from locus_store.backends.postgresql import PostgreSQLBackend, postgresql_checkpointer
     from locus_store.backends.sqlite import SQLiteBackend, sqlite_checkpointer
 
 __all__ = [
+    "FileBackend",
+    "FileCheckpointer",
     "MemoryBackend",
     "MemoryCheckpointer",
     "PostgreSQLBackend",
     "SQLiteBackend",
     "StorageBackend",
     "StorageBackendAdapter",
+    "file_checkpointer",
     "memory_checkpointer",
     "postgresql_checkpointer",
     "sqlite_checkpointer",
@@ -27,12 +31,15 @@ __all__ = [
 
 
 _MODULES = {
+    "FileBackend": "file",
+    "FileCheckpointer": "file",
+    "file_checkpointer": "file",
     "PostgreSQLBackend": "postgresql",
     "postgresql_checkpointer": "postgresql",
     "SQLiteBackend": "sqlite",
     "sqlite_checkpointer": "sqlite",
 }
-"""What needs SQLAlchemy, and so is imported on first use."""
+"""What needs SQLAlchemy or POSIX locks, and so is imported on first use."""
 
 
 def __getattr__(name: str) -> Any:

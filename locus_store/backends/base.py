@@ -27,6 +27,8 @@ from locus_store.errors import (
     SerializationError,
     UnsupportedError,
 )
+from locus_store.facts import Fact
+from locus_store.observe import count, kept_beside, note, observed, stored_bytes
 from locus_store.types import (
     ArchivedThread,
     CheckpointerCapabilities,
@@ -272,6 +274,14 @@ class StorageBackend(ABC):
         """
         return []
 
+    async def facts(self) -> list[Fact]:
+        """Return what this backend is and stands on, as ``locus-store doctor`` shows it.
+
+        Changes nothing. Numbers may be estimates, and then say so.
+        """
+        can = [name for name, is_on in vars(self.capabilities).items() if is_on]
+        return [Fact("backend", repr(self)), Fact("capabilities", ", ".join(can) or "none")]
+
     async def vacuum(self, older_than_days: float = 30) -> int:
         """Remove versions older than this, heads of younger threads excepted; return how many."""
         raise self._unsupported("vacuum")
@@ -288,6 +298,7 @@ class StorageBackend(ABC):
 
     # --- states, over the above
 
+    @observed("save")
     async def write_state(
         self,
         thread_id: str,
@@ -334,6 +345,10 @@ class StorageBackend(ABC):
             ttl_seconds=ttl_seconds,
         )
         written = await self.commit(save)
+        stored = 0 if written.outcome == "same" else stored_bytes(change)
+        note(checkpoint_id=written.checkpoint_id, outcome=written.outcome, written_bytes=stored)
+        if written.outcome == "side":
+            kept_beside(thread_id, written.checkpoint_id)
         if written.outcome == "head":
             self._known.put((thread_id, namespace), written.mark, change.shape, change.snapshot)
         return written
@@ -352,6 +367,7 @@ class StorageBackend(ABC):
             change = layout.change(change.snapshot.state(), known.shape if known else None)
         return known.mark if known else None, change
 
+    @observed("load")
     async def read_state(
         self, thread_id: str, checkpoint_id: str | None = None, *, namespace: str = ""
     ) -> Snapshot | None:
@@ -372,10 +388,12 @@ class StorageBackend(ABC):
             stored = await self.fetch(thread_id, namespace=namespace, checkpoint_id=checkpoint_id)
         if stored is None:
             return None
+        size = sum(map(len, stored.payloads))
+        count("read_bytes", size)
+        count("rows", len(stored.payloads))
         if known and kept and not stored.payloads and stored.version.mark == known.mark:
             state = await _off_loop(kept.state, known.shape.state_bytes)
             return Snapshot(version=stored.version, state=state, head=stored.head)
-        size = sum(map(len, stored.payloads))
         state, shape = await _off_loop(partial(state_of, stored), size)
         if stored.version.mark == stored.head:
             self._known.put(key, stored.head, shape, layout.snapshot_of(state, shape))
@@ -412,10 +430,15 @@ class StorageBackend(ABC):
         found = await self.read_state(thread_id, checkpoint_id)
         return found.state if found else None
 
+    @observed("delete")
     async def delete(self, thread_id: str, checkpoint_id: str | None = None) -> bool:
         """Delete a version, or the thread with all it owns; whether there was one."""
-        return await self.remove(thread_id, None if checkpoint_id is None else [checkpoint_id]) > 0
+        ids = None if checkpoint_id is None else [checkpoint_id]
+        removed = await self.remove(thread_id, ids)
+        note(removed=removed)
+        return removed > 0
 
+    @observed("exists")
     async def exists(self, thread_id: str, checkpoint_id: str | None = None) -> bool:
         """Return whether the version, or any version of the thread, is there."""
         return await self.version(thread_id, checkpoint_id) is not None
@@ -428,6 +451,7 @@ class StorageBackend(ABC):
         stored = await self.fetch(thread_id, namespace=namespace, checkpoint_id=checkpoint_id)
         return stored.version if stored else None
 
+    @observed("search")
     async def search(self, query: str, limit: int = 10) -> list[str]:
         """Return the ids of the threads that have all words of ``query``, best first."""
         return [hit.thread_id for hit in await self.find(query, limit)]

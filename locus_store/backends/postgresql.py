@@ -18,6 +18,7 @@ from locus_store.sql import dsn as dsns
 from locus_store.sql import postgresql
 from locus_store.sql.backend import SqlBackend
 from locus_store.sql.columns import encode_key
+from locus_store.sql.facts import PostgreSQLExamination
 from locus_store.sql.pooled import Home, PooledRunner
 from locus_store.sql.saves import GROUP, SENDERS, Saves
 from locus_store.sql.schema import tables
@@ -79,6 +80,7 @@ class PostgreSQLBackend(SqlBackend):
 
     factory = "postgresql_checkpointer"
     database: ClassVar[type[postgresql.PostgreSQLDatabase]] = postgresql.PostgreSQLDatabase
+    examination = PostgreSQLExamination
 
     _database: postgresql.PostgreSQLDatabase
     _runner: PooledRunner

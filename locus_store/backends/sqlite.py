@@ -16,6 +16,7 @@ from locus_store.checkpointer import StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
 from locus_store.sql import sqlite
 from locus_store.sql.backend import SqlBackend
+from locus_store.sql.facts import SQLiteExamination
 from locus_store.sql.grouping import READERS, AsyncEngineRunner, Runner, ThreadRunner
 from locus_store.sql.schema import DEFAULT_PREFIX, tables
 from locus_store.state import AgentState
@@ -54,6 +55,7 @@ class SQLiteBackend(SqlBackend):
 
     factory = "sqlite_checkpointer"
     database: ClassVar[type[sqlite.SQLiteDatabase]] = sqlite.SQLiteDatabase
+    examination = SQLiteExamination
 
     def __init__(
         self,
@@ -96,7 +98,7 @@ class SQLiteBackend(SqlBackend):
 
 
 def _own_runner(database: sqlite.SQLiteDatabase, path: str, timeout: float) -> Runner:
-    engines = partial(_engines, path, timeout)
+    engines = partial(_engines, database, path, timeout)
     return ThreadRunner(database, engines, keeps_open=path == sqlite.MEMORY)
 
 
@@ -108,7 +110,10 @@ def _runner(database: sqlite.SQLiteDatabase, engine: Any) -> Runner:
     return ThreadRunner(database, lambda: engines, owns_engines=False, keeps_open=shares_connection)
 
 
-def _engines(path: str, timeout: float) -> tuple[Engine, Engine | None]:
+def _engines(
+    database: sqlite.SQLiteDatabase, path: str, timeout: float
+) -> tuple[Engine, Engine | None]:
+    database.require_file()
     writes = sqlite.engine(path, busy_timeout_seconds=timeout)
     if path == sqlite.MEMORY:
         return writes, None

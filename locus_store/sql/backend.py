@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from locus_store.backends.base import (
     StorageBackend,
@@ -17,6 +17,7 @@ from locus_store.backends.base import (
 from locus_store.errors import LocusStoreError
 from locus_store.filters import check_key
 from locus_store.sql import archives
+from locus_store.sql.facts import Examination
 from locus_store.text import query_words
 from locus_store.types import (
     ArchivedThread,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection
 
+    from locus_store.facts import Fact
     from locus_store.sql.database import Database
     from locus_store.sql.grouping import Runner
     from locus_store.sql.repository import Repository
@@ -66,6 +68,9 @@ class SqlBackend(StorageBackend):
         list_with_metadata=True,
         persistent_checkpoint_ids=True,
     )
+
+    examination: ClassVar[type[Examination]] = Examination
+    """What ``facts`` looks at."""
 
     def __init__(self, database: Database, runner: Runner) -> None:
         super().__init__()
@@ -218,7 +223,10 @@ class SqlBackend(StorageBackend):
         return list(dict.fromkeys([*theirs, *await super().threads_of(user_id)]))
 
     async def damage(self) -> list[str]:
-        return await self._read(archives.orphans)
+        return await self._read(archives.damage)
+
+    async def facts(self) -> list[Fact]:
+        return [*await super().facts(), *await self._read(lambda it: self.examination(it).facts())]
 
     # --- housekeeping
 

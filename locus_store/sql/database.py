@@ -49,6 +49,11 @@ class Database(ABC):
         self._auto_migrate = auto_migrate
         self._scope: Scope | None = None
 
+    @property
+    def may_create(self) -> bool:
+        """Whether the schema may be made where none exists."""
+        return self._auto_migrate is not False
+
     def opened(self, connection: Connection) -> None:
         """Verify or create the schema, outside any transaction."""
         self._ensure(connection, auto_migrate=self._auto_migrate)

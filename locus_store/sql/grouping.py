@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary, WeakSet, finalize
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.pool import QueuePool
 
+from locus_store import observe
 from locus_store.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -160,11 +161,13 @@ class _Writer:
         except BaseException:
             connection.rollback()
             raise
+        observe.committed(self._database, len(jobs))
         return answers
 
     def _opened(self) -> Connection:
         identity = self._database.identity()
         if self._connection is not None and identity != self._identity:
+            observe.replaced("another database stands in the place of the opened one")
             self._release()
             self._release_readers()  # the last connection takes its log with it
             self._database.left()
@@ -176,12 +179,14 @@ class _Writer:
                 connection.close()
                 raise
             self._connection, self._identity = connection, self._database.identity()
+            observe.opened(self._database)
         return self._connection
 
     def _release(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+            observe.closed(self._database)
 
 
 def _attempt(connection: Connection, body: Body[Any] | None) -> _Answer:
@@ -444,6 +449,7 @@ class AsyncEngineRunner:
                 async with self._engine.connect() as connection:
                     await connection.run_sync(self._database.opened)
                 self._is_opened = True
+                observe.opened(self._database)
         finally:
             self._opening.release()
 

@@ -22,6 +22,7 @@ from sqlalchemy import event
 from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.util import greenlet_spawn
 
+from locus_store import observe
 from locus_store.errors import ConnectionFailedError, InvalidArgumentError, SchemaError
 from locus_store.sql.database import Database
 from locus_store.sql.failures import LostConnectionError, is_overtime
@@ -246,6 +247,7 @@ class Home:
                 await anext(self._until_the_end)
             await self.again(self._open)
             self.is_open = True
+            observe.opened(self.database)
 
     async def _ending(self) -> AsyncGenerator[None]:
         """Left open, so that its loop closes it before its own end, as ``asyncio.run`` does."""
@@ -297,6 +299,7 @@ class Home:
             return await self._transaction(begin, body)
         except UndoneError as exc:
             self.note(exc)
+            observe.retried("connection", exc)
         return await self._transaction(begin, body)
 
     async def _transaction(self, begin: Body[None], body: Body[T]) -> T:
@@ -306,6 +309,7 @@ class Home:
             except Exception as exc:
                 if not self.database.lost_race(exc):
                     raise
+                observe.retried("race", exc)
             await asyncio.sleep(random.random() * PAUSE_SECONDS * 2**attempt)  # noqa: S311
         return await self.run(begin, body)
 
@@ -316,6 +320,7 @@ class Home:
         except Exception as exc:
             if not self.database.lost_connection(exc):
                 raise
+            observe.retried("connection", exc)
         return await self.noted(work())
 
     async def noted(self, work: Coroutine[Any, Any, T]) -> T:
@@ -385,6 +390,7 @@ class Home:
         try:
             connection.ping()
         except Exception as exc:
+            observe.replaced("an idle connection is lost", exc)
             raise DisconnectionError from exc
 
     def leave(self) -> None:
@@ -396,6 +402,7 @@ class Home:
         self._owned = False  # what is closed here is not disposed of again
         for connection in list(self._connections):
             connection.terminate()
+        observe.closed(self.database)
 
     async def close(self) -> None:
         """Finish what was submitted; release what was opened."""
@@ -413,6 +420,9 @@ class Home:
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self._engine.dispose()
+        if self.is_open:
+            self.is_open = False
+            observe.closed(self.database)
 
 
 async def _acquired(lock: threading.Lock) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from weakref import proxy
 
-from locus_store import layout
+from locus_store import layout, observe
 from locus_store.errors import LocusStoreError
 from locus_store.sql.columns import decode_key, dump_jsonb, encode_key
 from locus_store.sql.hot import Appended, Group, Row
@@ -51,6 +51,7 @@ class _Item:
     """The statement's fields; ``None``: only the full rules can tell."""
 
     done: asyncio.Future[Written]
+    operation: observe.Operation | None
     is_answered: bool = False
 
     def answer(self, result: Written | BaseException) -> None:
@@ -93,7 +94,7 @@ class Saves:
         """Write a save; it goes on when its caller is cancelled."""
         database = self._database
         row = row_of(save, database.store, indexed=database.has_index)
-        item = _Item(save, row, asyncio.get_running_loop().create_future())
+        item = _Item(save, row, asyncio.get_running_loop().create_future(), observe.current())
         behind = self._behind.get(save.thread_id)
         if behind is not None:
             behind.append(item)
@@ -176,7 +177,11 @@ class Saves:
             if not isinstance(exc, (LocusStoreError, *self._database.driver_errors)):
                 raise
             self._home.note(exc)
+            observe.divided([it.operation for it in group], exc)
             won = {}  # what is wrong with which is found out one by one
+        else:
+            if won:
+                observe.committed(self._database, len(won))
         refused = []
         for item in group:
             mark = won.get(item.save.thread_id)
@@ -234,7 +239,8 @@ class Saves:
 
         result: Written | Exception
         try:
-            result = await self._home.again(lambda: self._home.transaction(body))
+            with observe.within(item.operation):
+                result = await self._home.again(lambda: self._home.transaction(body))
         except Exception as exc:  # noqa: BLE001  (told to its caller)
             result = exc
         self._finish(item, result)

@@ -18,9 +18,11 @@ from locus_store.errors import (
     ConnectionFailedError,
     IntegrityError,
     LocusStoreError,
+    SchemaError,
 )
 from locus_store.sql.columns import escape_text
 from locus_store.sql.database import Database
+from locus_store.sql.migrate import check
 from locus_store.sql.repository import Repository
 from locus_store.text import words
 
@@ -226,6 +228,16 @@ class SQLiteDatabase(Database):
 
     def begin_read(self, connection: Connection) -> None:
         _begun(connection, "BEGIN")
+
+    def require_file(self) -> None:
+        """Check that opening, which would make the file, may make one.
+
+        Raises:
+            SchemaError: It may not, and there is none.
+        """
+        if self._path is not None and not self.may_create and not Path(self._path).exists():
+            url = sa.URL.create("sqlite", database=self._path)
+            raise SchemaError(check(url, prefix=self.tables.prefix).message)
 
     def opened(self, connection: Connection) -> None:
         super().opened(connection)

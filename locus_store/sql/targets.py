@@ -38,10 +38,11 @@ OPTIONS: Final = frozenset(
         *("auto_migrate", "connect_timeout_seconds", "group_saves", "keep_last", "max_overflow"),
         *("on_conflict", "pgbouncer", "pool_recycle_seconds", "pool_size", "pool_timeout_seconds"),
         *("prefix", "prepared_statement_cache_size", "schema", "statement_cache_size"),
-        *("statement_timeout_seconds", "table_name", "tenant", "ttl_seconds"),
+        *("busy_timeout_seconds", "statement_timeout_seconds", "table_name", "tenant"),
+        *("ttl_seconds",),
     }
 )
-"""Of ``postgresql_checkpointer``, for a DSN may hold them; most mean nothing to a migration."""
+"""Of the factories, for a URL may hold them; most mean nothing to a migration."""
 
 _FAILURES: Final[tuple[type[Exception], ...]] = (
     *(DBAPIError, OSError, dsn.ConnectingError),
@@ -68,8 +69,10 @@ def run_on(
     if isinstance(target, URL | str):
         if dialect_name(target) == "postgresql":
             return _on_postgresql(target, body, prefix, schema)
-        with _opened(_read(target)) as connection:
-            return body(connection, tables(prefix, schema))
+        url = _read(target)
+        ours = {name: str(url.query[name]) for name in OPTIONS & url.query.keys()}
+        with _opened(url.difference_update_query(ours)) as connection:
+            return body(connection, _named(ours, prefix, schema))
     if isinstance(target, Connection):
         return body(target, tables(prefix, schema))
     with target.connect() as connection:
@@ -134,7 +137,10 @@ def _read(url: str | URL) -> URL:
             "the database URL cannot be read; expected for example sqlite:///file.db or"
             " postgresql://user@host/database"
         ) from error
-    return made.set(drivername=_SYNCHRONOUS.get(made.drivername, made.drivername))
+    made = made.set(drivername=_SYNCHRONOUS.get(made.drivername, made.drivername))
+    if made.drivername == "sqlite" and made.database:
+        return made.set(database=str(Path(made.database).expanduser()))
+    return made
 
 
 @contextmanager

@@ -18,7 +18,7 @@ import orjson
 
 from locus_store import layout
 from locus_store.errors import IntegrityError, LocusStoreError
-from locus_store.transfer.counts import Counts, Progress
+from locus_store.transfer.counts import Counts, Progress, Tally
 from locus_store.types import (
     ArchivedLine,
     ArchivedMessage,
@@ -71,19 +71,18 @@ async def import_threads(
 ) -> Counts:
     """Store the threads of such a file; those that are there already are left as they are.
 
-    Each thread is written whole or not at all; run again, it goes on where it stopped.
+    Each thread is written whole or not at all; run again, it goes on where it stopped. A thread
+    that cannot be written stops no other; the error is raised at the end.
 
     Raises:
-        IntegrityError: A line is damaged or missing; names it. What came before is written.
+        IntegrityError: A line is damaged or missing, and names it: what came before is written. Or
+            a thread is.
         ConflictError: A thread of that id is there with other versions.
     """
-    counts = Counts()
+    tally = Tally(progress)
     for thread in from_lines(lines):
-        is_new = await backend.write_thread(thread)
-        counts = counts.and_one(is_new=is_new)
-        if progress:
-            progress(thread.thread_id, is_new)
-    return counts
+        await tally.add(thread.thread_id, backend.write_thread(thread))
+    return tally.done()
 
 
 async def _each(ids: Iterable[str] | AsyncIterable[str]) -> AsyncIterator[str]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from locus_store import layout
 from locus_store.backends.memory import MemoryBackend
+from locus_store.errors import IntegrityError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-    from locus_store.types import ArchivedLine, ArchivedThread, ArchivedWrite
+    from locus_store.types import ArchivedLine, ArchivedRecord, ArchivedThread, ArchivedWrite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +50,11 @@ class ThreadBuilder:
             SerializationError: Its state or metadata is not exactly JSON.
             NotFoundError: Its parent was not added.
             InvalidArgumentError: An id or the namespace is none.
+            IntegrityError: A version of that id was added before.
         """
         of_line = self._added.setdefault(namespace, {})
+        if version.checkpoint_id in of_line:
+            raise IntegrityError(f"there are two checkpoints {version.checkpoint_id!r}")
         await self._memory.write_state(
             self._thread_id,
             version.state,
@@ -110,3 +115,54 @@ class ThreadBuilder:
                 for it in line.writes
             ],
         )
+
+
+async def up_to(
+    thread: ArchivedThread, checkpoint_id: str, *, namespace: str = ""
+) -> ArchivedThread | None:
+    """The thread as it was when a version was its head; other namespaces stay whole.
+
+    Returns:
+        A thread with that version and its ancestors; ``None``: there is no such version to see.
+
+    Raises:
+        IntegrityError: A version is damaged.
+    """
+    line = next((it for it in thread.lines if it.namespace == namespace), None)
+    kept = _ancestry(line, checkpoint_id) if line else []
+    if line is None or not kept:
+        return None
+    builder, names = ThreadBuilder(thread.thread_id), {it.sequence: it.checkpoint_id for it in kept}
+    folders: dict[int, layout.Folder] = {}
+    for record in line.records:
+        folder = folders.setdefault(record.chain, layout.Folder())
+        folder.apply(record.payload)
+        if record.sequence in names:
+            await builder.add(
+                NewVersion(
+                    checkpoint_id=record.checkpoint_id,
+                    parent_id=names.get(record.parent or 0),
+                    state=folder.state(),
+                    metadata=record.metadata,
+                    labels=record.labels,
+                    created_at=record.created_at,
+                ),
+                namespace=namespace,
+            )
+    ids = set(names.values())
+    builder.add_writes([it for it in line.writes if it.checkpoint_id in ids], namespace=namespace)
+    shorter = (await builder.built()).lines[0]
+    return replace(thread, lines=[shorter if it is line else it for it in thread.lines])
+
+
+def _ancestry(line: ArchivedLine, checkpoint_id: str) -> list[ArchivedRecord]:
+    """A visible version and its visible ancestors, newest first."""
+    visible = [it for it in line.records if it.sequence >= line.floor or it.sequence == line.head]
+    known = {it.sequence: it for it in visible}
+    at = next((it for it in visible if it.checkpoint_id == checkpoint_id), None)
+    if at is None:
+        return []
+    found = [at]
+    while at.parent is not None and at.parent in known:
+        found.append(at := known[at.parent])
+    return found

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from locus_store.errors import IntegrityError, NotFoundError
 from locus_store.transfer.archive import all_threads
-from locus_store.transfer.counts import Counts, Progress
+from locus_store.transfer.counts import Counts, Progress, Tally
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +25,8 @@ async def copy(
 
     Each thread is read at one moment, checked by its digests, written whole or not at all, and read
     again from ``target``. Those that are there already with the same versions are left as they
-    are, so that a copy which was interrupted goes on when it is run again.
+    are, so that a copy which was interrupted goes on when it is run again. A thread that cannot be
+    copied stops no other; the error is raised at the end.
 
     Args:
         source: Only read.
@@ -38,23 +39,20 @@ async def copy(
         NotFoundError: There is no such thread.
         IntegrityError: A thread is damaged in ``source``, or was not kept by ``target``.
     """
-    counts = Counts()
-    if thread_ids is not None:
-        for thread_id in thread_ids:
-            is_new = await _copy(source, target, thread_id)
-            if is_new is None:
-                raise NotFoundError(f"there is no thread {thread_id!r} to copy")
-            counts = counts.and_one(is_new=is_new)
-            if progress:
-                progress(thread_id, is_new)
-        return counts
-    async for thread_id in all_threads(source):
-        is_new = await _copy(source, target, thread_id)
-        if is_new is not None:  # else it was deleted meanwhile
-            counts = counts.and_one(is_new=is_new)
-            if progress:
-                progress(thread_id, is_new)
-    return counts
+    tally = Tally(progress)
+    if thread_ids is None:
+        async for thread_id in all_threads(source):
+            await tally.add(thread_id, _copy(source, target, thread_id))
+    for thread_id in thread_ids or ():
+        await tally.add(thread_id, _copy_named(source, target, thread_id))
+    return tally.done()
+
+
+async def _copy_named(source: StorageBackend, target: StorageBackend, thread_id: str) -> bool:
+    is_new = await _copy(source, target, thread_id)
+    if is_new is None:
+        raise NotFoundError("there is no such thread to copy")
+    return is_new
 
 
 async def _copy(source: StorageBackend, target: StorageBackend, thread_id: str) -> bool | None:
@@ -66,7 +64,5 @@ async def _copy(source: StorageBackend, target: StorageBackend, thread_id: str) 
     if is_new:
         kept = await target.read_thread(thread_id)
         if kept is None or kept.versions() != thread.versions():
-            raise IntegrityError(
-                f"thread {thread_id!r} was changed while it was copied; copy it again"
-            )
+            raise IntegrityError("it was changed while it was copied; copy it again")
     return is_new

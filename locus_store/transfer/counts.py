@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+
+from locus_store.errors import (
+    ConflictError,
+    IntegrityError,
+    InvalidArgumentError,
+    LocusStoreError,
+    NotFoundError,
+    SerializationError,
+)
 
 Progress = Callable[[str, bool], None]
 """Called after each thread with its id, and whether it was written (else it was there)."""
@@ -21,3 +30,60 @@ class Counts:
         if is_new:
             return replace(self, written=self.written + 1)
         return replace(self, same=self.same + 1)
+
+
+_OF_A_THREAD = (
+    ConflictError,
+    IntegrityError,
+    InvalidArgumentError,
+    NotFoundError,
+    SerializationError,
+)
+"""What stops one thread and not the others."""
+
+_NAMED = 20
+"""At most so many threads are named in an error."""
+
+
+class Tally:
+    """Counts threads, and keeps the errors of those that could not be taken over till the end.
+
+    Args:
+        progress: See ``Progress``.
+    """
+
+    def __init__(self, progress: Progress | None = None) -> None:
+        self._progress = progress
+        self._counts = Counts()
+        self._failed: dict[str, LocusStoreError] = {}
+
+    async def add(self, thread_id: str, taking: Awaitable[bool | None]) -> None:
+        """Take one thread over: whether it was new; ``None`` where there is none any more."""
+        try:
+            is_new = await taking
+        except _OF_A_THREAD as exc:
+            self._failed[thread_id] = exc
+            return
+        if is_new is not None:
+            self._counts = self._counts.and_one(is_new=is_new)
+            if self._progress:
+                self._progress(thread_id, is_new)
+
+    def done(self, source: str = "") -> Counts:
+        """What was done.
+
+        Raises:
+            LocusStoreError: The first error, with the names of all threads that had one.
+        """
+        if not self._failed:
+            return self._counts
+        (first, exc), *more = self._failed.items()
+        text = f"{source + ', ' if source else ''}thread {first!r}: {exc}"
+        if more:
+            names = ", ".join(repr(name) for name, _ in more[:_NAMED])
+            dots = ", …" if len(more) > _NAMED else ""
+            text += f". Nor were {len(more)} others: {names}{dots}"
+        done = self._counts
+        raise type(exc)(
+            f"{text}. Of the others {done.written} were written, {done.same} were there"
+        ) from exc

@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from locus_store import layout
-from locus_store.errors import IntegrityError, InvalidArgumentError, LocusStoreError
+from locus_store.errors import IntegrityError, NotFoundError
 from locus_store.transfer.building import NewVersion, ThreadBuilder
-from locus_store.transfer.counts import Counts, Progress
+from locus_store.transfer.counts import Counts, Progress, Tally
 from locus_store.transfer.langgraph_tables import Source, opened
 from locus_store.types import ArchivedThread, ArchivedWrite
 
@@ -34,7 +34,8 @@ async def import_langgraph(
     """Store the threads of LangGraph's tables; those that are there already are left as they are.
 
     Each thread is read at one moment and written whole or not at all; then both sides are read
-    again and compared, version by version. Run again, it goes on where it stopped.
+    again and compared, version by version. A thread that cannot be taken over stops no other; the
+    error is raised at the end. Run again, it goes on where it stopped.
 
     Args:
         backend: Where to.
@@ -50,27 +51,27 @@ async def import_langgraph(
         InvalidArgumentError: No such scheme, or an id that is too long.
         MissingExtraError: ``ormsgpack`` is not installed.
     """
-    counts = Counts()
+    tally = Tally(progress)
     async with opened(url) as source:
         for thread_id in await source.threads() if thread_ids is None else thread_ids:
-            async with source.snapshot():
-                try:
-                    thread = await _read(source, thread_id)
-                except LocusStoreError as exc:
-                    raise type(exc)(f"LangGraph's thread {thread_id!r}: {exc}") from exc
-                is_new = await backend.write_thread(thread)
-                await _compare(source, thread_id, await backend.read_thread(thread_id))
-            counts = counts.and_one(is_new=is_new)
-            if progress:
-                progress(thread_id, is_new)
-    return counts
+            await tally.add(thread_id, _taken(backend, source, thread_id))
+        return tally.done(source.shown)
+
+
+async def _taken(backend: StorageBackend, source: Source, thread_id: str) -> bool:
+    """Whether the thread was new to the backend."""
+    async with source.snapshot():
+        thread = await _read(source, thread_id)
+        is_new = await backend.write_thread(thread)
+        await _compare(source, await backend.read_thread(thread_id), thread_id)
+        return is_new
 
 
 async def _read(source: Source, thread_id: str) -> ArchivedThread:
     builder, heads = ThreadBuilder(thread_id), {}
     namespaces = await source.namespaces(thread_id)
     if not namespaces:
-        raise InvalidArgumentError("there is no such thread")
+        raise NotFoundError("there is no such thread")
     for namespace in namespaces:
         parents = await source.parents(thread_id, namespace)
         times: dict[str, datetime] = {}
@@ -116,7 +117,7 @@ def in_order(parents: Mapping[str, str | None]) -> Iterator[str]:
         done.update(path)
 
 
-async def _compare(source: Source, thread_id: str, thread: ArchivedThread | None) -> None:
+async def _compare(source: Source, thread: ArchivedThread | None, thread_id: str) -> None:
     """Read both sides again.
 
     Raises:
@@ -137,22 +138,22 @@ async def _compare(source: Source, thread_id: str, thread: ArchivedThread | None
                 or record.metadata != version.metadata
                 or names.get(record.parent or 0) != version.parent_id
             ):
-                raise _differs(thread_id, f"checkpoint {version.checkpoint_id!r}")
+                raise _differs(f"checkpoint {version.checkpoint_id!r}")
         if kept:
-            raise _differs(thread_id, f"checkpoint {min(kept)!r}")
+            raise _differs(f"checkpoint {min(kept)!r}")
         there = {
             (it.checkpoint_id, it.write.task_id, it.write.idx): it.write
             for it in (line.writes if line else [])
         }
         for checkpoint_id, write in await source.writes(thread_id, namespace):
             if there.pop((checkpoint_id, write.task_id, write.idx), None) != write:
-                raise _differs(thread_id, f"a pending write of checkpoint {checkpoint_id!r}")
+                raise _differs(f"a pending write of checkpoint {checkpoint_id!r}")
         if there:
-            raise _differs(thread_id, "a pending write")
+            raise _differs("a pending write")
 
 
-def _differs(thread_id: str, what: str) -> IntegrityError:
+def _differs(what: str) -> IntegrityError:
     return IntegrityError(
-        f"thread {thread_id!r}: {what} differs between LangGraph's tables and what was stored; if "
+        f"{what} differs between LangGraph's tables and what was stored; if "
         "an agent is at work on the thread, stop it, delete the thread here, and import it again"
     )

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 class Source(Protocol):
     """Where LangGraph's rows are read."""
 
+    shown: str
+    """For a person."""
+
     def snapshot(self) -> Any:
         """Within it, everything is read as it was when it began."""
 
@@ -125,6 +128,7 @@ class _SQLite:
 
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
         self._connection = connection
+        self.shown = f"SQLite {path}"
         for table, column in _SQLITE_PARTS.items():
             found = {row["name"] for row in connection.execute(f"PRAGMA table_info({table})")}
             if not {column, "checkpoint_ns", "thread_id"} <= found:
@@ -212,32 +216,31 @@ def _fields(value: Any) -> dict[str, Any]:
 async def _opened_postgresql(url: str) -> AsyncIterator[_PostgreSQL]:
     from locus_store.sql import dsn  # noqa: PLC0415  (SQLAlchemy is not needed for SQLite)
 
-    connection = await dsn.connect(dsn.parse(url), statement_cache_size=0)
+    target = dsn.parse(url)
+    connection = await dsn.connect(target, statement_cache_size=0)
     try:
-        await _require_tables(connection, url)
-        yield _PostgreSQL(connection)
+        await _require_tables(connection, target.shown)
+        yield _PostgreSQL(connection, target.shown)
     finally:
         await connection.close()
 
 
-async def _require_tables(connection: Any, url: str) -> None:
-    from locus_store.sql import dsn  # noqa: PLC0415
-
-    wanted = ("checkpoints", "checkpoint_blobs", "checkpoint_writes")
-    for table in wanted:
+async def _require_tables(connection: Any, shown: str) -> None:
+    for table in ("checkpoints", "checkpoint_blobs", "checkpoint_writes"):
         if await connection.fetchval("SELECT to_regclass($1)", table) is None:
             raise SchemaError(
-                f"PostgreSQL {dsn.parse(url).shown} has no table {table!r} of "
-                "langgraph-checkpoint-postgres; name the database (and the schema, by "
-                "options=-csearch_path%3Dschema) that its PostgresSaver wrote"
+                f"PostgreSQL {shown} has no table {table!r} of langgraph-checkpoint-postgres; name "
+                "the database (and the schema, by options=-csearch_path%3Dschema) that its "
+                "PostgresSaver wrote"
             )
 
 
 class _PostgreSQL:
     """The tables ``checkpoints``, ``checkpoint_blobs`` and ``checkpoint_writes``."""
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any, shown: str) -> None:
         self._connection = connection
+        self.shown = f"PostgreSQL {shown}"
 
     def snapshot(self) -> Any:
         return self._connection.transaction(isolation="repeatable_read", readonly=True)

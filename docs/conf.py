@@ -1,0 +1,43 @@
+"""The documentation as a site: ``make docs`` builds it, offline, and warnings are errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import locus_store
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+ROOT = Path(__file__).parents[1]
+
+project = "locus-store"
+version = release = locus_store.__version__
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+
+myst_heading_anchors = 3  # the anchors that Git hosts make, so that a link works on both
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_inherit_docstrings = True
+autoclass_content = "class"
+add_module_names = False
+
+html_theme = "furo"
+html_title = f"locus-store {release}"
+html_copy_source = False
+html_show_sphinx = False
+html_show_copyright = False
+
+
+def changelog(app: Sphinx, page: str, source: list[str]) -> None:
+    """The page that links to the changelog becomes the changelog."""
+    del app
+    if page == "changelog":
+        source[0] = (ROOT / "CHANGELOG.md").read_text("utf-8").replace("](docs/", "](")
+
+
+def setup(app: Sphinx) -> None:
+    """Called by Sphinx."""
+    app.connect("source-read", changelog)

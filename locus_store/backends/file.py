@@ -1,0 +1,477 @@
+"""Files: a directory with one readable JSON file per thread, which git can show and keep."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from locus_store import versions
+from locus_store.backends.base import (
+    StorageBackend,
+    check_days,
+    check_limit,
+    check_names,
+    check_text,
+    check_writes,
+    thread_pattern,
+)
+from locus_store.backends.file_access import ThreadFiles
+from locus_store.backends.file_directory import Directory
+from locus_store.checkpointer import StorageBackendAdapter
+from locus_store.errors import (
+    ConflictError,
+    IntegrityError,
+    InvalidArgumentError,
+    NotFoundError,
+)
+from locus_store.filters import check_key, has_value
+from locus_store.state import AgentState
+from locus_store.text import Match, query_words
+from locus_store.types import (
+    ArchivedThread,
+    CheckpointerCapabilities,
+    Head,
+    Hit,
+    Mark,
+    OnConflict,
+    PendingWrite,
+    Save,
+    Stored,
+    Version,
+    Written,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from locus_store.backends.file_threads import Edit, Space, Thread
+
+T = TypeVar("T")
+
+BUSY_TIMEOUT_SECONDS = 30.0
+DAY = 86_400
+
+
+class FileBackend(StorageBackend):
+    """Keeps each thread in a JSON file of its own.
+
+    Several processes on one host may share the directory. It needs POSIX file locks and a local
+    file system. Each save writes the thread's file anew, which takes time with its size.
+
+    Args:
+        directory: Made at the first write where there is none; ``~`` is expanded.
+        busy_timeout_seconds: How long to wait for another process that writes the same thread.
+
+    Raises:
+        InvalidArgumentError: An option makes no sense.
+        UnsupportedError: The operating system has no POSIX file locks.
+    """
+
+    factory = "FileCheckpointer"
+    capabilities = CheckpointerCapabilities(
+        search=True,
+        metadata_query=True,
+        vacuum=True,
+        branching=True,
+        ttl=True,
+        list_threads=True,
+        list_with_metadata=True,
+        persistent_checkpoint_ids=True,
+    )
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS,
+    ) -> None:
+        super().__init__()
+        self._where = _checked_directory(directory)
+        self._files = ThreadFiles(Directory(self._where, _checked_timeout(busy_timeout_seconds)))
+
+    def __repr__(self) -> str:
+        return f"FileBackend({self._where!r})"
+
+    async def close(self) -> None:
+        """See ``StorageBackend``, as the following."""
+        self._files.clear()
+
+    async def _make(self, thread_id: str, body: Callable[[Edit], T]) -> T:
+        """Do something to a thread that need not be there."""
+        answer = await self._files.in_order(
+            thread_id, lambda: (self._files.write(thread_id, body, creates=True),)
+        )
+        return answer[0]  # type: ignore[return-value]  # None only where body gives it
+
+    async def _take(self, thread_id: str, body: Callable[[Edit], int]) -> int:
+        """Take something from a thread; 0 where there is none."""
+        return await self._files.in_order(
+            thread_id, lambda: self._files.write(thread_id, body, creates=False) or 0
+        )
+
+    async def _take_from_each(self, body: Callable[[Edit], int]) -> int:
+        count = 0
+        for thread_id in await asyncio.to_thread(lambda: sorted(self._files.ids())):
+            count += await self._take(thread_id, body)
+        await asyncio.to_thread(self._files.directory.sweep)
+        return count
+
+    # --- versions
+
+    async def commit(self, save: Save) -> Written:
+        return await self._make(save.thread_id, lambda it: versions.save(it, save))
+
+    async def fetch(
+        self, thread_id: str, *, namespace: str = "", checkpoint_id: str | None = None
+    ) -> Stored | None:
+        return await asyncio.to_thread(self._fetch, thread_id, namespace, checkpoint_id)
+
+    async def fetch_head(
+        self, thread_id: str, *, namespace: str = "", known: Mark
+    ) -> Stored | None:
+        return await asyncio.to_thread(self._fetch, thread_id, namespace, None, known)
+
+    def _fetch(
+        self,
+        thread_id: str,
+        namespace: str,
+        checkpoint_id: str | None,
+        known: Mark | None = None,
+    ) -> Stored | None:
+        thread = self._files.read(thread_id)
+        space = thread.space(namespace) if thread else None
+        if thread is None or space is None:
+            return None
+        record = versions.target(space, space.line, checkpoint_id)
+        head = versions.head_of(space, space.line)
+        if record is None or head is None:
+            return None
+        version = thread.version(space, record.sequence)
+        rows = space.payloads(record.chain, record.sequence) if version.mark != known else []
+        payloads = [payload for _, payload in rows]
+        return Stored(version=version, head=thread.mark(space, head), payloads=payloads)
+
+    async def history(
+        self,
+        thread_id: str,
+        *,
+        namespace: str = "",
+        limit: int = 10,
+        before: str | None = None,
+    ) -> list[Version]:
+        check_names(thread_id, namespace, before)
+        check_limit(limit)
+        return await asyncio.to_thread(self._history, thread_id, namespace, limit, before)
+
+    def _history(
+        self, thread_id: str, namespace: str, limit: int, before: str | None
+    ) -> list[Version]:
+        thread = self._files.read(thread_id)
+        space = thread.space(namespace) if thread else None
+        if thread is None or space is None:
+            return []
+        shown = space.visible()
+        if before is not None:
+            end = versions.cursor(space, space.line, thread_id, before)
+            shown = [it for it in shown if it < end]
+        return [thread.version(space, it) for it in shown[:limit]]
+
+    async def remove(
+        self,
+        thread_id: str,
+        checkpoint_ids: Sequence[str] | None = None,
+        *,
+        namespace: str = "",
+        writer: str | None = None,
+    ) -> int:
+        check_names(thread_id, namespace, *(checkpoint_ids or ()))
+
+        def remove(edit: Edit) -> int:
+            if checkpoint_ids is None:
+                return edit.drop_thread() if edit.thread else 0
+            line = edit.find(thread_id, namespace)
+            return versions.remove_named(edit, line, checkpoint_ids, writer) if line else 0
+
+        return await self._take(thread_id, remove)
+
+    # --- lists
+
+    async def list_threads(
+        self, limit: int = 100, pattern: str = "*", *, after: str | None = None
+    ) -> list[str]:
+        check_limit(limit)
+        matches = thread_pattern(pattern).match
+        ids = [it.thread_id for it, _ in await asyncio.to_thread(self._roots)]
+        if after is not None:
+            if after not in ids:
+                raise NotFoundError(f"there is no thread {after!r} to list after")
+            ids = ids[ids.index(after) + 1 :]
+        return [it for it in ids if matches(it)][:limit]
+
+    def _roots(self) -> list[tuple[Thread, Space]]:
+        """Threads whose root has a version, the most recently active first."""
+        shown = ((it, space) for it in self._files.live() if (space := it.space("")))
+        return sorted(shown, key=lambda it: (it[0].active_at, it[0].created_at), reverse=True)
+
+    async def heads(self, limit: int = 100) -> list[Head]:
+        check_limit(limit)
+        roots = await asyncio.to_thread(self._roots)
+        return [_head(it, space, space.line.head or 0) for it, space in roots[:limit]]
+
+    async def query(self, key: str, value: Any, limit: int = 100) -> list[Head]:
+        check_key(key)
+        check_limit(limit)
+        return await asyncio.to_thread(self._query, key, value, limit)
+
+    def _query(self, key: str, value: Any, limit: int) -> list[Head]:
+        found = [
+            (space.rows[it].created_at, space.line.line, it, thread, space)
+            for thread, space in self._roots()
+            for it in space.visible()
+            if _has(space, it, key, value)
+        ]
+        found.sort(key=lambda it: it[:3], reverse=True)
+        return [_head(thread, space, it) for _, _, it, thread, space in found[:limit]]
+
+    async def find(self, query: str, limit: int = 10) -> list[Hit]:
+        check_limit(limit)
+        wanted = query_words(query)
+
+        def find() -> list[Hit]:
+            return [hit for it, space in self._roots() if (hit := _hit(it, space, wanted))]
+
+        hits = await asyncio.to_thread(find)
+        return sorted(hits, key=lambda it: (it.score, it.updated_at), reverse=True)[:limit]
+
+    # --- whole threads
+
+    async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
+        check_text("source_thread_id", source_thread_id)
+        check_text("dest_thread_id", dest_thread_id)
+        source = await self.read_thread(source_thread_id)
+        if source is None:
+            return False
+        await self._restore(replace(source, thread_id=dest_thread_id), "copied")
+        return True
+
+    async def scan(self, limit: int = 100, *, after: str | None = None) -> list[str]:
+        """See ``StorageBackend``. A thread whose file is damaged is there: reading it tells."""
+        check_limit(limit)
+        return await asyncio.to_thread(self._scan, limit, after)
+
+    def _scan(self, limit: int, after: str | None) -> list[str]:
+        found: list[str] = []
+        for thread_id in sorted(it for it in self._files.ids() if after is None or it > after):
+            if len(found) == limit:
+                break
+            try:
+                is_there = self._files.read(thread_id) is not None
+            except IntegrityError:
+                is_there = True
+            found += [thread_id] if is_there else []
+        return found
+
+    async def read_thread(self, thread_id: str) -> ArchivedThread | None:
+        check_text("thread_id", thread_id)
+
+        def read() -> ArchivedThread | None:
+            found = self._files.read(thread_id)
+            return found.archived() if found else None
+
+        return await asyncio.to_thread(read)
+
+    async def restore(self, thread: ArchivedThread) -> None:
+        await self._restore(thread, "written")
+
+    async def _restore(self, thread: ArchivedThread, done: str) -> None:
+        def restore(edit: Edit) -> None:
+            if edit.thread is not None:
+                raise ConflictError(
+                    f"thread {thread.thread_id!r} is there already; nothing was {done}"
+                )
+            edit.restore(thread)
+
+        await self._make(thread.thread_id, restore)
+
+    async def put_writes(
+        self,
+        thread_id: str,
+        checkpoint_id: str,
+        writes: Sequence[PendingWrite],
+        *,
+        namespace: str = "",
+    ) -> None:
+        check_names(thread_id, namespace)
+        check_text("checkpoint_id", checkpoint_id)
+        check_writes(writes)
+        kept = list(writes)
+        await self._make(thread_id, lambda it: it.put_writes(namespace, checkpoint_id, kept))
+
+    async def get_writes(
+        self, thread_id: str, checkpoint_id: str, *, namespace: str = ""
+    ) -> list[PendingWrite]:
+        check_names(thread_id, namespace)
+        check_text("checkpoint_id", checkpoint_id)
+        thread = await asyncio.to_thread(self._files.read, thread_id)
+        space = thread.spaces.get(namespace) if thread else None
+        found = space.writes.get(checkpoint_id, {}) if space else {}
+        return sorted((it.write for it in found.values()), key=versions.in_order)
+
+    async def threads_of(self, user_id: str) -> list[str]:
+        check_text("user_id", user_id)
+        threads = await asyncio.to_thread(lambda: list(self._files.live()))
+        theirs = [it.thread_id for it in threads if it.user_id == user_id]
+        return list(dict.fromkeys([*theirs, *await super().threads_of(user_id)]))
+
+    # --- housekeeping
+
+    async def damage(self) -> list[str]:
+        """See ``StorageBackend``: files that are no thread's, and a damaged identity."""
+        return await asyncio.to_thread(self._files.damage)
+
+    async def vacuum(self, older_than_days: float = 30) -> int:
+        limit = datetime.now(UTC) - timedelta(days=check_days(older_than_days))
+        return await self._take_from_each(lambda it: _vacuum(it, limit))
+
+    async def expire(self) -> int:
+        return await self._take_from_each(_expire)
+
+
+class FileCheckpointer(StorageBackendAdapter):
+    """A checkpointer over a directory of JSON files, one per thread.
+
+    Args:
+        directory: See ``FileBackend``, as ``busy_timeout_seconds``.
+        busy_timeout_seconds: How long to wait for another process.
+        state_type: See ``StorageBackendAdapter``, as the other options.
+        on_conflict: What a losing save does.
+        keep_last: Versions to keep per thread.
+        ttl_seconds: A thread's time to live after its last save.
+
+    Raises:
+        InvalidArgumentError: An option makes no sense.
+        UnsupportedError: The operating system has no POSIX file locks.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS,
+        state_type: type[Any] = AgentState,
+        on_conflict: OnConflict = "raise",
+        keep_last: int | None = None,
+        ttl_seconds: float | None = None,
+    ) -> None:
+        super().__init__(
+            FileBackend(directory, busy_timeout_seconds=busy_timeout_seconds),
+            state_type=state_type,
+            on_conflict=on_conflict,
+            keep_last=keep_last,
+            ttl_seconds=ttl_seconds,
+        )
+
+
+def file_checkpointer(
+    directory: str | os.PathLike[str],
+    *,
+    busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS,
+    state_type: type[Any] = AgentState,
+    on_conflict: OnConflict = "raise",
+    keep_last: int | None = None,
+    ttl_seconds: float | None = None,
+) -> FileCheckpointer:
+    """Return a checkpointer over a directory of JSON files; options as ``FileCheckpointer``."""
+    return FileCheckpointer(
+        directory,
+        busy_timeout_seconds=busy_timeout_seconds,
+        state_type=state_type,
+        on_conflict=on_conflict,
+        keep_last=keep_last,
+        ttl_seconds=ttl_seconds,
+    )
+
+
+def _head(thread: Thread, space: Space, sequence: int) -> Head:
+    version = thread.version(space, sequence)
+    return Head(
+        thread_id=thread.thread_id,
+        checkpoint_id=version.checkpoint_id,
+        metadata=version.metadata,
+        updated_at=version.created_at,
+    )
+
+
+def _has(space: Space, sequence: int, key: str, value: Any) -> bool:
+    record = space.rows[sequence].record
+    return has_value(record.metadata, key, value) or has_value(record.labels, key, value)
+
+
+def _hit(thread: Thread, space: Space, wanted: list[str]) -> Hit | None:
+    match = Match(wanted)
+    rows = space.rows.items()
+    records = ((sequence, row.record.chain, row.payload()) for sequence, row in rows)
+    for sequence, text in versions.visible_texts(space.line, records):
+        match.add(sequence, text)
+    if not match.is_complete:
+        return None
+    head = _head(thread, space, match.best[1])
+    return Hit(
+        thread_id=thread.thread_id,
+        checkpoint_id=head.checkpoint_id,
+        metadata=head.metadata,
+        updated_at=head.updated_at,
+        score=match.score,
+        snippet=match.snippet,
+    )
+
+
+def _vacuum(edit: Edit, limit: datetime) -> int:
+    """Remove what is older from a thread; return how many versions."""
+    thread = edit.thread
+    if thread is None:
+        return 0
+    times = [row.created_at for space in thread.spaces.values() for row in space.rows.values()]
+    if max(times, default=thread.active_at) < limit:
+        return edit.drop_thread()
+    removed = 0
+    for space in list(thread.spaces.values()):
+        line = edit.find(thread.thread_id, space.namespace)
+        rows = space.rows.items()
+        old = [it for it, row in rows if row.created_at < limit and it != space.line.head]
+        if line is not None and old:
+            versions.forget(edit, line, old)
+            removed += len(old)
+    return removed
+
+
+def _expire(edit: Edit) -> int:
+    """Remove a thread whose time to live is over; return whether it was."""
+    is_over = edit.old is not None and edit.thread is None
+    if is_over:
+        edit.drop_thread()
+    return int(is_over)
+
+
+def _checked_directory(directory: object) -> str:
+    if not isinstance(directory, str | os.PathLike) or "\0" in str(directory) or not str(directory):
+        raise InvalidArgumentError(f"directory must name a directory, not {directory!r}")
+    try:
+        return str(Path(directory).expanduser().absolute())
+    except RuntimeError as exc:
+        raise InvalidArgumentError(
+            f"directory {str(directory)!r}: there is no such home directory"
+        ) from exc
+
+
+def _checked_timeout(busy_timeout_seconds: object) -> float:
+    number = busy_timeout_seconds
+    if not isinstance(number, int | float) or isinstance(number, bool) or not 0 <= number <= DAY:
+        raise InvalidArgumentError(
+            f"busy_timeout_seconds={number!r} must be a number from 0 to {DAY}"
+        )
+    return number

@@ -1,0 +1,222 @@
+"""Threads in a directory: each is read and written as a whole, and kept as it was parsed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections import OrderedDict, deque
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import uuid4
+from weakref import WeakSet
+
+from locus_store.backends import file_format
+from locus_store.backends.file_directory import ChangedError, Directory
+from locus_store.backends.file_names import name_of, thread_of
+from locus_store.backends.file_threads import Edit, Thread
+from locus_store.errors import BackendError, IntegrityError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from locus_store.backends.file_directory import Held, Opened, Signature
+
+T = TypeVar("T")
+Parsed = tuple[Thread, file_format.End]
+
+KEPT_BYTES = 64 * 1024 * 1024
+"""Of files that one object keeps as it parsed them."""
+
+ATTEMPTS = 20
+"""To write a file that somebody else changes at the same time, without a lock."""
+
+
+class ThreadFiles:
+    """The threads of a directory; may be used from several threads, and on both sides of a fork."""
+
+    def __init__(self, directory: Directory, kept_bytes: int = KEPT_BYTES) -> None:
+        self.directory = directory
+        self._max_bytes = kept_bytes
+        self._start()
+        _all_files.add(self)
+
+    def _start(self) -> None:
+        """Begin with nothing: in a new object, and in a child process."""
+        self._lock = threading.Lock()
+        self._bytes = 0
+        self._kept: OrderedDict[str, tuple[Signature, Parsed]] = OrderedDict()
+        self._lanes: dict[str, deque[_Job]] = {}
+
+    def clear(self) -> None:
+        """Keep nothing."""
+        with self._lock:
+            self._kept.clear()
+            self._bytes = 0
+
+    # --- reading
+
+    def ids(self) -> Iterator[str]:
+        """The ids of all threads, those whose time is over among them; in no order.
+
+        Raises:
+            IntegrityError: A file cannot be a thread's.
+        """
+        for name in self.directory.names():
+            thread_id = thread_of(name)
+            if thread_id is None:
+                raise IntegrityError(self._misnamed(name))
+            yield thread_id
+
+    def live(self) -> Iterator[Thread]:
+        """All threads; nobody may change them.
+
+        Raises:
+            IntegrityError: A file is damaged, or cannot be a thread's.
+        """
+        for thread_id in self.ids():
+            thread = self.read(thread_id)
+            if thread is not None:
+                yield thread
+
+    def read(self, thread_id: str) -> Thread | None:
+        """A thread, unless its time is over; nobody may change it."""
+        with self.directory.reading(name_of(thread_id)) as opened:
+            found = self._parse(thread_id, opened)[0] if opened else None
+        return found if found and found.is_live else None
+
+    def damage(self) -> list[str]:
+        """What is wrong with the directory itself."""
+        try:
+            self.directory.identity()
+        except IntegrityError as exc:
+            return [str(exc)]
+        return [self._misnamed(it) for it in self.directory.names() if thread_of(it) is None]
+
+    def _misnamed(self, name: str) -> str:
+        return (
+            f"{self.directory.path(name)} is not named as the file of a thread; move it out of the "
+            "directory, or give it its name back"
+        )
+
+    def _parse(self, thread_id: str, opened: Opened) -> Parsed:
+        with self._lock:
+            signature, parsed = self._kept.get(thread_id, (None, None))
+            if parsed is not None and signature == opened.signature:
+                self._kept.move_to_end(thread_id)
+                return parsed
+        made = file_format.parsed(opened.content(), thread_id, opened.path)
+        self._keep(thread_id, opened.signature, made)
+        return made
+
+    def _keep(self, thread_id: str, signature: Signature, parsed: Parsed) -> None:
+        with self._lock:
+            old = self._kept.pop(thread_id, None)
+            self._bytes += signature.size - (old[0].size if old else 0)
+            self._kept[thread_id] = signature, parsed
+            while self._bytes > self._max_bytes and len(self._kept) > 1:
+                self._bytes -= self._kept.popitem(last=False)[1][0].size
+
+    # --- writing
+
+    def write(self, thread_id: str, body: Callable[[Edit], T], *, creates: bool) -> T | None:
+        """Do something to a thread; ``None`` where there is none and ``creates`` is off.
+
+        Raises:
+            BackendError: It could not be written.
+        """
+        name = name_of(thread_id)
+        for _ in range(ATTEMPTS):
+            try:
+                with self.directory.holding(name, creates=creates) as held:
+                    if held is None:
+                        return None
+                    answer, is_gone = self._edit(held, thread_id, body)
+            except ChangedError:
+                continue
+            if is_gone:
+                self.directory.tidy(name)
+            return answer
+        raise BackendError(
+            f"{self.directory.path(name)} is changed all the time by a program that locks nothing; "
+            "nothing was written"
+        )
+
+    def _edit(self, held: Held, thread_id: str, body: Callable[[Edit], T]) -> tuple[T, bool]:
+        """What ``body`` answers, and whether the file is gone."""
+        old, end = self._parse(thread_id, held.file) if held.file else (None, None)
+        store = self.directory.identity()
+        edit = Edit(thread_id, old, store or uuid4().hex)
+        answer = body(edit)
+        edit.finish()
+        if edit.thread is not None:
+            if held.file is None and store is None:
+                self.directory.identify(edit.store)
+            self._store(held, edit, edit.thread, end)
+        elif held.file is not None and edit.drops:
+            self.directory.remove(held)
+            return answer, True
+        return answer, False
+
+    def _store(self, held: Held, edit: Edit, thread: Thread, end: file_format.End | None) -> None:
+        if end is not None and edit.adds_only:
+            kept_bytes, (rest, after) = end.kept_bytes, file_format.tail(edit, end)
+        else:
+            kept_bytes, (rest, after) = 0, file_format.whole(thread)
+        if rest:
+            signature = self.directory.replace(held, kept_bytes, rest)
+            self._keep(thread.thread_id, signature, (thread, after))
+
+    # --- in order
+
+    async def in_order(self, thread_id: str, work: Callable[[], T]) -> T:
+        """Do what writes a thread, after all that was handed in before; also when cancelled."""
+        job = _Job(work)
+        with self._lock:
+            lane = self._lanes.setdefault(thread_id, deque())
+            lane.append(job)
+            is_first = len(lane) == 1
+        if is_first:
+            asyncio.get_running_loop().run_in_executor(None, self._drain, thread_id, lane)
+        answer: T = await asyncio.shield(asyncio.wrap_future(job.future))
+        return answer
+
+    def _drain(self, thread_id: str, lane: deque[_Job]) -> None:
+        """Do what waits in a lane; its first job stays in it until it is done."""
+        while True:
+            lane[0].run()
+            with self._lock:
+                lane.popleft()
+                if not lane:
+                    del self._lanes[thread_id]
+                    return
+
+
+class _Job:
+    """Something to do in another thread."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self.future: Future[Any] = Future()
+        self._work = work
+
+    def run(self) -> None:
+        self.future.set_running_or_notify_cancel()
+        try:
+            answer = self._work()
+        except BaseException as exc:  # noqa: BLE001  (it is the caller's)
+            self.future.set_exception(exc)
+        else:
+            self.future.set_result(answer)
+
+
+_all_files: WeakSet[ThreadFiles] = WeakSet()
+
+
+def _after_fork() -> None:
+    """The parent's threads are not here: what they hold or had begun is theirs."""
+    for files in _all_files:
+        files._start()  # noqa: SLF001  (of this module)
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_after_fork)

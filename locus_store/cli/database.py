@@ -1,0 +1,187 @@
+"""``locus-store db …``: the schema."""
+
+from __future__ import annotations
+
+import importlib
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from locus_store.cli.opening import DEFAULT_PREFIX, DEFAULT_URL, AsJson, Url, Yes, opened, run
+from locus_store.cli.output import (
+    EXIT_CODES,
+    PROBLEMS,
+    confirm,
+    must_ask,
+    note,
+    put_json,
+    say,
+)
+from locus_store.errors import LocusStoreError, UnsupportedError
+
+if TYPE_CHECKING:
+    from locus_store.facts import Fact
+
+db = typer.Typer(
+    help="Create, upgrade and check the database schema.",
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+)
+
+Prefix = Annotated[str, typer.Option(help="What every table's name begins with.")]
+Schema = Annotated[
+    str | None, typer.Option(help="Database schema; without it the connection's default.")
+]
+Revision = Annotated[str, typer.Argument(help="A revision of 'history'.")]
+
+
+@db.command(epilog=EXIT_CODES)
+def upgrade(
+    revision: Revision = "head",
+    *,
+    url: Url = DEFAULT_URL,
+    schema: Schema = None,
+    prefix: Prefix = DEFAULT_PREFIX,
+) -> None:
+    """Create the schema, or bring it up to a revision; data is kept."""
+    reached = _migrate().upgrade(url, revision, prefix=prefix, schema=schema)
+    say(f"schema revision {reached}")
+
+
+@db.command(epilog=EXIT_CODES)
+def downgrade(
+    revision: Revision,
+    *,
+    url: Url = DEFAULT_URL,
+    schema: Schema = None,
+    prefix: Prefix = DEFAULT_PREFIX,
+    yes: Yes = False,
+) -> None:
+    """Take the schema down to a revision; 'base' deletes every table and what is in it."""
+    if must_ask(yes=yes):
+        status = _migrate().check(url, prefix=prefix, schema=schema)
+        note(status.message)
+        held = _held(url, _options(prefix, schema))
+        confirm(f"This goes down to {revision} and deletes what that does not hold{held}.")
+    reached = _migrate().downgrade(url, revision, prefix=prefix, schema=schema)
+    say(f"schema revision {reached or 'none'}")
+
+
+def _held(url: str, options: dict[str, Any]) -> str:
+    """What is in the tables, as far as they can be read."""
+
+    async def asked() -> list[Fact]:
+        async with opened(url, **options) as backend:
+            return await backend.facts()
+
+    with suppress(LocusStoreError):
+        rows = [f"{it.name} {it.value}" for it in run(asked()) if it.name.startswith("rows of ")]
+        return f" ({'; '.join(rows)})" if rows else ""
+    return ""
+
+
+@db.command(epilog=EXIT_CODES)
+def current(
+    *,
+    url: Url = DEFAULT_URL,
+    schema: Schema = None,
+    prefix: Prefix = DEFAULT_PREFIX,
+    as_json: AsJson = False,
+) -> None:
+    """Print the database's revision, or 'none'; --json: {revision}."""
+    revision = _migrate().current(url, prefix=prefix, schema=schema)
+    if as_json:
+        put_json({"revision": revision})
+    else:
+        say(revision or "none")
+
+
+@db.command(epilog=EXIT_CODES)
+def check(
+    *,
+    url: Url = DEFAULT_URL,
+    schema: Schema = None,
+    prefix: Prefix = DEFAULT_PREFIX,
+    as_json: AsJson = False,
+) -> None:
+    """Say whether this library can work on the database; changes nothing.
+
+    --json: {state, revision, usable, message}; state is ok, missing, behind, newer, too new,
+    foreign or damaged.
+    """
+    status = _migrate().check(url, prefix=prefix, schema=schema)
+    if as_json:
+        keys = ("state", "revision", "usable", "message")
+        put_json({key: getattr(status, key) for key in keys})
+    else:
+        (say if status.usable else note)(status.message)
+    if not status.usable:
+        raise typer.Exit(PROBLEMS)
+
+
+@db.command(epilog=EXIT_CODES)
+def sql(
+    revision: Annotated[str, typer.Argument(help="To where, or from:to.")] = "head",
+    *,
+    dialect: Annotated[str, typer.Option(help="sqlite, postgresql or oracle.")],
+    schema: Schema = None,
+    prefix: Prefix = DEFAULT_PREFIX,
+) -> None:
+    """Print the statements of an upgrade, for somebody else to run; needs no database."""
+    text = _migrate().offline_sql(dialect, revision, prefix=prefix, schema=schema)
+    typer.echo(text, nl=False)
+
+
+@db.command("search-index", epilog=EXIT_CODES)
+def search_index(
+    *, url: Url = DEFAULT_URL, schema: Schema = None, prefix: Prefix = DEFAULT_PREFIX
+) -> None:
+    """Make the full-text index, which makes 'search' fast and takes space; once is enough."""
+    say("made" if run(_search_index(url, _options(prefix, schema))) else "it was there")
+
+
+@db.command("vector-index", epilog=EXIT_CODES)
+def vector_index(
+    *,
+    dimension: Annotated[int, typer.Option(help="Numbers in an embedding; the same for good.")],
+    metric: Annotated[str, typer.Option(help="cosine, l2 or ip.")] = "cosine",
+    method: Annotated[str, typer.Option(help="hnsw or ivfflat.")] = "hnsw",
+    url: Url = DEFAULT_URL,
+    schema: Schema = None,
+    prefix: Prefix = DEFAULT_PREFIX,
+) -> None:
+    """Make the table of embeddings and its index (PostgreSQL with pgvector); once is enough."""
+    vectors = importlib.import_module("locus_store.sql.vectors")
+    made = vectors.create_vector_index(
+        url, dimension=dimension, metric=metric, method=method, prefix=prefix, schema=schema
+    )
+    say("made" if made else "it was there")
+
+
+def _options(prefix: str, schema: str | None) -> dict[str, Any]:
+    return {"prefix": prefix} | ({"schema": schema} if schema else {})
+
+
+async def _search_index(url: str, options: dict[str, Any]) -> bool:
+    async with opened(url, creates=True, **options) as backend:
+        make = getattr(backend, "create_search_index", None)
+        if make is None:
+            raise UnsupportedError(f"{type(backend).__name__} has no full-text index to make")
+        made: bool = await make()
+        return made
+
+
+@db.command(epilog=EXIT_CODES)
+def history(*, as_json: AsJson = False) -> None:
+    """List the revisions that this library knows, oldest first; --json: [{revision, title}]."""
+    revisions = _migrate().history()
+    if as_json:
+        put_json([{"revision": revision, "title": title} for revision, title in revisions])
+        return
+    for revision, title in revisions:
+        say(f"{revision}  {title}")
+
+
+def _migrate() -> Any:
+    return importlib.import_module("locus_store.sql.migrate")

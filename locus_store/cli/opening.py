@@ -1,0 +1,92 @@
+"""What every command shares: its options, and how it opens what a URL names.
+
+Nothing here imports a database library before a command runs: ``--help`` needs none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from locus_store.cli.output import counted
+from locus_store.errors import InvalidArgumentError, NotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable
+
+    from locus_store.backends.base import StorageBackend
+
+T = TypeVar("T")
+
+# As in sql.migrate and sql.schema, which are not imported here.
+DEFAULT_URL = "sqlite:///locus_checkpoints.db"
+DEFAULT_PREFIX = "locus_"
+
+Url = Annotated[
+    str,
+    typer.Option(
+        help="The database; a password is best left to the environment.",
+        envvar="LOCUS_STORE_URL",
+        show_default=DEFAULT_URL,
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="For programs: JSON, and nothing else.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Namespace = Annotated[str, typer.Option(help="Of the thread; '' is the root.")]
+Thread = Annotated[str, typer.Argument(help="A thread id.")]
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """What the coroutine gives."""
+    return asyncio.run(work)
+
+
+def opened(url: str, *, creates: bool = False, **options: Any) -> StorageBackend:
+    """The backend that ``url`` names; what is not there yet is made where ``creates`` says so.
+
+    Who types a command waits for as long as it takes: statements have no time limit.
+
+    Raises:
+        InvalidArgumentError: It has no such option.
+    """
+    opening = importlib.import_module("locus_store.open")
+    wanted = {"statement_timeout_seconds": None} | ({} if creates else {"auto_migrate": False})
+    known = opening.options_of(url)
+    taken = {name: value for name, value in wanted.items() if name in known}
+    if unknown := options.keys() - known:
+        raise InvalidArgumentError(f"this URL does not take the option {min(unknown)!r}")
+    return opening.open_checkpointer(url, **taken, **options).backend  # type: ignore[no-any-return]
+
+
+async def contents(
+    backend: StorageBackend, thread_ids: Iterable[str], advance: Callable[[], None] | None = None
+) -> str:
+    """How much threads hold, for a person."""
+    counts: Counter[str] = Counter()
+    for thread_id in thread_ids:
+        thread = await backend.read_thread(thread_id)
+        for line in thread.lines if thread else ():
+            counts["version"] += len(line.records)
+            counts["namespace"] += 1
+            counts["pending write"] += len(line.writes)
+        counts["message"] += len(thread.messages) if thread else 0
+        if advance:
+            advance()
+    return ", ".join(counted(number, noun) for noun, number in counts.items() if number)
+
+
+def require(found: T | None, thread_id: str, checkpoint_id: str | None = None) -> T:
+    """What was found.
+
+    Raises:
+        NotFoundError: Nothing was.
+    """
+    if found:
+        return found
+    which = f"thread {thread_id!r}"
+    which += f", checkpoint {checkpoint_id!r}" if checkpoint_id is not None else ""
+    raise NotFoundError(f"there is no {which}; 'locus-store threads list' shows what there is")

@@ -1,0 +1,342 @@
+"""``locus-store threads …``: look at threads, compare and copy them."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from locus_store.cli.differences import Difference, changed_part, differences, shown
+from locus_store.cli.opening import (
+    DEFAULT_URL,
+    AsJson,
+    Namespace,
+    Thread,
+    Url,
+    opened,
+    require,
+    run,
+)
+from locus_store.cli.output import (
+    EXIT_CODES,
+    counted,
+    cut,
+    json_text,
+    moment,
+    note,
+    put_json,
+    put_table,
+    say,
+    show,
+    visible,
+)
+from locus_store.errors import ConflictError
+
+if TYPE_CHECKING:
+    from locus_store.backends.base import StorageBackend
+    from locus_store.types import Hit, Snapshot, Version
+
+threads = typer.Typer(
+    help="Look at threads, compare, copy and remove them.",
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+)
+
+Limit = Annotated[int, typer.Option(min=0, help="At most this many.")]
+Checkpoint = Annotated[str | None, typer.Option(help="A checkpoint id; without it the head.")]
+
+PAGE = 500
+"""Versions that are asked for at once."""
+
+AT_ONCE = 8
+"""Threads that are looked at together."""
+
+CELL, LINE = 80, 200
+"""Characters of a value that a table and a difference show."""
+
+
+# --- looking
+
+
+@threads.command("list", epilog=EXIT_CODES)
+def list_threads(
+    *,
+    pattern: Annotated[str, typer.Option(help="Shell-style: * ? [ab] [!ab].")] = "*",
+    limit: Limit = 100,
+    after: Annotated[str | None, typer.Option(help="Go on behind this thread.")] = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """List threads, the most recently active first, with their newest version.
+
+    --json: [{thread_id, checkpoint_id, created_at, metadata, labels}].
+    """
+    found = run(_newest(url, pattern, limit, after))
+    if as_json:
+        put_json([_listed(thread_id, version) for thread_id, version in found])
+        return
+    rows = ((it, *_cells(version)) for it, version in found)
+    put_table(("thread", "newest version", "saved", "metadata"), rows)
+    if found and len(found) == limit:
+        note(f"There may be more: --after {found[-1][0]!r}, or a greater --limit.")
+
+
+async def _newest(
+    url: str, pattern: str, limit: int, after: str | None
+) -> list[tuple[str, Version | None]]:
+    async with opened(url) as backend:
+        gate = asyncio.Semaphore(AT_ONCE)
+
+        async def newest(thread_id: str) -> tuple[str, Version | None]:
+            async with gate:
+                return thread_id, next(iter(await backend.history(thread_id, limit=1)), None)
+
+        ids = await backend.list_threads(limit, pattern, after=after)
+        return list(await asyncio.gather(*map(newest, ids)))
+
+
+def _listed(thread_id: str, version: Version | None) -> dict[str, Any]:
+    names = ("checkpoint_id", "created_at", "metadata", "labels")
+    return {"thread_id": thread_id} | {name: getattr(version, name, None) for name in names}
+
+
+def _cells(version: Version | None) -> tuple[str, ...]:
+    if version is None:
+        return "", "", ""
+    told = version.labels | version.metadata
+    return version.checkpoint_id, moment(version.created_at), cut(told, CELL) if told else ""
+
+
+@threads.command("show", epilog=EXIT_CODES)
+def show_thread(
+    thread: Thread,
+    *,
+    checkpoint: Checkpoint = None,
+    namespace: Namespace = "",
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Print a version: what is known of it, and its state.
+
+    --json: {thread_id, namespace, checkpoint_id, parent_id, is_head, created_at, metadata, labels,
+    state}.
+    """
+    found = run(_read(url, thread, [checkpoint], namespace))[0]
+    if as_json:
+        put_json(_described(found.version, found.head.sequence) | {"state": found.state})
+        return
+    for name, value in _described(found.version, found.head.sequence).items():
+        text = moment(value) if isinstance(value, datetime) else value
+        say(f"{name + ':':<15}{text if isinstance(text, str) else json_text(text)}")
+    show(json_text(found.state, indent=True))
+
+
+async def _read(
+    url: str, thread: str, checkpoints: list[str | None], namespace: str
+) -> list[Snapshot]:
+    async with opened(url) as backend:
+        return [
+            require(await backend.read_state(thread, it, namespace=namespace), thread, it)
+            for it in checkpoints
+        ]
+
+
+def _described(version: Version, head: int | None) -> dict[str, Any]:
+    names = ("thread_id", "namespace", "checkpoint_id", "parent_id", "is_head", "created_at")
+    values = {name: getattr(version, name, None) for name in (*names, "metadata", "labels")}
+    return values | {"is_head": version.mark.sequence == head}
+
+
+@threads.command(epilog=EXIT_CODES)
+def history(
+    thread: Thread,
+    *,
+    limit: Limit = 10,
+    before: Annotated[str | None, typer.Option(help="Only what is older than this.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Without a limit.")] = False,
+    namespace: Namespace = "",
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """List versions, newest first, and which one each was made from.
+
+    A version marked 'side' is neither the head nor one that the head was made from. --json:
+    [{thread_id, namespace, checkpoint_id, parent_id, is_head, created_at, metadata, labels}].
+    """
+    head, found = run(_history(url, thread, namespace, None if everything else limit, before))
+    if as_json:
+        put_json([_described(it, head) for it in found])
+        return
+    main = _main_line(found, head)
+    rows = (
+        (it.checkpoint_id, it.parent_id, _place(it, head, main), *_cells(it)[1:]) for it in found
+    )
+    put_table(("version", "made from", "", "saved", "metadata"), rows)
+
+
+async def _history(
+    url: str, thread: str, namespace: str, limit: int | None, before: str | None
+) -> tuple[int, list[Version]]:
+    async with opened(url) as backend:
+        head = require(await backend.version(thread, namespace=namespace), thread)
+        if limit is None:
+            return head.mark.sequence, await all_versions(backend, thread, namespace, before)
+        found = await backend.history(thread, namespace=namespace, limit=limit, before=before)
+        return head.mark.sequence, found
+
+
+async def all_versions(
+    backend: StorageBackend, thread: str, namespace: str = "", before: str | None = None
+) -> list[Version]:
+    """All versions, or all below one, newest first."""
+    found: list[Version] = []
+    while page := await backend.history(thread, namespace=namespace, limit=PAGE, before=before):
+        found += page
+        before = page[-1].checkpoint_id
+    return found
+
+
+def _main_line(versions: list[Version], head: int) -> set[str]:
+    """Ids of the head and its ancestors; nothing where the head is not among the versions."""
+    by_id = {it.checkpoint_id: it for it in versions}
+    at = next((it for it in versions if it.mark.sequence == head), None)
+    found: set[str] = set()
+    while at is not None:
+        found.add(at.checkpoint_id)
+        at = by_id.get(at.parent_id or "")
+    return found
+
+
+def _place(version: Version, head: int, main: set[str]) -> str:
+    if version.mark.sequence == head:
+        return "head"
+    return "side" if main and version.checkpoint_id not in main else ""
+
+
+@threads.command(epilog=EXIT_CODES)
+def diff(
+    thread: Thread,
+    a: Annotated[str | None, typer.Argument(help="The older version.")] = None,
+    b: Annotated[str | None, typer.Argument(help="The newer one; without it the head.")] = None,
+    *,
+    namespace: Namespace = "",
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Show what changed between two versions; without any, what the head changed.
+
+    --json: {thread_id, namespace, from, to, changes: [{what, path, before, after}]}; what is added,
+    removed or changed; path is a list of keys and indices.
+    """
+    old, new = run(_compared(url, thread, namespace, a, b))
+    changes = list(differences(old.state if old else {}, new.state))
+    names = (old.version.checkpoint_id if old else None, new.version.checkpoint_id)
+    if as_json:
+        document = {"thread_id": thread, "namespace": namespace, "from": names[0], "to": names[1]}
+        put_json(document | {"changes": [it.as_json() for it in changes]})
+        return
+    say(f"{names[0] or 'nothing'} → {names[1]}: {counted(len(changes), 'difference')}")
+    for it in changes:
+        show(_difference(it))
+
+
+async def _compared(
+    url: str, thread: str, namespace: str, a: str | None, b: str | None
+) -> tuple[Snapshot | None, Snapshot]:
+    async with opened(url) as backend:
+
+        async def read(checkpoint: str | None) -> Snapshot:
+            found = await backend.read_state(thread, checkpoint, namespace=namespace)
+            return require(found, thread, checkpoint)
+
+        new = await read(b)
+        old = a if a is not None else new.version.parent_id
+        return await read(old) if old is not None else None, new
+
+
+def _difference(it: Difference) -> str:
+    path = visible(shown(it.path))
+    if it.what != "changed":
+        value = it.after if it.what == "added" else it.before
+        return f"{'+' if it.what == 'added' else '-'} {path}: {cut(json_text(value), LINE)}"
+    before, after = it.before, it.after
+    if isinstance(before, str) and isinstance(after, str) and len(before) + len(after) > LINE:
+        before, after = changed_part(before, after)
+    return f"~ {path}: {cut(json_text(before), LINE)} → {cut(json_text(after), LINE)}"
+
+
+@threads.command(epilog=EXIT_CODES)
+def search(
+    words: Annotated[list[str], typer.Argument(help="All of them have to be there.")],
+    *,
+    limit: Limit = 10,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Find threads by the words of their text, best first.
+
+    --json: [{thread_id, checkpoint_id, score, snippet, updated_at, metadata}].
+    """
+
+    async def found() -> list[Hit]:
+        async with opened(url) as backend:
+            return await backend.find(" ".join(words), limit)
+
+    hits = run(found())
+    names = ("thread_id", "checkpoint_id", "score", "snippet", "updated_at", "metadata")
+    if as_json:
+        put_json([{name: getattr(hit, name) for name in names} for hit in hits])
+        return
+    rows = ((it.thread_id, it.checkpoint_id, f"{it.score:.3g}", it.snippet) for it in hits)
+    put_table(("thread", "version", "score", "text"), rows)
+
+
+# --- copying
+
+
+@threads.command(epilog=EXIT_CODES)
+def fork(
+    thread: Thread,
+    new: Annotated[str, typer.Argument(help="Id of the copy; nothing may be there.")],
+    *,
+    checkpoint: Annotated[
+        str | None, typer.Option(help="Copy only this version and what it was made from.")
+    ] = None,
+    namespace: Annotated[str, typer.Option(help="That --checkpoint is in.")] = "",
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Copy a thread under another id, all of it, or up to a version, which becomes its head.
+
+    --json: {thread_id, checkpoint_id, versions}, of the copy.
+    """
+
+    async def forked() -> tuple[str, int]:
+        async with opened(url) as backend:
+            if checkpoint is None:
+                require(await backend.copy_thread(thread, new), thread)
+            else:
+                await _fork_at(backend, thread, new, checkpoint, namespace)
+            head = require(await backend.version(new, namespace=namespace), new)
+            return head.checkpoint_id, len(await all_versions(backend, new, namespace))
+
+    head, versions = run(forked())
+    if as_json:
+        put_json({"thread_id": new, "checkpoint_id": head, "versions": versions})
+    else:
+        say(f"{new}: {counted(versions, 'version')}, the head is {head}")
+
+
+async def _fork_at(
+    backend: StorageBackend, thread: str, new: str, checkpoint: str, namespace: str
+) -> None:
+    building = importlib.import_module("locus_store.transfer.building")
+    there = await backend.read_thread(thread)
+    found = await building.up_to(there, checkpoint, namespace=namespace) if there else None
+    copy = replace(require(found, thread, checkpoint), thread_id=new, messages=[])
+    if not await backend.write_thread(copy):
+        raise ConflictError(f"thread {new!r} is there already; nothing was written")

@@ -1,0 +1,342 @@
+"""``locus-store verify | copy | export | import | forget``: whole threads."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import tempfile
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+
+import typer
+
+from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, Yes, contents, opened, run
+from locus_store.cli.output import (
+    EXIT_CODES,
+    PROBLEMS,
+    confirm,
+    counted,
+    must_ask,
+    note,
+    progress,
+    put_json,
+    put_line,
+    put_table,
+    say,
+)
+from locus_store.errors import InvalidArgumentError, NotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from locus_store.transfer.counts import Counts
+
+imports = typer.Typer(
+    help="Take threads over from elsewhere; what is there already is left as it is.",
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+)
+
+Only = Annotated[
+    list[str] | None, typer.Option("--thread", help="Only this one; may be given several times.")
+]
+STANDARD = "-"
+
+
+# --- checking
+
+
+def verify(
+    threads: Annotated[
+        list[str] | None, typer.Argument(help="Only these; without any, all, and the storage.")
+    ] = None,
+    *,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Read everything that is stored and check it: digests, changes, parents, orphans.
+
+    --json: JSON Lines as they come, {kind: "problem", thread_id, namespace, checkpoint_id, what},
+    and at last {kind: "summary", threads, versions, problems}.
+    """
+    found, counts, seen = run(_verified(url, threads or None, as_json=as_json))
+    if as_json:
+        put_line({"kind": "summary", **counts})
+    else:
+        if found:
+            keys = ("thread_id", "namespace", "checkpoint_id", "what")
+            rows = ([it[key] for key in keys] for it in found)
+            put_table(("thread", "namespace", "version", "problem"), rows)
+        say(", ".join(counted(number, noun[:-1]) for noun, number in counts.items()))
+    if counts["problems"]:
+        note("Restore a backup, or delete what is damaged; other versions still load.")
+        raise typer.Exit(PROBLEMS)
+    _require_all(threads or (), seen)
+
+
+async def _verified(
+    url: str, threads: list[str] | None, *, as_json: bool
+) -> tuple[list[dict[str, Any]], dict[str, int], set[str]]:
+    verifying = importlib.import_module("locus_store.transfer.verifying")
+    counts = {"threads": 0, "versions": 0, "problems": 0}
+    problems, seen = [], set()
+    total = len(threads) if threads else None
+    async with opened(url) as backend:
+        with progress("verifying", total, is_alone=not as_json) as advance:
+            async for it in verifying.verify(backend, threads):
+                seen.add(it.thread_id)
+                if isinstance(it, verifying.Checked):
+                    counts["threads"] += 1
+                    counts["versions"] += it.versions
+                    advance()
+                    continue
+                counts["problems"] += 1
+                if as_json:
+                    put_line({"kind": "problem", **asdict(it)})
+                else:
+                    problems.append(asdict(it))
+    return problems, counts, seen
+
+
+def _require_all(wanted: Any, found: set[str]) -> None:
+    missing = [it for it in wanted if it not in found]
+    if missing:
+        raise NotFoundError(f"there is no thread {', '.join(map(repr, missing))}")
+
+
+# --- copying
+
+
+def copy(
+    *,
+    source: Annotated[
+        str, typer.Option("--from", envvar="LOCUS_STORE_FROM", help="Where from; only read.")
+    ],
+    target: Annotated[
+        str, typer.Option("--to", envvar="LOCUS_STORE_TO", help="Where to; made if it is not there")
+    ],
+    thread: Only = None,
+    as_json: AsJson = False,
+) -> None:
+    """Copy threads with all versions, metadata and pending writes, and check them by digest.
+
+    After an interruption run it again: what is there already is skipped. A thread that is there
+    with other versions is a conflict. --json: {written, same}, in threads.
+    """
+
+    async def copied() -> Counts:
+        copying = importlib.import_module("locus_store.transfer.copying")
+        async with opened(source) as here, opened(target, creates=True) as there:
+            with progress("copying", len(thread) if thread else None) as advance:
+                counts: Counts = await copying.copy(here, there, thread or None, progress=advance)
+                return counts
+
+    _tell(run(copied()), "copied", as_json=as_json)
+
+
+def _tell(counts: Counts, done: str, *, as_json: bool) -> None:
+    if as_json:
+        put_json({"written": counts.written, "same": counts.same})
+    else:
+        say(f"{counted(counts.written, 'thread')} {done}, {counts.same:,} there already")
+
+
+# --- files
+
+
+def export(
+    threads: Annotated[list[str] | None, typer.Argument(help="Thread ids.")] = None,
+    *,
+    user: Annotated[str | None, typer.Option(help="All threads of this user.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All threads.")] = False,
+    output: Annotated[
+        str, typer.Option("--output", "-o", help="A file that is not there yet; - is standard out.")
+    ] = STANDARD,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Write threads as JSON Lines, which 'import file' reads: some, a user's, or all.
+
+    A file is written whole or not at all.
+    """
+    if [bool(threads), user is not None, everything].count(True) != 1:
+        raise typer.BadParameter("name threads, or --user, or --all")
+    with _written(output) as file:
+        count = run(_exported(url, threads, user, file, is_alone=output != STANDARD))
+    note(f"{counted(count, 'thread')} exported")
+
+
+async def _exported(
+    url: str, threads: list[str] | None, user: str | None, file: BinaryIO, *, is_alone: bool
+) -> int:
+    archive = importlib.import_module("locus_store.transfer.archive")
+    seen = set()
+    async with opened(url) as backend:
+        wanted: Any = threads or archive.all_threads(backend)
+        if user is not None:
+            wanted = await backend.threads_of(user)
+        with progress("exporting", len(threads) if threads else None, is_alone=is_alone) as advance:
+
+            def exported(thread_id: str, _: bool) -> None:
+                seen.add(thread_id)
+                advance()
+
+            count: int = await archive.export_threads(backend, wanted, file, progress=exported)
+    _require_all(threads or (), seen)
+    return count
+
+
+@contextmanager
+def _written(output: str) -> Iterator[BinaryIO]:
+    """A file that is there when all of it is, or standard output."""
+    if output == STANDARD:
+        sys.stdout.flush()
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    path = Path(output)
+    if path.exists():
+        raise InvalidArgumentError(f"{output} is there already; name another file")
+    try:
+        file = tempfile.NamedTemporaryFile(  # noqa: SIM115  (closed below)
+            dir=path.absolute().parent, prefix=f".{path.name}.", delete=False
+        )
+    except OSError as exc:
+        raise InvalidArgumentError(f"{output} cannot be written: {exc.strerror}") from exc
+    try:
+        with file:
+            yield file  # type: ignore[misc]  # a binary file
+            file.flush()
+            os.fsync(file.fileno())
+        Path(file.name).replace(path)
+    finally:
+        with suppress(FileNotFoundError):
+            Path(file.name).unlink()
+
+
+@imports.command("file", epilog=EXIT_CODES)
+def import_file(
+    file: Annotated[str, typer.Argument(help="Of 'export'; - is standard input.")],
+    *,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Take over threads from JSON Lines; run again, it goes on where it stopped.
+
+    --json: {written, same}, in threads.
+    """
+
+    async def imported(lines: BinaryIO) -> Counts:
+        archive = importlib.import_module("locus_store.transfer.archive")
+        async with opened(url, creates=True) as backend:
+            with progress("importing") as advance:
+                counts: Counts = await archive.import_threads(backend, lines, progress=advance)
+                return counts
+
+    with _read(file) as lines:
+        _tell(run(imported(lines)), "imported", as_json=as_json)
+
+
+@contextmanager
+def _read(file: str) -> Iterator[BinaryIO]:
+    if file == STANDARD:
+        yield sys.stdin.buffer
+        return
+    try:
+        lines = Path(file).open("rb")  # noqa: SIM115  (closed below)
+    except OSError as exc:
+        raise InvalidArgumentError(f"{file} cannot be read: {exc.strerror}") from exc
+    with lines:
+        yield lines
+
+
+# --- other software
+
+
+@imports.command("locus", epilog=EXIT_CODES)
+def import_locus(
+    source: Annotated[
+        str,
+        typer.Argument(
+            envvar="LOCUS_STORE_FROM",
+            help="URL of a database, ?table_name= and ?tenant= in it; or the directory of files.",
+        ),
+    ],
+    *,
+    thread: Only = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Take over the threads that the Locus SDK keeps in its own tables or files.
+
+    --json: {written, same}, in threads.
+    """
+    _tell(run(_taken("locus", url, source, thread)), "imported", as_json=as_json)
+
+
+@imports.command("langgraph", epilog=EXIT_CODES)
+def import_langgraph(
+    source: Annotated[
+        str,
+        typer.Argument(envvar="LOCUS_STORE_FROM", help="URL of a database, SQLite or PostgreSQL"),
+    ],
+    *,
+    thread: Only = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Take over langgraph's checkpoints, blobs and pending writes, checked by reading both sides.
+
+    --json: {written, same}, in threads.
+    """
+    _tell(run(_taken("langgraph", url, source, thread)), "imported", as_json=as_json)
+
+
+async def _taken(name: str, url: str, source: str, threads: list[str] | None) -> Counts:
+    module = importlib.import_module(f"locus_store.transfer.from_{name}")
+    take = getattr(module, f"import_{name}")
+    async with opened(url, creates=True) as backend:
+        with progress("importing", len(threads) if threads else None) as advance:
+            counts: Counts = await take(
+                backend, source, thread_ids=threads or None, progress=advance
+            )
+            return counts
+
+
+# --- forgetting
+
+
+def forget(
+    *,
+    user: Annotated[str, typer.Option(help="A user id.")],
+    url: Url = DEFAULT_URL,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete all that is stored of a user: threads, messages, store items.
+
+    --json: {threads, checkpoints, writes, messages, …}, how many of each.
+    """
+    if must_ask(yes=yes):
+        confirm(f"This deletes all of user {user!r}: {run(_of_user(url, user))}.")
+
+    async def forgotten() -> dict[str, int]:
+        async with opened(url) as backend:
+            with progress("forgetting"):
+                return await backend.forget_user(user)
+
+    counts = run(forgotten())
+    if as_json:
+        put_json(counts)
+    else:
+        say("removed: " + ", ".join(f"{number:,} {kind}" for kind, number in counts.items()))
+
+
+async def _of_user(url: str, user: str) -> str:
+    async with opened(url) as backend:
+        found = await backend.threads_of(user)
+        with progress("counting", len(found), is_alone=True) as advance:
+            held = await contents(backend, found, advance)
+    return f"{counted(len(found), 'thread')}{' with ' if held else ''}{held}"

@@ -1,0 +1,21 @@
+"""What a backend tells of itself and of what it stands on, for ``locus-store doctor``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Verdict = Literal["ok", "warn", "fail", "info"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One line of an examination."""
+
+    name: str
+    value: str
+    verdict: Verdict = "info"
+    """``fail``: it does not work so; ``warn``: it should be looked at."""
+
+    remedy: str = ""
+    """What to do; of a warning and a failure always."""

@@ -1,0 +1,525 @@
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import shutil
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import servers
+import test_cli
+from test_cli import Terminal
+
+from locus_store import open_checkpointer
+from locus_store.cli.differences import changed_part, differences, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Run = Callable[..., tuple[int, str, str]]
+
+run = test_cli.run
+
+NASTY = "\x1b[31m[red]\n\u202e'%_:/|"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(
+    request: pytest.FixtureRequest, tmp_path: Path, migrated: Path, monkeypatch: pytest.MonkeyPatch
+) -> str:
+    """A store with nothing in it, which every command finds in its environment."""
+    if request.param == "postgresql":
+        found = request.getfixturevalue("migrated_database")
+    else:
+        found = f"sqlite:///{shutil.copy(migrated, tmp_path / 'store.db')}"
+    request.getfixturevalue("run")  # takes the variable away
+    monkeypatch.setenv("LOCUS_STORE_URL", found)
+    return str(found)
+
+
+def save(url: str, thread: str, *states: dict[str, Any], **options: Any) -> None:
+    """Versions v0, v1 … of a thread."""
+
+    async def saved() -> None:
+        async with open_checkpointer(url, state_type=dict) as checkpointer:
+            for number, state in enumerate(states):
+                name = options.get("name", f"v{number}")
+                await checkpointer.backend.write_state(
+                    thread, state, **{"checkpoint_id": name, **options.get("with_", {})}
+                )
+
+    asyncio.run(saved())
+
+
+def ids(url: str) -> list[str]:
+    async def asked() -> list[str]:
+        async with open_checkpointer(url) as checkpointer:
+            return await checkpointer.backend.scan()
+
+    return asyncio.run(asked())
+
+
+def parsed(run: Run, *arguments: str) -> Any:
+    code, out, errors = run(*arguments, "--json")
+    assert (code, errors) == (0, "")
+    return json.loads(out)
+
+
+CHAT = [{"said": ["one"], "n": 0}, {"said": ["one", "two"], "n": 1}]
+
+
+# --- looking
+
+
+def test_list_gives_threads_with_their_newest_version(run: Run, url: str) -> None:
+    save(url, "a", *CHAT, with_={"metadata": {"k": 1}})
+    save(url, "b", CHAT[0], with_={"labels": {"agent_id": "x"}})
+    found = {it["thread_id"]: it for it in parsed(run, "threads", "list")}
+    assert (found["a"]["checkpoint_id"], found["a"]["metadata"]) == ("v1", {"k": 1})
+    assert found["b"]["labels"] == {"agent_id": "x"}
+    code, out, _ = run("threads", "list")
+    assert code == 0
+    assert "v1" in out
+    assert "agent_id" in out
+
+
+def test_list_goes_on_page_by_page(run: Run, url: str) -> None:
+    for name in ("a1", "a2", "b1"):
+        save(url, name, CHAT[0])
+    _, out, _ = run("threads", "list", "--pattern", "a*", "--limit", "1", "--json")
+    first = json.loads(out)[0]["thread_id"]
+    rest = parsed(run, "threads", "list", "--pattern", "a*", "--after", first)
+    assert {first, *(it["thread_id"] for it in rest)} == {"a1", "a2"}
+    assert "--after" in run("threads", "list", "--limit", "1")[2]
+    assert run("threads", "list", "--after", "nowhere")[0] == 4
+
+
+def test_a_namespace_is_shown(run: Run, url: str) -> None:
+    save(url, "t", CHAT[0], with_={"namespace": "sub"})
+    assert parsed(run, "threads", "show", "t", "--namespace", "sub")["state"] == CHAT[0]
+
+
+def test_show_gives_the_head_or_a_version_with_its_state(run: Run, url: str) -> None:
+    save(url, "t", *CHAT)
+    head = parsed(run, "threads", "show", "t")
+    assert (head["checkpoint_id"], head["parent_id"], head["is_head"]) == ("v1", "v0", True)
+    assert head["state"] == CHAT[1]
+    old = parsed(run, "threads", "show", "t", "--checkpoint", "v0")
+    assert (old["state"], old["is_head"]) == (CHAT[0], False)
+    out = run("threads", "show", "t")[1]
+    assert json.loads(out[out.index("\n{") :]) == CHAT[1]
+    assert "checkpoint_id: v1" in out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("show", "no"),
+        ("show", "t", "--checkpoint", "no"),
+        ("show", "t", "--namespace", "no"),
+        ("history", "no"),
+        ("history", "t", "--before", "no"),
+        ("diff", "no"),
+        ("diff", "t", "no"),
+        ("fork", "no", "new"),
+        ("fork", "t", "new", "--checkpoint", "no"),
+        ("fork", "no", "new", "--checkpoint", "no"),
+        ("delete", "no", "--yes"),
+        ("delete", "t", "--checkpoint", "no", "--yes"),
+    ],
+)
+def test_what_is_not_there_is_exit_code_four(
+    run: Run, url: str, arguments: tuple[str, ...]
+) -> None:
+    save(url, "t", *CHAT)
+    code, out, errors = run("threads", *arguments)
+    assert (code, out) == (4, "")
+    assert errors.startswith("Error: ")
+    assert ids(url) == ["t"]
+
+
+def test_history_shows_branches_by_their_parents(run: Run, url: str) -> None:
+    save(url, "t", *CHAT)
+    save(url, "t", {"n": 5}, name="fork", with_={"parent_id": "v0"})
+    found = parsed(run, "threads", "history", "t")
+    assert [(it["checkpoint_id"], it["parent_id"], it["is_head"]) for it in found] == [
+        ("fork", "v0", True),
+        ("v1", "v0", False),
+        ("v0", None, False),
+    ]
+    places = [line.split()[2] for line in run("threads", "history", "t")[1].splitlines()[3:5]]
+    assert places == ["head", "side"]
+
+
+def test_history_has_a_limit_a_cursor_and_all(run: Run, url: str) -> None:
+    save(url, "t", *({"n": number} for number in range(12)))
+    assert len(parsed(run, "threads", "history", "t")) == 10
+    older = parsed(run, "threads", "history", "t", "--before", "v3", "--limit", "2")
+    assert [it["checkpoint_id"] for it in older] == ["v2", "v1"]
+    assert len(parsed(run, "threads", "history", "t", "--all")) == 12
+    assert len(parsed(run, "threads", "history", "t", "--all", "--before", "v3")) == 3
+    assert run("threads", "history", "t", "--before", "v3")[0] == 0
+
+
+def test_diff_shows_what_the_head_changed(run: Run, url: str) -> None:
+    save(url, "t", *CHAT)
+    found = parsed(run, "threads", "diff", "t")
+    assert (found["from"], found["to"]) == ("v0", "v1")
+    assert found["changes"] == [
+        {"what": "changed", "path": ["n"], "before": 0, "after": 1},
+        {"what": "added", "path": ["said", 1], "after": "two"},
+    ]
+    assert run("threads", "diff", "t")[1].splitlines() == [
+        "v0 → v1: 2 differences",
+        "~ n: 0 → 1",
+        '+ said[1]: "two"',
+    ]
+
+
+def test_diff_compares_any_two_versions_and_the_first_with_nothing(run: Run, url: str) -> None:
+    save(url, "t", *CHAT)
+    back = parsed(run, "threads", "diff", "t", "v1", "v0")["changes"]
+    assert {"what": "removed", "path": ["said", 1], "before": "two"} in back
+    assert parsed(run, "threads", "diff", "t", "v0")["to"] == "v1"
+    save(url, "u", CHAT[0])
+    assert parsed(run, "threads", "diff", "u")["from"] is None
+
+
+def test_search_finds_threads_by_their_words(run: Run, url: str) -> None:
+    save(url, "t", *CHAT)
+    save(url, "u", {"said": ["three"]})
+    found = parsed(run, "threads", "search", "two", "ONE")
+    assert [it["thread_id"] for it in found] == ["t"]
+    assert found[0]["score"] > 0
+    assert "three" in run("threads", "search", "three")[1]
+    assert parsed(run, "threads", "search", "nothing") == []
+
+
+def test_texts_of_users_cannot_act_on_the_terminal(run: Run, url: str) -> None:
+    thread = f"t{NASTY}"
+    save(
+        url, thread, {"said": NASTY}, with_={"checkpoint_id": f"c{NASTY}", "metadata": {"m": NASTY}}
+    )
+    save(url, thread, {"said": NASTY * 2, NASTY: 1})
+    for command in (["list"], ["show", thread], ["history", thread], ["diff", thread]):
+        code, out, errors = run("threads", *command)
+        assert code == 0
+        assert out.replace("\n", "").isprintable()
+        assert "[red]" in out
+    errors = run("threads", "show", thread, "--checkpoint", NASTY)[2]
+    assert errors.strip().isprintable()
+    found = parsed(run, "threads", "history", thread)
+    assert found[1]["checkpoint_id"] == f"c{NASTY}"
+    assert found[1]["metadata"] == {"m": NASTY}
+    assert parsed(run, "threads", "list")[0]["thread_id"] == thread
+
+
+def test_long_ids_are_whole_where_there_is_no_terminal(run: Run, url: str) -> None:
+    save(url, "t" * 255, CHAT[0])
+    assert "t" * 255 in run("threads", "list")[1]
+
+
+# --- copying
+
+
+def test_fork_copies_a_thread(run: Run, url: str) -> None:
+    save(url, "t", *CHAT)
+    told = parsed(run, "threads", "fork", "t", "u")
+    assert told == {"thread_id": "u", "checkpoint_id": "v1", "versions": 2}
+    assert parsed(run, "threads", "show", "u")["state"] == CHAT[1]
+    assert run("threads", "fork", "t", "u")[0] == 5
+
+
+def test_fork_at_a_version_makes_that_the_head(run: Run, url: str) -> None:
+    save(url, "t", *({"n": number} for number in range(5)))
+    save(url, "t", {"n": 9}, name="side", with_={"parent_id": "v1"})
+    assert parsed(run, "threads", "fork", "t", "u", "--checkpoint", "v2")["versions"] == 3
+    assert parsed(run, "threads", "show", "u")["state"] == {"n": 2}
+    assert [it["checkpoint_id"] for it in parsed(run, "threads", "history", "u")] == [
+        "v2",
+        "v1",
+        "v0",
+    ]
+    save(url, "u", {"n": 3}, name="next")
+    assert parsed(run, "threads", "show", "u")["parent_id"] == "v2"
+    assert parsed(run, "threads", "fork", "t", "w", "--checkpoint", "side")["versions"] == 3
+    assert run("threads", "fork", "t", "w", "--checkpoint", "side")[0] == 5
+    assert run("verify")[0] == 0
+
+
+# --- removing
+
+
+def test_delete_asks_and_names_what_goes(
+    run: Run, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(url, "t", *CHAT)
+    for answer, left in (("n\n", ["t"]), ("", ["t"]), ("y\n", [])):
+        monkeypatch.setattr("sys.stdin", Terminal(answer))
+        code, _, errors = run("threads", "delete", "t")
+        assert code == (1 if left else 0)
+        assert "thread 't': 2 versions, 1 namespace" in errors
+        assert ids(url) == left
+
+
+def test_a_version_is_deleted_alone(run: Run, url: str) -> None:
+    save(url, "t", *CHAT)
+    assert parsed(run, "threads", "delete", "t", "--checkpoint", "v1", "--yes") == {"removed": 1}
+    assert parsed(run, "threads", "show", "t")["checkpoint_id"] == "v0"
+    assert run("threads", "delete", "t", "--namespace", "n", "--yes")[0] == 1
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["threads delete t", "threads vacuum --older-than 0", "forget --user u"],
+)
+def test_nothing_is_deleted_where_nobody_can_be_asked(
+    run: Run, url: str, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(url, "t", *CHAT, with_={"metadata": {"user_id": "u"}})
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    code, out, errors = run(*command.split())
+    assert (code, out) == (2, "")
+    assert "--yes" in errors
+    assert ids(url) == ["t"]
+
+
+def test_vacuum_names_what_is_old_and_removes_it(
+    run: Run, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(url, "t", *CHAT)
+    monkeypatch.setattr("sys.stdin", Terminal("n\n"))
+    code, _, errors = run("threads", "vacuum", "--older-than", "0")
+    assert code == 1
+    assert "1 whole thread" in errors
+    assert "2 versions" in errors
+    assert ids(url) == ["t"]
+    assert run("threads", "vacuum", "--older-than", "1", "--yes")[1] == "0 versions removed\n"
+    assert parsed(run, "threads", "vacuum", "--older-than", "0", "--yes") == {"removed": 2}
+    assert ids(url) == []
+
+
+@pytest.mark.parametrize("days", ["-1", "x", "1e9"])
+def test_an_age_that_makes_no_sense_is_refused(run: Run, url: str, days: str) -> None:
+    assert run("threads", "vacuum", "--older-than", days, "--yes")[0] == 2
+
+
+def test_expire_sweeps_what_is_over(run: Run, url: str) -> None:
+    save(url, "t", CHAT[0], with_={"ttl_seconds": 0.001})
+    save(url, "u", CHAT[0])
+
+    def is_over() -> bool:
+        return "t" not in {it["thread_id"] for it in parsed(run, "threads", "list")}
+
+    servers.wait_until(is_over, "the thread expires")
+    assert parsed(run, "threads", "expire") == {"removed": 1}
+    assert run("threads", "expire")[1] == "0 threads removed\n"
+
+
+def test_what_a_backend_does_not_declare_is_told(
+    run: Run, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from locus_store.backends.base import StorageBackend
+    from locus_store.sql.backend import SqlBackend
+
+    save(url, "t", *CHAT)
+    monkeypatch.setattr(SqlBackend, "vacuum", StorageBackend.vacuum)
+    code, out, errors = run("threads", "vacuum", "--older-than", "1", "--yes")
+    assert (code, out) == (1, "")
+    assert "capability 'vacuum'" in errors
+
+
+def test_looking_makes_no_database(run: Run, tmp_path: Path) -> None:
+    for command in ("threads list", "threads show t", "verify", "export --all", "doctor"):
+        code, _, _ = run(*command.split(), "--url", "sqlite:///typo.db")
+        assert code in {1, 3}
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- doctor
+
+
+def facts(run: Run, code: int = 0) -> dict[str, dict[str, str]]:
+    found, out, errors = run("doctor", "--json")
+    assert (found, errors) == (code, "")
+    return {it["name"]: it for it in json.loads(out)["facts"]}
+
+
+def test_doctor_tells_what_the_store_stands_on(run: Run, url: str) -> None:
+    save(url, "t", *CHAT)
+    found = facts(run)
+    assert found["schema"]["verdict"] == "ok"
+    assert found["clock"]["verdict"] == "ok"
+    assert found["rows of locus_checkpoints"]["value"].startswith("2")
+    assert found["longest threads, in saves"]["value"] == "'t': 2"
+    assert {"Python", "locus-store", "server", "size", "bytes per version"} <= found.keys()
+    assert "postgresql" in url or found["journal mode"]["value"] == "WAL"
+    code, out, _ = run("doctor")
+    assert code == 0
+    assert "locus_checkpoints" in out
+
+
+def test_a_warning_says_what_to_do(run: Run, url: str) -> None:
+    save(url, "t", CHAT[0], with_={"ttl_seconds": 0.001})
+    servers.wait_until(lambda: facts(run)["expired threads"]["verdict"] == "warn", "it expires")
+    assert "threads expire" in facts(run)["expired threads"]["remedy"]
+    assert all(it["remedy"] for it in facts(run).values() if it["verdict"] in {"warn", "fail"})
+
+
+def test_doctor_tells_an_index_that_was_made(run: Run, url: str) -> None:
+    assert facts(run)["full-text index"]["remedy"]
+    assert run("db", "search-index", "--url", url)[0] == 0
+    assert facts(run)["full-text index"]["verdict"] == "ok"
+
+
+def test_doctor_counts_what_keep_last_hides(run: Run, url: str) -> None:
+    save(
+        url,
+        "t",
+        *({"n": number} for number in range(5)),
+        with_={"keep_last": 2, "checkpoint_id": None},
+    )
+    assert facts(run)["versions hidden by keep_last"]["value"].startswith("3,")
+
+
+def test_doctor_finds_a_schema_that_is_missing_and_says_the_command(run: Run) -> None:
+    found = facts(run, code=3)
+    assert found["schema"]["verdict"] == "fail"
+    assert "locus-store db upgrade" in found["schema"]["remedy"]
+
+
+def test_doctor_warns_of_a_clock_that_is_apart(
+    run: Run, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from datetime import UTC, datetime, timedelta
+
+    from locus_store.sql import facts as module
+
+    class Late(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> datetime:
+            return datetime.now(UTC) + timedelta(seconds=60)
+
+    monkeypatch.setattr(module, "datetime", Late)
+    assert facts(run)["clock"]["verdict"] == "warn"
+    assert "behind" in facts(run)["clock"]["value"]
+
+
+def test_doctor_warns_of_a_journal_that_blocks_readers(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from locus_store.sql.facts import SQLiteExamination
+
+    monkeypatch.setattr(
+        SQLiteExamination, "_pragma", lambda _, name: {"journal_mode": "delete"}.get(name, 1)
+    )
+    run("db", "upgrade")
+    assert facts(run)["journal mode"]["verdict"] == "warn"
+
+
+def test_doctor_sees_a_pooler(run: Run, migrated_database: str, pgbouncer: Any) -> None:
+    name = migrated_database.partition("?")[0].rpartition("/")[2]
+    address = f"{pgbouncer.url(name)}?pgbouncer=true".replace("??", "?")
+    code, out, _ = run("doctor", "--json", "--url", address)
+    found = {it["name"]: it["value"] for it in json.loads(out)["facts"]}
+    assert code == 0
+    assert found["pooler"].startswith("yes")
+    code, out, _ = run("doctor", "--json", "--url", migrated_database)
+    found = {it["name"]: it["value"] for it in json.loads(out)["facts"]}
+    assert found["pooler"].startswith("none")
+
+
+def test_doctor_looks_at_the_tables_that_the_url_names(run: Run, database: str) -> None:
+    address = f"{database}{'&' if '?' in database else '?'}schema=ours&prefix=my_"
+    assert run("db", "upgrade", "--url", address)[0] == 0
+    save(address, "t", *CHAT)
+    code, out, _ = run("doctor", "--json", "--url", address)
+    found = {it["name"]: it["value"] for it in json.loads(out)["facts"]}
+    assert code == 0
+    assert found["rows of my_checkpoints"].startswith("2, ")
+    assert found["size"].endswith("kB")
+
+
+def test_a_role_without_ddl_rights_can_look_and_remove(
+    run: Run, migrated_database: str, postgresql: servers.Server
+) -> None:
+    name = migrated_database.partition("?")[0].rpartition("/")[2]
+    postgresql.execute("CREATE ROLE looker LOGIN")
+    grant = "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO looker"
+    try:
+        postgresql.execute(grant, name)
+        address = postgresql.url(name, user="looker")
+        save(address, "t", *CHAT)
+        for command in ("doctor", "verify", "threads list", "threads delete t --yes"):
+            assert run(*command.split(), "--url", address)[0] == 0
+    finally:
+        postgresql.execute("DROP OWNED BY looker; DROP ROLE looker", name)
+
+
+def test_doctor_of_a_store_without_a_database_tells_its_capabilities(run: Run) -> None:
+    code, out, _ = run("doctor", "--json", "--url", "memory://")
+    assert code == 0
+    assert any(it["name"] == "capabilities" for it in json.loads(out)["facts"])
+
+
+def test_doctor_shows_no_password(run: Run, migrated_database: str) -> None:
+    address = migrated_database.replace("://", "://postgres:s3cret@").replace(
+        "s3cret@postgres@", "s3cret@"
+    )
+    code, out, errors = run("doctor", "--url", address)
+    assert code == 0
+    assert "s3cret" not in out + errors
+
+
+# --- differences
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ({"a": 1}, {"a": 1.0}, ["changed a"]),
+        ({"a": True}, {"a": 1}, ["changed a"]),
+        ({"a": None}, {}, ["removed a"]),
+        ({}, {"a": None}, ["added a"]),
+        ({"a": [1, 2, 3]}, {"a": [2, 3, 4]}, ["removed a[0]", "added a[2]"]),
+        ({"a": [{"x": 1}, 5]}, {"a": [{"x": 2}, 5]}, ["changed a[0].x"]),
+        ({"a": [1]}, {"a": {"x": 1}}, ["changed a"]),
+        ({"a b": 1}, {"a b": 2}, ["changed ['a b']"]),
+        ({"a": []}, {"a": []}, []),
+    ],
+)
+def test_differences_are_told_by_path(old: Any, new: Any, expected: list[str]) -> None:
+    assert [f"{it.what} {shown(it.path)}" for it in differences(old, new)] == expected
+
+
+def test_differences_of_long_lists_and_deep_states_end() -> None:
+    old: Any = list(range(50_000))
+    assert len(list(differences({"a": old}, {"a": [*old[1:], -1]}))) == 2
+    deep: Any = 1
+    for _ in range(190):
+        deep = {"a": deep}
+    assert len(list(differences(deep, {"a": {"a": 2}}))) == 1
+    other: Any = 2
+    for _ in range(190):
+        other = {"a": other}
+    assert len(list(differences(deep, other))) == 1
+
+
+def test_long_texts_are_shown_where_they_differ() -> None:
+    before, after = changed_part("x" * 500 + "A" + "y" * 500, "x" * 500 + "B" + "y" * 500)
+    assert (len(before), before[21], after[21]) == (43, "A", "B")
+
+
+def test_a_damaged_state_is_an_error_and_no_traceback(run: Run, tmp_path: Path) -> None:
+    run("db", "upgrade")
+    save("sqlite:///locus_checkpoints.db", "t", *CHAT)
+    with closing(sqlite3.connect("locus_checkpoints.db")) as connection:
+        connection.execute("UPDATE locus_checkpoints SET digest = zeroblob(16)")
+        connection.commit()
+    code, out, errors = run("threads", "show", "t")
+    assert (code, out) == (1, "")
+    assert errors.startswith("Error: ")
