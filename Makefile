@@ -46,7 +46,7 @@ format: $(VENV)/.dev
 docs: $(VENV)/.dev
 	$(BIN)/python docs/images/draw.py
 	$(BIN)/python -m sphinx -q -W --keep-going -b html -d site/.trees docs site
-	$(PYTEST) $(QUICK) tests/test_docs.py
+	$(PYTEST) $(QUICK) tests/test_docs.py tests/test_site.py
 	@echo "open site/index.html"
 
 # The default Python is the one of `make test`; each other one gets an environment of its own.

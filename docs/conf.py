@@ -16,6 +16,8 @@ project = "locus-store"
 version = release = locus_store.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 
+suppress_warnings = ["misc.highlighting_failure"]  # an excerpt with … is no JSON
+
 myst_heading_anchors = 3  # the anchors that Git hosts make, so that a link works on both
 
 autodoc_member_order = "bysource"

@@ -139,7 +139,14 @@ def _named(names: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> d
         "thread_id": given.get("thread_id", given.get("source_thread_id")),
         "checkpoint_id": given.get("checkpoint_id"),
     }
-    return {key: it for key, it in ids.items() if isinstance(it, str) and len(it) <= MAX_NAME}
+    return {key: it for key, it in ids.items() if _is_name(it)}
+
+
+def _is_name(it: object) -> bool:
+    """Whether any exporter can send it."""
+    if not isinstance(it, str) or len(it) > MAX_NAME:
+        return False
+    return it.isascii() or not any("\ud800" <= character <= "\udfff" for character in it)
 
 
 @contextmanager

@@ -48,8 +48,8 @@ def open_checkpointer(url: str, **options: Any) -> StorageBackendAdapter:
 
     ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``sqlite://`` (in memory), also with a
     driver (``sqlite+aiosqlite``); ``postgresql://`` or ``postgres://`` as hosts issue it;
-    ``file:///absolute/directory`` or ``file:relative``; ``memory://``. Options of the factory may stand in the query string, where keyword arguments
-    win over them.
+    ``file:///absolute/directory`` or ``file:relative``; ``memory://``. Options of the factory may
+    stand in the query string, where keyword arguments win over them.
 
     Raises:
         InvalidArgumentError: The scheme or a value makes no sense.

@@ -5,12 +5,21 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 import pytest
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 IMPORTS = {
     "locus_store.checkpointer": ["BaseCheckpointer"],
-    "locus_store.backends": ["FileCheckpointer", "MemoryCheckpointer", "StorageBackendAdapter", "sqlite_checkpointer"],
+    "locus_store.backends": [
+        "FileCheckpointer",
+        "MemoryCheckpointer",
+        "StorageBackendAdapter",
+        "sqlite_checkpointer",
+    ],
     "locus_store.backends.postgresql": ["PostgreSQLBackend", "postgresql_checkpointer"],
     "locus_store.backends.file": ["FileCheckpointer", "file_checkpointer"],
     "locus_store.backends.memory": ["MemoryCheckpointer", "memory_checkpointer"],
@@ -80,7 +89,7 @@ def test_an_import_loads_no_driver(module: str) -> None:
     assert loaded.strip() == ""
 
 
-def test_memory_needs_no_database_library() -> None:
+def test_memory_and_files_need_no_database_library(tmp_path: Path) -> None:
     code = f"""
 import asyncio, sys
 for name in {HEAVY!r}:
@@ -88,7 +97,8 @@ for name in {HEAVY!r}:
 from locus_store import AgentState, MemoryCheckpointer, Message, open_checkpointer
 
 async def main():
-    for checkpointer in (MemoryCheckpointer(), open_checkpointer("memory://?keep_last=3")):
+    urls = ["memory://?keep_last=3", {f"file:{tmp_path}"!r}]
+    for checkpointer in (MemoryCheckpointer(), *map(open_checkpointer, urls)):
         await checkpointer.save(AgentState().with_message(Message.user("hello")), "t")
         await checkpointer.copy_thread("t", "copy")
         found = await checkpointer.search("hello")
@@ -96,7 +106,7 @@ async def main():
 
 asyncio.run(main())
 """
-    assert fresh(code) == "hello 2\n" * 2
+    assert fresh(code) == "hello 2\n" * 3
 
 
 def test_the_shipped_contract_is_the_only_module_that_needs_pytest() -> None:

@@ -7,6 +7,7 @@ import logging
 import subprocess
 import sys
 from contextlib import suppress
+from pathlib import Path
 from shutil import copyfile
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -37,10 +38,10 @@ from locus_store.observe import observed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.anyio
 
+ROOT = Path(__file__).parents[1]
 SECRET = "s3cr3t"  # noqa: S105
 BACKENDS = ["memory", "sqlite", "postgresql"]
 
@@ -134,8 +135,10 @@ async def conflict(checkpointer: BaseCheckpointer, **options: Any) -> None:
     await checkpointer.save({"said": ["a"]}, "t")
     mine = await checkpointer.load("t")
     theirs = await checkpointer.load("t")
-    await checkpointer.save({**theirs, "theirs": 1}, "t")
-    await checkpointer.save({**mine, "mine": 1}, "t", **options)
+    theirs["theirs"] = 1
+    await checkpointer.save(theirs, "t")
+    mine["mine"] = 1
+    await checkpointer.save(mine, "t", **options)
 
 
 async def test_a_conflict_that_is_kept_as_a_branch_is_a_warning(
@@ -178,11 +181,13 @@ import asyncio, locus_store
 c = locus_store.MemoryCheckpointer(state_type=dict, on_conflict="branch")
 async def main():
     await c.save({}, "t"); a = await c.load("t"); b = await c.load("t")
-    await c.save({**a, "a": 1}, "t"); await c.save({**b, "b": 1}, "t")
+    a["a"] = b["b"] = 1
+    await c.save(a, "t"); await c.save(b, "t")
+    print(len(await c.list_checkpoints("t")))
 asyncio.run(main())
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert (done.stdout, done.stderr) == ("", "")
+    assert (done.stdout, done.stderr) == ("3\n", "")
 
 
 async def everything(checkpointer: StorageBackendAdapter) -> None:
@@ -275,7 +280,11 @@ async def test_a_save_done_again_after_a_lost_connection_is_told(
             saving = asyncio.ensure_future(checkpointer.save({"n": 2}, "t"))
             arrived = "SELECT count(*) FROM locus_checkpoints"
             name = migrated_database.partition("?")[0].rpartition("/")[2]
-            servers.wait_until(lambda: postgresql.value(arrived, database=name) == 2, "the save")
+
+            def is_there() -> bool:
+                return postgresql.value(arrived, database=name) == 2
+
+            await asyncio.to_thread(servers.wait_until, is_there, "the save to arrive")
             proxy.drop()
             proxy.release()
             await saving
@@ -312,6 +321,8 @@ async def test_a_database_file_that_was_replaced_is_told(
         await checkpointer.save({"n": 1}, "t")
         other = tmp_path / "other.db"
         copyfile(migrated, other)
+        for log in ("-wal", "-shm"):
+            (tmp_path / f"replaced.db{log}").unlink()
         other.replace(path)
         assert await checkpointer.load("t") is None
     assert lines(caplog, logging.WARNING) == [
@@ -342,14 +353,25 @@ class Mine(StorageBackend):
         return await self._kept.remove(thread_id, checkpoint_ids, **options)
 
 
+class WhileWatched(SimpleSpanProcessor):
+    """Keeps nothing of the spans of other tests in this process."""
+
+    is_watching = False
+
+    def on_end(self, span: Any) -> None:
+        if self.is_watching:
+            super().on_end(span)
+
+
 class Telemetry:
     """The SDK's own exporters in memory; set once for the process, as the API wants it."""
 
     def __init__(self) -> None:
         self.exporter = InMemorySpanExporter()
         self.reader = InMemoryMetricReader()
+        self.processor = WhileWatched(self.exporter)
         provider = TracerProvider()
-        provider.add_span_processor(SimpleSpanProcessor(self.exporter))
+        provider.add_span_processor(self.processor)
         trace.set_tracer_provider(provider)
         metrics.set_meter_provider(MeterProvider([self.reader]))
         self._before: dict[Any, float] = {}
@@ -403,16 +425,16 @@ class Telemetry:
 
 
 @pytest.fixture(scope="session")
-def sdk() -> Iterator[Telemetry]:
-    made = Telemetry()
-    yield made
-    made.exporter.shutdown()  # keeps nothing of other tests' spans
+def sdk() -> Telemetry:
+    return Telemetry()
 
 
 @pytest.fixture
-def telemetry(sdk: Telemetry) -> Telemetry:
+def telemetry(sdk: Telemetry) -> Iterator[Telemetry]:
     sdk.clear()
-    return sdk
+    sdk.processor.is_watching = True
+    yield sdk
+    sdk.processor.is_watching = False
 
 
 async def test_each_operation_is_one_span_with_what_it_did(url: str, telemetry: Telemetry) -> None:
@@ -507,6 +529,15 @@ async def test_a_cancelled_operation_is_no_error(telemetry: Telemetry) -> None:
     assert span["status"].status_code is StatusCode.UNSET
 
 
+async def test_what_is_no_name_is_told_to_nobody(telemetry: Telemetry) -> None:
+    checkpointer: Any = MemoryCheckpointer(state_type=dict)
+    for wrong in ("\ud800", "x" * 256, {"a": 1}, None):
+        with suppress(LocusStoreError):
+            await checkpointer.load(wrong)
+    assert len(telemetry.spans()) == 4
+    assert not any("locus_store.thread_id" in it for it in telemetry.spans())
+
+
 async def test_a_span_stands_below_its_callers(telemetry: Telemetry) -> None:
     checkpointer = MemoryCheckpointer(state_type=dict)
     with trace.get_tracer("application").start_as_current_span("turn") as turn:
@@ -594,6 +625,36 @@ async def main():
 asyncio.run(main())
 """
     assert fresh(code) == "{'n': 1}"
+
+
+def test_the_example_prints_spans_and_metrics(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", ROOT / "examples" / "telemetry.py"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+    )
+    assert done.stderr == ""
+    for name in ("locus_store.save", "locus_store.load", "db.client.operation.duration"):
+        assert f'"name": "{name}"' in done.stdout
+
+
+def test_the_page_shows_what_the_example_does() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text("utf-8")
+    shown = page.partition("```py\n")[2].partition("```")[0]
+    assert shown
+    assert shown in (ROOT / "examples" / "telemetry.py").read_text("utf-8")
+
+
+def test_every_metric_and_attribute_is_in_the_page(telemetry: Telemetry) -> None:
+    asyncio.run(everything(MemoryCheckpointer(state_type=dict)))
+    page = (ROOT / "docs" / "operations.md").read_text("utf-8")
+    ours = {"name", "kind", "status", "events", "parent", "id"}
+    named = {key for span in telemetry.spans() for key in span.keys() - ours}
+    assert len(named) > 8
+    metrics = {name for name, _ in telemetry._points()} | {"locus_store.group.size"}
+    assert {it for it in named | metrics if f"`{it}`" not in page} == set()
 
 
 def test_an_api_that_is_too_old_is_left_alone() -> None:

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from locus_store.backends.file_threads import Edit, Space, Thread
+    from locus_store.facts import Fact
 
 T = TypeVar("T")
 
@@ -332,6 +333,9 @@ class FileBackend(StorageBackend):
     async def damage(self) -> list[str]:
         """See ``StorageBackend``: files that are no thread's, and a damaged identity."""
         return await asyncio.to_thread(self._files.damage)
+
+    async def facts(self) -> list[Fact]:
+        return [*await super().facts(), *await asyncio.to_thread(self._files.facts)]
 
     async def vacuum(self, older_than_days: float = 30) -> int:
         limit = datetime.now(UTC) - timedelta(days=check_days(older_than_days))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import threading
 from collections import OrderedDict, deque
 from concurrent.futures import Future
@@ -16,6 +17,7 @@ from locus_store.backends.file_directory import ChangedError, Directory
 from locus_store.backends.file_names import name_of, thread_of
 from locus_store.backends.file_threads import Edit, Thread
 from locus_store.errors import BackendError, IntegrityError
+from locus_store.facts import Fact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,6 +29,8 @@ Parsed = tuple[Thread, file_format.End]
 
 KEPT_BYTES = 64 * 1024 * 1024
 """Of files that one object keeps as it parsed them."""
+
+_NEEDS_SPACE = "each save writes its file anew beside the old one; keep_last= bounds files"
 
 ATTEMPTS = 20
 """To write a file that somebody else changes at the same time, without a lock."""
@@ -92,6 +96,20 @@ class ThreadFiles:
         except IntegrityError as exc:
             return [str(exc)]
         return [self._misnamed(it) for it in self.directory.names() if thread_of(it) is None]
+
+    def facts(self) -> list[Fact]:
+        """What ``locus-store doctor`` shows of the directory."""
+        root = self.directory.root
+        if not os.path.isdir(root):
+            return [Fact("threads", "none: the first save makes the directory")]
+        sizes = [os.path.getsize(self.directory.path(it)) for it in self.directory.names()]
+        free = shutil.disk_usage(root).free
+        is_enough = free > 2 * max(sizes, default=0)
+        space = "free space", f"{free:,} bytes"
+        return [
+            Fact("threads", f"{len(sizes):,} (a file each; {sum(sizes):,} bytes)"),
+            Fact(*space, "ok") if is_enough else Fact(*space, "warn", _NEEDS_SPACE),
+        ]
 
     def _misnamed(self, name: str) -> str:
         return (
@@ -177,7 +195,10 @@ class ThreadFiles:
             lane.append(job)
             is_first = len(lane) == 1
         if is_first:
-            asyncio.get_running_loop().run_in_executor(None, self._drain, thread_id, lane)
+            try:
+                asyncio.get_running_loop().run_in_executor(None, self._drain, thread_id, lane)
+            except RuntimeError:  # the loop is ending, and runs nothing beside it any more
+                self._drain(thread_id, lane)
         answer: T = await asyncio.shield(asyncio.wrap_future(job.future))
         return answer
 

@@ -222,8 +222,9 @@ class Directory:
             ConnectionFailedError: It was there before: the directory is gone, or not mounted.
             SchemaError: It holds files of the Locus SDK.
         """
+        had_identity = self._has_identity  # another thread may write it from here on
         found = self.identity()
-        if found is None and self._has_identity:
+        if found is None and had_identity:
             raise ConnectionFailedError(
                 f"{self.path(IDENTITY)} was there and is gone, with the directory or its file "
                 "system; bring it back. To begin anew in an empty directory, open it again"

@@ -310,7 +310,7 @@ def _version(thread: Thread, space: Space, it: dict[str, Any]) -> None:
         line.writer, line.run = told.get("writer"), told.get("run")
 
 
-_TOLD: Final = ("floor", "beside_head", "writer", "run", "expires_at")
+_TOLD: Final[tuple[str, ...]] = ("floor", "beside_head", "writer", "run", "expires_at")
 """Of a version's entry: what its save did to the line and the thread."""
 
 
