@@ -10,18 +10,18 @@ import pytest
 from test_contract import LocusStates, Unblocked
 
 from locus_store import FileBackend, file_checkpointer
-from locus_store.backends import file_format
-from locus_store.backends.file_access import ThreadFiles
-from locus_store.backends.file_directory import Directory
-from locus_store.backends.file_names import name_of
 from locus_store.blocking import BlockingCheckpointer
+from locus_store.files import format as file_format
+from locus_store.files.access import ThreadFiles
+from locus_store.files.directory import Directory
+from locus_store.files.names import name_of
 from locus_store.testing import CheckpointerContract, StorageBackendContract
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from locus_store.backends.file_threads import Thread
+    from locus_store.files.threads import Thread
 
 OPERATIONS = b',"operations":'
 CHECK_BYTES = len(b',"check":"01234567"}')

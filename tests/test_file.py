@@ -46,8 +46,10 @@ from locus_store import (
     UnsupportedError,
     open_checkpointer,
 )
-from locus_store.backends import file_access, file_directory, file_format
-from locus_store.backends.file_names import name_of, thread_of
+from locus_store.files import access as file_access
+from locus_store.files import directory as file_directory
+from locus_store.files import format as file_format
+from locus_store.files.names import name_of, thread_of
 from locus_store.testing import HOSTILE_IDS
 from locus_store.transfer.verifying import verify
 from locus_store.types import Expected, PendingWrite

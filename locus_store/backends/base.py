@@ -8,6 +8,7 @@ and deleting are written once.
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import threading
 from abc import ABC, abstractmethod
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from fnmatch import translate
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from weakref import WeakSet
 
 from locus_store import layout
 from locus_store.archives import require_whole
@@ -502,6 +504,7 @@ class KnownVersions:
         self._lock = threading.Lock()  # several loops may use one backend
         self._known: OrderedDict[tuple[str, str], _Known] = OrderedDict()
         self._heavy: OrderedDict[tuple[str, str], _Known] = OrderedDict()
+        _all_known.add(self)
 
     def get(self, key: tuple[str, str]) -> _Known | None:
         """The newest version known of a line."""
@@ -536,6 +539,19 @@ class KnownVersions:
         self._bytes -= known.shape.weight
         known.shape, known.snapshot = known.shape.light(), None
         self._bytes += known.shape.weight
+
+
+_all_known: WeakSet[KnownVersions] = WeakSet()
+
+
+def _after_fork() -> None:
+    """A thread of the parent's may have held a lock."""
+    for known in _all_known:
+        known._lock = threading.Lock()  # noqa: SLF001  (of this module)
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 # --- arguments, checked the same way everywhere, before anything is written

@@ -19,8 +19,6 @@ from locus_store.backends.base import (
     check_writes,
     thread_pattern,
 )
-from locus_store.backends.file_access import ThreadFiles
-from locus_store.backends.file_directory import Directory
 from locus_store.checkpointer import StorageBackendAdapter
 from locus_store.errors import (
     ConflictError,
@@ -28,6 +26,8 @@ from locus_store.errors import (
     InvalidArgumentError,
     NotFoundError,
 )
+from locus_store.files.access import ThreadFiles
+from locus_store.files.directory import Directory
 from locus_store.filters import check_key, has_value
 from locus_store.state import AgentState
 from locus_store.text import Match, query_words
@@ -48,8 +48,8 @@ from locus_store.types import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from locus_store.backends.file_threads import Edit, Space, Thread
     from locus_store.facts import Fact
+    from locus_store.files.threads import Edit, Space, Thread
 
 T = TypeVar("T")
 

@@ -498,7 +498,7 @@ class MemoryBackend(StorageBackend):
 
     def _vacuum(self, thread: _Thread, limit: datetime) -> int:
         rows = [row for _, rows in thread.lines.values() for row in rows.values()]
-        if all(row.created_at < limit for row in rows):
+        if rows and all(row.created_at < limit for row in rows):
             return self._memory.drop_thread(thread.thread_id)
         removed = 0
         for line, of_line in list(thread.lines.values()):

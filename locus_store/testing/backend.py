@@ -90,6 +90,12 @@ class PendingWrites(BackendKit):
         assert await backend.load("t") == {"n": 2}
         assert [it.checkpoint_id for it in await backend.history("t")] == ["w", "v"]
 
+    async def test_a_thread_with_nothing_but_writes_is_not_old(self, backend: Any) -> None:
+        needs(backend, "branching", "vacuum")
+        await backend.put_writes("t", "v", [PendingWrite("a", 0, "c", "t", b"1")])
+        assert await backend.vacuum(1) == 0
+        assert len(await backend.get_writes("t", "v")) == 1
+
     async def test_writes_go_with_their_checkpoint_and_their_thread(self, backend: Any) -> None:
         needs(backend, "branching")
         await backend.save("t", {"n": 1}, checkpoint_id="v")

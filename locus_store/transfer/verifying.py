@@ -41,9 +41,12 @@ async def verify(
             damage = [str(exc)]
         for what in damage:
             yield Problem(thread_id=None, what=what)
-        async for thread_id in all_threads(backend):
-            async for it in _of_thread(backend, thread_id):
-                yield it
+        try:
+            async for thread_id in all_threads(backend):
+                async for it in _of_thread(backend, thread_id):
+                    yield it
+        except IntegrityError as exc:  # not even their names can be read
+            yield Problem(thread_id=None, what=f"not all threads could be listed: {exc}")
         return
     for thread_id in thread_ids:
         async for it in _of_thread(backend, thread_id):

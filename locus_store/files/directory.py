@@ -9,7 +9,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from locus_store.backends.file_names import (
+from locus_store.errors import (
+    BackendError,
+    ConnectionFailedError,
+    IntegrityError,
+    LocusStoreError,
+    UnsupportedError,
+)
+from locus_store.files.names import (
     FOLDER,
     HEAD_BYTES,
     IDENTITY,
@@ -18,13 +25,6 @@ from locus_store.backends.file_names import (
     identity_text,
     refuse_sdk,
     store_in,
-)
-from locus_store.errors import (
-    BackendError,
-    ConnectionFailedError,
-    IntegrityError,
-    LocusStoreError,
-    UnsupportedError,
 )
 
 try:

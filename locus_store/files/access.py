@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 from weakref import WeakSet
 
-from locus_store.backends import file_format
-from locus_store.backends.file_directory import ChangedError, Directory
-from locus_store.backends.file_names import name_of, thread_of
-from locus_store.backends.file_threads import Edit, Thread
 from locus_store.errors import BackendError, IntegrityError
 from locus_store.facts import Fact
+from locus_store.files import format as file_format
+from locus_store.files.directory import ChangedError, Directory
+from locus_store.files.names import name_of, thread_of
+from locus_store.files.threads import Edit, Thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from locus_store.backends.file_directory import Held, Opened, Signature
+    from locus_store.files.directory import Held, Opened, Signature
 
 T = TypeVar("T")
 Parsed = tuple[Thread, file_format.End]

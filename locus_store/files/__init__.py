@@ -1,0 +1,1 @@
+"""Threads as JSON files: names, lines, locks; ``backends.file`` stands on it."""
