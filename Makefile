@@ -68,6 +68,7 @@ short-tests: $(VENV)/.dev
 
 bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/growth.py --write
+	$(BIN)/python docs/images/draw.py
 	$(BIN)/python benchmarks/postgresql.py --write
 
 campaign: $(VENV)/.bench

@@ -365,13 +365,17 @@ def state_of(stored: Stored) -> tuple[dict[str, Any], layout.Shape]:
     Raises:
         IntegrityError: The stored bytes do not give the state that was saved.
     """
-    state = layout.fold(stored.payloads)
-    shape = layout.shape_of(state)
-    if shape.digest != stored.version.mark.digest:
+    version = stored.version
+    where = f"thread {version.thread_id!r}, checkpoint {version.checkpoint_id!r}"
+    remedy = "restore the database from a backup, or load another version"
+    try:
+        state = layout.fold(stored.payloads)
+        shape = layout.shape_of(state)
+    except IntegrityError as exc:
+        raise IntegrityError(f"{where}: {exc}; {remedy}") from exc
+    if shape.digest != version.mark.digest:
         raise IntegrityError(
-            f"thread {stored.version.thread_id!r}, checkpoint {stored.version.checkpoint_id!r}: "
-            "the stored bytes do not give the state that was saved; restore the database from a "
-            "backup, or load another version"
+            f"{where}: the stored bytes do not give the state that was saved; {remedy}"
         )
     return state, shape
 

@@ -579,3 +579,12 @@ async def test_agents_that_start_one_thread_at_once_lose_nothing_silently(migrat
         assert kept
         assert all(isinstance(it, str | ConflictError) for it in outcomes)
         assert set(await agents[0].list_checkpoints("t", limit=100)) == kept
+
+
+async def test_an_engine_that_reaches_no_server_says_so() -> None:
+    engine = create_async_engine("postgresql+asyncpg://app:secret@127.0.0.1:1/agents")
+    async with postgresql_checkpointer(engine=engine) as checkpointer:
+        with pytest.raises(ConnectionFailedError) as told:
+            await checkpointer.load("t")
+        assert "secret" not in str(told.value)
+    await engine.dispose()

@@ -26,7 +26,7 @@ from locus_store.errors import (
 )
 from locus_store.sql.columns import dump_jsonb
 from locus_store.sql.database import Database
-from locus_store.sql.dsn import connect
+from locus_store.sql.dsn import connect, connection_error
 from locus_store.sql.failures import (
     DRIVER_ERRORS,
     LostConnectionError,
@@ -395,7 +395,10 @@ class PostgreSQLDatabase(ServerDatabase):
             return IntegrityError(
                 f"{where}: {state}: stored data is damaged ({_reason(exc)}); restore a backup"
             )
-        remedy = _REMEDIES.get(state) or _REMEDIES.get(state[:2]) or _reason(exc)
+        remedy = _REMEDIES.get(state) or _REMEDIES.get(state[:2])
+        if remedy is None and (told := connection_error(exc, self._where)):
+            return told
+        remedy = remedy or _reason(exc)
         return BackendError(f"{where}: {state or type(exc).__name__}: {remedy}")
 
 
