@@ -11,8 +11,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from servers import wait_until
+from sqlalchemy.ext.asyncio import create_async_engine
 
-from locus_store import ConflictError, InvalidArgumentError, postgresql_checkpointer
+from locus_store import (
+    ConflictError,
+    ConnectionFailedError,
+    InvalidArgumentError,
+    postgresql_checkpointer,
+)
 from locus_store.backends.memory import MemoryBackend
 from locus_store.backends.postgresql import PostgreSQLBackend
 from locus_store.sql.reads import QUERY_BATCH
