@@ -149,8 +149,6 @@ class _Portals:
 
     def open(self) -> BlockingPortal:
         with self._lock:
-            if self._stop is not None and self._pid != os.getpid():
-                self._stop.detach()  # the parent's
             if not self.is_open or self._portal is None:
                 started: Future[BlockingPortal] = Future()
                 name = "locus-store-blocking"
@@ -158,7 +156,7 @@ class _Portals:
                 thread.start()
                 self._portal = started.result()
                 self._pid = os.getpid()
-                self._stop = finalize(self, _stop, self._portal, thread)
+                self._stop = finalize(self, _stop, self._portal, thread, self._pid)
             return self._portal
 
     def close(self) -> None:
@@ -177,7 +175,9 @@ def _serve(started: Future[BlockingPortal]) -> None:
     anyio.run(main, backend="asyncio")
 
 
-def _stop(portal: BlockingPortal, thread: threading.Thread) -> None:
+def _stop(portal: BlockingPortal, thread: threading.Thread, pid: int) -> None:
+    if pid != os.getpid():  # a forked child has neither
+        return
     portal.start_task_soon(portal.stop)
     if thread is not threading.current_thread():
         thread.join()

@@ -36,7 +36,7 @@ operations: Final = logging.getLogger("locus_store.operations")
 """DEBUG each operation; WARNING a conflict kept as a branch; ERROR stored bytes that are wrong."""
 
 connections: Final = logging.getLogger("locus_store.connections")
-"""INFO opened and closed; WARNING retries, reconnects, groups that were done one by one."""
+"""INFO opened, closed, migrated; WARNING retries, reconnects, groups that were done one by one."""
 
 logging.getLogger("locus_store").addHandler(logging.NullHandler())
 
@@ -243,6 +243,11 @@ def committed(database: object, writes: int) -> None:
 def opened(database: object) -> None:
     """The schema was verified, or made."""
     connections.info("opened %s", _place(database))
+
+
+def migrated(place: str) -> None:
+    """The schema was made, or is of another revision now."""
+    connections.info("migrated the schema of %s", place)
 
 
 def closed(database: object) -> None:

@@ -157,7 +157,6 @@ async def test_a_file_renamed_over_a_live_one_with_its_log_left_is_told(tmp_path
     await checkpointer.close()
 
 
-@pytest.mark.xfail(strict=True, reason="told once only: the second call opens it with the old log")
 async def test_a_file_renamed_over_a_live_one_with_its_log_left_is_not_damaged(
     tmp_path: Path,
 ) -> None:

@@ -85,7 +85,6 @@ def test_a_child_has_a_copy_of_what_is_in_memory(form: str) -> None:
     assert of_child == [f"child {turn}" for turn in range(TURNS)]
 
 
-@pytest.mark.xfail(strict=True, reason="hangs: the child waits for a thread of its parent's")
 def test_a_child_that_never_uses_the_object_ends() -> None:
     assert ran("fork_and_leave", "memory://") == [0]
 
@@ -212,10 +211,7 @@ WAYS_TO_END = [
 def ways_to_end() -> Iterator[Any]:
     for kind in BACKENDS[1:]:
         for how in WAYS_TO_END:
-            hangs = (kind, how) == ("sqlite", "exit_with_daemon_threads")
-            reason = "a save after the end of the writer thread spins for ever"
-            marks = [pytest.mark.xfail(reason=reason, run=False)] if hangs else []
-            yield pytest.param(kind, how, marks=marks)
+            yield pytest.param(kind, how)
 
 
 @pytest.mark.parametrize(("url", "how"), [*ways_to_end()], indirect=["url"])

@@ -192,6 +192,9 @@ WAYS_TO_LEAVE = [
 
 @pytest.mark.parametrize("how", WAYS_TO_LEAVE)
 def test_an_object_that_nobody_closed_ends_with_its_process(url: str, how: str) -> None:
+    if url.startswith("postgresql"):
+        # asyncpg asks for TLS when it cancels a statement; a loop that ends just then says so.
+        url += "?sslmode=disable"
     assert ran(how, url, flags=("-X", "dev", "-W", "error")) == list(range(5))
     (versions,) = ran("read", url, "t")
     assert versions == {f"v{n}": {"step": n} for n in range(5)}

@@ -138,9 +138,7 @@ async def test_a_damaged_thread_stops_no_other(source, tmp_path) -> None:
         )
     database.close()
     memory = MemoryBackend()
-    with pytest.raises(
-        IntegrityError, match="Of the others 5 were written"
-    ):
+    with pytest.raises(IntegrityError, match="Of the others 5 were written"):
         await copy(source, memory)
     assert len(await memory.scan()) == len(await source.scan()) - 1
 

@@ -106,4 +106,4 @@ class Database(ABC):
         """The error to raise for a driver's."""
 
     def left(self) -> None:  # noqa: B027  (optional)
-        """Check, with every connection closed, that another database may be opened here."""
+        """Check, with every connection closed, that what stands here now may be opened."""

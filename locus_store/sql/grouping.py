@@ -21,7 +21,7 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.pool import QueuePool
 
 from locus_store import observe
-from locus_store.errors import InvalidArgumentError
+from locus_store.errors import BackendError, InvalidArgumentError
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -165,22 +165,22 @@ class _Writer:
         return answers
 
     def _opened(self) -> Connection:
-        identity = self._database.identity()
-        if self._connection is not None and identity != self._identity:
+        if self._connection is not None:
+            if self._database.identity() == self._identity:
+                return self._connection
             observe.replaced("another database stands in the place of the opened one")
             self._release()
             self._release_readers()  # the last connection takes its log with it
-            self._database.left()
-        if self._connection is None:
-            connection = self._engine.connect()
-            try:
-                self._database.opened(connection)
-            except BaseException:
-                connection.close()
-                raise
-            self._connection, self._identity = connection, self._database.identity()
-            observe.opened(self._database)
-        return self._connection
+        self._database.left()
+        connection = self._engine.connect()
+        try:
+            self._database.opened(connection)
+        except BaseException:
+            connection.close()
+            raise
+        self._connection, self._identity = connection, self._database.identity()
+        observe.opened(self._database)
+        return connection
 
     def _release(self) -> None:
         connection, self._connection = self._connection, None
@@ -257,6 +257,8 @@ class ThreadRunner:
                 _inherited.append(self._open)  # the parent's: neither used nor closed here
                 self._open.forget()
                 self._open = None
+            if self._open is not None and self._open.is_closed:
+                raise BackendError("this process is ending; nothing more was read or written")
             if self._open is None:
                 writes, reads = self._make_engines()
                 self._open = _Open(self._database, writes, reads, owned=self._owns_engines)
@@ -325,7 +327,7 @@ class _Open:
         self._engines = [it for it in (writes, reads) if it is not None] if owned else []
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="locus-store-reader")
         self._gate = threading.Lock()
-        self._is_closed = False
+        self.is_closed = False
         self._identity: object = None
         self.writer = _Writer(writes, database, self._release_readers)
 
@@ -338,7 +340,7 @@ class _Open:
             self._identity = self._database.identity()
         loop = asyncio.get_running_loop()
         with self._gate:
-            if self._is_closed:
+            if self.is_closed:
                 raise _Stopped
             reading = loop.run_in_executor(self._readers, self._read, self._reads, body)
         return await reading
@@ -367,7 +369,7 @@ class _Open:
             return
         self.forget()
         with self._gate:
-            self._is_closed = True
+            self.is_closed = True
         self.writer.stop()
         self._readers.shutdown()
         for engine in self._engines:

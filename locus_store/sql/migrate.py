@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
+from locus_store import observe
 from locus_store.errors import InvalidArgumentError, SchemaError
 from locus_store.sql.failures import sqlstate
 from locus_store.sql.locks import locked, process, refuse_transaction
@@ -231,6 +232,7 @@ def _run(connection: Connection, ours: Tables, action: Callable[[Config], object
     config.attributes["connection"] = connection
     with _translated():
         action(config)
+    observe.migrated(place_of(connection).shown)
 
 
 @contextmanager

@@ -219,7 +219,10 @@ class SQLiteDatabase(Database):
         self._path = path if path != MEMORY else None
         self._where = where
         self._known: tuple[int, int] | None = None
+        """The file, while it is open."""
+        self._file: tuple[int, int] | None = None
         self._log: tuple[int, int] | None = None
+        """The file that was opened last, and its log."""
 
     def begin_write(self, connection: Connection) -> None:
         """Take the write lock first, so that nothing read before it can be stale."""
@@ -242,7 +245,7 @@ class SQLiteDatabase(Database):
     def opened(self, connection: Connection) -> None:
         super().opened(connection)
         if self._path is not None:
-            self._known = _file_identity(self._path)
+            self._known = self._file = _file_identity(self._path)
             self._log = _file_identity(f"{self._path}-wal")
 
     def identity(self) -> object:
@@ -259,8 +262,9 @@ class SQLiteDatabase(Database):
     def left(self) -> None:
         """A log of the old file would be read as the new one's: SQLite goes by the name."""
         self._known = None
-        log = _file_identity(f"{self._path}-wal")
-        if log is not None and log == self._log:
+        if self._path is None or self._log is None or _file_identity(self._path) == self._file:
+            return
+        if _file_identity(f"{self._path}-wal") == self._log:
             raise BackendError(
                 f"SQLite {self._where}: the file was replaced while other connections had it "
                 f"open, and their log {self._path}-wal is still there; close them, remove the log "

@@ -13,7 +13,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from locus_store import ConflictError, open_checkpointer
+from locus_store import BackendError, ConflictError, open_checkpointer
 from locus_store.blocking import BlockingCheckpointer
 
 TURNS = 15
@@ -131,7 +131,7 @@ def exit_with_daemon_threads(url: str) -> None:
 
     def save_on(thread_id: str) -> None:
         for number in range(1_000_000):
-            with suppress(RuntimeError):  # of an interpreter that ends
+            with suppress(RuntimeError, BackendError):  # of an interpreter that ends
                 blocking.save({"n": number}, thread_id, on_conflict="overwrite")
 
     for step in range(5):
