@@ -11,7 +11,8 @@ from itertools import count
 from types import MappingProxyType, TracebackType
 from typing import Any, Self, get_args
 
-from locus_store.backends.base import MAX_COUNT, StorageBackend, check_text
+from locus_store.arguments import MAX_COUNT, check_text
+from locus_store.backends.base import StorageBackend
 from locus_store.errors import InvalidArgumentError, UnsupportedError
 from locus_store.observe import note, observed
 from locus_store.state import AgentState, Lineage, StateCodec, labels_of, thread_key

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from locus_store import versions
-from locus_store.backends.base import (
-    StorageBackend,
+from locus_store.arguments import (
     check_days,
     check_limit,
     check_names,
@@ -19,6 +18,7 @@ from locus_store.backends.base import (
     check_writes,
     thread_pattern,
 )
+from locus_store.backends.base import StorageBackend
 from locus_store.checkpointer import StorageBackendAdapter
 from locus_store.errors import (
     ConflictError,

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from locus_store import versions
-from locus_store.backends.base import (
-    StorageBackend,
+from locus_store.arguments import (
     check_days,
     check_limit,
     check_names,
@@ -20,6 +19,7 @@ from locus_store.backends.base import (
     check_writes,
     thread_pattern,
 )
+from locus_store.backends.base import StorageBackend
 from locus_store.checkpointer import StorageBackendAdapter
 from locus_store.errors import ConflictError, NotFoundError
 from locus_store.filters import check_key, has_value

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.pool import NullPool, QueuePool
 
-from locus_store.backends.base import MAX_COUNT, check_limit, check_names, check_text
+from locus_store.arguments import MAX_COUNT, check_limit, check_names, check_text
 from locus_store.backends.sqlite import DAY, prefix_of
 from locus_store.checkpointer import StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError, NotFoundError

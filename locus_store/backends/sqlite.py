@@ -11,7 +11,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
-from locus_store.backends.base import check_text
+from locus_store.arguments import check_text
 from locus_store.checkpointer import StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
 from locus_store.sql import sqlite

@@ -8,7 +8,7 @@ from typing import Final
 from urllib.parse import unquote_to_bytes
 from zlib import crc32
 
-from locus_store.backends.base import MAX_ID_CHARACTERS
+from locus_store.arguments import MAX_ID_CHARACTERS
 from locus_store.errors import SchemaError
 
 SUFFIX: Final = ".json"

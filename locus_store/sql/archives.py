@@ -44,8 +44,11 @@ def put_writes(
     writes: Sequence[PendingWrite],
 ) -> None:
     """See ``StorageBackend.put_writes``."""
-    it.open_thread(thread_id)
-    line = it.open_line(thread_id, namespace).line
+    found = it.find(thread_id, namespace)
+    if found is None:
+        it.open_thread(thread_id)
+        found = it.open_line(thread_id, namespace)
+    line = found.line
     there = {(row.task_id, row.idx) for row in _writes(it, line, checkpoint_id)}
     kept = versions.winning(there, writes)
     table = it.tables.writes

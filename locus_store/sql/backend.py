@@ -6,14 +6,8 @@ import asyncio
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from locus_store.backends.base import (
-    StorageBackend,
-    check_days,
-    check_limit,
-    check_names,
-    check_text,
-    check_writes,
-)
+from locus_store.arguments import check_days, check_limit, check_names, check_text, check_writes
+from locus_store.backends.base import StorageBackend
 from locus_store.errors import LocusStoreError
 from locus_store.filters import check_key
 from locus_store.sql import archives

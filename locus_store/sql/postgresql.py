@@ -95,6 +95,13 @@ class PostgreSQLRepository(Repository):
         self._lock_lines(thread_ids)
         return found > 0
 
+    def lock_thread(self, thread_id: str) -> None:
+        """A save that makes a line comes before one that drops the thread, or after it."""
+        threads = self.tables.threads
+        self.connection.execute(
+            sa.select(threads.c.thread).where(*self._is_thread(thread_id)).with_for_update()
+        )
+
     def _lock_lines(self, thread_ids: Sequence[str]) -> None:
         lines = self.tables.lines
         self.connection.execute(
@@ -361,7 +368,7 @@ class PostgreSQLDatabase(ServerDatabase):
         connection.exec_driver_sql(f"LOCK TABLE {table} IN ROW EXCLUSIVE MODE")
 
     def lost_race(self, exc: BaseException) -> bool:
-        return sqlstate(exc) in {_UNIQUE_VIOLATION, _DEADLOCK, _SERIALIZATION_FAILURE}
+        return sqlstate(exc) in _RACES
 
     def lost_connection(self, exc: BaseException) -> bool:
         return not isinstance(exc, LocusStoreError) and is_lost(exc)
@@ -407,6 +414,10 @@ class OtherDatabaseError(SchemaError):
 
 
 _UNIQUE_VIOLATION, _DEADLOCK, _SERIALIZATION_FAILURE = "23505", "40P01", "40001"
+_RACES: Final = frozenset({_UNIQUE_VIOLATION, _DEADLOCK, _SERIALIZATION_FAILURE, "55P03"})
+"""Another transaction was faster; the last: it has the lock of a line that this one may not wait
+for."""
+
 _UNDEFINED_TABLE, _UNDEFINED_COLUMN, _INVALID_SCHEMA = "42P01", "42703", "3F000"
 _CANCELLED: Final = "57014"
 _DAMAGED: Final = frozenset({"XX001", "XX002"})

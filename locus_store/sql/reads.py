@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from locus_store import versions
-from locus_store.backends.base import thread_pattern
+from locus_store.arguments import thread_pattern
 from locus_store.errors import NotFoundError
 from locus_store.filters import has_value
 from locus_store.sql.statements import (

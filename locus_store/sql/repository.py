@@ -43,6 +43,13 @@ class Repository(Reads):
         del thread_ids, namespace
         return True
 
+    def lock_thread(self, thread_id: str) -> None:
+        """Keep everybody else from making lines of a thread, and from dropping it.
+
+        Who holds this waits for no line: who holds a line may wait for this.
+        """
+        del thread_id
+
     @property
     def has_index(self) -> bool:
         """Whether the database has a full-text index."""
@@ -74,22 +81,27 @@ class Repository(Reads):
 
     def open_thread(self, thread_id: str) -> bool:
         """Lock a thread, which is made where there is none that is live; whether it was made."""
-        found = self._thread(thread_id) if self.lock(thread_id) else None
+        self.lock_thread(thread_id)
+        found = self._thread(thread_id)
         if found:
             return False
-        if found is not None:
+        if found is not None and self.lock(thread_id):
             self.drop_threads([thread_id])
         key = {"tenant": self.scope.tenant, "thread_id": thread_id}
         self.sql.new_thread.run(self.connection, key)
         return True
 
     def open_line(self, thread_id: str, namespace: str) -> Line:
-        """The line of a locked thread, made where there is none; it may hold writes only."""
+        """The line of a locked thread, made where there is none; it may hold writes only.
+
+        Nobody waits for it here: a line that is locked is a race to be run again.
+        """
         lines = self.tables.lines
         row = self.connection.execute(
             sa.select(lines.c.line, *(lines.c[name] for name in LINE_STATE))
             .where(lines.c.tenant == self.scope.tenant, lines.c.thread_id == thread_id)
             .where(lines.c.namespace == namespace)
+            .with_for_update(nowait=True)
         ).first()
         return line_of_row(row) if row else Line(line=self.add_line(thread_id, namespace))
 

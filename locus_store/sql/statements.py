@@ -54,12 +54,12 @@ class Statements:
 
     @property
     def _lock_line(self) -> sa.Select[Any]:
-        """For a transaction that is not alone."""
+        """For a transaction that is not alone. Lines without a head are their makers'."""
         lines = self.tables.lines
         return (
             sa.select(lines.c.line)
             .where(lines.c.tenant == bind("tenant"), lines.c.thread_id == bind("thread_id"))
-            .where(lines.c.namespace == bind("namespace"))
+            .where(lines.c.namespace == bind("namespace"), lines.c.head.is_not(None))
             .with_for_update()
         )
 
