@@ -1,0 +1,99 @@
+"""Arguments, checked the same way everywhere, before anything is written."""
+
+from __future__ import annotations
+
+import re
+from fnmatch import translate
+from typing import TYPE_CHECKING
+
+from locus_store.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from locus_store.types import PendingWrite
+
+MAX_ID_CHARACTERS = 255
+MAX_COUNT = 2**31 - 1
+MAX_DAYS = 365_000
+"""Nothing is older; more would not fit every database's intervals."""
+
+
+def check_text(name: str, value: object, *, minimum: int = 1) -> None:
+    """Refuse anything but a text that every backend keeps as it is.
+
+    Raises:
+        InvalidArgumentError: Not a ``str``, too short or long, NUL or a lone surrogate in it.
+    """
+    if not isinstance(value, str):
+        raise InvalidArgumentError(f"{name} must be a str, not {type(value).__name__}")
+    if not minimum <= len(value) <= MAX_ID_CHARACTERS:
+        raise InvalidArgumentError(
+            f"{name} must have {minimum} to {MAX_ID_CHARACTERS} characters, not {len(value)}"
+        )
+    if "\0" in value or _SURROGATE.search(value):
+        raise InvalidArgumentError(f"{name} {value!r} has a NUL or a lone surrogate in it")
+
+
+def check_names(thread_id: object, namespace: object, *checkpoint_ids: object) -> None:
+    """Refuse what names no line or version; ``None`` stands for no checkpoint id.
+
+    Raises:
+        InvalidArgumentError: See ``check_text``.
+    """
+    check_text("thread_id", thread_id)
+    check_text("namespace", namespace, minimum=0)
+    for checkpoint_id in checkpoint_ids:
+        if checkpoint_id is not None:
+            check_text("checkpoint_id", checkpoint_id)
+
+
+def check_writes(writes: Sequence[PendingWrite]) -> None:
+    """Refuse pending writes that no backend could keep.
+
+    Raises:
+        InvalidArgumentError: A name that is none, or a place beyond 31 bits.
+    """
+    for write in writes:
+        check_text("task_id", write.task_id)
+        check_text("channel", write.channel)
+        check_text("type", write.type, minimum=0)
+        if "\0" in write.task_path or _SURROGATE.search(write.task_path):
+            raise InvalidArgumentError(
+                f"task_path {write.task_path!r} has a NUL or a lone surrogate"
+            )
+        if not -MAX_COUNT <= write.idx <= MAX_COUNT:
+            raise InvalidArgumentError(f"idx must have 31 bits, not {write.idx}")
+
+
+def check_limit(limit: object) -> int:
+    """Refuse a limit that is no count; 0 is one.
+
+    Raises:
+        InvalidArgumentError: Not an ``int``, or negative.
+    """
+    if not isinstance(limit, int) or isinstance(limit, bool) or not 0 <= limit <= MAX_COUNT:
+        raise InvalidArgumentError(
+            f"limit must be a whole number from 0 to {MAX_COUNT}, not {limit!r}"
+        )
+    return limit
+
+
+def check_days(days: object) -> float:
+    """Refuse an age that is none, and cut one at ``MAX_DAYS``.
+
+    Raises:
+        InvalidArgumentError: Not a number, or negative.
+    """
+    if not isinstance(days, int | float) or isinstance(days, bool) or not days >= 0:
+        raise InvalidArgumentError(f"older_than_days must be a number of at least 0, not {days!r}")
+    return min(days, MAX_DAYS)
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def thread_pattern(pattern: str) -> re.Pattern[str]:
+    """The shell-style pattern of ``list_threads`` as a regular expression."""
+    check_text("pattern", pattern, minimum=0)
+    return re.compile(translate(pattern))
