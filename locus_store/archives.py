@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from locus_store import layout
-from locus_store.encoding import digest
-from locus_store.errors import IntegrityError
+from locus_store.arguments import check_names, check_text, check_writes
+from locus_store.encoding import canonical, digest, pinned
+from locus_store.errors import IntegrityError, SerializationError
+from locus_store.filters import has_value
+from locus_store.types import ArchivedThread  # noqa: TC001  (pydantic evaluates it)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
+    from datetime import datetime
 
-    from locus_store.types import ArchivedLine, ArchivedRecord, ArchivedThread
+    from locus_store.types import ArchivedLine, ArchivedRecord, PendingWrite
 
 SEAL_BYTES = 8
 """Length of what a sealed payload begins with: the start of the digest of the rest."""
+
+
+class _Form(BaseModel):
+    """Has pydantic look at every value's type."""
+
+    model_config = ConfigDict(strict=True, revalidate_instances="always")
+
+    thread: ArchivedThread
+
+
+_MAX_SEQUENCE: Final = 2**62
+_DIGEST_BYTES: Final = 16
+_FIRST_YEAR, _LAST_YEAR = 1900, 9000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +68,99 @@ def problems(thread: ArchivedThread) -> Iterator[Problem]:
 
 
 def require_whole(thread: ArchivedThread) -> None:
-    """Refuse a thread that is not as it was saved.
+    """Refuse a thread that is not as it was saved, or that no backend could have kept.
 
     Raises:
         IntegrityError: The first problem found.
+        InvalidArgumentError, SerializationError: An id, or metadata, is none.
     """
+    require_form(thread)
     for problem in problems(thread):
         raise IntegrityError(f"{problem}; nothing was written")
+
+
+def same(one: ArchivedThread, other: ArchivedThread) -> bool:
+    """Whether two archives tell the same, but for when the thread was active."""
+    return replace(one, active_at=other.active_at) == other
+
+
+def require_form(thread: ArchivedThread) -> None:
+    """Refuse values of other types and ranges than a backend gives: somebody edited them.
+
+    Raises:
+        IntegrityError: Names the first.
+        InvalidArgumentError, SerializationError: An id, or metadata, is none.
+    """
+    try:
+        _Form(thread=thread)
+    except ValidationError as exc:
+        first = exc.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"][1:]))
+        raise IntegrityError(f"{where} of an archived thread: {first['msg']}") from exc
+    check_text("thread_id", thread.thread_id)
+    for name, text in (("user_id", thread.user_id), ("name", thread.name)):
+        if text is not None:
+            check_text(name, text)
+    canonical(thread.metadata, "metadata")
+    _require_unique("namespace", (it.namespace for it in thread.lines))
+    for line in thread.lines:
+        _require_line(thread.thread_id, line)
+    _require_unique("message", (it.message_id for it in thread.messages))
+    _require_ascending("message", [it.sequence for it in thread.messages])
+    for message in thread.messages:
+        check_text("message_id", message.message_id)
+        check_text("role", message.role)
+        canonical(message.metadata, "metadata")
+    for moment in _moments(thread):
+        _require_moment(moment)
+
+
+def _require_line(thread_id: str, line: ArchivedLine) -> None:
+    check_names(thread_id, line.namespace)
+    if not 0 <= line.floor <= line.last_sequence <= _MAX_SEQUENCE:
+        raise IntegrityError(
+            f"floor {line.floor} and last_sequence {line.last_sequence} of namespace"
+            f" {line.namespace!r} make no sense"
+        )
+    _require_ascending("version", [it.sequence for it in line.records])
+    for record in line.records:
+        check_text("checkpoint_id", record.checkpoint_id)
+        canonical(record.metadata, "metadata")
+        canonical(record.labels, "labels")
+        if record.chain < 1 or len(record.digest) != _DIGEST_BYTES:
+            raise IntegrityError(f"checkpoint {record.checkpoint_id!r} has no chain or digest")
+    _require_unique(
+        "pending write", ((it.checkpoint_id, it.write.task_id, it.write.idx) for it in line.writes)
+    )
+    check_writes([it.write for it in line.writes])
+    for write in line.writes:
+        check_text("checkpoint_id", write.checkpoint_id)
+
+
+def _require_unique(what: str, keys: Iterable[object]) -> None:
+    found = list(keys)
+    if len(set(found)) < len(found):
+        raise IntegrityError(f"a {what} is there twice")
+
+
+def _require_ascending(what: str, sequences: list[int]) -> None:
+    if sequences != sorted(set(sequences)) or (sequences and sequences[0] < 1):
+        raise IntegrityError(f"the numbers of the {what}s are not in order")
+
+
+def _moments(thread: ArchivedThread) -> Iterator[datetime | None]:
+    yield from (thread.created_at, thread.active_at, thread.expires_at)
+    for line in thread.lines:
+        yield from (it.created_at for it in line.records)
+        yield from (it.created_at for it in line.writes)
+    yield from (it.created_at for it in thread.messages)
+
+
+def _require_moment(moment: datetime | None) -> None:
+    if moment is None:
+        return
+    if moment.utcoffset() is None or not _FIRST_YEAR <= moment.year <= _LAST_YEAR:
+        raise IntegrityError(f"the time {moment.isoformat()} has no zone or is out of range")
 
 
 def _of_line(line: ArchivedLine) -> Iterator[tuple[str | None, str]]:
@@ -63,6 +168,8 @@ def _of_line(line: ArchivedLine) -> Iterator[tuple[str | None, str]]:
     ids = {it.checkpoint_id for it in line.records}
     if len(known) < len(line.records) or len(ids) < len(line.records):
         yield None, "two of its versions have the same number or id"
+    if not 0 <= line.floor <= line.last_sequence <= _MAX_SEQUENCE:
+        yield None, f"floor {line.floor} and last_sequence {line.last_sequence} make no sense"
     if line.head is None and line.records:
         yield None, "it has versions and no head"
     if line.head is not None and line.head not in known:
@@ -82,6 +189,7 @@ def _of_line(line: ArchivedLine) -> Iterator[tuple[str | None, str]]:
 def _of_states(records: list[ArchivedRecord]) -> Iterator[tuple[str, str]]:
     """Fold each chain once; behind a damaged record nothing of its chain can be known."""
     folders: dict[int, layout.Folder] = {}
+    shapes: dict[int, layout.Shape] = {}
     damaged: set[int] = set()
     for record in sorted(records, key=lambda it: it.sequence):
         if record.chain in damaged:
@@ -90,33 +198,55 @@ def _of_states(records: list[ArchivedRecord]) -> Iterator[tuple[str, str]]:
         folder = folders.setdefault(record.chain, layout.Folder())
         try:
             folder.apply(record.payload)
-            found = layout.shape_of(folder.state()).digest
-        except IntegrityError as exc:
+            # Against the version before: what did not change is not looked at again.
+            shape = layout.change(folder.state(), shapes.get(record.chain)).shape
+        except (IntegrityError, SerializationError) as exc:
             damaged.add(record.chain)
             yield record.checkpoint_id, str(exc)
             continue
-        if found != record.digest:
+        shapes[record.chain] = shape
+        if shape.digest != record.digest:
             yield record.checkpoint_id, "its stored bytes do not give the state that was saved"
+
+
+# --- whose a thread is
+
+
+def is_of(thread: ArchivedThread, user_id: str) -> bool:
+    """Whether a thread is a user's: by name, or by ``user_id`` in anything that it holds."""
+    if thread.user_id == user_id or has_value(thread.metadata, "user_id", user_id):
+        return True
+    return any(
+        has_value(it.metadata, "user_id", user_id) or has_value(it.labels, "user_id", user_id)
+        for line in thread.lines
+        for it in line.records
+    )
 
 
 # --- pending writes have no digest
 
 
-def sealed(payload: bytes) -> bytes:
-    """The payload with a digest before it."""
-    return digest(payload)[:SEAL_BYTES] + payload
+def sealed(checkpoint_id: str, write: PendingWrite) -> bytes:
+    """The payload behind a digest of the whole write."""
+    return _seal(checkpoint_id, write) + write.payload
 
 
-def unsealed(stored: bytes | None) -> bytes:
-    """The payload of what ``sealed`` gave.
+def unsealed(checkpoint_id: str, write: PendingWrite) -> PendingWrite:
+    """The write whose payload ``sealed`` gave.
 
     Raises:
         IntegrityError: It is not what was stored.
     """
-    seal, payload = (stored or b"")[:SEAL_BYTES], (stored or b"")[SEAL_BYTES:]
-    if seal != digest(payload)[:SEAL_BYTES]:
+    seal, payload = write.payload[:SEAL_BYTES], write.payload[SEAL_BYTES:]
+    opened = replace(write, payload=payload)
+    if seal != _seal(checkpoint_id, opened):
         raise IntegrityError(
-            "the stored bytes of a pending write are not those that were saved; restore the "
+            f"a pending write of checkpoint {checkpoint_id!r} is not what was saved; restore the "
             "database from a backup, or delete the thread"
         )
-    return payload
+    return opened
+
+
+def _seal(checkpoint_id: str, write: PendingWrite) -> bytes:
+    names = (write.task_id, write.idx, write.channel, write.type, write.task_path)
+    return digest(pinned([checkpoint_id, *names]) + write.payload)[:SEAL_BYTES]

@@ -14,12 +14,15 @@ if TYPE_CHECKING:
     from locus_store.types import PendingWrite
 
 MAX_ID_CHARACTERS = 255
+MAX_PATH_CHARACTERS = 100_000
 MAX_COUNT = 2**31 - 1
 MAX_DAYS = 365_000
 """Nothing is older; more would not fit every database's intervals."""
 
 
-def check_text(name: str, value: object, *, minimum: int = 1) -> None:
+def check_text(
+    name: str, value: object, *, minimum: int = 1, maximum: int = MAX_ID_CHARACTERS
+) -> None:
     """Refuse anything but a text that every backend keeps as it is.
 
     Raises:
@@ -27,9 +30,9 @@ def check_text(name: str, value: object, *, minimum: int = 1) -> None:
     """
     if not isinstance(value, str):
         raise InvalidArgumentError(f"{name} must be a str, not {type(value).__name__}")
-    if not minimum <= len(value) <= MAX_ID_CHARACTERS:
+    if not minimum <= len(value) <= maximum:
         raise InvalidArgumentError(
-            f"{name} must have {minimum} to {MAX_ID_CHARACTERS} characters, not {len(value)}"
+            f"{name} must have {minimum} to {maximum} characters, not {len(value)}"
         )
     if "\0" in value or _SURROGATE.search(value):
         raise InvalidArgumentError(f"{name} {value!r} has a NUL or a lone surrogate in it")
@@ -52,18 +55,18 @@ def check_writes(writes: Sequence[PendingWrite]) -> None:
     """Refuse pending writes that no backend could keep.
 
     Raises:
-        InvalidArgumentError: A name that is none, or a place beyond 31 bits.
+        InvalidArgumentError: A name that is none, a place beyond 31 bits, or no bytes.
     """
     for write in writes:
         check_text("task_id", write.task_id)
         check_text("channel", write.channel)
         check_text("type", write.type, minimum=0)
-        if "\0" in write.task_path or _SURROGATE.search(write.task_path):
-            raise InvalidArgumentError(
-                f"task_path {write.task_path!r} has a NUL or a lone surrogate"
-            )
-        if not -MAX_COUNT <= write.idx <= MAX_COUNT:
-            raise InvalidArgumentError(f"idx must have 31 bits, not {write.idx}")
+        check_text("task_path", write.task_path, minimum=0, maximum=MAX_PATH_CHARACTERS)
+        if type(write.idx) is not int or not -MAX_COUNT <= write.idx <= MAX_COUNT:
+            raise InvalidArgumentError(f"idx must be a whole number of 31 bits, not {write.idx!r}")
+        if not isinstance(write.payload, bytes):
+            kind = type(write.payload).__name__
+            raise InvalidArgumentError(f"the payload of a write must be bytes, not {kind}")
 
 
 def check_limit(limit: object) -> int:
@@ -77,6 +80,17 @@ def check_limit(limit: object) -> int:
             f"limit must be a whole number from 0 to {MAX_COUNT}, not {limit!r}"
         )
     return limit
+
+
+def check_scan(limit: object, after: object) -> None:
+    """Refuse a page that is none.
+
+    Raises:
+        InvalidArgumentError: See ``check_limit`` and ``check_text``.
+    """
+    check_limit(limit)
+    if after is not None:
+        check_text("after", after)
 
 
 def check_days(days: object) -> float:

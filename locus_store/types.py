@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime  # noqa: TC003  (pydantic evaluates it)
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from datetime import datetime
 
     from locus_store.layout import Change
 
@@ -275,10 +275,3 @@ class ArchivedThread:
 
     messages: list[ArchivedMessage]
     """Ascending by sequence."""
-
-    def versions(self) -> dict[str, tuple[int | None, int, tuple[tuple[int, bytes], ...]]]:
-        """What makes two archives the same: head, floor and digests, per namespace."""
-        return {
-            it.namespace: (it.head, it.floor, tuple((r.sequence, r.digest) for r in it.records))
-            for it in self.lines
-        }

@@ -259,6 +259,10 @@ async def test_a_database_without_its_tables_is_told(kind: str, tmp_path: Path, 
         "UPDATE checkpoints SET metadata = x'ff'",
         "UPDATE checkpoints SET checkpoint = x'c1'",
         "UPDATE checkpoints SET checkpoint = x'90'",
+        "UPDATE checkpoints SET checkpoint = NULL",
+        "UPDATE checkpoints SET parent_checkpoint_id = checkpoint_id",
+        "UPDATE writes SET value = 7",
+        "UPDATE writes SET idx = idx || 'x'",
     ],
 )
 async def test_a_damaged_row_is_told_and_its_thread_not_written(
@@ -271,10 +275,29 @@ async def test_a_damaged_row_is_told_and_its_thread_not_written(
         database.execute(f"{statement} WHERE thread_id = 'failed'")
     database.close()
     backend = MemoryBackend()
-    with pytest.raises(IntegrityError, match="'failed'"):
+    with pytest.raises((IntegrityError, InvalidArgumentError), match="'failed'"):
         await import_langgraph(backend, f"sqlite:///{path}")
     assert "failed" not in await backend.scan()
     assert "asked" in await backend.scan()
+
+
+async def test_what_our_json_cannot_hold_comes_along(tmp_path: Path) -> None:
+    deep: Any = 1
+    for _ in range(180):
+        deep = {1: deep}
+    path = tmp_path / "graph.db"
+    with opened_saver(f"sqlite:///{path}") as saver:
+        talk_to(saver)
+        latest = saver.get_tuple({"configurable": {"thread_id": "failed", "checkpoint_ns": ""}})
+        checkpoint = {**latest.checkpoint, "id": str(uuid.UUID(int=2**127))}
+        checkpoint["channel_values"] = {**checkpoint["channel_values"], "note": deep}
+        saver.put(latest.config, checkpoint, {"score": float("nan"), "big": 2**70}, {})
+    backend, serde = MemoryBackend(), JsonPlusSerializer()
+    await import_langgraph(backend, f"sqlite:///{path}")
+    found = await backend.read_state("failed", checkpoint["id"])
+    assert rebuilt(found.state, serde)["channel_values"]["note"] == deep
+    assert len(rebuilt(found.state, serde)["channel_values"]["messages"]) == 2
+    assert (found.version.metadata["score"], found.version.metadata["big"]) == ("NaN", str(2**70))
 
 
 async def test_tables_in_another_schema_are_found(database: str) -> None:
@@ -294,8 +317,11 @@ async def test_tables_in_another_schema_are_found(database: str) -> None:
 
 
 def test_a_parent_comes_before_its_children_whatever_their_clocks_said() -> None:
-    parents = {"3": None, "1": "3", "2": "1", "4": "gone", "0": "0"}
+    parents = {"3": None, "1": "3", "2": "1", "4": "gone", "0": None}
     assert list(in_order(parents)) == ["0", "3", "1", "2", "4"]
+    for circle in ({"0": "0"}, {"0": "1", "1": "0"}):
+        with pytest.raises(IntegrityError, match="circle"):
+            list(in_order(circle))
 
 
 # --- values

@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from locus_store import PostgreSQLBackend, SQLiteBackend
+from locus_store import PostgreSQLBackend, SQLiteBackend, postgresql_checkpointer
 from locus_store.backends.base import KnownVersions
 from locus_store.layout import change
-from locus_store.types import Mark
+from locus_store.types import Mark, PendingWrite
 
 pytestmark = pytest.mark.anyio
 
@@ -120,3 +120,26 @@ def test_the_memory_of_versions_keeps_its_bound():
         weights = [it.shape.weight for it in known._known.values()]
         assert known._bytes == sum(weights)
         assert known._bytes <= 20_000 or len(weights) == 1
+
+
+async def test_parallel_namespaces_of_a_thread_do_not_wait_for_each_other(
+    migrated_database: str,
+) -> None:
+    """As LangGraph's parallel subgraphs do; 31 of 80 saves failed, after up to 36 s."""
+    backends = [postgresql_checkpointer(migrated_database, pool_size=4).backend for _ in range(4)]
+    await backends[0].write_state("t", {"n": 0})
+
+    async def run(number: int) -> None:
+        backend = backends[number % len(backends)]
+        for step in range(8):
+            for namespace in (f"node{number}", f"node{number}:{step}"):
+                write = PendingWrite("task", step, "channel", "type", b"value")
+                await backend.put_writes("t", "c", [write], namespace=namespace)
+                await backend.write_state("t", {"n": step}, namespace=namespace)
+
+    await asyncio.gather(*(run(number) for number in range(8)))
+    thread = await backends[0].read_thread("t")
+    assert len(thread.lines) == 1 + 8 + 64
+    assert sum(len(it.writes) for it in thread.lines) == 128
+    for backend in backends:
+        await backend.close()

@@ -249,6 +249,17 @@ async def test_all_is_well_with_what_was_saved(source, target) -> None:
     assert {it.versions for it in answers} == {7}
 
 
+async def test_writes_that_were_exchanged_are_found(tmp_path) -> None:
+    async with SQLiteBackend(str(tmp_path / "a.db")) as backend:
+        await backend.save("t", {"n": 1}, checkpoint_id="v")
+        for task in "ab":
+            await backend.put_writes("t", "v", [PendingWrite(task, 0, "c", "t", task.encode())])
+        with sqlite3.connect(tmp_path / "a.db") as database:
+            database.execute("UPDATE locus_writes SET task_id = 'c' WHERE task_id = 'a'")
+        database.close()
+        assert "pending write" in " ".join(map(str, await found(backend)))
+
+
 COLUMNS = ["checkpoints.payload", "checkpoints.digest", "writes.payload"]
 
 
@@ -287,6 +298,13 @@ async def test_every_flipped_byte_is_found(tmp_path, place: str) -> None:
         ("UPDATE locus_checkpoints SET parent = 77 WHERE sequence = 2", "version 77"),
         ("UPDATE locus_checkpoints SET parent = 3 WHERE sequence = 2", "not older"),
         ("UPDATE locus_lines SET last_sequence = 1", "newer than its last"),
+        ("UPDATE locus_lines SET floor = 1000", "make no sense"),
+        ("UPDATE locus_lines SET open_chain = 2", "not their head's"),
+        ("UPDATE locus_checkpoints SET sequence = 'x' WHERE sequence = 2", "str"),
+        (
+            "UPDATE locus_checkpoints SET checkpoint_id = CAST(x'ff' AS TEXT) WHERE sequence = 1",
+            "UTF-8",
+        ),
         ("UPDATE locus_checkpoints SET chain = 3 WHERE sequence = 3", "stored frame"),
     ],
 )

@@ -24,6 +24,7 @@ import base64
 import math
 from typing import TYPE_CHECKING, Any, Final
 
+from locus_store.encoding import MAX_INT, MIN_INT
 from locus_store.errors import IntegrityError, MissingExtraError
 
 try:
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
 
 MSGPACK: Final = "msgpack"
 _TAG: Final = "$"
-_MAX_LEVELS: Final = 100
-"""Levels that are taken apart; what is deeper stays bytes, since a state has 200 at most."""
+_MAX_LEVELS: Final = 150
+"""Levels of the JSON; what is deeper stays bytes, since a state has 200 at most."""
 
 
 def to_json(kind: str, data: bytes) -> Any:
@@ -61,7 +62,7 @@ def from_json(value: Any) -> tuple[str, bytes]:
     """
     try:
         if isinstance(value, dict) and value.get(_TAG) == "t":
-            return value["t"], _bytes(value["v"])
+            return str(value["t"]), _bytes(value["v"])
         return MSGPACK, _packed(_thawed(value))
     except (LookupError, TypeError, ValueError) as exc:
         raise IntegrityError(f"a stored value of a channel makes no sense: {exc}") from exc
@@ -69,7 +70,35 @@ def from_json(value: Any) -> tuple[str, bytes]:
 
 def plain_to_json(value: Any) -> Any:
     """A JSON value as it stands in a channel."""
+    is_large = isinstance(value, int) and not MIN_INT <= value <= MAX_INT
+    if is_large:
+        return {_TAG: "t", "t": "json", "v": _base64(str(value).encode())}
     return _frozen(value, _MAX_LEVELS)
+
+
+def members_to_json(kind: str, data: bytes) -> dict[str, Any]:
+    """The members of a serialized object by their names, those of ``channel_values`` too.
+
+    A member that cannot be taken apart stays bytes by itself.
+
+    Raises:
+        IntegrityError: It is no object with text for keys.
+    """
+    if kind != MSGPACK:
+        raise IntegrityError(f"a checkpoint is of type {kind!r}, which langgraph 1 never writes")
+    codec = _codec()
+    try:
+        value = codec.unpackb(data, ext_hook=_Extension, option=codec.OPT_NON_STR_KEYS)
+        members = {name: it for name, it in value.items() if name != "channel_values"}
+        channels = value.get("channel_values") or {}
+        return {
+            **{str(name): to_json(MSGPACK, _packed(it)) for name, it in members.items()},
+            "channel_values": {
+                str(name): to_json(MSGPACK, _packed(it)) for name, it in channels.items()
+            },
+        }
+    except (AttributeError, TypeError, ValueError) as exc:
+        raise IntegrityError(f"a checkpoint is not in a form that langgraph writes: {exc}") from exc
 
 
 class _Extension:
@@ -101,34 +130,42 @@ def _taken_apart(data: bytes, levels: int) -> Any:
 
 
 def _frozen(value: Any, levels: int) -> Any:
+    """The JSON of a value, of so many levels at most."""
     if isinstance(value, _PLAIN):
         return value
-    if levels == 0:
-        raise _TooDeepError
     if isinstance(value, float):
-        return value if math.isfinite(value) else {_TAG: "f", "v": repr(value)}
+        return value if math.isfinite(value) else _tagged("f", levels, v=repr(value))
+    if isinstance(value, bytes):
+        return _tagged("b", levels, v=_base64(value))
+    if levels <= 0:
+        raise _TooDeepError
     if isinstance(value, list):
         return [_frozen(it, levels - 1) for it in value]
     if isinstance(value, dict):
-        return _frozen_dict(value, levels - 1)
-    if isinstance(value, bytes):
-        return {_TAG: "b", "v": _base64(value)}
+        return _frozen_dict(value, levels)
     if isinstance(value, _Extension):
-        inner = _taken_apart(value.data, levels - 2)
+        inner = _taken_apart(value.data, levels - 1)
         held = {"b": _base64(value.data)} if inner is _OPAQUE else {"v": inner}
-        return {_TAG: "x", "c": value.code, **held}
+        return _tagged("x", levels, c=value.code, **held)
     raise TypeError(f"no JSON for a {type(value).__name__}")
 
 
+def _tagged(tag: str, levels: int, **held: Any) -> dict[str, Any]:
+    if levels <= 0:
+        raise _TooDeepError
+    return {_TAG: tag, **held}
+
+
 def _frozen_dict(value: dict[Any, Any], levels: int) -> Any:
-    if not all(isinstance(key, str) for key in value):
-        pairs = [[_frozen(key, levels), _frozen(it, levels)] for key, it in value.items()]
-        return {_TAG: "m", "v": pairs}
-    frozen = {key: _frozen(it, levels) for key, it in value.items()}
-    keys = list(frozen)
-    if _TAG in frozen or keys != sorted(keys):
-        return {_TAG: "d", "k": keys, "v": frozen}
-    return frozen
+    keys = list(value)
+    if not all(isinstance(key, str) for key in keys):
+        below = levels - 3
+        pairs = [[_frozen(key, below), _frozen(it, below)] for key, it in value.items()]
+        return _tagged("m", below, v=pairs)
+    is_plain = _TAG not in value and keys == sorted(keys)
+    below = levels - 1 if is_plain else levels - 2
+    frozen = {key: _frozen(it, below) for key, it in value.items()}
+    return frozen if is_plain else _tagged("d", below, k=keys, v=frozen)
 
 
 def _thawed(value: Any) -> Any:
@@ -165,8 +202,14 @@ _TAGS: Final[dict[str, Callable[[Mapping[str, Any]], Any]]] = {
 
 def _packed(value: Any) -> bytes:
     codec = _codec()
-    packed: bytes = codec.packb(value, option=codec.OPT_NON_STR_KEYS)
+    packed: bytes = codec.packb(value, default=_repacked, option=codec.OPT_NON_STR_KEYS)
     return packed
+
+
+def _repacked(value: Any) -> Any:
+    if isinstance(value, _Extension):
+        return _codec().Ext(value.code, value.data)
+    raise TypeError(f"no MessagePack for a {type(value).__name__}")
 
 
 def _base64(data: bytes) -> str:

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 from weakref import WeakSet
 
 from locus_store import layout
-from locus_store.archives import require_whole
-from locus_store.arguments import MAX_COUNT, check_names, check_text
+from locus_store.archives import is_of, require_whole, same
+from locus_store.arguments import check_names, check_text
 from locus_store.encoding import canonical
 from locus_store.errors import (
     ConflictError,
@@ -57,6 +57,9 @@ and not whole states, and a head that is known is not read again."""
 
 COLD_STATE_BYTES = 16 * 1024
 """A state above this is worth reading the head for, where its shape is not known."""
+
+FORGETTING_PASSES = 2
+"""A thread that is saved while it is removed is met again."""
 
 THREADED_BYTES = 256 * 1024
 """Payloads above this are folded off the event loop."""
@@ -186,27 +189,27 @@ class StorageBackend(ABC):
         """Store a thread as it was elsewhere, all or nothing, with its numbers and times.
 
         Returns:
-            ``False``: the same versions are there already, and nothing was done.
+            ``False``: the very same is there already, and nothing was done.
 
         Raises:
-            ConflictError: A thread of this id is there with other versions.
-            IntegrityError: ``thread`` is damaged.
+            ConflictError: A thread of this id is there, and differs.
+            IntegrityError: ``thread`` is damaged, or was edited by hand.
+            InvalidArgumentError, SerializationError: An id or metadata in it is none.
         """
-        check_text("thread_id", thread.thread_id)
-        for line in thread.lines:
-            check_names(
-                thread.thread_id, line.namespace, *(it.checkpoint_id for it in line.records)
-            )
         await _off_loop(partial(require_whole, thread), THREADED_BYTES + 1)
         there = await self.read_thread(thread.thread_id)
         if there is None:
-            await self.restore(thread)
-            return True
-        if there.versions() == thread.versions():
+            try:
+                await self.restore(thread)
+            except ConflictError:  # somebody else was faster, perhaps with the same
+                there = await self.read_thread(thread.thread_id)
+            else:
+                return True
+        if there is not None and same(there, thread):
             return False
         raise ConflictError(
-            f"thread {thread.thread_id!r} is there already with other versions; nothing was "
-            "written. Delete one of the two, or fork it under another id first"
+            f"thread {thread.thread_id!r} is there already, and differs; nothing was written. "
+            "Delete one of the two, or fork it under another id first"
         )
 
     async def restore(self, thread: ArchivedThread) -> None:
@@ -239,21 +242,35 @@ class StorageBackend(ABC):
         raise self._unsupported("branching")
 
     async def threads_of(self, user_id: str) -> list[str]:
-        """Return the threads of a user: theirs by name, or by ``user_id`` in a version's metadata.
+        """Return the threads of a user: theirs by name, or by ``user_id`` in anything they hold.
 
-        The same key of the state itself counts too.
+        That is in the metadata of the thread or of a version of any namespace, hidden ones too, or
+        in a state, at its top or in its ``metadata``.
         """
-        heads = await self.query("user_id", user_id, MAX_COUNT)
-        return list(dict.fromkeys(it.thread_id for it in heads))
+        check_text("user_id", user_id)
+        found: list[str] = []
+        after: str | None = None
+        while page := await self.scan(after=after):
+            for thread_id in page:
+                thread = await self.read_thread(thread_id)
+                if thread is not None and is_of(thread, user_id):
+                    found.append(thread_id)
+            after = page[-1]
+        return found
 
     async def forget_user(self, user_id: str) -> dict[str, int]:
         """Remove the threads of ``threads_of`` with all they own; return how much of each kind.
 
         Keys: ``threads``, ``checkpoints``, ``writes``, ``messages``.
+
+        Raises:
+            ConflictError: Somebody saves the user's threads meanwhile.
         """
         counts = dict.fromkeys(("threads", "checkpoints", "writes", "messages"), 0)
-        while found := await self.threads_of(user_id):
-            for thread_id in found:
+        if self.capabilities.ttl:
+            await self.expire()  # what expired is not listed, and may be the user's
+        for _ in range(FORGETTING_PASSES):
+            for thread_id in await self.threads_of(user_id):
                 thread = await self.read_thread(thread_id)
                 await self.remove(thread_id)
                 if thread is not None:
@@ -261,6 +278,11 @@ class StorageBackend(ABC):
                     counts["messages"] += len(thread.messages)
                     counts["checkpoints"] += sum(len(it.records) for it in thread.lines)
                     counts["writes"] += sum(len(it.writes) for it in thread.lines)
+        if left := await self.threads_of(user_id):
+            raise ConflictError(
+                f"threads of user {user_id!r} are saved while they are removed, {left[0]!r} among "
+                "them; stop the agents that do it, and forget the user again"
+            )
         return counts
 
     async def damage(self) -> list[str]:

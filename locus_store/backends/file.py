@@ -14,6 +14,7 @@ from locus_store.arguments import (
     check_days,
     check_limit,
     check_names,
+    check_scan,
     check_text,
     check_writes,
     thread_pattern,
@@ -261,7 +262,7 @@ class FileBackend(StorageBackend):
 
     async def scan(self, limit: int = 100, *, after: str | None = None) -> list[str]:
         """See ``StorageBackend``. A thread whose file is damaged is there: reading it tells."""
-        check_limit(limit)
+        check_scan(limit, after)
         return await asyncio.to_thread(self._scan, limit, after)
 
     def _scan(self, limit: int, after: str | None) -> list[str]:
@@ -321,12 +322,6 @@ class FileBackend(StorageBackend):
         space = thread.spaces.get(namespace) if thread else None
         found = space.writes.get(checkpoint_id, {}) if space else {}
         return sorted((it.write for it in found.values()), key=versions.in_order)
-
-    async def threads_of(self, user_id: str) -> list[str]:
-        check_text("user_id", user_id)
-        threads = await asyncio.to_thread(lambda: list(self._files.live()))
-        theirs = [it.thread_id for it in threads if it.user_id == user_id]
-        return list(dict.fromkeys([*theirs, *await super().threads_of(user_id)]))
 
     # --- housekeeping
 

@@ -15,6 +15,7 @@ from locus_store.arguments import (
     check_days,
     check_limit,
     check_names,
+    check_scan,
     check_text,
     check_writes,
     thread_pattern,
@@ -409,7 +410,7 @@ class MemoryBackend(StorageBackend):
     # --- whole threads
 
     async def scan(self, limit: int = 100, *, after: str | None = None) -> list[str]:
-        check_limit(limit)
+        check_scan(limit, after)
         with self._lock:
             live = (it.thread_id for it in self._memory.threads.values() if it.is_live)
             return sorted(it for it in live if after is None or it > after)[:limit]

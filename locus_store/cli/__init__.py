@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 
@@ -37,6 +38,8 @@ app.add_typer(imports, name="import")
 
 def main() -> None:
     """Entry point of ``locus-store`` and ``python -m locus_store``."""
+    # What it says of calls that Ctrl-C cut short is nobody's concern here.
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     try:
         app()
     except LocusStoreError as error:

@@ -9,6 +9,8 @@ import sqlalchemy as sa
 from locus_store import versions
 from locus_store.archives import sealed, unsealed
 from locus_store.errors import ConflictError
+from locus_store.filters import has_value
+from locus_store.sql.columns import escape_text, unescape_text
 from locus_store.sql.repository import BATCH, Repository
 from locus_store.sql.statements import is_live, same_thread
 from locus_store.types import (
@@ -88,14 +90,15 @@ def _writes(it: Repository, line: int, checkpoint_id: str | None = None) -> Sequ
 
 
 def _write(row: Row[Any]) -> PendingWrite:
-    return PendingWrite(
+    stored = PendingWrite(
         task_id=row.task_id,
         idx=row.idx,
         channel=row.channel,
         type=row.type or "",
-        payload=unsealed(row.payload),
+        payload=row.payload or b"",
         task_path=row.task_path or "",
     )
+    return unsealed(row.checkpoint_id, stored)
 
 
 def _write_row(line: int, checkpoint_id: str, write: PendingWrite) -> dict[str, Any]:
@@ -107,7 +110,7 @@ def _write_row(line: int, checkpoint_id: str, write: PendingWrite) -> dict[str, 
         "channel": write.channel,
         "type": write.type,
         "task_path": write.task_path,
-        "payload": sealed(write.payload),
+        "payload": sealed(checkpoint_id, write),
     }
 
 
@@ -146,10 +149,21 @@ def read_thread(it: Repository, thread_id: str) -> ArchivedThread | None:
         **dict(zip(_THREAD, row[1:], strict=True)),
         lines=_lines(it, thread_id),
         messages=[
-            ArchivedMessage(**dict(zip(_MESSAGE, entry, strict=True)))
+            _message(dict(zip(_MESSAGE, entry, strict=True)))
             for entry in it.connection.execute(log)
         ],
     )
+
+
+def _message(row: dict[str, Any]) -> ArchivedMessage:
+    text = row["text"]
+    return ArchivedMessage(**{**row, "text": None if text is None else unescape_text(text)})
+
+
+def _message_row(thread: int, entry: ArchivedMessage) -> dict[str, Any]:
+    row = {name: getattr(entry, name) for name in _MESSAGE}
+    text = None if entry.text is None else escape_text(entry.text)
+    return {"thread": thread, **row, "text": text}
 
 
 def _lines(it: Repository, thread_id: str) -> list[ArchivedLine]:
@@ -205,10 +219,7 @@ def restore(it: Repository, thread: ArchivedThread) -> None:
     _insert(
         it,
         it.tables.messages,
-        [
-            {"thread": key, **{name: getattr(entry, name) for name in _MESSAGE}}
-            for entry in thread.messages
-        ],
+        [_message_row(key, entry) for entry in thread.messages],
     )
     for line in thread.lines:
         _restore_line(it, thread.thread_id, line)
@@ -251,12 +262,36 @@ def _insert(it: Repository, table: sa.Table, rows: Sequence[dict[str, Any]]) -> 
 
 
 def threads_of(it: Repository, user_id: str) -> list[str]:
-    """Threads that are the user's by name, whatever their versions say."""
-    threads = it.tables.threads
-    query = sa.select(threads.c.thread_id).where(
-        threads.c.tenant == it.scope.tenant, threads.c.user_id == user_id, is_live(it.tables)
+    """See ``StorageBackend.threads_of``; hidden versions and all namespaces are looked at."""
+    threads, lines, versions_ = it.tables.threads, it.tables.lines, it.tables.checkpoints
+    named = sa.select(threads.c.thread_id, threads.c.user_id, threads.c.metadata).where(
+        threads.c.tenant == it.scope.tenant,
+        is_live(it.tables),
+        sa.or_(threads.c.user_id == user_id, it.may_have(threads.c.metadata, "user_id", user_id)),
     )
-    return list(it.connection.execute(query).scalars())
+    found = [
+        row.thread_id
+        for row in it.connection.execute(named)
+        if row.user_id == user_id or has_value(row.metadata, "user_id", user_id)
+    ]
+    told = (
+        sa.select(lines.c.thread_id, versions_.c.metadata, versions_.c.labels)
+        .join(versions_, versions_.c.line == lines.c.line)
+        .join(threads, same_thread(it.tables))
+        .where(lines.c.tenant == it.scope.tenant, is_live(it.tables))
+        .where(
+            sa.or_(
+                it.may_have(versions_.c.metadata, "user_id", user_id),
+                it.may_have(versions_.c.labels, "user_id", user_id),
+            )
+        )
+    )
+    found += [
+        row.thread_id
+        for row in it.connection.execute(told)
+        if has_value(row.metadata, "user_id", user_id) or has_value(row.labels, "user_id", user_id)
+    ]
+    return list(dict.fromkeys(found))
 
 
 # --- what belongs to nothing
@@ -271,7 +306,7 @@ def damage(it: Repository) -> list[str]:
     of_lines = (t.checkpoints, "versions"), (t.writes, "pending writes")
     found = [_orphans(it, table, t.lines, "line", what) for table, what in of_lines]
     found.append(_orphans(it, t.messages, t.threads, "thread", "messages"))
-    found.append(_headless(it))
+    found += [_headless(it), _misled(it)]
     return [it for it in found if it]
 
 
@@ -290,3 +325,30 @@ def _headless(it: Repository) -> str:
         sa.select(sa.func.count()).select_from(lines).where(~owned)
     ).scalar_one()
     return f"{count} lines belong to no thread: restore {it.tables.threads.name}" if count else ""
+
+
+def _misled(it: Repository) -> str:
+    """Lines whose next save would be read as a change of another version than it is."""
+    lines, here = it.tables.lines, it.tables.checkpoints
+    newer = here.alias("newer")
+    is_heads = sa.exists().where(
+        here.c.line == lines.c.line,
+        here.c.sequence == lines.c.head,
+        here.c.chain == lines.c.open_chain,
+    )
+    goes_on = sa.exists().where(
+        newer.c.line == lines.c.line,
+        newer.c.chain == lines.c.open_chain,
+        newer.c.sequence > lines.c.head,
+    )
+    count = it.connection.execute(
+        sa.select(sa.func.count())
+        .select_from(lines)
+        .where(lines.c.open_chain.is_not(None), sa.or_(~is_heads, goes_on))
+    ).scalar_one()
+    column = f"{lines.name}.open_chain"
+    return (
+        f"{count} lines go on with a chain that is not their head's: set {column} to NULL"
+        if count
+        else ""
+    )

@@ -6,7 +6,14 @@ import asyncio
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from locus_store.arguments import check_days, check_limit, check_names, check_text, check_writes
+from locus_store.arguments import (
+    check_days,
+    check_limit,
+    check_names,
+    check_scan,
+    check_text,
+    check_writes,
+)
 from locus_store.backends.base import StorageBackend
 from locus_store.errors import LocusStoreError
 from locus_store.filters import check_key
@@ -177,7 +184,7 @@ class SqlBackend(StorageBackend):
     # --- whole threads
 
     async def scan(self, limit: int = 100, *, after: str | None = None) -> list[str]:
-        check_limit(limit)
+        check_scan(limit, after)
         return await self._query(lambda it: archives.scan(it, limit, after))
 
     async def read_thread(self, thread_id: str) -> ArchivedThread | None:
@@ -213,8 +220,7 @@ class SqlBackend(StorageBackend):
 
     async def threads_of(self, user_id: str) -> list[str]:
         check_text("user_id", user_id)
-        theirs = await self._query(lambda it: archives.threads_of(it, user_id))
-        return list(dict.fromkeys([*theirs, *await super().threads_of(user_id)]))
+        return await self._read(lambda it: archives.threads_of(it, user_id))
 
     async def damage(self) -> list[str]:
         return await self._read(archives.damage)

@@ -204,7 +204,7 @@ class SQLiteDatabase(Database):
     """
 
     repository = SQLiteRepository
-    driver_errors = (*Database.driver_errors, sqlite3.Error)
+    driver_errors = (*Database.driver_errors, sqlite3.Error, UnicodeDecodeError)
 
     def __init__(
         self,
@@ -273,7 +273,8 @@ class SQLiteDatabase(Database):
 
     def translated(self, exc: Exception) -> LocusStoreError:
         """By its code."""
-        code = _primary_code(exc)
+        is_no_text = isinstance(exc, UnicodeDecodeError)  # what SQLite says of a damaged file
+        code = "SQLITE_CORRUPT" if is_no_text else _primary_code(exc)
         kind = _KINDS.get(code, BackendError)
         remedy = _REMEDIES.get(code, str(getattr(exc, "orig", exc)))
         return kind(f"SQLite {self._where}: {code or type(exc).__name__}: {remedy}")

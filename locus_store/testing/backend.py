@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from locus_store.errors import (
     ConflictError,
     IntegrityError,
     InvalidArgumentError,
+    SerializationError,
 )
 from locus_store.state import AgentState
 from locus_store.testing.kit import HOSTILE_IDS, INVALID_IDS, NUMBERS, TEXTS, exact, needs, refused
@@ -112,7 +114,10 @@ class PendingWrites(BackendKit):
     async def test_what_is_no_write_is_refused_and_nothing_is_written(self, backend: Any) -> None:
         needs(backend, "branching")
         good = PendingWrite("a", 0, "c", "t", b"1")
-        for change in ({"task_id": ""}, {"channel": "\0"}, {"idx": 2**31}, {"task_path": "\ud800"}):
+        for change in (
+            {"task_id": ""}, {"channel": "\0"}, {"idx": 2**31}, {"idx": "1"}, {"idx": True},
+            {"task_path": "\ud800"}, {"task_path": None}, {"payload": "text"}, {"payload": None},
+        ):  # fmt: skip
             with refused(InvalidArgumentError, change):
                 await backend.put_writes("t", "v", [good, replace(good, **change)])
         for bad in INVALID_IDS:
@@ -191,6 +196,66 @@ class WholeThreads(BackendKit):
             await backend.write_thread(thread)
         assert await backend.load("t") == {"n": "newer"}
 
+    async def test_a_thread_that_differs_in_anything_is_a_conflict(self, backend: Any) -> None:
+        needs(backend, "branching")
+        await self.grow(backend)
+        thread = await backend.read_thread("t")
+        root, first = thread.lines[0], thread.lines[0].records[0]
+        for lines in (
+            [replace(root, writes=[])],
+            [replace(root, records=[replace(first, metadata={}), *root.records[1:]])],
+            [replace(root, records=[replace(first, checkpoint_id="other"), *root.records[1:]])],
+        ):
+            with refused(ConflictError, lines):
+                await backend.write_thread(replace(thread, lines=lines + thread.lines[1:]))
+        for change in ({"user_id": "u"}, {"name": "n"}, {"metadata": {"k": 1}}):
+            with refused(ConflictError, change):
+                await backend.write_thread(replace(thread, **change))
+        assert await backend.read_thread("t") == thread
+
+    async def test_of_two_that_write_the_same_thread_both_are_content(self, backend: Any) -> None:
+        needs(backend, "branching")
+        await self.grow(backend)
+        thread = await backend.read_thread("t")
+        await backend.delete("t")
+        answers = await asyncio.gather(*(backend.write_thread(thread) for _ in range(4)))
+        assert sorted(answers) == [False, False, False, True]
+        assert await backend.read_thread("t") == thread
+
+    async def test_what_no_backend_gave_is_refused(self, backend: Any) -> None:
+        needs(backend, "branching")
+        await self.grow(backend)
+        thread = await backend.read_thread("t")
+        await backend.delete("t")
+        root, record, write = (
+            thread.lines[0],
+            thread.lines[0].records[-1],
+            thread.lines[0].writes[0],
+        )
+        naive = record.created_at.replace(tzinfo=None)
+        for changes in (
+            {"floor": 1000}, {"floor": -1}, {"floor": 1.0}, {"floor": "0"}, {"head": True},
+            {"last_sequence": 2**63}, {"last_sequence": 1}, {"last_sequence": 1e300},
+            {"records": root.records[::-1]}, {"records": [*root.records, record]}, {"writes": None},
+            {"writes": [write, write]}, {"namespace": 1}, {"namespace": "\ud800"},
+        ):  # fmt: skip
+            with refused((IntegrityError, InvalidArgumentError), changes):
+                bad = replace(root, **changes)
+                await backend.write_thread(replace(thread, lines=[bad, *thread.lines[1:]]))
+        for changes in (
+            {"sequence": 2**70}, {"sequence": "13"}, {"chain": 0}, {"parent": False},
+            {"digest": b""}, {"payload": "text"}, {"metadata": [1]}, {"labels": {1: 2}},
+            {"metadata": {"k": float("nan")}}, {"created_at": naive}, {"checkpoint_id": ""},
+            {"created_at": record.created_at.replace(year=1)},
+        ):  # fmt: skip
+            with refused((IntegrityError, InvalidArgumentError, SerializationError), changes):
+                bad = replace(root, records=[*root.records[:-1], replace(record, **changes)])
+                await backend.write_thread(replace(thread, lines=[bad, *thread.lines[1:]]))
+        for changes in ({"thread_id": ["t"]}, {"user_id": "\0"}, {"lines": [root, root]}):
+            with refused((IntegrityError, InvalidArgumentError), changes):
+                await backend.write_thread(replace(thread, **changes))
+        assert await backend.scan() == []
+
     async def test_saves_go_on_from_a_thread_that_was_written(self, backend: Any) -> None:
         needs(backend, "branching")
         await self.grow(backend)
@@ -237,6 +302,9 @@ class WholeThreads(BackendKit):
         while page := await backend.scan(7, after=after):
             found, after = [*found, *page], page[-1]
         assert found == ids
+        for bad in filter(None, INVALID_IDS):
+            with refused(InvalidArgumentError, bad):
+                await backend.scan(after=bad)
         assert await backend.scan(0) == []
 
     async def test_what_expired_is_neither_scanned_nor_read(self, backend: Any) -> None:
@@ -255,9 +323,15 @@ class WholeThreads(BackendKit):
         await backend.save("by metadata", {"n": 1}, metadata={"user_id": "u"})
         await backend.save("by metadata", {"n": 2})
         await backend.save("other", {"n": 1}, metadata={"user_id": "U"})
-        assert sorted(await backend.threads_of("u")) == ["by label", "by metadata"]
+        metadata = {"user_id": "u"}
+        await backend.write_state("by namespace", {"n": 1}, namespace="sub", metadata=metadata)
+        for n in range(3):
+            told = metadata if n == 0 else None
+            await backend.write_state("by hidden", {"n": n}, metadata=told, keep_last=1)
+        theirs = ["by hidden", "by label", "by metadata", "by namespace"]
+        assert sorted(await backend.threads_of("u")) == theirs
         counts = await backend.forget_user("u")
-        assert counts["threads"] == 2
+        assert counts["threads"] == 4
         assert counts["checkpoints"] >= 17
         assert counts["writes"] == 4
         assert await backend.scan() == ["other"]

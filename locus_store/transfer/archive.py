@@ -9,7 +9,6 @@ with what was said.
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import AsyncIterable, Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 import orjson
 
 from locus_store import layout
+from locus_store.archives import require_form
 from locus_store.errors import IntegrityError, LocusStoreError
 from locus_store.transfer.counts import Counts, Progress, Tally
 from locus_store.types import (
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from locus_store.backends.base import StorageBackend
+
+_MALFORMED = (LookupError, TypeError, ValueError, ArithmeticError, LocusStoreError)
 
 FORMAT: Final = 1
 """Version of the form; a newer one is refused."""
@@ -172,7 +174,7 @@ def from_lines(lines: Iterable[bytes]) -> Iterator[ArchivedThread]:
             continue
         try:
             thread = reader.take(orjson.loads(line))
-        except (LookupError, TypeError, ValueError, binascii.Error, LocusStoreError) as exc:
+        except _MALFORMED as exc:
             raise IntegrityError(
                 f"line {number} is not of an export of locus-store, or damaged"
                 f" ({_reason(exc)}); the threads before it were taken"
@@ -236,11 +238,13 @@ class _Reader:
         if lines != self._count:
             raise ValueError(f"{lines} lines expected, {self._count} found")
         thread, self._thread = self._thread or {}, None
-        return ArchivedThread(
+        made = ArchivedThread(
             **thread,
             lines=[ArchivedLine(**it) for it in self._lines],
             messages=self._messages,
         )
+        require_form(made)
+        return made
 
 
 def _version(it: dict[str, Any]) -> ArchivedRecord:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from locus_store.archives import same
 from locus_store.errors import IntegrityError, NotFoundError
 from locus_store.transfer.archive import all_threads
 from locus_store.transfer.counts import Counts, Progress, Tally
@@ -24,7 +25,7 @@ async def copy(
     """Copy threads with their versions, metadata, times, pending writes and messages.
 
     Each thread is read at one moment, checked by its digests, written whole or not at all, and read
-    again from ``target``. Those that are there already with the same versions are left as they
+    again from ``target``. Those that are there already that are the very same are left as they
     are, so that a copy which was interrupted goes on when it is run again. A thread that cannot be
     copied stops no other; the error is raised at the end.
 
@@ -63,6 +64,6 @@ async def _copy(source: StorageBackend, target: StorageBackend, thread_id: str) 
     is_new = await target.write_thread(thread)
     if is_new:
         kept = await target.read_thread(thread_id)
-        if kept is None or kept.versions() != thread.versions():
+        if kept is None or not same(kept, thread):
             raise IntegrityError("it was changed while it was copied; copy it again")
     return is_new

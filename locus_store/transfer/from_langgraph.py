@@ -8,18 +8,18 @@ and the id) and ``channels`` (``adapters.typed``). The source is only read.
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from locus_store import layout
-from locus_store.errors import IntegrityError, NotFoundError
+from locus_store.errors import IntegrityError, LocusStoreError, NotFoundError
 from locus_store.transfer.building import NewVersion, ThreadBuilder
 from locus_store.transfer.counts import Counts, Progress, Tally
-from locus_store.transfer.langgraph_tables import Source, opened
+from locus_store.transfer.langgraph_tables import UNKNOWN_TIME, Source, opened
 from locus_store.types import ArchivedThread, ArchivedWrite
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+    from datetime import datetime
 
     from locus_store.backends.base import StorageBackend
 
@@ -35,7 +35,8 @@ async def import_langgraph(
 
     Each thread is read at one moment and written whole or not at all; then both sides are read
     again and compared, version by version. A thread that cannot be taken over stops no other; the
-    error is raised at the end. Run again, it goes on where it stopped.
+    error is raised at the end. Run again, it goes on where it stopped. Numbers in the metadata that
+    JSON of 64 bits cannot hold (NaN, 2**70) become text.
 
     Args:
         backend: Where to.
@@ -61,7 +62,12 @@ async def import_langgraph(
 async def _taken(backend: StorageBackend, source: Source, thread_id: str) -> bool:
     """Whether the thread was new to the backend."""
     async with source.snapshot():
-        thread = await _read(source, thread_id)
+        try:
+            thread = await _read(source, thread_id)
+        except (ValueError, TypeError, LookupError) as exc:
+            if isinstance(exc, LocusStoreError):
+                raise
+            raise IntegrityError(f"a row is not as LangGraph writes it: {exc}") from exc
         is_new = await backend.write_thread(thread)
         await _compare(source, await backend.read_thread(thread_id), thread_id)
         return is_new
@@ -78,13 +84,14 @@ async def _read(source: Source, thread_id: str) -> ArchivedThread:
         async for version in _versions(source, thread_id, namespace, parents):
             times[version.checkpoint_id] = version.created_at
             await builder.add(version, namespace=namespace)
+        newest = max(times.values(), default=UNKNOWN_TIME)
         if parents:
             heads[namespace] = max(parents)
         writes = [
             ArchivedWrite(
                 checkpoint_id=checkpoint_id,
                 write=write,
-                created_at=times.get(checkpoint_id, datetime.now(UTC)),
+                created_at=times.get(checkpoint_id, newest),
             )
             for checkpoint_id, write in await source.writes(thread_id, namespace)
         ]
@@ -105,14 +112,19 @@ def in_order(parents: Mapping[str, str | None]) -> Iterator[str]:
     """Ids ascending, as LangGraph orders them, but none before its parent.
 
     Ids are made of their hosts' clocks, and clocks differ.
+
+    Raises:
+        IntegrityError: A checkpoint is its own ancestor.
     """
     done: set[str] = set()
     for checkpoint_id in sorted(parents):
-        path, at = [], checkpoint_id
-        while at not in done and at not in path:
+        path: list[str] = []
+        at: str | None = checkpoint_id
+        while at is not None and at in parents and at not in done:
+            if at in path:
+                raise IntegrityError(f"the parents of checkpoint {at!r} run in a circle")
             path.append(at)
-            parent = parents[at]
-            at = parent if parent is not None and parent in parents else at
+            at = parents[at]
         yield from reversed(path)
         done.update(path)
 

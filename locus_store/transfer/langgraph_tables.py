@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
@@ -9,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote, urlsplit
 
-import orjson
-
-from locus_store.adapters.typed import plain_to_json, to_json
+from locus_store.adapters.typed import members_to_json, plain_to_json, to_json
+from locus_store.encoding import MAX_INT, MIN_INT
 from locus_store.errors import (
     ConnectionFailedError,
     IntegrityError,
@@ -23,6 +23,9 @@ from locus_store.types import PendingWrite
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
+
+
+UNKNOWN_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Source(Protocol):
@@ -82,11 +85,33 @@ def _version(
     )
 
 
+def _parsed(text: str | bytes, what: str, *, is_exact: bool = False) -> Any:
+    """JSON; a number that our metadata cannot hold becomes its text, unless ``is_exact``.
+
+    Raises:
+        IntegrityError: It is not JSON.
+    """
+    try:
+        if is_exact:
+            return json.loads(text)
+        return json.loads(text, parse_int=_number, parse_constant=str)
+    except ValueError as exc:
+        raise IntegrityError(f"{what} is not JSON") from exc
+
+
+def _number(text: str) -> int | str:
+    is_small = len(text) <= _DIGITS and MIN_INT <= int(text) <= MAX_INT
+    return int(text) if is_small else text
+
+
+_DIGITS = 20
+
+
 def _moment(text: Any) -> datetime:
     try:
         found = datetime.fromisoformat(text)
     except (TypeError, ValueError):
-        return datetime.now(UTC)
+        return UNKNOWN_TIME
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
@@ -179,13 +204,9 @@ class _SQLite:
             " WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?"
         )
         (row,) = self._rows(query, thread_id, namespace, checkpoint_id)
-        whole = to_json(row["type"], row["checkpoint"])
-        fields = _fields(whole)
-        try:
-            metadata = orjson.loads(row["metadata"]) if row["metadata"] else {}
-        except orjson.JSONDecodeError as exc:
-            raise IntegrityError(f"the metadata of {checkpoint_id!r} is not JSON") from exc
-        return _version(checkpoint_id, fields, _fields(fields.get("channel_values", {})), metadata)
+        fields = members_to_json(row["type"], row["checkpoint"])
+        metadata = _parsed(row["metadata"] or b"{}", f"the metadata of {checkpoint_id!r}")
+        return _version(checkpoint_id, fields, fields["channel_values"], metadata)
 
     async def writes(self, thread_id: str, namespace: str) -> list[tuple[str, PendingWrite]]:
         query = (
@@ -193,20 +214,6 @@ class _SQLite:
             " task_path FROM writes WHERE thread_id = ? AND checkpoint_ns = ?"
         )
         return [_write(row, row["value"]) for row in self._rows(query, thread_id, namespace)]
-
-
-def _fields(value: Any) -> dict[str, Any]:
-    """The members of an object as ``to_json`` gave it.
-
-    Raises:
-        IntegrityError: It is none.
-    """
-    if isinstance(value, dict):
-        if "$" not in value:
-            return value
-        if value["$"] == "d" and isinstance(value["v"], dict):
-            return value["v"]
-    raise IntegrityError("a checkpoint is not in a form that langgraph 1 writes")
 
 
 # --- PostgreSQL
@@ -280,13 +287,14 @@ class _PostgreSQL:
             " AND b.type <> 'empty'",
             *key,
         )
-        checkpoint = orjson.loads(row["checkpoint"])
+        checkpoint = _parsed(row["checkpoint"], f"checkpoint {checkpoint_id!r}", is_exact=True)
+        metadata = _parsed(row["metadata"], f"the metadata of {checkpoint_id!r}")
         channels = {
             name: plain_to_json(it) for name, it in (checkpoint.get("channel_values") or {}).items()
         }
         channels |= {it["channel"]: to_json(it["type"], it["blob"] or b"") for it in blobs}
         fields = {name: plain_to_json(it) for name, it in checkpoint.items()}
-        return _version(checkpoint_id, fields, channels, orjson.loads(row["metadata"]))
+        return _version(checkpoint_id, fields, channels, metadata)
 
     async def writes(self, thread_id: str, namespace: str) -> list[tuple[str, PendingWrite]]:
         query = (

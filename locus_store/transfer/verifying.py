@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from locus_store.archives import Problem, problems
-from locus_store.errors import IntegrityError
+from locus_store.errors import BackendError, IntegrityError
 from locus_store.transfer.archive import all_threads
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
     from locus_store.backends.base import StorageBackend
+
+
+DAMAGE = (IntegrityError, BackendError, TypeError, ValueError)
+"""What reading damaged rows may raise; a value of another type meets what did not expect it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,17 +32,18 @@ class Checked:
 async def verify(
     backend: StorageBackend, thread_ids: Iterable[str] | None = None
 ) -> AsyncIterator[Problem | Checked]:
-    """Read threads and fold each of their versions; without ids all, and the storage itself.
+    """Read a tenant's threads and fold each of their versions; without ids all, and the storage.
 
     Found are: any flipped, lost or added byte of a stored version or pending write; versions that
     do not give the state whose digest was stored; heads, parents and chains that are not there;
     rows that belong to nothing. Not found is what was changed as if by a user: another text in a
-    version's metadata, or a version deleted with all that points to it.
+    version's metadata, another parent or id that could have been, versions that were exchanged
+    together with their digests, a version or pending write that is gone with all that tells of it.
     """
     if thread_ids is None:
         try:
             damage = await backend.damage()
-        except IntegrityError as exc:
+        except DAMAGE as exc:
             damage = [str(exc)]
         for what in damage:
             yield Problem(thread_id=None, what=what)
@@ -45,7 +51,7 @@ async def verify(
             async for thread_id in all_threads(backend):
                 async for it in _of_thread(backend, thread_id):
                     yield it
-        except IntegrityError as exc:  # not even their names can be read
+        except DAMAGE as exc:  # not even their names can be read
             yield Problem(thread_id=None, what=f"not all threads could be listed: {exc}")
         return
     for thread_id in thread_ids:
@@ -56,11 +62,11 @@ async def verify(
 async def _of_thread(backend: StorageBackend, thread_id: str) -> AsyncIterator[Problem | Checked]:
     try:
         thread = await backend.read_thread(thread_id)
-    except IntegrityError as exc:
+    except DAMAGE as exc:
         yield Problem(thread_id=thread_id, what=str(exc))
         return
     if thread is None:
         return
-    for problem in problems(thread):
+    for problem in await asyncio.to_thread(lambda: list(problems(thread))):
         yield problem
     yield Checked(thread_id, sum(len(it.records) for it in thread.lines))
