@@ -336,3 +336,23 @@ async def test_the_database_is_checked_by_its_own_means(tmp_path) -> None:
     path.write_bytes(data)
     async with SQLiteBackend(str(path)) as backend:
         assert await found(backend) != []
+
+
+async def test_a_forgotten_user_is_in_no_table(tmp_path) -> None:
+    async with SQLiteBackend(str(tmp_path / "a.db")) as backend:
+        for user in ("alice", "bob"):
+            metadata = {"user_id": user}
+            await backend.save(user, {"text": f"said by {user}"}, metadata=metadata)
+            await backend.put_writes(user, "v", [PendingWrite("a", 0, "c", "t", user.encode())])
+            with sqlite3.connect(tmp_path / "a.db") as database:
+                database.execute(
+                    "INSERT INTO locus_store (tenant, namespace, key, metadata, created_at,"
+                    " updated_at, value) VALUES ('default', 'n', ?, ?, 0, 0, ?)",
+                    (user, orjson.dumps(metadata).decode(), f"fact of {user}".encode()),
+                )
+            database.close()
+        counts = await backend.forget_user("alice")
+        assert counts == {"threads": 1, "checkpoints": 1, "writes": 1, "messages": 0, "store": 1}
+    stored = (tmp_path / "a.db").read_bytes()
+    assert b"alice" not in stored
+    assert b"bob" in stored

@@ -261,7 +261,8 @@ class StorageBackend(ABC):
     async def forget_user(self, user_id: str) -> dict[str, int]:
         """Remove the threads of ``threads_of`` with all they own; return how much of each kind.
 
-        Keys: ``threads``, ``checkpoints``, ``writes``, ``messages``.
+        Keys: ``threads``, ``checkpoints``, ``writes``, ``messages``; in SQL databases ``store`` too:
+        items whose metadata names the user.
 
         Raises:
             ConflictError: Somebody saves the user's threads meanwhile.

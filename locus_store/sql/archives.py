@@ -294,6 +294,23 @@ def threads_of(it: Repository, user_id: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def forget_items(it: Repository, user_id: str) -> int:
+    """Remove the store items whose metadata names the user; return how many."""
+    store = it.tables.store
+    told = sa.select(store.c.item, store.c.metadata).where(
+        store.c.tenant == it.scope.tenant, it.may_have(store.c.metadata, "user_id", user_id)
+    )
+    gone = [
+        row.item
+        for row in it.connection.execute(told)
+        if has_value(row.metadata, "user_id", user_id)
+    ]
+    for at in range(0, len(gone), BATCH):
+        items = gone[at : at + BATCH]
+        it.connection.execute(store.delete().where(store.c.item.in_(items)))
+    return len(gone)
+
+
 # --- what belongs to nothing
 
 

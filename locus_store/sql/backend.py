@@ -222,6 +222,11 @@ class SqlBackend(StorageBackend):
         check_text("user_id", user_id)
         return await self._read(lambda it: archives.threads_of(it, user_id))
 
+    async def forget_user(self, user_id: str) -> dict[str, int]:
+        counts = await super().forget_user(user_id)
+        counts["store"] = await self._write(lambda it: archives.forget_items(it, user_id))
+        return counts
+
     async def damage(self) -> list[str]:
         return await self._read(archives.damage)
 
