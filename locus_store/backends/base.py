@@ -261,8 +261,8 @@ class StorageBackend(ABC):
     async def forget_user(self, user_id: str) -> dict[str, int]:
         """Remove the threads of ``threads_of`` with all they own; return how much of each kind.
 
-        Keys: ``threads``, ``checkpoints``, ``writes``, ``messages``; in SQL databases ``store`` (the
-        items whose metadata names the user).
+        Keys: ``threads``, ``checkpoints``, ``writes``, ``messages``; in SQL databases ``store``,
+        the items whose metadata names the user.
 
         Raises:
             ConflictError: Somebody saves the user's threads meanwhile.
