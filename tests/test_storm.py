@@ -65,7 +65,11 @@ def test_a_storm_notices_broken_groups(fault: str, migrated_database: str) -> No
 
 
 def noticed(fault: str, promise: str, place: list[str]) -> None:
-    done = storm("--processes", "2", "--tasks", "4", "--seed", "3", "--fault", fault, *place)
+    """Within three storms: on a busy machine one has few saves that meet the fault."""
+    for seed in ("3", "4", "5"):
+        done = storm("--processes", "2", "--tasks", "4", "--seed", seed, "--fault", fault, *place)
+        if re.search(f" x ({promise})", done.stdout):
+            break
     assert re.search(f" x ({promise})", done.stdout), done.stdout + done.stderr
     assert done.returncode == 1
 
