@@ -111,8 +111,8 @@ class Opened:
     signature: Signature
 
     def content(self) -> bytes:
-        """All of it."""
-        with os.fdopen(os.dup(self.descriptor), "rb") as file:
+        """All of it; a second descriptor would take the lock along into a forked child."""
+        with open(self.descriptor, "rb", closefd=False) as file:
             file.seek(0)
             return file.read()
 
