@@ -13,9 +13,10 @@ from locus_store.encoding import canonical, digest, pinned
 from locus_store.errors import IntegrityError, SerializationError
 from locus_store.filters import has_value
 from locus_store.types import ArchivedThread  # noqa: TC001  (pydantic evaluates it)
+from locus_store.versions import whole_write
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
     from datetime import datetime
 
     from locus_store.types import ArchivedLine, ArchivedRecord, PendingWrite
@@ -177,17 +178,39 @@ def _of_line(line: ArchivedLine) -> Iterator[tuple[str | None, str]]:
     if any(it.sequence > line.last_sequence for it in line.records):
         yield None, f"a version is newer than its last one, {line.last_sequence}"
     for record in line.records:
-        if record.parent is not None and record.parent not in known:
-            yield record.checkpoint_id, f"its parent, version {record.parent}, is not there"
-        elif record.parent is not None and record.parent >= record.sequence:
-            yield record.checkpoint_id, f"its parent, version {record.parent}, is not older"
-        if record.chain > record.sequence:
-            yield record.checkpoint_id, f"its chain begins behind it, at {record.chain}"
-    yield from _of_states(line.records)
+        yield from _of_links(record, known.keys())
+    yield from _of_states(line.records, _framed(line))
+    sequences = {it.checkpoint_id: it.sequence for it in line.records}
+    for write in line.writes:
+        if write.write.basis not in {None, sequences.get(write.checkpoint_id)}:
+            yield write.checkpoint_id, "a pending write is a change of another version"
 
 
-def _of_states(records: list[ArchivedRecord]) -> Iterator[tuple[str, str]]:
-    """Fold each chain once; behind a damaged record nothing of its chain can be known."""
+def _of_links(record: ArchivedRecord, known: Collection[int]) -> Iterator[tuple[str, str]]:
+    if record.parent is not None and record.parent not in known:
+        yield record.checkpoint_id, f"its parent, version {record.parent}, is not there"
+    elif record.parent is not None and record.parent >= record.sequence:
+        yield record.checkpoint_id, f"its parent, version {record.parent}, is not older"
+    if record.chain > record.sequence:
+        yield record.checkpoint_id, f"its chain begins behind it, at {record.chain}"
+
+
+def _framed(line: ArchivedLine) -> dict[str, list[PendingWrite]]:
+    """By checkpoint id, the pending writes that are changes of its state."""
+    found: dict[str, list[PendingWrite]] = {}
+    for it in line.writes:
+        if it.write.basis is not None:
+            found.setdefault(it.checkpoint_id, []).append(it.write)
+    return found
+
+
+def _of_states(
+    records: list[ArchivedRecord], framed: dict[str, list[PendingWrite]]
+) -> Iterator[tuple[str, str]]:
+    """Fold each chain once; behind a damaged record nothing of its chain can be known.
+
+    ``framed``: by checkpoint id, the pending writes that are changes of the state.
+    """
     folders: dict[int, layout.Folder] = {}
     shapes: dict[int, layout.Shape] = {}
     damaged: set[int] = set()
@@ -207,6 +230,11 @@ def _of_states(records: list[ArchivedRecord]) -> Iterator[tuple[str, str]]:
         shapes[record.chain] = shape
         if shape.digest != record.digest:
             yield record.checkpoint_id, "its stored bytes do not give the state that was saved"
+        for write in framed.get(record.checkpoint_id, []):
+            try:
+                whole_write(write, folder.state())
+            except IntegrityError as exc:
+                yield record.checkpoint_id, f"a pending write: {exc}"
 
 
 # --- whose a thread is
@@ -248,5 +276,6 @@ def unsealed(checkpoint_id: str, write: PendingWrite) -> PendingWrite:
 
 
 def _seal(checkpoint_id: str, write: PendingWrite) -> bytes:
-    names = (write.task_id, write.idx, write.channel, write.type, write.task_path)
+    names = [write.task_id, write.idx, write.channel, write.type, write.task_path]
+    names += [] if write.basis is None else [write.basis]
     return digest(pinned([checkpoint_id, *names]) + write.payload)[:SEAL_BYTES]

@@ -36,7 +36,7 @@ class BlockingCheckpointer:
 
     def __init__(self, checkpointer: BaseCheckpointer) -> None:
         self._async = checkpointer
-        self._portals = _Portals()
+        self._portals = Portals()
 
     @property
     def capabilities(self) -> CheckpointerCapabilities:
@@ -131,8 +131,8 @@ class BlockingCheckpointer:
         self.close()
 
 
-class _Portals:
-    """The event loop's thread of this process: a forked child starts its own.
+class Portals:
+    """The event loop's thread of this process, for code that blocks: a forked child starts its own.
 
     A daemon thread, so that a facade that nobody closed does not keep its process from ending.
     """
@@ -145,9 +145,11 @@ class _Portals:
 
     @property
     def is_open(self) -> bool:
+        """Whether the thread runs."""
         return self._portal is not None and self._pid == os.getpid()
 
     def open(self) -> BlockingPortal:
+        """The way to the loop, which is started first."""
         with self._lock:
             if not self.is_open or self._portal is None:
                 started: Future[BlockingPortal] = Future()
@@ -160,6 +162,7 @@ class _Portals:
             return self._portal
 
     def close(self) -> None:
+        """End the thread; idempotent."""
         with self._lock:
             stop, self._stop, self._portal = self._stop, None, None
         if stop is not None:

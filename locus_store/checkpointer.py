@@ -274,9 +274,9 @@ class StorageBackendAdapter(BaseCheckpointer):
         self.backend = backend
         self._number = next(_numbers)
         self._codec = StateCodec(state_type)
-        self._on_conflict = _checked_on_conflict(on_conflict)
-        self._keep_last = _checked_keep_last(keep_last)
-        self._ttl_seconds = _checked_ttl(ttl_seconds)
+        self.on_conflict = checked_on_conflict(on_conflict)
+        self.keep_last = checked_keep_last(keep_last)
+        self.ttl_seconds = checked_ttl(ttl_seconds)
         if ttl_seconds is not None:
             self._require("ttl")
         self._loads: OrderedDict[str, list[_Load]] = OrderedDict()
@@ -333,8 +333,8 @@ class StorageBackendAdapter(BaseCheckpointer):
         """
         check_text("thread_id", thread_id)
         if on_conflict is None:
-            on_conflict = self._on_conflict
-        _checked_on_conflict(on_conflict)
+            on_conflict = self.on_conflict
+        checked_on_conflict(on_conflict)
         data, carried = self._codec.dump(state)
         run = _run(data)
         lineage = self._lineage(thread_id, carried, run)
@@ -351,8 +351,8 @@ class StorageBackendAdapter(BaseCheckpointer):
             writer=writer,
             run=run,
             side_parent=self._sides.get(writer) if writer else None,
-            keep_last=self._keep_last,
-            ttl_seconds=self._ttl_seconds,
+            keep_last=self.keep_last,
+            ttl_seconds=self.ttl_seconds,
         )
         if written.outcome == "side" and writer:
             _remember(self._sides, writer, written.mark)
@@ -533,7 +533,12 @@ def _remember(memory: OrderedDict[str, Any], key: str, value: Any) -> None:
         memory.popitem(last=False)
 
 
-def _checked_on_conflict(on_conflict: OnConflict) -> OnConflict:
+def checked_on_conflict(on_conflict: OnConflict) -> OnConflict:
+    """The option, if it is one.
+
+    Raises:
+        InvalidArgumentError: It is none.
+    """
     if not isinstance(on_conflict, str) or on_conflict not in get_args(OnConflict):
         raise InvalidArgumentError(
             f"on_conflict={on_conflict!r} must be one of {', '.join(get_args(OnConflict))}"
@@ -541,7 +546,12 @@ def _checked_on_conflict(on_conflict: OnConflict) -> OnConflict:
     return on_conflict
 
 
-def _checked_keep_last(keep_last: int | None) -> int | None:
+def checked_keep_last(keep_last: int | None) -> int | None:
+    """The option, if it is one.
+
+    Raises:
+        InvalidArgumentError: It is none.
+    """
     if keep_last is None:
         return None
     if not isinstance(keep_last, int) or isinstance(keep_last, bool):
@@ -551,7 +561,12 @@ def _checked_keep_last(keep_last: int | None) -> int | None:
     return keep_last
 
 
-def _checked_ttl(ttl_seconds: float | None) -> float | None:
+def checked_ttl(ttl_seconds: float | None) -> float | None:
+    """The option, if it is one.
+
+    Raises:
+        InvalidArgumentError: It is none.
+    """
     if ttl_seconds is None:
         return None
     is_number = isinstance(ttl_seconds, int | float) and not isinstance(ttl_seconds, bool)

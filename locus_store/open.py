@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from locus_store.errors import InvalidArgumentError
+from locus_store.saver import CheckpointSaver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -70,6 +71,24 @@ def open_checkpointer(url: str, **options: Any) -> StorageBackendAdapter:
     elif parts.netloc or parts.path:
         raise InvalidArgumentError(f"{parts.scheme}:// takes nothing behind it but ?options")
     return _called(factory, {**found, **options})
+
+
+def open_saver(url: str, **options: Any) -> CheckpointSaver:
+    """Return the ``CheckpointSaver`` that ``url`` names; as ``open_checkpointer``.
+
+    Raises:
+        InvalidArgumentError: The scheme or a value makes no sense.
+        TypeError: There is no such option; ``state_type`` is a checkpointer's.
+    """
+    if "state_type" in options:
+        raise TypeError("state_type is an option of open_checkpointer: a saver keeps plain data")
+    opened = open_checkpointer(url, **options)
+    return CheckpointSaver(
+        opened.backend,
+        on_conflict=opened.on_conflict,
+        keep_last=opened.keep_last,
+        ttl_seconds=opened.ttl_seconds,
+    )
 
 
 def options_of(url: str) -> frozenset[str]:

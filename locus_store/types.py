@@ -92,7 +92,14 @@ class Save:
     """What the head must be; ``None``: append to the head as it stands."""
 
     parent_id: str | None = None
-    """Explicit parent: a declared fork where it is not the head. Excludes ``expected``."""
+    """Explicit parent; ``expected`` tells more of it, where that is of this database."""
+
+    forks: bool = True
+    """Whether ``parent_id`` may be another version than the head: a declared fork. Without it the
+    parent must be the head, or the save has lost."""
+
+    is_root: bool = False
+    """It was made from no other version, whatever the head is. Excludes the three above."""
 
     on_conflict: OnConflict = "raise"
     writer: str | None = None
@@ -153,6 +160,9 @@ class Stored:
     payloads: list[bytes]
     """The chain's records up to the version, in order."""
 
+    writes: list[PendingWrite] | None = None
+    """Its pending writes, in their order, where they were asked for."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
@@ -162,6 +172,9 @@ class Snapshot:
     state: dict[str, Any]
     head: Mark
     """The line's head in the same read; equals ``version.mark`` when the head was read."""
+
+    writes: list[PendingWrite] | None = None
+    """Its pending writes, in their order, where they were asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +212,9 @@ class PendingWrite:
 
     payload: bytes
     task_path: str = ""
+    basis: int | None = None
+    """Sequence of its checkpoint, where ``payload`` holds frames against the value that the channel
+    has there; ``None``: it is whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ Rules and their evidence: docs/concepts.md, docs/decisions.md.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -15,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from locus_store import layout
 from locus_store.errors import ConflictError, IntegrityError, NotFoundError
-from locus_store.types import ArchivedRecord, Expected, Mark, Outcome, Save, Stored, Written
+from locus_store.types import ArchivedRecord, Mark, Outcome, Save, Stored, Written
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
     from datetime import datetime
 
-    from locus_store.types import ArchivedWrite, PendingWrite
+    from locus_store.types import ArchivedWrite, PendingWrite, Version
 
 CHAIN_FACTOR = 4
 """A chain is closed when its records outgrow the state by this factor (see ``_continues``)."""
@@ -34,6 +35,13 @@ RECORD_OVERHEAD = 512
 
 HIDDEN_BATCH = 64
 """Versions that ``keep_last`` hides before it removes them in one go."""
+
+CHANNELS = "channel_values"
+"""Where a graph runner's state has its channels, by name."""
+
+REBUILT = "rebuilt"
+"""Label of a version whose state is not whole: the channels that are rebuilt from an ancestor's
+value and the pending writes since."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -123,8 +131,17 @@ class Lines(Records, Protocol):
     def adopt(self, line: Line, parent: int, new_parent: int | None) -> None:
         """Give the children of ``parent`` another parent."""
 
+    def children(self, line: Line, sequences: Collection[int]) -> list[Record]:
+        """The records whose parent is one of these."""
+
     def remove(self, line: Line, sequences: Sequence[int]) -> None:
         """Remove records, with the pending writes of their checkpoints."""
+
+    def writes(self, line: Line, checkpoint_id: str) -> list[PendingWrite]:
+        """A checkpoint's pending writes, in any order."""
+
+    def put_writes(self, line: Line, checkpoint_id: str, writes: Sequence[PendingWrite]) -> None:
+        """Store pending writes; those of the same task and place are replaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,27 +198,37 @@ def _is_repeat(lines: Lines, line: Line, same: Record, request: Save) -> bool:
 
 
 def _place(lines: Lines, line: Line | None, request: Save) -> Place:
+    if request.is_root:
+        return Place(None, moves_head=True)
     head = line.head if line else None
-    if request.parent_id is not None:
-        return Place(_parent(lines, line, request).sequence, moves_head=True)
     expected = request.expected
     if expected and expected.made_from and expected.made_from.store != lines.store:
         expected = None  # a state from another database says nothing of this one
+    if expected is None and request.parent_id is not None:
+        return _onto(lines, line, request)
     if expected is None or (line and _is_own(line, request)):
         return Place(head, moves_head=True)
     if _holds(lines, line, expected.head) and _exists(lines, line, expected.made_from):
         return Place(expected.made_from.sequence if expected.made_from else None, moves_head=True)
-    return _lost(lines, line, request, expected)
+    parent = _surviving(lines, line, request.side_parent) or _surviving(
+        lines, line, expected.made_from
+    )
+    return _lost(lines, line, request, parent, was_there=expected.made_from is not None)
 
 
-def _parent(lines: Lines, line: Line | None, request: Save) -> Record:
-    found = lines.named(line, str(request.parent_id)) if line else None
-    if line is None or found is None or not is_visible(line, found.sequence):
-        raise NotFoundError(
-            f"thread {request.thread_id!r} has no checkpoint {request.parent_id!r} to save onto; "
-            "list_checkpoints() shows what there is"
-        )
-    return found
+def _onto(lines: Lines, line: Line | None, request: Save) -> Place:
+    """The explicit parent: any version for a fork, else the head."""
+    parent = lines.named(line, str(request.parent_id)) if line else None
+    if line is not None and parent is not None and is_visible(line, parent.sequence):
+        if request.forks or parent.sequence == line.head:
+            return Place(parent.sequence, moves_head=True)
+        return _lost(lines, line, request, parent)
+    if not request.forks:
+        return _lost(lines, line, request, None)
+    raise NotFoundError(
+        f"thread {request.thread_id!r} has no checkpoint {request.parent_id!r} to save onto; "
+        "list_checkpoints() shows what there is"
+    )
 
 
 def _is_own(line: Line, request: Save) -> bool:
@@ -233,19 +260,32 @@ def _exists(lines: Lines, line: Line | None, mark: Mark | None) -> bool:
     return found is not None and found.digest == mark.digest
 
 
-def _lost(lines: Lines, line: Line | None, request: Save, expected: Expected) -> Place:
-    """Another writer moved the head: tell, keep beside it, or win, as the caller asked."""
+def _lost(
+    lines: Lines,
+    line: Line | None,
+    request: Save,
+    parent: Record | None,
+    *,
+    was_there: bool = True,
+) -> Place:
+    """Another writer moved the head: tell, keep beside it, or win, as the caller asked.
+
+    Args:
+        lines: See ``save``, as the following two.
+        line: The line.
+        request: The save.
+        parent: What it was made from, if that is there still.
+        was_there: It was made from a version, there or not.
+    """
     head = head_of(lines, line) if line else None
     if request.on_conflict == "overwrite" or (request.on_conflict == "branch" and head is None):
-        return Place(head.sequence if head else None, moves_head=True)
-    parent = _surviving(lines, line, request.side_parent) or _surviving(
-        lines, line, expected.made_from
-    )
+        under = parent if request.parent_id is not None and parent else head
+        return Place(under.sequence if under else None, moves_head=True)
     if request.on_conflict == "branch":
         return Place(parent.sequence if parent else None, moves_head=False)
     now = f"is at {head.checkpoint_id!r}" if head else "is gone"
     was = f"at {parent.checkpoint_id!r}" if parent else "at a version that is gone"
-    if expected.made_from is None:
+    if not was_there:
         was = "when it was not there"
     raise ConflictError(
         f"thread {request.thread_id!r} {now}, but this state was made from it {was}; nothing was "
@@ -263,8 +303,17 @@ def _surviving(lines: Lines, line: Line | None, mark: Mark | None) -> Record | N
 
 
 def _replace(lines: Lines, line: Line, same: Record, place: Place) -> Place:
-    """The id is the caller's and used again: the old version goes, a new sequence comes."""
+    """The id is the caller's and used again: the old version goes, a new sequence comes.
+
+    Its pending writes stay, whole: what their frames are against goes.
+    """
+    _require_free(lines, line, [same.sequence])
+    writes = lines.writes(line, same.checkpoint_id)
+    if any(it.basis is not None for it in writes):
+        state = _state(lines, line, same)
+        writes = [whole_write(it, state) for it in writes]
     forget(lines, line, [same.sequence], keep_line=True)
+    lines.put_writes(line, same.checkpoint_id, writes)
     if place.parent == same.sequence:
         return Place(same.parent, place.moves_head)
     return place
@@ -305,7 +354,8 @@ def _continues(lines: Lines, line: Line, request: Save, place: Place) -> bool:
     records outgrow the state, and a frame that is half a state gives way to the whole of it.
     """
     frames, size = request.change.frames, request.change.shape.state_bytes
-    if frames is None or not place.moves_head or place.parent != line.head:
+    follows_head = place.moves_head and (request.is_root or place.parent == line.head)
+    if frames is None or not follows_head:
         return False
     if line.open_chain is None or request.basis is None or line.head is None:
         return False
@@ -321,7 +371,7 @@ def _keep_last(lines: Lines, line: Line, keep_last: int | None) -> None:
     batch = max(keep_last, HIDDEN_BATCH)
     hidden = [it for it in lines.below(line, line.floor, batch + 2) if it != line.head]
     if len(hidden) > batch:
-        forget(lines, line, hidden)
+        forget(lines, line, free(lines, line, hidden))
 
 
 def _mark(lines: Lines, line: Line, record: Record) -> Mark:
@@ -366,18 +416,63 @@ def state_of(stored: Stored) -> tuple[dict[str, Any], layout.Shape]:
         IntegrityError: The stored bytes do not give the state that was saved.
     """
     version = stored.version
-    where = f"thread {version.thread_id!r}, checkpoint {version.checkpoint_id!r}"
-    remedy = "restore the database from a backup, or load another version"
     try:
         state = layout.fold(stored.payloads)
         shape = layout.shape_of(state)
+        _require_digest(version, shape)
     except IntegrityError as exc:
-        raise IntegrityError(f"{where}: {exc}; {remedy}") from exc
-    if shape.digest != version.mark.digest:
-        raise IntegrityError(
-            f"{where}: the stored bytes do not give the state that was saved; {remedy}"
-        )
+        raise IntegrityError(f"{_where(version)}: {exc}; {_REMEDY}") from exc
     return state, shape
+
+
+_REMEDY = "restore the database from a backup, or load another version"
+
+
+def _where(version: Version) -> str:
+    return f"thread {version.thread_id!r}, checkpoint {version.checkpoint_id!r}"
+
+
+def _require_digest(version: Version, shape: layout.Shape) -> None:
+    if shape.digest != version.mark.digest:
+        raise IntegrityError("the stored bytes do not give the state that was saved")
+
+
+def replay(
+    records: Sequence[tuple[int, int, bytes]], wanted: Iterable[Version]
+) -> Iterator[tuple[Version, layout.Folder]]:
+    """The states of versions of one line, in one pass.
+
+    Args:
+        records: What ``StorageBackend.records`` gave for them.
+        wanted: The versions, in any order.
+
+    Yields:
+        Each, ascending, with what has folded its state; that goes on with the next, and its
+        ``log`` tells what was done since it was cleared.
+
+    Raises:
+        IntegrityError: A record is damaged, or the newest of them in a chain is not the state that
+            was saved.
+    """
+    missing = {it.mark.sequence: it for it in wanted}
+    newest = {chain: sequence for sequence, chain, _ in records if sequence in missing}
+    folders: dict[int, layout.Folder] = {}
+    for sequence, chain, payload in records:
+        if sequence > newest.get(chain, 0):
+            continue
+        folder = folders.setdefault(chain, layout.Folder(logs=True))
+        version = missing.pop(sequence, None)
+        try:
+            folder.apply(payload)
+            if sequence == newest[chain] and version is not None:
+                _require_digest(version, layout.shape_of(folder.state()))
+        except IntegrityError as exc:
+            where = _where(version) if version else f"version {sequence}"
+            raise IntegrityError(f"{where}: {exc}; {_REMEDY}") from exc
+        if version is not None:
+            yield version, folder
+    for version in missing.values():
+        raise IntegrityError(f"{_where(version)} is gone: somebody removed it meanwhile")
 
 
 def visible_texts(
@@ -404,6 +499,15 @@ def visible_texts(
             yield sequence, layout.text_of(payload)
 
 
+def made_of(
+    records: Iterable[tuple[int, int, bytes]], first: int, last: int
+) -> list[tuple[int, int, bytes]]:
+    """Of a line's records, ascending, those of ``StorageBackend.records``."""
+    until = [it for it in records if it[0] <= last]
+    chains = {chain for sequence, chain, _ in until if sequence >= first}
+    return [it for it in until if it[1] in chains]
+
+
 def cursor(records: Records, line: Line, thread_id: str, checkpoint_id: str) -> int:
     """The sequence of the version that a list continues below.
 
@@ -428,9 +532,13 @@ def remove_named(
     """Remove the versions of these ids that are there and visible; return how many.
 
     A head that ``writer`` made and removes leaves the line its own.
+
+    Raises:
+        ConflictError: A version that stays is rebuilt from one of them; nothing was removed.
     """
     found = [it for it in (lines.named(line, name) for name in set(checkpoint_ids)) if it]
     shown = [it.sequence for it in found if is_visible(line, it.sequence)]
+    _require_free(lines, line, shown)
     is_own = writer is not None and line.writer == writer
     forget(lines, line, shown, keep_writer=is_own)
     return len(shown)
@@ -470,6 +578,50 @@ def forget(
         lines.drop(line)
     else:
         lines.update(line)
+
+
+def prune(lines: Lines, line: Line) -> int:
+    """Remove all versions but the head and what it is rebuilt from; return how many."""
+    return vacuum(lines, line, lines.below(line, line.last_sequence + 1, line.last_sequence))
+
+
+def vacuum(lines: Lines, line: Line, old: Collection[int]) -> int:
+    """Remove those of the old versions that nothing needs; return how many."""
+    gone = free(lines, line, [it for it in old if it != line.head])
+    forget(lines, line, gone)
+    return len(gone)
+
+
+def free(lines: Lines, line: Line, sequences: Collection[int]) -> list[int]:
+    """Those that no other version is rebuilt from, once they are gone; ascending.
+
+    A version with the label ``REBUILT`` needs its parent, with the pending writes there.
+    """
+    gone = set(sequences)
+    needed = [
+        it.parent
+        for it in lines.children(line, gone)
+        if it.labels.get(REBUILT) and it.sequence not in gone
+    ]
+    while needed:
+        sequence = needed.pop()
+        if sequence in gone:
+            gone.remove(sequence)
+            record = lines.record(line, sequence)
+            if record and record.labels.get(REBUILT):
+                needed.append(record.parent)
+    return sorted(gone)
+
+
+def _require_free(lines: Lines, line: Line, sequences: Collection[int]) -> None:
+    kept = set(sequences).difference(free(lines, line, sequences))
+    record = lines.record(line, min(kept)) if kept else None
+    if record:
+        raise ConflictError(
+            f"checkpoint {record.checkpoint_id!r} holds what later ones are rebuilt from, as a"
+            " channel of theirs keeps changes only; nothing was removed. Remove these as well, or"
+            " the thread, or wait until the graph has saved the channel's whole value again"
+        )
 
 
 def _rewrite_chain(lines: Lines, line: Line, chain: int, gone: set[int]) -> None:
@@ -543,6 +695,75 @@ def settle(lines: Lines, line: Line) -> None:
 
 
 # --- pending writes
+
+
+def put_writes(
+    lines: Lines,
+    line: Line,
+    checkpoint_id: str,
+    writes: Sequence[PendingWrite],
+    *,
+    known: Mark | None,
+    seen: Collection[tuple[str, int]] | None,
+) -> bool:
+    """Store a checkpoint's pending writes; see ``StorageBackend.put_writes``.
+
+    Raises:
+        ConflictError: Before anything was written.
+    """
+    if any(it.basis is not None for it in writes):
+        record = lines.named(line, checkpoint_id)
+        if record is None or _mark(lines, line, record) != known:
+            return False
+    there = {(it.task_id, it.idx): it for it in lines.writes(line, checkpoint_id)}
+    if seen is not None:
+        _require_own(there, {(it.task_id, it.idx): it for it in writes}, seen, checkpoint_id)
+    lines.put_writes(line, checkpoint_id, list(winning(there, writes).values()))
+    return True
+
+
+def _require_own(
+    there: Mapping[tuple[str, int], PendingWrite],
+    mine: Mapping[tuple[str, int], PendingWrite],
+    seen: Collection[tuple[str, int]],
+    checkpoint_id: str,
+) -> None:
+    """Refuse to write among the writes of somebody else; one's own may be there from a retry."""
+    for key, write in there.items():
+        if key not in seen and mine.get(key) != write:
+            raise ConflictError(
+                f"somebody else is at work on checkpoint {checkpoint_id!r}: task {key[0]!r} wrote "
+                "to it since it was loaded; nothing was written. Run the graph again when the "
+                "other run is over",
+                head_id=checkpoint_id,
+                parent_id=checkpoint_id,
+            )
+
+
+def whole_write(write: PendingWrite, state: Mapping[str, Any]) -> PendingWrite:
+    """The write without frames.
+
+    Args:
+        write: Any.
+        state: Of its checkpoint.
+
+    Raises:
+        IntegrityError: The frames make no sense.
+    """
+    if write.basis is None:
+        return write
+    value = layout.value_of(write.payload, channel_in(state, write.channel))
+    return replace(write, payload=layout.value_payload(value), basis=None)
+
+
+def channel_in(state: Mapping[str, Any], channel: str) -> Any:
+    """The value that a channel has in a graph runner's state; ``None`` where it has none."""
+    channels = state.get(CHANNELS)
+    return channels.get(channel) if isinstance(channels, Mapping) else None
+
+
+def _state(lines: Lines, line: Line, record: Record) -> dict[str, Any]:
+    return layout.fold(it for _, it in lines.payloads(line, record.chain, upto=record.sequence))
 
 
 def winning(

@@ -61,11 +61,115 @@ def from_json(value: Any) -> tuple[str, bytes]:
         IntegrityError: ``value`` is nothing that it gave.
     """
     try:
+        if isinstance(value, list):
+            return MSGPACK, _packed(value) if _is_plain(value) else joined(list(map(packed, value)))
         if isinstance(value, dict) and value.get(_TAG) == "t":
             return str(value["t"]), _bytes(value["v"])
         return MSGPACK, _packed(_thawed(value))
     except (LookupError, TypeError, ValueError) as exc:
         raise IntegrityError(f"a stored value of a channel makes no sense: {exc}") from exc
+
+
+class Elements:
+    """What the elements of lists became: a message that was sent before is not taken apart again.
+
+    Known by their bytes, so that one that was changed is another one. Of two generations, the
+    older goes when the younger one is full.
+    """
+
+    def __init__(self, max_bytes: int = 16 * 1024 * 1024) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._young: dict[bytes, Any] = {}
+        self._old: dict[bytes, Any] = {}
+
+    def to_json(self, data: bytes) -> Any:
+        """The JSON of an element's MessagePack; shared, and never to be changed."""
+        found = self._young.get(data)
+        if found is None:
+            found = self._old.get(data)
+            self._keep(data, to_json(MSGPACK, data) if found is None else found)
+            found = self._young[data]
+        return found
+
+    def _keep(self, data: bytes, value: Any) -> None:
+        if self._bytes > self._max_bytes:
+            self._young, self._old, self._bytes = {}, self._young, 0
+        self._young[data] = value
+        self._bytes += len(data)
+
+
+def list_to_json(
+    items: list[Any], dumps: Callable[[Any], tuple[str, bytes]], known: Elements
+) -> list[Any] | None:
+    """A list, element by element; ``None`` where its serializer gives no MessagePack.
+
+    Args:
+        items: The list itself.
+        dumps: Gives an element's type and bytes.
+        known: What is known of elements.
+    """
+    if _is_plain(items):
+        return items.copy()
+    found = []
+    for item in items:
+        kind, data = dumps(item)
+        if kind == MSGPACK:
+            found.append(known.to_json(data))
+        elif item is None:
+            found.append(None)
+        elif type(item) is bytes and data == item:
+            found.append(_frozen(item, 1))
+        else:
+            return None
+    return found
+
+
+def _is_plain(items: list[Any]) -> bool:
+    """Whether a list holds nothing but scalars that stand for themselves."""
+    if not set(map(type, items)) <= _SCALARS:
+        return False
+    texts = [it for it in items if type(it) is str]
+    numbers = [it for it in items if type(it) is not str and it is not None]
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError:
+        return False
+    return all(map(math.isfinite, numbers)) and (
+        not numbers or MIN_INT <= min(numbers) <= max(numbers) <= MAX_INT
+    )
+
+
+def packed(value: Any) -> bytes:
+    """The MessagePack of an element of a list.
+
+    Raises:
+        IntegrityError: It is nothing that ``list_to_json`` gave.
+    """
+    try:
+        if isinstance(value, dict) and value.get(_TAG) == "t":
+            return _of_kind(str(value["t"]), _bytes(value["v"]))
+        return _packed(_thawed(value))
+    except (LookupError, TypeError, ValueError) as exc:
+        raise IntegrityError(f"a stored value of a channel makes no sense: {exc}") from exc
+
+
+def _of_kind(kind: str, data: bytes) -> bytes:
+    if kind != MSGPACK:
+        raise ValueError(f"an element of type {kind!r}")
+    return data
+
+
+def joined(elements: list[bytes]) -> bytes:
+    """The MessagePack of a list of packed elements."""
+    count = len(elements)
+    if count < _FIXED_LIST:
+        head = bytes([0x90 | count])
+    elif count < _SHORT_LIST:
+        head = b"\xdc" + count.to_bytes(2)
+    else:
+        head = b"\xdd" + count.to_bytes(4)
+    return head + b"".join(elements)
 
 
 def plain_to_json(value: Any) -> Any:
@@ -113,6 +217,11 @@ class _Extension:
 class _TooDeepError(ValueError):
     pass
 
+
+_SCALARS: Final = {str, int, float, bool, type(None)}
+_FIXED_LIST: Final = 16
+_SHORT_LIST: Final = 2**16
+"""From so many elements on the count of a list takes more bytes."""
 
 _OPAQUE: Final = object()
 _PLAIN: Final = (str, int, bool, type(None))

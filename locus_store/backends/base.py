@@ -12,7 +12,7 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
@@ -20,7 +20,7 @@ from weakref import WeakSet
 
 from locus_store import layout
 from locus_store.archives import is_of, require_whole, same
-from locus_store.arguments import check_names, check_text
+from locus_store.arguments import check_names, check_text, check_writes
 from locus_store.encoding import canonical
 from locus_store.errors import (
     ConflictError,
@@ -44,7 +44,7 @@ from locus_store.types import (
     Version,
     Written,
 )
-from locus_store.versions import new_checkpoint_id, state_of
+from locus_store.versions import new_checkpoint_id, replay, state_of
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -96,16 +96,24 @@ class StorageBackend(ABC):
 
     @abstractmethod
     async def fetch(
-        self, thread_id: str, *, namespace: str = "", checkpoint_id: str | None = None
+        self,
+        thread_id: str,
+        *,
+        namespace: str = "",
+        checkpoint_id: str | None = None,
+        with_writes: bool = False,
     ) -> Stored | None:
-        """Read a version, or the head, as one consistent view; ``None`` where there is none."""
+        """Read a version, or the head, as one consistent view; ``None`` where there is none.
+
+        ``with_writes``: with its pending writes.
+        """
 
     async def fetch_head(
-        self, thread_id: str, *, namespace: str = "", known: Mark
+        self, thread_id: str, *, namespace: str = "", known: Mark, with_writes: bool = False
     ) -> Stored | None:
         """Read the head; its payloads may be left out where it is the version ``known``."""
         del known
-        return await self.fetch(thread_id, namespace=namespace)
+        return await self.fetch(thread_id, namespace=namespace, with_writes=with_writes)
 
     @abstractmethod
     async def history(
@@ -135,6 +143,9 @@ class StorageBackend(ABC):
 
         ``writer`` is who removes them, as in ``types.Save``: undoing its own work conflicts with
         nothing that it saves next.
+
+        Raises:
+            ConflictError: A version that stays is rebuilt from one of them; nothing was removed.
         """
 
     async def list_threads(
@@ -227,18 +238,99 @@ class StorageBackend(ABC):
         writes: Sequence[PendingWrite],
         *,
         namespace: str = "",
-    ) -> None:
+        known: Mark | None = None,
+        seen: Collection[tuple[str, int]] | None = None,
+    ) -> bool:
         """Store pending writes; the checkpoint, and even the thread, may come later.
 
         A write that is there already (same task, same place) stays; a special one (place below 0)
         is replaced.
+
+        Args:
+            thread_id: The thread.
+            checkpoint_id: The checkpoint that they are pending on.
+            writes: In one transaction.
+            namespace: The line.
+            known: The version that writes with a ``basis`` are frames against.
+            seen: Task and place of the writes that the caller loaded, or sent itself: others are
+                somebody else's, who is at work on the same checkpoint. ``None``: not looked at.
+
+        Returns:
+            ``False``: the checkpoint is not the version ``known``. Nothing was stored; send the
+            writes whole.
+
+        Raises:
+            ConflictError: There are writes of somebody else; nothing was stored.
+            InvalidArgumentError: An id or a write is none; nothing was stored.
+        """
+        check_names(thread_id, namespace)
+        check_text("checkpoint_id", checkpoint_id)
+        kept = list(writes)
+        check_writes(kept)
+        if not kept:
+            return True
+        return await self.store_writes(
+            thread_id, namespace, checkpoint_id, kept, known=known, seen=seen
+        )
+
+    async def store_writes(
+        self,
+        thread_id: str,
+        namespace: str,
+        checkpoint_id: str,
+        writes: list[PendingWrite],
+        *,
+        known: Mark | None,
+        seen: Collection[tuple[str, int]] | None,
+    ) -> bool:
+        """Store pending writes that were found valid; see ``put_writes``."""
+        raise self._unsupported("branching")
+
+    async def writes_of(
+        self, thread_id: str, checkpoint_ids: Sequence[str], *, namespace: str = ""
+    ) -> dict[str, list[PendingWrite]]:
+        """Return the pending writes of checkpoints that have some, in the order of their tasks.
+
+        That is by task path, task and place. A checkpoint need not be there, or be visible.
         """
         raise self._unsupported("branching")
 
     async def get_writes(
         self, thread_id: str, checkpoint_id: str, *, namespace: str = ""
     ) -> list[PendingWrite]:
-        """Return a checkpoint's pending writes by task path, task and place."""
+        """Return a checkpoint's pending writes; see ``writes_of``."""
+        found = await self.writes_of(thread_id, [checkpoint_id], namespace=namespace)
+        return found.get(checkpoint_id, [])
+
+    async def namespaces(self, thread_id: str) -> list[str]:
+        """Return the namespaces in which a live thread has a version, in order."""
+        raise self._unsupported("branching")
+
+    async def records(
+        self, thread_id: str, *, namespace: str = "", first: int, last: int
+    ) -> list[tuple[int, int, bytes]]:
+        """Return what the states from sequence ``first`` to ``last`` are made of.
+
+        Returns:
+            (sequence, chain, payload), ascending, of no version above ``last``; of whole chains
+            from their beginning, hidden versions among them.
+        """
+        raise self._unsupported("branching")
+
+    async def tagged(self, key: str, value: Any) -> list[tuple[str, str, str]]:
+        """Return the versions whose own metadata has ``value`` at ``key``, in any namespace.
+
+        Returns:
+            (thread id, namespace, checkpoint id), also of hidden versions.
+        """
+        raise self._unsupported("metadata_query")
+
+    async def prune(self, thread_id: str) -> int:
+        """Remove all versions of a thread but the heads, and what those are rebuilt from.
+
+        Returns:
+            How many.
+        """
         raise self._unsupported("branching")
 
     async def threads_of(self, user_id: str) -> list[str]:
@@ -329,6 +421,8 @@ class StorageBackend(ABC):
         labels: Mapping[str, Any] | None = None,
         expected: Expected | None = None,
         parent_id: str | None = None,
+        forks: bool = True,
+        is_root: bool = False,
         on_conflict: OnConflict = "raise",
         writer: str | None = None,
         run: str | None = None,
@@ -346,6 +440,8 @@ class StorageBackend(ABC):
             check_text("parent_checkpoint_id", parent_id)
         told, named = _object("metadata", metadata), _object("labels", labels)
         basis, change = await self._changed(thread_id, namespace, data)
+        if parent_id is not None and not forks and expected is None:
+            expected = self._expected(thread_id, namespace, parent_id)
         save = Save(
             thread_id=thread_id,
             namespace=namespace,
@@ -354,6 +450,8 @@ class StorageBackend(ABC):
             basis=basis,
             expected=expected,
             parent_id=parent_id,
+            forks=forks,
+            is_root=is_root,
             on_conflict=on_conflict,
             writer=writer,
             run=run,
@@ -369,8 +467,16 @@ class StorageBackend(ABC):
         if written.outcome == "side":
             kept_beside(thread_id, written.checkpoint_id)
         if written.outcome == "head":
-            self._known.put((thread_id, namespace), written.mark, change.shape, change.snapshot)
+            key, name = (thread_id, namespace), written.checkpoint_id
+            self._known.put(key, written.mark, name, change.shape, change.snapshot)
         return written
+
+    def _expected(self, thread_id: str, namespace: str, parent_id: str) -> Expected | None:
+        """What is known of a parent that must be the head still."""
+        known = self._known.get((thread_id, namespace))
+        if known is None or known.checkpoint_id != parent_id:
+            return None
+        return Expected(made_from=known.mark, head=known.mark)
 
     async def _changed(
         self, thread_id: str, namespace: str, data: Mapping[str, Any]
@@ -388,11 +494,17 @@ class StorageBackend(ABC):
 
     @observed("load")
     async def read_state(
-        self, thread_id: str, checkpoint_id: str | None = None, *, namespace: str = ""
+        self,
+        thread_id: str,
+        checkpoint_id: str | None = None,
+        *,
+        namespace: str = "",
+        with_writes: bool = False,
     ) -> Snapshot | None:
         """Return a version with its state, or the head; ``None`` where there is none.
 
-        A head that this object read or wrote last is not sent again.
+        With its pending writes, of the same read, where ``with_writes`` asks for them. A head that
+        this object read or wrote last is not sent again.
 
         Raises:
             IntegrityError: The stored bytes do not give the state that was saved.
@@ -401,10 +513,13 @@ class StorageBackend(ABC):
         key = (thread_id, namespace)
         known = self._known.get(key) if checkpoint_id is None else None
         kept = known.snapshot if known else None  # may be dropped while we wait
+        which: dict[str, Any] = {"namespace": namespace}
+        if with_writes:
+            which["with_writes"] = True
         if known and kept:
-            stored = await self.fetch_head(thread_id, namespace=namespace, known=known.mark)
+            stored = await self.fetch_head(thread_id, known=known.mark, **which)
         else:
-            stored = await self.fetch(thread_id, namespace=namespace, checkpoint_id=checkpoint_id)
+            stored = await self.fetch(thread_id, checkpoint_id=checkpoint_id, **which)
         if stored is None:
             return None
         size = sum(map(len, stored.payloads))
@@ -412,11 +527,53 @@ class StorageBackend(ABC):
         count("rows", len(stored.payloads))
         if known and kept and not stored.payloads and stored.version.mark == known.mark:
             state = await _off_loop(kept.state, known.shape.state_bytes)
-            return Snapshot(version=stored.version, state=state, head=stored.head)
+            return _snapshot(stored, state)
         state, shape = await _off_loop(partial(state_of, stored), size)
         if stored.version.mark == stored.head:
-            self._known.put(key, stored.head, shape, layout.snapshot_of(state, shape))
-        return Snapshot(version=stored.version, state=state, head=stored.head)
+            kept, name = layout.snapshot_of(state, shape), stored.version.checkpoint_id
+            self._known.put(key, stored.head, name, shape, kept)
+        return _snapshot(stored, state)
+
+    def known_version(
+        self, thread_id: str, checkpoint_id: str, *, namespace: str = ""
+    ) -> tuple[Mark, layout.Shape] | None:
+        """A version with its shape, if it is the newest that this object knows of its line."""
+        known = self._known.get((thread_id, namespace))
+        if known is None or known.checkpoint_id != checkpoint_id:
+            return None
+        return known.mark, known.shape
+
+    async def read_states(
+        self, versions: Sequence[Version], make: Callable[[Version, layout.Folder], T]
+    ) -> list[T]:
+        """Make something of the states of versions of one line; each chain is read once.
+
+        Args:
+            versions: In any order.
+            make: Is given each, the oldest first, with what has folded its state, which it neither
+                keeps nor changes; see ``versions.replay``. Runs in a thread.
+
+        Returns:
+            What it made, in the order of ``versions``.
+
+        Raises:
+            IntegrityError: See ``versions.replay``.
+        """
+        if not versions:
+            return []
+        sequences = [it.mark.sequence for it in versions]
+        records = await self.records(
+            versions[0].thread_id,
+            namespace=versions[0].namespace,
+            first=min(sequences),
+            last=max(sequences),
+        )
+
+        def made() -> list[T]:
+            found = {it.mark.sequence: make(it, folder) for it, folder in replay(records, versions)}
+            return [found[it] for it in sequences]
+
+        return await asyncio.to_thread(made)
 
     # --- the dict-shaped methods, for people
 
@@ -503,6 +660,7 @@ class _Known:
     """The newest version known of a line."""
 
     mark: Mark
+    checkpoint_id: str
     shape: layout.Shape
     snapshot: layout.Snapshot | None
 
@@ -532,13 +690,18 @@ class KnownVersions:
             return found
 
     def put(
-        self, key: tuple[str, str], mark: Mark, shape: layout.Shape, snapshot: layout.Snapshot
+        self,
+        key: tuple[str, str],
+        mark: Mark,
+        checkpoint_id: str,
+        shape: layout.Shape,
+        snapshot: layout.Snapshot,
     ) -> None:
         """Remember a version that was the head when it was read or written."""
         with self._lock:
             old = self._known.get(key)
             self._bytes += shape.weight - (old.shape.weight if old else 0)
-            self._use(key, _Known(mark, shape, snapshot))
+            self._use(key, _Known(mark, checkpoint_id, shape, snapshot))
             self._shrink()
 
     def _shrink(self) -> None:
@@ -569,6 +732,10 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(after_in_child=_after_fork)
+
+
+def _snapshot(stored: Stored, state: dict[str, Any]) -> Snapshot:
+    return Snapshot(version=stored.version, state=state, head=stored.head, writes=stored.writes)
 
 
 def _object(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from locus_store.arguments import (
     check_names,
     check_scan,
     check_text,
-    check_writes,
     thread_pattern,
 )
 from locus_store.backends.base import StorageBackend
@@ -47,7 +46,7 @@ from locus_store.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from locus_store.facts import Fact
     from locus_store.files.threads import Edit, Space, Thread
@@ -128,14 +127,23 @@ class FileBackend(StorageBackend):
         return await self._make(save.thread_id, lambda it: versions.save(it, save))
 
     async def fetch(
-        self, thread_id: str, *, namespace: str = "", checkpoint_id: str | None = None
+        self,
+        thread_id: str,
+        *,
+        namespace: str = "",
+        checkpoint_id: str | None = None,
+        with_writes: bool = False,
     ) -> Stored | None:
-        return await asyncio.to_thread(self._fetch, thread_id, namespace, checkpoint_id)
+        return await asyncio.to_thread(
+            self._fetch, thread_id, namespace, checkpoint_id, with_writes=with_writes
+        )
 
     async def fetch_head(
-        self, thread_id: str, *, namespace: str = "", known: Mark
+        self, thread_id: str, *, namespace: str = "", known: Mark, with_writes: bool = False
     ) -> Stored | None:
-        return await asyncio.to_thread(self._fetch, thread_id, namespace, None, known)
+        return await asyncio.to_thread(
+            self._fetch, thread_id, namespace, None, known, with_writes=with_writes
+        )
 
     def _fetch(
         self,
@@ -143,6 +151,8 @@ class FileBackend(StorageBackend):
         namespace: str,
         checkpoint_id: str | None,
         known: Mark | None = None,
+        *,
+        with_writes: bool,
     ) -> Stored | None:
         thread = self._files.read(thread_id)
         space = thread.space(namespace) if thread else None
@@ -155,7 +165,12 @@ class FileBackend(StorageBackend):
         version = thread.version(space, record.sequence)
         rows = space.payloads(record.chain, record.sequence) if version.mark != known else []
         payloads = [payload for _, payload in rows]
-        return Stored(version=version, head=thread.mark(space, head), payloads=payloads)
+        return Stored(
+            version=version,
+            head=thread.mark(space, head),
+            payloads=payloads,
+            writes=_writes(space, record.checkpoint_id) if with_writes else None,
+        )
 
     async def history(
         self,
@@ -299,29 +314,68 @@ class FileBackend(StorageBackend):
 
         await self._make(thread.thread_id, restore)
 
-    async def put_writes(
+    async def store_writes(
         self,
         thread_id: str,
+        namespace: str,
         checkpoint_id: str,
-        writes: Sequence[PendingWrite],
+        writes: list[PendingWrite],
         *,
-        namespace: str = "",
-    ) -> None:
-        check_names(thread_id, namespace)
-        check_text("checkpoint_id", checkpoint_id)
-        check_writes(writes)
-        kept = list(writes)
-        await self._make(thread_id, lambda it: it.put_writes(namespace, checkpoint_id, kept))
+        known: Mark | None,
+        seen: Collection[tuple[str, int]] | None,
+    ) -> bool:
+        def store(edit: Edit) -> bool:
+            line = replace(edit.open_space(namespace).line)
+            return versions.put_writes(edit, line, checkpoint_id, writes, known=known, seen=seen)
 
-    async def get_writes(
-        self, thread_id: str, checkpoint_id: str, *, namespace: str = ""
-    ) -> list[PendingWrite]:
-        check_names(thread_id, namespace)
-        check_text("checkpoint_id", checkpoint_id)
+        return await self._make(thread_id, store)
+
+    async def writes_of(
+        self, thread_id: str, checkpoint_ids: Sequence[str], *, namespace: str = ""
+    ) -> dict[str, list[PendingWrite]]:
+        check_names(thread_id, namespace, *checkpoint_ids)
         thread = await asyncio.to_thread(self._files.read, thread_id)
         space = thread.spaces.get(namespace) if thread else None
-        found = space.writes.get(checkpoint_id, {}) if space else {}
-        return sorted((it.write for it in found.values()), key=versions.in_order)
+        each = {it: _writes(space, it) for it in checkpoint_ids} if space else {}
+        return {name: writes for name, writes in each.items() if writes}
+
+    async def namespaces(self, thread_id: str) -> list[str]:
+        check_text("thread_id", thread_id)
+        thread = await asyncio.to_thread(self._files.read, thread_id)
+        spaces = thread.spaces.values() if thread else ()
+        return sorted(it.namespace for it in spaces if it.line.head is not None)
+
+    async def records(
+        self, thread_id: str, *, namespace: str = "", first: int, last: int
+    ) -> list[tuple[int, int, bytes]]:
+        check_names(thread_id, namespace)
+
+        def read() -> list[tuple[int, int, bytes]]:
+            thread = self._files.read(thread_id)
+            space = thread.space(namespace) if thread else None
+            rows = space.rows.items() if space else ()
+            found = [(it, row.record.chain, row.payload()) for it, row in rows if it <= last]
+            return versions.made_of(found, first, last)
+
+        return await asyncio.to_thread(read)
+
+    async def tagged(self, key: str, value: Any) -> list[tuple[str, str, str]]:
+        check_key(key)
+
+        def find() -> list[tuple[str, str, str]]:
+            return [
+                (thread.thread_id, space.namespace, row.record.checkpoint_id)
+                for thread in self._files.live()
+                for space in thread.spaces.values()
+                for row in space.rows.values()
+                if has_value(row.record.metadata, key, value)
+            ]
+
+        return await asyncio.to_thread(find)
+
+    async def prune(self, thread_id: str) -> int:
+        check_text("thread_id", thread_id)
+        return await self._take(thread_id, _prune)
 
     # --- housekeeping
 
@@ -429,6 +483,17 @@ def _hit(thread: Thread, space: Space, wanted: list[str]) -> Hit | None:
     )
 
 
+def _writes(space: Space, checkpoint_id: str) -> list[PendingWrite]:
+    found = (it.write for it in space.writes.get(checkpoint_id, {}).values())
+    return sorted(found, key=versions.in_order)
+
+
+def _prune(edit: Edit) -> int:
+    names = list(edit.thread.spaces) if edit.thread else []
+    lines = [edit.find(edit.thread_id, it) for it in names]
+    return sum(versions.prune(edit, it) for it in lines if it)
+
+
 def _vacuum(edit: Edit, limit: datetime) -> int:
     """Remove what is older from a thread; return how many versions."""
     thread = edit.thread
@@ -440,11 +505,9 @@ def _vacuum(edit: Edit, limit: datetime) -> int:
     removed = 0
     for space in list(thread.spaces.values()):
         line = edit.find(thread.thread_id, space.namespace)
-        rows = space.rows.items()
-        old = [it for it, row in rows if row.created_at < limit and it != space.line.head]
+        old = [it for it, row in space.rows.items() if row.created_at < limit]
         if line is not None and old:
-            versions.forget(edit, line, old)
-            removed += len(old)
+            removed += versions.vacuum(edit, line, old)
     return removed
 
 

@@ -17,7 +17,6 @@ from locus_store.arguments import (
     check_names,
     check_scan,
     check_text,
-    check_writes,
     thread_pattern,
 )
 from locus_store.backends.base import StorageBackend
@@ -45,7 +44,7 @@ from locus_store.types import (
 from locus_store.versions import Line, Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
 
 @dataclass(slots=True)
@@ -198,9 +197,23 @@ class _Memory:
             if row.record.parent == parent:
                 row.record = replace(row.record, parent=new_parent)
 
+    def children(self, line: Line, sequences: Collection[int]) -> list[Record]:
+        records = (row.record for row in self.rows(line).values())
+        return [it for it in records if it.parent in sequences]
+
     def remove(self, line: Line, sequences: Sequence[int]) -> None:
         for sequence in sequences:
             self.rows(line).take(sequence)
+
+    def writes(self, line: Line, checkpoint_id: str) -> list[PendingWrite]:
+        return [it.write for it in self.rows(line).writes.get(checkpoint_id, {}).values()]
+
+    def put_writes(self, line: Line, checkpoint_id: str, writes: Sequence[PendingWrite]) -> None:
+        there = self.rows(line).writes.setdefault(checkpoint_id, {})
+        for it in writes:
+            there[it.task_id, it.idx] = ArchivedWrite(
+                checkpoint_id=checkpoint_id, write=it, created_at=_now()
+            )
 
 
 class MemoryBackend(StorageBackend):
@@ -234,7 +247,12 @@ class MemoryBackend(StorageBackend):
             return versions.save(self._memory, save)
 
     async def fetch(
-        self, thread_id: str, *, namespace: str = "", checkpoint_id: str | None = None
+        self,
+        thread_id: str,
+        *,
+        namespace: str = "",
+        checkpoint_id: str | None = None,
+        with_writes: bool = False,
     ) -> Stored | None:
         with self._lock:
             line = self._memory.find(thread_id, namespace)
@@ -247,7 +265,11 @@ class MemoryBackend(StorageBackend):
                 version=self._version(thread_id, namespace, line, record.sequence),
                 head=head,
                 payloads=[payload for _, payload in rows],
+                writes=self._writes(line, record.checkpoint_id) if with_writes else None,
             )
+
+    def _writes(self, line: Line, checkpoint_id: str) -> list[PendingWrite]:
+        return sorted(self._memory.writes(line, checkpoint_id), key=versions.in_order)
 
     def _version(self, thread_id: str, namespace: str, line: Line, sequence: int) -> Version:
         row = self._memory.rows(line)[sequence]
@@ -462,35 +484,68 @@ class MemoryBackend(StorageBackend):
             versions.settle(self._memory, line)
             self._memory.update(line)
 
-    async def put_writes(
+    async def store_writes(
         self,
         thread_id: str,
+        namespace: str,
         checkpoint_id: str,
-        writes: Sequence[PendingWrite],
+        writes: list[PendingWrite],
         *,
-        namespace: str = "",
-    ) -> None:
-        check_names(thread_id, namespace)
-        check_text("checkpoint_id", checkpoint_id)
-        check_writes(writes)
+        known: Mark | None,
+        seen: Collection[tuple[str, int]] | None,
+    ) -> bool:
         with self._lock:
             line = self._memory.open_line(thread_id, namespace)
-            there = self._memory.rows(line).writes.setdefault(checkpoint_id, {})
-            for key, write in versions.winning(there, writes).items():
-                there[key] = ArchivedWrite(
-                    checkpoint_id=checkpoint_id, write=write, created_at=_now()
-                )
+            return versions.put_writes(
+                self._memory, line, checkpoint_id, writes, known=known, seen=seen
+            )
 
-    async def get_writes(
-        self, thread_id: str, checkpoint_id: str, *, namespace: str = ""
-    ) -> list[PendingWrite]:
-        check_names(thread_id, namespace)
-        check_text("checkpoint_id", checkpoint_id)
+    async def writes_of(
+        self, thread_id: str, checkpoint_ids: Sequence[str], *, namespace: str = ""
+    ) -> dict[str, list[PendingWrite]]:
+        check_names(thread_id, namespace, *checkpoint_ids)
         with self._lock:
-            thread = self._memory.thread(thread_id)
-            pair = thread.lines.get(namespace) if thread else None
-            found = pair[1].writes.get(checkpoint_id, {}) if pair else {}
-            return sorted((it.write for it in found.values()), key=versions.in_order)
+            found = self._memory.thread(thread_id)
+            pair = found.lines.get(namespace) if found else None
+            if pair is None:
+                return {}
+            each = {it: self._writes(pair[0], it) for it in checkpoint_ids}
+            return {name: writes for name, writes in each.items() if writes}
+
+    async def namespaces(self, thread_id: str) -> list[str]:
+        check_text("thread_id", thread_id)
+        with self._lock:
+            found = self._memory.thread(thread_id)
+            lines = found.lines.items() if found else ()
+            return sorted(name for name, (line, _) in lines if line.head is not None)
+
+    async def records(
+        self, thread_id: str, *, namespace: str = "", first: int, last: int
+    ) -> list[tuple[int, int, bytes]]:
+        check_names(thread_id, namespace)
+        with self._lock:
+            line = self._memory.find(thread_id, namespace)
+            rows = self._memory.rows(line).items() if line else ()
+            found = [(it, row.record.chain, row.payload) for it, row in rows]
+        return versions.made_of(found, first, last)
+
+    async def tagged(self, key: str, value: Any) -> list[tuple[str, str, str]]:
+        check_key(key)
+        with self._lock:
+            return [
+                (thread.thread_id, namespace, row.record.checkpoint_id)
+                for thread in self._memory.threads.values()
+                for namespace, (_, rows) in thread.lines.items()
+                for row in rows.values()
+                if thread.is_live and has_value(row.record.metadata, key, value)
+            ]
+
+    async def prune(self, thread_id: str) -> int:
+        check_text("thread_id", thread_id)
+        with self._lock:
+            found = self._memory.thread(thread_id)
+            lines = [self._memory.find(thread_id, it) for it in found.lines] if found else []
+            return sum(versions.prune(self._memory, it) for it in lines if it)
 
     async def vacuum(self, older_than_days: float = 30) -> int:
         limit = _now() - timedelta(days=check_days(older_than_days))
@@ -503,9 +558,8 @@ class MemoryBackend(StorageBackend):
             return self._memory.drop_thread(thread.thread_id)
         removed = 0
         for line, of_line in list(thread.lines.values()):
-            old = [it for it, row in of_line.items() if row.created_at < limit and it != line.head]
-            versions.forget(self._memory, replace(line), old)
-            removed += len(old)
+            old = [it for it, row in of_line.items() if row.created_at < limit]
+            removed += versions.vacuum(self._memory, replace(line), old)
         return removed
 
     async def expire(self) -> int:

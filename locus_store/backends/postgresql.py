@@ -163,10 +163,15 @@ class PostgreSQLBackend(SqlBackend):
             return await saves.submit(save)
 
     async def fetch(
-        self, thread_id: str, *, namespace: str = "", checkpoint_id: str | None = None
+        self,
+        thread_id: str,
+        *,
+        namespace: str = "",
+        checkpoint_id: str | None = None,
+        with_writes: bool = False,
     ) -> Stored | None:
         hot = self._database.hot
-        text = hot.head if checkpoint_id is None else hot.named
+        text = (hot.head if checkpoint_id is None else hot.named)[with_writes]
         rows = await self._ask(text, hot.key(thread_id, namespace, checkpoint_id))
         if not rows:
             return None
@@ -175,13 +180,13 @@ class PostgreSQLBackend(SqlBackend):
         return hot.stored(rows[0], self._database.store, thread_id, namespace)
 
     async def fetch_head(
-        self, thread_id: str, *, namespace: str = "", known: Mark
+        self, thread_id: str, *, namespace: str = "", known: Mark, with_writes: bool = False
     ) -> Stored | None:
         hot, store = self._database.hot, self._database.store
         key = (*hot.key(thread_id, namespace), known.line, known.sequence, known.digest)
-        rows = await self._ask(hot.head_unless, key) if known.store == store else []
+        rows = await self._ask(hot.head_unless[with_writes], key) if known.store == store else []
         found = hot.stored(rows[0], store, thread_id, namespace) if rows else None
-        return found or await self.fetch(thread_id, namespace=namespace)
+        return found or await self.fetch(thread_id, namespace=namespace, with_writes=with_writes)
 
     async def version(
         self, thread_id: str, checkpoint_id: str | None = None, *, namespace: str = ""

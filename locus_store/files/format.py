@@ -42,7 +42,7 @@ _CLOSE: Final = b'"}'
 _LINE: Final = ("head", "floor", "last_sequence", "writer", "run")
 """Of a line's entry, beside its namespace and key."""
 
-_WRITE: Final = ("task_id", "idx", "channel", "type", "task_path")
+_WRITE: Final = ("task_id", "idx", "channel", "type", "task_path", "basis")
 _MESSAGE: Final = ("sequence", "message_id", "role", "metadata", "text")
 
 

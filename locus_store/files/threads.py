@@ -25,7 +25,7 @@ from locus_store.types import (
 from locus_store.versions import Line, Record
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
 KEY_BITS: Final = 52
 """Of a line's key: drawn by lot, and every JSON library keeps it exactly."""
@@ -337,26 +337,31 @@ class Edit:
                 self.adds_only = False
                 rows[sequence] = row.but(parent=new_parent)
 
+    def children(self, line: Line, sequences: Collection[int]) -> list[Record]:
+        records = (row.record for row in self._space(line).rows.values())
+        return [it for it in records if it.parent in sequences]
+
     def remove(self, line: Line, sequences: Sequence[int]) -> None:
         self.adds_only = False
         space = self._space(line)
         for sequence in sequences:
             space.take(sequence)
 
-    # --- the rest
+    def writes(self, line: Line, checkpoint_id: str) -> list[PendingWrite]:
+        there = self._space(line).writes.get(checkpoint_id, {})
+        return [it.write for it in there.values()]
 
-    def put_writes(
-        self, namespace: str, checkpoint_id: str, writes: Sequence[PendingWrite]
-    ) -> None:
-        """Add pending writes; see ``StorageBackend.put_writes``."""
-        space = self.open_space(namespace)
+    def put_writes(self, line: Line, checkpoint_id: str, writes: Sequence[PendingWrite]) -> None:
+        space = self._space(line)
         there = space.writes.get(checkpoint_id, {})
-        for key, write in versions.winning(there, writes).items():
-            if key in there:
+        for write in writes:
+            if (write.task_id, write.idx) in there:
                 self.adds_only = False
             made = ArchivedWrite(checkpoint_id=checkpoint_id, write=write, created_at=self._now)
             space.put_write(made)
             self.added.append((space, made))
+
+    # --- the rest
 
     def restore(self, archived: ArchivedThread) -> None:
         """Make the thread what it was elsewhere."""

@@ -26,6 +26,7 @@ from locus_store.layout.shapes import (
     snapshot,
     thawed,
 )
+from locus_store.layout.values import value_frames, value_of, value_payload
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,6 +45,9 @@ __all__ = [
     "snapshot_of",
     "text_in",
     "text_of",
+    "value_frames",
+    "value_of",
+    "value_payload",
 ]
 
 

@@ -91,9 +91,15 @@ def _malformed(what: str, found: object) -> IntegrityError:
 
 
 class Folder:
-    """A state in the making. What it is made of was decoded for it, so nothing is shared."""
+    """A state in the making. What it is made of was decoded for it, so nothing is shared.
 
-    def __init__(self) -> None:
+    Args:
+        logs: Keep what was done in ``log``.
+    """
+
+    def __init__(self, *, logs: bool = False) -> None:
+        self.log: list[list[Json]] | None = [] if logs else None
+        """The operations that were done; whoever reads them may clear it."""
         self._root: Json = None
         self._ropes: dict[int, tuple[dict[str, Json] | list[Json], dict[str | int, _Rope]]] = {}
         self._unsorted: dict[int, dict[str, Json]] = {}
@@ -103,6 +109,8 @@ class Folder:
         for body in unpack_frames(payload):
             for operation in operations(body):
                 self._apply(operation)
+                if self.log is not None:
+                    self.log.append(operation)
 
     def state(self) -> dict[str, Json]:
         """The state itself, not a copy, keys sorted."""

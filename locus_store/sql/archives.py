@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from locus_store import versions
-from locus_store.archives import sealed, unsealed
 from locus_store.errors import ConflictError
 from locus_store.filters import has_value
+from locus_store.sql import pending
 from locus_store.sql.columns import escape_text, unescape_text
-from locus_store.sql.repository import BATCH, Repository
 from locus_store.sql.statements import is_live, same_thread
 from locus_store.types import (
     ArchivedLine,
@@ -19,13 +18,13 @@ from locus_store.types import (
     ArchivedRecord,
     ArchivedThread,
     ArchivedWrite,
-    PendingWrite,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
-    from sqlalchemy.engine import Row
+    from locus_store.sql.repository import Repository
+    from locus_store.types import Mark, PendingWrite
 
 _MESSAGE = ("sequence", "message_id", "role", "metadata", "created_at", "text", "payload")
 _RECORD = (
@@ -38,38 +37,28 @@ _THREAD = ("thread_id", "user_id", "name", "metadata", "created_at", "active_at"
 # --- pending writes
 
 
-def put_writes(
+def store_writes(
     it: Repository,
     thread_id: str,
     namespace: str,
     checkpoint_id: str,
+    *,
     writes: Sequence[PendingWrite],
-) -> None:
-    """See ``StorageBackend.put_writes``."""
-    found = it.find(thread_id, namespace)
-    if found is None:
+    known: Mark | None,
+    seen: Collection[tuple[str, int]] | None,
+) -> bool:
+    """See ``StorageBackend.store_writes``."""
+    line = it.find(thread_id, namespace)
+    if line is None:
         it.open_thread(thread_id)
-        found = it.open_line(thread_id, namespace)
-    line = found.line
-    there = {(row.task_id, row.idx) for row in _writes(it, line, checkpoint_id)}
-    kept = versions.winning(there, writes)
-    table = it.tables.writes
-    for task_id, idx in there & kept.keys():
-        it.connection.execute(
-            table.delete().where(
-                table.c.line == line,
-                table.c.checkpoint_id == checkpoint_id,
-                table.c.task_id == task_id,
-                table.c.idx == idx,
-            )
-        )
-    _insert(it, table, [_write_row(line, checkpoint_id, write) for write in kept.values()])
+        line = it.open_line(thread_id, namespace)
+    return versions.put_writes(it, line, checkpoint_id, writes, known=known, seen=seen)
 
 
-def get_writes(
-    it: Repository, thread_id: str, namespace: str, checkpoint_id: str
-) -> list[PendingWrite]:
-    """See ``StorageBackend.get_writes``."""
+def writes_of(
+    it: Repository, thread_id: str, namespace: str, checkpoint_ids: Sequence[str]
+) -> dict[str, list[PendingWrite]]:
+    """See ``StorageBackend.writes_of``."""
     threads, lines = it.tables.threads, it.tables.lines
     line = it.connection.execute(
         sa.select(lines.c.line)
@@ -77,41 +66,19 @@ def get_writes(
         .where(lines.c.tenant == it.scope.tenant, lines.c.thread_id == thread_id)
         .where(lines.c.namespace == namespace, is_live(it.tables))
     ).scalar()
-    rows = [] if line is None else _writes(it, line, checkpoint_id)
-    return sorted(map(_write, rows), key=versions.in_order)
+    return {} if line is None else pending.by_checkpoint(it, line, checkpoint_ids)
 
 
-def _writes(it: Repository, line: int, checkpoint_id: str | None = None) -> Sequence[Row[Any]]:
-    table = it.tables.writes
-    query = sa.select(table).where(table.c.line == line)
-    if checkpoint_id is not None:
-        query = query.where(table.c.checkpoint_id == checkpoint_id)
-    return it.connection.execute(query).all()
-
-
-def _write(row: Row[Any]) -> PendingWrite:
-    stored = PendingWrite(
-        task_id=row.task_id,
-        idx=row.idx,
-        channel=row.channel,
-        type=row.type or "",
-        payload=row.payload or b"",
-        task_path=row.task_path or "",
+def namespaces(it: Repository, thread_id: str) -> list[str]:
+    """See ``StorageBackend.namespaces``."""
+    threads, lines = it.tables.threads, it.tables.lines
+    query = (
+        sa.select(lines.c.namespace)
+        .join(threads, same_thread(it.tables))
+        .where(lines.c.tenant == it.scope.tenant, lines.c.thread_id == thread_id)
+        .where(lines.c.head.is_not(None), is_live(it.tables))
     )
-    return unsealed(row.checkpoint_id, stored)
-
-
-def _write_row(line: int, checkpoint_id: str, write: PendingWrite) -> dict[str, Any]:
-    return {
-        "line": line,
-        "checkpoint_id": checkpoint_id,
-        "task_id": write.task_id,
-        "idx": write.idx,
-        "channel": write.channel,
-        "type": write.type,
-        "task_path": write.task_path,
-        "payload": sealed(checkpoint_id, write),
-    }
+    return sorted(it.connection.execute(query).scalars())
 
 
 # --- whole threads
@@ -201,9 +168,11 @@ def _records(it: Repository, line: int) -> list[ArchivedRecord]:
 
 
 def _archived_writes(it: Repository, line: int) -> Iterable[ArchivedWrite]:
-    for row in _writes(it, line):
+    for row in pending.rows(it, line):
         yield ArchivedWrite(
-            checkpoint_id=row.checkpoint_id, write=_write(row), created_at=row.created_at
+            checkpoint_id=row["checkpoint_id"],
+            write=pending.write_of(row),
+            created_at=row["created_at"],
         )
 
 
@@ -216,7 +185,7 @@ def restore(it: Repository, thread: ArchivedThread) -> None:
     values = {threads.c[name]: getattr(thread, name) for name in _THREAD[1:]}
     it.connection.execute(threads.update().where(*which).values(values))
     key = it.connection.execute(sa.select(threads.c.thread).where(*which)).scalar_one()
-    _insert(
+    pending.insert(
         it,
         it.tables.messages,
         [_message_row(key, entry) for entry in thread.messages],
@@ -236,13 +205,13 @@ def _restore_line(it: Repository, thread_id: str, archived: ArchivedLine) -> Non
         {"line": line.line, **{name: getattr(record, name) for name in _RECORD}}
         for record in archived.records
     ]
-    _insert(it, it.tables.checkpoints, records)
-    _insert(
+    pending.insert(it, it.tables.checkpoints, records)
+    pending.insert(
         it,
         it.tables.writes,
         [
             {
-                **_write_row(line.line, write.checkpoint_id, write.write),
+                **pending.row_of(line.line, write.checkpoint_id, write.write),
                 "created_at": write.created_at,
             }
             for write in archived.writes
@@ -253,12 +222,7 @@ def _restore_line(it: Repository, thread_id: str, archived: ArchivedLine) -> Non
     it.reindex(line.line)
 
 
-def _insert(it: Repository, table: sa.Table, rows: Sequence[dict[str, Any]]) -> None:
-    for at in range(0, len(rows), BATCH):
-        it.connection.execute(table.insert(), rows[at : at + BATCH])
-
-
-# --- a user's threads
+# --- versions and threads by what they say
 
 
 def threads_of(it: Repository, user_id: str) -> list[str]:
@@ -274,16 +238,10 @@ def threads_of(it: Repository, user_id: str) -> list[str]:
         for row in it.connection.execute(named)
         if row.user_id == user_id or has_value(row.metadata, "user_id", user_id)
     ]
-    told = (
-        sa.select(lines.c.thread_id, versions_.c.metadata, versions_.c.labels)
-        .join(versions_, versions_.c.line == lines.c.line)
-        .join(threads, same_thread(it.tables))
-        .where(lines.c.tenant == it.scope.tenant, is_live(it.tables))
-        .where(
-            sa.or_(
-                it.may_have(versions_.c.metadata, "user_id", user_id),
-                it.may_have(versions_.c.labels, "user_id", user_id),
-            )
+    told = _of_live_lines(it, lines.c.thread_id, versions_.c.metadata, versions_.c.labels).where(
+        sa.or_(
+            it.may_have(versions_.c.metadata, "user_id", user_id),
+            it.may_have(versions_.c.labels, "user_id", user_id),
         )
     )
     found += [
@@ -292,6 +250,29 @@ def threads_of(it: Repository, user_id: str) -> list[str]:
         if has_value(row.metadata, "user_id", user_id) or has_value(row.labels, "user_id", user_id)
     ]
     return list(dict.fromkeys(found))
+
+
+def tagged(it: Repository, key: str, value: Any) -> list[tuple[str, str, str]]:
+    """See ``StorageBackend.tagged``."""
+    lines, versions_ = it.tables.lines, it.tables.checkpoints
+    columns = lines.c.thread_id, lines.c.namespace, versions_.c.checkpoint_id, versions_.c.metadata
+    query = _of_live_lines(it, *columns).where(it.may_have(versions_.c.metadata, key, value))
+    return [
+        (thread_id, namespace, checkpoint_id)
+        for thread_id, namespace, checkpoint_id, metadata in it.connection.execute(query)
+        if has_value(metadata, key, value)
+    ]
+
+
+def _of_live_lines(it: Repository, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    """Columns of versions, their lines and live threads."""
+    threads, lines, versions_ = it.tables.threads, it.tables.lines, it.tables.checkpoints
+    return (
+        sa.select(*columns)
+        .join_from(versions_, lines, versions_.c.line == lines.c.line)
+        .join(threads, same_thread(it.tables))
+        .where(lines.c.tenant == it.scope.tenant, is_live(it.tables))
+    )
 
 
 def forget_items(it: Repository, user_id: str) -> int:
@@ -305,8 +286,7 @@ def forget_items(it: Repository, user_id: str) -> int:
         for row in it.connection.execute(told)
         if has_value(row.metadata, "user_id", user_id)
     ]
-    for at in range(0, len(gone), BATCH):
-        items = gone[at : at + BATCH]
+    for items in pending.batches(gone):
         it.connection.execute(store.delete().where(store.c.item.in_(items)))
     return len(gone)
 

@@ -12,7 +12,6 @@ from locus_store.arguments import (
     check_names,
     check_scan,
     check_text,
-    check_writes,
 )
 from locus_store.backends.base import StorageBackend
 from locus_store.errors import LocusStoreError
@@ -34,7 +33,7 @@ from locus_store.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from sqlalchemy.engine import Connection
 
@@ -120,14 +119,23 @@ class SqlBackend(StorageBackend):
         return await self._write(lambda repository: repository.save(save))
 
     async def fetch(
-        self, thread_id: str, *, namespace: str = "", checkpoint_id: str | None = None
+        self,
+        thread_id: str,
+        *,
+        namespace: str = "",
+        checkpoint_id: str | None = None,
+        with_writes: bool = False,
     ) -> Stored | None:
-        return await self._read(lambda it: it.fetch(thread_id, namespace, checkpoint_id))
+        return await self._read(
+            lambda it: it.fetch(thread_id, namespace, checkpoint_id, with_writes=with_writes)
+        )
 
     async def fetch_head(
-        self, thread_id: str, *, namespace: str = "", known: Mark
+        self, thread_id: str, *, namespace: str = "", known: Mark, with_writes: bool = False
     ) -> Stored | None:
-        return await self._read(lambda it: it.fetch(thread_id, namespace, known=known))
+        return await self._read(
+            lambda it: it.fetch(thread_id, namespace, known=known, with_writes=with_writes)
+        )
 
     async def history(
         self,
@@ -194,29 +202,47 @@ class SqlBackend(StorageBackend):
     async def restore(self, thread: ArchivedThread) -> None:
         await self._write(lambda it: archives.restore(it, thread))
 
-    async def put_writes(
+    async def store_writes(
         self,
         thread_id: str,
+        namespace: str,
         checkpoint_id: str,
-        writes: Sequence[PendingWrite],
+        writes: list[PendingWrite],
         *,
-        namespace: str = "",
-    ) -> None:
-        check_names(thread_id, namespace)
-        check_text("checkpoint_id", checkpoint_id)
-        check_writes(writes)
-        await self._write(
-            lambda it: archives.put_writes(it, thread_id, namespace, checkpoint_id, writes)
+        known: Mark | None,
+        seen: Collection[tuple[str, int]] | None,
+    ) -> bool:
+        return await self._write(
+            lambda it: archives.store_writes(
+                it, thread_id, namespace, checkpoint_id, writes=writes, known=known, seen=seen
+            )
         )
 
-    async def get_writes(
-        self, thread_id: str, checkpoint_id: str, *, namespace: str = ""
-    ) -> list[PendingWrite]:
-        check_names(thread_id, namespace)
-        check_text("checkpoint_id", checkpoint_id)
+    async def writes_of(
+        self, thread_id: str, checkpoint_ids: Sequence[str], *, namespace: str = ""
+    ) -> dict[str, list[PendingWrite]]:
+        check_names(thread_id, namespace, *checkpoint_ids)
         return await self._read(
-            lambda it: archives.get_writes(it, thread_id, namespace, checkpoint_id)
+            lambda it: archives.writes_of(it, thread_id, namespace, checkpoint_ids)
         )
+
+    async def namespaces(self, thread_id: str) -> list[str]:
+        check_text("thread_id", thread_id)
+        return await self._query(lambda it: archives.namespaces(it, thread_id))
+
+    async def records(
+        self, thread_id: str, *, namespace: str = "", first: int, last: int
+    ) -> list[tuple[int, int, bytes]]:
+        check_names(thread_id, namespace)
+        return await self._read(lambda it: it.records(thread_id, namespace, first, last))
+
+    async def tagged(self, key: str, value: Any) -> list[tuple[str, str, str]]:
+        check_key(key)
+        return await self._query(lambda it: archives.tagged(it, key, value))
+
+    async def prune(self, thread_id: str) -> int:
+        check_text("thread_id", thread_id)
+        return await self._write(lambda it: it.prune(thread_id))
 
     async def threads_of(self, user_id: str) -> list[str]:
         check_text("user_id", user_id)

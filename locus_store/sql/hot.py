@@ -10,9 +10,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
+from locus_store.archives import unsealed
 from locus_store.sql.columns import decode_key, encode_key, load_json
-from locus_store.types import Mark, Stored, Version
-from locus_store.versions import CHAIN_ALLOWANCE, CHAIN_FACTOR, HIDDEN_BATCH, RECORD_OVERHEAD
+from locus_store.types import Mark, PendingWrite, Stored, Version
+from locus_store.versions import (
+    CHAIN_ALLOWANCE,
+    CHAIN_FACTOR,
+    HIDDEN_BATCH,
+    RECORD_OVERHEAD,
+    in_order,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -258,6 +265,10 @@ _PAYLOAD: Final = """,
     WHERE p.line = c.line AND p.chain = c.chain AND p.sequence BETWEEN c.chain AND c.sequence)
     AS payload"""
 
+_WRITES: Final = """,
+  (SELECT array_agg(ROW(w.task_id, w.idx, w.channel, w.type, w.task_path, w.basis, w.payload))
+    FROM {writes} w WHERE w.line = c.line AND w.checkpoint_id = c.checkpoint_id) AS writes"""
+
 _PAYLOAD_UNLESS: Final = _PAYLOAD.replace(
     "WHERE", "WHERE (c.line, c.sequence, c.digest) <> ($4::bigint, $5::bigint, $6::bytea) AND"
 )
@@ -281,15 +292,15 @@ class Hot:
         table = dialect.identifier_preparer.format_table
         names = {
             name: table(getattr(tables, name))
-            for name in ("threads", "lines", "checkpoints", "settings")
+            for name in ("threads", "lines", "checkpoints", "writes", "settings")
         }
         search = sa.table(f"{tables.prefix}search", schema=tables.schema)
         self._names = {**names, "search": table(search)}
         self.group = {it: self._saves(indexed=it) for it in (False, True)}
         self.append = self._filled(_APPEND, **_typed(Appended._fields))
-        self.head = self._one("c.sequence = l.head", _PAYLOAD)
-        self.head_unless = self._one("c.sequence = l.head", _PAYLOAD_UNLESS)
-        self.named = self._one(f"c.checkpoint_id = $4 AND {_IS_VISIBLE}", _PAYLOAD)
+        self.head = self._loads("c.sequence = l.head", _PAYLOAD)
+        self.head_unless = self._loads("c.sequence = l.head", _PAYLOAD_UNLESS)
+        self.named = self._loads(f"c.checkpoint_id = $4 AND {_IS_VISIBLE}", _PAYLOAD)
         self.head_version = self._one("c.sequence = l.head", "")
         self.named_version = self._one(f"c.checkpoint_id = $4 AND {_IS_VISIBLE}", "")
         self.history = self._filled(_LINE + _HISTORY)
@@ -322,6 +333,7 @@ class Hot:
             version=_version(row, store, thread_id, namespace),
             head=Mark(store, row["line"], row["head"], row["head_digest"]),
             payloads=[] if row["payload"] is None else [row["payload"]],
+            writes=_writes(row) if "writes" in row else None,
         )
 
     # --- the texts
@@ -340,6 +352,10 @@ class Hot:
         }
         return text.format(**known, **more)
 
+    def _loads(self, which: str, payload: str) -> tuple[str, str]:
+        """Without and with pending writes."""
+        return self._one(which, payload), self._one(which, payload + _WRITES)
+
     def _one(self, which: str, payload: str) -> str:
         return self._filled(_LINE + _ONE, which=which, payload=payload.format(**self._names))
 
@@ -356,6 +372,23 @@ class Hot:
             shown=_SHOWN,
             indexed=_INDEXED.format(**self._names) if indexed else "",
         )
+
+
+def _writes(row: Mapping[str, Any]) -> list[PendingWrite]:
+    checkpoint_id = decode_key(row["checkpoint_id"])
+    found = []
+    for task_id, idx, channel, kind, path, basis, payload in row["writes"] or ():
+        stored = PendingWrite(
+            task_id=decode_key(task_id),
+            idx=idx,
+            channel=decode_key(channel),
+            type=decode_key(kind or ""),
+            payload=payload or b"",
+            task_path=path or "",
+            basis=basis,
+        )
+        found.append(unsealed(checkpoint_id, stored))
+    return sorted(found, key=in_order)
 
 
 def _is_late(save: str) -> str:

@@ -11,6 +11,7 @@ from locus_store import versions
 from locus_store.arguments import thread_pattern
 from locus_store.errors import NotFoundError
 from locus_store.filters import has_value
+from locus_store.sql import pending
 from locus_store.sql.statements import (
     LINE_STATE,
     RECORD,
@@ -110,12 +111,12 @@ class Reads:
         """See ``versions.Lines``, as the following."""
         key = {"line": line.line, "sequence": sequence}
         row = self.sql.record.first(self.connection, key)
-        return _record(row) if row else None
+        return record_of_row(row) if row else None
 
     def named(self, line: Line, checkpoint_id: str) -> Record | None:
         key = {"line": line.line, "checkpoint_id": checkpoint_id}
         row = self.sql.named.first(self.connection, key)
-        return _record(row) if row else None
+        return record_of_row(row) if row else None
 
     def newest(self, line: Line, nth: int = 1) -> int | None:
         sequence = self.tables.checkpoints.c.sequence
@@ -152,6 +153,8 @@ class Reads:
         namespace: str,
         checkpoint_id: str | None = None,
         known: Mark | None = None,
+        *,
+        with_writes: bool = False,
     ) -> Stored | None:
         """See ``StorageBackend.fetch`` and ``fetch_head``."""
         line = self.line_of(thread_id, namespace)
@@ -163,13 +166,30 @@ class Reads:
         if head is None or not version:
             return None
         mark = Mark(self.store, line.line, head.sequence, head.digest)
-        if version[0].mark == known:
-            return Stored(version=version[0], head=mark, payloads=[])
-        return Stored(
-            version=version[0],
-            head=mark,
-            payloads=[it for _, it in self.payloads(line, record.chain, upto=record.sequence)],
+        writes = None
+        if with_writes:
+            found = pending.by_checkpoint(self, line.line, [record.checkpoint_id])
+            writes = found.get(record.checkpoint_id, [])
+        rows = []
+        if version[0].mark != known:
+            rows = self.payloads(line, record.chain, upto=record.sequence)
+        return Stored(version=version[0], head=mark, payloads=[it for _, it in rows], writes=writes)
+
+    def records(
+        self, thread_id: str, namespace: str, first: int, last: int
+    ) -> list[tuple[int, int, bytes]]:
+        """See ``StorageBackend.records``."""
+        line, checkpoints = self.line_of(thread_id, namespace), self.tables.checkpoints
+        if line is None:
+            return []
+        is_in = checkpoints.c.line == line.line, checkpoints.c.sequence <= last
+        chains = sa.select(checkpoints.c.chain).where(*is_in, checkpoints.c.sequence >= first)
+        query = (
+            sa.select(checkpoints.c.sequence, checkpoints.c.chain, checkpoints.c.payload)
+            .where(*is_in, checkpoints.c.chain.in_(chains.distinct()))
+            .order_by(checkpoints.c.sequence)
         )
+        return [(row[0], row[1], row[2]) for row in self.connection.execute(query)]
 
     def history(
         self, thread_id: str, namespace: str, *, limit: int, before: str | None
@@ -421,7 +441,8 @@ def line_of_row(row: Sequence[Any]) -> Line:
     return Line(line=line, **dict(zip(LINE_STATE, state, strict=True)))
 
 
-def _record(row: Sequence[Any]) -> Record:
+def record_of_row(row: Sequence[Any]) -> Record:
+    """A record by ``RECORD``."""
     return Record(**dict(zip(RECORD, row, strict=True)))
 
 

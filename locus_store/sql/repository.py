@@ -8,18 +8,17 @@ import sqlalchemy as sa
 
 from locus_store import versions
 from locus_store.errors import ConflictError
+from locus_store.sql import pending
 from locus_store.sql.columns import before, now
-from locus_store.sql.reads import Reads, line_of_row
-from locus_store.sql.statements import LINE_STATE, ttl_slack
+from locus_store.sql.pending import BATCH, batches
+from locus_store.sql.reads import Reads, line_of_row, record_of_row
+from locus_store.sql.statements import LINE_STATE, RECORD, ttl_slack
 from locus_store.versions import Line, Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Sequence
 
-    from locus_store.types import Save, Written
-
-BATCH = 200
-"""Rows that one statement names at most."""
+    from locus_store.types import PendingWrite, Save, Written
 
 
 class Repository(Reads):
@@ -186,9 +185,26 @@ class Repository(Reads):
             .values(parent=new_parent)
         )
 
+    def children(self, line: Line, sequences: Collection[int]) -> list[Record]:
+        checkpoints = self.tables.checkpoints
+        columns = [checkpoints.c[name] for name in RECORD]
+        found: list[Record] = []
+        for batch in batches(sorted(sequences)):
+            query = sa.select(*columns).where(
+                checkpoints.c.line == line.line, checkpoints.c.parent.in_(batch)
+            )
+            found += [record_of_row(row) for row in self.connection.execute(query)]
+        return found
+
+    def writes(self, line: Line, checkpoint_id: str) -> list[PendingWrite]:
+        return [pending.write_of(it) for it in pending.rows(self, line.line, [checkpoint_id])]
+
+    def put_writes(self, line: Line, checkpoint_id: str, writes: Sequence[PendingWrite]) -> None:
+        pending.put(self, line.line, checkpoint_id, writes)
+
     def remove(self, line: Line, sequences: Sequence[int]) -> None:
         checkpoints, writes = self.tables.checkpoints, self.tables.writes
-        for batch in _batches(sequences):
+        for batch in batches(sequences):
             self.unindex(line.line, batch)
             rows = self._is_record(line.line, batch)
             ids = sa.select(checkpoints.c.checkpoint_id).where(*rows)
@@ -233,7 +249,7 @@ class Repository(Reads):
         """Remove threads, expired or not, with all they own; return how many versions."""
         threads, messages = self.tables.threads, self.tables.messages
         removed = 0
-        for batch in _batches(thread_ids):
+        for batch in batches(thread_ids):
             which = self._is_thread(*batch)
             keys = sa.select(threads.c.thread).where(*which)
             self.connection.execute(messages.delete().where(messages.c.thread.in_(keys)))
@@ -313,10 +329,17 @@ class Repository(Reads):
         removed = 0
         for namespace in self._namespaces(thread_id):
             line = self.find(thread_id, namespace)
-            gone = [it for it in old.get(line.line, []) if it != line.head] if line else []
+            gone = old.get(line.line, []) if line else []
             if line and gone:
-                versions.forget(self, line, gone)
-            removed += len(gone)
+                removed += versions.vacuum(self, line, gone)
+        return removed
+
+    def prune(self, thread_id: str) -> int:
+        """See ``StorageBackend.prune``; one line after the other."""
+        removed = 0
+        for namespace in self._namespaces(thread_id):
+            line = self.find(thread_id, namespace)
+            removed += versions.prune(self, line) if line else 0
         return removed
 
     def _older(self, line: int, seconds: float) -> list[int]:
@@ -401,7 +424,3 @@ class Repository(Reads):
                 .where(*self._is_record(line, [sequence]))
                 .values(text=self.index_text(line, sequence, payload))
             )
-
-
-def _batches(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    return (items[at : at + BATCH] for at in range(0, len(items), BATCH))

@@ -259,7 +259,11 @@ def row_of(save: Save, store: str, *, indexed: bool) -> Row | None:
     expected, head = save.expected, None
     if expected is not None and expected.made_from and expected.made_from.store != store:
         expected = None  # a state from another database says nothing of this one
-    if save.parent_id is not None or (expected and expected.made_from != expected.head):
+    if expected is None and save.parent_id is not None:
+        return None
+    if expected is not None and expected.made_from != expected.head:
+        return None
+    if save.is_root and (save.basis is not None or expected is not None):
         return None
     if expected is not None:
         head = expected.head

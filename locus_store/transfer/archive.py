@@ -42,7 +42,7 @@ _THREAD = ("thread_id", "user_id", "name", "metadata")
 _TIMES = ("created_at", "active_at", "expires_at")
 _VERSION = ("sequence", "chain", "parent", "checkpoint_id", "metadata", "labels")
 _MESSAGE = ("sequence", "message_id", "role", "metadata", "text")
-_WRITE = ("task_id", "idx", "channel", "type", "task_path")
+_WRITE = ("task_id", "idx", "channel", "type", "task_path", "basis")
 
 
 async def export_threads(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from locus_store import layout
 from locus_store.backends.memory import MemoryBackend
 from locus_store.errors import IntegrityError
+from locus_store.versions import whole_write
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,7 +68,7 @@ class ThreadBuilder:
         of_line[version.checkpoint_id] = replace(version, state={})
 
     def add_writes(self, writes: list[ArchivedWrite], *, namespace: str = "") -> None:
-        """Add pending writes of any checkpoints of the namespace."""
+        """Add pending writes, whole, of any checkpoints of the namespace."""
         self._writes.setdefault(namespace, []).extend(writes)
 
     async def built(self, heads: Mapping[str, str] | None = None) -> ArchivedThread:
@@ -134,6 +135,7 @@ async def up_to(
         return None
     builder, names = ThreadBuilder(thread.thread_id), {it.sequence: it.checkpoint_id for it in kept}
     folders: dict[int, layout.Folder] = {}
+    writes: list[ArchivedWrite] = []
     for record in line.records:
         folder = folders.setdefault(record.chain, layout.Folder())
         folder.apply(record.payload)
@@ -149,8 +151,12 @@ async def up_to(
                 ),
                 namespace=namespace,
             )
-    ids = set(names.values())
-    builder.add_writes([it for it in line.writes if it.checkpoint_id in ids], namespace=namespace)
+            writes += [
+                replace(it, write=whole_write(it.write, folder.state()))
+                for it in line.writes
+                if it.checkpoint_id == record.checkpoint_id
+            ]
+    builder.add_writes(writes, namespace=namespace)
     shorter = (await builder.built()).lines[0]
     return replace(thread, lines=[shorter if it is line else it for it in thread.lines])
 

@@ -1,0 +1,66 @@
+"""A value by itself, whole or as frames against another: what a pending write holds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, cast
+
+from locus_store.encoding import Json, encode, pack_frame
+from locus_store.errors import IntegrityError
+from locus_store.layout.diffing import Frame, diff
+from locus_store.layout.folding import Folder
+from locus_store.layout.shapes import Object, Shape, measure
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FRAMED_BYTES: Final = 1024
+"""Up to here a value is smaller than what is saved by framing it."""
+
+_KEY: Final = "value"
+
+
+def value_payload(value: object) -> bytes:
+    """A value as a payload of its own.
+
+    Raises:
+        SerializationError: It cannot be kept exactly.
+    """
+    measure({_KEY: value}, None)
+    return pack_frame(b'[["=",[],{"%b":%b}]]' % (_KEY.encode(), encode(value)))
+
+
+def value_frames(value: object, known: Shape, path: Sequence[str]) -> bytes | None:
+    """A value as frames against the one at ``path``; ``None`` where there is none to speak of.
+
+    Raises:
+        SerializationError: It cannot be kept exactly.
+    """
+    node = known._root  # noqa: SLF001  # a shape is opaque to others
+    for key in path:
+        child = node.children.get(key) if isinstance(node, Object) else None
+        if child is None or isinstance(child, bytes):
+            return None
+        node = cast("Object", child)
+    old = Object(node.digest, node.size, b"", {_KEY: node})
+    plain, root = measure({_KEY: value}, Shape(old))
+    if root.size <= FRAMED_BYTES:
+        return None
+    frame = Frame()
+    diff(node, root.children[_KEY], plain[_KEY], (_KEY,), frame)
+    frames = frame.payload()
+    return frames if len(frames) <= root.size // 2 else None
+
+
+def value_of(payload: bytes, old: Json = None) -> Json:
+    """The value of a payload, whole or against ``old``, which is left as it is.
+
+    Raises:
+        IntegrityError: It makes no sense.
+    """
+    folder = Folder()
+    folder.apply(pack_frame(b'[["=",[],{"%b":%b}]]' % (_KEY.encode(), encode(old))))
+    folder.apply(payload)
+    state = folder.state()
+    if state.keys() != {_KEY}:
+        raise IntegrityError("a stored pending write holds no value")
+    return state[_KEY]

@@ -1,0 +1,438 @@
+"""The versioned shape for graph runners: checkpoints with parents, namespaces, pending writes.
+
+Over the same backends and the same tables as a checkpointer: a thread that an agent saved is
+visible here, and the other way round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Future
+from contextlib import contextmanager
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from locus_store import layout
+from locus_store.arguments import MAX_ID_CHARACTERS, check_text
+from locus_store.backends.base import StorageBackend
+from locus_store.checkpointer import checked_keep_last, checked_on_conflict, checked_ttl
+from locus_store.encoding import decode, encode
+from locus_store.errors import InvalidArgumentError, NotFoundError
+from locus_store.observe import note, observed
+from locus_store.state import labels_of
+from locus_store.types import PendingWrite
+from locus_store.versions import CHANNELS, REBUILT, channel_in
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from types import TracebackType
+
+    from locus_store.types import Expected, Mark, OnConflict, Version
+
+SPECIAL_CHANNELS: Final = {
+    "__error__": -1,
+    "__scheduled__": -2,
+    "__interrupt__": -3,
+    "__resume__": -4,
+}
+"""Channels of which a task has one write only, the last, and its place. LangGraph's names."""
+
+JSON_WRITE: Final = "json"
+"""Type of a pending write whose payload is ``layout``'s form of a JSON value."""
+
+NAMESPACE: Final = "namespace"
+"""Label of a version whose namespace is longer than a name may be: the whole of it."""
+
+_SHOWN_CHARACTERS: Final = 200
+
+
+class CheckpointSaver:
+    """Saves the steps of a graph runner.
+
+    Each namespace of a thread is a line of versions of its own. What ``get`` gives without an id
+    is the newest one by the server's order, never by an id or a clock.
+
+    Args:
+        backend: Keeps the versions; closed by ``close()``.
+        on_conflict: What ``put`` does where its parent is not the newest version any more, and no
+            fork was asked for: ``"raise"``; ``"branch"`` keeps it beside the main line;
+            ``"overwrite"`` makes it the newest, a fork.
+        keep_last: Versions to keep of each namespace, at least 1. ``None`` keeps all.
+        ttl_seconds: A thread expires so long after its last ``put``. ``None``: never.
+
+    Raises:
+        InvalidArgumentError: An option makes no sense.
+        TypeError: ``backend`` is not a ``StorageBackend``.
+    """
+
+    def __init__(
+        self,
+        backend: StorageBackend,
+        *,
+        on_conflict: OnConflict = "raise",
+        keep_last: int | None = None,
+        ttl_seconds: float | None = None,
+    ) -> None:
+        if not isinstance(backend, StorageBackend):
+            raise TypeError(
+                f"CheckpointSaver wraps a StorageBackend, not a {type(backend).__name__}"
+            )
+        self.backend = backend
+        self.on_conflict = checked_on_conflict(on_conflict)
+        self.keep_last = checked_keep_last(keep_last)
+        self.ttl_seconds = checked_ttl(ttl_seconds)
+        self._puts: dict[tuple[str, str, str], Future[None]] = {}
+        """Those under way, by thread, namespace and checkpoint."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.backend!r})"
+
+    # --- checkpoints
+
+    @observed("put")
+    async def put(
+        self,
+        *,
+        thread_id: str,
+        checkpoint_id: str,
+        checkpoint_data: Mapping[str, Any],
+        checkpoint_ns: str = "",
+        parent_checkpoint_id: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        fork: bool = False,
+        expected: Expected | None = None,
+        is_root: bool = False,
+        rebuilt: Sequence[str] = (),
+        keep_last: int | None = None,
+    ) -> str:
+        """Save a step; without a parent it is appended to the newest one.
+
+        Args:
+            thread_id: The thread.
+            checkpoint_id: Unique in the namespace. One that is there with the same content stays
+                as it is; with other content it is replaced, and its pending writes stay.
+            checkpoint_data: A JSON object; what a runner calls channels stands in its
+                ``channel_values``.
+            checkpoint_ns: The namespace; of any length.
+            parent_checkpoint_id: The step that this one was made from.
+            metadata: A JSON object, queryable.
+            fork: The parent may be another than the newest; the step becomes the newest.
+            expected: What is known of the parent and the newest version, where the caller loaded
+                them; tells a parent that was removed and made again.
+            is_root: It was made from nothing, though the namespace may have versions.
+            rebuilt: Channels of which ``checkpoint_data`` has no value, since it is rebuilt from
+                an ancestor's and the pending writes since: these are not removed before it is.
+            keep_last: Instead of the saver's.
+
+        Returns:
+            The checkpoint id; another one for a side branch whose id was in use.
+
+        Raises:
+            ConflictError: Another writer moved the thread on; nothing was written.
+            NotFoundError: There is no such parent to fork from; nothing was written.
+            SerializationError: The data cannot be kept exactly; nothing was written.
+        """
+        namespace, labels = line_name(checkpoint_ns), labels_of(checkpoint_data)
+        if namespace != checkpoint_ns:
+            labels[NAMESPACE] = checkpoint_ns
+        if rebuilt:
+            labels[REBUILT] = sorted(rebuilt)
+        with self._under_way(thread_id, namespace, checkpoint_id):
+            written = await self.backend.write_state(
+                thread_id,
+                checkpoint_data,
+                namespace=namespace,
+                checkpoint_id=checkpoint_id,
+                metadata=metadata,
+                labels=labels,
+                expected=expected,
+                parent_id=parent_checkpoint_id,
+                forks=fork,
+                is_root=is_root,
+                on_conflict=self.on_conflict,
+                keep_last=keep_last or self.keep_last,
+                ttl_seconds=self.ttl_seconds,
+            )
+        return written.checkpoint_id
+
+    @contextmanager
+    def _under_way(self, *key: str) -> Iterator[None]:
+        """Let pending writes of a checkpoint wait until it is there."""
+        place = (key[0], key[1], key[2])
+        done: Future[None] = Future()
+        self._puts[place] = done
+        try:
+            yield
+        finally:
+            if self._puts.get(place) is done:
+                del self._puts[place]
+            done.set_result(None)
+
+    @observed("get")
+    async def get(
+        self, *, thread_id: str, checkpoint_id: str | None = None, checkpoint_ns: str = ""
+    ) -> dict[str, Any] | None:
+        """Return a step, or the newest; ``None`` where there is none.
+
+        Returns:
+            A dict of ``checkpoint_id``, ``parent_checkpoint_id``, ``checkpoint``, ``metadata`` and
+            ``created_at`` (ISO 8601, the server's clock).
+
+        Raises:
+            IntegrityError: The stored bytes do not give the state that was saved.
+        """
+        found = await self.backend.read_state(
+            thread_id, checkpoint_id, namespace=line_name(checkpoint_ns)
+        )
+        return _step(found.version, found.state) if found else None
+
+    @observed("list_checkpoints")
+    async def list_checkpoints(
+        self,
+        *,
+        thread_id: str,
+        checkpoint_ns: str = "",
+        limit: int = 10,
+        before: str | None = None,
+    ) -> list[dict[str, Any]]:
+        """Return steps as ``get`` does, newest first, below the id ``before``.
+
+        Raises:
+            NotFoundError: There is no step ``before``.
+        """
+        page = await self.backend.history(
+            thread_id, namespace=line_name(checkpoint_ns), limit=limit, before=before
+        )
+        return await self.backend.read_states(
+            page, lambda version, folder: _step(version, decode(encode(folder.state())))
+        )
+
+    # --- pending writes
+
+    @observed("put_writes")
+    async def put_writes(
+        self,
+        *,
+        thread_id: str,
+        checkpoint_id: str,
+        task_id: str,
+        writes: Sequence[tuple[str, Any]],
+        checkpoint_ns: str = "",
+        task_path: str = "",
+        seen: Collection[tuple[str, int]] | None = None,
+    ) -> None:
+        """Save what a task wrote to channels, before the step that follows ``checkpoint_id``.
+
+        The checkpoint, and even the thread, may come later. A write that is there already (same
+        task, same place) stays; one to a special channel replaces the task's last one there.
+
+        Args:
+            thread_id: The thread.
+            checkpoint_id: The step that the task ran on.
+            task_id: The task.
+            writes: Pairs of a channel and a JSON value.
+            checkpoint_ns: The namespace.
+            task_path: Where the task stands among the others; they are ordered by it.
+            seen: Task and place of the writes that the caller loaded with the step, or sent
+                itself; others are those of another run on the same step.
+
+        Raises:
+            ConflictError: Another run is at work on the step; nothing was written.
+            SerializationError: A value cannot be kept exactly; nothing was written.
+        """
+        namespace = line_name(checkpoint_ns)
+        task = {"task_id": task_id, "task_path": task_path}
+        note(writes=len(writes))
+        if under_way := self._puts.get((thread_id, namespace, checkpoint_id)):
+            await asyncio.shield(asyncio.wrap_future(under_way))
+        known = self.backend.known_version(thread_id, checkpoint_id, namespace=namespace)
+        made = [
+            _pending(it, channel, value, task, known) for it, (channel, value) in enumerate(writes)
+        ]
+        mark = known[0] if known and any(it.basis is not None for it in made) else None
+        if not await self.backend.put_writes(
+            thread_id, checkpoint_id, made, namespace=namespace, known=mark, seen=seen
+        ):
+            whole = [
+                _pending(it, channel, value, task) for it, (channel, value) in enumerate(writes)
+            ]
+            await self.backend.put_writes(
+                thread_id, checkpoint_id, whole, namespace=namespace, seen=seen
+            )
+
+    @observed("get_writes")
+    async def get_writes(
+        self, *, thread_id: str, checkpoint_id: str, checkpoint_ns: str = ""
+    ) -> list[dict[str, Any]]:
+        """Return what tasks wrote on a step, by task path, task and place.
+
+        Returns:
+            Dicts of ``task_id``, ``task_path``, ``idx``, ``channel`` and ``value``.
+        """
+        namespace = line_name(checkpoint_ns)
+        writes = await self.backend.get_writes(thread_id, checkpoint_id, namespace=namespace)
+        state: Mapping[str, Any] = {}
+        if any(it.basis is not None for it in writes):
+            found = await self.backend.read_state(
+                thread_id, checkpoint_id, namespace=namespace, with_writes=True
+            )
+            state, writes = (found.state, found.writes or []) if found else ({}, [])
+        return [
+            {
+                "task_id": it.task_id,
+                "task_path": it.task_path,
+                "idx": it.idx,
+                "channel": it.channel,
+                "value": written_value(it, state),
+            }
+            for it in writes
+        ]
+
+    # --- threads
+
+    @observed("namespaces")
+    async def namespaces(self, thread_id: str) -> list[str]:
+        """Return the namespaces in which a thread has steps."""
+        return [
+            await self._whole_name(thread_id, name)
+            for name in await self.backend.namespaces(thread_id)
+        ]
+
+    async def _whole_name(self, thread_id: str, name: str) -> str:
+        if len(name) < MAX_ID_CHARACTERS:
+            return name
+        head = await self.backend.version(thread_id, namespace=name)
+        return namespace_of(head) if head else name
+
+    @observed("delete_thread")
+    async def delete_thread(self, thread_id: str) -> None:
+        """Remove a thread with all its namespaces, steps and pending writes."""
+        note(removed=await self.backend.remove(thread_id))
+
+    @observed("delete_for_runs")
+    async def delete_for_runs(self, run_ids: Sequence[str]) -> int:
+        """Remove the steps whose metadata names one of these as ``run_id``; return how many.
+
+        With their pending writes, in all threads and namespaces.
+
+        Raises:
+            ConflictError: A step that stays is rebuilt from one of them. Those of other namespaces
+                and threads may be gone.
+        """
+        lines: dict[tuple[str, str], list[str]] = {}
+        for run_id in run_ids:
+            check_text("run_id", run_id)
+            for thread_id, namespace, checkpoint_id in await self.backend.tagged("run_id", run_id):
+                lines.setdefault((thread_id, namespace), []).append(checkpoint_id)
+        removed = 0
+        for (thread_id, namespace), ids in lines.items():
+            removed += await self.backend.remove(thread_id, ids, namespace=namespace)
+        note(removed=removed)
+        return removed
+
+    @observed("copy_thread")
+    async def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Copy a thread with all its namespaces, steps and pending writes.
+
+        Raises:
+            NotFoundError: There is no source.
+            ConflictError: The target is there already.
+        """
+        if not await self.backend.copy_thread(source_thread_id, target_thread_id):
+            raise NotFoundError(f"there is no thread {source_thread_id!r} to copy")
+
+    @observed("prune")
+    async def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> int:
+        """Remove the steps of threads; return how many.
+
+        Args:
+            thread_ids: Those that are not there are passed over.
+            strategy: ``"keep_latest"``: all but the newest of each namespace, and what that one is
+                rebuilt from. ``"delete"``: all.
+
+        Raises:
+            InvalidArgumentError: No such strategy.
+        """
+        if strategy not in {"keep_latest", "delete"}:
+            raise InvalidArgumentError(
+                f"strategy={strategy!r} must be 'keep_latest' or 'delete'; nothing was removed"
+            )
+        take = self.backend.prune if strategy == "keep_latest" else self.backend.remove
+        removed = sum([await take(it) for it in thread_ids])
+        note(removed=removed)
+        return removed
+
+    async def close(self) -> None:
+        """Release what was opened; idempotent, and the object may be used again after."""
+        await self.backend.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+def line_name(checkpoint_ns: str) -> str:
+    """The name of a namespace's line: its own, or the beginning and a digest of a longer one."""
+    check_text("checkpoint_ns", checkpoint_ns, minimum=0, maximum=2**20)
+    if len(checkpoint_ns) < MAX_ID_CHARACTERS:
+        return checkpoint_ns
+    ending = blake2b(checkpoint_ns.encode(), digest_size=(MAX_ID_CHARACTERS - 201) // 2)
+    name = f"{checkpoint_ns[:_SHOWN_CHARACTERS]}…{ending.hexdigest()}"
+    return name.ljust(MAX_ID_CHARACTERS, "…")
+
+
+def namespace_of(version: Version) -> str:
+    """The namespace of a version, whatever its line is named."""
+    return str(version.labels.get(NAMESPACE, version.namespace))
+
+
+def written_value(write: PendingWrite, state: Mapping[str, Any]) -> Any:
+    """The value of a pending write; its bytes where it is none of ours.
+
+    Args:
+        write: A write.
+        state: Of its checkpoint.
+
+    Raises:
+        IntegrityError: The stored bytes make no sense.
+    """
+    if write.type != JSON_WRITE:
+        return write.payload
+    old = None if write.basis is None else channel_in(state, write.channel)
+    return layout.value_of(write.payload, old)
+
+
+def _pending(
+    place: int,
+    channel: str,
+    value: Any,
+    task: Mapping[str, str],
+    known: tuple[Mark, layout.Shape] | None = None,
+) -> PendingWrite:
+    """A write, as what it changes of its channel's value in a known version where that is less."""
+    frames = layout.value_frames(value, known[1], (CHANNELS, channel)) if known else None
+    return PendingWrite(
+        **task,
+        idx=SPECIAL_CHANNELS.get(channel, place),
+        channel=channel,
+        type=JSON_WRITE,
+        payload=layout.value_payload(value) if frames is None else frames,
+        basis=known[0].sequence if known and frames is not None else None,
+    )
+
+
+def _step(version: Version, state: Any) -> dict[str, Any]:
+    return {
+        "checkpoint_id": version.checkpoint_id,
+        "parent_checkpoint_id": version.parent_id,
+        "checkpoint": state,
+        "metadata": version.metadata,
+        "created_at": version.created_at.isoformat(),
+    }

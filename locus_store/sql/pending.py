@@ -1,0 +1,103 @@
+"""Pending writes in SQL, on the connection of a repository."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from locus_store import versions
+from locus_store.archives import sealed, unsealed
+from locus_store.types import PendingWrite
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from sqlalchemy import RowMapping
+
+    from locus_store.sql.reads import Reads
+
+BATCH = 200
+"""Rows that one statement names at most."""
+
+
+def rows(it: Reads, line: int, checkpoint_ids: Sequence[str] | None = None) -> Iterator[RowMapping]:
+    """A line's rows, or those of some checkpoints."""
+    table = it.tables.writes
+    query = sa.select(table).where(table.c.line == line)
+    if checkpoint_ids is None:
+        yield from it.connection.execute(query).mappings()
+        return
+    for batch in batches(checkpoint_ids):
+        named = query.where(table.c.checkpoint_id.in_(batch))
+        yield from it.connection.execute(named).mappings()
+
+
+def by_checkpoint(
+    it: Reads, line: int, checkpoint_ids: Sequence[str]
+) -> dict[str, list[PendingWrite]]:
+    """The writes of checkpoints that have some, in the order of their tasks."""
+    found: dict[str, list[PendingWrite]] = {}
+    for row in rows(it, line, checkpoint_ids):
+        found.setdefault(row["checkpoint_id"], []).append(write_of(row))
+    return {name: sorted(writes, key=versions.in_order) for name, writes in found.items()}
+
+
+def put(it: Reads, line: int, checkpoint_id: str, writes: Sequence[PendingWrite]) -> None:
+    """Store writes; those of the same task and place are replaced."""
+    table = it.tables.writes
+    there = {(row["task_id"], row["idx"]) for row in rows(it, line, [checkpoint_id])}
+    for task_id, idx in there & {(write.task_id, write.idx) for write in writes}:
+        it.connection.execute(
+            table.delete().where(
+                table.c.line == line,
+                table.c.checkpoint_id == checkpoint_id,
+                table.c.task_id == task_id,
+                table.c.idx == idx,
+            )
+        )
+    insert(it, table, [row_of(line, checkpoint_id, write) for write in writes])
+
+
+def insert(it: Reads, table: sa.Table, values: Sequence[Mapping[str, Any]]) -> None:
+    """Insert rows, some at a time."""
+    for batch in batches(values):
+        it.connection.execute(table.insert(), batch)
+
+
+def write_of(row: RowMapping) -> PendingWrite:
+    """The write of a row.
+
+    Raises:
+        IntegrityError: It is not what was stored.
+    """
+    stored = PendingWrite(
+        task_id=row["task_id"],
+        idx=row["idx"],
+        channel=row["channel"],
+        type=row["type"] or "",
+        payload=row["payload"] or b"",
+        task_path=row["task_path"] or "",
+        basis=row["basis"],
+    )
+    return unsealed(row["checkpoint_id"], stored)
+
+
+def row_of(line: int, checkpoint_id: str, write: PendingWrite) -> dict[str, Any]:
+    """The row of a write."""
+    return {
+        "line": line,
+        "checkpoint_id": checkpoint_id,
+        "task_id": write.task_id,
+        "idx": write.idx,
+        "channel": write.channel,
+        "type": write.type,
+        "task_path": write.task_path,
+        "basis": write.basis,
+        "payload": sealed(checkpoint_id, write),
+    }
+
+
+def batches(items: Sequence[Any]) -> Iterator[Any]:
+    """Some at a time."""
+    return (items[at : at + BATCH] for at in range(0, len(items), BATCH))
