@@ -21,14 +21,23 @@ from locus_store.errors import (
     SerializationError,
     UnsupportedError,
 )
-from locus_store.open import open_checkpointer
+from locus_store.open import open_checkpointer, open_saver
+from locus_store.saver import CheckpointSaver
 from locus_store.state import AgentState, Message, Role, ToolCall
 from locus_store.types import CheckpointerCapabilities
 
 if TYPE_CHECKING:
     from locus_store.backends.file import FileBackend, FileCheckpointer, file_checkpointer
-    from locus_store.backends.postgresql import PostgreSQLBackend, postgresql_checkpointer
-    from locus_store.backends.sqlite import SQLiteBackend, sqlite_checkpointer
+    from locus_store.backends.postgresql import (
+        PostgreSQLBackend,
+        PostgreSQLCheckpointSaver,
+        postgresql_checkpointer,
+    )
+    from locus_store.backends.sqlite import (
+        SQLiteBackend,
+        SQLiteCheckpointSaver,
+        sqlite_checkpointer,
+    )
 
 __version__ = "0.1.0"
 
@@ -36,6 +45,7 @@ __all__ = [
     "AgentState",
     "BackendError",
     "BaseCheckpointer",
+    "CheckpointSaver",
     "CheckpointerCapabilities",
     "ConflictError",
     "ConnectionFailedError",
@@ -50,8 +60,10 @@ __all__ = [
     "MissingExtraError",
     "NotFoundError",
     "PostgreSQLBackend",
+    "PostgreSQLCheckpointSaver",
     "Role",
     "SQLiteBackend",
+    "SQLiteCheckpointSaver",
     "SchemaError",
     "SerializationError",
     "StorageBackend",
@@ -61,6 +73,7 @@ __all__ = [
     "file_checkpointer",
     "memory_checkpointer",
     "open_checkpointer",
+    "open_saver",
     "postgresql_checkpointer",
     "sqlite_checkpointer",
 ]
@@ -70,8 +83,10 @@ _LAZY = {
     "FileCheckpointer": "backends.file",
     "file_checkpointer": "backends.file",
     "PostgreSQLBackend": "backends.postgresql",
+    "PostgreSQLCheckpointSaver": "backends.postgresql",
     "postgresql_checkpointer": "backends.postgresql",
     "SQLiteBackend": "backends.sqlite",
+    "SQLiteCheckpointSaver": "backends.sqlite",
     "sqlite_checkpointer": "backends.sqlite",
 }
 """Loaded on first use: they need a driver, SQLAlchemy or POSIX locks, which memory does not."""

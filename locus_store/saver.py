@@ -132,9 +132,8 @@ class CheckpointSaver:
             NotFoundError: There is no such parent to fork from; nothing was written.
             SerializationError: The data cannot be kept exactly; nothing was written.
         """
-        namespace, labels = line_name(checkpoint_ns), labels_of(checkpoint_data)
-        if namespace != checkpoint_ns:
-            labels[NAMESPACE] = checkpoint_ns
+        namespace = line_name(checkpoint_ns)
+        labels = labels_of(checkpoint_data) | line_labels(checkpoint_ns)
         if rebuilt:
             labels[REBUILT] = sorted(rebuilt)
         with self._under_way(thread_id, namespace, checkpoint_id):
@@ -386,6 +385,11 @@ def line_name(checkpoint_ns: str) -> str:
     ending = blake2b(checkpoint_ns.encode(), digest_size=(MAX_ID_CHARACTERS - 201) // 2)
     name = f"{checkpoint_ns[:_SHOWN_CHARACTERS]}…{ending.hexdigest()}"
     return name.ljust(MAX_ID_CHARACTERS, "…")
+
+
+def line_labels(checkpoint_ns: str) -> dict[str, str]:
+    """What a version says of a namespace that its line's name does not tell."""
+    return {} if line_name(checkpoint_ns) == checkpoint_ns else {NAMESPACE: checkpoint_ns}
 
 
 def namespace_of(version: Version) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import math
 import operator
 import os
 import sqlite3
@@ -30,6 +31,7 @@ from locus_store import (
     SchemaError,
     SQLiteBackend,
 )
+from locus_store.adapters.langgraph import LangGraphSaver
 from locus_store.adapters.typed import from_json, plain_to_json, to_json
 from locus_store.archives import Problem
 from locus_store.transfer.from_langgraph import import_langgraph, in_order
@@ -146,13 +148,6 @@ def source(request, tmp_path):
     return url
 
 
-def rebuilt(state: dict[str, Any], serde: JsonPlusSerializer) -> dict[str, Any]:
-    """The checkpoint that a stored state tells."""
-    checkpoint = serde.loads_typed(from_json(state["checkpoint"]))
-    values = {name: serde.loads_typed(from_json(it)) for name, it in state["channels"].items()}
-    return {**checkpoint, "channel_values": values}
-
-
 def exactly(checkpoint: dict[str, Any]) -> dict[str, str]:
     """Fields and channels with their types; those of an object have no order."""
     values = checkpoint.pop("channel_values")
@@ -164,27 +159,24 @@ def exactly(checkpoint: dict[str, Any]) -> dict[str, str]:
 
 
 async def test_every_checkpoint_value_and_write_is_there(source: str, tmp_path: Path) -> None:
-    serde = JsonPlusSerializer()
     async with SQLiteBackend(str(tmp_path / "ours.db")) as backend:
         counts = await import_langgraph(backend, source)
         assert (counts.written, counts.same) == (3, 0)
+        reader = LangGraphSaver(backend, serde=JsonPlusSerializer())
         seen, writes = 0, 0
         with opened_saver(source) as saver:
             for theirs in saver.list(None):
+                ours = await reader.aget_tuple(theirs.config)
+                assert exactly(ours.checkpoint) == exactly(theirs.checkpoint)
+                assert ours.config == theirs.config
+                assert ours.metadata == theirs.metadata
+                assert ours.parent_config == theirs.parent_config
                 at = theirs.config["configurable"]
-                name, namespace = at["thread_id"], at["checkpoint_ns"]
-                ours = await backend.read_state(name, at["checkpoint_id"], namespace=namespace)
-                expected = {key: it for key, it in theirs.checkpoint.items() if key != "id"}
-                assert exactly(rebuilt(ours.state, serde)) == exactly(expected)
-                assert ours.version.metadata == theirs.metadata
-                parent = (theirs.parent_config or {}).get("configurable", {}).get("checkpoint_id")
-                assert ours.version.parent_id == parent
-                assert ours.version.created_at.isoformat() == theirs.checkpoint["ts"]
-                kept = await backend.get_writes(name, at["checkpoint_id"], namespace=namespace)
-                told = [
-                    (it.task_id, it.channel, serde.loads_typed((it.type, it.payload)))
-                    for it in kept
-                ]
+                found = await backend.version(
+                    at["thread_id"], at["checkpoint_id"], namespace=at["checkpoint_ns"]
+                )
+                assert found.created_at.isoformat() == theirs.checkpoint["ts"]
+                told = ours.pending_writes
                 assert sorted(map(repr, told)) == sorted(map(repr, theirs.pending_writes))
                 seen, writes = seen + 1, writes + len(told)
             for name in ("asked", "failed"):
@@ -292,12 +284,33 @@ async def test_what_our_json_cannot_hold_comes_along(tmp_path: Path) -> None:
         checkpoint = {**latest.checkpoint, "id": str(uuid.UUID(int=2**127))}
         checkpoint["channel_values"] = {**checkpoint["channel_values"], "note": deep}
         saver.put(latest.config, checkpoint, {"score": float("nan"), "big": 2**70}, {})
-    backend, serde = MemoryBackend(), JsonPlusSerializer()
+    backend = MemoryBackend()
     await import_langgraph(backend, f"sqlite:///{path}")
-    found = await backend.read_state("failed", checkpoint["id"])
-    assert rebuilt(found.state, serde)["channel_values"]["note"] == deep
-    assert len(rebuilt(found.state, serde)["channel_values"]["messages"]) == 2
-    assert (found.version.metadata["score"], found.version.metadata["big"]) == ("NaN", str(2**70))
+    place = {"thread_id": "failed", "checkpoint_id": checkpoint["id"]}
+    found = await LangGraphSaver(backend).aget_tuple({"configurable": place})
+    assert found.checkpoint["channel_values"]["note"] == deep
+    assert len(found.checkpoint["channel_values"]["messages"]) == 2
+    assert math.isnan(found.metadata["score"])
+    assert found.metadata["big"] == 2**70
+
+
+@pytest.mark.parametrize("name", ["sqlite", "postgresql"])
+def test_a_graph_goes_on_with_an_imported_thread(
+    name: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    theirs = f"sqlite:///{tmp_path / 'theirs.db'}"
+    if name == "postgresql":
+        theirs = request.getfixturevalue("database")
+    with opened_saver(theirs) as saver:
+        talk_to(saver)
+        before = saver.get_tuple({"configurable": {"thread_id": "asked"}})
+    backend = MemoryBackend()
+    run(import_langgraph(backend, theirs))
+    ours = LangGraphSaver(backend)
+    config = {"configurable": {"thread_id": "asked"}}
+    config = ours.put(before.config, {**before.checkpoint, "id": "next"}, {"source": "loop"}, {})
+    assert ours.get_tuple(config).parent_config == before.config
+    assert isinstance(ours.get_next_version("0007.5", None), str)
 
 
 async def test_tables_in_another_schema_are_found(database: str) -> None:

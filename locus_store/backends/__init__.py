@@ -11,8 +11,16 @@ from locus_store.checkpointer import StorageBackendAdapter
 
 if TYPE_CHECKING:
     from locus_store.backends.file import FileBackend, FileCheckpointer, file_checkpointer
-    from locus_store.backends.postgresql import PostgreSQLBackend, postgresql_checkpointer
-    from locus_store.backends.sqlite import SQLiteBackend, sqlite_checkpointer
+    from locus_store.backends.postgresql import (
+        PostgreSQLBackend,
+        PostgreSQLCheckpointSaver,
+        postgresql_checkpointer,
+    )
+    from locus_store.backends.sqlite import (
+        SQLiteBackend,
+        SQLiteCheckpointSaver,
+        sqlite_checkpointer,
+    )
 
 __all__ = [
     "FileBackend",
@@ -20,7 +28,9 @@ __all__ = [
     "MemoryBackend",
     "MemoryCheckpointer",
     "PostgreSQLBackend",
+    "PostgreSQLCheckpointSaver",
     "SQLiteBackend",
+    "SQLiteCheckpointSaver",
     "StorageBackend",
     "StorageBackendAdapter",
     "file_checkpointer",
@@ -35,8 +45,10 @@ _MODULES = {
     "FileCheckpointer": "file",
     "file_checkpointer": "file",
     "PostgreSQLBackend": "postgresql",
+    "PostgreSQLCheckpointSaver": "postgresql",
     "postgresql_checkpointer": "postgresql",
     "SQLiteBackend": "sqlite",
+    "SQLiteCheckpointSaver": "sqlite",
     "sqlite_checkpointer": "sqlite",
 }
 """What needs SQLAlchemy or POSIX locks, and so is imported on first use."""

@@ -14,6 +14,7 @@ from locus_store.arguments import MAX_COUNT, check_limit, check_names, check_tex
 from locus_store.backends.sqlite import DAY, prefix_of
 from locus_store.checkpointer import StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError, NotFoundError
+from locus_store.saver import CheckpointSaver
 from locus_store.sql import dsn as dsns
 from locus_store.sql import postgresql
 from locus_store.sql.backend import SqlBackend
@@ -348,6 +349,40 @@ def postgresql_checkpointer(
         keep_last=keep_last,
         ttl_seconds=ttl_seconds,
     )
+
+
+class PostgreSQLCheckpointSaver(CheckpointSaver):
+    """A ``CheckpointSaver`` over a PostgreSQL database.
+
+    Args:
+        dsn: See ``PostgreSQLBackend``, as ``table_name`` and ``options``.
+        table_name: Stands for a prefix.
+        on_conflict: See ``CheckpointSaver``, as the two others.
+        keep_last: Versions to keep of each namespace.
+        ttl_seconds: A thread's time to live.
+        options: Of ``PostgreSQLBackend``.
+
+    Raises:
+        InvalidArgumentError: An option makes no sense.
+        MissingExtraError: asyncpg is not installed.
+    """
+
+    def __init__(
+        self,
+        dsn: str | None = None,
+        table_name: str | None = None,
+        *,
+        on_conflict: OnConflict = "raise",
+        keep_last: int | None = None,
+        ttl_seconds: float | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            PostgreSQLBackend(dsn, table_name, **options),
+            on_conflict=on_conflict,
+            keep_last=keep_last,
+            ttl_seconds=ttl_seconds,
+        )
 
 
 # --- options

@@ -14,6 +14,7 @@ from sqlalchemy.pool import SingletonThreadPool, StaticPool
 from locus_store.arguments import check_text
 from locus_store.checkpointer import StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
+from locus_store.saver import CheckpointSaver
 from locus_store.sql import sqlite
 from locus_store.sql.backend import SqlBackend
 from locus_store.sql.facts import SQLiteExamination
@@ -164,6 +165,39 @@ def sqlite_checkpointer(
         keep_last=keep_last,
         ttl_seconds=ttl_seconds,
     )
+
+
+class SQLiteCheckpointSaver(CheckpointSaver):
+    """A ``CheckpointSaver`` over an SQLite file.
+
+    Args:
+        path: See ``SQLiteBackend``, as ``table_name`` and ``options``.
+        table_name: Stands for a prefix.
+        on_conflict: See ``CheckpointSaver``, as the two others.
+        keep_last: Versions to keep of each namespace.
+        ttl_seconds: A thread's time to live.
+        options: Of ``SQLiteBackend``.
+
+    Raises:
+        InvalidArgumentError: An option makes no sense.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] = DEFAULT_PATH,
+        table_name: str | None = None,
+        *,
+        on_conflict: OnConflict = "raise",
+        keep_last: int | None = None,
+        ttl_seconds: float | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            SQLiteBackend(path, table_name, **options),
+            on_conflict=on_conflict,
+            keep_last=keep_last,
+            ttl_seconds=ttl_seconds,
+        )
 
 
 def prefix_of(table_name: str | None, prefix: str | None) -> str:

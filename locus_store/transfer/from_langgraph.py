@@ -1,8 +1,8 @@
 """Threads of LangGraph's own savers: langgraph-checkpoint-postgres and -sqlite.
 
 Every checkpoint, channel value and pending write, with its parent, metadata and time, in the shape
-that this package's saver for LangGraph reads: a state has ``checkpoint`` (everything but the values
-and the id) and ``channels`` (``adapters.typed``). The source is only read.
+that this package's saver for LangGraph reads: a state is the checkpoint without its id, its values
+as JSON (``adapters.typed``). The source is only read.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from locus_store import layout
 from locus_store.errors import IntegrityError, LocusStoreError, NotFoundError
+from locus_store.saver import NAMESPACE, line_name
 from locus_store.transfer.building import NewVersion, ThreadBuilder
 from locus_store.transfer.counts import Counts, Progress, Tally
 from locus_store.transfer.langgraph_tables import UNKNOWN_TIME, Source, opened
@@ -35,8 +36,7 @@ async def import_langgraph(
 
     Each thread is read at one moment and written whole or not at all; then both sides are read
     again and compared, version by version. A thread that cannot be taken over stops no other; the
-    error is raised at the end. Run again, it goes on where it stopped. Numbers in the metadata that
-    JSON of 64 bits cannot hold (NaN, 2**70) become text.
+    error is raised at the end. Run again, it goes on where it stopped.
 
     Args:
         backend: Where to.
@@ -83,10 +83,10 @@ async def _read(source: Source, thread_id: str) -> ArchivedThread:
         times: dict[str, datetime] = {}
         async for version in _versions(source, thread_id, namespace, parents):
             times[version.checkpoint_id] = version.created_at
-            await builder.add(version, namespace=namespace)
+            await builder.add(version, namespace=line_name(namespace))
         newest = max(times.values(), default=UNKNOWN_TIME)
         if parents:
-            heads[namespace] = max(parents)
+            heads[line_name(namespace)] = max(parents)
         writes = [
             ArchivedWrite(
                 checkpoint_id=checkpoint_id,
@@ -95,7 +95,7 @@ async def _read(source: Source, thread_id: str) -> ArchivedThread:
             )
             for checkpoint_id, write in await source.writes(thread_id, namespace)
         ]
-        builder.add_writes(writes, namespace=namespace)
+        builder.add_writes(writes, namespace=line_name(namespace))
     return await builder.built(heads)
 
 
@@ -105,7 +105,10 @@ async def _versions(
     for checkpoint_id in in_order(parents):
         found = await source.checkpoint(thread_id, namespace, checkpoint_id)
         parent = parents[checkpoint_id]
-        yield replace(found, parent_id=parent if parent in parents else None)
+        labels = found.labels | (
+            {} if line_name(namespace) == namespace else {NAMESPACE: namespace}
+        )
+        yield replace(found, parent_id=parent if parent in parents else None, labels=labels)
 
 
 def in_order(parents: Mapping[str, str | None]) -> Iterator[str]:
@@ -137,7 +140,7 @@ async def _compare(source: Source, thread: ArchivedThread | None, thread_id: str
     """
     lines = {it.namespace: it for it in thread.lines} if thread else {}
     for namespace in await source.namespaces(thread_id):
-        line = lines.get(namespace)
+        line = lines.get(line_name(namespace))
         kept = {it.checkpoint_id: it for it in line.records} if line else {}
         names = {it.sequence: it.checkpoint_id for it in kept.values()}
         parents = await source.parents(thread_id, namespace)

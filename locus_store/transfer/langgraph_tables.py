@@ -10,16 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote, urlsplit
 
+from locus_store import layout
 from locus_store.adapters.typed import members_to_json, plain_to_json, to_json
-from locus_store.encoding import MAX_INT, MIN_INT
 from locus_store.errors import (
     ConnectionFailedError,
     IntegrityError,
     InvalidArgumentError,
     SchemaError,
 )
+from locus_store.saver import JSON_WRITE
 from locus_store.transfer.building import NewVersion
 from locus_store.types import PendingWrite
+from locus_store.versions import CHANNELS, REBUILT
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
@@ -75,36 +77,32 @@ def _version(
     channels: Mapping[str, Any],
     metadata: Any,
 ) -> NewVersion:
-    kept = {name: it for name, it in checkpoint.items() if name not in {"channel_values", "id"}}
+    kept = {name: it for name, it in checkpoint.items() if name not in {CHANNELS, "id"}}
+    versions, counters = kept.get("channel_versions") or {}, (metadata or {}).get(_COUNTERS) or {}
+    rebuilt = sorted(it for it in counters if it in versions.keys() - channels.keys())
     return NewVersion(
         checkpoint_id=checkpoint_id,
         parent_id=None,
-        state={"checkpoint": kept, "channels": dict(channels)},
-        metadata=metadata or {},
+        state={**kept, CHANNELS: dict(channels)},
+        metadata={name: plain_to_json(it) for name, it in (metadata or {}).items()},
+        labels={REBUILT: rebuilt} if rebuilt else {},
         created_at=_moment(checkpoint.get("ts")),
     )
 
 
-def _parsed(text: str | bytes, what: str, *, is_exact: bool = False) -> Any:
-    """JSON; a number that our metadata cannot hold becomes its text, unless ``is_exact``.
+_COUNTERS = "counters_since_delta_snapshot"
+
+
+def _parsed(text: str | bytes, what: str) -> Any:
+    """JSON, NaN and all.
 
     Raises:
         IntegrityError: It is not JSON.
     """
     try:
-        if is_exact:
-            return json.loads(text)
-        return json.loads(text, parse_int=_number, parse_constant=str)
+        return json.loads(text)
     except ValueError as exc:
         raise IntegrityError(f"{what} is not JSON") from exc
-
-
-def _number(text: str) -> int | str:
-    is_small = len(text) <= _DIGITS and MIN_INT <= int(text) <= MAX_INT
-    return int(text) if is_small else text
-
-
-_DIGITS = 20
 
 
 def _moment(text: Any) -> datetime:
@@ -120,8 +118,8 @@ def _write(row: Any, payload: bytes | None) -> tuple[str, PendingWrite]:
         task_id=row["task_id"],
         idx=row["idx"],
         channel=row["channel"],
-        type=row["type"] or "",
-        payload=payload or b"",
+        type=JSON_WRITE,
+        payload=layout.value_payload(to_json(row["type"] or "", payload or b"")),
         task_path=row["task_path"],
     )
 
@@ -206,7 +204,7 @@ class _SQLite:
         (row,) = self._rows(query, thread_id, namespace, checkpoint_id)
         fields = members_to_json(row["type"], row["checkpoint"])
         metadata = _parsed(row["metadata"] or b"{}", f"the metadata of {checkpoint_id!r}")
-        return _version(checkpoint_id, fields, fields["channel_values"], metadata)
+        return _version(checkpoint_id, fields, fields[CHANNELS], metadata)
 
     async def writes(self, thread_id: str, namespace: str) -> list[tuple[str, PendingWrite]]:
         query = (
@@ -287,10 +285,10 @@ class _PostgreSQL:
             " AND b.type <> 'empty'",
             *key,
         )
-        checkpoint = _parsed(row["checkpoint"], f"checkpoint {checkpoint_id!r}", is_exact=True)
+        checkpoint = _parsed(row["checkpoint"], f"checkpoint {checkpoint_id!r}")
         metadata = _parsed(row["metadata"], f"the metadata of {checkpoint_id!r}")
         channels = {
-            name: plain_to_json(it) for name, it in (checkpoint.get("channel_values") or {}).items()
+            name: plain_to_json(it) for name, it in (checkpoint.get(CHANNELS) or {}).items()
         }
         channels |= {it["channel"]: to_json(it["type"], it["blob"] or b"") for it in blobs}
         fields = {name: plain_to_json(it) for name, it in checkpoint.items()}
