@@ -26,12 +26,20 @@ from locus_store.sql.schema import tables
 from locus_store.state import AgentState
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Collection
 
     from locus_store.sql.dsn import Target
     from locus_store.sql.migrate import AutoMigrate
     from locus_store.sql.repository import Repository
-    from locus_store.types import Mark, OnConflict, Save, Stored, Version, Written
+    from locus_store.types import (
+        Mark,
+        OnConflict,
+        PendingWrite,
+        Save,
+        Stored,
+        Version,
+        Written,
+    )
 
 POOL_SIZE = 10
 STATEMENT_TIMEOUT_SECONDS = 60.0
@@ -219,8 +227,28 @@ class PostgreSQLBackend(SqlBackend):
             )
         return hot.versions(rows, self._database.store, thread_id, namespace)
 
+    async def store_writes(
+        self,
+        thread_id: str,
+        namespace: str,
+        checkpoint_id: str,
+        writes: list[PendingWrite],
+        *,
+        known: Mark | None,
+        seen: Collection[tuple[str, int]] | None,
+    ) -> bool:
+        hot, places = self._database.hot, {(it.task_id, it.idx) for it in writes}
+        is_plain = known is None and seen is None and len(places) == len(writes)
+        if is_plain:
+            key = (*hot.key(thread_id, namespace), self._database.store)
+            if await self._ask(hot.put_writes, (*key, *hot.rows(checkpoint_id, writes))):
+                return True
+        return await super().store_writes(
+            thread_id, namespace, checkpoint_id, writes, known=known, seen=seen
+        )
+
     async def _ask(self, text: str, values: tuple[Any, ...]) -> list[Any]:
-        """Run one of the driver's statements that reads."""
+        """Run one of the driver's statements; it may be run again after a lost connection."""
         with self._translating():
             home = await self._runner.home()
             tenant = encode_key(self._database.tenant)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
-from locus_store.archives import unsealed
+from locus_store.archives import sealed, unsealed
 from locus_store.sql.columns import decode_key, encode_key, load_json
 from locus_store.types import Mark, PendingWrite, Stored, Version
 from locus_store.versions import (
@@ -269,6 +269,29 @@ _WRITES: Final = """,
   (SELECT array_agg(ROW(w.task_id, w.idx, w.channel, w.type, w.task_path, w.basis, w.payload))
     FROM {writes} w WHERE w.line = c.line AND w.checkpoint_id = c.checkpoint_id) AS writes"""
 
+# Writes on a line that is there, unless somebody is about to remove versions of it, or it; both are
+# left to a transaction. Two statements may add to one checkpoint at once.
+_PUT_WRITES: Final = """
+WITH l AS MATERIALIZED (
+  SELECT l.line FROM {lines} l
+  WHERE l.tenant = $1 AND l.thread_id = $2 AND l.namespace = $3
+    AND (SELECT t.expires_at IS NULL OR t.expires_at > statement_timestamp() FROM {threads} t
+      WHERE t.tenant = $1 AND t.thread_id = $2)
+    AND (SELECT s.value FROM {settings} s WHERE s.name = 'store_id') = $4
+  FOR KEY SHARE SKIP LOCKED),
+kept AS (
+  INSERT INTO {writes} AS w (line, checkpoint_id, task_id, idx, channel, type, task_path, payload,
+    created_at)
+  SELECT l.line, $5, i.*, statement_timestamp() FROM l CROSS JOIN unnest(
+    $6::text[], $7::int[], $8::text[], $9::text[], $10::text[], $11::bytea[]) i (task_id, idx)
+  ORDER BY i.task_id COLLATE "C", i.idx
+  ON CONFLICT (line, checkpoint_id, task_id, idx) DO UPDATE SET channel = excluded.channel,
+    type = excluded.type, task_path = excluded.task_path, basis = NULL,
+    payload = excluded.payload, created_at = excluded.created_at
+  WHERE w.idx < 0)
+SELECT line FROM l
+"""
+
 _PAYLOAD_UNLESS: Final = _PAYLOAD.replace(
     "WHERE", "WHERE (c.line, c.sequence, c.digest) <> ($4::bigint, $5::bigint, $6::bytea) AND"
 )
@@ -304,6 +327,7 @@ class Hot:
         self.head_version = self._one("c.sequence = l.head", "")
         self.named_version = self._one(f"c.checkpoint_id = $4 AND {_IS_VISIBLE}", "")
         self.history = self._filled(_LINE + _HISTORY)
+        self.put_writes = self._filled(_PUT_WRITES)
 
     # --- what they are given, and what they give
 
@@ -312,6 +336,16 @@ class Hot:
         """The values behind the tenant: of a line, or of a version in it."""
         named = [it for it in checkpoint_id if it is not None]
         return tuple(encode_key(it) for it in (thread_id, namespace, *named))
+
+    @staticmethod
+    def rows(checkpoint_id: str, writes: Sequence[PendingWrite]) -> tuple[Any, ...]:
+        """The values of pending writes, behind those of their line and database."""
+        texts = ("task_id", "idx", "channel", "type", "task_path")
+        columns = [[getattr(it, name) for it in writes] for name in texts]
+        for at in (0, 2, 3):
+            columns[at] = list(map(encode_key, columns[at]))
+        sealed_ = [sealed(checkpoint_id, it) for it in writes]
+        return (encode_key(checkpoint_id), *columns, sealed_)
 
     @staticmethod
     def versions(

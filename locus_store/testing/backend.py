@@ -18,114 +18,18 @@ from locus_store.errors import (
 )
 from locus_store.state import AgentState
 from locus_store.testing.kit import HOSTILE_IDS, INVALID_IDS, NUMBERS, TEXTS, exact, needs, refused
+from locus_store.testing.steps import (
+    BackendKit,
+    FramedWrites,
+    Needed,
+    Parents,
+    PendingWrites,
+    Reading,
+)
 from locus_store.types import Expected, PendingWrite
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-
-
-class BackendKit:
-    """Fixtures of the contracts of a backend."""
-
-    pytestmark = pytest.mark.anyio
-
-    @pytest.fixture
-    def anyio_backend(self) -> str:
-        return "asyncio"
-
-    @pytest.fixture
-    def backend(self) -> Any:
-        """The object under test, on empty storage; override this."""
-        raise NotImplementedError("give the contract a `backend` fixture")
-
-    @pytest.fixture(autouse=True)
-    async def closing(self, backend: Any) -> AsyncIterator[None]:
-        yield
-        await backend.close()
-
-
-class PendingWrites(BackendKit):
-    """``put_writes`` and ``get_writes``."""
-
-    async def test_writes_come_back_in_the_order_of_their_tasks(self, backend: Any) -> None:
-        needs(backend, "branching")
-        payloads = [b"", b"\0\xff", b"x" * 100_000]
-        writes = [
-            PendingWrite("b", 1, "c", "t", payloads[0], "2"),
-            PendingWrite("b", 0, "c", "t", payloads[1], "2"),
-            PendingWrite("z", 0, "日本語", "", payloads[2], "1"),
-            PendingWrite("a", -1, "__error__", "t", b"e", "2"),
-        ]
-        await backend.put_writes("t", "v", writes)
-        assert await backend.get_writes("t", "v") == [writes[2], writes[3], writes[1], writes[0]]
-        assert await backend.get_writes("t", "other") == []
-        assert await backend.get_writes("t", "v", namespace="other") == []
-        assert await backend.get_writes("other", "v") == []
-
-    async def test_writes_that_are_there_stay_and_special_ones_are_replaced(
-        self, backend: Any
-    ) -> None:
-        needs(backend, "branching")
-        old, new = (
-            [PendingWrite("a", idx, "c", "t", payload) for idx in (-2, -1, 0, 1)]
-            for payload in (b"old", b"new")
-        )
-        await backend.put_writes("t", "v", old)
-        await backend.put_writes("t", "v", [*new, *new])
-        payloads = [it.payload for it in await backend.get_writes("t", "v")]
-        assert payloads == [b"new", b"new", b"old", b"old"]
-
-    async def test_writes_may_come_before_their_thread_and_are_no_version(
-        self, backend: Any
-    ) -> None:
-        needs(backend, "branching")
-        await backend.put_writes("t", "v", [PendingWrite("a", 0, "c", "t", b"1")])
-        assert await backend.load("t") is None
-        assert await backend.exists("t") is False
-        assert await backend.history("t") == []
-        if backend.capabilities.list_threads:
-            assert await backend.list_threads() == []
-            assert await backend.scan() == ["t"]
-        await backend.save("t", {"n": 1}, checkpoint_id="v")
-        await backend.save("t", {"n": 2}, checkpoint_id="w")
-        assert [it.payload for it in await backend.get_writes("t", "v")] == [b"1"]
-        assert await backend.load("t") == {"n": 2}
-        assert [it.checkpoint_id for it in await backend.history("t")] == ["w", "v"]
-
-    async def test_a_thread_with_nothing_but_writes_is_not_old(self, backend: Any) -> None:
-        needs(backend, "branching", "vacuum")
-        await backend.put_writes("t", "v", [PendingWrite("a", 0, "c", "t", b"1")])
-        assert await backend.vacuum(1) == 0
-        assert len(await backend.get_writes("t", "v")) == 1
-
-    async def test_writes_go_with_their_checkpoint_and_their_thread(self, backend: Any) -> None:
-        needs(backend, "branching")
-        await backend.save("t", {"n": 1}, checkpoint_id="v")
-        await backend.save("t", {"n": 2}, checkpoint_id="w")
-        for name in ("v", "w"):
-            await backend.put_writes("t", name, [PendingWrite("a", 0, "c", "t", b"1")])
-        await backend.delete("t", "v")
-        assert await backend.get_writes("t", "v") == []
-        assert len(await backend.get_writes("t", "w")) == 1
-        await backend.delete("t")
-        await backend.save("t", {"n": 2}, checkpoint_id="w")
-        assert await backend.get_writes("t", "w") == []
-
-    async def test_what_is_no_write_is_refused_and_nothing_is_written(self, backend: Any) -> None:
-        needs(backend, "branching")
-        good = PendingWrite("a", 0, "c", "t", b"1")
-        for change in (
-            {"task_id": ""}, {"channel": "\0"}, {"idx": 2**31}, {"idx": "1"}, {"idx": True},
-            {"task_path": "\ud800"}, {"task_path": None}, {"payload": "text"}, {"payload": None},
-        ):  # fmt: skip
-            with refused(InvalidArgumentError, change):
-                await backend.put_writes("t", "v", [good, replace(good, **change)])
-        for bad in INVALID_IDS:
-            with refused(InvalidArgumentError, bad):
-                await backend.put_writes(bad, "v", [good])
-            with refused(InvalidArgumentError, bad):
-                await backend.put_writes("t", bad, [good])
-        assert await backend.get_writes("t", "v") == []
+    from collections.abc import Awaitable, Callable
 
 
 class WholeThreads(BackendKit):
@@ -340,7 +244,9 @@ class WholeThreads(BackendKit):
         assert set(again.values()) == {0}
 
 
-class StorageBackendContract(PendingWrites, WholeThreads):
+class StorageBackendContract(
+    PendingWrites, FramedWrites, Reading, Needed, Parents, WholeThreads,
+):  # fmt: skip
     """The dict-shaped methods of a ``StorageBackend``, and what lies under the adapter."""
 
     async def test_a_dict_is_saved_and_loaded(self, backend: Any) -> None:

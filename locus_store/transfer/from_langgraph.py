@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from locus_store import layout
 from locus_store.errors import IntegrityError, LocusStoreError, NotFoundError
-from locus_store.saver import NAMESPACE, line_name
+from locus_store.saver import line_labels, line_name
 from locus_store.transfer.building import NewVersion, ThreadBuilder
 from locus_store.transfer.counts import Counts, Progress, Tally
 from locus_store.transfer.langgraph_tables import UNKNOWN_TIME, Source, opened
@@ -105,9 +105,7 @@ async def _versions(
     for checkpoint_id in in_order(parents):
         found = await source.checkpoint(thread_id, namespace, checkpoint_id)
         parent = parents[checkpoint_id]
-        labels = found.labels | (
-            {} if line_name(namespace) == namespace else {NAMESPACE: namespace}
-        )
+        labels = {**found.labels, **line_labels(namespace)}
         yield replace(found, parent_id=parent if parent in parents else None, labels=labels)
 
 

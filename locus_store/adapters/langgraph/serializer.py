@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _TUPLE: Final = ("builtins", "tuple")
+_LISTED: Final = (set, frozenset, deque)
 
 # What LangGraph's serializer lets MessagePack do by itself, but for tuples.
 _OPTIONS: Final = (
@@ -105,13 +106,19 @@ class ExactSerializer(JsonPlusSerializer):
 
     def _extension(self, obj: Any) -> Any:
         """What MessagePack has no form for, as LangGraph has it; what it holds is packed here."""
-        name = (type(obj).__module__, type(obj).__name__)
-        if type(obj) is tuple or isinstance(obj, set | frozenset | deque):
-            return self._made(EXT_CONSTRUCTOR_SINGLE_ARG, name, list(obj))
-        if isinstance(obj, _DeltaSnapshot):
-            return ormsgpack.Ext(EXT_DELTA_SNAPSHOT, self._packed(obj.value))
+        kind = type(obj)
+        if kind is tuple:
+            return self._made(EXT_CONSTRUCTOR_SINGLE_ARG, _TUPLE, list(obj))
+        name = (kind.__module__, kind.__name__)
         if callable(getattr(obj, "model_dump", None)):
             return self._made(EXT_PYDANTIC_V2, name, obj.model_dump(), "model_validate_json")
+        if isinstance(obj, _LISTED):
+            return self._made(EXT_CONSTRUCTOR_SINGLE_ARG, name, list(obj))
+        return self._rarer(obj, name)
+
+    def _rarer(self, obj: Any, name: tuple[str, str]) -> Any:
+        if isinstance(obj, _DeltaSnapshot):
+            return ormsgpack.Ext(EXT_DELTA_SNAPSHOT, self._packed(obj.value))
         if isinstance(obj, SendProtocol):
             timeout = getattr(obj, "timeout", None)
             more = [] if timeout is None else [timeout]

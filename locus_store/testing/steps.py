@@ -1,0 +1,604 @@
+"""What a graph runner needs of a storage backend: parents, pending writes, what is rebuilt."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from locus_store import layout
+from locus_store.errors import ConflictError, IntegrityError, InvalidArgumentError, NotFoundError
+from locus_store.testing.kit import INVALID_IDS, exact, needs, refused
+from locus_store.types import PendingWrite, Version
+from locus_store.versions import CHANNELS, REBUILT
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+
+class BackendKit:
+    """Fixtures of the contracts of a backend."""
+
+    pytestmark = pytest.mark.anyio
+
+    @pytest.fixture
+    def anyio_backend(self) -> str:
+        return "asyncio"
+
+    @pytest.fixture
+    def backend(self) -> Any:
+        """The object under test, on empty storage; override this."""
+        raise NotImplementedError("give the contract a `backend` fixture")
+
+    @pytest.fixture(autouse=True)
+    async def closing(self, backend: Any) -> AsyncIterator[None]:
+        yield
+        await backend.close()
+
+
+class PendingWrites(BackendKit):
+    """``put_writes`` and ``get_writes``."""
+
+    async def test_writes_come_back_in_the_order_of_their_tasks(self, backend: Any) -> None:
+        needs(backend, "branching")
+        payloads = [b"", b"\0\xff", b"x" * 100_000]
+        writes = [
+            PendingWrite("b", 1, "c", "t", payloads[0], "2"),
+            PendingWrite("b", 0, "c", "t", payloads[1], "2"),
+            PendingWrite("z", 0, "日本語", "", payloads[2], "1"),
+            PendingWrite("a", -1, "__error__", "t", b"e", "2"),
+        ]
+        await backend.put_writes("t", "v", writes)
+        assert await backend.get_writes("t", "v") == [writes[2], writes[3], writes[1], writes[0]]
+        assert await backend.get_writes("t", "other") == []
+        assert await backend.get_writes("t", "v", namespace="other") == []
+        assert await backend.get_writes("other", "v") == []
+
+    async def test_writes_that_are_there_stay_and_special_ones_are_replaced(
+        self, backend: Any
+    ) -> None:
+        needs(backend, "branching")
+        old, new = (
+            [PendingWrite("a", idx, "c", "t", payload) for idx in (-2, -1, 0, 1)]
+            for payload in (b"old", b"new")
+        )
+        await backend.put_writes("t", "v", old)
+        await backend.put_writes("t", "v", [*new, *new])
+        payloads = [it.payload for it in await backend.get_writes("t", "v")]
+        assert payloads == [b"new", b"new", b"old", b"old"]
+
+    async def test_writes_may_come_before_their_thread_and_are_no_version(
+        self, backend: Any
+    ) -> None:
+        needs(backend, "branching")
+        await backend.put_writes("t", "v", [PendingWrite("a", 0, "c", "t", b"1")])
+        assert await backend.load("t") is None
+        assert await backend.exists("t") is False
+        assert await backend.history("t") == []
+        if backend.capabilities.list_threads:
+            assert await backend.list_threads() == []
+            assert await backend.scan() == ["t"]
+        await backend.save("t", {"n": 1}, checkpoint_id="v")
+        await backend.save("t", {"n": 2}, checkpoint_id="w")
+        assert [it.payload for it in await backend.get_writes("t", "v")] == [b"1"]
+        assert await backend.load("t") == {"n": 2}
+        assert [it.checkpoint_id for it in await backend.history("t")] == ["w", "v"]
+
+    async def test_a_thread_with_nothing_but_writes_is_not_old(self, backend: Any) -> None:
+        needs(backend, "branching", "vacuum")
+        await backend.put_writes("t", "v", [PendingWrite("a", 0, "c", "t", b"1")])
+        assert await backend.vacuum(1) == 0
+        assert len(await backend.get_writes("t", "v")) == 1
+
+    async def test_writes_go_with_their_checkpoint_and_their_thread(self, backend: Any) -> None:
+        needs(backend, "branching")
+        await backend.save("t", {"n": 1}, checkpoint_id="v")
+        await backend.save("t", {"n": 2}, checkpoint_id="w")
+        for name in ("v", "w"):
+            await backend.put_writes("t", name, [PendingWrite("a", 0, "c", "t", b"1")])
+        await backend.delete("t", "v")
+        assert await backend.get_writes("t", "v") == []
+        assert len(await backend.get_writes("t", "w")) == 1
+        await backend.delete("t")
+        await backend.save("t", {"n": 2}, checkpoint_id="w")
+        assert await backend.get_writes("t", "w") == []
+
+    async def test_what_is_no_write_is_refused_and_nothing_is_written(self, backend: Any) -> None:
+        needs(backend, "branching")
+        good = PendingWrite("a", 0, "c", "t", b"1")
+        for change in (
+            {"task_id": ""}, {"channel": "\0"}, {"idx": 2**31}, {"idx": "1"}, {"idx": True},
+            {"task_path": "\ud800"}, {"task_path": None}, {"payload": "text"}, {"payload": None},
+        ):  # fmt: skip
+            with refused(InvalidArgumentError, change):
+                await backend.put_writes("t", "v", [good, replace(good, **change)])
+        for bad in INVALID_IDS:
+            with refused(InvalidArgumentError, bad):
+                await backend.put_writes(bad, "v", [good])
+            with refused(InvalidArgumentError, bad):
+                await backend.put_writes("t", bad, [good])
+        assert await backend.get_writes("t", "v") == []
+
+
+LONG = [f"{n} " + secrets.token_hex(64) for n in range(40)]
+"""A channel's value that is worth a frame."""
+
+
+def written(task_id: str, payload: bytes = b"1", idx: int = 0) -> PendingWrite:
+    """A write of a task."""
+    return PendingWrite(task_id, idx, "c", "t", payload)
+
+
+async def names(backend: Any, *, namespace: str = "") -> list[str]:
+    """The visible versions of thread ``t``, newest first."""
+    found = await backend.history("t", namespace=namespace, limit=1_000)
+    return [it.checkpoint_id for it in found]
+
+
+async def grow(
+    backend: Any, *checkpoint_ids: str, namespace: str = "", **options: Any
+) -> dict[str, dict[str, Any]]:
+    """Save versions of thread ``t``, each with one more text; their states."""
+    found = await backend.read_state("t", namespace=namespace)
+    said = found.state["said"] if found else []
+    states = {}
+    for name in checkpoint_ids:
+        said = [*said, f"{name} {secrets.token_hex(32)}"]
+        states[name] = {"said": said}
+        await backend.write_state(
+            "t", states[name], checkpoint_id=name, namespace=namespace, **options
+        )
+    return states
+
+
+class FramedWrites(BackendKit):
+    """``put_writes`` of what changes a channel's value, and of two runs at once."""
+
+    async def framed(self, backend: Any, said: list[str]) -> tuple[Any, PendingWrite]:
+        """Version ``v`` with a channel, and a write on it as frames against its value."""
+        state = {CHANNELS: {"c": LONG}}
+        await backend.write_state("t", state, checkpoint_id="v")
+        mark, shape = backend.known_version("t", "v")
+        payload = layout.value_frames(said, shape, (CHANNELS, "c"))
+        assert payload is not None
+        return mark, replace(written("a", payload), basis=mark.sequence)
+
+    async def value(self, backend: Any, checkpoint_id: str = "v") -> Any:
+        """What the one write of a version holds."""
+        found = await backend.read_state("t", checkpoint_id, with_writes=True)
+        (write,) = found.writes
+        old = found.state[CHANNELS]["c"] if write.basis is not None else None
+        return layout.value_of(write.payload, old)
+
+    async def test_a_write_may_be_what_changed_in_its_checkpoint(self, backend: Any) -> None:
+        needs(backend, "branching")
+        said = [*LONG, "new"]
+        mark, write = await self.framed(backend, said)
+        assert await backend.put_writes("t", "v", [write], known=mark) is True
+        assert await backend.get_writes("t", "v") == [write]
+        assert await self.value(backend) == said
+        assert len(write.payload) < 200
+
+    async def test_a_change_of_another_version_than_is_there_is_not_stored(
+        self, backend: Any
+    ) -> None:
+        needs(backend, "branching")
+        mark, write = await self.framed(backend, [*LONG, "new"])
+        await backend.write_state("t", {CHANNELS: {"c": []}}, checkpoint_id="v")
+        batch = [written("whole"), write]
+        assert await backend.put_writes("t", "v", batch, known=mark) is False
+        assert await backend.put_writes("t", "unknown", batch, known=mark) is False
+        assert await backend.put_writes("t", "v", batch, namespace="a", known=mark) is False
+        assert await backend.put_writes("u", "v", batch, known=mark) is False
+        assert await backend.writes_of("t", ["v", "unknown"]) == {}
+        assert await backend.put_writes("t", "v", [written("whole")], known=mark) is True
+
+    async def test_a_checkpoint_that_is_replaced_keeps_its_writes_whole(self, backend: Any) -> None:
+        needs(backend, "branching")
+        said = [*LONG[:20], "new", *LONG[20:]]
+        mark, write = await self.framed(backend, said)
+        await backend.put_writes("t", "v", [write], known=mark)
+        await backend.write_state("t", {CHANNELS: {"c": ["other"]}}, checkpoint_id="v")
+        assert await self.value(backend) == said
+        assert [it.basis for it in await backend.get_writes("t", "v")] == [None]
+        await backend.write_state("t", {"no": "channels"}, checkpoint_id="v")
+        assert layout.value_of((await backend.get_writes("t", "v"))[0].payload) == said
+        assert await backend.damage() == []
+
+    async def test_a_checkpoint_that_is_saved_again_keeps_its_writes(self, backend: Any) -> None:
+        needs(backend, "branching")
+        mark, write = await self.framed(backend, [*LONG, "new"])
+        await backend.put_writes("t", "v", [write, written("b")], known=mark)
+        again = await backend.write_state("t", {CHANNELS: {"c": LONG}}, checkpoint_id="v")
+        assert again.outcome == "same"
+        assert await backend.get_writes("t", "v") == [write, written("b")]
+
+    async def test_a_deletion_before_leaves_a_change_readable(self, backend: Any) -> None:
+        needs(backend, "branching")
+        await backend.write_state("t", {CHANNELS: {"c": LONG[:39]}}, checkpoint_id="before")
+        said = [*LONG, "new"]
+        mark, write = await self.framed(backend, said)
+        await backend.put_writes("t", "v", [write], known=mark)
+        assert await backend.remove("t", ["before"]) == 1
+        assert await self.value(backend) == said
+
+    async def test_a_thread_is_copied_with_its_changes(self, backend: Any) -> None:
+        needs(backend, "branching")
+        said = [*LONG, "new"]
+        mark, write = await self.framed(backend, said)
+        await backend.put_writes("t", "v", [write], known=mark)
+        archive = await backend.read_thread("t")
+        assert await backend.copy_thread("t", "u") is True
+        assert await backend.get_writes("u", "v") == [write]
+        await backend.delete("t")
+        assert await backend.write_thread(archive) is True
+        assert await self.value(backend) == said
+
+    async def test_writes_of_somebody_else_are_a_conflict(self, backend: Any) -> None:
+        needs(backend, "branching")
+        mine, theirs = written("mine"), written("theirs")
+        assert await backend.put_writes("t", "v", [mine], seen=set()) is True
+        assert await backend.put_writes("t", "v", [mine], seen=set()) is True  # a retry
+        with pytest.raises(ConflictError) as told:
+            await backend.put_writes("t", "v", [theirs], seen=set())
+        assert told.value.head_id == "v"
+        assert await backend.get_writes("t", "v") == [mine]
+        assert await backend.put_writes("t", "v", [theirs], seen={("mine", 0)}) is True
+        assert await backend.put_writes("t", "v", [written("any")]) is True
+        assert await backend.put_writes("t", "w", [theirs], seen=set()) is True
+        assert len(await backend.get_writes("t", "v")) == 3
+
+    async def test_a_write_of_ones_own_that_says_otherwise_is_somebody_elses(
+        self, backend: Any
+    ) -> None:
+        needs(backend, "branching")
+        await backend.put_writes("t", "v", [written("a", b"theirs")])
+        with pytest.raises(ConflictError):
+            await backend.put_writes("t", "v", [written("a", b"mine")], seen=set())
+        assert [it.payload for it in await backend.get_writes("t", "v")] == [b"theirs"]
+
+    async def test_writes_of_many_checkpoints_are_read_at_once(self, backend: Any) -> None:
+        needs(backend, "branching")
+        ids = [f"v{n}" for n in range(450)]
+        for name in ids[::10]:
+            writes = [written("b", name.encode()), written("a"), written("a", idx=-1)]
+            await backend.put_writes("t", name, writes, namespace="n")
+        await backend.put_writes("t", "not asked for", [written("a")], namespace="n")
+        found = await backend.writes_of("t", ids, namespace="n")
+        assert set(found) == set(ids[::10])
+        for name, writes in found.items():
+            places = [(it.task_id, it.idx, it.payload) for it in writes]
+            assert places == [("a", -1, b"1"), ("a", 0, b"1"), ("b", 0, name.encode())]
+        assert await backend.writes_of("t", ids) == {}
+        assert await backend.writes_of("t", [], namespace="n") == {}
+        assert await backend.writes_of("unknown", ids) == {}
+
+
+class Reading(BackendKit):
+    """``fetch(with_writes=)``, ``records``, ``read_states``, ``namespaces``, ``tagged``."""
+
+    async def test_a_version_is_read_with_its_writes(self, backend: Any) -> None:
+        needs(backend, "branching")
+        states = await grow(backend, "v", "w")
+        writes = [written("b"), written("a"), written("a", idx=-2)]
+        await backend.put_writes("t", "v", writes)
+        for checkpoint_id, expected in (("v", writes[::-1]), ("w", []), (None, [])):
+            stored = await backend.fetch("t", checkpoint_id=checkpoint_id, with_writes=True)
+            assert stored.writes == expected
+            found = await backend.read_state("t", checkpoint_id, with_writes=True)
+            assert found.writes == expected
+            assert exact(found.state) == exact(states[checkpoint_id or "w"])
+        assert (await backend.fetch("t", checkpoint_id="v")).writes is None
+        assert (await backend.read_state("t", "v")).writes is None
+        assert await backend.read_state("t", "x", with_writes=True) is None
+
+    async def test_a_head_that_is_known_is_read_with_new_writes(self, backend: Any) -> None:
+        needs(backend, "branching")
+        states = await grow(backend, "v")
+        for n in range(3):
+            await backend.put_writes("t", "v", [written(f"{n}")])
+            found = await backend.read_state("t", with_writes=True)
+            assert [it.task_id for it in found.writes] == [str(it) for it in range(n + 1)]
+            assert found.state == states["v"]
+        known, _ = backend.known_version("t", "v")
+        stored = await backend.fetch_head("t", known=known, with_writes=True)
+        assert len(stored.writes) == 3
+        assert (await backend.fetch_head("t", known=known)).version.mark == known
+
+    async def test_records_are_whole_chains_and_none_is_newer(self, backend: Any) -> None:
+        needs(backend, "branching")
+        states = await grow(backend, *(f"v{n}" for n in range(8)))
+        await backend.write_state("t", {"said": []}, checkpoint_id="fork", parent_id="v1")
+        states["fork"] = {"said": []}
+        versions = (await backend.history("t", limit=100))[::-1]
+        for first in range(len(versions)):
+            for last in range(first, len(versions)):
+                await self.check(backend, versions[first : last + 1], states)
+
+    async def check(
+        self, backend: Any, wanted: Sequence[Version], states: dict[str, dict[str, Any]]
+    ) -> None:
+        """That a range's records fold to its states."""
+        first, last = wanted[0].mark.sequence, wanted[-1].mark.sequence
+        records = await backend.records("t", first=first, last=last)
+        sequences = [it[0] for it in records]
+        assert sequences == sorted(set(sequences))
+        assert sequences[-1] == last
+        for version in wanted:
+            at = version.mark.sequence
+            (chain,) = [it[1] for it in records if it[0] == at]
+            payloads = [it[2] for it in records if it[1] == chain and it[0] <= at]
+            assert exact(layout.fold(payloads)) == exact(states[version.checkpoint_id])
+
+    async def test_records_have_what_is_hidden(self, backend: Any) -> None:
+        needs(backend, "branching")
+        ids = [f"v{n}" for n in range(20)]
+        states = await grow(backend, *ids, keep_last=2)
+        visible = (await backend.history("t", limit=100))[::-1]
+        assert [it.checkpoint_id for it in visible] == ids[-2:]
+        await self.check(backend, visible, states)
+        assert await backend.records("unknown", first=1, last=9) == []
+        assert await backend.records("t", namespace="n", first=1, last=9) == []
+
+    async def test_states_of_many_versions_are_read_in_one_pass(self, backend: Any) -> None:
+        needs(backend, "branching")
+        states = await grow(backend, *(f"v{n}" for n in range(120)))
+        wanted = (await backend.history("t", limit=120))[::7]
+        read = await backend.read_states(
+            wanted, lambda version, folder: (version.checkpoint_id, str(folder.state()))
+        )
+        assert read == [(it.checkpoint_id, str(states[it.checkpoint_id])) for it in wanted]
+        assert await backend.read_states([], lambda version, _: version) == []
+
+    async def test_a_version_that_is_gone_is_told(self, backend: Any) -> None:
+        needs(backend, "branching")
+        await grow(backend, "v0", "v1", "v2")
+        wanted = await backend.history("t")
+        await backend.remove("t", ["v1"])
+        with pytest.raises(IntegrityError, match="v1"):
+            await backend.read_states(wanted, lambda version, _: version)
+
+    async def test_namespaces_are_those_with_a_version(self, backend: Any) -> None:
+        needs(backend, "branching")
+        named = ["", "A", "a", "a|b", "é", "🎉"]
+        for namespace in reversed(named):
+            await backend.write_state("t", {"n": 1}, namespace=namespace, checkpoint_id="v")
+        await backend.put_writes("t", "v", [written("a")], namespace="writes")
+        await backend.write_state("other", {"n": 1}, namespace="b")
+        assert await backend.namespaces("t") == named
+        await backend.remove("t", ["v"], namespace="a")
+        assert await backend.namespaces("t") == [it for it in named if it != "a"]
+        assert await backend.namespaces("unknown") == []
+
+    async def test_an_expired_thread_has_nothing(self, backend: Any) -> None:
+        needs(backend, "branching", "ttl", "metadata_query")
+        await backend.put_writes("t", "v", [written("a")])
+        tag = {"run_id": "r"}
+        await backend.write_state(
+            "t", {"n": 1}, checkpoint_id="v", metadata=tag, ttl_seconds=0.000001
+        )
+        await backend.write_state("clock", {"n": 1})
+        while await backend.exists("t"):
+            pass
+        assert await backend.namespaces("t") == []
+        assert await backend.tagged("run_id", "r") == []
+        assert await backend.get_writes("t", "v") == []
+        assert await backend.records("t", first=1, last=1) == []
+        assert await backend.prune("t") == 0
+
+    async def test_versions_are_found_by_their_own_metadata(self, backend: Any) -> None:
+        needs(backend, "metadata_query")
+        tag = {"run_id": "r"}
+        await grow(backend, "v0", metadata=tag)
+        await grow(backend, "v1", metadata={"run_id": "s"})
+        await grow(backend, "v2", labels=tag)
+        await grow(backend, "v3", metadata={"run_id": ["r"], "other": "r"})
+        await grow(backend, "v4", metadata=tag, namespace="a:b")
+        await backend.write_state("u", {"n": 1}, checkpoint_id="v5", metadata=tag)
+        found = [("t", "", "v0"), ("t", "a:b", "v4"), ("u", "", "v5")]
+        assert sorted(await backend.tagged("run_id", "r")) == found
+        assert await backend.tagged("run_id", "R") == []
+        assert await backend.tagged("run_id", "' OR 1=1 --") == []
+
+    async def test_values_of_metadata_are_of_their_type(self, backend: Any) -> None:
+        needs(backend, "metadata_query")
+        await grow(backend, "number", metadata={"k": 1})
+        await grow(backend, "text", metadata={"k": "1"})
+        assert await backend.tagged("k", 1) == [("t", "", "number")]
+        assert await backend.tagged("k", "1") == [("t", "", "text")]
+
+    async def test_hidden_versions_are_found_by_their_metadata(self, backend: Any) -> None:
+        needs(backend, "metadata_query")
+        await grow(backend, "v0", "v1", "v2", metadata={"run_id": "r"}, keep_last=1)
+        assert len(await backend.tagged("run_id", "r")) == 3
+
+
+class Needed(BackendKit):
+    """What a version with the label ``rebuilt`` needs: its parent, and the writes there."""
+
+    async def chain(self, backend: Any, *rebuilt: str, **options: Any) -> None:
+        """Versions that are rebuilt from one another, with a write each."""
+        for name in rebuilt:
+            await grow(backend, name, labels={REBUILT: ["c"]}, **options)
+            await backend.put_writes("t", name, [written(name)])
+
+    async def test_pruning_leaves_the_heads(self, backend: Any) -> None:
+        needs(backend, "branching")
+        states = await grow(backend, "v0", "v1", "v2")
+        await grow(backend, "a0", "a1", namespace="a")
+        for name in ("v1", "v2"):
+            await backend.put_writes("t", name, [written(name)])
+        await backend.save("other", {"n": 1})
+        await backend.save("other", {"n": 2})
+        assert await backend.prune("t") == 3
+        assert await names(backend) == ["v2"]
+        assert await names(backend, namespace="a") == ["a1"]
+        assert set(await backend.writes_of("t", ["v1", "v2"])) == {"v2"}
+        found = await backend.read_state("t")
+        assert found.state == states["v2"]
+        assert found.version.parent_id is None
+        assert len(await backend.history("other")) == 2
+        assert await backend.prune("t") == 0
+        assert await backend.prune("unknown") == 0
+        assert await backend.damage() == []
+
+    async def test_pruning_takes_side_branches_and_what_is_hidden(self, backend: Any) -> None:
+        needs(backend, "branching")
+        await grow(backend, "v0", "v1", "v2", "v3", keep_last=2)
+        await backend.write_state(
+            "t", {"n": 1}, checkpoint_id="side", parent_id="v2", forks=False, on_conflict="branch"
+        )
+        assert await names(backend) == ["side", "v3", "v2"]
+        assert await backend.prune("t") == 4
+        assert await names(backend) == ["v3"]
+        await grow(backend, "v4")
+        assert await names(backend) == ["v4", "v3"]
+
+    async def test_pruning_spares_what_a_head_is_rebuilt_from(self, backend: Any) -> None:
+        needs(backend, "branching")
+        await grow(backend, "v0", "v1")
+        await self.chain(backend, "v2", "v3")
+        await backend.put_writes("t", "v1", [written("v1")])
+        await grow(backend, "a0", "a1", namespace="a")
+        assert await backend.prune("t") == 2
+        assert await names(backend) == ["v3", "v2", "v1"]
+        assert set(await backend.writes_of("t", ["v1", "v2", "v3"])) == {"v1", "v2", "v3"}
+        await grow(backend, "v4")
+        assert await backend.prune("t") == 3
+        assert await names(backend) == ["v4"]
+
+    async def test_what_another_version_is_rebuilt_from_is_not_removed(self, backend: Any) -> None:
+        needs(backend, "branching")
+        await grow(backend, "v0", "v1")
+        await self.chain(backend, "v2", "v3")
+        for bad in (["v1"], ["v2"], ["v0", "v1"], ["v1", "v2"]):
+            with refused(ConflictError, bad):
+                await backend.remove("t", bad)
+        assert await names(backend) == ["v3", "v2", "v1", "v0"]
+        assert set(await backend.writes_of("t", ["v2", "v3"])) == {"v2", "v3"}
+        assert await backend.remove("t", ["v0"]) == 1
+        assert await backend.remove("t", ["v3"]) == 1
+        assert await backend.remove("t", ["v1", "v2"]) == 2
+        assert await backend.remove("t") == 0
+
+    async def test_a_thread_is_removed_whatever_is_rebuilt(self, backend: Any) -> None:
+        needs(backend, "branching")
+        await grow(backend, "v0")
+        await self.chain(backend, "v1")
+        assert await backend.remove("t") == 2
+        assert await backend.writes_of("t", ["v1"]) == {}
+
+    async def test_what_another_version_is_rebuilt_from_is_not_replaced(self, backend: Any) -> None:
+        needs(backend, "branching")
+        states = await grow(backend, "v0")
+        await self.chain(backend, "v1")
+        with pytest.raises(ConflictError):
+            await backend.write_state("t", {"n": "other"}, checkpoint_id="v0")
+        assert (await backend.read_state("t", "v0")).state == states["v0"]
+
+    async def test_keep_last_spares_what_is_rebuilt_from(self, backend: Any) -> None:
+        needs(backend, "branching")
+        await grow(backend, *(f"v{n}" for n in range(10)), keep_last=1)
+        await backend.put_writes("t", "v9", [written("v9")])
+        await self.chain(backend, *(f"w{n}" for n in range(80)), keep_last=1)
+        assert await names(backend) == ["w79"]
+        needed = ["v9", *(f"w{n}" for n in range(80))]
+        assert set(await backend.writes_of("t", needed)) == set(needed)
+        archive = await backend.read_thread("t")
+        kept = [it.checkpoint_id for it in archive.lines[0].records]
+        assert kept == needed
+
+    async def test_keep_last_gives_back_what_is_needed_no_more(self, backend: Any) -> None:
+        needs(backend, "branching")
+        await grow(backend, "v0", keep_last=1)
+        await self.chain(backend, *(f"w{n}" for n in range(70)), keep_last=1)
+        await grow(backend, *(f"x{n}" for n in range(70)), keep_last=1)
+        archive = await backend.read_thread("t")
+        assert len(archive.lines[0].records) < 70
+        assert await names(backend) == ["x69"]
+
+
+class Parents(BackendKit):
+    """``write_state(forks=False)`` and ``write_state(is_root=True)``."""
+
+    async def parent(self, backend: Any, checkpoint_id: str) -> str | None:
+        found = await backend.read_state("t", checkpoint_id)
+        parent_id: str | None = found.version.parent_id
+        return parent_id
+
+    async def test_a_parent_that_is_the_head_is_no_fork(self, backend: Any) -> None:
+        await grow(backend, "v0", "v1")
+        await grow(backend, "v2", parent_id="v1", forks=False)
+        assert await self.parent(backend, "v2") == "v1"
+        assert await names(backend) == ["v2", "v1", "v0"]
+
+    async def test_a_parent_that_is_not_the_head_is_a_conflict(self, backend: Any) -> None:
+        await grow(backend, "v0", "v1")
+        with pytest.raises(ConflictError) as told:
+            await grow(backend, "v2", parent_id="v0", forks=False)
+        assert (told.value.head_id, told.value.parent_id) == ("v1", "v0")
+        assert await names(backend) == ["v1", "v0"]
+
+    async def test_a_parent_that_is_not_there_is_a_conflict_but_for_a_fork(
+        self, backend: Any
+    ) -> None:
+        with pytest.raises(ConflictError):
+            await grow(backend, "v0", parent_id="unknown", forks=False)
+        await grow(backend, "v0", "v1")
+        with pytest.raises(ConflictError):
+            await grow(backend, "v2", parent_id="unknown", forks=False)
+        with pytest.raises(NotFoundError):
+            await grow(backend, "v2", parent_id="unknown")
+        assert await names(backend) == ["v1", "v0"]
+
+    async def test_a_parent_that_was_removed_and_made_again_is_a_conflict(
+        self, backend: Any
+    ) -> None:
+        await backend.write_state("t", {"n": 1}, checkpoint_id="v0")
+        await backend.write_state("t", {"n": 1}, checkpoint_id="v1")
+        await backend.remove("t", ["v1"])
+        other = type(backend).write_state  # by another object, which this one knows nothing of
+        known = backend._known  # noqa: SLF001  (what this object knows)
+        backend._known = type(known)(0)  # noqa: SLF001
+        await other(backend, "t", {"n": 2}, checkpoint_id="v1")
+        backend._known = known  # noqa: SLF001
+        with pytest.raises(ConflictError):
+            await backend.write_state(
+                "t", {"n": 3}, checkpoint_id="v2", parent_id="v1", forks=False
+            )
+
+    async def test_a_loser_is_kept_beside_or_wins_as_it_asks(self, backend: Any) -> None:
+        await grow(backend, "v0", "v1")
+        late: dict[str, Any] = {"parent_id": "v0", "forks": False}
+        side = await backend.write_state(
+            "t", {"n": 1}, checkpoint_id="side", on_conflict="branch", **late
+        )
+        assert side.outcome == "side"
+        assert (await backend.read_state("t")).version.checkpoint_id == "v1"
+        won = await backend.write_state(
+            "t", {"n": 2}, checkpoint_id="won", on_conflict="overwrite", **late
+        )
+        assert won.outcome == "head"
+        assert (await backend.read_state("t")).version.checkpoint_id == "won"
+        assert await self.parent(backend, "side") == "v0"
+        assert await self.parent(backend, "won") == "v0"
+
+    async def test_a_root_is_made_from_nothing_and_becomes_the_head(self, backend: Any) -> None:
+        await grow(backend, "v0", "v1", is_root=True)
+        assert await self.parent(backend, "v0") is None
+        assert await self.parent(backend, "v1") is None
+        found = await backend.read_state("t")
+        assert found.version.checkpoint_id == "v1"
+        await grow(backend, "v2")
+        assert await self.parent(backend, "v2") == "v1"
+        assert await backend.damage() == []
+
+    async def test_roots_cost_what_changed(self, backend: Any) -> None:
+        needs(backend, "branching")
+        await backend.write_state("t", {"said": LONG}, checkpoint_id="v0")
+        await backend.write_state("t", {"said": [*LONG, "n"]}, checkpoint_id="v1", is_root=True)
+        records = (await backend.read_thread("t")).lines[0].records
+        assert len(records[1].payload) < 200
+        assert (await backend.read_state("t")).state == {"said": [*LONG, "n"]}
