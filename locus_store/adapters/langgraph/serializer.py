@@ -7,26 +7,21 @@ from contextvars import ContextVar
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.errors import MissingExtraError, SerializationError
+import ormsgpack
+from langgraph.checkpoint.serde._msgpack import SAFE_MSGPACK_TYPES
+from langgraph.checkpoint.serde.event_hooks import SerdeEvent, register_serde_event_listener
+from langgraph.checkpoint.serde.jsonplus import (
+    EXT_CONSTRUCTOR_KW_ARGS,
+    EXT_CONSTRUCTOR_POS_ARGS,
+    EXT_CONSTRUCTOR_SINGLE_ARG,
+    EXT_DELTA_SNAPSHOT,
+    EXT_NUMPY_ARRAY,
+    EXT_PYDANTIC_V2,
+    JsonPlusSerializer,
+)
+from langgraph.checkpoint.serde.types import SendProtocol, _DeltaSnapshot
 
-try:
-    import ormsgpack
-    from langgraph.checkpoint.serde._msgpack import SAFE_MSGPACK_TYPES
-    from langgraph.checkpoint.serde.event_hooks import SerdeEvent, register_serde_event_listener
-    from langgraph.checkpoint.serde.jsonplus import (
-        EXT_CONSTRUCTOR_KW_ARGS,
-        EXT_CONSTRUCTOR_POS_ARGS,
-        EXT_CONSTRUCTOR_SINGLE_ARG,
-        EXT_DELTA_SNAPSHOT,
-        EXT_NUMPY_ARRAY,
-        EXT_PYDANTIC_V2,
-        JsonPlusSerializer,
-    )
-    from langgraph.checkpoint.serde.types import SendProtocol, _DeltaSnapshot
-except ImportError as exc:
-    raise MissingExtraError(
-        'LangGraph is not installed: pip install "locus-store[langgraph]"'
-    ) from exc
+from locus_store.errors import SerializationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
