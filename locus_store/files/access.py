@@ -59,9 +59,9 @@ class ThreadFiles:
     # --- reading
 
     def listed(self) -> tuple[list[str], list[str]]:
-        """The ids of all threads, also those whose time is over, and what is wrong with other files.
+        """All thread ids in order, also those whose time is over; what is wrong with other files.
 
-        The ids are in order; the files are those that cannot be a thread's.
+        That is: with those that cannot be a thread's.
         """
         names = {name: thread_of(name) for name in self.directory.names()}
         ids = sorted(it for it in names.values() if it is not None)
@@ -112,8 +112,8 @@ class ThreadFiles:
 
     def _misnamed(self, name: str) -> str:
         return (
-            f"{shown(self.directory.path(name))} is not named as the file of a thread; move it out of the "
-            "directory, or give it its name back"
+            f"{shown(self.directory.path(name))} is not named as the file of a thread; move it out "
+            "of the directory, or give it its name back"
         )
 
     def _parse(self, thread_id: str, opened: Opened) -> Parsed:
