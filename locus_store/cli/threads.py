@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import shlex
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -82,7 +83,12 @@ def list_threads(
     rows = ((it, *_cells(version)) for it, version in found)
     put_table(("thread", "newest version", "saved", "metadata"), rows)
     if found and len(found) == limit:
-        note(f"There may be more: --after {found[-1][0]!r}, or a greater --limit.")
+        note(_more(found[-1][0]))
+
+
+def _more(last: str) -> str:
+    after = f"--after={shlex.quote(last)}, or " if last.isprintable() else ""
+    return f"There may be more: {after}a greater --limit."
 
 
 async def _newest(
