@@ -57,13 +57,14 @@ async def _facts(url: str) -> list[Fact]:
 
 
 async def _reading(backend: StorageBackend) -> list[Fact]:
-    """That it can be read, where that takes no time."""
+    """That it can be read."""
     with suppress(UnsupportedError):
-        await backend.list_threads(1)
+        await backend.scan(1)
         return [Fact("reading", "works", "ok")]
     return []
 
 
 def _failure(name: str, error: LocusStoreError) -> Fact:
-    what, _, remedy = str(error).partition("; ")
-    return Fact(name, what, "fail", remedy or what)
+    text = str(error)
+    what, _, remedy = text.partition("; ") if "; " in text else text.rpartition(": ")
+    return Fact(name, what or text, "fail", remedy)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from locus_store.arguments import check_text
 from locus_store.cli.differences import Difference, changed_part, differences, shown
 from locus_store.cli.opening import (
     DEFAULT_URL,
@@ -101,6 +102,8 @@ async def _newest(
             async with gate:
                 return thread_id, next(iter(await backend.history(thread_id, limit=1)), None)
 
+        if after is not None:
+            check_text("--after", after)
         ids = await backend.list_threads(limit, pattern, after=after)
         return list(await asyncio.gather(*map(newest, ids)))
 

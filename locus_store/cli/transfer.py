@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
+from locus_store.arguments import check_text
 from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, Yes, contents, opened, run
 from locus_store.cli.output import (
     EXIT_CODES,
@@ -62,6 +63,8 @@ def verify(
     --json: JSON Lines as they come, {kind: "problem", thread_id, namespace, checkpoint_id, what},
     and at last {kind: "summary", threads, versions, problems}.
     """
+    for it in threads or ():
+        check_text("thread", it)
     found, counts, seen = run(_verified(url, threads or None, as_json=as_json))
     if as_json:
         put_line({"kind": "summary", **counts})
@@ -216,13 +219,14 @@ def _written(output: str) -> Iterator[BinaryIO]:
 
 def _name(temporary: str, output: str) -> None:
     """Give a file its name, unless somebody was faster."""
-    try:
+    with suppress(OSError):  # it is there already, or that file system has no hard links
         os.link(temporary, output)
+        return
+    try:
+        os.close(os.open(output, os.O_CREAT | os.O_EXCL))
     except FileExistsError as exc:
         raise _there_already(output) from exc
-    except OSError:  # no hard links on that file system
-        os.close(os.open(output, os.O_CREAT | os.O_EXCL))
-        os.replace(temporary, output)
+    os.replace(temporary, output)
 
 
 def _there_already(output: str) -> InvalidArgumentError:
