@@ -99,7 +99,9 @@ def test_list_goes_on_page_by_page(run: Run, url: str) -> None:
     assert run("threads", "list", "--after", "nowhere")[0] == 4
 
 
-@pytest.mark.parametrize("thread", ["-dash", "sp ace", "quo'te", "$(id)", "`id`", "é 日", "!"])
+@pytest.mark.parametrize(
+    "thread", ["-dash", "sp ace", "quo'te", "it's $(id)", "a\\b", "`id`", "é 日", "!"]
+)
 def test_the_hint_of_a_list_can_be_typed(run: Run, url: str, thread: str) -> None:
     save(url, "older", CHAT[0])
     save(url, thread, CHAT[0])
