@@ -5,14 +5,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from locus_store.backends.base import StorageBackend
-from locus_store.backends.memory import MemoryBackend, MemoryCheckpointer, memory_checkpointer
-from locus_store.checkpointer import StorageBackendAdapter
-
 if TYPE_CHECKING:
+    from locus_store.backends.base import StorageBackend
     from locus_store.backends.file import FileBackend, FileCheckpointer, file_checkpointer
+    from locus_store.backends.memory import MemoryBackend, MemoryCheckpointer, memory_checkpointer
     from locus_store.backends.postgresql import PostgreSQLBackend, postgresql_checkpointer
     from locus_store.backends.sqlite import SQLiteBackend, sqlite_checkpointer
+    from locus_store.checkpointer import StorageBackendAdapter
 
 __all__ = [
     "FileBackend",
@@ -29,20 +28,20 @@ __all__ = [
     "sqlite_checkpointer",
 ]
 
-
 _MODULES = {
-    "FileBackend": "file",
-    "FileCheckpointer": "file",
-    "file_checkpointer": "file",
-    "PostgreSQLBackend": "postgresql",
-    "postgresql_checkpointer": "postgresql",
-    "SQLiteBackend": "sqlite",
-    "sqlite_checkpointer": "sqlite",
+    **dict.fromkeys(("FileBackend", "FileCheckpointer", "file_checkpointer"), "backends.file"),
+    **dict.fromkeys(
+        ("MemoryBackend", "MemoryCheckpointer", "memory_checkpointer"), "backends.memory"
+    ),
+    **dict.fromkeys(("PostgreSQLBackend", "postgresql_checkpointer"), "backends.postgresql"),
+    **dict.fromkeys(("SQLiteBackend", "sqlite_checkpointer"), "backends.sqlite"),
+    "StorageBackend": "backends.base",
+    "StorageBackendAdapter": "checkpointer",
 }
-"""What needs SQLAlchemy or POSIX locks, and so is imported on first use."""
+"""Loaded on first use, so that none of these modules loads another."""
 
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return getattr(import_module(f"locus_store.{_MODULES[name]}"), name)
