@@ -5,9 +5,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from locus_store.backends.base import StorageBackend
-from locus_store.backends.memory import MemoryBackend, MemoryCheckpointer, memory_checkpointer
-from locus_store.checkpointer import BaseCheckpointer, StorageBackendAdapter
 from locus_store.errors import (
     BackendError,
     ConflictError,
@@ -21,13 +18,11 @@ from locus_store.errors import (
     SerializationError,
     UnsupportedError,
 )
-from locus_store.open import open_checkpointer, open_saver
-from locus_store.saver import CheckpointSaver
-from locus_store.state import AgentState, Message, Role, ToolCall
-from locus_store.types import CheckpointerCapabilities
 
 if TYPE_CHECKING:
+    from locus_store.backends.base import StorageBackend
     from locus_store.backends.file import FileBackend, FileCheckpointer, file_checkpointer
+    from locus_store.backends.memory import MemoryBackend, MemoryCheckpointer, memory_checkpointer
     from locus_store.backends.postgresql import (
         PostgreSQLBackend,
         PostgreSQLCheckpointSaver,
@@ -38,6 +33,11 @@ if TYPE_CHECKING:
         SQLiteCheckpointSaver,
         sqlite_checkpointer,
     )
+    from locus_store.checkpointer import BaseCheckpointer, StorageBackendAdapter
+    from locus_store.open import open_checkpointer, open_saver
+    from locus_store.saver import CheckpointSaver
+    from locus_store.state import AgentState, Message, Role, ToolCall
+    from locus_store.types import CheckpointerCapabilities
 
 __version__ = "0.1.0"
 
@@ -79,17 +79,18 @@ __all__ = [
 ]
 
 _LAZY = {
-    "FileBackend": "backends.file",
-    "FileCheckpointer": "backends.file",
-    "file_checkpointer": "backends.file",
-    "PostgreSQLBackend": "backends.postgresql",
-    "PostgreSQLCheckpointSaver": "backends.postgresql",
-    "postgresql_checkpointer": "backends.postgresql",
-    "SQLiteBackend": "backends.sqlite",
-    "SQLiteCheckpointSaver": "backends.sqlite",
-    "sqlite_checkpointer": "backends.sqlite",
+    **dict.fromkeys(("AgentState", "Message", "Role", "ToolCall"), "state"),
+    **dict.fromkeys(("BaseCheckpointer", "StorageBackendAdapter"), "checkpointer"),
+    **dict.fromkeys(("FileBackend", "FileCheckpointer", "file_checkpointer"), "backends"),
+    **dict.fromkeys(("MemoryBackend", "MemoryCheckpointer", "memory_checkpointer"), "backends"),
+    **dict.fromkeys(("PostgreSQLBackend", "postgresql_checkpointer"), "backends"),
+    **dict.fromkeys(("SQLiteBackend", "sqlite_checkpointer", "StorageBackend"), "backends"),
+    **dict.fromkeys(("PostgreSQLCheckpointSaver", "SQLiteCheckpointSaver"), "backends"),
+    **dict.fromkeys(("open_checkpointer", "open_saver"), "open"),
+    "CheckpointSaver": "saver",
+    "CheckpointerCapabilities": "types",
 }
-"""Loaded on first use: they need a driver, SQLAlchemy or POSIX locks, which memory does not."""
+"""Loaded on first use: a command starts at once, and memory needs no driver."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,5 +1,30 @@
-"""``python -m locus_store``."""
+"""``locus-store`` and ``python -m locus_store``, where Ctrl-C is seen to before much is loaded."""
 
-from locus_store.cli import main
+from __future__ import annotations
 
-main()
+import os
+import signal
+from typing import Any
+
+INTERRUPTED = 130
+
+
+def main() -> None:
+    """Load the command line and run it."""
+    is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if is_ours:  # else somebody, such as nohup or a shell, wants it to be ignored
+        signal.signal(signal.SIGINT, _leave)
+    from locus_store import cli  # noqa: PLC0415  (takes long)
+
+    if is_ours:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    cli.main()
+
+
+def _leave(*_: Any) -> None:
+    """Nothing was begun, and nothing is to be said."""
+    os._exit(INTERRUPTED)
+
+
+if __name__ == "__main__":
+    main()

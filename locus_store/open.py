@@ -30,6 +30,9 @@ SCHEMES = {
 }
 """Scheme to (module under ``backends``, factory)."""
 
+PLACES = frozenset({"dsn", "path", "directory"})
+"""What factories call that which a URL names before its ``?``."""
+
 TEXTS: dict[str, Callable[[str], Any]] = {
     "str": str,
     "str | None": str,
@@ -53,8 +56,8 @@ def open_checkpointer(url: str, **options: Any) -> StorageBackendAdapter:
     stand in the query string, where keyword arguments win over them.
 
     Raises:
-        InvalidArgumentError: The scheme or a value makes no sense.
-        TypeError: The factory has no such option.
+        InvalidArgumentError: The scheme, an option in the URL or its value makes no sense.
+        TypeError: The factory takes no such keyword argument.
     """
     module, factory = _factory(str(url))
     if module == "postgresql":
@@ -160,19 +163,24 @@ def _from_query(factory: Callable[..., Any], query: str) -> dict[str, Any]:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
     except ValueError as exc:
         raise InvalidArgumentError(f"?{query} in the URL is not name=value&name=value") from exc
-    if objects := [name for name, _ in pairs if known.get(name, "str") not in TEXTS]:
-        raise InvalidArgumentError(f"{objects[0]}= cannot stand in a URL; pass it as an argument")
-    return {name: _value(name, text, known.get(name)) for name, text in pairs}
+    for name, _ in pairs:
+        if name not in known:
+            there = ", ".join(sorted(it for it in known if known[it] in TEXTS))
+            raise InvalidArgumentError(f"no option {name!r} for this URL; there are: {there}")
+        if known[name] not in TEXTS:
+            raise InvalidArgumentError(f"{name}= cannot stand in a URL; pass it as an argument")
+    return {name: _value(name, text, known[name]) for name, text in pairs}
 
 
 def _options(factory: Callable[..., Any]) -> dict[str, str]:
-    """Option names and their annotations."""
-    return {it.name: str(it.annotation) for it in inspect.signature(factory).parameters.values()}
+    """Option names and their annotations; the place, which the URL itself names, is none."""
+    found = inspect.signature(factory).parameters.values()
+    return {it.name: str(it.annotation) for it in found if it.name not in PLACES}
 
 
-def _value(name: str, text: str, annotation: str | None) -> Any:
+def _value(name: str, text: str, annotation: str) -> Any:
     """A text of the query string as what the option takes."""
-    kind = TEXTS.get(annotation or "str", str)
+    kind = TEXTS[annotation]
     if kind is bool:
         return {"true": True, "1": True, "false": False, "0": False}.get(text.lower(), text)
     try:

@@ -5,6 +5,7 @@ import io
 import json
 import shutil
 import sqlite3
+import subprocess
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -96,6 +97,27 @@ def test_list_goes_on_page_by_page(run: Run, url: str) -> None:
     assert {first, *(it["thread_id"] for it in rest)} == {"a1", "a2"}
     assert "--after" in run("threads", "list", "--limit", "1")[2]
     assert run("threads", "list", "--after", "nowhere")[0] == 4
+
+
+@pytest.mark.parametrize(
+    "thread", ["-dash", "sp ace", "quo'te", "it's $(id)", "a\\b", "`id`", "é 日", "!"]
+)
+def test_the_hint_of_a_list_can_be_typed(run: Run, url: str, thread: str) -> None:
+    save(url, "older", CHAT[0])
+    save(url, thread, CHAT[0])
+    errors = run("threads", "list", "--limit", "1")[2]
+    hint = errors.partition(": ")[2].rpartition(", or ")[0]
+    typed = subprocess.run(
+        ["sh", "-c", f"printf '%s\\0' {hint}"], capture_output=True, text=True, check=True
+    )
+    arguments = typed.stdout.split("\0")[:-1]
+    assert [it["thread_id"] for it in parsed(run, "threads", "list", *arguments)] == ["older"]
+
+
+def test_an_id_that_cannot_be_typed_is_no_hint(run: Run, url: str) -> None:
+    save(url, "a\nb", CHAT[0])
+    errors = run("threads", "list", "--limit", "1")[2]
+    assert errors == "There may be more: a greater --limit.\n"
 
 
 def test_a_namespace_is_shown(run: Run, url: str) -> None:
@@ -338,141 +360,6 @@ def test_looking_makes_no_database(run: Run, tmp_path: Path) -> None:
         code, _, _ = run(*command.split(), "--url", "sqlite:///typo.db")
         assert code in {1, 3}
     assert list(tmp_path.iterdir()) == []
-
-
-# --- doctor
-
-
-def facts(run: Run, code: int = 0) -> dict[str, dict[str, str]]:
-    found, out, errors = run("doctor", "--json")
-    assert (found, errors) == (code, "")
-    return {it["name"]: it for it in json.loads(out)["facts"]}
-
-
-def test_doctor_tells_what_the_store_stands_on(run: Run, url: str) -> None:
-    save(url, "t", *CHAT)
-    found = facts(run)
-    assert found["schema"]["verdict"] == "ok"
-    assert found["clock"]["verdict"] == "ok"
-    assert found["rows of locus_checkpoints"]["value"].startswith("2")
-    assert found["longest threads, in saves"]["value"] == "'t': 2"
-    assert {"Python", "locus-store", "server", "size", "bytes per version"} <= found.keys()
-    assert "postgresql" in url or found["journal mode"]["value"] == "WAL"
-    code, out, _ = run("doctor")
-    assert code == 0
-    assert "locus_checkpoints" in out
-
-
-def test_a_warning_says_what_to_do(run: Run, url: str) -> None:
-    save(url, "t", CHAT[0], with_={"ttl_seconds": 0.001})
-    servers.wait_until(lambda: facts(run)["expired threads"]["verdict"] == "warn", "it expires")
-    assert "threads expire" in facts(run)["expired threads"]["remedy"]
-    assert all(it["remedy"] for it in facts(run).values() if it["verdict"] in {"warn", "fail"})
-
-
-def test_doctor_tells_an_index_that_was_made(run: Run, url: str) -> None:
-    assert facts(run)["full-text index"]["remedy"]
-    assert run("db", "search-index", "--url", url)[0] == 0
-    assert facts(run)["full-text index"]["verdict"] == "ok"
-
-
-def test_doctor_counts_what_keep_last_hides(run: Run, url: str) -> None:
-    save(
-        url,
-        "t",
-        *({"n": number} for number in range(5)),
-        with_={"keep_last": 2, "checkpoint_id": None},
-    )
-    assert facts(run)["versions hidden by keep_last"]["value"].startswith("3,")
-
-
-def test_doctor_finds_a_schema_that_is_missing_and_says_the_command(run: Run) -> None:
-    found = facts(run, code=3)
-    assert found["schema"]["verdict"] == "fail"
-    assert "locus-store db upgrade" in found["schema"]["remedy"]
-
-
-def test_doctor_warns_of_a_clock_that_is_apart(
-    run: Run, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from datetime import UTC, datetime, timedelta
-
-    from locus_store.sql import facts as module
-
-    class Late(datetime):
-        @classmethod
-        def now(cls, tz: Any = None) -> datetime:
-            return datetime.now(UTC) + timedelta(seconds=60)
-
-    monkeypatch.setattr(module, "datetime", Late)
-    assert facts(run)["clock"]["verdict"] == "warn"
-    assert "behind" in facts(run)["clock"]["value"]
-
-
-def test_doctor_warns_of_a_journal_that_blocks_readers(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from locus_store.sql.facts import SQLiteExamination
-
-    monkeypatch.setattr(
-        SQLiteExamination, "_pragma", lambda _, name: {"journal_mode": "delete"}.get(name, 1)
-    )
-    run("db", "upgrade")
-    assert facts(run)["journal mode"]["verdict"] == "warn"
-
-
-def test_doctor_sees_a_pooler(run: Run, migrated_database: str, pgbouncer: Any) -> None:
-    name = migrated_database.partition("?")[0].rpartition("/")[2]
-    address = f"{pgbouncer.url(name)}?pgbouncer=true".replace("??", "?")
-    code, out, _ = run("doctor", "--json", "--url", address)
-    found = {it["name"]: it["value"] for it in json.loads(out)["facts"]}
-    assert code == 0
-    assert found["pooler"].startswith("yes")
-    code, out, _ = run("doctor", "--json", "--url", migrated_database)
-    found = {it["name"]: it["value"] for it in json.loads(out)["facts"]}
-    assert found["pooler"].startswith("none")
-
-
-def test_doctor_looks_at_the_tables_that_the_url_names(run: Run, database: str) -> None:
-    address = f"{database}{'&' if '?' in database else '?'}schema=ours&prefix=my_"
-    assert run("db", "upgrade", "--url", address)[0] == 0
-    save(address, "t", *CHAT)
-    code, out, _ = run("doctor", "--json", "--url", address)
-    found = {it["name"]: it["value"] for it in json.loads(out)["facts"]}
-    assert code == 0
-    assert found["rows of my_checkpoints"].startswith("2, ")
-    assert found["size"].endswith("kB")
-
-
-def test_a_role_without_ddl_rights_can_look_and_remove(
-    run: Run, migrated_database: str, postgresql: servers.Server
-) -> None:
-    name = migrated_database.partition("?")[0].rpartition("/")[2]
-    postgresql.execute("CREATE ROLE looker LOGIN")
-    grant = "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO looker"
-    try:
-        postgresql.execute(grant, name)
-        address = postgresql.url(name, user="looker")
-        save(address, "t", *CHAT)
-        for command in ("doctor", "verify", "threads list", "threads delete t --yes"):
-            assert run(*command.split(), "--url", address)[0] == 0
-    finally:
-        postgresql.execute("DROP OWNED BY looker; DROP ROLE looker", name)
-
-
-def test_doctor_of_a_store_without_a_database_tells_its_capabilities(run: Run) -> None:
-    code, out, _ = run("doctor", "--json", "--url", "memory://")
-    assert code == 0
-    assert any(it["name"] == "capabilities" for it in json.loads(out)["facts"])
-
-
-def test_doctor_shows_no_password(run: Run, migrated_database: str) -> None:
-    address = migrated_database.replace("://", "://postgres:s3cret@").replace(
-        "s3cret@postgres@", "s3cret@"
-    )
-    code, out, errors = run("doctor", "--url", address)
-    assert code == 0
-    assert "s3cret" not in out + errors
 
 
 # --- differences

@@ -219,6 +219,49 @@ def test_an_export_overwrites_no_file(run: Run, url: str) -> None:
     assert Path("mine.jsonl").read_text() == "mine"
 
 
+def test_an_export_overwrites_no_link(run: Run, url: str) -> None:
+    Path("link.jsonl").symlink_to("nowhere")
+    assert run("export", "t", "--output", "link.jsonl")[0] == 1
+    assert (Path("link.jsonl").readlink(), Path("nowhere").exists()) == (Path("nowhere"), False)
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+def test_of_two_exports_to_one_file_the_slower_is_told(
+    run: Run, url: str, monkeypatch: pytest.MonkeyPatch, has_links: bool
+) -> None:
+    before = set(Path().iterdir())
+    link = os.link
+
+    def linked(made: str, name: str) -> None:
+        Path(name).write_text("the faster one's")
+        if not has_links:
+            raise PermissionError(1, "Operation not permitted")
+        link(made, name)
+
+    monkeypatch.setattr(os, "link", linked)
+    code, _, errors = run("export", "t", "--output", "t.jsonl")
+    assert (code, Path("t.jsonl").read_text()) == (1, "the faster one's")
+    assert "is there already" in errors
+    assert set(Path().iterdir()) == before | {Path("t.jsonl")}
+
+
+def test_an_export_needs_no_hard_links(run: Run, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: str) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refused)
+    before = set(Path().iterdir())
+    name = Path("t" * 255)  # the longest there is
+    assert run("export", "t", "--output", str(name))[0] == 0
+    assert lines(name.read_text())[-1]["kind"] == "end"
+    assert set(Path().iterdir()) == before | {name}
+
+
+def test_a_directory_is_no_file_to_import(run: Run, there: str) -> None:
+    code, _, errors = run("import", "file", ".", "--url", there)
+    assert (code, errors) == (1, "Error: . cannot be read: Is a directory\n")
+
+
 def test_a_damaged_file_is_told_by_its_line(run: Run, url: str, there: str) -> None:
     run("export", "t", "--output", "t.jsonl")
     text = Path("t.jsonl").read_text().replace('"n"', '"m"', 1)
@@ -324,6 +367,20 @@ def test_forget_asks_names_what_goes_and_leaves_the_others(
 def test_forget_counts_what_it_removed(run: Run, url: str) -> None:
     found = parsed(run, "forget", "--user", "u", "--yes")
     assert (found["threads"], found["checkpoints"], found["writes"]) == (1, 3, 1)
-    again = run("forget", "--user", "u", "--yes")
-    assert (again[0], again[2]) == (0, "")
-    assert again[1].startswith("removed: 0 threads")
+
+
+@pytest.mark.parametrize(
+    "arguments", [("forget", "--yes"), ("forget", "--yes", "--json"), ("export",)], ids=" ".join
+)
+def test_a_user_of_whom_there_is_nothing_is_exit_code_four(
+    run: Run, url: str, arguments: tuple[str, ...]
+) -> None:
+    code, out, errors = run(*arguments, "--user", "nobody")
+    assert (code, out) == (4, "")
+    assert "'nobody'" in errors
+
+
+def test_an_export_of_a_user_without_threads_leaves_no_file(run: Run, url: str) -> None:
+    before = set(Path().iterdir())
+    assert run("export", "--user", "nobody", "-o", "nobody.jsonl")[0] == 4
+    assert set(Path().iterdir()) == before

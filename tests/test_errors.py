@@ -92,10 +92,23 @@ def test_a_secret_in_a_wrong_url_is_not_repeated() -> None:
         assert "s3cret" not in str(told.value)
 
 
-@pytest.mark.parametrize("url", ["memory://?colour=red", "sqlite://?colour=red", "memory://"])
-def test_an_unknown_option_is_a_type_error(url: str) -> None:
-    with pytest.raises(TypeError, match="colour"):
-        open_checkpointer(url, **({} if "colour" in url else {"colour": "red"}))
+@pytest.mark.parametrize("url", ["memory://", "sqlite://", "file:d", "postgresql://u@h/d"])
+def test_an_unknown_option_in_a_url_is_named(url: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="colour"):
+        open_checkpointer(f"{url}?colour=red")
+
+
+@pytest.mark.parametrize("url", ["memory://", "sqlite://", "file:d"])
+def test_an_unknown_option_in_a_url_is_told_with_those_that_there_are(url: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"keep_last.*ttl_seconds") as told:
+        open_checkpointer(f"{url}?colour=red")
+    assert "state_type" not in str(told.value)
+
+
+@pytest.mark.parametrize("query", ["sqlite:///a?path=b", "file:a?directory=b"])
+def test_a_url_names_its_place_once(query: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="no option"):
+        open_checkpointer(query)
 
 
 def test_an_unknown_argument_is_a_type_error_everywhere() -> None:

@@ -491,6 +491,31 @@ def test_an_unknown_revision_is_told(url: str) -> None:
     assert things(url) == set()
 
 
+@pytest.mark.parametrize("revision", ["", "nonsense", "x" * 300, "@", "head@", "\udcff"])
+def test_an_unknown_revision_is_told_also_where_all_is_up_to_date(url: str, revision: str) -> None:
+    ensure(url)
+    for move in (migrate.upgrade, migrate.downgrade):
+        with pytest.raises(SchemaError):
+            move(url, revision)
+    for it in (revision, f"{revision}:head", f"0001:{revision}"):
+        with pytest.raises(SchemaError):
+            migrate.offline_sql("sqlite", it)
+    assert migrate.check(url).state == "ok"
+
+
+def test_an_option_that_sqlite_would_leave_aside_is_told(url: str) -> None:
+    ensure(url)
+    for move in (migrate.check, migrate.upgrade):
+        with pytest.raises(InvalidArgumentError, match="colour"):
+            move(f"{url}?colour=red")
+    assert migrate.upgrade(f"{url}?keep_last=3&timeout=5") == status.HEAD
+
+
+def test_a_schema_is_named_by_a_text(url: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="schema"):
+        migrate.check(url, schema="\udcff")
+
+
 # --- the chain
 
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import io
 import sqlite3
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
 
 from locus_store import (
     ConflictError,
+    ConnectionFailedError,
     IntegrityError,
     MemoryBackend,
     NotFoundError,
+    SchemaError,
     SQLiteBackend,
     postgresql_checkpointer,
 )
@@ -247,6 +249,40 @@ async def test_all_is_well_with_what_was_saved(source, target) -> None:
     assert all(isinstance(it, Checked) for it in answers)
     assert {it.thread_id for it in answers} == set(await source.scan())
     assert {it.versions for it in answers} == {7}
+
+
+@pytest.mark.parametrize("error", [SchemaError, ConnectionFailedError])
+async def test_a_thread_that_cannot_be_opened_stops_no_other_check(error) -> None:
+    backend = MemoryBackend()
+    for thread_id in "ab":
+        await backend.save(thread_id, {"n": 1})
+    read = backend.read_thread
+
+    async def reading(thread_id: str) -> Any:
+        if thread_id == "a":
+            raise error("not this one")
+        return await read(thread_id)
+
+    backend.read_thread = reading
+    told = [it async for it in verify(backend)]
+    assert [(type(it), it.thread_id) for it in told] == [(Problem, "a"), (Checked, "b")]
+
+
+@pytest.mark.parametrize("error", [SchemaError, ConnectionFailedError])
+async def test_a_storage_that_is_gone_in_the_middle_of_a_check_is_no_damage(error) -> None:
+    backend = MemoryBackend()
+    await backend.save("a", {"n": 1})
+
+    async def gone(*_: Any, **__: Any) -> Any:
+        raise error("gone")
+
+    async def reading(thread_id: str) -> Any:
+        backend.scan = gone
+        await gone()
+
+    backend.read_thread = reading
+    with pytest.raises(error, match="gone"):
+        await found(backend)
 
 
 async def test_writes_that_were_exchanged_are_found(tmp_path) -> None:

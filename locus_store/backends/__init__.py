@@ -5,12 +5,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from locus_store.backends.base import StorageBackend
-from locus_store.backends.memory import MemoryBackend, MemoryCheckpointer, memory_checkpointer
-from locus_store.checkpointer import StorageBackendAdapter
-
 if TYPE_CHECKING:
+    from locus_store.backends.base import StorageBackend
     from locus_store.backends.file import FileBackend, FileCheckpointer, file_checkpointer
+    from locus_store.backends.memory import MemoryBackend, MemoryCheckpointer, memory_checkpointer
     from locus_store.backends.postgresql import (
         PostgreSQLBackend,
         PostgreSQLCheckpointSaver,
@@ -21,6 +19,7 @@ if TYPE_CHECKING:
         SQLiteCheckpointSaver,
         sqlite_checkpointer,
     )
+    from locus_store.checkpointer import StorageBackendAdapter
 
 __all__ = [
     "FileBackend",
@@ -39,22 +38,25 @@ __all__ = [
     "sqlite_checkpointer",
 ]
 
-
 _MODULES = {
-    "FileBackend": "file",
-    "FileCheckpointer": "file",
-    "file_checkpointer": "file",
-    "PostgreSQLBackend": "postgresql",
-    "PostgreSQLCheckpointSaver": "postgresql",
-    "postgresql_checkpointer": "postgresql",
-    "SQLiteBackend": "sqlite",
-    "SQLiteCheckpointSaver": "sqlite",
-    "sqlite_checkpointer": "sqlite",
+    **dict.fromkeys(("FileBackend", "FileCheckpointer", "file_checkpointer"), "backends.file"),
+    **dict.fromkeys(
+        ("MemoryBackend", "MemoryCheckpointer", "memory_checkpointer"), "backends.memory"
+    ),
+    **dict.fromkeys(
+        ("PostgreSQLBackend", "PostgreSQLCheckpointSaver", "postgresql_checkpointer"),
+        "backends.postgresql",
+    ),
+    **dict.fromkeys(
+        ("SQLiteBackend", "SQLiteCheckpointSaver", "sqlite_checkpointer"), "backends.sqlite"
+    ),
+    "StorageBackend": "backends.base",
+    "StorageBackendAdapter": "checkpointer",
 }
-"""What needs SQLAlchemy or POSIX locks, and so is imported on first use."""
+"""Loaded on first use, so that none of these modules loads another."""
 
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return getattr(import_module(f"locus_store.{_MODULES[name]}"), name)

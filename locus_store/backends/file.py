@@ -24,10 +24,12 @@ from locus_store.errors import (
     ConflictError,
     IntegrityError,
     InvalidArgumentError,
+    LocusStoreError,
     NotFoundError,
 )
 from locus_store.files.access import ThreadFiles
 from locus_store.files.directory import Directory
+from locus_store.files.examining import facts
 from locus_store.filters import check_key, has_value
 from locus_store.state import AgentState
 from locus_store.text import Match, query_words
@@ -115,10 +117,18 @@ class FileBackend(StorageBackend):
         )
 
     async def _take_from_each(self, body: Callable[[Edit], int]) -> int:
+        """Take something from all threads that can be read; raise at the end for the others."""
+        ids, misnamed = await asyncio.to_thread(self._files.listed)
+        failed: list[LocusStoreError] = [IntegrityError(it) for it in misnamed]
         count = 0
-        for thread_id in await asyncio.to_thread(lambda: sorted(self._files.ids())):
-            count += await self._take(thread_id, body)
+        for thread_id in ids:
+            try:
+                count += await self._take(thread_id, body)
+            except LocusStoreError as exc:
+                failed.append(exc)
         await asyncio.to_thread(self._files.directory.sweep)
+        for first in failed:
+            raise type(first)(f"{first} ({_told(failed, count)})") from first
         return count
 
     # --- versions
@@ -276,21 +286,13 @@ class FileBackend(StorageBackend):
         return True
 
     async def scan(self, limit: int = 100, *, after: str | None = None) -> list[str]:
-        """See ``StorageBackend``. A thread whose file is damaged is there: reading it tells."""
-        check_scan(limit, after)
-        return await asyncio.to_thread(self._scan, limit, after)
+        """See ``StorageBackend``. A thread whose file is damaged is there: reading it tells.
 
-    def _scan(self, limit: int, after: str | None) -> list[str]:
-        found: list[str] = []
-        for thread_id in sorted(it for it in self._files.ids() if after is None or it > after):
-            if len(found) == limit:
-                break
-            try:
-                is_there = self._files.read(thread_id) is not None
-            except IntegrityError:
-                is_there = True
-            found += [thread_id] if is_there else []
-        return found
+        Raises:
+            IntegrityError: A file cannot be a thread's, and there are no more threads to return.
+        """
+        check_scan(limit, after)
+        return await asyncio.to_thread(self._files.scan, limit, after)
 
     async def read_thread(self, thread_id: str) -> ArchivedThread | None:
         check_text("thread_id", thread_id)
@@ -384,7 +386,7 @@ class FileBackend(StorageBackend):
         return await asyncio.to_thread(self._files.damage)
 
     async def facts(self) -> list[Fact]:
-        return [*await super().facts(), *await asyncio.to_thread(self._files.facts)]
+        return [*await super().facts(), *await asyncio.to_thread(facts, self._files)]
 
     async def vacuum(self, older_than_days: float = 30) -> int:
         limit = datetime.now(UTC) - timedelta(days=check_days(older_than_days))
@@ -447,6 +449,11 @@ def file_checkpointer(
         keep_last=keep_last,
         ttl_seconds=ttl_seconds,
     )
+
+
+def _told(failed: Sequence[LocusStoreError], count: int) -> str:
+    more = f"; {len(failed) - 1} more, which `locus-store verify` names" if failed[1:] else ""
+    return f"{count} removed from the others{more}"
 
 
 def _head(thread: Thread, space: Space, sequence: int) -> Head:

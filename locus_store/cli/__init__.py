@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 
 import typer
@@ -11,8 +10,18 @@ import typer
 from locus_store.cli.database import db
 from locus_store.cli.doctor import doctor
 from locus_store.cli.opening import DEFAULT_PREFIX, DEFAULT_URL
-from locus_store.cli.output import CONFLICT, EXIT_CODES, FAILED, INTERRUPTED, NOT_FOUND, note
+from locus_store.cli.output import (
+    CONFLICT,
+    DONE,
+    EXIT_CODES,
+    FAILED,
+    INTERRUPTED,
+    NOT_FOUND,
+    READER_GONE,
+    note,
+)
 from locus_store.cli.removal import delete, expire, vacuum
+from locus_store.cli.streams import OutputError, drop_output, standard_streams
 from locus_store.cli.threads import threads
 from locus_store.cli.transfer import copy, export, forget, imports, verify
 from locus_store.errors import ConflictError, LocusStoreError, NotFoundError
@@ -37,29 +46,43 @@ app.add_typer(imports, name="import")
 
 
 def main() -> None:
-    """Entry point of ``locus-store`` and ``python -m locus_store``."""
+    """What ``locus-store`` does; ends the process with one of ``EXIT_CODES``."""
     # What it says of calls that Ctrl-C cut short is nobody's concern here.
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+    with standard_streams():
+        sys.exit(_printed())
+
+
+def _printed() -> int:
+    """The exit code, once all is written that is to be."""
+    try:
+        code = _run()
+        sys.stdout.flush()
+    except OutputError as error:
+        drop_output()
+        if error.is_reader_gone:
+            return READER_GONE
+        note(f"Error: {error}")
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return code
+
+
+def _run() -> int:
     try:
         app()
-    except LocusStoreError as error:
+    except SystemExit as stop:  # how Typer ends
+        return stop.code if isinstance(stop.code, int) else DONE
+    except (LocusStoreError, OSError) as error:
         note(f"Error: {error}")
-        sys.exit(_code(error))
+        return _code(error)
     except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
-    finally:
-        _flush()
+        return INTERRUPTED
+    return DONE
 
 
-def _code(error: LocusStoreError) -> int:
+def _code(error: Exception) -> int:
     if isinstance(error, NotFoundError):
         return NOT_FOUND
     return CONFLICT if isinstance(error, ConflictError) else FAILED
-
-
-def _flush() -> None:
-    """Whoever reads may have gone, as ``head`` does; that is no error."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -129,8 +130,7 @@ def sql(
     prefix: Prefix = DEFAULT_PREFIX,
 ) -> None:
     """Print the statements of an upgrade, for somebody else to run; needs no database."""
-    text = _migrate().offline_sql(dialect, revision, prefix=prefix, schema=schema)
-    typer.echo(text, nl=False)
+    sys.stdout.write(_migrate().offline_sql(dialect, revision, prefix=prefix, schema=schema))
 
 
 @db.command("search-index", epilog=EXIT_CODES)

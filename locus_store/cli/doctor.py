@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import platform
+from contextlib import suppress
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import typer
 
 from locus_store import __version__
 from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, opened, run
 from locus_store.cli.output import PROBLEMS, put_json, put_table
-from locus_store.errors import SchemaError
+from locus_store.errors import (
+    BackendError,
+    ConnectionFailedError,
+    IntegrityError,
+    LocusStoreError,
+    SchemaError,
+    UnsupportedError,
+)
 from locus_store.facts import Fact
+
+if TYPE_CHECKING:
+    from locus_store.backends.base import StorageBackend
 
 
 def doctor(*, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
@@ -35,7 +47,24 @@ def doctor(*, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
 async def _facts(url: str) -> list[Fact]:
     try:
         async with opened(url) as backend:
-            return await backend.facts()
+            return [*await backend.facts(), *await _reading(backend)]
     except SchemaError as error:
-        what, _, remedy = str(error).partition("; ")
-        return [Fact("schema", what, "fail", remedy or what)]
+        return [_failure("schema", error)]
+    except ConnectionFailedError as error:
+        return [_failure("connection", error)]
+    except (BackendError, IntegrityError) as error:
+        return [_failure("storage", error)]
+
+
+async def _reading(backend: StorageBackend) -> list[Fact]:
+    """That it can be read."""
+    with suppress(UnsupportedError):
+        await backend.scan(1)
+        return [Fact("reading", "works", "ok")]
+    return []
+
+
+def _failure(name: str, error: LocusStoreError) -> Fact:
+    text = str(error)
+    what, _, remedy = text.partition("; ") if "; " in text else text.rpartition(": ")
+    return Fact(name, what or text, "fail", remedy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from contextlib import contextmanager
@@ -19,12 +20,14 @@ from rich.text import Text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-FAILED, USAGE, PROBLEMS, NOT_FOUND, CONFLICT, INTERRUPTED = 1, 2, 3, 4, 5, 130
+DONE, FAILED, USAGE, PROBLEMS, NOT_FOUND, CONFLICT = range(6)
+INTERRUPTED, READER_GONE = 130, 141
 
 EXIT_CODES = (
     "Exit codes: 0 done; 1 failed, the message says why; 2 the command line makes no sense, or"
     " there was nobody to ask; 3 'check', 'verify' or 'doctor' found problems; 4 no such thread,"
-    " version or user; 5 conflict, nothing was overwritten; 130 interrupted."
+    " version or user; 5 conflict, nothing was overwritten; 130 interrupted; 141"
+    " whoever read the output, such as 'head', went away."
 )
 
 _UNLIMITED = 100_000
@@ -46,8 +49,16 @@ def _escaped(character: str) -> str:
 
 def json_text(document: object, *, indent: bool = False) -> str:
     """JSON that reads back as exactly this, and that a terminal can be shown."""
-    text = orjson.dumps(document, option=orjson.OPT_INDENT_2 if indent else None).decode()
+    try:
+        text = orjson.dumps(document, option=orjson.OPT_INDENT_2 if indent else None).decode()
+    except TypeError:  # a lone surrogate: a byte of a file's name that is no UTF-8
+        text = _standard_json(document, indent=indent)
     return _SPECIAL.sub(_escaped_in_json, text)
+
+
+def _standard_json(document: object, *, indent: bool) -> str:
+    form: Any = {"indent": 2} if indent else {"separators": (",", ":")}
+    return json.dumps(document, default=datetime.isoformat, ensure_ascii=False, **form)
 
 
 _SPECIAL = re.compile(r"[^\n\x20-\x7e]")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import shlex
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from locus_store.arguments import check_text
 from locus_store.cli.differences import Difference, changed_part, differences, shown
 from locus_store.cli.opening import (
     DEFAULT_URL,
@@ -82,7 +84,12 @@ def list_threads(
     rows = ((it, *_cells(version)) for it, version in found)
     put_table(("thread", "newest version", "saved", "metadata"), rows)
     if found and len(found) == limit:
-        note(f"There may be more: --after {found[-1][0]!r}, or a greater --limit.")
+        note(_more(found[-1][0]))
+
+
+def _more(last: str) -> str:
+    after = f"--after={shlex.quote(last)}, or " if last.isprintable() else ""
+    return f"There may be more: {after}a greater --limit."
 
 
 async def _newest(
@@ -95,6 +102,8 @@ async def _newest(
             async with gate:
                 return thread_id, next(iter(await backend.history(thread_id, limit=1)), None)
 
+        if after is not None:
+            check_text("--after", after)
         ids = await backend.list_threads(limit, pattern, after=after)
         return list(await asyncio.gather(*map(newest, ids)))
 

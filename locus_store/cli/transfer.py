@@ -6,13 +6,14 @@ import importlib
 import os
 import sys
 import tempfile
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
+from locus_store.arguments import check_text
 from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, Yes, contents, opened, run
 from locus_store.cli.output import (
     EXIT_CODES,
@@ -27,7 +28,7 @@ from locus_store.cli.output import (
     put_table,
     say,
 )
-from locus_store.errors import InvalidArgumentError, NotFoundError
+from locus_store.errors import InvalidArgumentError, LocusStoreError, NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,6 +63,8 @@ def verify(
     --json: JSON Lines as they come, {kind: "problem", thread_id, namespace, checkpoint_id, what},
     and at last {kind: "summary", threads, versions, problems}.
     """
+    for it in threads or ():
+        check_text("thread", it)
     found, counts, seen = run(_verified(url, threads or None, as_json=as_json))
     if as_json:
         put_line({"kind": "summary", **counts})
@@ -177,6 +180,8 @@ async def _exported(
         wanted: Any = threads or archive.all_threads(backend)
         if user is not None:
             wanted = await backend.threads_of(user)
+            if not wanted:
+                raise NotFoundError(f"user {user!r} has no threads")
         with progress("exporting", len(threads) if threads else None, is_alone=is_alone) as advance:
 
             def exported(thread_id: str, _: bool) -> None:
@@ -196,24 +201,47 @@ def _written(output: str) -> Iterator[BinaryIO]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    path = Path(output)
-    if path.exists():
-        raise InvalidArgumentError(f"{output} is there already; name another file")
+    if os.path.lexists(output):
+        raise _there_already(output)
+    with _told(output, "written"):
+        folder = Path(output).absolute().parent
+        file = tempfile.NamedTemporaryFile(dir=folder, prefix=".export-", delete=False)  # noqa: SIM115  (closed below)
+        try:
+            with file:
+                yield file  # type: ignore[misc]  # a binary file
+                file.flush()
+                os.fsync(file.fileno())
+            _name(file.name, output)
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(file.name)
+
+
+def _name(temporary: str, output: str) -> None:
+    """Give a file its name, unless somebody was faster."""
+    with suppress(OSError):  # it is there already, or that file system has no hard links
+        os.link(temporary, output)
+        return
     try:
-        file = tempfile.NamedTemporaryFile(  # noqa: SIM115  (closed below)
-            dir=path.absolute().parent, prefix=f".{path.name}.", delete=False
-        )
+        os.close(os.open(output, os.O_CREAT | os.O_EXCL))
+    except FileExistsError as exc:
+        raise _there_already(output) from exc
+    os.replace(temporary, output)
+
+
+def _there_already(output: str) -> InvalidArgumentError:
+    return InvalidArgumentError(f"{output} is there already; name another file")
+
+
+@contextmanager
+def _told(file: str, done: str) -> Iterator[None]:
+    """The system's errors as one of ours, which names the file."""
+    try:
+        yield
+    except LocusStoreError:  # some are the system's too
+        raise
     except OSError as exc:
-        raise InvalidArgumentError(f"{output} cannot be written: {exc.strerror}") from exc
-    try:
-        with file:
-            yield file  # type: ignore[misc]  # a binary file
-            file.flush()
-            os.fsync(file.fileno())
-        Path(file.name).replace(path)
-    finally:
-        with suppress(FileNotFoundError):
-            Path(file.name).unlink()
+        raise InvalidArgumentError(f"{file} cannot be {done}: {exc.strerror}") from exc
 
 
 @imports.command("file", epilog=EXIT_CODES)
@@ -235,21 +263,13 @@ def import_file(
                 counts: Counts = await archive.import_threads(backend, lines, progress=advance)
                 return counts
 
-    with _read(file) as lines:
-        _tell(run(imported(lines)), "imported", as_json=as_json)
+    with _told("standard input" if file == STANDARD else file, "read"), _read(file) as lines:
+        counts = run(imported(lines))
+    _tell(counts, "imported", as_json=as_json)
 
 
-@contextmanager
-def _read(file: str) -> Iterator[BinaryIO]:
-    if file == STANDARD:
-        yield sys.stdin.buffer
-        return
-    try:
-        lines = Path(file).open("rb")  # noqa: SIM115  (closed below)
-    except OSError as exc:
-        raise InvalidArgumentError(f"{file} cannot be read: {exc.strerror}") from exc
-    with lines:
-        yield lines
+def _read(file: str) -> AbstractContextManager[BinaryIO]:
+    return nullcontext(sys.stdin.buffer) if file == STANDARD else Path(file).open("rb")
 
 
 # --- other software
@@ -328,6 +348,8 @@ def forget(
                 return await backend.forget_user(user)
 
     counts = run(forgotten())
+    if not any(counts.values()):
+        raise NotFoundError(f"nothing is stored of user {user!r}")
     if as_json:
         put_json(counts)
     else:

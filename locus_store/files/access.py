@@ -4,33 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import threading
 from collections import OrderedDict, deque
 from concurrent.futures import Future
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 from weakref import WeakSet
 
-from locus_store.errors import BackendError, IntegrityError
-from locus_store.facts import Fact
+from locus_store.errors import BackendError, IntegrityError, LocusStoreError
 from locus_store.files import format as file_format
 from locus_store.files.directory import ChangedError, Directory
-from locus_store.files.names import name_of, thread_of
+from locus_store.files.names import name_of, shown, thread_of
 from locus_store.files.threads import Edit, Thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from locus_store.files.directory import Held, Opened, Signature
+    from locus_store.files.descriptors import Opened, Signature
+    from locus_store.files.directory import Held
 
 T = TypeVar("T")
 Parsed = tuple[Thread, file_format.End]
 
 KEPT_BYTES = 64 * 1024 * 1024
 """Of files that one object keeps as it parsed them."""
-
-_NEEDS_SPACE = "each save writes its file anew beside the old one; keep_last= bounds files"
 
 ATTEMPTS = 20
 """To write a file that somebody else changes at the same time, without a lock."""
@@ -60,17 +58,29 @@ class ThreadFiles:
 
     # --- reading
 
-    def ids(self) -> Iterator[str]:
-        """The ids of all threads, those whose time is over among them; in no order.
+    def listed(self) -> tuple[list[str], list[str]]:
+        """All thread ids in order, also those whose time is over; what is wrong with other files.
 
-        Raises:
-            IntegrityError: A file cannot be a thread's.
+        That is: with those that cannot be a thread's.
         """
-        for name in self.directory.names():
-            thread_id = thread_of(name)
-            if thread_id is None:
-                raise IntegrityError(self._misnamed(name))
-            yield thread_id
+        names = {name: thread_of(name) for name in self.directory.names()}
+        ids = sorted(it for it in names.values() if it is not None)
+        return ids, [self._misnamed(name) for name in sorted(names) if names[name] is None]
+
+    def scan(self, limit: int, after: str | None) -> list[str]:
+        """See ``FileBackend``."""
+        ids, misnamed = self.listed()
+        there = (it for it in ids if (after is None or it > after) and self._is_there(it))
+        found = list(islice(there, limit))
+        if misnamed and limit and not found:
+            raise IntegrityError(misnamed[0])
+        return found
+
+    def _is_there(self, thread_id: str) -> bool:
+        try:
+            return self.read(thread_id) is not None
+        except LocusStoreError:
+            return True
 
     def live(self) -> Iterator[Thread]:
         """All threads; nobody may change them.
@@ -78,7 +88,10 @@ class ThreadFiles:
         Raises:
             IntegrityError: A file is damaged, or cannot be a thread's.
         """
-        for thread_id in self.ids():
+        ids, misnamed = self.listed()
+        if misnamed:
+            raise IntegrityError(misnamed[0])
+        for thread_id in ids:
             thread = self.read(thread_id)
             if thread is not None:
                 yield thread
@@ -95,26 +108,12 @@ class ThreadFiles:
             self.directory.identity()
         except IntegrityError as exc:
             return [str(exc)]
-        return [self._misnamed(it) for it in self.directory.names() if thread_of(it) is None]
-
-    def facts(self) -> list[Fact]:
-        """What ``locus-store doctor`` shows of the directory."""
-        root = self.directory.root
-        if not os.path.isdir(root):
-            return [Fact("threads", "none: the first save makes the directory")]
-        sizes = [os.path.getsize(self.directory.path(it)) for it in self.directory.names()]
-        free = shutil.disk_usage(root).free
-        is_enough = free > 2 * max(sizes, default=0)
-        space = "free space", f"{free:,} bytes"
-        return [
-            Fact("threads", f"{len(sizes):,} (a file each; {sum(sizes):,} bytes)"),
-            Fact(*space, "ok") if is_enough else Fact(*space, "warn", _NEEDS_SPACE),
-        ]
+        return self.listed()[1]
 
     def _misnamed(self, name: str) -> str:
         return (
-            f"{self.directory.path(name)} is not named as the file of a thread; move it out of the "
-            "directory, or give it its name back"
+            f"{shown(self.directory.path(name))} is not named as the file of a thread; move it out "
+            "of the directory, or give it its name back"
         )
 
     def _parse(self, thread_id: str, opened: Opened) -> Parsed:

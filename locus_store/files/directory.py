@@ -16,6 +16,16 @@ from locus_store.errors import (
     LocusStoreError,
     UnsupportedError,
 )
+from locus_store.files.descriptors import (
+    Opened,
+    has_locks,
+    is_at,
+    opened,
+    require_file,
+    signature_of,
+    translated,
+    try_lock,
+)
 from locus_store.files.names import (
     FOLDER,
     HEAD_BYTES,
@@ -27,94 +37,12 @@ from locus_store.files.names import (
     store_in,
 )
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_TAIL_BYTES = 64
+    from locus_store.files.descriptors import Signature
+
 _COPY_BYTES = 1 << 20
-_CANNOT_OPEN = {
-    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ELOOP,
-    errno.ENAMETOOLONG, errno.ENOENT, errno.EMFILE, errno.ENFILE,
-}  # fmt: skip
-
-# --- open files
-
-_open: set[int] = set()
-"""Descriptors that may hold a lock: a child process must not keep it."""
-
-
-def _close_all() -> None:
-    for descriptor in _open:
-        os.close(descriptor)
-    _open.clear()
-
-
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_close_all)
-
-
-@contextmanager
-def _opened(path: str, flags: int) -> Iterator[int | None]:
-    """An open file, unlocked and closed at the end; ``None`` where there is none."""
-    try:
-        descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
-    except FileNotFoundError:
-        yield None
-        return
-    _open.add(descriptor)
-    try:
-        yield descriptor
-    finally:
-        if descriptor in _open:  # else this is a child process, and it is closed
-            _open.discard(descriptor)
-            os.close(descriptor)
-
-
-def _is_at(descriptor: int, path: str) -> bool:
-    """Whether the path still names the open file."""
-    try:
-        found = os.stat(path)
-    except FileNotFoundError:
-        return False
-    return os.path.samestat(found, os.fstat(descriptor))
-
-
-@dataclass(frozen=True, slots=True)
-class Signature:
-    """What tells that a file was changed. Inodes are used again, and clocks tick coarsely."""
-
-    device: int
-    inode: int
-    size: int
-    modified: int
-    tail: bytes
-    """Its last bytes: the checksum of the last entry is among them."""
-
-
-def _signature(descriptor: int) -> Signature:
-    it = os.fstat(descriptor)
-    tail = os.pread(descriptor, _TAIL_BYTES, max(0, it.st_size - _TAIL_BYTES))
-    return Signature(it.st_dev, it.st_ino, it.st_size, it.st_mtime_ns, tail)
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """A thread's file, and what identifies its content."""
-
-    path: str
-    descriptor: int
-    signature: Signature
-
-    def content(self) -> bytes:
-        """All of it; a second descriptor would take the lock along into a forked child."""
-        with open(self.descriptor, "rb", closefd=False) as file:
-            file.seek(0)
-            return file.read()
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +74,7 @@ class Directory:
     """
 
     def __init__(self, root: str, busy_timeout_seconds: float) -> None:
-        if fcntl is None:
+        if not has_locks():
             raise UnsupportedError(
                 "the file backend needs POSIX file locks, which this system does not have; use "
                 "sqlite_checkpointer"
@@ -164,17 +92,26 @@ class Directory:
     def reading(self, name: str) -> Iterator[Opened | None]:
         """An open file; ``None`` where there is none."""
         path = self.path(name)
-        with translated(path), _opened(path, os.O_RDONLY | os.O_NOFOLLOW) as descriptor:
+        with translated(path), opened(path) as descriptor:
             if descriptor is None:
                 self.require_identity()
                 yield None
             else:
                 if not self._has_identity:
                     self.identity()  # whose loss is told from now on
-                yield Opened(path, descriptor, _signature(descriptor))
+                yield Opened(path, descriptor, signature_of(descriptor))
+
+    def size(self, name: str) -> int:
+        """Of a file; 0 where there is none any more."""
+        path = self.path(name)
+        with translated(path), suppress(FileNotFoundError):
+            found = os.lstat(path)
+            require_file(found, path)
+            return found.st_size
+        return 0
 
     def names(self) -> Iterator[str]:
-        """Names of all files that are or should be threads, in no order."""
+        """Names of all files that are or should be threads, in no order; of no directories."""
         with translated(self.root):
             self.require_identity()
             yield from self._below("", SUFFIX)
@@ -189,10 +126,11 @@ class Directory:
             name = f"{folder}{entry.name}"
             if entry.name.startswith("."):
                 continue
-            if entry.name.endswith(suffix):
+            if entry.is_dir(follow_symlinks=False):
+                if entry.name.endswith(FOLDER):
+                    yield from self._below(f"{name}/", suffix)
+            elif entry.name.endswith(suffix):
                 yield name
-            elif entry.name.endswith(FOLDER) and entry.is_dir(follow_symlinks=False):
-                yield from self._below(f"{name}/", suffix)
 
     # --- which store it is
 
@@ -200,10 +138,10 @@ class Directory:
         """Which store this is; ``None`` before its first write.
 
         Raises:
-            IntegrityError: The identity file is damaged.
+            IntegrityError: The identity file is damaged, or is none.
         """
         path = self.path(IDENTITY)
-        with translated(path), _opened(path, os.O_RDONLY | os.O_NOFOLLOW) as descriptor:
+        with translated(path), opened(path) as descriptor:
             if descriptor is None:
                 return None
             store = store_in(os.pread(descriptor, HEAD_BYTES, 0))
@@ -251,11 +189,11 @@ class Directory:
         with translated(path):
             self._sweep_once()
             while True:
-                with _opened(path, os.O_RDONLY | os.O_NOFOLLOW) as descriptor:
+                with opened(path) as descriptor:
                     if descriptor is not None:
                         self._lock(descriptor, path, deadline)
-                        if _is_at(descriptor, path):
-                            yield Held(path, Opened(path, descriptor, _signature(descriptor)))
+                        if is_at(descriptor, path):
+                            yield Held(path, Opened(path, descriptor, signature_of(descriptor)))
                             return
                         continue
                 if not creates:
@@ -271,14 +209,14 @@ class Directory:
     def _locked_root(self, deadline: float) -> Iterator[bool]:
         self.require_identity()
         _make(self.root)
-        with _opened(self.root, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
+        with opened(self.root, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
             if descriptor is not None:
                 self._lock(descriptor, self.root, deadline)
-            yield descriptor is not None and _is_at(descriptor, self.root)
+            yield descriptor is not None and is_at(descriptor, self.root)
 
     def _lock(self, descriptor: int, path: str, deadline: float) -> None:
         pause = 0.0005
-        while not _try_lock(descriptor):
+        while not try_lock(descriptor):
             if time.monotonic() > deadline:
                 raise BackendError(
                     f"another process has held {path} for {self._timeout:g} s; nothing was "
@@ -308,24 +246,24 @@ class Directory:
             _require_unchanged(path, old)
             os.rename(temporary, path)
             _sync(os.path.dirname(path))
-            return _signature(descriptor)
+            return signature_of(descriptor)
 
     @contextmanager
     def _temporary(self, path: str) -> Iterator[int]:
         """An empty file, locked; what a killed writer left of it is used again."""
         deadline = time.monotonic() + self._timeout
         while True:
-            with _opened(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW) as descriptor:
+            with opened(path, os.O_RDWR | os.O_CREAT) as descriptor:
                 if descriptor is None:
                     raise FileNotFoundError(errno.ENOENT, "no such directory", path)
                 self._lock(descriptor, path, deadline)
-                if not _is_at(descriptor, path):
+                if not is_at(descriptor, path):
                     continue
                 try:
                     os.ftruncate(descriptor, 0)
                     yield descriptor
                 except BaseException:
-                    if _is_at(descriptor, path):
+                    if is_at(descriptor, path):
                         os.unlink(path)
                     raise
                 return
@@ -356,30 +294,24 @@ class Directory:
     def _sweep_once(self) -> None:
         if not self._is_swept:
             self._is_swept = True
-            self.sweep()
+            with suppress(LocusStoreError):  # what another user left hinders no save
+                self.sweep()
 
     def sweep(self) -> None:
         """Remove the temporary files of writers that were killed."""
-        left = [*self._below("", SUFFIX + TEMPORARY), IDENTITY + TEMPORARY]
+        with translated(self.root):
+            left = [*self._below("", SUFFIX + TEMPORARY), IDENTITY + TEMPORARY]
         for path in map(self.path, left):
-            with _opened(path, os.O_RDONLY | os.O_NOFOLLOW) as descriptor:
-                if descriptor is not None and _try_lock(descriptor) and _is_at(descriptor, path):
+            with suppress(IntegrityError), translated(path), opened(path) as descriptor:
+                if descriptor is not None and try_lock(descriptor) and is_at(descriptor, path):
                     os.unlink(path)
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _require_unchanged(path: str, old: Opened | None) -> None:
     if old is None:
         if os.path.lexists(path):
             raise ChangedError
-    elif not _is_at(old.descriptor, path) or _signature(old.descriptor) != old.signature:
+    elif not is_at(old.descriptor, path) or signature_of(old.descriptor) != old.signature:
         raise ChangedError
 
 
@@ -421,29 +353,3 @@ def _write(descriptor: int, content: bytes) -> None:
     rest = memoryview(content)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
-
-
-# --- errors
-
-
-@contextmanager
-def translated(path: str) -> Iterator[None]:
-    """Errors of the operating system as ours.
-
-    Raises:
-        ConnectionFailedError: It cannot be opened.
-        BackendError: It failed in use.
-    """
-    try:
-        yield
-    except LocusStoreError:  # some are OSErrors too
-        raise
-    except OSError as exc:
-        told = f"{exc.filename or path}: {exc.strerror or exc}"
-        if exc.errno in _CANNOT_OPEN:
-            raise ConnectionFailedError(
-                f"{told}; look at the directory's path and permissions"
-            ) from exc
-        raise BackendError(
-            f"{told}; what was there before is as it was. Look at the disk and its space"
-        ) from exc

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from typing import Final
 from urllib.parse import unquote_to_bytes
 from zlib import crc32
@@ -58,6 +59,11 @@ def thread_of(name: str) -> str | None:
     return thread_id if name_of(thread_id) == name else None
 
 
+def shown(path: str) -> str:
+    """A path as any terminal and JSON can hold it, whatever bytes it is made of."""
+    return os.fsencode(path).decode(errors="backslashreplace")
+
+
 # --- which store it is
 
 
@@ -87,8 +93,8 @@ def is_of_sdk(content: bytes) -> bool:
 def refusal_of_sdk(path: str) -> SchemaError:
     """Says what to do with such a file."""
     return SchemaError(
-        f"{path} was written by the FileCheckpointer of the Locus SDK, and is left as it is; take "
-        "another directory, and bring its threads there with `locus-store import locus`"
+        f"{shown(path)} was written by the FileCheckpointer of the Locus SDK, and is left as it "
+        "is; take another directory, and bring its threads there with `locus-store import locus`"
     )
 
 
@@ -104,10 +110,16 @@ def refuse_sdk(root: str) -> None:
         return
     for entry in entries:
         if not entry.name.startswith(".") and entry.is_dir():
-            files = [it for it in _entries(entry.path) if it.name.endswith(SUFFIX)]
-            for file in files[:1]:
-                if is_of_sdk(_head(file.path)):
-                    raise refusal_of_sdk(file.path)
+            with suppress(PermissionError):  # another's, such as lost+found
+                _refuse_sdk_thread(entry.path)
+
+
+def _refuse_sdk_thread(folder: str) -> None:
+    for entry in _entries(folder):
+        if entry.name.endswith(SUFFIX) and entry.is_file():
+            if is_of_sdk(_head(entry.path)):
+                raise refusal_of_sdk(entry.path)
+            return
 
 
 def _entries(path: str) -> list[os.DirEntry[str]]:

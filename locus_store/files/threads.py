@@ -37,7 +37,7 @@ NOTHING: Final = b"[]"
 class Row:
     """A version. Its operations are kept as JSON until they are asked for as a payload."""
 
-    __slots__ = ("_body", "_payload", "created_at", "record", "told")
+    __slots__ = ("_held", "created_at", "record", "told")
 
     def __init__(
         self, record: Record, created_at: datetime, body: bytes, told: dict[str, Any] | None = None
@@ -46,21 +46,21 @@ class Row:
         self.created_at = created_at
         self.told = told or {}
         """What its save did to the line, as its entry in the file says it."""
-        self._body: bytes | None = body
-        self._payload: bytes | None = None
+        self._held = False, body
+        """Whether they are frames, and they: one value, as several threads may be here at once."""
 
     def payload(self) -> bytes:
         """The operations as frames."""
-        if self._payload is None:
-            body = self._body or NOTHING
-            self._payload = b"" if body == NOTHING else pack_frame(body)
-            self._body = None  # in this order: another thread may be here
-        return self._payload
+        is_framed, held = self._held
+        if not is_framed:
+            held = b"" if held == NOTHING else pack_frame(held)
+            self._held = True, held
+        return held
 
     def body(self) -> bytes:
         """The operations as JSON."""
-        body = self._body
-        return b"".join(unpack_frames(self.payload())) or NOTHING if body is None else body
+        is_framed, held = self._held
+        return b"".join(unpack_frames(held)) or NOTHING if is_framed else held
 
     def but(self, *, parent: int | None) -> Row:
         """The same version below another parent."""

@@ -131,8 +131,11 @@ def upgrade(
     """Migrate up; gives the revision reached.
 
     Raises:
-        SchemaError: tables of our names are not ours, or the database is newer than this library.
+        SchemaError: tables of our names are not ours, or the database is newer than this library;
+            or there is no such revision.
     """
+    if revision != "head":
+        _require_known(revision)
     return run_on(target, partial(_upgrade, revision=revision), prefix=prefix, schema=schema)
 
 
@@ -158,6 +161,7 @@ def downgrade(
     Raises:
         SchemaError: there is nothing of ours, or the database is newer than this library.
     """
+    _require_known(revision)
     absent = absent_file(target)
     if absent is not None:
         raise SchemaError(missing(place_of(absent), tables(prefix, schema)).message)
@@ -203,6 +207,8 @@ def offline_sql(
         prefix: Of every table.
         schema: Database schema; ``None`` is the connection's default.
     """
+    for it in revision.split(":"):
+        _require_known(it)
     output = io.StringIO()
     config = _config(tables(prefix, schema), output)
     config.attributes["dialect"] = dialect_name(dialect)
@@ -210,6 +216,17 @@ def offline_sql(
     with process.alone(), _translated():
         _command().upgrade(config, revision, sql=True)
     return output.getvalue()
+
+
+def _require_known(revision: str) -> None:
+    """That it is one, or counts from where the database stands, as ``+1`` does."""
+    from alembic.script import ScriptDirectory  # noqa: PLC0415 - as above
+
+    if not all(revision.split("@")):
+        raise SchemaError("name a revision of 'locus-store db history'")
+    if revision[0] not in "+-":
+        with _translated():
+            ScriptDirectory(str(SCRIPTS)).get_revisions(revision)
 
 
 def _command() -> Any:

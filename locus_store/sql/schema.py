@@ -16,6 +16,7 @@ from typing import Any, Final, cast
 import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
+from locus_store.arguments import check_text
 from locus_store.errors import InvalidArgumentError
 from locus_store.sql.columns import BigKey, Blob, Digest, Instant, Json, Key, minute, now
 
@@ -291,6 +292,8 @@ def check_prefix(prefix: str) -> str:
 def tables(prefix: str = DEFAULT_PREFIX, schema: str | None = None) -> Tables:
     """The tables of ``prefix`` in ``schema``; the ORM classes' own for the defaults."""
     check_prefix(prefix)
+    if schema is not None:
+        check_text("schema", schema, minimum=0)
     if prefix == DEFAULT_PREFIX and schema is None:
         metadata = Base.metadata
     else:

@@ -71,7 +71,9 @@ def run_on(
             return _on_postgresql(target, body, prefix, schema)
         url = _read(target)
         ours = {name: str(url.query[name]) for name in OPTIONS & url.query.keys()}
-        with _opened(url.difference_update_query(ours)) as connection:
+        theirs = url.difference_update_query(ours)
+        _require_known(theirs)
+        with _opened(theirs) as connection:
             return body(connection, _named(ours, prefix, schema))
     if isinstance(target, Connection):
         return body(target, tables(prefix, schema))
@@ -112,6 +114,12 @@ _SYNCHRONOUS: Final = {
     "oracle": "oracle+oracledb",
     "oracle+oracledb_async": "oracle+oracledb",
 }
+_DRIVER_OPTIONS: Final = frozenset(
+    {
+        *("cached_statements", "check_same_thread", "detect_types", "isolation_level", "timeout"),
+    }
+)
+"""Of ``sqlite3.connect``, as SQLAlchemy takes them in a URL."""
 _EXTRAS: Final = {"postgresql": "[postgres]", "oracle": "[oracle]"}
 
 
@@ -141,6 +149,13 @@ def _read(url: str | URL) -> URL:
     if made.drivername == "sqlite" and made.database:
         return made.set(database=str(Path(made.database).expanduser()))
     return made
+
+
+def _require_known(url: URL) -> None:
+    """That SQLite's driver takes all options of the URL: it would leave the others aside."""
+    is_plain = url.get_backend_name() == "sqlite" and "uri" not in url.query
+    if is_plain and (unknown := url.query.keys() - _DRIVER_OPTIONS):
+        raise InvalidArgumentError(f"no option {min(unknown)!r} for a database URL of SQLite")
 
 
 @contextmanager

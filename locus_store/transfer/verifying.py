@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from locus_store.archives import Problem, problems
-from locus_store.errors import BackendError, IntegrityError
+from locus_store.errors import BackendError, ConnectionFailedError, IntegrityError, SchemaError
 from locus_store.transfer.archive import all_threads
 
 if TYPE_CHECKING:
@@ -41,10 +41,7 @@ async def verify(
     together with their digests, a version or pending write that is gone with all that tells of it.
     """
     if thread_ids is None:
-        try:
-            damage = await backend.damage()
-        except DAMAGE as exc:
-            damage = [str(exc)]
+        damage = await _damage(backend)
         for what in damage:
             yield Problem(thread_id=None, what=what)
         try:
@@ -52,17 +49,29 @@ async def verify(
                 async for it in _of_thread(backend, thread_id):
                     yield it
         except DAMAGE as exc:  # not even their names can be read
-            yield Problem(thread_id=None, what=f"not all threads could be listed: {exc}")
+            if str(exc) not in damage:
+                yield Problem(thread_id=None, what=f"not all threads could be listed: {exc}")
         return
     for thread_id in thread_ids:
         async for it in _of_thread(backend, thread_id):
             yield it
 
 
+async def _damage(backend: StorageBackend) -> list[str]:
+    try:
+        return await backend.damage()
+    except DAMAGE as exc:
+        return [str(exc)]
+
+
 async def _of_thread(backend: StorageBackend, thread_id: str) -> AsyncIterator[Problem | Checked]:
     try:
         thread = await backend.read_thread(thread_id)
     except DAMAGE as exc:
+        yield Problem(thread_id=thread_id, what=str(exc))
+        return
+    except (SchemaError, ConnectionFailedError) as exc:
+        await backend.scan(1)  # which fails too where it is not this thread alone
         yield Problem(thread_id=thread_id, what=str(exc))
         return
     if thread is None:

@@ -1,0 +1,81 @@
+"""Standard input, output and error: closed, full or without Unicode as they may be."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import TextIO
+
+
+class OutputError(Exception):
+    """Standard output cannot be written; the system's error is ``__cause__``.
+
+    No ``OSError``, which Typer and Rich would take for their own concern.
+    """
+
+    @property
+    def is_reader_gone(self) -> bool:
+        """Whether nobody wants the rest, as with ``head``."""
+        return isinstance(self.__cause__, BrokenPipeError)
+
+
+class _Output(io.FileIO):
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except OSError as exc:
+            raise OutputError(f"standard output cannot be written: {exc.strerror}") from exc
+
+
+class _Notes(io.FileIO):
+    def write(self, data: Any, /) -> int:
+        """What nobody can be told stops nothing."""
+        try:
+            return super().write(data)
+        except OSError:
+            return len(memoryview(data).cast("B"))
+
+
+@contextmanager
+def standard_streams() -> Iterator[None]:
+    """Within it all three are there, take any character, and fail in one way."""
+    before = sys.stdin, sys.stdout, sys.stderr
+    # What is closed is opened the wrong way round: using it fails, and no file takes its number.
+    sys.stdin = before[0] or _opened(os.O_WRONLY, "r")
+    sys.stdout = _guarded(before[1] or _opened(os.O_RDONLY, "w"), _Output)
+    sys.stderr = _guarded(before[2] or _opened(os.O_RDONLY, "w"), _Notes)
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="backslashreplace")
+    try:
+        yield
+    finally:
+        sys.stdin, sys.stdout, sys.stderr = before
+
+
+def _opened(flags: int, mode: Literal["r", "w"]) -> TextIO:
+    return open(os.open(os.devnull, flags), mode, encoding="utf-8", closefd=False)
+
+
+def _guarded(stream: TextIO, raw: type[io.FileIO]) -> TextIO:
+    """The same, over ``raw``; what is no file, as in tests, stays what it is."""
+    try:
+        file = raw(stream.fileno(), "w", closefd=False)
+    except OSError:
+        return stream
+    return io.TextIOWrapper(
+        io.BufferedWriter(file),
+        encoding=stream.encoding,
+        errors="backslashreplace",
+        line_buffering=bool(stream.line_buffering or getattr(stream, "write_through", False)),
+    )
+
+
+def drop_output() -> None:
+    """Let go of what was not written, lest closing tries it again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
