@@ -371,7 +371,11 @@ def _keep_last(lines: Lines, line: Line, keep_last: int | None) -> None:
     batch = max(keep_last, HIDDEN_BATCH)
     hidden = [it for it in lines.below(line, line.floor, batch + 2) if it != line.head]
     if len(hidden) > batch:
-        forget(lines, line, free(lines, line, hidden))
+        gone = free(lines, line, hidden)
+        if not gone:  # the next hidden ones are rebuilt from them, and may go as well
+            every = lines.below(line, line.floor, line.last_sequence)
+            gone = free(lines, line, [it for it in every if it != line.head])
+        forget(lines, line, gone)
 
 
 def _mark(lines: Lines, line: Line, record: Record) -> Mark:

@@ -110,7 +110,7 @@ def list_to_json(
         known: What is known of elements.
     """
     if _is_plain(items):
-        return items.copy()
+        return items.copy() if dumps(items)[0] == MSGPACK else None
     found = []
     for item in items:
         kind, data = dumps(item)

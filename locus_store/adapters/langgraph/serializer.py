@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from contextvars import ContextVar
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import ormsgpack
 from langgraph.checkpoint.serde._msgpack import SAFE_MSGPACK_TYPES
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 _TUPLE: Final = ("builtins", "tuple")
 _LISTED: Final = (set, frozenset, deque)
 
-# What LangGraph's serializer lets MessagePack do by itself, but for tuples.
+# What LangGraph's serializer lets MessagePack do by itself, but for tuples; and it makes "?" of a
+# lone surrogate, which is refused here.
 _OPTIONS: Final = (
     ormsgpack.OPT_NON_STR_KEYS
     | ormsgpack.OPT_PASSTHROUGH_DATACLASS
     | ormsgpack.OPT_PASSTHROUGH_DATETIME
     | ormsgpack.OPT_PASSTHROUGH_ENUM
     | ormsgpack.OPT_PASSTHROUGH_UUID
-    | ormsgpack.OPT_REPLACE_SURROGATES
     | ormsgpack.OPT_PASSTHROUGH_TUPLE
 )
 
@@ -124,13 +124,13 @@ class ExactSerializer(JsonPlusSerializer):
         return self._of_langgraph(obj)
 
     def _of_langgraph(self, obj: Any) -> Any:
-        made: Any = ormsgpack.unpackb(
-            super().dumps_typed(obj)[1], ext_hook=ormsgpack.Ext, option=ormsgpack.OPT_NON_STR_KEYS
-        )
-        if isinstance(made, ormsgpack.Ext) and made.tag != EXT_NUMPY_ARRAY:  # type: ignore[attr-defined]
-            held: Any = ormsgpack.unpackb(made.data, ext_hook=ormsgpack.Ext)  # type: ignore[attr-defined]
-            self._require_allowed((held[0], held[1]))
-        return made
+        made: Any = _unpacked(super().dumps_typed(obj)[1])
+        if not isinstance(made, _Extension):
+            return made
+        if made.code != EXT_NUMPY_ARRAY:
+            module, function, *_ = _unpacked(made.data)
+            self._require_allowed((module, function))
+        return ormsgpack.Ext(made.code, made.data)
 
     def _made(self, code: int, name: tuple[str, str], held: Any, *more: Any) -> Any:
         self._require_allowed(name)
@@ -141,6 +141,17 @@ class ExactSerializer(JsonPlusSerializer):
         if name in SAFE_MSGPACK_TYPES or allowed is True or (allowed and name in allowed):
             return
         raise _refusal(".".join(name))
+
+
+class _Extension(NamedTuple):
+    """What ``ormsgpack.Ext`` does not tell of itself."""
+
+    code: int
+    data: bytes
+
+
+def _unpacked(data: bytes) -> Any:
+    return ormsgpack.unpackb(data, ext_hook=_Extension, option=ormsgpack.OPT_NON_STR_KEYS)
 
 
 def _fields(obj: Any) -> dict[str, Any] | None:
