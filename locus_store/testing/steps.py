@@ -507,9 +507,6 @@ class Needed(BackendKit):
         kept = [it.checkpoint_id for it in archive.lines[0].records]
         assert kept == needed
 
-    @pytest.mark.xfail(
-        strict=True, reason="what keep_last looks at ends within a chain of more than 66 versions"
-    )
     async def test_keep_last_gives_back_what_is_needed_no_more(self, backend: Any) -> None:
         needs(backend, "branching")
         await grow(backend, "v0", keep_last=1)
