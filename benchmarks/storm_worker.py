@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from workloads import prose
 
-from locus_store import ConflictError, NotFoundError, open_checkpointer, versions
+from locus_store import ConflictError, NotFoundError, open_checkpointer
 from locus_store.encoding import encode
+from locus_store.versions import removing, saving
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -296,35 +297,35 @@ class Worker:
 def _no_conflicts() -> None:
     """A save takes the head for its parent, whatever it was made from."""
 
-    def place(lines: Any, line: Any, request: Any) -> versions.Place:
+    def place(lines: Any, line: Any, request: Any) -> saving.Place:
         del lines, request
-        return versions.Place(line.head if line else None, moves_head=True)
+        return saving.Place(line.head if line else None, moves_head=True)
 
-    versions._place = place
+    saving._place = place
 
 
 def _any_basis() -> None:
     """Frames are appended to the head, whatever version they are against."""
-    holds = versions._holds
+    holds = saving._holds
 
     def lax(lines: Any, line: Any, mark: Any) -> bool:
         return holds(lines, line, mark) or (mark is not None and line is not None)
 
-    continues = versions._continues
+    continues = saving._continues
 
     def broken(*arguments: Any) -> bool:
-        versions._holds = lax
+        saving._holds = lax
         try:
             return continues(*arguments)
         finally:
-            versions._holds = holds
+            saving._holds = holds
 
-    versions._continues = broken
+    saving._continues = broken
 
 
 def _frames_stay() -> None:
     """Deleting a record leaves the frames after it as they were."""
-    versions._rewrite_chain = lambda *_: None
+    removing._rewrite_chain = lambda *_: None
 
 
 def _lost_acknowledgement() -> None:

@@ -11,13 +11,22 @@ import pytest
 import sqlalchemy as sa
 import test_contract
 
-from locus_store import MemoryBackend, StorageBackendAdapter, sqlite_checkpointer, text, versions
+from locus_store import (
+    MemoryBackend,
+    StorageBackendAdapter,
+    layout,
+    sqlite_checkpointer,
+    text,
+    versions,
+)
 from locus_store.backends import base, memory
 from locus_store.encoding import unpack_frames
 from locus_store.errors import IntegrityError, LocusStoreError
 from locus_store.sql.sqlite import SQLiteRepository
 from locus_store.types import CheckpointerCapabilities
-from locus_store.versions import Place
+from locus_store.versions import lines as lines_
+from locus_store.versions import pending, reading, removing, saving
+from locus_store.versions.saving import Place
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,15 +46,22 @@ def caught_by(test: str) -> Callable[[Fault], Fault]:
     return noted
 
 
+def patched(patch: Patch, name: str, value: Any) -> None:
+    """A rule of ``versions``, wherever it is known by this name."""
+    for module in (versions, lines_, pending, reading, removing, saving):
+        if hasattr(module, name):
+            patch.setattr(module, name, value)
+
+
 # --- versions and conflicts
 
 
 @caught_by("test_a_second_writer_is_told")
 def no_conflict_check(patch: Patch) -> None:
-    def won(lines, line, request, expected):
+    def won(lines, line, request, parent, **_):
         return Place(line.head if line else None, moves_head=True)
 
-    patch.setattr(versions, "_lost", won)
+    patched(patch, "_lost", won)
 
 
 @caught_by("test_versions_are_listed_newest_first")
@@ -65,7 +81,7 @@ def head_by_a_clock_that_runs_backwards(patch: Patch) -> None:
         return found(records, oldest if checkpoint_id is None else line, checkpoint_id)
 
     found = versions.target
-    patch.setattr(versions, "target", target)
+    patched(patch, "target", target)
 
 
 @caught_by("test_a_thread_deleted_and_made_again_is_another_one")
@@ -76,18 +92,18 @@ def a_mark_is_a_sequence_only(patch: Patch) -> None:
     def holds(lines, line, mark):
         return mark is not None and line is not None and line.head == mark.sequence
 
-    patch.setattr(versions, "_exists", exists)
-    patch.setattr(versions, "_holds", holds)
+    patched(patch, "_exists", exists)
+    patched(patch, "_holds", holds)
 
 
 @caught_by("test_the_same_id_with_another_state_replaces")
 def a_repeat_by_id_alone(patch: Patch) -> None:
-    patch.setattr(versions, "_is_repeat", lambda *_: True)
+    patched(patch, "_is_repeat", lambda *_: True)
 
 
 @caught_by("test_one_load_may_be_saved_again_and_again")
 def own_work_is_not_known(patch: Patch) -> None:
-    patch.setattr(versions, "_is_own", lambda *_: False)
+    patched(patch, "_is_own", lambda *_: False)
 
 
 @caught_by("test_a_poller_does_not_move_a_callers_mark")
@@ -104,13 +120,13 @@ def a_named_parent_is_forgotten(patch: Patch) -> None:
     def forgetful(lines, line, request):
         return place(lines, line, replace(request, parent_id=None))
 
-    place = versions._place
-    patch.setattr(versions, "_place", forgetful)
+    place = saving._place
+    patched(patch, "_place", forgetful)
 
 
 @caught_by("test_a_losing_save_replaces_nobodys_version")
 def a_losing_save_replaces(patch: Patch) -> None:
-    patch.setattr(versions, "new_checkpoint_id", lambda: "the head's")
+    patched(patch, "new_checkpoint_id", lambda: "the head's")
 
     async def commit(self, save):
         written = await committed(self, save)
@@ -134,7 +150,7 @@ def a_losing_save_replaces(patch: Patch) -> None:
 
 @caught_by("test_whatever_is_deleted_the_others_stay_exact")
 def deleted_without_rewriting(patch: Patch) -> None:
-    patch.setattr(versions, "_rewrite_chain", lambda *_: None)
+    patched(patch, "_rewrite_chain", lambda *_: None)
 
 
 @caught_by("test_no_byte_of_a_deleted_version_remains")
@@ -148,7 +164,7 @@ def deleted_by_joining_bytes(patch: Patch) -> None:
                 lines.rewrite(line, sequence, held + payload)
                 held = b""
 
-    patch.setattr(versions, "_rewrite_chain", joined)
+    patched(patch, "_rewrite_chain", joined)
 
 
 @caught_by("test_deleting_the_head_uncovers_its_parent")
@@ -156,15 +172,15 @@ def a_deleted_head_is_still_loaded(patch: Patch) -> None:
     def forgotten(lines, line, sequences, **_):
         lines.remove(line, [it for it in sequences if it != line.head])
 
-    patch.setattr(versions, "forget", forgotten)
+    patched(patch, "forget", forgotten)
 
 
 @caught_by("test_a_head_goes_back_past_its_own_ancestors_only")
 def the_newest_becomes_the_head(patch: Patch) -> None:
     def newest(lines, line, gone):
-        return next(it for it in versions._newest_first(lines, line) if it != line.head)
+        return next(it for it in removing._newest_first(lines, line) if it != line.head)
 
-    patch.setattr(versions, "_ancestor", newest)
+    patched(patch, "_ancestor", newest)
 
 
 @caught_by("test_deleting_a_thread_touches_no_other")
@@ -181,12 +197,12 @@ def a_thread_is_deleted_by_prefix(patch: Patch) -> None:
 
 @caught_by("test_keep_last_keeps_the_newest_versions")
 def the_floor_is_ignored(patch: Patch) -> None:
-    patch.setattr(versions, "is_visible", lambda *_: True)
+    patched(patch, "is_visible", lambda *_: True)
 
 
 @caught_by("test_keep_last_never_hides_the_head")
 def keep_last_hides_the_head(patch: Patch) -> None:
-    patch.setattr(versions, "is_visible", lambda line, sequence: sequence >= line.floor)
+    patched(patch, "is_visible", lambda line, sequence: sequence >= line.floor)
 
 
 @caught_by("test_vacuum_keeps_an_old_head_under_a_young_side_branch")
@@ -227,8 +243,8 @@ def loaded_values_are_shared(patch: Patch) -> None:
 @caught_by("test_another_versions_bytes_are_told")
 def the_digest_is_not_checked(patch: Patch) -> None:
     def believed(stored):
-        state = versions.layout.fold(stored.payloads)
-        return state, versions.layout.shape_of(state)
+        state = layout.fold(stored.payloads)
+        return state, layout.shape_of(state)
 
     patch.setattr(base, "state_of", believed)
 
@@ -271,7 +287,7 @@ def field_names_are_searched(patch: Patch) -> None:
         for sequence, _, payload in records:
             yield sequence, b" ".join(unpack_frames(payload)).decode()
 
-    patch.setattr(versions, "visible_texts", everything)
+    patched(patch, "visible_texts", everything)
 
 
 @caught_by("test_neither_case_nor_accents_matter")

@@ -115,7 +115,8 @@ def test_the_memory_of_versions_keeps_its_bound():
     known = KnownVersions(20_000)
     for nth in range(200):
         done = change({"m": ["x" * 100] * (nth % 30)}, None)
-        known.put((f"t{nth % 17}", ""), Mark("s", 1, nth, b""), done.shape, done.snapshot)
+        mark, name = Mark("s", 1, nth, b""), f"v{nth}"
+        known.put((f"t{nth % 17}", ""), mark, name, done.shape, done.snapshot)
         known.get((f"t{nth % 5}", ""))
         weights = [it.shape.weight for it in known._known.values()]
         assert known._bytes == sum(weights)

@@ -1,0 +1,80 @@
+"""The rules of a line: when a save conflicts, where it goes, what a deletion leaves.
+
+Written once, over the few primitives of ``Lines``; a backend implements those inside one
+transaction that holds the line's lock, so that everything here sees a line nobody else moves.
+Rules and their evidence: docs/concepts.md, docs/decisions.md.
+"""
+
+from locus_store.versions.lines import (
+    CHAIN_ALLOWANCE,
+    CHAIN_FACTOR,
+    CHANNELS,
+    HIDDEN_BATCH,
+    REBUILT,
+    RECORD_OVERHEAD,
+    Line,
+    Lines,
+    Record,
+    Records,
+    archived,
+    head_of,
+    is_visible,
+    mark_of,
+    record_of,
+)
+from locus_store.versions.pending import (
+    archive_order,
+    channel_in,
+    in_order,
+    put_writes,
+    whole_write,
+    winning,
+)
+from locus_store.versions.reading import (
+    cursor,
+    made_of,
+    replay,
+    state_of,
+    target,
+    visible_texts,
+)
+from locus_store.versions.removing import forget, free, prune, remove_named, settle, vacuum
+from locus_store.versions.saving import new_checkpoint_id, save
+
+__all__ = [
+    "CHAIN_ALLOWANCE",
+    "CHAIN_FACTOR",
+    "CHANNELS",
+    "HIDDEN_BATCH",
+    "REBUILT",
+    "RECORD_OVERHEAD",
+    "Line",
+    "Lines",
+    "Record",
+    "Records",
+    "archive_order",
+    "archived",
+    "channel_in",
+    "cursor",
+    "forget",
+    "free",
+    "head_of",
+    "in_order",
+    "is_visible",
+    "made_of",
+    "mark_of",
+    "new_checkpoint_id",
+    "prune",
+    "put_writes",
+    "record_of",
+    "remove_named",
+    "replay",
+    "save",
+    "settle",
+    "state_of",
+    "target",
+    "vacuum",
+    "visible_texts",
+    "whole_write",
+    "winning",
+]

@@ -1,0 +1,171 @@
+"""A line of versions: what its rows hold, and what a backend gives the rules."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from locus_store.errors import IntegrityError
+from locus_store.types import ArchivedRecord, Mark
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+    from datetime import datetime
+
+    from locus_store.types import PendingWrite, Save
+
+CHAIN_FACTOR = 4
+"""A chain is closed when its records outgrow the state by this factor (see ``_continues``)."""
+
+CHAIN_ALLOWANCE = 64 * 1024
+"""Bytes that any chain may grow to: small states that change often would begin one all the time."""
+
+RECORD_OVERHEAD = 512
+"""Bytes that reading one more record costs, counted with its frames."""
+
+HIDDEN_BATCH = 64
+"""Versions that ``keep_last`` hides before it removes them in one go."""
+
+CHANNELS = "channel_values"
+"""Where a graph runner's state has its channels, by name."""
+
+REBUILT = "rebuilt"
+"""Label of a version whose state is not whole: the channels that are rebuilt from an ancestor's
+value and the pending writes since."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Line:
+    """The row of a line: its head, the chain that may be continued, and the visible floor."""
+
+    line: int
+    head: int | None = None
+    open_chain: int | None = None
+    """The chain whose last record is the head, else ``None``."""
+
+    open_bytes: int = 0
+    """Sum over the open chain of payload bytes + ``RECORD_OVERHEAD``."""
+
+    floor: int = 0
+    """Versions below this sequence are hidden, but for the head."""
+
+    last_sequence: int = 0
+    writer: str | None = None
+    """The load whose descendant moved the head last."""
+
+    run: str | None = None
+    """The run that moved the head last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """A checkpoint's row without its payload."""
+
+    sequence: int
+    chain: int
+    parent: int | None
+    checkpoint_id: str
+    digest: bytes
+    metadata: dict[str, Any]
+    labels: dict[str, Any]
+
+
+class Records(Protocol):
+    """What finds a record."""
+
+    def record(self, line: Line, sequence: int) -> Record | None:
+        """One record by its sequence."""
+
+    def named(self, line: Line, checkpoint_id: str) -> Record | None:
+        """One record by its checkpoint id."""
+
+
+class Lines(Records, Protocol):
+    """What a backend gives these rules, within one transaction."""
+
+    store: str
+    """Identity of the database."""
+
+    def find(self, thread_id: str, namespace: str) -> Line | None:
+        """Lock the line and read it; ``None`` where there is none or its thread has expired."""
+
+    def create(self, save: Save) -> Line:
+        """Make the line, and its thread where that is new; an expired thread goes first."""
+
+    def update(self, line: Line) -> None:
+        """Write the line's row back."""
+
+    def touch(self, save: Save) -> None:
+        """Note the thread's activity, and its new expiry where the save has a time to live."""
+
+    def drop(self, line: Line) -> None:
+        """Remove the line with all it owns; its key is never used again."""
+
+    def newest(self, line: Line, nth: int = 1) -> int | None:
+        """The sequence of the nth newest record; ``None`` where there are fewer."""
+
+    def below(self, line: Line, sequence: int, limit: int) -> list[int]:
+        """Sequences below ``sequence``, ascending, at most ``limit``."""
+
+    def payloads(
+        self, line: Line, chain: int, *, upto: int | None = None
+    ) -> list[tuple[int, bytes]]:
+        """The chain's records as (sequence, payload), ascending; ``upto`` is inclusive."""
+
+    def append(self, line: Line, record: Record, payload: bytes) -> None:
+        """Insert a record."""
+
+    def rewrite(self, line: Line, sequence: int, payload: bytes) -> None:
+        """Replace a record's payload."""
+
+    def adopt(self, line: Line, parent: int, new_parent: int | None) -> None:
+        """Give the children of ``parent`` another parent."""
+
+    def children(self, line: Line, sequences: Collection[int]) -> list[Record]:
+        """The records whose parent is one of these."""
+
+    def remove(self, line: Line, sequences: Sequence[int]) -> None:
+        """Remove records, with the pending writes of their checkpoints."""
+
+    def writes(self, line: Line, checkpoint_id: str) -> list[PendingWrite]:
+        """A checkpoint's pending writes, in any order."""
+
+    def put_writes(self, line: Line, checkpoint_id: str, writes: Sequence[PendingWrite]) -> None:
+        """Store pending writes; those of the same task and place are replaced."""
+
+
+def mark_of(lines: Lines, line: Line, record: Record) -> Mark:
+    """What names a version for good."""
+    return Mark(lines.store, line.line, record.sequence, record.digest)
+
+
+def is_visible(line: Line, sequence: int) -> bool:
+    """Whether lists and loads show a version: ``keep_last`` hides before it removes."""
+    return sequence >= line.floor or sequence == line.head
+
+
+def head_of(records: Records, line: Line) -> Record | None:
+    """The head's record; ``None`` for a line that has no version.
+
+    Raises:
+        IntegrityError: The line's row names a record that is not there.
+    """
+    found = None if line.head is None else records.record(line, line.head)
+    if found is None and line.head is not None:
+        raise IntegrityError(
+            f"line {line.line} names version {line.head} as its head, and there is no such record; "
+            "restore the database from a backup, or load a version by its id"
+        )
+    return found
+
+
+def record_of(archived: ArchivedRecord) -> Record:
+    """An archived version without its payload and time."""
+    return Record(**{name: getattr(archived, name) for name in Record.__slots__})
+
+
+def archived(record: Record, payload: bytes, created_at: datetime) -> ArchivedRecord:
+    """A version with its payload and time; shares nothing that can be changed."""
+    values = {name: deepcopy(getattr(record, name)) for name in Record.__slots__}
+    return ArchivedRecord(**values, payload=payload, created_at=created_at)

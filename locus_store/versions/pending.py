@@ -1,0 +1,103 @@
+"""Pending writes: which are stored, and as what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from locus_store import layout
+from locus_store.errors import ConflictError
+from locus_store.versions.lines import CHANNELS, Line, Lines, mark_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from locus_store.types import ArchivedWrite, Mark, PendingWrite
+
+
+def put_writes(
+    lines: Lines,
+    line: Line,
+    checkpoint_id: str,
+    writes: Sequence[PendingWrite],
+    *,
+    known: Mark | None,
+    seen: Collection[tuple[str, int]] | None,
+) -> bool:
+    """Store a checkpoint's pending writes; see ``StorageBackend.put_writes``.
+
+    Raises:
+        ConflictError: Before anything was written.
+    """
+    if any(it.basis is not None for it in writes):
+        record = lines.named(line, checkpoint_id)
+        if record is None or mark_of(lines, line, record) != known:
+            return False
+    there = {(it.task_id, it.idx): it for it in lines.writes(line, checkpoint_id)}
+    if seen is not None:
+        _require_own(there, {(it.task_id, it.idx): it for it in writes}, seen, checkpoint_id)
+    lines.put_writes(line, checkpoint_id, list(winning(there, writes).values()))
+    return True
+
+
+def _require_own(
+    there: Mapping[tuple[str, int], PendingWrite],
+    mine: Mapping[tuple[str, int], PendingWrite],
+    seen: Collection[tuple[str, int]],
+    checkpoint_id: str,
+) -> None:
+    """Refuse to write among the writes of somebody else; one's own may be there from a retry."""
+    for key, write in there.items():
+        if key not in seen and mine.get(key) != write:
+            raise ConflictError(
+                f"somebody else is at work on checkpoint {checkpoint_id!r}: task {key[0]!r} wrote "
+                "to it since it was loaded; nothing was written. Run the graph again when the "
+                "other run is over",
+                head_id=checkpoint_id,
+                parent_id=checkpoint_id,
+            )
+
+
+def whole_write(write: PendingWrite, state: Mapping[str, Any]) -> PendingWrite:
+    """The write without frames.
+
+    Args:
+        write: Any.
+        state: Of its checkpoint.
+
+    Raises:
+        IntegrityError: The frames make no sense.
+    """
+    if write.basis is None:
+        return write
+    value = layout.value_of(write.payload, channel_in(state, write.channel))
+    return replace(write, payload=layout.value_payload(value), basis=None)
+
+
+def channel_in(state: Mapping[str, Any], channel: str) -> Any:
+    """The value that a channel has in a graph runner's state; ``None`` where it has none."""
+    channels = state.get(CHANNELS)
+    return channels.get(channel) if isinstance(channels, Mapping) else None
+
+
+def winning(
+    there: Collection[tuple[str, int]], writes: Sequence[PendingWrite]
+) -> dict[tuple[str, int], PendingWrite]:
+    """The writes to store, by task and place: what is there stays, but for special channels."""
+    kept: dict[tuple[str, int], PendingWrite] = {}
+    for write in writes:
+        key = (write.task_id, write.idx)
+        if write.idx < 0 or (key not in there and key not in kept):
+            kept[key] = write
+    return kept
+
+
+def archive_order(it: ArchivedWrite) -> tuple[str, str, int]:
+    """The order in which an archive has pending writes."""
+    return it.checkpoint_id, it.write.task_id, it.write.idx
+
+
+def in_order(write: PendingWrite) -> tuple[str, str, int]:
+    """The order in which pending writes are applied."""
+    return write.task_path, write.task_id, write.idx

@@ -1,0 +1,141 @@
+"""What a load, a list and a search see of a line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from locus_store import layout
+from locus_store.errors import IntegrityError, NotFoundError
+from locus_store.versions.lines import Line, Lines, Record, Records, head_of, is_visible
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from locus_store.types import Stored, Version
+
+
+def target(records: Records, line: Line, checkpoint_id: str | None) -> Record | None:
+    """The record to load: the named one, or the head."""
+    if checkpoint_id is None:
+        return head_of(records, line)
+    found = records.named(line, checkpoint_id)
+    return found if found and is_visible(line, found.sequence) else None
+
+
+def state_of(stored: Stored) -> tuple[dict[str, Any], layout.Shape]:
+    """The state that stored bytes give, checked against its digest, and its shape.
+
+    Raises:
+        IntegrityError: The stored bytes do not give the state that was saved.
+    """
+    version = stored.version
+    try:
+        state = layout.fold(stored.payloads)
+        shape = layout.shape_of(state)
+        _require_digest(version, shape)
+    except IntegrityError as exc:
+        raise IntegrityError(f"{_where(version)}: {exc}; {_REMEDY}") from exc
+    return state, shape
+
+
+_REMEDY = "restore the database from a backup, or load another version"
+
+
+def _where(version: Version) -> str:
+    return f"thread {version.thread_id!r}, checkpoint {version.checkpoint_id!r}"
+
+
+def _require_digest(version: Version, shape: layout.Shape) -> None:
+    if shape.digest != version.mark.digest:
+        raise IntegrityError("the stored bytes do not give the state that was saved")
+
+
+def replay(
+    records: Sequence[tuple[int, int, bytes]], wanted: Iterable[Version]
+) -> Iterator[tuple[Version, layout.Folder]]:
+    """The states of versions of one line, in one pass.
+
+    Args:
+        records: What ``StorageBackend.records`` gave for them.
+        wanted: The versions, in any order.
+
+    Yields:
+        Each, ascending, with what has folded its state; that goes on with the next, and its
+        ``log`` tells what was done since it was cleared.
+
+    Raises:
+        IntegrityError: A record is damaged, or the newest of them in a chain is not the state that
+            was saved.
+    """
+    missing = {it.mark.sequence: it for it in wanted}
+    newest = {chain: sequence for sequence, chain, _ in records if sequence in missing}
+    folders: dict[int, layout.Folder] = {}
+    for sequence, chain, payload in records:
+        if sequence > newest.get(chain, 0):
+            continue
+        folder = folders.setdefault(chain, layout.Folder(logs=True))
+        version = missing.pop(sequence, None)
+        try:
+            folder.apply(payload)
+            if sequence == newest[chain] and version is not None:
+                _require_digest(version, layout.shape_of(folder.state()))
+        except IntegrityError as exc:
+            where = _where(version) if version else f"version {sequence}"
+            raise IntegrityError(f"{where}: {exc}; {_REMEDY}") from exc
+        if version is not None:
+            yield version, folder
+    for version in missing.values():
+        raise IntegrityError(f"{_where(version)} is gone: somebody removed it meanwhile")
+
+
+def visible_texts(
+    line: Line, records: Iterable[tuple[int, int, bytes]]
+) -> Iterator[tuple[int, str]]:
+    """The text that each visible version brings, for a search.
+
+    Args:
+        line: The line.
+        records: All its (sequence, chain, payload), ascending.
+
+    Yields:
+        (sequence, text). Where ``keep_last`` hid what a chain begins with, its first visible
+        version brings the whole of its state.
+    """
+    hidden: dict[int, layout.Folder] = {}
+    for sequence, chain, payload in records:
+        if not is_visible(line, sequence):
+            hidden.setdefault(chain, layout.Folder()).apply(payload)
+        elif folder := hidden.pop(chain, None):
+            folder.apply(payload)
+            yield sequence, layout.text_in(folder.state())
+        else:
+            yield sequence, layout.text_of(payload)
+
+
+def made_of(
+    records: Iterable[tuple[int, int, bytes]], first: int, last: int
+) -> list[tuple[int, int, bytes]]:
+    """Of a line's records, ascending, those of ``StorageBackend.records``."""
+    until = [it for it in records if it[0] <= last]
+    chains = {chain for sequence, chain, _ in until if sequence >= first}
+    return [it for it in until if it[1] in chains]
+
+
+def cursor(records: Records, line: Line, thread_id: str, checkpoint_id: str) -> int:
+    """The sequence of the version that a list continues below.
+
+    Raises:
+        NotFoundError: There is no such version.
+    """
+    found = records.named(line, checkpoint_id)
+    if found is None:
+        raise NotFoundError(
+            f"thread {thread_id!r} has no checkpoint {checkpoint_id!r} to list below; begin again "
+            "without a cursor"
+        )
+    return found.sequence
+
+
+def state_at(lines: Lines, line: Line, record: Record) -> dict[str, Any]:
+    """The state of a version."""
+    return layout.fold(it for _, it in lines.payloads(line, record.chain, upto=record.sequence))

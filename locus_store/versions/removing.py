@@ -1,0 +1,193 @@
+"""What a deletion leaves: every other version as it was, and nothing of what is gone."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from locus_store import layout
+from locus_store.errors import ConflictError
+from locus_store.versions.lines import (
+    REBUILT,
+    RECORD_OVERHEAD,
+    Line,
+    Lines,
+    Record,
+    is_visible,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+
+
+def remove_named(
+    lines: Lines, line: Line, checkpoint_ids: Iterable[str], writer: str | None = None
+) -> int:
+    """Remove the versions of these ids that are there and visible; return how many.
+
+    A head that ``writer`` made and removes leaves the line its own.
+
+    Raises:
+        ConflictError: A version that stays is rebuilt from one of them; nothing was removed.
+    """
+    found = [it for it in (lines.named(line, name) for name in set(checkpoint_ids)) if it]
+    shown = [it.sequence for it in found if is_visible(line, it.sequence)]
+    require_free(lines, line, shown)
+    is_own = writer is not None and line.writer == writer
+    forget(lines, line, shown, keep_writer=is_own)
+    return len(shown)
+
+
+def forget(
+    lines: Lines,
+    line: Line,
+    sequences: Collection[int],
+    *,
+    keep_line: bool = False,
+    keep_writer: bool = False,
+) -> None:
+    """Remove versions and leave every other one as it was.
+
+    The frames between the versions before and after a run of removed neighbours are computed
+    anew: joined bytes would keep what was deleted. The caller writes the line's row back unless
+    the line itself goes, which it does with its last version;
+    ``keep_line`` leaves the line even when it is empty, for a save that follows. Without
+    ``keep_writer`` a head that moves is nobody's own work.
+    """
+    gone = [it for it in (lines.record(line, s) for s in sorted(set(sequences))) if it]
+    if not gone:
+        return
+    by_chain = sorted(gone, key=lambda it: (it.chain, it.sequence))
+    for chain, members in groupby(by_chain, key=lambda it: it.chain):
+        _rewrite_chain(lines, line, chain, {it.sequence for it in members})
+    _reparent(lines, line, gone)
+    head_gone = any(it.sequence == line.head for it in gone)
+    if head_gone:
+        line.head = _ancestor(lines, line, gone)
+    lines.remove(line, [it.sequence for it in gone])
+    if head_gone and not keep_writer:
+        line.writer = line.run = None
+    _settle(lines, line, head_moved=head_gone, chains={it.chain for it in gone})
+    if line.head is None and not keep_line:
+        lines.drop(line)
+    else:
+        lines.update(line)
+
+
+def prune(lines: Lines, line: Line) -> int:
+    """Remove all versions but the head and what it is rebuilt from; return how many."""
+    return vacuum(lines, line, lines.below(line, line.last_sequence + 1, line.last_sequence))
+
+
+def vacuum(lines: Lines, line: Line, old: Collection[int]) -> int:
+    """Remove those of the old versions that nothing needs; return how many."""
+    gone = free(lines, line, [it for it in old if it != line.head])
+    forget(lines, line, gone)
+    return len(gone)
+
+
+def free(lines: Lines, line: Line, sequences: Collection[int]) -> list[int]:
+    """Those that no other version is rebuilt from, once they are gone; ascending.
+
+    A version with the label ``REBUILT`` needs its parent, with the pending writes there.
+    """
+    gone = set(sequences)
+    needed = [
+        it.parent
+        for it in lines.children(line, gone)
+        if it.labels.get(REBUILT) and it.sequence not in gone
+    ]
+    while needed:
+        sequence = needed.pop()
+        if sequence in gone:
+            gone.remove(sequence)
+            record = lines.record(line, sequence)
+            if record and record.labels.get(REBUILT):
+                needed.append(record.parent)
+    return sorted(gone)
+
+
+def require_free(lines: Lines, line: Line, sequences: Collection[int]) -> None:
+    """Refuse to remove what a version that stays is rebuilt from.
+
+    Raises:
+        ConflictError: Names the first.
+    """
+    kept = set(sequences).difference(free(lines, line, sequences))
+    record = lines.record(line, min(kept)) if kept else None
+    if record:
+        raise ConflictError(
+            f"checkpoint {record.checkpoint_id!r} holds what later ones are rebuilt from, as a"
+            " channel of theirs keeps changes only; nothing was removed. Remove these as well, or"
+            " the thread, or wait until the graph has saved the channel's whole value again"
+        )
+
+
+def _rewrite_chain(lines: Lines, line: Line, chain: int, gone: set[int]) -> None:
+    """Give the record after each removed run the frames from the state before the run."""
+    rows = lines.payloads(line, chain)
+    last_gone = max(i for i, (sequence, _) in enumerate(rows) if sequence in gone)
+    folder, before, in_run = layout.Folder(), None, False
+    for place, (sequence, payload) in enumerate(rows[: last_gone + 2]):
+        if sequence in gone and not in_run:
+            in_run, before = True, layout.shape_of(folder.state()) if place else None
+        folder.apply(payload)
+        if sequence not in gone and in_run:
+            in_run = False
+            lines.rewrite(line, sequence, _smallest(layout.change(folder.state(), before)))
+
+
+def _smallest(change: layout.Change) -> bytes:
+    if change.frames is None or len(change.frames) > change.shape.state_bytes // 2:
+        return change.whole()
+    return change.frames
+
+
+def _ancestry(gone: Sequence[Record]) -> dict[int, int | None]:
+    """Per removed version, its nearest remaining ancestor; parents have lower sequences."""
+    nearest: dict[int, int | None] = {}
+    for record in sorted(gone, key=lambda it: it.sequence):
+        parent = record.parent
+        nearest[record.sequence] = nearest.get(parent, parent) if parent is not None else None
+    return nearest
+
+
+def _reparent(lines: Lines, line: Line, gone: Sequence[Record]) -> None:
+    for sequence, ancestor in _ancestry(gone).items():
+        lines.adopt(line, sequence, ancestor)
+
+
+def _ancestor(lines: Lines, line: Line, gone: Sequence[Record]) -> int | None:
+    """The nearest ancestor of the head that remains, else the newest version that does.
+
+    What ``keep_last`` hid stays hidden.
+    """
+    nearest = _ancestry(gone).get(line.head or 0)
+    if nearest is not None and nearest >= line.floor:
+        return nearest
+    removed = {it.sequence for it in gone}
+    newest = next((it for it in _newest_first(lines, line) if it not in removed), 0)
+    return newest if newest >= max(line.floor, 1) else None
+
+
+def _newest_first(lines: Lines, line: Line) -> Iterator[int]:
+    nth = 1
+    while (sequence := lines.newest(line, nth)) is not None:
+        yield sequence
+        nth += 1
+
+
+def _settle(lines: Lines, line: Line, *, head_moved: bool, chains: set[int]) -> None:
+    if head_moved or line.head is None or line.open_chain in chains:
+        settle(lines, line)
+
+
+def settle(lines: Lines, line: Line) -> None:
+    """Re-establish what the line's row says of its open chain."""
+    head = None if line.head is None else lines.record(line, line.head)
+    rows = lines.payloads(line, head.chain) if head else []
+    if head is None or not rows or rows[-1][0] != line.head:
+        line.open_chain, line.open_bytes = None, 0
+    else:
+        line.open_chain = head.chain
+        line.open_bytes = sum(len(payload) + RECORD_OVERHEAD for _, payload in rows)

@@ -1,0 +1,255 @@
+"""Where a save goes: when it conflicts, which chain it continues, what it hides."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, replace
+
+from locus_store.errors import ConflictError, NotFoundError
+from locus_store.types import Mark, Outcome, Save, Written
+from locus_store.versions.lines import (
+    CHAIN_ALLOWANCE,
+    CHAIN_FACTOR,
+    HIDDEN_BATCH,
+    RECORD_OVERHEAD,
+    Line,
+    Lines,
+    Record,
+    head_of,
+    is_visible,
+    mark_of,
+)
+from locus_store.versions.pending import whole_write
+from locus_store.versions.reading import state_at
+from locus_store.versions.removing import forget, free, require_free
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a save goes: below ``parent``, as the head or beside it."""
+
+    parent: int | None
+    moves_head: bool
+
+
+def new_checkpoint_id() -> str:
+    """24 hexadecimal digits: 96 random bits, unique within a line for all practical purposes."""
+    return secrets.token_hex(12)
+
+
+def save(lines: Lines, request: Save) -> Written:
+    """Write one version; the same id with the same content again is the same version.
+
+    Raises:
+        ConflictError, NotFoundError: Before anything was written.
+    """
+    line = lines.find(request.thread_id, request.namespace)
+    same = lines.named(line, request.checkpoint_id) if line else None
+    if line and same and _is_repeat(lines, line, same, request):
+        lines.touch(request)
+        return Written(same.checkpoint_id, mark_of(lines, line, same), "same")
+    place = _place(lines, line, request)
+    if same and not place.moves_head:  # a losing save replaces nobody's version
+        request, same = replace(request, checkpoint_id=new_checkpoint_id()), None
+    if line is None:
+        line = lines.create(request)
+    else:
+        lines.touch(request)
+    if same:
+        place = _replace(lines, line, same, place)
+    return _write(lines, line, request, place)
+
+
+def _is_repeat(lines: Lines, line: Line, same: Record, request: Save) -> bool:
+    """Whether the save was done before, as after an answer that was lost."""
+    if same.digest != request.change.shape.digest or same.metadata != dict(request.metadata):
+        return False
+    if not is_visible(line, same.sequence):
+        return False
+    if request.parent_id is not None:
+        parent = lines.named(line, request.parent_id)
+        return parent is None or parent.sequence == same.parent
+    made_from = request.expected.made_from if request.expected else None
+    rewinds = made_from is not None and made_from.sequence == same.sequence
+    return not rewinds or same.sequence == line.head
+
+
+def _place(lines: Lines, line: Line | None, request: Save) -> Place:
+    if request.is_root:
+        return Place(None, moves_head=True)
+    head = line.head if line else None
+    expected = request.expected
+    if expected and expected.made_from and expected.made_from.store != lines.store:
+        expected = None  # a state from another database says nothing of this one
+    if expected is None and request.parent_id is not None:
+        return _onto(lines, line, request)
+    if expected is None or (line and _is_own(line, request)):
+        return Place(head, moves_head=True)
+    if _holds(lines, line, expected.head) and _exists(lines, line, expected.made_from):
+        return Place(expected.made_from.sequence if expected.made_from else None, moves_head=True)
+    parent = _surviving(lines, line, request.side_parent) or _surviving(
+        lines, line, expected.made_from
+    )
+    return _lost(lines, line, request, parent, was_there=expected.made_from is not None)
+
+
+def _onto(lines: Lines, line: Line | None, request: Save) -> Place:
+    """The explicit parent: any version for a fork, else the head."""
+    parent = lines.named(line, str(request.parent_id)) if line else None
+    if line is not None and parent is not None and is_visible(line, parent.sequence):
+        if request.forks or parent.sequence == line.head:
+            return Place(parent.sequence, moves_head=True)
+        return _lost(lines, line, request, parent)
+    if not request.forks:
+        return _lost(lines, line, request, None)
+    raise NotFoundError(
+        f"thread {request.thread_id!r} has no checkpoint {request.parent_id!r} to save onto; "
+        "list_checkpoints() shows what there is"
+    )
+
+
+def _is_own(line: Line, request: Save) -> bool:
+    """The head is the caller's own work, whatever the mark says that its state still carries.
+
+    By the load that both descend from; by ``run`` only where the caller lost track of its load,
+    since two edits of one version share their run.
+    """
+    if line.head is None:
+        return False
+    if request.writer is not None:
+        return line.writer == request.writer
+    return request.run is not None and line.run == request.run
+
+
+def _holds(lines: Lines, line: Line | None, mark: Mark | None) -> bool:
+    if line is None or line.head is None or mark is None:
+        return mark is None and (line is None or line.head is None)
+    return mark.sequence == line.head and _exists(lines, line, mark)
+
+
+def _exists(lines: Lines, line: Line | None, mark: Mark | None) -> bool:
+    """Whether the version is still there; by its digest too, as a restored backup counts again."""
+    if mark is None:
+        return True
+    if line is None or (mark.store, mark.line) != (lines.store, line.line):
+        return False
+    found = lines.record(line, mark.sequence)
+    return found is not None and found.digest == mark.digest
+
+
+def _lost(
+    lines: Lines,
+    line: Line | None,
+    request: Save,
+    parent: Record | None,
+    *,
+    was_there: bool = True,
+) -> Place:
+    """Another writer moved the head: tell, keep beside it, or win, as the caller asked.
+
+    Args:
+        lines: See ``save``, as the following two.
+        line: The line.
+        request: The save.
+        parent: What it was made from, if that is there still.
+        was_there: It was made from a version, there or not.
+    """
+    head = head_of(lines, line) if line else None
+    if request.on_conflict == "overwrite" or (request.on_conflict == "branch" and head is None):
+        under = parent if request.parent_id is not None and parent else head
+        return Place(under.sequence if under else None, moves_head=True)
+    if request.on_conflict == "branch":
+        return Place(parent.sequence if parent else None, moves_head=False)
+    now = f"is at {head.checkpoint_id!r}" if head else "is gone"
+    was = f"at {parent.checkpoint_id!r}" if parent else "at a version that is gone"
+    if not was_there:
+        was = "when it was not there"
+    raise ConflictError(
+        f"thread {request.thread_id!r} {now}, but this state was made from it {was}; nothing was "
+        'written. Load the thread and run the step again, or save with on_conflict="branch" to '
+        "keep this state beside the head",
+        head_id=head.checkpoint_id if head else None,
+        parent_id=parent.checkpoint_id if parent else None,
+    )
+
+
+def _surviving(lines: Lines, line: Line | None, mark: Mark | None) -> Record | None:
+    if mark is None or line is None or not _exists(lines, line, mark):
+        return None
+    return lines.record(line, mark.sequence)
+
+
+def _replace(lines: Lines, line: Line, same: Record, place: Place) -> Place:
+    """The id is the caller's and used again: the old version goes, a new sequence comes.
+
+    Its pending writes stay, whole: what their frames are against goes.
+    """
+    require_free(lines, line, [same.sequence])
+    writes = lines.writes(line, same.checkpoint_id)
+    if any(it.basis is not None for it in writes):
+        state = state_at(lines, line, same)
+        writes = [whole_write(it, state) for it in writes]
+    forget(lines, line, [same.sequence], keep_line=True)
+    lines.put_writes(line, same.checkpoint_id, writes)
+    if place.parent == same.sequence:
+        return Place(same.parent, place.moves_head)
+    return place
+
+
+def _write(lines: Lines, line: Line, request: Save, place: Place) -> Written:
+    sequence = line.last_sequence + 1
+    continues = _continues(lines, line, request, place)
+    payload = request.change.frames if continues else None
+    if payload is None:
+        payload = request.change.whole()
+    chain = line.open_chain if continues and line.open_chain is not None else sequence
+    record = Record(
+        sequence=sequence,
+        chain=chain,
+        parent=place.parent,
+        checkpoint_id=request.checkpoint_id,
+        digest=request.change.shape.digest,
+        metadata=dict(request.metadata),
+        labels=dict(request.labels),
+    )
+    lines.append(line, record, payload)
+    line.last_sequence = sequence
+    if place.moves_head:
+        line.open_bytes = (line.open_bytes if continues else 0) + len(payload) + RECORD_OVERHEAD
+        line.head, line.open_chain = sequence, chain
+        line.writer, line.run = request.writer, request.run
+    _keep_last(lines, line, request.keep_last)
+    lines.update(line)
+    outcome: Outcome = "head" if place.moves_head else "side"
+    return Written(record.checkpoint_id, mark_of(lines, line, record), outcome)
+
+
+def _continues(lines: Lines, line: Line, request: Save, place: Place) -> bool:
+    """Whether the frames may follow the open chain's last record, which is the head.
+
+    The bounds keep reading proportional to the state and storage linear: a chain ends when its
+    records outgrow the state, and a frame that is half a state gives way to the whole of it.
+    """
+    frames, size = request.change.frames, request.change.shape.state_bytes
+    follows_head = place.moves_head and (request.is_root or place.parent == line.head)
+    if frames is None or not follows_head:
+        return False
+    if line.open_chain is None or request.basis is None or line.head is None:
+        return False
+    if line.open_bytes + len(frames) + RECORD_OVERHEAD > CHAIN_FACTOR * size + CHAIN_ALLOWANCE:
+        return False
+    return len(frames) <= size // 2 and _holds(lines, line, request.basis)
+
+
+def _keep_last(lines: Lines, line: Line, keep_last: int | None) -> None:
+    if keep_last is None:
+        return
+    line.floor = max(line.floor, lines.newest(line, keep_last) or 0)
+    batch = max(keep_last, HIDDEN_BATCH)
+    hidden = [it for it in lines.below(line, line.floor, batch + 2) if it != line.head]
+    if len(hidden) > batch:
+        gone = free(lines, line, hidden)
+        if not gone:  # the next hidden ones are rebuilt from them, and may go as well
+            every = lines.below(line, line.floor, line.last_sequence)
+            gone = free(lines, line, [it for it in every if it != line.head])
+        forget(lines, line, gone)
