@@ -40,6 +40,8 @@ def main() -> None:
     """Entry point of ``locus-store`` and ``python -m locus_store``."""
     # What it says of calls that Ctrl-C cut short is nobody's concern here.
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+    if os.environ.get("COLUMNS") == "0":  # not known; Rich would print nothing
+        del os.environ["COLUMNS"]
     try:
         app()
     except LocusStoreError as error:
