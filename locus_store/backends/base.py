@@ -12,7 +12,7 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
@@ -20,7 +20,7 @@ from weakref import WeakSet
 
 from locus_store import layout
 from locus_store.archives import is_of, require_whole, same
-from locus_store.arguments import check_names, check_text
+from locus_store.arguments import check_names, check_text, check_writes
 from locus_store.encoding import canonical
 from locus_store.errors import (
     ConflictError,
@@ -44,7 +44,7 @@ from locus_store.types import (
     Version,
     Written,
 )
-from locus_store.versions import new_checkpoint_id, state_of
+from locus_store.versions import in_order, new_checkpoint_id, state_of
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -233,12 +233,30 @@ class StorageBackend(ABC):
         A write that is there already (same task, same place) stays; a special one (place below 0)
         is replaced.
         """
+        check_names(thread_id, namespace)
+        check_text("checkpoint_id", checkpoint_id)
+        kept = list(writes)
+        check_writes(kept)
+        await self.store_writes(thread_id, namespace, checkpoint_id, kept)
+
+    async def store_writes(
+        self, thread_id: str, namespace: str, checkpoint_id: str, writes: Sequence[PendingWrite]
+    ) -> None:
+        """Store what ``put_writes`` checked."""
         raise self._unsupported("branching")
 
     async def get_writes(
         self, thread_id: str, checkpoint_id: str, *, namespace: str = ""
     ) -> list[PendingWrite]:
         """Return a checkpoint's pending writes by task path, task and place."""
+        check_names(thread_id, namespace)
+        check_text("checkpoint_id", checkpoint_id)
+        return sorted(await self.fetch_writes(thread_id, namespace, checkpoint_id), key=in_order)
+
+    async def fetch_writes(
+        self, thread_id: str, namespace: str, checkpoint_id: str
+    ) -> Iterable[PendingWrite]:
+        """Read a checkpoint's pending writes, in any order."""
         raise self._unsupported("branching")
 
     async def threads_of(self, user_id: str) -> list[str]:

@@ -16,7 +16,6 @@ from locus_store.arguments import (
     check_names,
     check_scan,
     check_text,
-    check_writes,
     thread_pattern,
 )
 from locus_store.backends.base import StorageBackend
@@ -301,29 +300,18 @@ class FileBackend(StorageBackend):
 
         await self._make(thread.thread_id, restore)
 
-    async def put_writes(
-        self,
-        thread_id: str,
-        checkpoint_id: str,
-        writes: Sequence[PendingWrite],
-        *,
-        namespace: str = "",
+    async def store_writes(
+        self, thread_id: str, namespace: str, checkpoint_id: str, writes: Sequence[PendingWrite]
     ) -> None:
-        check_names(thread_id, namespace)
-        check_text("checkpoint_id", checkpoint_id)
-        check_writes(writes)
-        kept = list(writes)
-        await self._make(thread_id, lambda it: it.put_writes(namespace, checkpoint_id, kept))
+        await self._make(thread_id, lambda it: it.put_writes(namespace, checkpoint_id, writes))
 
-    async def get_writes(
-        self, thread_id: str, checkpoint_id: str, *, namespace: str = ""
+    async def fetch_writes(
+        self, thread_id: str, namespace: str, checkpoint_id: str
     ) -> list[PendingWrite]:
-        check_names(thread_id, namespace)
-        check_text("checkpoint_id", checkpoint_id)
         thread = await asyncio.to_thread(self._files.read, thread_id)
         space = thread.spaces.get(namespace) if thread else None
         found = space.writes.get(checkpoint_id, {}) if space else {}
-        return sorted((it.write for it in found.values()), key=versions.in_order)
+        return [it.write for it in found.values()]
 
     # --- housekeeping
 

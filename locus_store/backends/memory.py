@@ -17,7 +17,6 @@ from locus_store.arguments import (
     check_names,
     check_scan,
     check_text,
-    check_writes,
     thread_pattern,
 )
 from locus_store.backends.base import StorageBackend
@@ -462,17 +461,9 @@ class MemoryBackend(StorageBackend):
             versions.settle(self._memory, line)
             self._memory.update(line)
 
-    async def put_writes(
-        self,
-        thread_id: str,
-        checkpoint_id: str,
-        writes: Sequence[PendingWrite],
-        *,
-        namespace: str = "",
+    async def store_writes(
+        self, thread_id: str, namespace: str, checkpoint_id: str, writes: Sequence[PendingWrite]
     ) -> None:
-        check_names(thread_id, namespace)
-        check_text("checkpoint_id", checkpoint_id)
-        check_writes(writes)
         with self._lock:
             line = self._memory.open_line(thread_id, namespace)
             there = self._memory.rows(line).writes.setdefault(checkpoint_id, {})
@@ -481,16 +472,14 @@ class MemoryBackend(StorageBackend):
                     checkpoint_id=checkpoint_id, write=write, created_at=_now()
                 )
 
-    async def get_writes(
-        self, thread_id: str, checkpoint_id: str, *, namespace: str = ""
+    async def fetch_writes(
+        self, thread_id: str, namespace: str, checkpoint_id: str
     ) -> list[PendingWrite]:
-        check_names(thread_id, namespace)
-        check_text("checkpoint_id", checkpoint_id)
         with self._lock:
             thread = self._memory.thread(thread_id)
             pair = thread.lines.get(namespace) if thread else None
             found = pair[1].writes.get(checkpoint_id, {}) if pair else {}
-            return sorted((it.write for it in found.values()), key=versions.in_order)
+            return [it.write for it in found.values()]
 
     async def vacuum(self, older_than_days: float = 30) -> int:
         limit = _now() - timedelta(days=check_days(older_than_days))

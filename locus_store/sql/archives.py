@@ -38,14 +38,14 @@ _THREAD = ("thread_id", "user_id", "name", "metadata", "created_at", "active_at"
 # --- pending writes
 
 
-def put_writes(
+def store_writes(
     it: Repository,
     thread_id: str,
     namespace: str,
     checkpoint_id: str,
     writes: Sequence[PendingWrite],
 ) -> None:
-    """See ``StorageBackend.put_writes``."""
+    """See ``StorageBackend.store_writes``."""
     found = it.find(thread_id, namespace)
     if found is None:
         it.open_thread(thread_id)
@@ -66,10 +66,10 @@ def put_writes(
     _insert(it, table, [_write_row(line, checkpoint_id, write) for write in kept.values()])
 
 
-def get_writes(
+def fetch_writes(
     it: Repository, thread_id: str, namespace: str, checkpoint_id: str
 ) -> list[PendingWrite]:
-    """See ``StorageBackend.get_writes``."""
+    """See ``StorageBackend.fetch_writes``."""
     threads, lines = it.tables.threads, it.tables.lines
     line = it.connection.execute(
         sa.select(lines.c.line)
@@ -78,7 +78,7 @@ def get_writes(
         .where(lines.c.namespace == namespace, is_live(it.tables))
     ).scalar()
     rows = [] if line is None else _writes(it, line, checkpoint_id)
-    return sorted(map(_write, rows), key=versions.in_order)
+    return [_write(row) for row in rows]
 
 
 def _writes(it: Repository, line: int, checkpoint_id: str | None = None) -> Sequence[Row[Any]]:

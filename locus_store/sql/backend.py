@@ -12,7 +12,6 @@ from locus_store.arguments import (
     check_names,
     check_scan,
     check_text,
-    check_writes,
 )
 from locus_store.backends.base import StorageBackend
 from locus_store.errors import LocusStoreError
@@ -194,28 +193,18 @@ class SqlBackend(StorageBackend):
     async def restore(self, thread: ArchivedThread) -> None:
         await self._write(lambda it: archives.restore(it, thread))
 
-    async def put_writes(
-        self,
-        thread_id: str,
-        checkpoint_id: str,
-        writes: Sequence[PendingWrite],
-        *,
-        namespace: str = "",
+    async def store_writes(
+        self, thread_id: str, namespace: str, checkpoint_id: str, writes: Sequence[PendingWrite]
     ) -> None:
-        check_names(thread_id, namespace)
-        check_text("checkpoint_id", checkpoint_id)
-        check_writes(writes)
         await self._write(
-            lambda it: archives.put_writes(it, thread_id, namespace, checkpoint_id, writes)
+            lambda it: archives.store_writes(it, thread_id, namespace, checkpoint_id, writes)
         )
 
-    async def get_writes(
-        self, thread_id: str, checkpoint_id: str, *, namespace: str = ""
+    async def fetch_writes(
+        self, thread_id: str, namespace: str, checkpoint_id: str
     ) -> list[PendingWrite]:
-        check_names(thread_id, namespace)
-        check_text("checkpoint_id", checkpoint_id)
         return await self._read(
-            lambda it: archives.get_writes(it, thread_id, namespace, checkpoint_id)
+            lambda it: archives.fetch_writes(it, thread_id, namespace, checkpoint_id)
         )
 
     async def threads_of(self, user_id: str) -> list[str]:
