@@ -40,9 +40,9 @@ def digest(state: Any) -> str:
 # --- the writer, which is killed
 
 
-async def write(url: str, seed: int) -> None:
+async def write(url: str, seed: int, keep_last: int | None) -> None:
     """Save for ever, on several threads at once, also deleting and forking."""
-    saver = open_checkpointer(url, state_type=dict)
+    saver = open_checkpointer(url, state_type=dict, keep_last=keep_last)
     await asyncio.gather(*(write_thread(saver, number, seed) for number in range(THREADS)))
 
 
@@ -78,9 +78,10 @@ def tell(*line: str) -> None:
 
 
 class Ledger:
-    """What the writers said."""
+    """What the writers said; with ``keep_last`` only the newest versions have to be there."""
 
-    def __init__(self) -> None:
+    def __init__(self, keep_last: int | None) -> None:
+        self.keep_last = keep_last
         self.tried: dict[tuple[str, str], str] = {}
         self.acknowledged: dict[tuple[str, str], str] = {}
         self.deletes: dict[tuple[str, str], str] = {}
@@ -97,10 +98,17 @@ class Ledger:
         else:
             self.deletes[key] = what
 
+    def needed(self, thread: str) -> list[tuple[str, str]]:
+        """The versions of a thread that have to be there: acknowledged, new and not deleted."""
+        tried = [it for it in self.tried if it[0] == thread]
+        newest = tried if self.keep_last is None else tried[-self.keep_last :]
+        return [it for it in newest if it in self.acknowledged and it not in self.deletes]
+
 
 def killed(url: str, seed: int, rng: random.Random, ledger: Ledger) -> None:
     """Run a writer and kill it: after so many lines, and a random moment more."""
     command = [sys.executable, __file__, "--url", url, "--write", str(seed)]
+    command += [] if ledger.keep_last is None else ["--keep-last", str(ledger.keep_last)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None  # noqa: S101  (a pipe was asked for)
         for _ in range(rng.randrange(1, MOST_LINES)):
@@ -143,10 +151,14 @@ async def look(url: str, ledger: Ledger, *, since: set[tuple[str, str]]) -> Coun
                 found["torn"] += 1
             if key not in ledger.acknowledged:
                 found["unacknowledged, whole"] += 1
-        for key in ledger.acknowledged.keys() - ledger.deletes.keys():
-            if key[0] == thread and key[1] not in there:
+        for key in ledger.needed(thread):
+            if key[1] not in there:
                 print(f"missing: {key}")
                 found["missing"] += 1
+        # What went on after a kill was saved without the option.
+        if ledger.keep_last is not None and len(there) > ledger.keep_last + 1:
+            print(f"too many: {thread} has {len(there)} versions")
+            found["too many"] += 1
         found["deleted, but there"] += sum(
             ledger.deletes.get((thread, it)) == "deleted" for it in there
         )
@@ -176,10 +188,11 @@ def main() -> int:
     add_place(parser)
     parser.add_argument("--trials", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--keep-last", type=int, help="what the writers keep of each thread")
     parser.add_argument("--write", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.write is not None:
-        asyncio.run(write(options.url, options.write))
+        asyncio.run(write(options.url, options.write, options.keep_last))
         return 0
     with (
         tempfile.TemporaryDirectory(prefix="locus-store-kills-") as directory,
@@ -189,7 +202,8 @@ def main() -> int:
 
 
 def trials(options: argparse.Namespace, url: str) -> int:
-    rng, ledger, total = random.Random(options.seed), Ledger(), Counter[str]()
+    rng, total = random.Random(options.seed), Counter[str]()
+    ledger = Ledger(options.keep_last)
     seen: set[tuple[str, str]] = set()
     for trial in range(options.trials):
         killed(url, options.seed * 10**6 + trial, rng, ledger)
@@ -208,7 +222,7 @@ def trials(options: argparse.Namespace, url: str) -> int:
     )
     bad = {
         name: total[name] + again[name]
-        for name in ("missing", "torn", "deleted, but there", "did not go on")
+        for name in ("missing", "torn", "deleted, but there", "did not go on", "too many")
     }
     print(", ".join(f"{name}: {number}" for name, number in bad.items()))
     return 1 if any(bad.values()) else 0

@@ -387,8 +387,33 @@ def test_what_is_no_terminal_gets_no_colours_and_no_bar(
         for name, value in options.items():
             monkeypatch.setenv(name, value)
         code, out, errors = run("verify")
-        assert (code, errors if not options else "") == (0, "")
+        assert (code, errors) == (0, "")
         assert not re.search(r"\x1b\[[0-9;]*3[0-7]m", out)
+
+
+def test_what_is_no_terminal_gets_no_bar_and_whole_lines_where_colours_are_forced(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("db", "upgrade")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "20")
+    code, out, errors = run("verify")
+    assert (code, errors) == (0, "")
+    assert out == "0 threads, 0 versions, 0 problems\n"
+    _, out, errors = run("doctor")
+    assert errors == ""
+    assert "no: a search reads everything" in out
+
+
+@pytest.mark.parametrize("columns", ["0", "20", "no number"])
+def test_no_width_of_a_terminal_hides_a_message(
+    run: Run, monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    code, _, errors = run("threads", "show", "t")
+    assert code == 1
+    assert "locus-store db upgrade" in errors
+    assert len(run("--help")[1]) > 1000
 
 
 def test_help_loads_no_database_library() -> None:

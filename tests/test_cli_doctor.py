@@ -174,3 +174,32 @@ def test_doctor_shows_no_password(run: Run, migrated_database: str) -> None:
     code, out, errors = run("doctor", "--url", address)
     assert code == 0
     assert "s3cret" not in out + errors
+
+
+def test_doctor_says_the_command_where_the_schema_is_behind(
+    run: Run, migrated_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from locus_store.sql import status
+
+    monkeypatch.setattr(status, "REVISIONS", ("0001", "0099"))
+    monkeypatch.setattr(status, "HEAD", "0099")
+    monkeypatch.setenv("LOCUS_STORE_URL", migrated_database)
+    schema = facts(run, code=3)["schema"]
+    assert schema["verdict"] == "fail"
+    assert "behind this library's 0099" in schema["value"]
+    assert "locus-store db upgrade" in schema["remedy"]
+
+
+def test_doctor_says_what_to_install_where_the_schema_is_too_new(
+    run: Run, migrated_database: str, postgresql: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    postgresql.execute(
+        "UPDATE locus_version SET version_num = '0099';"
+        "UPDATE locus_settings SET value = '0099' WHERE name = 'compatibility_floor'",
+        migrated_database.partition("?")[0].rpartition("/")[2],
+    )
+    monkeypatch.setenv("LOCUS_STORE_URL", migrated_database)
+    schema = facts(run, code=3)["schema"]
+    assert schema["verdict"] == "fail"
+    assert "asks for a locus-store that knows 0099" in schema["value"]
+    assert "pip install --upgrade" in schema["remedy"]

@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -125,6 +126,19 @@ def test_copy_takes_everything_and_skips_what_is_there(run: Run, url: str, there
     assert whole(there, "t") == whole(url, "t")
     code, out, _ = run("copy", "--from", url, "--to", there)
     assert (code, out) == (0, "0 threads copied, 2 there already\n")
+
+
+def test_a_copy_goes_through_every_store_and_back_unchanged(
+    run: Run, url: str, tmp_path: Path, database: str
+) -> None:
+    stores = [url, f"sqlite:///{tmp_path / 'one.db'}", f"file://{tmp_path / 'files'}", database]
+    stores.append(f"sqlite:///{tmp_path / 'two.db'}")
+    for here, next_ in pairwise(stores):
+        assert parsed(run, "copy", "--from", here, "--to", next_) == {"written": 2, "same": 0}
+    for thread in ids(url):
+        assert [whole(it, thread) for it in stores] == [whole(url, thread)] * len(stores)
+    assert parsed(run, "copy", "--from", stores[-1], "--to", url) == {"written": 0, "same": 2}
+    assert parsed(run, "copy", "--from", url, "--to", "memory://") == {"written": 2, "same": 0}
 
 
 def test_copy_takes_only_the_threads_that_are_named(run: Run, url: str, there: str) -> None:

@@ -74,9 +74,16 @@ def noticed(fault: str, promise: str, place: list[str]) -> None:
     assert done.returncode == 1
 
 
+WHOLE = "missing: 0, torn: 0, deleted, but there: 0, did not go on: 0, too many: 0"
+
+
 def test_killed_writers_lose_no_acknowledged_save(migrated_database: str) -> None:
     done = ran("kills.py", "--trials", "3", "--seed", "2", "--url", migrated_database)
-    assert found_nothing(done, "missing: 0, torn: 0, deleted, but there: 0, did not go on: 0")
+    assert found_nothing(done, WHOLE)
+
+
+def test_killed_writers_that_keep_the_last_versions_lose_none_of_those() -> None:
+    assert found_nothing(ran("kills.py", "--trials", "3", "--keep-last", "5"), WHOLE)
 
 
 @pytest.fixture

@@ -336,7 +336,7 @@ async def test_every_flipped_byte_is_found(tmp_path, place: str) -> None:
         ("UPDATE locus_lines SET last_sequence = 1", "newer than its last"),
         ("UPDATE locus_lines SET floor = 1000", "make no sense"),
         ("UPDATE locus_lines SET open_chain = 2", "not their head's"),
-        ("UPDATE locus_checkpoints SET sequence = 'x' WHERE sequence = 2", "str"),
+        ("UPDATE locus_checkpoints SET sequence = 'x' WHERE sequence = 2", "not integer"),
         (
             "UPDATE locus_checkpoints SET checkpoint_id = CAST(x'ff' AS TEXT) WHERE sequence = 1",
             "UTF-8",
@@ -372,6 +372,78 @@ async def test_the_database_is_checked_by_its_own_means(tmp_path) -> None:
     path.write_bytes(data)
     async with SQLiteBackend(str(path)) as backend:
         assert await found(backend) != []
+
+
+ANOTHER = {"INTEGER": "", "BIGINT": "", "SMALLINT": 1.5, "VARCHAR": b"\0", "TEXT": b"\0", "BLOB": 7}
+"""A value of another type, by how a column is declared."""
+
+
+async def test_a_value_of_another_type_is_found_in_any_column(tmp_path) -> None:
+    async with SQLiteBackend(str(tmp_path / "a.db")) as backend:
+        await backend.save("t", {"n": 1}, checkpoint_id="v")
+        await backend.put_writes("t", "v", [PendingWrite("a", 0, "c", "t", b"1")])
+        database = sqlite3.connect(tmp_path / "a.db", isolation_level=None)
+        database.executescript(
+            "INSERT INTO locus_messages (thread, sequence, message_id, role, created_at)"
+            " VALUES (1, 1, 'm', 'user', 0);"
+            "INSERT INTO locus_store (tenant, namespace, key, created_at, updated_at)"
+            " VALUES ('default', 'n', 'k', 0, 0);"
+        )
+        columns = database.execute(
+            "SELECT t.name, c.name, c.type FROM sqlite_master t, pragma_table_info(t.name) c"
+            " WHERE t.type = 'table' AND t.name LIKE 'locus%' AND t.name <> 'locus_version'"
+            " AND c.type <> 'INTEGER'"  # SQLite's own keys, which it keeps numbers itself
+            " UNION SELECT 'locus_writes', 'idx', 'INTEGER'"
+        ).fetchall()
+        for table, column, declared in columns:
+            rowid, kept = database.execute(f"SELECT max(rowid), {column} FROM {table}").fetchone()
+            update = f"UPDATE {table} SET {column} = ? WHERE rowid = ?"
+            database.execute(update, (ANOTHER[declared.partition("(")[0]], rowid))
+            assert f"1 values of {table}.{column} are not" in " ".join(await backend.damage())
+            database.execute(update, (kept, rowid))
+        database.close()
+        assert len(columns) > 40
+        assert await found(backend) == []
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "value"),
+    [
+        ("lines", "open_bytes", ""),
+        ("lines", "open_bytes", b"1"),
+        ("lines", "floor", 1.5),
+        ("lines", "writer", b"w"),
+        ("checkpoints", "digest", 10**14),
+        ("checkpoints", "metadata", "[]"),
+        ("checkpoints", "payload", 10**14),
+    ],
+)
+async def test_a_row_with_a_value_of_another_type_is_told_by_thread_and_column(
+    tmp_path, table: str, column: str, value: Any
+) -> None:
+    async with SQLiteBackend(str(tmp_path / "a.db")) as backend:
+        await backend.save("t", {"n": 1})
+    with sqlite3.connect(tmp_path / "a.db") as database:
+        database.execute(f"UPDATE locus_{table} SET {column} = ?", (value,))
+    database.close()
+    async with SQLiteBackend(str(tmp_path / "a.db")) as backend:
+        told = f"'t'.*locus_lines.{column}" if table == "lines" else f"locus_{table}.{column}"
+        with pytest.raises(IntegrityError, match=told):
+            await backend.load("t")
+        if table == "lines":
+            with pytest.raises(IntegrityError, match=told):
+                await backend.save("t", {"n": 2})
+        assert "'t'" in " ".join(map(str, await found(backend)))
+
+
+async def test_a_pending_write_that_is_a_number_is_damage(tmp_path) -> None:
+    async with SQLiteBackend(str(tmp_path / "a.db")) as backend:
+        await backend.put_writes("t", "v", [PendingWrite("a", 0, "c", "t", b"1")])
+        with sqlite3.connect(tmp_path / "a.db") as database:
+            database.execute("UPDATE locus_writes SET payload = 99999999999999")
+        database.close()
+        with pytest.raises(IntegrityError, match="bytes"):
+            await backend.get_writes("t", "v")
 
 
 async def test_a_forgotten_user_is_in_no_table(tmp_path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 
 import typer
@@ -49,6 +50,8 @@ def main() -> None:
     """What ``locus-store`` does; ends the process with one of ``EXIT_CODES``."""
     # What it says of calls that Ctrl-C cut short is nobody's concern here.
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+    if os.environ.get("COLUMNS") == "0":  # not known; Rich would print nothing
+        del os.environ["COLUMNS"]
     with standard_streams():
         sys.exit(_printed())
 

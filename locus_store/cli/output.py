@@ -119,7 +119,7 @@ def _cell(value: object) -> Text:
 
 def _out() -> Console:
     console = Console()
-    if not console.is_terminal:
+    if not sys.stdout.isatty():  # a Console is a terminal too where FORCE_COLOR is set
         console.width = _UNLIMITED
     return console
 
@@ -153,7 +153,7 @@ def progress(
         transient=True,
         redirect_stdout=False,
         redirect_stderr=False,
-        disable=not console.is_terminal or not (is_alone or not sys.stdout.isatty()),
+        disable=not sys.stderr.isatty() or not (is_alone or not sys.stdout.isatty()),
     )
     with bar:
         task = bar.add_task(what, total=total)

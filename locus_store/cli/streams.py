@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -34,12 +34,16 @@ class _Output(io.FileIO):
 
 
 class _Notes(io.FileIO):
+    """Without a buffer: what Ctrl-C comes behind is not written again at the end."""
+
     def write(self, data: Any, /) -> int:
         """What nobody can be told stops nothing."""
-        try:
-            return super().write(data)
-        except OSError:
-            return len(memoryview(data).cast("B"))
+        rest = memoryview(data).cast("B")
+        size = len(rest)
+        with suppress(OSError):
+            while rest:
+                rest = rest[super().write(rest) :]
+        return size
 
 
 @contextmanager
@@ -68,11 +72,13 @@ def _guarded(stream: TextIO, raw: type[io.FileIO]) -> TextIO:
         file = raw(stream.fileno(), "w", closefd=False)
     except OSError:
         return stream
+    is_buffered = raw is _Output
     return io.TextIOWrapper(
-        io.BufferedWriter(file),
+        io.BufferedWriter(file) if is_buffered else file,
         encoding=stream.encoding,
         errors="backslashreplace",
         line_buffering=bool(stream.line_buffering or getattr(stream, "write_through", False)),
+        write_through=not is_buffered,
     )
 
 

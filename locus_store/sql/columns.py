@@ -7,8 +7,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from functools import wraps
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 import sqlalchemy as sa
@@ -17,7 +16,8 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql import operators
 from sqlalchemy.sql.functions import FunctionElement
 
-from locus_store.errors import IntegrityError, UnsupportedError
+from locus_store.errors import UnsupportedError
+from locus_store.sql.stored import BigInteger, Binary, Integer, String, Text, damage, stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,29 +27,8 @@ if TYPE_CHECKING:
     from sqlalchemy.sql.operators import OperatorType
     from sqlalchemy.types import TypeEngine
 
-T = TypeVar("T")
-
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
-
-
-def _stored(what: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
-    """A column that holds what was never written is damage, whatever stumbles over it."""
-
-    def guarded(read: Callable[..., T]) -> Callable[..., T]:
-        @wraps(read)
-        def checked(self: Any, value: Any, dialect: Dialect) -> T:
-            try:
-                return read(self, value, dialect)
-            except (ValueError, TypeError, IndexError, AttributeError, OverflowError) as exc:
-                raise IntegrityError(
-                    f"a stored row does not hold {what} where there should be; restore the "
-                    "database from a backup"
-                ) from exc
-
-        return checked
-
-    return guarded
 
 
 # --- instants -------------------------------------------------------------------------------
@@ -76,7 +55,7 @@ class Instant(sa.types.TypeDecorator[datetime]):
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         """SQLite has no time type and Oracle's DATE drops zone and fraction."""
         if dialect.name == "sqlite":
-            return dialect.type_descriptor(sa.BigInteger())
+            return dialect.type_descriptor(BigInteger())
         if dialect.name == "oracle":
             return dialect.type_descriptor(oracle.TIMESTAMP(timezone=True))
         return dialect.type_descriptor(sa.DateTime(timezone=True))
@@ -93,7 +72,7 @@ class Instant(sa.types.TypeDecorator[datetime]):
         """Render for offline SQL, where nothing is bound."""
         return str(self.process_bind_param(value, dialect))
 
-    @_stored("an instant")
+    @stored("an instant")
     def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
         """Give an aware UTC datetime back."""
         if value is None:
@@ -244,7 +223,7 @@ class Key(sa.types.TypeDecorator[str]):
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         """PostgreSQL's default collation is the cluster's; the others compare bytes."""
         collation = "C" if dialect.name == "postgresql" else None
-        return dialect.type_descriptor(sa.String(self.length + 1, collation))
+        return dialect.type_descriptor(String(self.length + 1, collation))
 
     def coerce_compared_value(self, op: OperatorType | None, value: Any) -> Any:
         """Encode only what is compared whole."""
@@ -258,7 +237,7 @@ class Key(sa.types.TypeDecorator[str]):
         """Encode; the implementation quotes."""
         return "" if value is None else encode_key(value)
 
-    @_stored("a key")
+    @stored("a key")
     def process_result_value(self, value: Any, dialect: Dialect) -> str | None:
         """Decode."""
         return None if value is None else decode_key(value)
@@ -350,15 +329,18 @@ def _exact(value: Any) -> Any:
 
 
 def load_json(value: Any) -> dict[str, Any]:
-    """What ``dump_json`` was given, from text or from what a driver made of it."""
+    """What ``dump_json`` was given, from text or from what a driver made of it.
+
+    Raises:
+        IntegrityError: It is no JSON object.
+    """
     if value is None:
         return {}
-    if isinstance(value, (str, bytes)):
-        raw = value.encode() if isinstance(value, str) else value
-        plain: dict[str, Any] = orjson.loads(raw)
-        return unescape_json(plain) if b"\\u0001" in raw else plain
-    loaded: dict[str, Any] = unescape_json(value)
-    return loaded
+    raw = value.encode() if isinstance(value, str) else value
+    loaded = orjson.loads(raw) if isinstance(raw, bytes) else unescape_json(raw)
+    if not isinstance(loaded, dict):
+        raise damage("a JSON object")
+    return unescape_json(loaded) if isinstance(raw, bytes) and b"\\u0001" in raw else loaded
 
 
 class Json(sa.types.TypeDecorator[dict[str, Any]]):
@@ -375,7 +357,7 @@ class Json(sa.types.TypeDecorator[dict[str, Any]]):
             if not hasattr(oracle, "JSON"):
                 raise UnsupportedError("Oracle's JSON needs: pip install 'sqlalchemy>=2.1'")
             return dialect.type_descriptor(oracle.JSON(none_as_null=True))
-        return dialect.type_descriptor(sa.Text())
+        return dialect.type_descriptor(Text())
 
     def bind_expression(self, bindparam: sa.BindParameter[Any]) -> sa.ColumnElement[Any]:
         """Cast from text on PostgreSQL: how JSON is bound there is up to a connection's owner."""
@@ -387,7 +369,7 @@ class Json(sa.types.TypeDecorator[dict[str, Any]]):
             return escape_json(value) if value else None
         return dump_json(value)
 
-    @_stored("a JSON object")
+    @stored("a JSON object")
     def process_result_value(self, value: Any, dialect: Dialect) -> dict[str, Any]:
         """Give the object back."""
         return load_json(value)
@@ -428,21 +410,21 @@ def _bound_json_postgresql(element: _BoundJson, compiler: SQLCompiler, **kw: Any
 class Blob(sa.types.TypeDecorator[bytes]):
     """Bytes; empty ones are NULL in the table, as Oracle has it, and ``b""`` read."""
 
-    impl = sa.LargeBinary
+    impl = Binary
     cache_ok = True
 
     def process_bind_param(self, value: bytes | None, dialect: Dialect) -> bytes | None:
         """Store nothing for nothing."""
         return value or None
 
-    @_stored("bytes")
+    @stored("bytes")
     def process_result_value(self, value: bytes | None, dialect: Dialect) -> bytes:
         """Give bytes back, whatever the driver's type."""
         return b"" if value is None else bytes(value)
 
 
-BigKey: Final = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+BigKey: Final = BigInteger().with_variant(Integer(), "sqlite")
 """A surrogate that the server counts; SQLite's AUTOINCREMENT wants exactly INTEGER."""
 
-Digest: Final = sa.LargeBinary(16).with_variant(oracle.RAW(16), "oracle")
+Digest: Final = Binary(16).with_variant(oracle.RAW(16), "oracle")
 """Sixteen bytes."""

@@ -9,11 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
+from locus_store.errors import IntegrityError
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from sqlalchemy.engine import Connection, Dialect
     from sqlalchemy.engine.interfaces import DBAPICursor
+
+
+_NAMES = ("thread_id", "namespace", "line", "sequence", "checkpoint_id")
+"""Parameters that say of which thread, line or version a statement is."""
 
 
 class Compiled:
@@ -32,17 +38,26 @@ class Compiled:
             (name, compiled.binds[name].type.dialect_impl(dialect).bind_processor(dialect))
             for name in compiled.positiontup or ()
         ]
-        columns = statement.selected_columns if isinstance(statement, sa.Select) else ()
+        self._columns = list(statement.selected_columns) if isinstance(statement, sa.Select) else []
         self._results = [
-            it.type.dialect_impl(dialect).result_processor(dialect, None) for it in columns
+            it.type.dialect_impl(dialect).result_processor(dialect, None) for it in self._columns
         ]
 
     def rows(self, connection: Connection, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-        """Return all rows, in the order of the statement's columns."""
+        """Return all rows, in the order of the statement's columns.
+
+        Raises:
+            IntegrityError: Names the column that holds what was never written, and where.
+        """
         cursor = self._executed(connection, values)
         found = cursor.fetchall()
         cursor.close()
-        return [self._converted(row) for row in found]
+        try:
+            return [self._converted(row) for row in found]
+        except IntegrityError as exc:
+            where = ", ".join(f"{name} {values[name]!r}" for name in _NAMES if name in values)
+            damaged = ", ".join(dict.fromkeys(str(it) for row in found for it in self._wrong(row)))
+            raise IntegrityError(f"{where}: {damaged}: {exc}") from exc
 
     def first(self, connection: Connection, values: Mapping[str, Any]) -> tuple[Any, ...] | None:
         """Return the first row, if any."""
@@ -64,6 +79,15 @@ class Compiled:
         cursor: DBAPICursor = connection.connection.cursor()
         cursor.execute(self._text, bound)
         return cursor
+
+    def _wrong(self, row: Sequence[Any]) -> Iterator[sa.ColumnElement[Any]]:
+        """The columns whose values cannot be read."""
+        for column, value, convert in zip(self._columns, row, self._results, strict=True):
+            try:
+                if convert:
+                    convert(value)
+            except IntegrityError:
+                yield column
 
     def _converted(self, row: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(

@@ -14,7 +14,7 @@ import threading
 import time
 import warnings
 from abc import abstractmethod
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakSet, finalize
 
@@ -28,7 +28,7 @@ from locus_store.sql.database import Database
 from locus_store.sql.failures import LostConnectionError, is_overtime
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 
     from sqlalchemy.engine import Connection
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -226,6 +226,8 @@ class Home:
         self._sync = engine.sync_engine
         self._make_opening_engine = make_opening_engine
         self._owned = owned
+        self._is_over = False
+        """Its pool was disposed of: what is still in use is closed after it."""
         self._first = first
         self._opening = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -246,8 +248,9 @@ class Home:
                 self._until_the_end = self._ending()
                 await anext(self._until_the_end)
             await self.again(self._open)
-            self.is_open = True
-            observe.opened(self.database)
+            if not self._is_over:
+                self.is_open = True
+                observe.opened(self.database)
 
     async def _ending(self) -> AsyncGenerator[None]:
         """Left open, so that its loop closes it before its own end, as ``asyncio.run`` does."""
@@ -274,10 +277,18 @@ class Home:
         finally:
             await engine.dispose()
 
-    @staticmethod
-    def _opened(engine: Any, look: Body[None]) -> None:
-        with engine.connect() as connection:
+    def _opened(self, engine: Any, look: Body[None]) -> None:
+        with self._connected(engine) as connection:
             look(connection)
+
+    @contextmanager
+    def _connected(self, engine: Any) -> Iterator[Connection]:
+        with engine.connect() as connection:
+            try:
+                yield connection
+            finally:
+                if self._is_over and not connection.invalidated:
+                    connection.detach()
 
     # --- running
 
@@ -343,7 +354,7 @@ class Home:
         return await greenlet_spawn(self._run, begin, body)
 
     def _run(self, begin: Body[None], body: Body[T]) -> T:
-        with self._sync.connect() as connection:
+        with self._connected(self._sync) as connection:
             lost: type[LostConnectionError] = UndoneError
             try:
                 begin(connection)
@@ -375,6 +386,8 @@ class Home:
                 raise LostConnectionError from exc
             raise
         finally:
+            if self._is_over:
+                borrowed.detach()
             await greenlet_spawn(borrowed.close)
 
     def _note_new(self, connection: Any, record: Any) -> None:
@@ -417,6 +430,7 @@ class Home:
             await asyncio.wait(self._tasks)
         if not self._owned:
             return
+        self._is_over = True
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self._engine.dispose()

@@ -19,6 +19,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from locus_store.arguments import check_text
 from locus_store.errors import InvalidArgumentError
 from locus_store.sql.columns import BigKey, Blob, Digest, Instant, Json, Key, minute, now
+from locus_store.sql.stored import BigInteger, Integer, SmallInteger, String, Text
 
 DEFAULT_PREFIX: Final = "locus_"
 MAX_PREFIX: Final = 20
@@ -96,15 +97,15 @@ class Line(Base):
     tenant: Mapped[str] = mapped_column(Key(TENANT_LENGTH))
     thread_id: Mapped[str] = mapped_column(Key(ID_LENGTH))
     namespace: Mapped[str] = mapped_column(Key(ID_LENGTH))
-    head: Mapped[int | None] = mapped_column(sa.BigInteger)
+    head: Mapped[int | None] = mapped_column(BigInteger)
     """Sequence of the checkpoint that a load gives; NULL: no such line for anybody."""
-    open_chain: Mapped[int | None] = mapped_column(sa.BigInteger)
+    open_chain: Mapped[int | None] = mapped_column(BigInteger)
     """The chain whose last record is the head; NULL: the next save starts a chain."""
-    open_bytes: Mapped[int] = mapped_column(sa.BigInteger, server_default=sa.text("0"))
+    open_bytes: Mapped[int] = mapped_column(BigInteger, server_default=sa.text("0"))
     """Over the open chain: frame bytes and the overhead of each record."""
-    floor: Mapped[int] = mapped_column(sa.BigInteger, server_default=sa.text("0"))
+    floor: Mapped[int] = mapped_column(BigInteger, server_default=sa.text("0"))
     """Checkpoints with a smaller sequence are hidden and await pruning."""
-    last_sequence: Mapped[int] = mapped_column(sa.BigInteger, server_default=sa.text("0"))
+    last_sequence: Mapped[int] = mapped_column(BigInteger, server_default=sa.text("0"))
     writer: Mapped[str | None] = mapped_column(Key(ID_LENGTH))
     """The load whose descendant moved the head."""
     run: Mapped[str | None] = mapped_column(Key(ID_LENGTH))
@@ -127,20 +128,20 @@ class Checkpoint(Base):
 
     __tablename__ = "locus_checkpoints"
 
-    line: Mapped[int] = mapped_column(sa.BigInteger, primary_key=True, autoincrement=False)
-    sequence: Mapped[int] = mapped_column(sa.BigInteger, primary_key=True, autoincrement=False)
-    chain: Mapped[int] = mapped_column(sa.BigInteger)
+    line: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    sequence: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    chain: Mapped[int] = mapped_column(BigInteger)
     """Sequence of the chain's first record."""
-    parent: Mapped[int | None] = mapped_column(sa.BigInteger)
+    parent: Mapped[int | None] = mapped_column(BigInteger)
     checkpoint_id: Mapped[str] = mapped_column(Key(ID_LENGTH))
     digest: Mapped[bytes] = mapped_column(Digest)
-    codec: Mapped[int] = mapped_column(sa.SmallInteger, server_default=sa.text("0"))
+    codec: Mapped[int] = mapped_column(SmallInteger, server_default=sa.text("0"))
     """How the payload is read; 0: JSON frames."""
     metadata_: Mapped[dict[str, Any] | None] = mapped_column("metadata", Json)
     labels: Mapped[dict[str, Any] | None] = mapped_column(Json)
     """What the state says of itself: ``agent_id``, ``tags``."""
     created_at: Mapped[datetime] = mapped_column(Instant, default=now())
-    text: Mapped[str | None] = mapped_column(sa.Text)
+    text: Mapped[str | None] = mapped_column(Text)
     """What the checkpoint added, for the full-text index; NULL unless that index was made."""
     payload: Mapped[bytes | None] = mapped_column(Blob)
 
@@ -169,14 +170,14 @@ class Write(Base):
 
     __tablename__ = "locus_writes"
 
-    line: Mapped[int] = mapped_column(sa.BigInteger, primary_key=True, autoincrement=False)
+    line: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
     checkpoint_id: Mapped[str] = mapped_column(Key(ID_LENGTH), primary_key=True)
     task_id: Mapped[str] = mapped_column(Key(ID_LENGTH), primary_key=True)
-    idx: Mapped[int] = mapped_column(sa.Integer, primary_key=True, autoincrement=False)
+    idx: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
     channel: Mapped[str] = mapped_column(Key(ID_LENGTH))
     type: Mapped[str | None] = mapped_column(Key(ID_LENGTH))
-    task_path: Mapped[str | None] = mapped_column(sa.Text)
-    basis: Mapped[int | None] = mapped_column(sa.BigInteger)
+    task_path: Mapped[str | None] = mapped_column(Text)
+    basis: Mapped[int | None] = mapped_column(BigInteger)
     """Sequence of the checkpoint that the payload's frames are against; NULL: whole."""
     created_at: Mapped[datetime] = mapped_column(Instant, default=now())
     payload: Mapped[bytes | None] = mapped_column(Blob)
@@ -191,13 +192,13 @@ class LoggedMessage(Base):
 
     __tablename__ = "locus_messages"
 
-    thread: Mapped[int] = mapped_column(sa.BigInteger, primary_key=True, autoincrement=False)
-    sequence: Mapped[int] = mapped_column(sa.BigInteger, primary_key=True, autoincrement=False)
+    thread: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    sequence: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
     message_id: Mapped[str] = mapped_column(Key(ID_LENGTH))
     role: Mapped[str] = mapped_column(Key(ID_LENGTH))
     metadata_: Mapped[dict[str, Any] | None] = mapped_column("metadata", Json)
     created_at: Mapped[datetime] = mapped_column(Instant, default=now())
-    text: Mapped[str | None] = mapped_column(sa.Text)
+    text: Mapped[str | None] = mapped_column(Text)
     payload: Mapped[bytes | None] = mapped_column(Blob)
 
     __table_args__ = (
@@ -217,7 +218,7 @@ class StoreItem(Base):
     """The tuple, encoded."""
     key: Mapped[str] = mapped_column(Key(ID_LENGTH))
     metadata_: Mapped[dict[str, Any] | None] = mapped_column("metadata", Json)
-    version: Mapped[int] = mapped_column(sa.BigInteger, server_default=sa.text("1"))
+    version: Mapped[int] = mapped_column(BigInteger, server_default=sa.text("1"))
     created_at: Mapped[datetime] = mapped_column(Instant, default=now())
     updated_at: Mapped[datetime] = mapped_column(Instant, default=now())
     expires_at: Mapped[datetime | None] = mapped_column(Instant)
@@ -241,8 +242,8 @@ class Setting(Base):
 
     __tablename__ = "locus_settings"
 
-    name: Mapped[str] = mapped_column(sa.String(64), primary_key=True)
-    value: Mapped[str] = mapped_column(sa.String(1000))
+    name: Mapped[str] = mapped_column(String(64), primary_key=True)
+    value: Mapped[str] = mapped_column(String(1000))
 
     __table_args__ = (sa.PrimaryKeyConstraint("name", name="locus_settings_pk"),)
 

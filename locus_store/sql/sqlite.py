@@ -24,6 +24,7 @@ from locus_store.sql.columns import escape_text
 from locus_store.sql.database import Database
 from locus_store.sql.migrate import check
 from locus_store.sql.repository import Repository
+from locus_store.sql.stored import storage_classes
 from locus_store.text import words
 
 if TYPE_CHECKING:
@@ -139,9 +140,22 @@ class SQLiteRepository(Repository):
         return [row[0] for row in found]
 
     def self_check(self) -> list[str]:
-        """``PRAGMA integrity_check``: pages, cells and indexes."""
+        """``PRAGMA integrity_check``: pages, cells and indexes; then the type of every value."""
         found = self.connection.exec_driver_sql("PRAGMA integrity_check(20)").scalars()
-        return [it for it in found if it != "ok"]
+        broken = [it for it in found if it != "ok"]
+        tables = [] if broken else self.tables.metadata.sorted_tables
+        return broken + [it for table in tables for it in self._mistyped(table)]
+
+    def _mistyped(self, table: sa.Table) -> Iterator[str]:
+        classes = {it: storage_classes(it, self.connection.dialect) for it in table.columns}
+        is_other = [
+            sa.func.typeof(it, type_=sa.Text()).not_in(known) for it, known in classes.items()
+        ]
+        query = sa.select(*(sa.func.count(sa.case((it, 1))) for it in is_other))
+        counts = self.connection.execute(query.select_from(table)).one()
+        for column, known, count in zip(classes, classes.values(), counts, strict=True):
+            if count:
+                yield f"{count} values of {column} are not {known[0]}: restore a backup"
 
     def create_index(self) -> bool:
         """Make the full-text index and fill it; whether it was not there."""

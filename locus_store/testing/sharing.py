@@ -207,6 +207,23 @@ class Concurrency(Kit):
         assert len(await asyncio.gather(*saves)) == 4
         assert len(await objects[0].list_checkpoints("t")) == 4
 
+    async def test_closing_in_the_middle_breaks_no_save_and_no_load(
+        self, checkpointer: Any
+    ) -> None:
+        async def talk(name: str) -> None:
+            for turn in range(5):
+                state = await checkpointer.load(name) or self.new()
+                await checkpointer.save(self.said(state, str(turn)), name)
+
+        names = [f"t{n}" for n in range(8)]
+        talks = asyncio.gather(*map(talk, names))
+        while not talks.done():
+            await checkpointer.close()
+            await asyncio.sleep(0)  # not every storage waits for anything
+        await talks
+        for name in names:
+            assert await self.said_in(checkpointer, name) == list(map(str, range(5)))
+
     async def test_it_works_in_a_second_event_loop(self, checkpointer: Any) -> None:
         await self.grow(checkpointer, "t", "a")
 

@@ -1,0 +1,96 @@
+"""What a column gives is of its type, or damage: SQLite keeps any value in any column."""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import sqlalchemy as sa
+
+from locus_store.errors import IntegrityError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy.engine import Dialect
+
+T = TypeVar("T")
+
+_CLASSES: Final = {int: "integer", str: "text", bytes: "blob"}
+_WORDS: Final = {int: "a whole number", str: "text", bytes: "bytes"}
+
+
+def stored(what: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """A column that holds what was never written is damage, whatever stumbles over it."""
+
+    def guarded(read: Callable[..., T]) -> Callable[..., T]:
+        @wraps(read)
+        def checked(self: Any, value: Any, dialect: Dialect) -> T:
+            try:
+                return read(self, value, dialect)
+            except (ValueError, TypeError, IndexError, AttributeError, OverflowError) as exc:
+                raise damage(what) from exc
+
+        return checked
+
+    return guarded
+
+
+def damage(what: str) -> IntegrityError:
+    """The error of a value that is none of what its column holds."""
+    return IntegrityError(
+        f"a stored row does not hold {what} where there should be; restore the database from a "
+        "backup"
+    )
+
+
+def storage_classes(column: sa.Column[Any], dialect: Dialect) -> list[str]:
+    """What SQLite's ``typeof`` says of a column's values, as they are written."""
+    found = column.type.dialect_impl(dialect)
+    impl = found.impl_instance if isinstance(found, sa.types.TypeDecorator) else found
+    return [_CLASSES[impl.python_type], *(["null"] if column.nullable else [])]
+
+
+class _Checked:
+    """Refuses a value of another type on SQLite; other databases keep to their columns' types."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def python_type(self) -> type[Any]: ...
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any] | None:
+        if dialect.name != "sqlite":
+            return super().result_processor(dialect, coltype)  # type: ignore[misc, no-any-return]
+        kind = self.python_type
+
+        def checked(value: Any) -> Any:
+            if value is None or type(value) is kind:
+                return value
+            raise damage(_WORDS[kind])
+
+        return checked
+
+
+class Integer(_Checked, sa.Integer):
+    """32 bits."""
+
+
+class SmallInteger(_Checked, sa.SmallInteger):
+    """16 bits."""
+
+
+class BigInteger(_Checked, sa.BigInteger):
+    """64 bits."""
+
+
+class String(_Checked, sa.String):
+    """Text of a limited length."""
+
+
+class Text(_Checked, sa.Text):
+    """Text of any length."""
+
+
+class Binary(_Checked, sa.LargeBinary):
+    """Bytes."""
