@@ -113,7 +113,9 @@ class StorageBackend(ABC):
     ) -> Stored | None:
         """Read the head; its payloads may be left out where it is the version ``known``."""
         del known
-        return await self.fetch(thread_id, namespace=namespace, with_writes=with_writes)
+        if with_writes:
+            return await self.fetch(thread_id, namespace=namespace, with_writes=True)
+        return await self.fetch(thread_id, namespace=namespace)  # not every backend has writes
 
     @abstractmethod
     async def history(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
 
@@ -15,11 +14,20 @@ from langgraph.checkpoint.base import (
 )
 
 from locus_store.adapters import typed
+from locus_store.adapters.langgraph.loads import (
+    Load,
+    Loaded,
+    fork_of,
+    made_from,
+    parent_of,
+    place_of,
+)
+from locus_store.adapters.langgraph.pages import PAGE, Line, ancestors
 from locus_store.adapters.langgraph.serializer import ExactSerializer
 from locus_store.adapters.langgraph.values import History, Values, require_checkpoint
 from locus_store.arguments import MAX_COUNT
 from locus_store.blocking import Portals
-from locus_store.errors import ConflictError, InvalidArgumentError, NotFoundError
+from locus_store.errors import ConflictError, InvalidArgumentError
 from locus_store.open import open_saver
 from locus_store.saver import (
     JSON_WRITE,
@@ -29,7 +37,6 @@ from locus_store.saver import (
     namespace_of,
     written_value,
 )
-from locus_store.types import Expected
 from locus_store.versions import CHANNELS, REBUILT, whole_write
 
 if TYPE_CHECKING:
@@ -50,67 +57,13 @@ if TYPE_CHECKING:
 
     from locus_store.backends.base import StorageBackend
     from locus_store.layout import Folder
-    from locus_store.types import Mark, PendingWrite, Version
-
-PAGE: Final = 250
-"""Checkpoints that a list reads at once."""
-
-_RUNTIME: Final = "__pregel_runtime"
-"""In the config of what a running graph puts."""
-
-_REPLAY: Final = "__pregel_replay_state"
-"""In the config of a subgraph that runs again as it did before."""
+    from locus_store.types import PendingWrite, Version
 
 _COUNTERS: Final = "counters_since_delta_snapshot"
-_FORKS: Final = frozenset({"fork", "update"})
-"""``source`` of a checkpoint that may be made from any other one."""
-
 T = TypeVar("T")
 Tuples: TypeAlias = "list[CheckpointTuple]"  # in the class, `list` is a method
 Versions: TypeAlias = "list[Version]"
 Path: TypeAlias = "list[str]"
-
-
-@dataclass(slots=True)
-class Load:
-    """What was read when a checkpoint was loaded."""
-
-    mark: Mark
-    head: Mark
-    """The newest version then."""
-
-    seen: set[tuple[str, int]]
-    """Task and place of its pending writes, and of those that were sent since."""
-
-    def add(self, keys: set[tuple[str, int]]) -> frozenset[tuple[str, int]]:
-        """Note writes that are sent; return those that were known before."""
-        before = frozenset(self.seen)
-        self.seen |= keys
-        return before
-
-
-class Loaded(str):
-    """A checkpoint's id that remembers how it was loaded.
-
-    LangGraph carries it, as the text that it is, from ``get_tuple`` to the run's first ``put`` and
-    to the writes on the checkpoint: so a second writer is told from a fork.
-    """
-
-    __slots__ = ("load",)
-
-    def __new__(cls, value: str, load: Load | None = None) -> Self:
-        """``load`` is ``None`` for one that was listed: what is made from it is a fork."""
-        made = super().__new__(cls, value)
-        made.load = load
-        return made
-
-    def __reduce__(self) -> tuple[type[str], tuple[str]]:
-        return str, (str(self),)  # elsewhere, it is a text
-
-    def __deepcopy__(self, memo: object) -> Self:
-        return self
-
-    load: Load | None
 
 
 class LangGraphSaver(BaseCheckpointSaver[Any]):
@@ -235,7 +188,7 @@ class LangGraphSaver(BaseCheckpointSaver[Any]):
             SchemaError: The thread was saved by an agent, not by a graph.
             IntegrityError: The stored bytes do not give what was saved.
         """
-        thread_id, checkpoint_ns, checkpoint_id = _place(config)
+        thread_id, checkpoint_ns, checkpoint_id = place_of(config)
         found = await self.saver.backend.read_state(
             thread_id, checkpoint_id, namespace=line_name(checkpoint_ns), with_writes=True
         )
@@ -295,7 +248,7 @@ class LangGraphSaver(BaseCheckpointSaver[Any]):
             SerializationError: A value cannot be kept exactly, or would not be made again.
         """
         del new_versions  # what did not change costs nothing anyway
-        thread_id, checkpoint_ns, _ = _place(config)
+        thread_id, checkpoint_ns, _ = place_of(config)
         told: Mapping[str, Any] = get_serializable_checkpoint_metadata(config, metadata)
         counters = told.get(_COUNTERS) or {}
         values = checkpoint["channel_values"]
@@ -310,11 +263,11 @@ class LangGraphSaver(BaseCheckpointSaver[Any]):
             "keep_last": self._kept(counters[it] for it in rebuilt),
         }
         try:
-            name = await self.saver.put(**save, **_made_from(config, told))
+            name = await self.saver.put(**save, **made_from(config, told))
         except ConflictError as exc:
             if not await self._is_of_same_step(exc, thread_id, checkpoint_ns, save["metadata"]):
                 raise
-            name = await self.saver.put(**save, **_fork_of(_parent(config)))
+            name = await self.saver.put(**save, **fork_of(parent_of(config)))
         place = {"thread_id": thread_id, "checkpoint_ns": checkpoint_ns, "checkpoint_id": name}
         return {"configurable": place}
 
@@ -362,23 +315,28 @@ class LangGraphSaver(BaseCheckpointSaver[Any]):
             ConflictError: Another run is at work on the same checkpoint; nothing was written.
             SerializationError: A value cannot be kept exactly, or would not be made again.
         """
-        thread_id, checkpoint_ns, checkpoint_id = _place(config)
+        thread_id, checkpoint_ns, checkpoint_id = place_of(config)
         if checkpoint_id is None:
             raise InvalidArgumentError(
                 "put_writes needs the checkpoint_id that they are pending on"
             )
         load = checkpoint_id.load if isinstance(checkpoint_id, Loaded) else None
         keys = {(task_id, SPECIAL_CHANNELS.get(it, at)) for at, (it, _) in enumerate(writes)}
-        seen = load.add(keys) if load and not checkpoint_ns else None
-        await self.saver.put_writes(
-            thread_id=thread_id,
-            checkpoint_id=str(checkpoint_id),
-            checkpoint_ns=checkpoint_ns,
-            task_id=task_id,
-            task_path=task_path,
-            writes=[(name, self._values.to_json(it, f"channel {name!r}")) for name, it in writes],
-            seen=seen,
-        )
+        save: dict[str, Any] = {
+            "thread_id": thread_id,
+            "checkpoint_id": str(checkpoint_id),
+            "checkpoint_ns": checkpoint_ns,
+            "task_id": task_id,
+            "task_path": task_path,
+            "writes": [
+                (name, self._values.to_json(it, f"channel {name!r}")) for name, it in writes
+            ],
+        }
+        if load is None or checkpoint_ns:
+            await self.saver.put_writes(**save)
+            return
+        async with load.writing(keys) as seen:
+            await self.saver.put_writes(**save, seen=seen)
 
     def put_writes(
         self,
@@ -436,10 +394,10 @@ class LangGraphSaver(BaseCheckpointSaver[Any]):
         limit: int | None,
     ) -> AsyncIterator[Tuples]:
         left = MAX_COUNT if limit is None else limit
-        named = _place(config)[2] if config else None
+        named = place_of(config)[2] if config else None
         async for thread_id, namespace in self._lines(config):
-            below = _place(before)[2] if before else None
-            lister = _Line(self.saver.backend, thread_id, namespace, below)
+            below = before["configurable"].get("checkpoint_id") if before else None
+            lister = Line(self.saver.backend, thread_id, namespace, below)
             while left > 0 and (page := await lister.page(PAGE)):
                 found = [
                     it for it in page if named in {None, it.checkpoint_id} and self._has(it, wanted)
@@ -452,7 +410,7 @@ class LangGraphSaver(BaseCheckpointSaver[Any]):
         """Threads and names of their lines."""
         backend = self.saver.backend
         if config is not None:
-            thread_id, _, _ = _place(config)
+            thread_id, _, _ = place_of(config)
             checkpoint_ns = config["configurable"].get("checkpoint_ns")
             if checkpoint_ns is not None:
                 yield thread_id, line_name(checkpoint_ns)
@@ -547,13 +505,13 @@ class LangGraphSaver(BaseCheckpointSaver[Any]):
         The ancestors are read without their states, their writes at once, and the state of each
         ancestor that has a value.
         """
-        thread_id, checkpoint_ns, checkpoint_id = _place(config)
+        thread_id, checkpoint_ns, checkpoint_id = place_of(config)
         backend, namespace = self.saver.backend, line_name(checkpoint_ns)
         target = await backend.version(thread_id, checkpoint_id, namespace=namespace)
         seeds: dict[str, Any] = {}
         path: Path = []
         ends: dict[str, int] = {}
-        async for version in _ancestors(backend, target):
+        async for version in ancestors(backend, target):
             missing = [it for it in channels if it not in seeds]
             if not missing:
                 break
@@ -617,102 +575,3 @@ class LangGraphSaver(BaseCheckpointSaver[Any]):
             return int(current) + 1
         number = 0 if current is None else int(str(current).partition(".")[0])
         return f"{number + 1:032}"
-
-
-def _place(config: RunnableConfig) -> tuple[str, str, str | None]:
-    """The thread, namespace and checkpoint that a config names."""
-    configurable = config["configurable"]
-    checkpoint_id = configurable.get("checkpoint_id") or None
-    return str(configurable["thread_id"]), configurable.get("checkpoint_ns") or "", checkpoint_id
-
-
-def _parent(config: RunnableConfig) -> str | None:
-    return _place(config)[2]
-
-
-def _made_from(config: RunnableConfig, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """What a ``put`` says of its parent; see docs/langgraph.md."""
-    parent, source = _parent(config), metadata.get("source")
-    if parent is None:
-        configurable = config["configurable"]
-        replays = configurable.get(_REPLAY) is not None
-        runs = _RUNTIME in configurable or source == "update"
-        if runs and not replays and source != "fork":
-            return {"expected": Expected(made_from=None, head=None)}
-        return {"is_root": True}
-    load = parent.load if isinstance(parent, Loaded) else None
-    if load is not None:
-        expected = Expected(made_from=load.mark, head=load.head)
-        return {"parent_checkpoint_id": str(parent), "expected": expected}
-    is_fork = source in _FORKS or isinstance(parent, Loaded)
-    return {"parent_checkpoint_id": str(parent), "fork": is_fork}
-
-
-def _fork_of(parent: str | None) -> dict[str, Any]:
-    if parent is None:
-        return {"is_root": True}
-    return {"parent_checkpoint_id": str(parent), "fork": True}
-
-
-async def _ancestors(backend: StorageBackend, target: Version | None) -> AsyncIterator[Version]:
-    """The versions that one was made from, the nearest first."""
-    known: dict[str, Version] = {}
-    at, before, is_all = (
-        (target.parent_id, target.checkpoint_id, False) if target else ("", "", True)
-    )
-    while at:
-        while at not in known and not is_all and target:
-            page = await backend.history(
-                target.thread_id, namespace=target.namespace, limit=PAGE, before=before
-            )
-            known |= {it.checkpoint_id: it for it in page}
-            before, is_all = (page[-1].checkpoint_id if page else before), len(page) < PAGE
-        version = known.pop(at, None)
-        if version is None:
-            return
-        yield version
-        at = version.parent_id or ""
-
-
-class _Line:
-    """The versions of a line, newest first, a page at a time.
-
-    Args:
-        backend: Where.
-        thread_id: The thread.
-        namespace: The line's name.
-        before: Only those below this id, by the line's order or, where it is another line's, by
-            the ids.
-    """
-
-    def __init__(
-        self, backend: StorageBackend, thread_id: str, namespace: str, before: str | None
-    ) -> None:
-        self._backend = backend
-        self._where = thread_id, namespace
-        self._before = before
-        self._below: str | None = None
-        self._is_over = False
-
-    async def page(self, size: int) -> list[Version]:
-        """The next ones; none at the end."""
-        found: list[Version] = []
-        while not found and not self._is_over:
-            page = await self._next(size)
-            self._is_over = len(page) < size
-            self._before = page[-1].checkpoint_id if page else None
-            found = [it for it in page if self._below is None or it.checkpoint_id < self._below]
-        return found
-
-    async def _next(self, size: int) -> list[Version]:
-        thread_id, namespace = self._where
-        before = None if self._before is None else str(self._before)
-        try:
-            return await self._backend.history(
-                thread_id, namespace=namespace, limit=size, before=before
-            )
-        except NotFoundError:
-            if self._below is not None or before is None:
-                raise
-            self._below = before
-            return await self._backend.history(thread_id, namespace=namespace, limit=size)
