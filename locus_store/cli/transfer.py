@@ -57,7 +57,7 @@ def verify(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Read everything that is stored and check it: digests, changes, parents, orphans.
+    """Read everything that is stored and check it: digests, changes, parents, stray rows.
 
     --json: JSON Lines as they come, {kind: "problem", thread_id, namespace, checkpoint_id, what},
     and at last {kind: "summary", threads, versions, problems}.
