@@ -110,7 +110,7 @@ def test_a_file_whose_name_is_no_text_is_a_problem_in_valid_json(
     for option in ("", "--json"):
         done = shell(f"$C verify {option}", store)
         assert (done.returncode, b"Traceback" in done.stderr) == (3, False)
-        assert b"udcff" in done.stdout
+        assert b"xff.json" in done.stdout
     assert [json.loads(it) for it in done.stdout.splitlines()][-1]["problems"] > 0
 
 
