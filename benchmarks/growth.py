@@ -281,9 +281,8 @@ TIMES_HEAD = (
 )  # fmt: skip
 
 
+WRITTEN = "Written by `python benchmarks/growth.py --write`; every figure is of that run."
 INTRODUCTION = """# Growth
-
-Written by `python benchmarks/growth.py --write`; every figure is of that run.
 
 Machine: {machine}; load average {load}.
 Compared: {peers}."""
@@ -336,7 +335,7 @@ def report(results: list[Growth], found: list[patterns.Found], turns: int) -> st
         )
     if found:
         parts.append(patterns.EXPLAINED.format(table=patterns.table(found)))
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join([*parts, WRITTEN]) + "\n"
 
 
 def main() -> None:

@@ -157,15 +157,16 @@ class Found:
 
 
 HEAD = (
-    "pattern", "steps", "final JSON", "held to", "frames of the changes", "frames stored",
+    "pattern", "steps", "final JSON", "target", "frames of the changes", "frames stored",
     "packed B/step", "file B/step", "file", "chains", "CPU p50", "CPU p99",
 )  # fmt: skip
 EXPLAINED = f"""## States that change in awkward ways
 
 `state_type=dict` on SQLite. *Frames of the changes* is the JSON of the changes alone, over the
-final state's JSON; *frames stored* adds the whole states that begin a chain, and is held to
-{TOLERANCE} times the design's figure; *packed* is after compression; *file* is the database after
-`close()`, its empty schema included. CPU is a whole save on all threads, commit included.
+final state's JSON; *frames stored* adds the whole states that begin a chain; *target* is the
+design's figure for it, and up to {TOLERANCE} times that will do; *packed* is after compression;
+*file* is the database after `close()`, its empty schema included. CPU is a whole save on all
+threads, commit included.
 
 {{table}}"""
 

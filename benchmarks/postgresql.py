@@ -223,10 +223,10 @@ def row(title: str, saves: int, rates: dict[str, list[Rate]]) -> list[object]:
         f"**{our_rate / their_rate:.1f}**",
         f"{their_p50:.2f}",
         f"{our_p50:.2f}",
-        f"{our_p50 / their_p50:.2f}",
+        f"{their_p50 / our_p50:.1f}",
         f"{their_p99:.1f}",
         f"{our_p99:.1f}",
-        f"1/{their_p99 / our_p99:.1f}",
+        f"{their_p99 / our_p99:.1f}",
     ]
 
 
@@ -332,13 +332,13 @@ def database_bytes(running: Any, database: str) -> int:
 
 
 HEAD = (
-    "state", "saves", "langgraph, saves/s", "ours", "times", "p50, ms", "ours", "ours/its",
-    "p99, ms", "ours", "ours/its",
+    "state", "saves", "langgraph, saves/s", "ours", "times faster", "p50, ms", "ours",
+    "times faster", "p99, ms", "ours", "times faster",
 )  # fmt: skip
 TEXT = """# Performance on PostgreSQL
 
-Written by `python benchmarks/postgresql.py --write`; every figure is of that run, both sides in
-turn on one server. What counts is the ratio: the machine is small and shared.
+Both sides ran in turn on one server. What counts is the ratio: the machine is small and shared.
+*Times faster* is how many times as fast ours is: above 1 ours is faster, below 1 langgraph.
 
 Machine: {machine}; load average {load}. PostgreSQL {server}, fsync on, over loopback.
 Compared: langgraph-checkpoint-postgres {peer} (`AsyncPostgresSaver`, pool of {pool}, one `aput` a
@@ -366,6 +366,8 @@ Bytes of all tables, indexes and TOAST after `VACUUM FULL`, all {turns:,} versio
 final state's JSON.
 
 {sizes}
+
+Written by `python benchmarks/postgresql.py --write`; every figure is of that run.
 """
 
 

@@ -3,7 +3,8 @@
     gunicorn --preload --workers 2 gunicorn_app:blocking
     gunicorn --preload --workers 2 --worker-class asgi gunicorn_app:asynchronous
 
-``curl -d hello localhost:8000/order-7`` appends a line to a thread and answers with all of it.
+``curl --data hello http://127.0.0.1:8000/order-7`` appends a line to a thread and answers with all
+of it.
 """
 
 from __future__ import annotations

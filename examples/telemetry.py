@@ -12,6 +12,12 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExport
 
 from locus_store import open_checkpointer
 
+spans = TracerProvider()
+spans.add_span_processor(BatchSpanProcessor(ConsoleSpanExporter()))
+trace.set_tracer_provider(spans)
+measures = MeterProvider([PeriodicExportingMetricReader(ConsoleMetricExporter())])
+metrics.set_meter_provider(measures)
+
 
 async def main() -> None:
     """Save and load once."""
@@ -19,11 +25,5 @@ async def main() -> None:
         await checkpointer.save({"said": ["hello"]}, "order-7")
         await checkpointer.load("order-7")
 
-
-spans = TracerProvider()
-spans.add_span_processor(BatchSpanProcessor(ConsoleSpanExporter()))
-trace.set_tracer_provider(spans)
-measures = MeterProvider([PeriodicExportingMetricReader(ConsoleMetricExporter())])
-metrics.set_meter_provider(measures)
 
 asyncio.run(main())

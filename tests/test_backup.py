@@ -219,6 +219,7 @@ class Recipe:
             ("agents_restored", self.restored),
             ("agents_before", self.before),
             ("agents.dump", str(self.dump)),
+            ("--owner=app", "--owner=postgres"),
         ):
             command = command.replace(shown, name)
         command = re.sub(r"\bagents\b", self.name, command)
@@ -269,6 +270,7 @@ async def test_a_database_put_in_the_place_of_a_live_one_is_noticed(
         held = await checkpointer.load("t")
         await asyncio.to_thread(recipe.run, "PostgreSQL: restore beside")
         await asyncio.to_thread(recipe.run, "PostgreSQL: swap")
+        await asyncio.to_thread(recipe.run, "PostgreSQL: the old database")
         held["said"].append("c")
         with pytest.raises(ConflictError) as told:
             await checkpointer.save(held, "t", "v3")
@@ -284,6 +286,8 @@ async def test_a_database_put_in_the_place_of_a_live_one_is_noticed(
         assert await checkpointer.list_checkpoints("later", 10) != []
         found = [it async for it in verify(checkpointer.backend)]
         assert sorted(found, key=str) == [Checked("later", 1), Checked("t", 2)]
+    async with open_checkpointer(recipe.server.url(recipe.before), state_type=dict) as old:
+        assert await old.load("later") == {"n": 1}
 
 
 async def test_who_writes_while_databases_are_swapped_is_told_or_kept(

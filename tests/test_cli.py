@@ -18,7 +18,7 @@ import pytest
 import sqlalchemy as sa
 import typer
 
-from locus_store import cli
+from locus_store import __version__, cli
 from locus_store.cli import output
 from locus_store.sql import status
 
@@ -99,7 +99,9 @@ def test_check_is_content_with_what_is_in_order(run: Run) -> None:
 def test_check_tells_a_missing_schema_by_its_exit_code_and_makes_nothing(run: Run) -> None:
     code, out, errors = run("db", "check")
     assert (code, out) == (3, "")
-    assert "locus-store db upgrade --url 'sqlite:///locus_checkpoints.db'" in errors
+    assert errors.endswith(
+        "make it: locus-store db upgrade --url 'sqlite:///locus_checkpoints.db'\n"
+    )
     assert not Path("locus_checkpoints.db").exists()
 
 
@@ -150,8 +152,24 @@ def test_downgrade_deletes_nothing_where_nobody_can_be_asked(
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
     code, _, errors = run("db", "downgrade", "base")
     assert code == 2
+    assert "rows of locus_threads 0" in errors
     assert "--yes" in errors
     assert run("db", "current")[1] == f"{status.HEAD}\n"
+
+
+def test_the_version_can_be_asked_for(run: Run) -> None:
+    assert run("--version") == (0, f"locus-store {__version__}\n", "")
+
+
+def test_a_schema_is_refused_where_the_database_has_none(run: Run) -> None:
+    for command in (["upgrade"], ["check"], ["downgrade", "base", "--yes"], ["current"]):
+        code, out, errors = run("db", *command, "--schema", "x")
+        assert (code, out) == (1, "")
+        assert "SQLite has no schemas" in errors
+        assert "--prefix" in errors
+    assert run("db", "upgrade", "--url", "sqlite:///a.db?schema=x")[0] == 1
+    assert run("db", "sql", "--dialect", "sqlite", "--schema", "x")[0] == 1
+    assert not list(Path().iterdir())
 
 
 def test_downgrade_with_yes_does_not_ask(run: Run) -> None:

@@ -7,11 +7,13 @@ import shutil
 import sqlite3
 import subprocess
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import servers
 import test_cli
+from rich.console import Console
 from test_cli import Terminal
 
 from locus_store import open_checkpointer
@@ -173,7 +175,7 @@ def test_history_shows_branches_by_their_parents(run: Run, url: str) -> None:
         ("v1", "v0", False),
         ("v0", None, False),
     ]
-    places = [line.split()[2] for line in run("threads", "history", "t")[1].splitlines()[3:5]]
+    places = [line.split()[2] for line in run("threads", "history", "t")[1].splitlines()[2:4]]
     assert places == ["head", "side"]
 
 
@@ -245,6 +247,31 @@ def test_long_ids_are_whole_where_there_is_no_terminal(run: Run, url: str) -> No
     assert "t" * 255 in run("threads", "list")[1]
 
 
+def test_ids_are_whole_on_a_terminal_of_eighty_columns(
+    run: Run, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["a" * 24, "b" * 24]
+    for number, name in enumerate(names):
+        told = {"metadata": {"k": "ten " * 10}}
+        save(url, "t" * 24, {"n": number}, name=name, with_=told)
+    monkeypatch.setattr("locus_store.cli.output._out", partial(Console, width=80))
+    listed, shown = (run("threads", *it)[1] for it in (["list"], ["history", "t" * 24]))
+    assert max(map(len, (*listed.splitlines(), *shown.splitlines()))) <= 80
+    assert [it in listed for it in ("t" * 24, names[1])] == [True, True]
+    assert [shown.count(it) for it in names] == [2, 1]
+    assert listed.count("ten") == 10, "the metadata is folded, not cut"
+
+
+def test_ids_that_leave_no_room_are_whole_all_the_same(
+    run: Run, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(url, "t" * 255, CHAT[0], with_={"metadata": {"k": "ten " * 10}})
+    monkeypatch.setattr("locus_store.cli.output._out", partial(Console, width=80))
+    listed = run("threads", "list")[1]
+    assert "t" * 255 in listed
+    assert listed.count("ten") == 10
+
+
 # --- copying
 
 
@@ -299,13 +326,14 @@ def test_a_version_is_deleted_alone(run: Run, url: str) -> None:
     "command",
     ["threads delete t", "threads vacuum --older-than 0", "forget --user u"],
 )
-def test_nothing_is_deleted_where_nobody_can_be_asked(
+def test_where_nobody_can_be_asked_nothing_is_deleted_but_told(
     run: Run, url: str, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(url, "t", *CHAT, with_={"metadata": {"user_id": "u"}})
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
     code, out, errors = run(*command.split())
     assert (code, out) == (2, "")
+    assert "2 versions" in errors
     assert "--yes" in errors
     assert ids(url) == ["t"]
 

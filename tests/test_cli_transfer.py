@@ -383,6 +383,12 @@ def test_forget_counts_what_it_removed(run: Run, url: str) -> None:
     assert (found["threads"], found["checkpoints"], found["writes"]) == (1, 3, 1)
 
 
+def test_forget_says_in_words_what_it_removed(run: Run, url: str) -> None:
+    _, out, _ = run("forget", "--user", "u", "--yes")
+    assert out.startswith("removed: 1 thread, 3 versions, 1 pending write, 0 messages")
+    assert out.strip().endswith("0 messages") or "0 store items" in out
+
+
 @pytest.mark.parametrize(
     "arguments", [("forget", "--yes"), ("forget", "--yes", "--json"), ("export",)], ids=" ".join
 )

@@ -199,6 +199,12 @@ async def test_a_server_that_wants_tls_or_none_says_no_to_the_other(
     assert await is_encrypted(dsn(guarded, user="plain", sslmode="prefer")) is False
 
 
+async def test_a_role_that_is_not_there_is_among_what_may_be_wrong(
+    primary: servers.PostgreSQL,
+) -> None:
+    assert "whether the role exists" in await failure(dsn(primary, user="nobody_here"))
+
+
 async def test_another_name_than_the_certificates_is_refused_by_verify_full_only(
     guarded: servers.PostgreSQL,
 ) -> None:

@@ -26,6 +26,7 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from locus_store import PostgreSQLBackend
 from locus_store.errors import (
     BackendError,
     ConnectionFailedError,
@@ -654,6 +655,23 @@ def test_a_role_without_ddl_rights_can_do_everything_but_migrate(ours: Made, rol
         migrate.downgrade(url)
     assert migrate.check(url).state == "ok"
     servers.run(everything(url))
+
+
+@BOTH
+def test_a_role_that_does_not_own_the_tables_is_told_who_makes_an_index(
+    ours: Made, role: str
+) -> None:
+    ours.execute(f"""
+        GRANT USAGE ON SCHEMA public TO {role};
+        GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {role};
+    """)
+
+    async def indexed() -> None:
+        async with PostgreSQLBackend(as_role(ours, role)) as backend:
+            await backend.create_search_index()
+
+    with pytest.raises(BackendError, match="the role that owns the tables"):
+        servers.run(indexed())
 
 
 async def everything(url: str) -> None:

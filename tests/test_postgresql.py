@@ -593,4 +593,5 @@ async def test_an_engine_that_reaches_no_server_says_so() -> None:
         with pytest.raises(ConnectionFailedError) as told:
             await checkpointer.load("t")
         assert "secret" not in str(told.value)
+        assert "refused" in str(told.value)
     await engine.dispose()

@@ -590,6 +590,8 @@ class StorageBackend(ABC):
     ) -> str:
         """Append a version to the thread; return its checkpoint id.
 
+        Of two writers the last one is the head, and neither is told: a checkpointer tells them.
+
         Raises:
             TypeError: This is not the form in which an agent calls a checkpointer.
         """

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from typing import Annotated
 
 import typer
 
+from locus_store import __version__
 from locus_store.cli.database import db
 from locus_store.cli.doctor import doctor
 from locus_store.cli.opening import DEFAULT_PREFIX, DEFAULT_URL
@@ -20,6 +22,7 @@ from locus_store.cli.output import (
     NOT_FOUND,
     READER_GONE,
     note,
+    say,
 )
 from locus_store.cli.removal import delete, expire, vacuum
 from locus_store.cli.streams import OutputError, drop_output, standard_streams
@@ -37,6 +40,26 @@ app = typer.Typer(
     # Their frames show local variables, a URL with its password among them.
     pretty_exceptions_enable=False,
 )
+
+
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        say(f"locus-store {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_tell_version, help="Print the version."),
+    ] = False,
+) -> None:
+    """Take what stands before a command."""
+    del version
+
+
 app.add_typer(threads, name="threads")
 app.add_typer(db, name="db")
 for removal in (delete, vacuum, expire):

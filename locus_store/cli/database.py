@@ -14,7 +14,6 @@ from locus_store.cli.output import (
     EXIT_CODES,
     PROBLEMS,
     confirm,
-    must_ask,
     note,
     put_json,
     say,
@@ -60,7 +59,7 @@ def downgrade(
     yes: Yes = False,
 ) -> None:
     """Take the schema down to a revision; 'base' deletes every table and what is in it."""
-    if must_ask(yes=yes):
+    if not yes:
         status = _migrate().check(url, prefix=prefix, schema=schema)
         note(status.message)
         held = _held(url, _options(prefix, schema))

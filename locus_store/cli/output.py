@@ -24,14 +24,17 @@ DONE, FAILED, USAGE, PROBLEMS, NOT_FOUND, CONFLICT = range(6)
 INTERRUPTED, READER_GONE = 130, 141
 
 EXIT_CODES = (
-    "Exit codes: 0 done; 1 failed, the message says why; 2 the command line makes no sense, or"
-    " there was nobody to ask; 3 'check', 'verify' or 'doctor' found problems; 4 no such thread,"
-    " version or user; 5 conflict, nothing was overwritten; 130 interrupted; 141"
+    "Exit codes: 0 done; 1 failed, the message says why, or you answered no; 2 the command line"
+    " makes no sense, or there was nobody to ask; 3 'check', 'verify' or 'doctor' found problems;"
+    " 4 no such thread, version or user; 5 conflict, nothing was overwritten; 130 interrupted; 141"
     " whoever read the output, such as 'head', went away."
 )
 
 _UNLIMITED = 100_000
 """Columns of what is not a terminal: no table is cut or wrapped there."""
+
+_FOLDED, _GAP = 10, 2
+"""Columns of a terminal that a folded cell keeps, such as a date, and that are between two."""
 
 
 # --- texts of users: ids, metadata and states may hold anything
@@ -103,14 +106,35 @@ def put_line(document: object) -> None:
     sys.stdout.write(json_text(document) + "\n")
 
 
-def put_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table; on a terminal long cells are folded, never cut."""
-    made = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name in columns:
-        made.add_column(name, overflow="fold")
-    for row in rows:
-        made.add_row(*(_cell(it) for it in row))
-    _out().print(made)
+def put_table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, ids: Sequence[str] = ()
+) -> None:
+    """Print a table; on a terminal long cells are folded, but for ids, which can be copied.
+
+    Where the ids leave no room, lines are longer than the terminal is wide.
+    """
+    console = _out()
+    cells = [[_cell(it) for it in row] for row in rows]
+    table = [[Text(name) for name in columns], *cells]
+    widths = {name: max(row[at].cell_len for row in table) for at, name in enumerate(columns)}
+    gaps = _GAP * (len(columns) - 1)
+    _fold(widths, console.width - gaps, foldable=[it for it in columns if it not in ids])
+    made = Table(box=SIMPLE_HEAD, padding=(0, _GAP - 1, 0, 0), pad_edge=False, show_edge=False)
+    for name, width in widths.items():
+        made.add_column(name, overflow="fold", width=width)
+    for row in cells:
+        made.add_row(*row)
+    console.width = max(console.width, sum(widths.values()) + gaps)
+    console.print(made)
+
+
+def _fold(widths: dict[str, int], room: int, *, foldable: Sequence[str]) -> None:
+    """Make the widest columns narrower until there is room, or all are as narrow as may be."""
+    while sum(widths.values()) > room and foldable:
+        widest = max(foldable, key=widths.__getitem__)
+        if widths[widest] <= _FOLDED:
+            return
+        widths[widest] -= 1
 
 
 def _cell(value: object) -> Text:
@@ -163,26 +187,16 @@ def progress(
 # --- questions
 
 
-def must_ask(*, yes: bool) -> bool:
-    """Whether a person has to be asked before something is deleted.
-
-    Raises:
-        typer.Exit: There is nobody to ask.
-    """
-    if yes:
-        return False
-    if not sys.stdin.isatty():
-        note("Error: this deletes, and there is no terminal to ask on; say --yes to do it")
-        raise typer.Exit(USAGE)
-    return True
-
-
 def confirm(what: str) -> None:
-    """Ask before something is deleted.
+    """Say what will be deleted, and ask.
 
     Raises:
-        typer.Exit: The answer is not yes.
+        typer.Exit: The answer is not yes, or there is nobody to ask.
     """
+    if not sys.stdin.isatty():
+        note(what)
+        note("Error: there is no terminal to ask on; say --yes to do it")
+        raise typer.Exit(USAGE)
     console = Console(stderr=True)
     console.print(Text(f"{visible(what)} Go on? [y/N] "), soft_wrap=True, end="")
     console.file.flush()

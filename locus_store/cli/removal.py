@@ -21,7 +21,6 @@ from locus_store.cli.opening import (
 from locus_store.cli.output import (
     confirm,
     counted,
-    must_ask,
     progress,
     put_json,
     say,
@@ -45,7 +44,7 @@ def delete(
     """Delete a thread with all it owns, or one version; --json: {removed}, in versions."""
     if namespace and checkpoint is None:
         raise InvalidArgumentError("a namespace has no deletion of its own: name a --checkpoint")
-    if must_ask(yes=yes):
+    if not yes:
         confirm(f"This deletes {run(_owned(url, thread, checkpoint, namespace))}.")
 
     async def removed() -> int:
@@ -84,7 +83,7 @@ def vacuum(
     A thread whose newest version is older goes whole; every other one keeps its head. --json:
     {removed}, in versions.
     """
-    if must_ask(yes=yes):
+    if not yes:
         confirm(f"This deletes {run(_aged(url, older_than))} older than {older_than:g} days.")
 
     async def removed() -> int:

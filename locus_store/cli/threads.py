@@ -82,7 +82,8 @@ def list_threads(
         put_json([_listed(thread_id, version) for thread_id, version in found])
         return
     rows = ((it, *_cells(version)) for it, version in found)
-    put_table(("thread", "newest version", "saved", "metadata"), rows)
+    columns = ("thread", "newest version", "saved", "metadata")
+    put_table(columns, rows, ids=columns[:2])
     if found and len(found) == limit:
         note(_more(found[-1][0]))
 
@@ -184,7 +185,8 @@ def history(
     rows = (
         (it.checkpoint_id, it.parent_id, _place(it, head, main), *_cells(it)[1:]) for it in found
     )
-    put_table(("version", "made from", "", "saved", "metadata"), rows)
+    columns = ("version", "made from", "", "saved", "metadata")
+    put_table(columns, rows, ids=columns[:2])
 
 
 async def _history(
@@ -301,7 +303,8 @@ def search(
         put_json([{name: getattr(hit, name) for name in names} for hit in hits])
         return
     rows = ((it.thread_id, it.checkpoint_id, f"{it.score:.3g}", it.snippet) for it in hits)
-    put_table(("thread", "version", "score", "text"), rows)
+    columns = ("thread", "version", "score", "text")
+    put_table(columns, rows, ids=columns[:2])
 
 
 # --- copying

@@ -20,7 +20,6 @@ from locus_store.cli.output import (
     PROBLEMS,
     confirm,
     counted,
-    must_ask,
     note,
     progress,
     put_json,
@@ -58,7 +57,7 @@ def verify(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Read everything that is stored and check it: digests, changes, parents, orphans.
+    """Read everything that is stored and check it: digests, changes, parents, stray rows.
 
     --json: JSON Lines as they come, {kind: "problem", thread_id, namespace, checkpoint_id, what},
     and at last {kind: "summary", threads, versions, problems}.
@@ -72,7 +71,8 @@ def verify(
         if found:
             keys = ("thread_id", "namespace", "checkpoint_id", "what")
             rows = ([it[key] for key in keys] for it in found)
-            put_table(("thread", "namespace", "version", "problem"), rows)
+            columns = ("thread", "namespace", "version", "problem")
+            put_table(columns, rows, ids=columns[:3])
         say(", ".join(counted(number, noun[:-1]) for noun, number in counts.items()))
     if counts["problems"]:
         note("Restore a backup, or delete what is damaged; other versions still load.")
@@ -339,7 +339,7 @@ def forget(
 
     --json: {threads, checkpoints, writes, messages, …}, how many of each.
     """
-    if must_ask(yes=yes):
+    if not yes:
         confirm(f"This deletes all of user {user!r}: {run(_of_user(url, user))}.")
 
     async def forgotten() -> dict[str, int]:
@@ -353,7 +353,18 @@ def forget(
     if as_json:
         put_json(counts)
     else:
-        say("removed: " + ", ".join(f"{number:,} {kind}" for kind, number in counts.items()))
+        removed = (counted(number, _NOUNS.get(kind, kind)) for kind, number in counts.items())
+        say("removed: " + ", ".join(removed))
+
+
+_NOUNS = {
+    "threads": "thread",
+    "checkpoints": "version",
+    "writes": "pending write",
+    "messages": "message",
+    "store": "store item",
+}
+"""What ``forget_user`` counts, for a person."""
 
 
 async def _of_user(url: str, user: str) -> str:

@@ -25,7 +25,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode
 from sqlalchemy.engine import URL
 
 from locus_store.errors import ConnectionFailedError, InvalidArgumentError, MissingExtraError
-from locus_store.sql.failures import causes, is_lost, sqlstate
+from locus_store.sql.failures import causes, is_lost, is_refused, sqlstate
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
@@ -752,8 +752,9 @@ _STOPPED: Final = "the server is starting, stopping or recovering; try again"
 _SETTING: Final = "the server refuses a setting; correct options= in the DSN"
 _STATES: Final = {
     "28P01": "the password is wrong, or the user is; correct them in the DSN or in password=",
-    "28000": "the server does not let this user in; ask its pg_hba.conf for the user and database,"
-    " and whether TLS (sslmode=) or a certificate (sslcert=, sslkey=) is wanted",
+    "28000": "the server does not let this user in; ask whether the role exists, what its"
+    " pg_hba.conf says of the user and database, and whether TLS (sslmode=) or a certificate"
+    " (sslcert=, sslkey=) is wanted",
     "3D000": "there is no such database; create it, or correct its name",
     "42501": "the user may not connect to this database; GRANT CONNECT ON DATABASE … TO …",
     "53300": "the server has no connection left; lower pool_size, put PgBouncer before the server,"
@@ -833,7 +834,7 @@ def _reason_in_use(exc: BaseException) -> str | None:
     state = sqlstate(exc)
     if state in _STATES.keys() - _OF_STATEMENTS:
         return _STATES[state]
-    if is_lost(exc):
+    if is_lost(exc) and not is_refused(exc):
         return _STATES["08003"]
     system = (it for it in causes(exc) if isinstance(it, OSError))
     failed = next(system, None)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy.exc import DBAPIError
+
+from locus_store.errors import BackendError
+from locus_store.sql.status import place_of
 
 try:
     import asyncpg  # type: ignore[import-untyped]
@@ -14,6 +18,8 @@ except ImportError:  # told when something is opened
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from sqlalchemy.engine import Connection
+
 DRIVER_ERRORS: Final[tuple[type[Exception], ...]] = (
     (TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) if asyncpg else ()
 )
@@ -21,6 +27,8 @@ DRIVER_ERRORS: Final[tuple[type[Exception], ...]] = (
 
 _LOST_STATES: Final = frozenset({"57P01", "57P02", "57P05", "25P03"})
 """The server ended the session: shut down, crashed, idle for too long."""
+
+_FORBIDDEN: Final = "42501"
 
 _LOST: Final[tuple[type[BaseException], ...]] = (ConnectionError,) + (
     (asyncpg.PostgresConnectionError,) if asyncpg else ()
@@ -42,6 +50,29 @@ def is_lost(exc: BaseException) -> bool:
     return sqlstate(exc) in _LOST_STATES or any(
         isinstance(it, (LostConnectionError, *_LOST)) for it in causes(exc)
     )
+
+
+def is_refused(exc: BaseException) -> bool:
+    """Whether nobody listens where a connection should have been made."""
+    return any(isinstance(it, ConnectionRefusedError) for it in causes(exc))
+
+
+@contextmanager
+def owner_only(connection: Connection) -> Iterator[None]:
+    """Tells a role that may not make an index who may.
+
+    Raises:
+        BackendError: It may not.
+    """
+    try:
+        yield
+    except DBAPIError as exc:
+        if sqlstate(exc) != _FORBIDDEN:
+            raise
+        raise BackendError(
+            f"PostgreSQL {place_of(connection).shown}: {_FORBIDDEN}: making the index needs the"
+            " role that owns the tables; name that role in the URL"
+        ) from exc
 
 
 def is_overtime(exc: BaseException) -> bool:

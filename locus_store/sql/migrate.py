@@ -30,7 +30,14 @@ from locus_store.sql.status import (
     read_settings,
     read_status,
 )
-from locus_store.sql.targets import Target, absent_file, dialect_name, reason, run_on
+from locus_store.sql.targets import (
+    Target,
+    absent_file,
+    dialect_name,
+    reason,
+    refuse_schema,
+    run_on,
+)
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -90,10 +97,17 @@ def ensure(
 
 def check(target: Target, *, prefix: str = DEFAULT_PREFIX, schema: str | None = None) -> Status:
     """What stands in the database under our names; changes nothing."""
-    absent = absent_file(target)
-    if absent is not None:
-        return missing(place_of(absent), tables(prefix, schema))
-    return run_on(target, _check, prefix=prefix, schema=schema)
+    absent = _absent(target, prefix, schema)
+    return absent or run_on(target, _check, prefix=prefix, schema=schema)
+
+
+def _absent(target: Target, prefix: str, schema: str | None) -> Status | None:
+    """For a file that is not there, and is not to be made."""
+    url = absent_file(target)
+    if url is None:
+        return None
+    refuse_schema("sqlite", schema)
+    return missing(place_of(url), tables(prefix, schema))
 
 
 def _check(connection: Connection, ours: Tables) -> Status:
@@ -162,9 +176,8 @@ def downgrade(
         SchemaError: there is nothing of ours, or the database is newer than this library.
     """
     _require_known(revision)
-    absent = absent_file(target)
-    if absent is not None:
-        raise SchemaError(missing(place_of(absent), tables(prefix, schema)).message)
+    if absent := _absent(target, prefix, schema):
+        raise SchemaError(absent.message)
     return run_on(target, partial(_downgrade, revision=revision), prefix=prefix, schema=schema)
 
 
@@ -209,9 +222,10 @@ def offline_sql(
     """
     for it in revision.split(":"):
         _require_known(it)
-    output = io.StringIO()
+    output, dialect = io.StringIO(), dialect_name(dialect)
+    refuse_schema(dialect, schema)
     config = _config(tables(prefix, schema), output)
-    config.attributes["dialect"] = dialect_name(dialect)
+    config.attributes["dialect"] = dialect
     process.refuse_beneath_another()
     with process.alone(), _translated():
         _command().upgrade(config, revision, sql=True)

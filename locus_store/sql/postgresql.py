@@ -32,6 +32,8 @@ from locus_store.sql.failures import (
     LostConnectionError,
     is_lost,
     is_overtime,
+    is_refused,
+    owner_only,
     sqlstate,
 )
 from locus_store.sql.hot import Hot
@@ -218,11 +220,12 @@ class PostgreSQLRepository(Repository):
             self.tables.checkpoints
         )
         run = self.connection.exec_driver_sql
-        run(f"LOCK TABLE {checkpoints} IN SHARE ROW EXCLUSIVE MODE")
-        if self.has_index:
-            return False
-        for statement in _create_search_table(self.tables, self.connection.dialect):
-            run(statement)
+        with owner_only(self.connection):
+            run(f"LOCK TABLE {checkpoints} IN SHARE ROW EXCLUSIVE MODE")
+            if self.has_index:
+                return False
+            for statement in _create_search_table(self.tables, self.connection.dialect):
+                run(statement)
         self.connection.execute(
             self.tables.settings.insert().values(name=SEARCH_SETTING, value="tsvector")
         )
@@ -381,7 +384,7 @@ class PostgreSQLDatabase(ServerDatabase):
         """By its class and SQLSTATE."""
         state = sqlstate(exc)
         where = f"PostgreSQL {self._where}"
-        if is_lost(exc):
+        if is_lost(exc) and not is_refused(exc):
             return ConnectionFailedError(
                 f"{where}: the connection was lost ({state or 'closed'}); a save under way may be "
                 "there or not, and saving again is safe"

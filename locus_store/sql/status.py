@@ -140,7 +140,7 @@ class Place:
         url = self.shown if self.is_whole else "…"
         only = "" if ours.prefix == DEFAULT_PREFIX else f" --prefix {ours.prefix}"
         only += f" --schema {ours.schema}" if ours.schema else ""
-        return f"locus-store db upgrade --url '{url}'{only} (in a checkout: alembic upgrade head)"
+        return f"locus-store db upgrade --url '{url}'{only}"
 
 
 def place_of(found: Connection | URL) -> Place:

@@ -73,8 +73,10 @@ def run_on(
         ours = {name: str(url.query[name]) for name in OPTIONS & url.query.keys()}
         theirs = url.difference_update_query(ours)
         _require_known(theirs)
+        wanted = _named(ours, prefix, schema)
+        refuse_schema(theirs.get_backend_name(), wanted.schema)
         with _opened(theirs) as connection:
-            return body(connection, _named(ours, prefix, schema))
+            return body(connection, wanted)
     if isinstance(target, Connection):
         return body(target, tables(prefix, schema))
     with target.connect() as connection:
@@ -149,6 +151,12 @@ def _read(url: str | URL) -> URL:
     if made.drivername == "sqlite" and made.database:
         return made.set(database=str(Path(made.database).expanduser()))
     return made
+
+
+def refuse_schema(dialect: str, schema: str | None) -> None:
+    """Where there are none."""
+    if dialect == "sqlite" and schema not in {None, "main"}:
+        raise InvalidArgumentError("SQLite has no schemas; name a prefix instead: --prefix app_")
 
 
 def _require_known(url: URL) -> None:

@@ -14,6 +14,7 @@ from locus_store.errors import (
     SchemaError,
     UnsupportedError,
 )
+from locus_store.sql.failures import owner_only
 from locus_store.sql.locks import locked
 from locus_store.sql.schema import DEFAULT_PREFIX
 from locus_store.sql.status import read_status
@@ -95,14 +96,15 @@ def _create(
         index = f"{ours.prefix}embeddings_{metric}_{method}"
         was_there = _has_index(connection, ours, index)
         run = connection.exec_driver_sql
-        run(
-            f"CREATE TABLE IF NOT EXISTS {table} "
-            f"(item bigint PRIMARY KEY, embedding {quote.quote(home)}.vector({dimension}) NOT NULL)"
-        )
-        run(
-            f"CREATE INDEX IF NOT EXISTS {index} ON {table} "
-            f"USING {method} (embedding {quote.quote(home)}.vector_{metric}_ops)"
-        )
+        with owner_only(connection):
+            run(
+                f"CREATE TABLE IF NOT EXISTS {table} (item bigint PRIMARY KEY,"
+                f" embedding {quote.quote(home)}.vector({dimension}) NOT NULL)"
+            )
+            run(
+                f"CREATE INDEX IF NOT EXISTS {index} ON {table} "
+                f"USING {method} (embedding {quote.quote(home)}.vector_{metric}_ops)"
+            )
         if DIMENSION_SETTING not in _settings(connection, ours):
             connection.execute(
                 ours.settings.insert().values(name=DIMENSION_SETTING, value=str(dimension))
