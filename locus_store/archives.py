@@ -13,7 +13,7 @@ from locus_store.encoding import canonical, digest, pinned
 from locus_store.errors import IntegrityError, SerializationError
 from locus_store.filters import has_value
 from locus_store.types import ArchivedThread  # noqa: TC001  (pydantic evaluates it)
-from locus_store.versions import whole_write
+from locus_store.versions import current, whole_write
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -182,7 +182,8 @@ def _of_line(line: ArchivedLine) -> Iterator[tuple[str | None, str]]:
     yield from _of_states(line.records, _framed(line))
     sequences = {it.checkpoint_id: it.sequence for it in line.records}
     for write in line.writes:
-        if write.write.basis not in {None, sequences.get(write.checkpoint_id)}:
+        sequence = sequences.get(write.checkpoint_id)
+        if sequence is not None and write.write.basis not in {None, sequence}:
             yield write.checkpoint_id, "a pending write is a change of another version"
 
 
@@ -230,7 +231,7 @@ def _of_states(
         shapes[record.chain] = shape
         if shape.digest != record.digest:
             yield record.checkpoint_id, "its stored bytes do not give the state that was saved"
-        for write in framed.get(record.checkpoint_id, []):
+        for write in current(framed.get(record.checkpoint_id, []), record.sequence):
             try:
                 whole_write(write, folder.state())
             except IntegrityError as exc:

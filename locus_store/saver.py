@@ -21,7 +21,7 @@ from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.observe import note, observed
 from locus_store.state import labels_of
 from locus_store.types import PendingWrite
-from locus_store.versions import CHANNELS, REBUILT, channel_in
+from locus_store.versions import CHANNELS, REBUILT, channel_in, current
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -275,7 +275,9 @@ class CheckpointSaver:
             found = await self.backend.read_state(
                 thread_id, checkpoint_id, namespace=namespace, with_writes=True
             )
-            state, writes = (found.state, found.writes or []) if found else ({}, [])
+            state = found.state if found else {}
+            sequence = found.version.mark.sequence if found else 0
+            writes = current((found and found.writes) or [], sequence)
         return [
             {
                 "task_id": it.task_id,

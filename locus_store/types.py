@@ -214,7 +214,7 @@ class PendingWrite:
     task_path: str = ""
     basis: int | None = None
     """Sequence of its checkpoint, where ``payload`` holds frames against the value that the channel
-    has there; ``None``: it is whole."""
+    has there; ``None``: it is whole. Of another version than the checkpoint is, it is a remnant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

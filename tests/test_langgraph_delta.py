@@ -29,21 +29,32 @@ class State(TypedDict, total=False):
     plain: int
 
 
-@pytest.fixture(params=["sync", "async"])
+PAIRS = [("sync", "sqlite"), ("async", "postgresql")]
+ALL_PAIRS = [*PAIRS, ("async", "memory"), ("sync", "file")]
+
+
+def pytest_generate_tests(metafunc):
+    """Sync and async, and every storage, if not each with each."""
+    for name, pairs in (("storage", PAIRS), ("any_storage", ALL_PAIRS)):
+        if name in metafunc.fixturenames:
+            metafunc.parametrize(("call", name), pairs, indirect=True)
+
+
+@pytest.fixture
 def call(request):
     caller = Caller(request.param)
     yield caller
     caller.close()
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture
 def storage(request, call, tmp_path):
     made = Storage(request, tmp_path)
     yield made
     made.close()
 
 
-@pytest.fixture(params=["memory", "file", "sqlite", "postgresql"])
+@pytest.fixture
 def any_storage(request, call, tmp_path):
     made = Storage(request, tmp_path)
     yield made

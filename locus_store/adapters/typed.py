@@ -24,7 +24,7 @@ import base64
 import math
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.encoding import MAX_INT, MIN_INT
+from locus_store.encoding import MAX_INT, MIN_INT, pinned
 from locus_store.errors import IntegrityError, MissingExtraError
 
 try:
@@ -61,8 +61,10 @@ def from_json(value: Any) -> tuple[str, bytes]:
         IntegrityError: ``value`` is nothing that it gave.
     """
     try:
+        if _TAGGED not in pinned(value):  # no key is a tag: it stands for itself
+            return MSGPACK, _packed(value)
         if isinstance(value, list):
-            return MSGPACK, _packed(value) if _is_plain(value) else joined(list(map(packed, value)))
+            return MSGPACK, joined(list(map(packed, value)))
         if isinstance(value, dict) and value.get(_TAG) == "t":
             return str(value["t"]), _bytes(value["v"])
         return MSGPACK, _packed(_thawed(value))
@@ -217,6 +219,9 @@ class _Extension:
 class _TooDeepError(ValueError):
     pass
 
+
+_TAGGED: Final = pinned(_TAG)
+"""What a pinned value has in it where a key is a tag; a text may look so."""
 
 _SCALARS: Final = {str, int, float, bool, type(None)}
 _FIXED_LIST: Final = 16

@@ -238,10 +238,10 @@ class PostgreSQLBackend(SqlBackend):
         seen: Collection[tuple[str, int]] | None,
     ) -> bool:
         hot, places = self._database.hot, {(it.task_id, it.idx) for it in writes}
-        is_plain = known is None and seen is None and len(places) == len(writes)
-        if is_plain:
+        is_ours = known is None or known.store == self._database.store
+        if seen is None and is_ours and len(places) == len(writes):
             key = (*hot.key(thread_id, namespace), self._database.store)
-            if await self._ask(hot.put_writes, (*key, *hot.rows(checkpoint_id, writes))):
+            if await self._ask(hot.put_writes, (*key, *hot.rows(checkpoint_id, writes, known))):
                 return True
         return await super().store_writes(
             thread_id, namespace, checkpoint_id, writes, known=known, seen=seen

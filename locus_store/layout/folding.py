@@ -94,13 +94,14 @@ class Folder:
     """A state in the making. What it is made of was decoded for it, so nothing is shared.
 
     Args:
+        root: A state to go on with; it is changed.
         logs: Keep what was done in ``log``.
     """
 
-    def __init__(self, *, logs: bool = False) -> None:
+    def __init__(self, root: dict[str, Json] | None = None, *, logs: bool = False) -> None:
         self.log: list[list[Json]] | None = [] if logs else None
         """The operations that were done; whoever reads them may clear it."""
-        self._root: Json = None
+        self._root: Json = root
         self._ropes: dict[int, tuple[dict[str, Json] | list[Json], dict[str | int, _Rope]]] = {}
         self._unsorted: dict[int, dict[str, Json]] = {}
 

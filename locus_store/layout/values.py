@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, cast
 
-from locus_store.encoding import Json, encode, pack_frame
+from locus_store.encoding import Json, decode, encode, pack_frame
 from locus_store.errors import IntegrityError
 from locus_store.layout.diffing import Frame, diff
-from locus_store.layout.folding import Folder
+from locus_store.layout.folding import Folder, readable
 from locus_store.layout.shapes import Object, Shape, measure
 
 if TYPE_CHECKING:
@@ -54,11 +54,14 @@ def value_frames(value: object, known: Shape, path: Sequence[str]) -> bytes | No
 def value_of(payload: bytes, old: Json = None) -> Json:
     """The value of a payload, whole or against ``old``, which is left as it is.
 
+    Elements of a list may be shared with it.
+
     Raises:
         IntegrityError: It makes no sense.
     """
-    folder = Folder()
-    folder.apply(pack_frame(b'[["=",[],{"%b":%b}]]' % (_KEY.encode(), encode(old))))
+    splices = all(it[:2] == ["[", [_KEY]] for it in readable(payload))
+    copied = old.copy() if splices and isinstance(old, list) else decode(encode(old))
+    folder = Folder({_KEY: copied})
     folder.apply(payload)
     state = folder.state()
     if state.keys() != {_KEY}:

@@ -270,7 +270,8 @@ _WRITES: Final = """,
     FROM {writes} w WHERE w.line = c.line AND w.checkpoint_id = c.checkpoint_id) AS writes"""
 
 # Writes on a line that is there, unless somebody is about to remove versions of it, or it; both are
-# left to a transaction. Two statements may add to one checkpoint at once.
+# left to a transaction. Two statements may add to one checkpoint at once. A version that goes while
+# the statement looks may leave a change of it behind, which no reader takes for anything.
 _PUT_WRITES: Final = """
 WITH l AS MATERIALIZED (
   SELECT l.line FROM {lines} l
@@ -278,15 +279,17 @@ WITH l AS MATERIALIZED (
     AND (SELECT t.expires_at IS NULL OR t.expires_at > statement_timestamp() FROM {threads} t
       WHERE t.tenant = $1 AND t.thread_id = $2)
     AND (SELECT s.value FROM {settings} s WHERE s.name = 'store_id') = $4
+    AND ($6::bigint IS NULL OR (SELECT c.sequence FROM {checkpoints} c WHERE c.line = $7::bigint
+      AND c.line = l.line AND c.checkpoint_id = $5 AND c.digest = $8::bytea) = $6)
   FOR KEY SHARE SKIP LOCKED),
 kept AS (
-  INSERT INTO {writes} AS w (line, checkpoint_id, task_id, idx, channel, type, task_path, payload,
-    created_at)
-  SELECT l.line, $5, i.*, statement_timestamp() FROM l CROSS JOIN unnest(
-    $6::text[], $7::int[], $8::text[], $9::text[], $10::text[], $11::bytea[]) i (task_id, idx)
+  INSERT INTO {writes} AS w (line, checkpoint_id, task_id, idx, channel, type, task_path, basis,
+    payload, created_at)
+  SELECT l.line, $5, i.*, statement_timestamp() FROM l CROSS JOIN unnest($9::text[], $10::int[],
+    $11::text[], $12::text[], $13::text[], $14::bigint[], $15::bytea[]) i (task_id, idx)
   ORDER BY i.task_id COLLATE "C", i.idx
   ON CONFLICT (line, checkpoint_id, task_id, idx) DO UPDATE SET channel = excluded.channel,
-    type = excluded.type, task_path = excluded.task_path, basis = NULL,
+    type = excluded.type, task_path = excluded.task_path, basis = excluded.basis,
     payload = excluded.payload, created_at = excluded.created_at
   WHERE w.idx < 0)
 SELECT line FROM l
@@ -338,14 +341,17 @@ class Hot:
         return tuple(encode_key(it) for it in (thread_id, namespace, *named))
 
     @staticmethod
-    def rows(checkpoint_id: str, writes: Sequence[PendingWrite]) -> tuple[Any, ...]:
+    def rows(
+        checkpoint_id: str, writes: Sequence[PendingWrite], known: Mark | None
+    ) -> tuple[Any, ...]:
         """The values of pending writes, behind those of their line and database."""
-        texts = ("task_id", "idx", "channel", "type", "task_path")
+        texts = ("task_id", "idx", "channel", "type", "task_path", "basis")
         columns = [[getattr(it, name) for it in writes] for name in texts]
         for at in (0, 2, 3):
             columns[at] = list(map(encode_key, columns[at]))
         sealed_ = [sealed(checkpoint_id, it) for it in writes]
-        return (encode_key(checkpoint_id), *columns, sealed_)
+        version = (known.sequence, known.line, known.digest) if known else (None, None, None)
+        return (encode_key(checkpoint_id), *version, *columns, sealed_)
 
     @staticmethod
     def versions(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from locus_store import layout
 from locus_store.backends.memory import MemoryBackend
 from locus_store.errors import IntegrityError
-from locus_store.versions import whole_write
+from locus_store.versions import current, whole_write
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -154,7 +154,7 @@ async def up_to(
             writes += [
                 replace(it, write=whole_write(it.write, folder.state()))
                 for it in line.writes
-                if it.checkpoint_id == record.checkpoint_id
+                if it.checkpoint_id == record.checkpoint_id and current([it.write], record.sequence)
             ]
     builder.add_writes(writes, namespace=namespace)
     shorter = (await builder.built()).lines[0]

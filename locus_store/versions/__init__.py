@@ -25,6 +25,7 @@ from locus_store.versions.lines import (
 from locus_store.versions.pending import (
     archive_order,
     channel_in,
+    current,
     in_order,
     put_writes,
     whole_write,
@@ -55,6 +56,7 @@ __all__ = [
     "archive_order",
     "archived",
     "channel_in",
+    "current",
     "cursor",
     "forget",
     "free",

@@ -11,7 +11,7 @@ from locus_store.errors import ConflictError
 from locus_store.versions.lines import CHANNELS, Line, Lines, mark_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from locus_store.types import ArchivedWrite, Mark, PendingWrite
 
@@ -57,6 +57,11 @@ def _require_own(
                 head_id=checkpoint_id,
                 parent_id=checkpoint_id,
             )
+
+
+def current(writes: Iterable[PendingWrite], sequence: int) -> list[PendingWrite]:
+    """The writes of a version; not what a version of the same id may have left behind."""
+    return [it for it in writes if it.basis in {None, sequence}]
 
 
 def whole_write(write: PendingWrite, state: Mapping[str, Any]) -> PendingWrite:

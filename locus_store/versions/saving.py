@@ -19,7 +19,7 @@ from locus_store.versions.lines import (
     is_visible,
     mark_of,
 )
-from locus_store.versions.pending import whole_write
+from locus_store.versions.pending import current, whole_write
 from locus_store.versions.reading import state_at
 from locus_store.versions.removing import forget, free, require_free
 
@@ -185,7 +185,7 @@ def _replace(lines: Lines, line: Line, same: Record, place: Place) -> Place:
     Its pending writes stay, whole: what their frames are against goes.
     """
     require_free(lines, line, [same.sequence])
-    writes = lines.writes(line, same.checkpoint_id)
+    writes = current(lines.writes(line, same.checkpoint_id), same.sequence)
     if any(it.basis is not None for it in writes):
         state = state_at(lines, line, same)
         writes = [whole_write(it, state) for it in writes]

@@ -37,7 +37,7 @@ from locus_store.saver import (
     namespace_of,
     written_value,
 )
-from locus_store.versions import CHANNELS, REBUILT, whole_write
+from locus_store.versions import CHANNELS, REBUILT, current, whole_write
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -195,7 +195,7 @@ class LangGraphSaver(BaseCheckpointSaver[Any]):
         if found is None:
             return None
         require_checkpoint(found.version, found.state)
-        writes = found.writes or []
+        writes = current(found.writes or [], found.version.mark.sequence)
         load = Load(found.version.mark, found.head, {(it.task_id, it.idx) for it in writes})
         return self._tuple(
             found.version,
@@ -439,7 +439,8 @@ class LangGraphSaver(BaseCheckpointSaver[Any]):
 
         def read(version: Version, folder: Folder) -> CheckpointTuple:
             state = folder.state()
-            pending = [self._write(it, state) for it in writes.get(version.checkpoint_id, [])]
+            of_it = current(writes.get(version.checkpoint_id, []), version.mark.sequence)
+            pending = [self._write(it, state) for it in of_it]
             name = Loaded(version.checkpoint_id, None)
             return self._tuple(version, name, history.read(version, folder), pending)
 
@@ -538,10 +539,11 @@ class LangGraphSaver(BaseCheckpointSaver[Any]):
         histories: dict[str, DeltaChannelHistory] = {}
         for name, on_path in path.items():
             found = [
-                self._write(await self._whole(thread_id, namespace, of, it), {})
+                self._write(whole, {})
                 for of in on_path
                 for it in writes.get(of, [])
                 if it.channel == name
+                and (whole := await self._whole(thread_id, namespace, of, it)) is not None
             ]
             histories[name] = {"writes": found}
             if name in seeds:
@@ -550,11 +552,14 @@ class LangGraphSaver(BaseCheckpointSaver[Any]):
 
     async def _whole(
         self, thread_id: str, namespace: str, checkpoint_id: str, write: PendingWrite
-    ) -> PendingWrite:
+    ) -> PendingWrite | None:
+        """The write without frames; ``None`` for what another version left behind."""
         if write.basis is None:
             return write
         found = await self.saver.backend.read_state(thread_id, checkpoint_id, namespace=namespace)
-        return whole_write(write, found.state if found else {})
+        if found is None or not current([write], found.version.mark.sequence):
+            return None
+        return whole_write(write, found.state)
 
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
