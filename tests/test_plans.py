@@ -75,7 +75,7 @@ FROM locus_lines l JOIN locus_threads t USING (tenant, thread_id),
 WHERE t.thread >= $first;
 
 INSERT INTO locus_writes (line, checkpoint_id, task_id, idx, channel, created_at)
-SELECT l.line, c.checkpoint_id, 'task', 0, 'messages', now()
+SELECT l.line, 'next-' || c.checkpoint_id, 'task', 0, 'messages', now()
 FROM locus_threads t JOIN locus_lines l USING (tenant, thread_id)
 JOIN locus_checkpoints c ON c.line = l.line AND c.sequence = l.head
 WHERE t.thread >= $first;
