@@ -36,27 +36,33 @@ from locus_store.adapters.langgraph import LangGraphSaver
 
 WORKER = Path(on_graph.__file__)
 DURABILITIES = ["sync", "async", "exit"]
-PAIRS = pytest.mark.parametrize(
-    ("call", "storage"), [("sync", "sqlite"), ("async", "postgresql")], indirect=True
-)
+PAIRS = [("sync", "sqlite"), ("async", "postgresql")]
+ALL_PAIRS = [*PAIRS, ("async", "memory"), ("sync", "file")]
 NO_WAIT = RetryPolicy(initial_interval=0.0, jitter=False, max_attempts=5, retry_on=ValueError)
 
 
-@pytest.fixture(params=["sync", "async"])
+def pytest_generate_tests(metafunc):
+    """Sync and async, and every storage, if not each with each."""
+    for name, pairs in (("storage", PAIRS), ("any_storage", ALL_PAIRS)):
+        if name in metafunc.fixturenames:
+            metafunc.parametrize(("call", name), pairs, indirect=True)
+
+
+@pytest.fixture
 def call(request):
     caller = Caller(request.param)
     yield caller
     caller.close()
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture
 def storage(request, call, tmp_path):
     made = Storage(request, tmp_path)
     yield made
     made.close()
 
 
-@pytest.fixture(params=["memory", "file", "sqlite", "postgresql"])
+@pytest.fixture
 def any_storage(request, call, tmp_path):
     made = Storage(request, tmp_path)
     yield made
@@ -471,7 +477,6 @@ def test_a_killed_process_is_resumed_in_another(storage, call):
     assert told == ["two", "three", {"state": ["in", "one", "two", "three"]}]
 
 
-@PAIRS
 def test_what_tasks_wrote_before_the_kill_is_not_done_again(storage, call):
     saver = storage.open()
     with Process("run", storage.url, call.form, "fan_out", "sync") as process:
@@ -489,14 +494,12 @@ def test_what_tasks_wrote_before_the_kill_is_not_done_again(storage, call):
     assert told == [2, {"state": ["in", "split", 0, 1, 2, "end"]}]
 
 
-@PAIRS
 def test_a_run_that_asks_is_answered_in_another_process(storage, call):
     assert ran("run", storage.url, call.form, "asking", "exit") == [["in"]]
     told = ran("resume", storage.url, call.form, "asking", "yes")
     assert told == [{"state": ["in", "yes", "told"]}]
 
 
-@PAIRS
 def test_the_classes_of_a_state_are_allowed_by_compile_in_strict_mode(storage, call):
     told = ran("strict", storage.url, call.form, LANGGRAPH_STRICT_MSGPACK="true")
     assert told == [[3, ["Item"], "Order", "Item"], ["tuple"]]
@@ -707,7 +710,6 @@ def test_a_second_run_may_be_kept_beside_or_win(storage, call, on_conflict, newe
 # --- growth and durability
 
 
-@PAIRS
 def test_a_thousand_steps_grow_by_what_they_say(storage, call, postgresql):
     steps, text = 1000, "a step that says something of a hundred characters or so, as a node does"
 
