@@ -1,10 +1,11 @@
-"""What it means that metadata matches: the reference that every backend's query agrees with."""
+"""What it means that a value matches: the reference that every backend's query agrees with."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
+from locus_store.encoding import canonical
 from locus_store.errors import InvalidArgumentError
 
 
@@ -69,3 +70,120 @@ def _equal(left: Any, right: Any) -> bool:
 
 def _numbers(left: Any, right: Any) -> bool:
     return isinstance(left, int | float) and isinstance(right, int | float)
+
+
+# --- filters of a store
+
+
+class Clause(NamedTuple):
+    """One condition of a filter; all of them have to hold."""
+
+    path: tuple[str, ...]
+    """Keys, from the value's own object downwards; ``()`` is the value itself."""
+
+    operator: str
+    """One of ``OPERATORS``, or ``IS_OBJECT``."""
+
+    operand: Any
+
+
+IS_OBJECT: Final = "{}"
+_MISSING: Final = object()
+
+
+class Filter:
+    """Conditions on a JSON value, as LangGraph and MongoDB write them.
+
+    ``{"kind": "note"}`` is equality, by JSON: 1 is 1.0, and ``True`` is not 1. An object descends:
+    ``{"user": {"age": {"$gte": 18}}}``; a key is one key, dots and all. The operators are ``$eq``,
+    ``$ne``, ``$gt``, ``$gte``, ``$lt``, ``$lte``, ``$in`` and ``$exists``, alone or several.
+    Numbers are compared with numbers and texts with texts (by code point), nothing else has an
+    order. What is missing is equal to nothing, not even ``None``: of all operators only ``$ne`` and
+    ``{"$exists": False}`` take it.
+
+    Args:
+        wanted: The conditions; ``None`` and ``{}`` take everything.
+
+    Raises:
+        InvalidArgumentError: An operator is unknown, or takes no such operand.
+        SerializationError: An operand is not JSON.
+    """
+
+    def __init__(self, wanted: Mapping[str, Any] | None = None) -> None:
+        if wanted is not None and not isinstance(wanted, Mapping):
+            raise InvalidArgumentError(f"a filter is an object (a dict), not {wanted!r}")
+        checked = canonical(dict(wanted or {}), "filter")
+        self.clauses = tuple(_clauses((), checked)) if checked else ()
+
+    def takes(self, value: Any) -> bool:
+        """Whether all conditions hold."""
+        return all(OPERATORS[it.operator](_at(value, it.path), it.operand) for it in self.clauses)
+
+
+def _clauses(path: tuple[str, ...], wanted: Any) -> Iterator[Clause]:
+    if not isinstance(wanted, dict):
+        yield Clause(path, "$eq", wanted)
+        return
+    operators = [key for key in wanted if key.startswith("$")]
+    if not operators:
+        if not wanted:
+            yield Clause(path, IS_OBJECT, None)
+        for key, below in wanted.items():
+            yield from _clauses((*path, key), below)
+        return
+    for key in wanted:
+        if key not in OPERATORS:
+            raise InvalidArgumentError(
+                f"filter: no operator {key!r} beside {operators[0]!r}; there are: "
+                + ", ".join(it for it in OPERATORS if it != IS_OBJECT)
+                + ". An object with such a key is compared by $eq"
+            )
+        _check_operand(key, wanted[key])
+        yield Clause(path, key, wanted[key])
+
+
+def _check_operand(operator: str, operand: Any) -> None:
+    if operator == "$in" and not isinstance(operand, list):
+        raise InvalidArgumentError(f"filter: $in takes a list, not {operand!r}")
+    if operator == "$exists" and not isinstance(operand, bool):
+        raise InvalidArgumentError(f"filter: $exists takes True or False, not {operand!r}")
+    is_ordered = isinstance(operand, str | int | float) and not isinstance(operand, bool)
+    if operator in _ORDERS and not is_ordered:
+        raise InvalidArgumentError(f"filter: {operator} takes a number or a text, not {operand!r}")
+
+
+def _at(value: Any, path: tuple[str, ...]) -> Any:
+    for key in path:
+        if not isinstance(value, dict) or key not in value:
+            return _MISSING
+        value = value[key]
+    return value
+
+
+def _is_ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
+    def both(found: Any, operand: Any) -> bool:
+        if isinstance(found, bool):
+            return False
+        is_text = isinstance(found, str) and isinstance(operand, str)
+        return (is_text or _numbers(found, operand)) and compare(found, operand)
+
+    return both
+
+
+_ORDERS: Final[dict[str, Callable[[Any, Any], bool]]] = {
+    "$gt": _is_ordered(lambda found, operand: found > operand),
+    "$gte": _is_ordered(lambda found, operand: found >= operand),
+    "$lt": _is_ordered(lambda found, operand: found < operand),
+    "$lte": _is_ordered(lambda found, operand: found <= operand),
+}
+OPERATORS: Final[dict[str, Callable[[Any, Any], bool]]] = {
+    "$eq": lambda found, operand: found is not _MISSING and _equal(found, operand),
+    "$ne": lambda found, operand: found is _MISSING or not _equal(found, operand),
+    **_ORDERS,
+    "$in": lambda found, operand: (
+        found is not _MISSING and any(_equal(found, it) for it in operand)
+    ),
+    "$exists": lambda found, operand: (found is not _MISSING) == operand,
+    IS_OBJECT: lambda found, _: isinstance(found, dict),
+}
+"""Whether what was found holds, by operator."""

@@ -60,9 +60,9 @@ def text_of(payload: bytes) -> str:
     )
 
 
-def text_in(state: dict[str, Json]) -> str:
-    """All texts of a state, as ``text_of`` has them of a payload."""
-    return "\n".join(_strings([state]))
+def text_in(value: Json) -> str:
+    """All texts of a state, as ``text_of`` has them of a payload; or of any value."""
+    return "\n".join(_strings([value]))
 
 
 def _texts(operation: list[Json]) -> Iterator[str]:

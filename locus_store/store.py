@@ -1,0 +1,571 @@
+"""Long-term memory that outlives threads: values under a namespace and a key, found again.
+
+A namespace is a tuple of texts, like a path: ``("memory", "u42")``. What a store of each technology
+does is under "what a backend implements"; everything else is the same for all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
+
+from locus_store import vectors
+from locus_store.arguments import check_limit, check_text
+from locus_store.encoding import canonical, canonical_state
+from locus_store.errors import InvalidArgumentError, UnsupportedError
+from locus_store.filters import Filter
+from locus_store.items import (
+    Change,
+    Name,
+    Namespace,
+    NamespaceMatch,
+    Put,
+    PutItem,
+    Remove,
+    SemanticSearchResult,
+    StoreCapabilities,
+    StoreItem,
+    Wanted,
+    check_name,
+    check_namespace,
+)
+from locus_store.layout import text_in
+from locus_store.text import query_words
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from locus_store.vectors import Metric
+
+Embed: TypeAlias = Callable[[list[str]], Any]
+"""Texts to as many embeddings; asynchronous or not."""
+
+Items: TypeAlias = "list[StoreItem]"  # in the class, `list` is a method
+Hits: TypeAlias = "list[SemanticSearchResult]"
+Keys: TypeAlias = "list[str]"
+Lists: TypeAlias = "list[list[StoreItem]]"
+Namespaces: TypeAlias = "list[Namespace]"
+Versions: TypeAlias = "list[int]"
+
+MAX_SECONDS = 10**11
+SWEEP = 1000
+"""Expired items that are removed at a time."""
+
+
+class BaseStore(ABC):
+    """Values under (namespace, key), for all threads.
+
+    Args:
+        dimension: Numbers in an embedding, the same for good; ``None``: no embeddings.
+        metric: How embeddings are compared: ``cosine``, ``l2`` (Euclidean) or ``ip`` (inner
+            product).
+        embed: Makes embeddings of texts, several at once; asynchronous or not (then it runs in a
+            thread). With it, ``put`` embeds the texts of a value, and ``search`` ranks by meaning.
+
+    Raises:
+        InvalidArgumentError: An option makes no sense.
+        MissingExtraError: There is a dimension, and NumPy is not installed.
+    """
+
+    def __init__(
+        self,
+        *,
+        dimension: int | None = None,
+        metric: Metric = "cosine",
+        embed: Embed | None = None,
+    ) -> None:
+        if dimension is not None:
+            vectors.check_dimension(dimension)
+            vectors.require_numpy()
+        elif embed is not None:
+            raise InvalidArgumentError("embed= needs dimension=: how many numbers it gives")
+        vectors.check_metric(metric)
+        self.dimension = dimension
+        self.metric = metric
+        self._embed = embed
+
+    @property
+    def capabilities(self) -> StoreCapabilities:
+        """What this store can do."""
+        return StoreCapabilities(
+            semantic_search=self.dimension is not None, embedding_dimension=self.dimension
+        )
+
+    # --- what a backend implements
+
+    @abstractmethod
+    async def setup(self) -> None:
+        """Open the storage, which the first call does otherwise: tells what is wrong with it."""
+
+    @abstractmethod
+    async def apply(self, changes: Sequence[Change]) -> Versions:
+        """Do all changes, each of another item, or none; one transaction.
+
+        Returns:
+            The version of each item that was put; for a removal whether there was one, as 1 or 0.
+
+        Raises:
+            ConflictError: An item has not the version that was expected.
+        """
+
+    @abstractmethod
+    async def read(self, names: Sequence[Name]) -> list[StoreItem | None]:
+        """The live items of these names, in their order."""
+
+    @abstractmethod
+    async def page(self, namespace: Namespace, limit: int, after: str | None) -> Items:
+        """Live items of one namespace with greater keys, by key."""
+
+    @abstractmethod
+    async def recent(self, wanted: Wanted) -> Items:
+        """Live items that are wanted, the last updated first."""
+
+    @abstractmethod
+    async def nearest(self, wanted: Wanted, vector: bytes, threshold: float | None) -> Items:
+        """Live items that are wanted and have an embedding, with scores.
+
+        The nearest first, then by namespace and key; the score is that of an item's best embedding.
+        """
+
+    @abstractmethod
+    async def vectors_of(self, namespace: Namespace, key: str) -> list[bytes]:
+        """The embeddings of a live item."""
+
+    @abstractmethod
+    async def namespaces(self, match: NamespaceMatch, limit: int, offset: int) -> Namespaces:
+        """Different namespaces of live items that match, in order."""
+
+    @abstractmethod
+    async def clear(self, namespace: Namespace, *, recursive: bool) -> int:
+        """Remove the items of a namespace, and of those below it; how many were live."""
+
+    @abstractmethod
+    async def renew(self, names: Sequence[Name]) -> None:
+        """Give live items their whole time to live again."""
+
+    @abstractmethod
+    async def sweep(self, limit: int) -> int:
+        """Remove expired items, at most so many; how many went."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Release what was opened; idempotent, and the store may be used again after."""
+
+    # --- one item
+
+    async def put(  # noqa: PLR0917  (its users' order)
+        self,
+        namespace: Namespace,
+        key: str,
+        value: Any,
+        metadata: Mapping[str, Any] | None = None,
+        ttl_seconds: float | None = None,
+        expected_version: int | None = None,
+    ) -> int:
+        """Store a value, in the place of the one that is there; return the item's version.
+
+        Args:
+            namespace: Of the item; ``()`` is the root.
+            key: 1 to 255 characters.
+            value: Any JSON value.
+            metadata: A JSON object; in the place of the one that is there.
+            ttl_seconds: Its time to live; ``None``: for good.
+            expected_version: Put only if this is the version that is there; 0: if there is none.
+
+        Raises:
+            ConflictError: It is not; nothing was written.
+            SerializationError: JSON cannot keep the value exactly.
+            InvalidArgumentError: A name or option makes no sense.
+        """
+        item = PutItem(namespace, key, value, metadata, ttl_seconds, expected_version)
+        [version] = await self._put_all([item])
+        return version
+
+    async def put_with_embedding(  # noqa: PLR0917  (its users' order)
+        self,
+        namespace: Namespace,
+        key: str,
+        value: Any,
+        embedding: Sequence[float],
+        metadata: Mapping[str, Any] | None = None,
+        ttl_seconds: float | None = None,
+        expected_version: int | None = None,
+    ) -> int:
+        """Store a value with its embedding; otherwise as ``put``.
+
+        Args:
+            namespace: See ``put``, as the rest.
+            key: Of the item.
+            value: Any JSON value.
+            embedding: As many finite numbers as the store's dimension; kept as float32.
+            metadata: A JSON object.
+            ttl_seconds: Its time to live.
+            expected_version: The version that must be there.
+
+        Raises:
+            UnsupportedError: The store has no embeddings.
+            InvalidArgumentError: It is not such a list of numbers; nothing was written.
+        """
+        item = PutItem(namespace, key, value, metadata, ttl_seconds, expected_version, embedding)
+        [version] = await self._put_all([item])
+        return version
+
+    async def get(self, namespace: Namespace, key: str) -> Any | None:
+        """Return the value; ``None`` where there is none."""
+        item = await self.get_item(namespace, key)
+        return None if item is None else item.value
+
+    async def get_item(self, namespace: Namespace, key: str) -> StoreItem | None:
+        """Return the whole item; ``None`` where there is none."""
+        check_name(namespace, key)
+        [item] = await self.read([(namespace, key)])
+        return item
+
+    async def exists(self, namespace: Namespace, key: str) -> bool:
+        """Whether there is such an item."""
+        return await self.get_item(namespace, key) is not None
+
+    async def get_embedding(self, namespace: Namespace, key: str) -> list[float] | None:
+        """Return an item's (first) embedding; ``None`` where it has none."""
+        check_name(namespace, key)
+        self._require_vectors()
+        found = await self.vectors_of(namespace, key)
+        return vectors.unpacked(found[0]) if found else None
+
+    async def delete(self, namespace: Namespace, key: str) -> bool:
+        """Remove an item and its embeddings; whether there was one."""
+        check_name(namespace, key)
+        [removed] = await self.apply([Remove(namespace=namespace, key=key)])
+        return bool(removed)
+
+    async def touch(self, namespace: Namespace, key: str) -> None:
+        """Give an item its whole time to live again, if it has one."""
+        check_name(namespace, key)
+        await self.renew([(namespace, key)])
+
+    # --- many
+
+    async def put_batch(self, items: Sequence[PutItem | tuple[Any, ...]]) -> Versions:
+        """Store several items, all or none; of two with the same name the later counts.
+
+        Returns:
+            The version of each.
+
+        Raises:
+            ConflictError: One has not the version that was expected; nothing was written.
+            InvalidArgumentError: One makes no sense; nothing was written.
+        """
+        made = []
+        for item in items:
+            if not isinstance(item, tuple) or not 3 <= len(item) <= len(PutItem._fields):  # noqa: PLR2004
+                fields = ", ".join(PutItem._fields)
+                raise InvalidArgumentError(f"an item of put_batch is a tuple ({fields})")
+            made.append(PutItem(*item))
+        return await self._put_all(made)
+
+    async def get_batch(self, keys: Sequence[Name]) -> dict[Name, Any]:
+        """Return the values that are there, by namespace and key."""
+        for namespace, key in keys:
+            check_name(namespace, key)
+        found = await self.read(list(dict.fromkeys(keys))) if keys else []
+        return {(it.namespace, it.key): it.value for it in found if it is not None}
+
+    async def list(self, namespace: Namespace, limit: int = 100, after: str | None = None) -> Items:
+        """Return the items of a namespace, not of those below it, by key.
+
+        Args:
+            namespace: Of the items.
+            limit: At most this many.
+            after: The last key of the page before.
+        """
+        check_namespace(namespace)
+        check_limit(limit)
+        if after is not None:
+            check_text("after", after)
+        return await self.page(namespace, limit, after) if limit else []
+
+    async def list_keys(
+        self, namespace: Namespace, limit: int = 100, after: str | None = None
+    ) -> Keys:
+        """Return the keys of a namespace; see ``list``."""
+        return [it.key for it in await self.list(namespace, limit, after)]
+
+    async def search(  # noqa: PLR0917  (its users' order)
+        self,
+        namespace_prefix: Namespace,
+        query: str | None = None,
+        filter: Mapping[str, Any] | None = None,  # noqa: A002  (the field's name for it)
+        limit: int = 10,
+        offset: int = 0,
+        metadata_filter: Mapping[str, Any] | None = None,
+    ) -> Items:
+        """Return items of a namespace and of all below it.
+
+        Args:
+            namespace_prefix: ``("a",)`` finds what is in ``("a",)`` and ``("a", "b")``.
+            query: With ``embed``, items with an embedding are ranked by their meaning's nearness;
+                else those that have all its words in their text, the last updated first. ``None``:
+                the last updated first.
+            filter: Of the values; see ``locus_store.filters.Filter``.
+            limit: At most this many.
+            offset: So many are left out first.
+            metadata_filter: Of the metadata.
+
+        Raises:
+            InvalidArgumentError: A filter or number makes no sense, or the query has no word.
+        """
+        embeds = query is not None and self._embed is not None
+        wanted = self._wanted(
+            namespace_prefix,
+            filter=filter,
+            metadata_filter=metadata_filter,
+            limit=limit,
+            offset=offset,
+            words=() if query is None or embeds else tuple(query_words(query)),
+        )
+        if not limit:
+            return []
+        if query is None or not embeds:
+            return await self.recent(wanted)
+        [vector] = await self._embedded([_checked_query(query)])
+        return await self.nearest(wanted, vector, None)
+
+    async def search_many(
+        self,
+        namespaces: Sequence[Namespace],
+        query: str | None = None,
+        limit: int = 10,
+    ) -> Lists:
+        """Search several namespaces at once: one list for each."""
+        return list(
+            await asyncio.gather(*(self.search(it, query=query, limit=limit) for it in namespaces))
+        )
+
+    async def search_by_embedding(
+        self,
+        namespace: Namespace,
+        query: Sequence[float] | None = None,
+        limit: int = 10,
+        threshold: float | None = None,
+        filter: Mapping[str, Any] | None = None,  # noqa: A002  (the field's name for it)
+        *,
+        query_embedding: Sequence[float] | None = None,
+        metadata_filter: Mapping[str, Any] | None = None,
+    ) -> Hits:
+        """Return the items of a namespace, and below it, whose embeddings are nearest.
+
+        Args:
+            namespace: A prefix, as in ``search``.
+            query: An embedding.
+            limit: At most this many.
+            threshold: Only those with at least this score.
+            filter: Of the values.
+            query_embedding: Another name for ``query``.
+            metadata_filter: Of the metadata.
+
+        Raises:
+            UnsupportedError: The store has no embeddings.
+            InvalidArgumentError: It is no embedding of the store's dimension.
+        """
+        if (query is None) == (query_embedding is None):
+            raise InvalidArgumentError("give query or query_embedding: an embedding")
+        self._require_vectors()
+        vector = self._packed(query if query is not None else query_embedding)
+        _check_number("threshold", threshold)
+        wanted = self._wanted(
+            namespace, filter=filter, metadata_filter=metadata_filter, limit=limit
+        )
+        found = await self.nearest(wanted, vector, threshold) if limit else []
+        return [SemanticSearchResult(item=it, score=it.score or 0.0) for it in found]
+
+    async def list_namespaces(
+        self,
+        prefix: Namespace | None = None,
+        suffix: Namespace | None = None,
+        max_depth: int | None = None,
+        limit: int = 100,
+        offset: int = 0,
+    ) -> Namespaces:
+        """Return the namespaces that have items, in order.
+
+        Args:
+            prefix: Segments they begin with; ``*`` stands for any one.
+            suffix: Segments they end with.
+            max_depth: Cut to so many segments.
+            limit: At most this many.
+            offset: So many are left out first.
+        """
+        for given in (prefix, suffix):
+            check_namespace(given or ())
+        if max_depth is not None and (type(max_depth) is not int or max_depth < 1):
+            raise InvalidArgumentError(f"max_depth={max_depth!r} must be a whole number from 1")
+        check_limit(limit)
+        check_limit(offset)
+        match = NamespaceMatch(prefix=prefix or (), suffix=suffix or (), max_depth=max_depth)
+        return await self.namespaces(match, limit, offset) if limit else []
+
+    async def clear_namespace(self, namespace: Namespace, *, recursive: bool = False) -> int:
+        """Remove all items of a namespace; return how many there were.
+
+        Args:
+            namespace: Whose items go.
+            recursive: Those of all namespaces below it, too.
+        """
+        check_namespace(namespace)
+        return await self.clear(namespace, recursive=recursive)
+
+    async def expire(self) -> int:
+        """Give back the space of expired items, which nothing shows; how many there were."""
+        removed = 0
+        while gone := await self.sweep(SWEEP):
+            removed += gone
+        return removed
+
+    # --- life
+
+    async def __aenter__(self) -> Self:
+        await self.setup()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    # --- checks
+
+    async def _put_all(self, items: Sequence[PutItem]) -> Versions:
+        checked = await self._with_embeddings(items, [self._checked(it) for it in items])
+        last = {(it.namespace, it.key): it for it in checked}
+        if not last:
+            return []
+        versions = dict(zip(last, await self.apply([*last.values()]), strict=True))
+        return [versions[it.namespace, it.key] for it in checked]
+
+    def _checked(self, item: PutItem) -> Put:
+        check_name(item.namespace, item.key)
+        expected = item.expected_version
+        if expected is not None and (type(expected) is not int or expected < 0):
+            raise InvalidArgumentError(
+                f"expected_version must be a whole number from 0, not {expected!r}"
+            )
+        if item.ttl_seconds is not None:
+            _check_number("ttl_seconds", item.ttl_seconds)
+            if not 0 < item.ttl_seconds <= MAX_SECONDS:
+                raise InvalidArgumentError(
+                    f"ttl_seconds must be more than 0 and at most {MAX_SECONDS}, not"
+                    f" {item.ttl_seconds!r}"
+                )
+        packed: tuple[bytes, ...] = ()
+        if item.embedding is not None:
+            self._require_vectors()
+            packed = (self._packed(item.embedding),)
+        return Put(
+            namespace=item.namespace,
+            key=item.key,
+            value=canonical(item.value, "value"),
+            metadata=dict(canonical_state(item.metadata or {})),
+            ttl_seconds=item.ttl_seconds,
+            expected_version=expected,
+            vectors=packed,
+        )
+
+    async def _with_embeddings(
+        self, items: Sequence[PutItem], checked: Sequence[Put]
+    ) -> Sequence[Put]:
+        """The items, with embeddings of their texts where the store makes them."""
+        if self._embed is None:
+            return checked
+        texts = {
+            at: text
+            for at, (item, put) in enumerate(zip(items, checked, strict=True))
+            if item.embedding is None and (text := text_in(put.value)).strip()
+        }
+        if not texts:
+            return checked
+        made = dict(zip(texts, await self._embedded(list(texts.values())), strict=True))
+        return [
+            replace(it, vectors=(made[at],)) if at in made else it for at, it in enumerate(checked)
+        ]
+
+    async def _embedded(self, texts: Sequence[str]) -> Sequence[bytes]:
+        """Embeddings of texts.
+
+        Raises:
+            InvalidArgumentError: ``embed`` gave something else.
+        """
+        found = await called(self._embed, [*texts])
+        if not isinstance(found, Sequence) and not hasattr(found, "__len__"):
+            raise InvalidArgumentError(f"embed= must give a list of embeddings, not {found!r}")
+        if len(found) != len(texts):
+            raise InvalidArgumentError(
+                f"embed= gave {len(found)} embeddings for {len(texts)} texts: give one for each"
+            )
+        return [self._packed(it) for it in found]
+
+    def _packed(self, embedding: object) -> bytes:
+        assert self.dimension is not None  # noqa: S101  (checked before)
+        return vectors.packed(embedding, self.dimension, self.metric)
+
+    def _require_vectors(self) -> None:
+        """Refuse embeddings where there are none.
+
+        Raises:
+            UnsupportedError: Says what to do.
+        """
+        if self.dimension is None:
+            raise UnsupportedError(
+                f"this {type(self).__name__} keeps no embeddings: open it with dimension="
+            )
+
+    def _wanted(
+        self,
+        prefix: Namespace,
+        *,
+        filter: Mapping[str, Any] | None,  # noqa: A002
+        metadata_filter: Mapping[str, Any] | None,
+        limit: int,
+        offset: int = 0,
+        words: tuple[str, ...] = (),
+    ) -> Wanted:
+        check_namespace(prefix)
+        check_limit(limit)
+        check_limit(offset)
+        return Wanted(
+            prefix=prefix,
+            filter=Filter(filter),
+            metadata_filter=Filter(metadata_filter),
+            limit=limit,
+            offset=offset,
+            words=words,
+        )
+
+
+async def called(call: Any, *args: Any) -> Any:
+    """Call a user's function, asynchronous or not; the latter in a thread."""
+    if inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(
+        getattr(call, "__call__", None)  # noqa: B004  (its method, not whether it has one)
+    ):
+        return await call(*args)
+    found = await asyncio.to_thread(call, *args)
+    return await found if isinstance(found, Awaitable) else found
+
+
+def _checked_query(query: object) -> str:
+    if not isinstance(query, str) or not query.strip():
+        raise InvalidArgumentError(f"query must be a text, not {query!r}")
+    return query
+
+
+def _check_number(name: str, value: object) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if value is not None and not (is_number and math.isfinite(value)):  # type: ignore[arg-type]
+        raise InvalidArgumentError(f"{name} must be a number, not {value!r}")

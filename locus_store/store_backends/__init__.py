@@ -1,0 +1,26 @@
+"""One module per technology."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from locus_store.store_backends.memory import InMemoryStore
+    from locus_store.store_backends.postgresql import PostgreSQLStore
+    from locus_store.store_backends.sqlite import SQLiteStore
+
+__all__ = ["InMemoryStore", "PostgreSQLStore", "SQLiteStore"]
+
+_MODULES = {
+    "InMemoryStore": "memory",
+    "PostgreSQLStore": "postgresql",
+    "SQLiteStore": "sqlite",
+}
+"""Loaded on first use, so that none of these modules loads another."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

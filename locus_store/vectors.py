@@ -1,0 +1,124 @@
+"""Embeddings: checked, as bytes, and compared. Every backend keeps float32 and scores alike."""
+
+from __future__ import annotations
+
+import math
+import sys
+from array import array
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Any, Final, Literal, TypeAlias
+
+from locus_store.errors import InvalidArgumentError, MissingExtraError
+
+Metric: TypeAlias = Literal["cosine", "l2", "ip"]
+
+MAX_DIMENSION: Final = 2000
+"""What pgvector's indexes take of a ``vector``."""
+
+METRICS: Final = ("cosine", "l2", "ip")
+FLOAT_BYTES: Final = 4
+
+
+def check_dimension(dimension: object) -> None:
+    """Refuse what is no count of numbers.
+
+    Raises:
+        InvalidArgumentError: Not a whole number from 1 to 2,000.
+    """
+    if type(dimension) is not int or not 1 <= dimension <= MAX_DIMENSION:
+        raise InvalidArgumentError(
+            f"dimension={dimension!r} must be a whole number from 1 to {MAX_DIMENSION}"
+        )
+
+
+def check_metric(metric: object) -> None:
+    """Refuse what is no metric.
+
+    Raises:
+        InvalidArgumentError: None of ``METRICS``.
+    """
+    if metric not in METRICS:
+        raise InvalidArgumentError(f"metric={metric!r} must be one of {', '.join(METRICS)}")
+
+
+def require_numpy() -> None:
+    """Refuse embeddings where they cannot be compared.
+
+    Raises:
+        MissingExtraError: NumPy is not installed.
+    """
+    if find_spec("numpy") is None:
+        raise MissingExtraError('embeddings need NumPy: pip install "locus-store[vectors]"')
+
+
+def packed(embedding: object, dimension: int, metric: Metric) -> bytes:
+    """An embedding as float32, little-endian.
+
+    Args:
+        embedding: A sequence or array of numbers.
+        dimension: How many there must be.
+        metric: ``cosine`` refuses the zero vector, which has no direction.
+
+    Raises:
+        InvalidArgumentError: It is not ``dimension`` finite numbers of float32.
+    """
+    if not isinstance(embedding, Sequence) and hasattr(embedding, "tolist"):
+        embedding = embedding.tolist()  # an array
+    if not isinstance(embedding, Sequence) or isinstance(embedding, str | bytes):
+        raise InvalidArgumentError(
+            f"an embedding is a list of {dimension} numbers, not {type(embedding).__name__}"
+        )
+    if len(embedding) != dimension:
+        raise InvalidArgumentError(
+            f"an embedding of {len(embedding)} numbers, where this store keeps {dimension}: use "
+            "the model that it was made for"
+        )
+    try:
+        numbers = array("f", embedding)
+    except (TypeError, OverflowError) as exc:
+        raise InvalidArgumentError(f"an embedding holds what is no number: {exc}") from exc
+    if not all(map(math.isfinite, numbers)):
+        raise InvalidArgumentError("an embedding holds a number that float32 cannot: NaN or huge")
+    if metric == "cosine" and not any(numbers):
+        raise InvalidArgumentError(
+            "an embedding of zeros has no direction: cosine cannot compare it"
+        )
+    return _little_endian(numbers).tobytes()
+
+
+def unpacked(data: bytes) -> list[float]:
+    """The numbers of ``packed``, as float32 keeps them."""
+    return _little_endian(array("f", data)).tolist()
+
+
+def _little_endian(numbers: array[float]) -> array[float]:
+    if sys.byteorder == "big":
+        numbers = array("f", numbers)
+        numbers.byteswap()
+    return numbers
+
+
+def scores(query: bytes, embeddings: Sequence[bytes], metric: Metric) -> list[float]:
+    """How near each embedding is; higher is nearer.
+
+    The cosine, within -1 and 1; the inner product; or the Euclidean distance, negative. Computed
+    in float64; 0 for a cosine with a zero vector.
+    """
+    import numpy as np  # noqa: PLC0415  (an extra, and slow to load)
+
+    if not embeddings:
+        return []
+    target = np.frombuffer(query, dtype="<f4").astype(np.float64)
+    rows: Any = np.frombuffer(b"".join(embeddings), dtype="<f4").astype(np.float64)
+    rows = rows.reshape(len(embeddings), -1)
+    if metric == "l2":
+        found = -np.linalg.norm(rows - target, axis=1)
+    else:
+        found = rows @ target
+        if metric == "cosine":
+            lengths = np.linalg.norm(rows, axis=1) * np.linalg.norm(target)
+            found = np.divide(found, lengths, out=np.zeros_like(found), where=lengths > 0)
+            found = np.clip(found, -1.0, 1.0)
+    result: list[float] = found.tolist()
+    return result
