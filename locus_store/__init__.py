@@ -34,9 +34,12 @@ if TYPE_CHECKING:
         sqlite_checkpointer,
     )
     from locus_store.checkpointer import BaseCheckpointer, StorageBackendAdapter
-    from locus_store.open import open_checkpointer, open_saver
+    from locus_store.items import SemanticSearchResult, StoreCapabilities, StoreItem
+    from locus_store.open import open_checkpointer, open_saver, open_store
     from locus_store.saver import CheckpointSaver
     from locus_store.state import AgentState, Message, Role, ToolCall
+    from locus_store.store import BaseStore
+    from locus_store.store_backends import InMemoryStore, PostgreSQLStore, SQLiteStore
     from locus_store.types import CheckpointerCapabilities
 
 __version__ = "0.1.0"
@@ -45,12 +48,14 @@ __all__ = [
     "AgentState",
     "BackendError",
     "BaseCheckpointer",
+    "BaseStore",
     "CheckpointSaver",
     "CheckpointerCapabilities",
     "ConflictError",
     "ConnectionFailedError",
     "FileBackend",
     "FileCheckpointer",
+    "InMemoryStore",
     "IntegrityError",
     "InvalidArgumentError",
     "LocusStoreError",
@@ -61,19 +66,25 @@ __all__ = [
     "NotFoundError",
     "PostgreSQLBackend",
     "PostgreSQLCheckpointSaver",
+    "PostgreSQLStore",
     "Role",
     "SQLiteBackend",
     "SQLiteCheckpointSaver",
+    "SQLiteStore",
     "SchemaError",
+    "SemanticSearchResult",
     "SerializationError",
     "StorageBackend",
     "StorageBackendAdapter",
+    "StoreCapabilities",
+    "StoreItem",
     "ToolCall",
     "UnsupportedError",
     "file_checkpointer",
     "memory_checkpointer",
     "open_checkpointer",
     "open_saver",
+    "open_store",
     "postgresql_checkpointer",
     "sqlite_checkpointer",
 ]
@@ -86,7 +97,10 @@ _LAZY = {
     **dict.fromkeys(("PostgreSQLBackend", "postgresql_checkpointer"), "backends"),
     **dict.fromkeys(("SQLiteBackend", "sqlite_checkpointer", "StorageBackend"), "backends"),
     **dict.fromkeys(("PostgreSQLCheckpointSaver", "SQLiteCheckpointSaver"), "backends"),
-    **dict.fromkeys(("open_checkpointer", "open_saver"), "open"),
+    **dict.fromkeys(("open_checkpointer", "open_saver", "open_store"), "open"),
+    **dict.fromkeys(("SemanticSearchResult", "StoreCapabilities", "StoreItem"), "items"),
+    **dict.fromkeys(("InMemoryStore", "PostgreSQLStore", "SQLiteStore"), "store_backends"),
+    "BaseStore": "store",
     "CheckpointSaver": "saver",
     "CheckpointerCapabilities": "types",
 }

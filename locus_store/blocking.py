@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, TypeVar
 from weakref import finalize
 
 import anyio
@@ -13,17 +15,55 @@ from anyio.from_thread import BlockingPortal
 
 from locus_store import open as opening
 from locus_store.checkpointer import BaseCheckpointer, Loads, loaded_here
+from locus_store.store import BaseStore
+from locus_store.store_backends import memory
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from types import TracebackType
 
+    from locus_store.items import Name, Namespace, PutItem, StoreCapabilities, StoreItem
+    from locus_store.store import Hits, Items, Keys, Lists, Namespaces, Versions
     from locus_store.types import CheckpointerCapabilities
 
 T = TypeVar("T")
+Numbers: TypeAlias = "list[float]"  # in a store, `list` is a method
+Wrapped = TypeVar("Wrapped", BaseCheckpointer, BaseStore)
 
 
-class BlockingCheckpointer:
+class _Blocking(Generic[Wrapped]):
+    """An object with an event loop of its own, in a thread that the first call starts."""
+
+    def __init__(self, wrapped: Wrapped) -> None:
+        self._async: Wrapped = wrapped
+        self._portals = Portals()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._async!r})"
+
+    def _run(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Run a call on the loop."""
+        return self._portals.open().call(call)
+
+    def close(self) -> None:
+        """Close what is wrapped and end the loop's thread; may be used again after."""
+        if self._portals.is_open:
+            self._run(self._async.close)
+            self._portals.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class BlockingCheckpointer(_Blocking[BaseCheckpointer]):
     """A checkpointer whose methods block; may be used from any number of threads.
 
     Its event loop runs in a thread of its own, started by the first call and ended by ``close``.
@@ -35,8 +75,7 @@ class BlockingCheckpointer:
     """
 
     def __init__(self, checkpointer: BaseCheckpointer) -> None:
-        self._async = checkpointer
-        self._portals = Portals()
+        super().__init__(checkpointer)
 
     @property
     def capabilities(self) -> CheckpointerCapabilities:
@@ -47,9 +86,6 @@ class BlockingCheckpointer:
     def deletes_single_checkpoints(self) -> bool:
         """Whether ``delete`` can remove one version and leave the rest."""
         return self._async.deletes_single_checkpoints
-
-    def __repr__(self) -> str:
-        return f"BlockingCheckpointer({self._async!r})"
 
     def save(
         self,
@@ -101,12 +137,6 @@ class BlockingCheckpointer:
     def list_with_metadata(self, limit: int = 100) -> list[dict[str, Any]]:
         return self._run(lambda: self._async.list_with_metadata(limit))
 
-    def close(self) -> None:
-        """Close the checkpointer and end the loop's thread; may be used again after."""
-        if self._portals.is_open:
-            self._run(self._async.close)
-            self._portals.close()
-
     def _run(self, call: Callable[[], Awaitable[T]]) -> T:
         """Run a call on the loop, and bring back what it noted of the caller's loads."""
 
@@ -115,20 +145,156 @@ class BlockingCheckpointer:
             return await call(), loaded_here.get()
 
         mine = loaded_here.get()
-        result, noted = self._portals.open().call(carried)
+        result, noted = super()._run(carried)
         loaded_here.set(noted)
         return result
 
+
+class BlockingStore(_Blocking[BaseStore]):
+    """A store whose methods block; may be used from any number of threads.
+
+    Its event loop runs in a thread of its own, started by the first call and ended by ``close``.
+    Every method is the one of the same name of the store, with the same arguments, results and
+    errors.
+
+    Args:
+        store: Any store; closed by ``close``.
+    """
+
+    def __init__(self, store: BaseStore) -> None:
+        super().__init__(store)
+
+    @property
+    def capabilities(self) -> StoreCapabilities:
+        """What the store declares."""
+        return self._async.capabilities
+
+    def setup(self) -> None:
+        self._run(self._async.setup)
+
+    def put(  # noqa: PLR0917  (its users' order)
+        self,
+        namespace: Namespace,
+        key: str,
+        value: Any,
+        metadata: Mapping[str, Any] | None = None,
+        ttl_seconds: float | None = None,
+        expected_version: int | None = None,
+    ) -> int:
+        return self._run(
+            lambda: self._async.put(namespace, key, value, metadata, ttl_seconds, expected_version)
+        )
+
+    def put_with_embedding(  # noqa: PLR0917  (its users' order)
+        self,
+        namespace: Namespace,
+        key: str,
+        value: Any,
+        embedding: Sequence[float],
+        metadata: Mapping[str, Any] | None = None,
+        ttl_seconds: float | None = None,
+        expected_version: int | None = None,
+    ) -> int:
+        return self._run(
+            lambda: self._async.put_with_embedding(
+                namespace, key, value, embedding, metadata, ttl_seconds, expected_version
+            )
+        )
+
+    def get(self, namespace: Namespace, key: str) -> Any | None:
+        return self._run(lambda: self._async.get(namespace, key))
+
+    def get_item(self, namespace: Namespace, key: str) -> StoreItem | None:
+        return self._run(lambda: self._async.get_item(namespace, key))
+
+    def exists(self, namespace: Namespace, key: str) -> bool:
+        return self._run(lambda: self._async.exists(namespace, key))
+
+    def get_embedding(self, namespace: Namespace, key: str) -> Numbers | None:
+        return self._run(lambda: self._async.get_embedding(namespace, key))
+
+    def delete(self, namespace: Namespace, key: str) -> bool:
+        return self._run(lambda: self._async.delete(namespace, key))
+
+    def touch(self, namespace: Namespace, key: str) -> None:
+        self._run(lambda: self._async.touch(namespace, key))
+
+    def put_batch(self, items: Sequence[PutItem | tuple[Any, ...]]) -> Versions:
+        return self._run(lambda: self._async.put_batch(items))
+
+    def get_batch(self, keys: Sequence[Name]) -> dict[Name, Any]:
+        return self._run(lambda: self._async.get_batch(keys))
+
+    def list(self, namespace: Namespace, limit: int = 100, after: str | None = None) -> Items:
+        return self._run(lambda: self._async.list(namespace, limit, after))
+
+    def list_keys(self, namespace: Namespace, limit: int = 100, after: str | None = None) -> Keys:
+        return self._run(lambda: self._async.list_keys(namespace, limit, after))
+
+    def search(  # noqa: PLR0917  (its users' order)
+        self,
+        namespace_prefix: Namespace,
+        query: str | None = None,
+        filter: Mapping[str, Any] | None = None,  # noqa: A002  (the field's name for it)
+        limit: int = 10,
+        offset: int = 0,
+        metadata_filter: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Items:
+        return self._run(
+            lambda: self._async.search(
+                namespace_prefix, query, filter, limit, offset, metadata_filter, **options
+            )
+        )
+
+    def search_many(
+        self, namespaces: Sequence[Namespace], query: str | None = None, limit: int = 10
+    ) -> Lists:
+        return self._run(lambda: self._async.search_many(namespaces, query, limit))
+
+    def search_by_embedding(
+        self,
+        namespace: Namespace,
+        query: Sequence[float] | None = None,
+        limit: int = 10,
+        threshold: float | None = None,
+        filter: Mapping[str, Any] | None = None,  # noqa: A002  (the field's name for it)
+        **options: Any,
+    ) -> Hits:
+        return self._run(
+            lambda: self._async.search_by_embedding(
+                namespace, query, limit, threshold, filter, **options
+            )
+        )
+
+    def list_namespaces(
+        self,
+        prefix: Namespace | None = None,
+        suffix: Namespace | None = None,
+        max_depth: int | None = None,
+        limit: int = 100,
+        offset: int = 0,
+    ) -> Namespaces:
+        return self._run(
+            lambda: self._async.list_namespaces(prefix, suffix, max_depth, limit, offset)
+        )
+
+    def clear_namespace(self, namespace: Namespace, *, recursive: bool = False) -> int:
+        return self._run(lambda: self._async.clear_namespace(namespace, recursive=recursive))
+
+    def expire(self) -> int:
+        return self._run(self._async.expire)
+
     def __enter__(self) -> Self:
+        self.setup()
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
+
+class InMemoryStore(BlockingStore):
+    """The blocking form of the store for tests and notebooks; see ``BaseStore`` for the options."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(memory.InMemoryStore(**options))
 
 
 class Portals:
@@ -161,6 +327,28 @@ class Portals:
                 self._stop = finalize(self, _stop, self._portal, thread, self._pid)
             return self._portal
 
+    def run(self, owner: str, call: Callable[..., Awaitable[T]], *args: Any, **kwargs: Any) -> T:
+        """Run an async method for a caller that has no loop.
+
+        Args:
+            owner: Whose sync method was called, for the error.
+            call: The async method.
+            args: Its arguments.
+            kwargs: Its named ones.
+
+        Raises:
+            RuntimeError: The caller has a loop: waiting here would stop it.
+        """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return self.open().call(partial(call, *args, **kwargs))
+        raise RuntimeError(
+            f"a sync method of {owner} was called in a running event loop, which it would stop; "
+            "call the graph by ainvoke or astream there, and this object by its methods that begin "
+            "with a"
+        )
+
     def close(self) -> None:
         """End the thread; idempotent."""
         with self._lock:
@@ -191,6 +379,17 @@ def open_checkpointer(url: str, **options: Any) -> BlockingCheckpointer:
     return BlockingCheckpointer(opening.open_checkpointer(url, **options))
 
 
-for _name in vars(BlockingCheckpointer).keys() & vars(BaseCheckpointer).keys():
-    if not _name.startswith("_") and not getattr(BlockingCheckpointer, _name).__doc__:
-        getattr(BlockingCheckpointer, _name).__doc__ = getattr(BaseCheckpointer, _name).__doc__
+def open_store(url: str, **options: Any) -> BlockingStore:
+    """Return the blocking form of the store that ``url`` names; see ``locus_store.open``."""
+    return BlockingStore(opening.open_store(url, **options))
+
+
+def _document(facade: type, wrapped: type) -> None:
+    """Give methods the docstrings of those that they stand for."""
+    for name in vars(facade).keys() & vars(wrapped).keys():
+        if not name.startswith("_") and not getattr(facade, name).__doc__:
+            getattr(facade, name).__doc__ = getattr(wrapped, name).__doc__
+
+
+_document(BlockingCheckpointer, BaseCheckpointer)
+_document(BlockingStore, BaseStore)

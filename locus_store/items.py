@@ -130,6 +130,9 @@ class Wanted:
     words: tuple[str, ...] = ()
     """All of which the value's text has."""
 
+    recursive: bool = True
+    """Also what is below the prefix; else it is the very namespace."""
+
     def takes(self, value: Any, metadata: Mapping[str, Any]) -> bool:
         """Whether an item below the prefix is one: the reference that every backend agrees with."""
         return (

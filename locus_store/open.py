@@ -1,4 +1,4 @@
-"""A checkpointer by URL: the scheme chooses the backend."""
+"""A checkpointer or a store by URL: the scheme chooses the backend."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from locus_store.checkpointer import StorageBackendAdapter
+    from locus_store.store import BaseStore, Embed
+    from locus_store.vectors import Metric
 
 SCHEMES = {
     "file": ("file", "file_checkpointer"),
@@ -29,6 +31,12 @@ SCHEMES = {
     "sqlite+pysqlite": ("sqlite", "sqlite_checkpointer"),
 }
 """Scheme to (module under ``backends``, factory)."""
+
+STORES = {"memory": "InMemoryStore", "postgresql": "PostgreSQLStore", "sqlite": "SQLiteStore"}
+"""Module to class under ``store_backends``."""
+
+BACKENDS = {"postgresql": "PostgreSQLBackend", "sqlite": "SQLiteBackend"}
+"""Module to the class under ``backends`` whose options a store takes."""
 
 PLACES = frozenset({"dsn", "path", "directory"})
 """What factories call that which a URL names before its ``?``."""
@@ -60,10 +68,58 @@ def open_checkpointer(url: str, **options: Any) -> StorageBackendAdapter:
         TypeError: The factory takes no such keyword argument.
     """
     module, factory = _factory(str(url))
+    return _called(factory, {**_read(str(url), module, factory), **options})
+
+
+def open_store(
+    url: str,
+    *,
+    dimension: int | None = None,
+    metric: Metric = "cosine",
+    embed: Embed | None = None,
+    **options: Any,
+) -> BaseStore:
+    """Return the store that ``url`` names; see ``open_checkpointer`` for URLs.
+
+    A checkpointer's URL will do: what its query string says of checkpoints means nothing here.
+
+    Args:
+        url: ``sqlite:``, ``postgresql:`` or ``memory:``.
+        dimension: Numbers in an embedding; ``None``: no embeddings.
+        metric: How they are compared: ``cosine``, ``l2`` or ``ip``.
+        embed: Makes embeddings of texts; see ``BaseStore``.
+        options: Of the store; they win over the URL's.
+
+    Raises:
+        InvalidArgumentError: The scheme has no store, or an option makes no sense.
+        TypeError: The store takes no such keyword argument.
+    """
+    module, factory = _factory(str(url))
+    if module not in STORES:
+        there = ", ".join(f"{it}://" for it, (known, _) in SCHEMES.items() if known in STORES)
+        raise InvalidArgumentError(f"no store for {_scheme(str(url))}: URLs; there are: {there}")
+    store = getattr(import_module("locus_store.store_backends"), STORES[module])
+    found = _read(str(url), module, factory)
+    known = _options(_backend(module)) if module in BACKENDS else {}
+    given = {name: value for name, value in found.items() if name in known or name in PLACES}
+    vectors = {"dimension": dimension, "metric": metric, "embed": embed}
+    opened: BaseStore = store(**{**given, **vectors, **options})
+    return opened
+
+
+def _backend(module: str) -> Callable[..., Any]:
+    found: Callable[..., Any] = getattr(
+        import_module(f"locus_store.backends.{module}"), BACKENDS[module]
+    )
+    return found
+
+
+def _read(url: str, module: str, factory: Callable[..., Any]) -> dict[str, Any]:
+    """The place that a URL names, and the options in its query string."""
     if module == "postgresql":
-        dsn, ours = _parted(str(url), _options(factory))
-        return _called(factory, {"dsn": dsn, **_from_query(factory, ours), **options})
-    parts = urlsplit(str(url))
+        dsn, ours = _parted(url, _options(factory))
+        return {"dsn": dsn, **_from_query(factory, ours)}
+    parts = urlsplit(url)
     if parts.fragment:
         raise InvalidArgumentError("a database URL has no #fragment; write %23 for # in a path")
     found = _from_query(factory, parts.query)
@@ -73,7 +129,7 @@ def open_checkpointer(url: str, **options: Any) -> StorageBackendAdapter:
         found["directory"] = _directory(parts.netloc, parts.path)
     elif parts.netloc or parts.path:
         raise InvalidArgumentError(f"{parts.scheme}:// takes nothing behind it but ?options")
-    return _called(factory, {**found, **options})
+    return found
 
 
 def open_saver(url: str, **options: Any) -> CheckpointSaver:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from importlib import import_module
+from sys import float_info
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 
 from locus_store import vectors
 from locus_store.arguments import check_limit, check_text
-from locus_store.encoding import canonical, canonical_state
+from locus_store.encoding import canonical
 from locus_store.errors import InvalidArgumentError, UnsupportedError
 from locus_store.filters import Filter
 from locus_store.items import (
@@ -40,7 +41,10 @@ from locus_store.text import query_words
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from locus_store.store_backends.memory import InMemoryStore  # see __getattr__
     from locus_store.vectors import Metric
+
+__all__ = ["BaseStore", "InMemoryStore"]
 
 Embed: TypeAlias = Callable[[list[str]], Any]
 """Texts to as many embeddings; asynchronous or not."""
@@ -303,6 +307,8 @@ class BaseStore(ABC):
         limit: int = 10,
         offset: int = 0,
         metadata_filter: Mapping[str, Any] | None = None,
+        *,
+        recursive: bool = True,
     ) -> Items:
         """Return items of a namespace and of all below it.
 
@@ -315,6 +321,7 @@ class BaseStore(ABC):
             limit: At most this many.
             offset: So many are left out first.
             metadata_filter: Of the metadata.
+            recursive: ``False``: of the very namespace only.
 
         Raises:
             InvalidArgumentError: A filter or number makes no sense, or the query has no word.
@@ -326,6 +333,7 @@ class BaseStore(ABC):
             metadata_filter=metadata_filter,
             limit=limit,
             offset=offset,
+            recursive=recursive,
             words=() if query is None or embeds else tuple(query_words(query)),
         )
         if not limit:
@@ -356,6 +364,7 @@ class BaseStore(ABC):
         *,
         query_embedding: Sequence[float] | None = None,
         metadata_filter: Mapping[str, Any] | None = None,
+        recursive: bool = True,
     ) -> Hits:
         """Return the items of a namespace, and below it, whose embeddings are nearest.
 
@@ -367,6 +376,7 @@ class BaseStore(ABC):
             filter: Of the values.
             query_embedding: Another name for ``query``.
             metadata_filter: Of the metadata.
+            recursive: ``False``: of the very namespace only.
 
         Raises:
             UnsupportedError: The store has no embeddings.
@@ -378,7 +388,11 @@ class BaseStore(ABC):
         vector = self._packed(query if query is not None else query_embedding)
         _check_number("threshold", threshold)
         wanted = self._wanted(
-            namespace, filter=filter, metadata_filter=metadata_filter, limit=limit
+            namespace,
+            filter=filter,
+            metadata_filter=metadata_filter,
+            limit=limit,
+            recursive=recursive,
         )
         found = await self.nearest(wanted, vector, threshold) if limit else []
         return [SemanticSearchResult(item=it, score=it.score or 0.0) for it in found]
@@ -443,14 +457,20 @@ class BaseStore(ABC):
     # --- checks
 
     async def _put_all(self, items: Sequence[PutItem]) -> Versions:
-        checked = await self._with_embeddings(items, [self._checked(it) for it in items])
+        checked = await self._with_embeddings(items, [self.checked(it) for it in items])
         last = {(it.namespace, it.key): it for it in checked}
         if not last:
             return []
         versions = dict(zip(last, await self.apply([*last.values()]), strict=True))
         return [versions[it.namespace, it.key] for it in checked]
 
-    def _checked(self, item: PutItem) -> Put:
+    def checked(self, item: PutItem) -> Put:
+        """An item on its way to ``apply``.
+
+        Raises:
+            InvalidArgumentError: It makes no sense.
+            SerializationError: JSON cannot keep it exactly.
+        """
         check_name(item.namespace, item.key)
         expected = item.expected_version
         if expected is not None and (type(expected) is not int or expected < 0):
@@ -472,7 +492,7 @@ class BaseStore(ABC):
             namespace=item.namespace,
             key=item.key,
             value=canonical(item.value, "value"),
-            metadata=dict(canonical_state(item.metadata or {})),
+            metadata=_checked_metadata(item.metadata),
             ttl_seconds=item.ttl_seconds,
             expected_version=expected,
             vectors=packed,
@@ -535,6 +555,7 @@ class BaseStore(ABC):
         limit: int,
         offset: int = 0,
         words: tuple[str, ...] = (),
+        recursive: bool,
     ) -> Wanted:
         check_namespace(prefix)
         check_limit(limit)
@@ -546,6 +567,7 @@ class BaseStore(ABC):
             limit=limit,
             offset=offset,
             words=words,
+            recursive=recursive,
         )
 
 
@@ -565,7 +587,22 @@ def _checked_query(query: object) -> str:
     return query
 
 
+def _checked_metadata(metadata: object) -> dict[str, Any]:
+    if metadata is None:
+        return {}
+    if not isinstance(metadata, Mapping):
+        raise InvalidArgumentError(f"metadata is an object (a dict), not {metadata!r}")
+    return cast("dict[str, Any]", canonical(dict(metadata), "metadata"))
+
+
 def _check_number(name: str, value: object) -> None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if value is not None and not (is_number and math.isfinite(value)):  # type: ignore[arg-type]
+    if value is not None and not (is_number and abs(value) <= float_info.max):  # type: ignore[arg-type]
         raise InvalidArgumentError(f"{name} must be a number, not {value!r}")
+
+
+def __getattr__(name: str) -> Any:
+    """``InMemoryStore`` comes from here too, on first use: it is made of ``BaseStore``."""
+    if name != "InMemoryStore":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return import_module("locus_store.store_backends.memory").InMemoryStore

@@ -107,8 +107,8 @@ def test_check_tells_a_missing_schema_by_its_exit_code_and_makes_nothing(run: Ru
 
 def test_check_tells_a_schema_that_is_behind(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     run("db", "upgrade")
-    monkeypatch.setattr(status, "REVISIONS", ("0001", "0002"))
-    monkeypatch.setattr(status, "HEAD", "0002")
+    monkeypatch.setattr(status, "REVISIONS", (*status.REVISIONS, "0099"))
+    monkeypatch.setattr(status, "HEAD", "0099")
     code, _, errors = run("db", "check")
     assert code == 3
     assert "behind" in errors
@@ -281,9 +281,10 @@ def test_the_commands_are_those_of_the_issue() -> None:
         "history",
     ]
     others = {"doctor", "verify", "copy", "export", "forget"}
+    store = ["list", "get", "put", "delete", "search", "namespaces", "expire"]
     assert names == others | {f"threads {it}" for it in threads} | {f"db {it}" for it in db} | {
-        f"import {it}" for it in ("file", "locus", "langgraph")
-    }
+        f"store {it}" for it in store
+    } | {f"import {it}" for it in ("file", "locus", "langgraph")}
 
 
 def test_the_page_of_the_command_line_is_what_the_code_gives() -> None:

@@ -181,7 +181,7 @@ def test_doctor_says_the_command_where_the_schema_is_behind(
 ) -> None:
     from locus_store.sql import status
 
-    monkeypatch.setattr(status, "REVISIONS", ("0001", "0099"))
+    monkeypatch.setattr(status, "REVISIONS", (*status.REVISIONS, "0099"))
     monkeypatch.setattr(status, "HEAD", "0099")
     monkeypatch.setenv("LOCUS_STORE_URL", migrated_database)
     schema = facts(run, code=3)["schema"]

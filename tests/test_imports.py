@@ -24,6 +24,9 @@ IMPORTS = {
     "locus_store.backends.file": ["FileCheckpointer", "file_checkpointer"],
     "locus_store.backends.memory": ["MemoryCheckpointer", "memory_checkpointer"],
     "locus_store.backends.sqlite": ["SQLiteBackend", "sqlite_checkpointer"],
+    "locus_store.store": ["BaseStore", "InMemoryStore"],
+    "locus_store.store_backends": ["InMemoryStore", "PostgreSQLStore", "SQLiteStore"],
+    "locus_store.blocking": ["InMemoryStore", "open_store"],
     # what they take from locus.core.*
     "locus_store": ["AgentState", "Message", "CheckpointerCapabilities"],
 }
@@ -38,11 +41,13 @@ LATER = {
     "HTTP": [("backends", "HTTPCheckpointer")],
     "OCI": [("backends", "oci_bucket_checkpointer"), ("backends", "OCIBucketBackend")],
     "OpenSearch": [("backends", "opensearch_checkpointer")],
-    "store": [("store", "InMemoryStore"), ("store", "BaseStore")],
 }  # fmt: skip
 """The same of what later parts bring: their part moves each line up when it does."""
 
-HEAVY = ("sqlalchemy", "alembic", "aiosqlite", "asyncpg", "sqlite3", "greenlet", "typer", "rich")
+HEAVY = (
+    "sqlalchemy", "alembic", "aiosqlite", "asyncpg", "sqlite3", "greenlet", "typer", "rich",
+    "numpy",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -65,7 +70,7 @@ def test_an_import_of_a_later_part_is_not_there_yet(part: str, module: str, name
 
 
 def test_every_public_name_is_there() -> None:
-    for module in ("locus_store", "locus_store.backends"):
+    for module in ("locus_store", "locus_store.backends", "locus_store.store_backends"):
         found = import_module(module)
         assert all(getattr(found, name) is not None for name in found.__all__)
         with pytest.raises(AttributeError, match="no attribute"):
@@ -82,8 +87,12 @@ def fresh(code: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "module", ["locus_store", "locus_store.backends", "locus_store.blocking", "locus_store.open"]
-)
+    "module",
+    [
+        "locus_store", "locus_store.backends", "locus_store.blocking", "locus_store.open",
+        "locus_store.store", "locus_store.store_backends",
+    ],
+)  # fmt: skip
 def test_an_import_loads_no_driver(module: str) -> None:
     loaded = fresh(f"import sys, {module}; print(*(it for it in {HEAVY!r} if it in sys.modules))")
     assert loaded.strip() == ""
@@ -94,9 +103,12 @@ def test_memory_and_files_need_no_database_library(tmp_path: Path) -> None:
 import asyncio, sys
 for name in {HEAVY!r}:
     sys.modules[name] = None  # an import raises ImportError
-from locus_store import AgentState, MemoryCheckpointer, Message, open_checkpointer
+from locus_store import AgentState, InMemoryStore, MemoryCheckpointer, Message, open_checkpointer
 
 async def main():
+    async with InMemoryStore() as store:
+        await store.put(("memory",), "k", "hello")
+        print(await store.get(("memory",), "k"), len(await store.search((), "hello")) + 1)
     urls = ["memory://?keep_last=3", {f"file:{tmp_path}"!r}]
     for checkpointer in (MemoryCheckpointer(), *map(open_checkpointer, urls)):
         await checkpointer.save(AgentState().with_message(Message.user("hello")), "t")
@@ -106,7 +118,7 @@ async def main():
 
 asyncio.run(main())
 """
-    assert fresh(code) == "hello 2\n" * 3
+    assert fresh(code) == "hello 2\n" * 4
 
 
 def test_the_shipped_contract_is_the_only_module_that_needs_pytest() -> None:
@@ -120,3 +132,14 @@ except ImportError:
     print("needs it")
 """
     assert fresh(code) == "needs it\n"
+
+
+def test_a_store_comes_from_the_same_place_by_every_name() -> None:
+    import locus_store
+    from locus_store import store, store_backends
+    from locus_store.store_backends.memory import InMemoryStore
+
+    assert locus_store.InMemoryStore is store.InMemoryStore is store_backends.InMemoryStore
+    assert store.InMemoryStore is InMemoryStore
+    with pytest.raises(AttributeError, match="no attribute"):
+        _ = store.no_such_name

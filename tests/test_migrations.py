@@ -33,6 +33,7 @@ from locus_store.errors import (
 )
 from locus_store.sql import migrate, status
 from locus_store.sql.schema import tables
+from locus_store.store_backends import SQLiteStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,7 +60,7 @@ SECOND = '''
 import sqlalchemy as sa
 from alembic import context, op
 
-revision, down_revision, branch_labels, depends_on = "0002", "0001", None, None
+revision, down_revision, branch_labels, depends_on = "0003", "0002", None, None
 
 
 def upgrade():
@@ -429,18 +430,18 @@ def test_a_database_schema_is_kept_apart(tmp_path: Path) -> None:
 def second_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scripts = tmp_path / "scripts"
     shutil.copytree(migrate.SCRIPTS, scripts, ignore=shutil.ignore_patterns("__pycache__"))
-    (scripts / "versions" / "0002_mood.py").write_text(SECOND)
+    (scripts / "versions" / "0003_mood.py").write_text(SECOND)
     monkeypatch.setattr(migrate, "SCRIPTS", scripts)
-    monkeypatch.setattr(status, "REVISIONS", ("0001", "0002"))
-    monkeypatch.setattr(status, "HEAD", "0002")
+    monkeypatch.setattr(status, "REVISIONS", ("0001", "0002", "0003"))
+    monkeypatch.setattr(status, "HEAD", "0003")
 
 
 @pytest.mark.usefixtures("second_revision")
 def test_an_older_schema_is_never_upgraded_by_itself(url: str) -> None:
-    migrate.upgrade(url, "0001")
+    migrate.upgrade(url, "0002")
     before = dump(url)
     for auto_migrate in (True, False):
-        with pytest.raises(SchemaError, match=r"0001 is behind .*0002.*locus-store db upgrade"):
+        with pytest.raises(SchemaError, match=r"0002 is behind .*0003.*locus-store db upgrade"):
             ensure(url, auto_migrate=auto_migrate)
     assert migrate.check(url).state == "behind"
     assert dump(url) == before
@@ -448,18 +449,18 @@ def test_an_older_schema_is_never_upgraded_by_itself(url: str) -> None:
 
 @pytest.mark.usefixtures("second_revision")
 def test_an_older_schema_is_upgraded_where_that_was_asked_for(url: str) -> None:
-    migrate.upgrade(url, "0001")
+    migrate.upgrade(url, "0002")
     before = migrate.check(url).settings
     assert before is not None
     settings = ensure(url, auto_migrate="upgrade")
-    assert (settings.revision, settings.store_id) == ("0002", before.store_id)
+    assert (settings.revision, settings.store_id) == ("0003", before.store_id)
 
 
 @pytest.mark.usefixtures("second_revision")
 def test_a_migration_goes_up_and_down_one_step(url: str) -> None:
-    assert migrate.upgrade(url) == "0002"
-    assert migrate.downgrade(url, "0001") == "0001"
-    assert migrate.upgrade(url, "+1") == "0002"
+    assert migrate.upgrade(url) == "0003"
+    assert migrate.downgrade(url, "0002") == "0002"
+    assert migrate.upgrade(url, "+1") == "0003"
     with connect(url) as connection:  # a table rebuilt beneath it leaves the view whole
         assert connection.execute(sa.text("SELECT * FROM locus_heads")).all() == []
 
@@ -592,6 +593,12 @@ def test_a_kept_database_gives_back_every_version(tmp_path: Path, kept: Path) ->
             await backend.save("chain", {"messages": ["another"]})
             assert await backend.delete("/kept", "v1")
             assert await backend.load("/kept") == second
+            store = SQLiteStore(backend=backend)
+            if kept.stem >= "0002":
+                item = await store.get_item(("kept", "/a"), "k")
+                assert repr(item.value) == repr({"exact": [1e16, -0.0, "\0\1", None]})
+                assert (item.metadata, item.ttl_seconds) == ({"k": "\0"}, 10**11)
+            assert await store.put((), "none", None) == (3 if kept.stem >= "0002" else 1)
 
     asyncio.run(use())
 

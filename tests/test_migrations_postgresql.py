@@ -52,7 +52,7 @@ SECOND = '''
 import sqlalchemy as sa
 from alembic import context, op
 
-revision, down_revision, branch_labels, depends_on = "0002", "0001", None, None
+revision, down_revision, branch_labels, depends_on = "0003", "0002", None, None
 
 
 def upgrade():
@@ -783,13 +783,13 @@ def test_without_a_schema_the_search_path_of_the_role_says_where(made: Made, rol
 @pytest.mark.usefixtures("second_revision")
 @pytest.mark.parametrize("before", ["CREATE TABLE made_later (n int)"])
 def test_a_schema_that_came_later_on_the_search_path_does_not_hide_ours(made: Made) -> None:
-    migrate.upgrade(made.url, "0001")
+    migrate.upgrade(made.url, "0002")
     before = migrate.check(made.url).settings
     # "$user" stands first on everybody's path.
     made.execute(f"CREATE SCHEMA {made.server.user}")
     found = ensure(made.url, auto_migrate="upgrade")
     assert before is not None
-    assert (found.store_id, found.revision) == (before.store_id, "0002")
+    assert (found.store_id, found.revision) == (before.store_id, "0003")
     assert made.things(made.server.user) == set()
 
 
@@ -834,7 +834,7 @@ def test_waiting_for_another_migration_is_not_cut_short(made: Made) -> None:
 @pytest.mark.usefixtures("second_revision")
 @pytest.mark.parametrize("before", ["SELECT pg_sleep(1.3)"])
 def test_a_long_migration_is_not_cut_short(made: Made) -> None:
-    migrate.upgrade(made.url, "0001")
+    migrate.upgrade(made.url, "0002")
     url = limited(
         made.url,
         statement_timeout="1s",
@@ -843,12 +843,12 @@ def test_a_long_migration_is_not_cut_short(made: Made) -> None:
     )
     if made.value("SELECT current_setting('server_version_num')::int") < 170_000:
         url = url.replace("%20-c%20transaction_timeout%3D1s", "")
-    assert migrate.upgrade(url) == "0002"
+    assert migrate.upgrade(url) == "0003"
 
 
 @pytest.mark.usefixtures("second_revision")
 def test_a_migration_that_would_keep_others_waiting_gives_up_in_time(made: Made) -> None:
-    migrate.upgrade(made.url, "0001")
+    migrate.upgrade(made.url, "0002")
     before = made.shape()
 
     async def reading(connection: Any) -> None:
@@ -859,7 +859,7 @@ def test_a_migration_that_would_keep_others_waiting_gives_up_in_time(made: Made)
 
     servers.run(made.server.ask(made.name, reading))
     assert made.shape() == before
-    assert migrate.upgrade(limited(made.url, lock_timeout="10s")) == "0002"
+    assert migrate.upgrade(limited(made.url, lock_timeout="10s")) == "0003"
 
 
 # --- a pooler
@@ -903,10 +903,10 @@ def before() -> str:
 def second_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str) -> None:
     scripts = tmp_path / "scripts"
     shutil.copytree(migrate.SCRIPTS, scripts, ignore=shutil.ignore_patterns("__pycache__"))
-    (scripts / "versions" / "0002_mood.py").write_text(SECOND.format(before=before))
+    (scripts / "versions" / "0003_mood.py").write_text(SECOND.format(before=before))
     monkeypatch.setattr(migrate, "SCRIPTS", scripts)
-    monkeypatch.setattr(status, "REVISIONS", ("0001", "0002"))
-    monkeypatch.setattr(status, "HEAD", "0002")
+    monkeypatch.setattr(status, "REVISIONS", ("0001", "0002", "0003"))
+    monkeypatch.setattr(status, "HEAD", "0003")
 
 
 @BOTH
@@ -915,37 +915,37 @@ def test_auto_migrate_has_three_forms(made: Made) -> None:
     with pytest.raises(SchemaError, match="locus-store db upgrade"):
         ensure(made.url, auto_migrate=False)
     assert made.things() == set()
-    migrate.upgrade(made.url, "0001")
+    migrate.upgrade(made.url, "0002")
     before = made.shape()
     for auto_migrate in (True, False):
-        with pytest.raises(SchemaError, match=r"0001 is behind .*0002.*locus-store db upgrade"):
+        with pytest.raises(SchemaError, match=r"0002 is behind .*0003.*locus-store db upgrade"):
             ensure(made.url, auto_migrate=auto_migrate)
     assert migrate.check(made.url).state == "behind"
     assert made.shape() == before
-    assert ensure(made.url, auto_migrate="upgrade").revision == "0002"
-    assert ensure(made.url, auto_migrate=False).revision == "0002"
+    assert ensure(made.url, auto_migrate="upgrade").revision == "0003"
+    assert ensure(made.url, auto_migrate=False).revision == "0003"
 
 
 @BOTH
 @pytest.mark.usefixtures("second_revision")
 @pytest.mark.parametrize("schema", [None, "locus_threads"])
 def test_a_migration_goes_up_and_down_one_step(made: Made, schema: str | None) -> None:
-    migrate.upgrade(made.url, "0001", schema=schema)
+    migrate.upgrade(made.url, "0002", schema=schema)
     first = made.shape(schema or "public")
-    assert migrate.upgrade(made.url, schema=schema) == "0002"
+    assert migrate.upgrade(made.url, schema=schema) == "0003"
     second = made.shape(schema or "public")
-    assert migrate.downgrade(made.url, "0001", schema=schema) == "0001"
+    assert migrate.downgrade(made.url, "0002", schema=schema) == "0002"
     # PostgreSQL remembers a dropped column.
     assert [it for it in made.shape(schema or "public") if "........pg.dropped" not in it] == first
-    assert migrate.upgrade(made.url, "+1", schema=schema) == "0002"
+    assert migrate.upgrade(made.url, "+1", schema=schema) == "0003"
     assert len(made.shape(schema or "public")) == len(second) + 1
 
 
 @pytest.mark.usefixtures("second_revision")
 def test_offline_sql_between_two_revisions_is_run_as_well(made: Made) -> None:
-    migrate.upgrade(made.url, "0001", schema="there")
-    made.execute(migrate.offline_sql("postgresql", "0001:0002", schema="there"))
-    assert ensure(made.url, auto_migrate=False, schema="there").revision == "0002"
+    migrate.upgrade(made.url, "0002", schema="there")
+    made.execute(migrate.offline_sql("postgresql", "0002:0003", schema="there"))
+    assert ensure(made.url, auto_migrate=False, schema="there").revision == "0003"
 
 
 @BOTH
@@ -1097,6 +1097,7 @@ def test_the_view_shows_the_root_head_of_every_live_thread(made: Made, schema: s
 @pytest.mark.parametrize("kept", KEPT, ids=lambda path: path.stem)
 def test_a_kept_database_is_upgraded_and_used(made: Made, kept: Path) -> None:
     from locus_store import PostgreSQLBackend
+    from locus_store.store_backends import PostgreSQLStore
 
     made.execute(kept.read_text())
     assert migrate.current(made.url) == kept.stem
@@ -1128,6 +1129,12 @@ def test_a_kept_database_is_upgraded_and_used(made: Made, kept: Path) -> None:
             await backend.save("new", {"n": 1})  # a line's key is never used again
             assert await backend.delete("/kept", "v1")
             assert await backend.load("/kept") == second
+            store = PostgreSQLStore(backend=backend)
+            if kept.stem >= "0002":
+                item = await store.get_item(("kept", "/a"), "k")
+                assert repr(item.value) == repr({"exact": [1e16, -0.0, "\0\1", None]})
+                assert (item.metadata, item.ttl_seconds) == ({"k": "\0"}, 10**11)
+            assert await store.put((), "none", None) == (3 if kept.stem >= "0002" else 1)
 
     servers.run(use())
     assert made.value("SELECT count(*) FROM locus_heads") == 3

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.dialects import oracle, postgresql
 
+from locus_store.encoding import canonical
 from locus_store.errors import InvalidArgumentError
 from locus_store.sql import columns
 from locus_store.sql.migrate import ensure
@@ -229,10 +230,37 @@ def test_a_lines_key_is_never_used_again(connection: sa.Connection) -> None:
 
 
 def test_no_bytes_are_null_in_the_table_and_read_as_no_bytes(connection: sa.Connection) -> None:
+    writes = tables().writes
+    row = {"line": 1, "checkpoint_id": "c", "task_id": "t", "idx": 0, "channel": "x"}
+    connection.execute(writes.insert().values(**row, payload=b""))
+    assert connection.scalar(sa.select(writes.c.payload)) == b""
+
+
+@given(json_value | st.floats(allow_nan=False, allow_infinity=False))
+def test_any_json_value_comes_back_with_its_type(value: Any) -> None:
+    value = canonical(value)
+    for dump in (columns.dump_value, columns.dump_valueb):
+        assert repr(canonical(columns.load_value(dump(value).encode()))) == repr(value)
+
+
+def test_null_is_a_value(connection: sa.Connection) -> None:
     store = tables().store
-    row = {"tenant": "default", "namespace": "", "key": "k", "value": b""}
+    row = {"tenant": "default", "namespace": "", "key": "k", "value": None}
     connection.execute(store.insert().values(row))
-    assert connection.scalar(sa.select(store.c.value)) == b""
+    assert connection.execute(sa.select(store.c.value)).one() == (None,)
+    assert connection.exec_driver_sql("SELECT value FROM locus_store").scalar() == "null"
+
+
+@given(json_text, json_text)
+def test_a_path_comes_back_and_keeps_its_order(left: str, right: str) -> None:
+    kind = columns.Path(300)
+    encoded = [kind.process_bind_param(f"x{it}", POSTGRESQL) for it in (left, right)]
+    assert "\0" not in "".join(encoded)
+    assert [kind.process_result_value(it, POSTGRESQL) for it in encoded] == [
+        f"x{left}",
+        f"x{right}",
+    ]
+    assert (encoded[0] < encoded[1]) == (left < right)
 
 
 # --- the view

@@ -68,9 +68,17 @@ def test_a_server_without_pgvector_is_told(postgresql_tls):
     postgresql_tls.drop_database(name)
 
 
-def test_sqlite_is_told(tmp_path):
-    with pytest.raises(UnsupportedError, match="PostgreSQL"):
-        create_vector_index(f"sqlite:///{tmp_path / 'a.db'}", dimension=3)
+def test_sqlite_has_the_table_and_no_index(tmp_path):
+    url = f"sqlite:///{tmp_path / 'a.db'}"
+    migrate.upgrade(url)
+    assert create_vector_index(url, dimension=3)
+    assert not create_vector_index(url, dimension=3)
+    with pytest.raises(SchemaError, match="embeddings of 3 numbers, not 4"):
+        create_vector_index(url, dimension=4)
+    assert migrate.check(url).state == "ok"
+    assert migrate.downgrade(url, "0001") == "0001"
+    assert migrate.upgrade(url) == "0002"
+    assert create_vector_index(url, dimension=4)
 
 
 @pytest.mark.parametrize(

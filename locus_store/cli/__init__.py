@@ -24,10 +24,11 @@ from locus_store.cli.output import (
     note,
     say,
 )
-from locus_store.cli.removal import delete, expire, vacuum
+from locus_store.cli.removal import delete, expire, forget, vacuum
+from locus_store.cli.store import store
 from locus_store.cli.streams import OutputError, drop_output, standard_streams
 from locus_store.cli.threads import threads
-from locus_store.cli.transfer import copy, export, forget, imports, verify
+from locus_store.cli.transfer import copy, export, imports, verify
 from locus_store.errors import ConflictError, LocusStoreError, NotFoundError
 
 __all__ = ["DEFAULT_PREFIX", "DEFAULT_URL", "EXIT_CODES", "app", "db", "main", "threads"]
@@ -61,6 +62,7 @@ def options(
 
 
 app.add_typer(threads, name="threads")
+app.add_typer(store, name="store")
 app.add_typer(db, name="db")
 for removal in (delete, vacuum, expire):
     threads.command(epilog=EXIT_CODES)(removal)

@@ -1,9 +1,9 @@
-"""``locus-store threads delete | vacuum | expire``."""
+"""``locus-store threads delete | vacuum | expire`` and ``locus-store forget``."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,9 +25,13 @@ from locus_store.cli.output import (
     put_json,
     say,
 )
+from locus_store.cli.store import items_in, namespace_of, opened_store
 from locus_store.cli.threads import all_versions
-from locus_store.errors import InvalidArgumentError
+from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.transfer.archive import all_threads
+
+if TYPE_CHECKING:
+    from locus_store.items import Namespace
 
 
 def delete(
@@ -123,6 +127,80 @@ def expire(*, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
             return await backend.expire()
 
     _tell_removed(run(removed()), "thread", as_json=as_json)
+
+
+def forget(
+    *,
+    user: Annotated[str, typer.Option(help="A user id.")],
+    namespace: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Of the store, such as memory/u42: all items at and below it are the user's."
+            " May be given several times."
+        ),
+    ] = None,
+    url: Url = DEFAULT_URL,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete all that is stored of a user: threads, messages, store items.
+
+    Store items are the user's where their metadata names the user, or by their --namespace. --json:
+    {threads, checkpoints, writes, messages, …}, how many of each.
+    """
+    wheres = [namespace_of(it) for it in namespace or ()]
+    if () in wheres:
+        raise InvalidArgumentError("the root namespace is everybody's: name the user's own")
+    if not yes:
+        confirm(f"This deletes all of user {user!r}: {run(_of_user(url, user, wheres))}.")
+
+    async def forgotten() -> dict[str, int]:
+        with progress("forgetting"):
+            cleared = await _cleared(url, wheres) if wheres else 0
+            async with opened(url) as backend:
+                counts = await backend.forget_user(user)
+        if wheres:
+            counts["store"] = counts.get("store", 0) + cleared
+        return counts
+
+    counts = run(forgotten())
+    if not any(counts.values()):
+        raise NotFoundError(f"nothing is stored of user {user!r}")
+    if as_json:
+        put_json(counts)
+    else:
+        removed = (counted(number, _NOUNS.get(kind, kind)) for kind, number in counts.items())
+        say("removed: " + ", ".join(removed))
+
+
+_NOUNS = {
+    "threads": "thread",
+    "checkpoints": "version",
+    "writes": "pending write",
+    "messages": "message",
+    "store": "store item",
+}
+"""What ``forget_user`` counts, for a person."""
+
+
+async def _of_user(url: str, user: str, wheres: list[Namespace]) -> str:
+    async with opened(url) as backend:
+        found = await backend.threads_of(user)
+        with progress("counting", len(found), is_alone=True) as advance:
+            held = await contents(backend, found, advance)
+    told = f"{counted(len(found), 'thread')}{' with ' if held else ''}{held}"
+    if not wheres:
+        return told
+    async with opened_store(url) as store:
+        items = sum([await items_in(store, it, recursive=True) for it in wheres])
+    return f"{told}; {counted(items, 'store item')} of {counted(len(wheres), 'namespace')}"
+
+
+async def _cleared(url: str, wheres: list[Namespace]) -> int:
+    async with opened_store(url) as store:
+        removed = sum([await store.clear_namespace(it, recursive=True) for it in wheres])
+        await store.expire()  # what expired is not counted, and may be the user's
+        return removed
 
 
 def _tell_removed(number: int, noun: str, *, as_json: bool) -> None:

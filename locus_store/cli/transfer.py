@@ -1,4 +1,4 @@
-"""``locus-store verify | copy | export | import | forget``: whole threads."""
+"""``locus-store verify | copy | export | import``: whole threads."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import typer
 
 from locus_store.arguments import check_text
-from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, Yes, contents, opened, run
+from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, opened, run
 from locus_store.cli.output import (
     EXIT_CODES,
     PROBLEMS,
-    confirm,
     counted,
     note,
     progress,
@@ -323,53 +322,3 @@ async def _taken(name: str, url: str, source: str, threads: list[str] | None) ->
                 backend, source, thread_ids=threads or None, progress=advance
             )
             return counts
-
-
-# --- forgetting
-
-
-def forget(
-    *,
-    user: Annotated[str, typer.Option(help="A user id.")],
-    url: Url = DEFAULT_URL,
-    yes: Yes = False,
-    as_json: AsJson = False,
-) -> None:
-    """Delete all that is stored of a user: threads, messages, store items.
-
-    --json: {threads, checkpoints, writes, messages, …}, how many of each.
-    """
-    if not yes:
-        confirm(f"This deletes all of user {user!r}: {run(_of_user(url, user))}.")
-
-    async def forgotten() -> dict[str, int]:
-        async with opened(url) as backend:
-            with progress("forgetting"):
-                return await backend.forget_user(user)
-
-    counts = run(forgotten())
-    if not any(counts.values()):
-        raise NotFoundError(f"nothing is stored of user {user!r}")
-    if as_json:
-        put_json(counts)
-    else:
-        removed = (counted(number, _NOUNS.get(kind, kind)) for kind, number in counts.items())
-        say("removed: " + ", ".join(removed))
-
-
-_NOUNS = {
-    "threads": "thread",
-    "checkpoints": "version",
-    "writes": "pending write",
-    "messages": "message",
-    "store": "store item",
-}
-"""What ``forget_user`` counts, for a person."""
-
-
-async def _of_user(url: str, user: str) -> str:
-    async with opened(url) as backend:
-        found = await backend.threads_of(user)
-        with progress("counting", len(found), is_alone=True) as advance:
-            held = await contents(backend, found, advance)
-    return f"{counted(len(found), 'thread')}{' with ' if held else ''}{held}"

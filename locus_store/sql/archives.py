@@ -12,6 +12,7 @@ from locus_store.filters import has_value
 from locus_store.sql import pending
 from locus_store.sql.columns import escape_text, unescape_text
 from locus_store.sql.statements import is_live, same_thread
+from locus_store.sql.vectors import DIMENSION_SETTING
 from locus_store.types import (
     ArchivedLine,
     ArchivedMessage,
@@ -276,7 +277,7 @@ def _of_live_lines(it: Repository, *columns: sa.ColumnElement[Any]) -> sa.Select
 
 
 def forget_items(it: Repository, user_id: str) -> int:
-    """Remove the store items whose metadata names the user; return how many."""
+    """Remove the store's items whose metadata names the user, with their embeddings; how many."""
     store = it.tables.store
     told = sa.select(store.c.item, store.c.metadata).where(
         store.c.tenant == it.scope.tenant, it.may_have(store.c.metadata, "user_id", user_id)
@@ -286,8 +287,13 @@ def forget_items(it: Repository, user_id: str) -> int:
         for row in it.connection.execute(told)
         if has_value(row.metadata, "user_id", user_id)
     ]
+    embeddings, settings = it.tables.embeddings, it.tables.settings.c
+    embeds = sa.select(settings.value).where(settings.name == DIMENSION_SETTING)
+    has_embeddings = it.connection.execute(embeds).scalar() is not None
     for items in pending.batches(gone):
         it.connection.execute(store.delete().where(store.c.item.in_(items)))
+        if has_embeddings:
+            it.connection.execute(sa.delete(embeddings).where(embeddings.c.item.in_(items)))
     return len(gone)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from locus_store.arguments import (
     check_days,
@@ -34,6 +34,7 @@ from locus_store.types import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from sqlalchemy.engine import Connection
 
@@ -48,6 +49,15 @@ SECONDS_PER_DAY = 86_400
 
 VACUUM_BATCH = 64
 """Threads that a vacuum works on between two chances for others to write."""
+
+
+class Shared(NamedTuple):
+    """What a store over the same connections works with."""
+
+    database: Database
+    runner: Runner
+    translating: Callable[[], AbstractContextManager[None]]
+    """Within it a driver's error becomes ours."""
 
 
 class SqlBackend(StorageBackend):
@@ -76,6 +86,11 @@ class SqlBackend(StorageBackend):
         super().__init__()
         self._database = database
         self._runner = runner
+
+    @property
+    def shared(self) -> Shared:
+        """For a store."""
+        return Shared(self._database, self._runner, self._translating)
 
     async def _write(self, body: Callable[[Repository], T]) -> T:
         database = self._database

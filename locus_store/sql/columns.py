@@ -243,6 +243,38 @@ class Key(sa.types.TypeDecorator[str]):
         return None if value is None else decode_key(value)
 
 
+class Path(Key):
+    """Text of parts that are each ended by NUL, compared as ``Key`` is; NUL takes two characters.
+
+    So does U+0001. Bytes do not grow: each of the two is one.
+    """
+
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        """Room for what is escaped."""
+        collation = "C" if dialect.name == "postgresql" else None
+        return dialect.type_descriptor(String(2 * self.length + 1, collation))
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        """Escape and encode."""
+        return None if value is None else encode_path(value)
+
+    def process_literal_param(self, value: str | None, dialect: Dialect) -> str:
+        """Escape and encode; the implementation quotes."""
+        return "" if value is None else encode_path(value)
+
+    @stored("a namespace")
+    def process_result_value(self, value: Any, dialect: Dialect) -> str | None:
+        """Decode."""
+        return None if value is None else unescape_text(decode_key(value))
+
+
+def encode_path(value: str) -> str:
+    """Text as a ``Path`` column holds it."""
+    return encode_key(escape_text(value))
+
+
 # --- JSON -----------------------------------------------------------------------------------
 
 # PostgreSQL's JSONB refuses U+0000, so it is written as two characters, and the first of those
@@ -290,24 +322,32 @@ def _mapped(value: Any, change: Callable[[str], Any]) -> Any:
     return value
 
 
-def dump_json(value: Mapping[str, Any] | None) -> str | None:
-    """The text that a ``Json`` column holds on SQLite; ``None`` for an empty object."""
-    if not value:
-        return None
+def dump_value(value: Any) -> str:
+    """The text that a ``JsonValue`` column holds on SQLite."""
     raw = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
     if b"\\u0000" in raw or b"\\u0001" in raw:
         raw = orjson.dumps(escape_json(value), option=orjson.OPT_SORT_KEYS)
     return raw.decode()
 
 
+def dump_json(value: Mapping[str, Any] | None) -> str | None:
+    """The text that a ``Json`` column holds on SQLite; ``None`` for an empty object."""
+    return dump_value(value) if value else None
+
+
 def dump_jsonb(value: Mapping[str, Any] | None) -> str | None:
-    """Like ``dump_json``, for JSONB: what ``load_json`` reads back is the same to the last type.
+    """Like ``dump_json``, for JSONB: see ``dump_valueb``."""
+    return dump_valueb(value) if value else None
+
+
+def dump_valueb(value: Any) -> str:
+    """Like ``dump_value``, for JSONB: what is read back is the same to the last type.
 
     JSONB keeps numbers as decimals: ``1e16`` would come back without a point, as an integer, and
     ``-0.0`` without its sign.
     """
-    text = dump_json(value)
-    if text is None or not _INEXACT_IN_JSONB.search(text):
+    text = dump_value(value)
+    if not _INEXACT_IN_JSONB.search(text):
         return text
     return orjson.dumps(_exact(escape_json(value)), option=orjson.OPT_SORT_KEYS).decode()
 
@@ -337,10 +377,16 @@ def load_json(value: Any) -> dict[str, Any]:
     if value is None:
         return {}
     raw = value.encode() if isinstance(value, str) else value
-    loaded = orjson.loads(raw) if isinstance(raw, bytes) else unescape_json(raw)
+    loaded = load_value(raw) if isinstance(raw, bytes) else unescape_json(raw)
     if not isinstance(loaded, dict):
         raise damage("a JSON object")
-    return unescape_json(loaded) if isinstance(raw, bytes) and b"\\u0001" in raw else loaded
+    return loaded
+
+
+def load_value(raw: bytes) -> Any:
+    """Inverse of ``dump_value`` and ``dump_valueb``."""
+    loaded = orjson.loads(raw)
+    return unescape_json(loaded) if b"\\u0001" in raw else loaded
 
 
 class Json(sa.types.TypeDecorator[dict[str, Any]]):
@@ -373,6 +419,56 @@ class Json(sa.types.TypeDecorator[dict[str, Any]]):
     def process_result_value(self, value: Any, dialect: Dialect) -> dict[str, Any]:
         """Give the object back."""
         return load_json(value)
+
+
+class JsonValue(sa.types.TypeDecorator[Any]):
+    """Any JSON value, ``None`` too, that queries may look into; read back exactly."""
+
+    impl = sa.JSON
+    cache_ok = True
+    should_evaluate_none = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        """TEXT where the database has no JSON type of its own."""
+        if dialect.name == "postgresql":
+            return dialect.type_descriptor(postgresql.JSONB())
+        if dialect.name == "oracle":
+            if not hasattr(oracle, "JSON"):
+                raise UnsupportedError("Oracle's JSON needs: pip install 'sqlalchemy>=2.1'")
+            return dialect.type_descriptor(oracle.JSON())
+        return dialect.type_descriptor(Text())
+
+    def column_expression(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+        """Read as text on PostgreSQL: how JSON is decoded there is up to a connection's owner."""
+        return sa.type_coerce(_JsonAsText(column), self)
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
+        """Escape; serialise where the column is text."""
+        return escape_json(value) if dialect.name == "oracle" else dump_value(value)
+
+    @stored("a JSON value")
+    def process_result_value(self, value: Any, dialect: Dialect) -> Any:
+        """Give the value back."""
+        is_text = dialect.name == "sqlite" and value is not None
+        return load_value(value.encode()) if is_text else unescape_json(value)
+
+
+class _JsonAsText(FunctionElement[Any]):
+    """A JSON column as a query gives it."""
+
+    type = sa.JSON()
+    name = "json_as_text"
+    inherit_cache = True
+
+
+@compiles(_JsonAsText)
+def _json_as_text(element: _JsonAsText, compiler: SQLCompiler, **kw: Any) -> str:
+    return compiler.process(next(iter(element.clauses)), **kw)
+
+
+@compiles(_JsonAsText, "postgresql")
+def _json_as_text_postgresql(element: _JsonAsText, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"{_json_as_text(element, compiler, **kw)}::text"
 
 
 class _JsonText(sa.types.TypeDecorator[str]):

@@ -119,6 +119,14 @@ class PooledRunner:
         begin = self.database.begin_copy
         return await home.shielded(home.noted(home.transaction(body, begin)))
 
+    async def write_once(self, body: Body[T]) -> T:
+        """Run a body that is one writing statement, and so needs no transaction.
+
+        Run again where it wrote nothing for no fault of its own; never where that is not known.
+        """
+        home = await self.home()
+        return await home.shielded(home.noted(home.statement(body)))
+
     async def read(self, body: Body[T]) -> T:
         """See ``Runner``."""
         home = await self.home()
@@ -307,13 +315,20 @@ class Home:
         """Run a body and commit; again where others' locks or a lost connection undid it."""
         begin = begin or self.database.begin_write
         try:
-            return await self._transaction(begin, body)
+            return await self._unraced(begin, body)
         except UndoneError as exc:
             self.note(exc)
             observe.retried("connection", exc)
-        return await self._transaction(begin, body)
+        return await self._unraced(begin, body)
 
-    async def _transaction(self, begin: Body[None], body: Body[T]) -> T:
+    async def statement(self, body: Body[T]) -> T:
+        """Run a body in autocommit; again where others' locks undid it."""
+        try:
+            return await self._unraced(_begin_nothing, body)
+        except UndoneError as exc:  # what was sent may have been done
+            raise LostConnectionError from exc
+
+    async def _unraced(self, begin: Body[None], body: Body[T]) -> T:
         for attempt in range(1, ATTEMPTS):
             try:
                 return await self.run(begin, body)

@@ -18,8 +18,19 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from locus_store.arguments import check_text
 from locus_store.errors import InvalidArgumentError
-from locus_store.sql.columns import BigKey, Blob, Digest, Instant, Json, Key, minute, now
-from locus_store.sql.stored import BigInteger, Integer, SmallInteger, String, Text
+from locus_store.sql.columns import (
+    BigKey,
+    Blob,
+    Digest,
+    Instant,
+    Json,
+    JsonValue,
+    Key,
+    Path,
+    minute,
+    now,
+)
+from locus_store.sql.stored import BigInteger, Double, Integer, SmallInteger, String, Text
 
 DEFAULT_PREFIX: Final = "locus_"
 MAX_PREFIX: Final = 20
@@ -214,15 +225,17 @@ class StoreItem(Base):
 
     item: Mapped[int] = mapped_column(BigKey, sa.Identity(), primary_key=True)
     tenant: Mapped[str] = mapped_column(Key(TENANT_LENGTH))
-    namespace: Mapped[str] = mapped_column(Key(STORE_NAMESPACE_LENGTH))
-    """The tuple, encoded."""
+    namespace: Mapped[str] = mapped_column(Path(STORE_NAMESPACE_LENGTH))
+    """The tuple, as ``items.encode_namespace`` has it."""
     key: Mapped[str] = mapped_column(Key(ID_LENGTH))
     metadata_: Mapped[dict[str, Any] | None] = mapped_column("metadata", Json)
     version: Mapped[int] = mapped_column(BigInteger, server_default=sa.text("1"))
     created_at: Mapped[datetime] = mapped_column(Instant, default=now())
     updated_at: Mapped[datetime] = mapped_column(Instant, default=now())
     expires_at: Mapped[datetime | None] = mapped_column(Instant)
-    value: Mapped[bytes | None] = mapped_column(Blob)
+    value: Mapped[Any] = mapped_column(JsonValue, nullable=True)
+    ttl_seconds: Mapped[float | None] = mapped_column(Double)
+    """What it was put with."""
 
     __table_args__ = (
         sa.PrimaryKeyConstraint("item", name="locus_store_pk"),
@@ -277,6 +290,17 @@ class Tables:
     def names(self) -> frozenset[str]:
         """Every table and view that the migrations make, the version table included."""
         return frozenset(f"{self.prefix}{name}" for name in (*_TABLE_NAMES, "version", "heads"))
+
+    @property
+    def embeddings(self) -> sa.TableClause:
+        """Of the store's items, made on request; see ``sql.vectors``."""
+        return sa.table(
+            f"{self.prefix}embeddings",
+            sa.column("item", sa.BigInteger),
+            sa.column("part", sa.SmallInteger),
+            sa.column("embedding", sa.LargeBinary),
+            schema=self.schema,
+        )
 
 
 def check_prefix(prefix: str) -> str:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_CLASSES: Final = {int: "integer", str: "text", bytes: "blob"}
-_WORDS: Final = {int: "a whole number", str: "text", bytes: "bytes"}
+_CLASSES: Final = {int: "integer", float: "real", str: "text", bytes: "blob"}
+_WORDS: Final = {int: "a whole number", float: "a number", str: "text", bytes: "bytes"}
 
 
 def stored(what: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
@@ -82,6 +82,10 @@ class SmallInteger(_Checked, sa.SmallInteger):
 
 class BigInteger(_Checked, sa.BigInteger):
     """64 bits."""
+
+
+class Double(_Checked, sa.Double[float]):
+    """A float of 64 bits."""
 
 
 class String(_Checked, sa.String):

@@ -1,24 +1,20 @@
-"""The table of embeddings, made by an explicit step: its dimension is the user's."""
+"""The table of embeddings, made on request: its dimension is the user's."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from locus_store.errors import (
-    BackendError,
-    InvalidArgumentError,
-    SchemaError,
-    UnsupportedError,
-)
+from locus_store.errors import InvalidArgumentError, SchemaError, UnsupportedError
 from locus_store.sql.failures import owner_only
 from locus_store.sql.locks import locked
 from locus_store.sql.schema import DEFAULT_PREFIX
-from locus_store.sql.status import read_status
+from locus_store.sql.status import place_of, read_status
 from locus_store.sql.targets import run_on
+from locus_store.vectors import Metric, check_dimension, check_metric
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -26,13 +22,26 @@ if TYPE_CHECKING:
     from locus_store.sql.schema import Tables
     from locus_store.sql.targets import Target
 
-Metric = Literal["cosine", "l2", "ip"]
 Method = Literal["hnsw", "ivfflat"]
 
-MAX_DIMENSION: Final = 2000
-"""What pgvector's indexes take of a ``vector``."""
-
 DIMENSION_SETTING: Final = "vector_dimension"
+"""Row of ``settings`` that says that the table was made, and for what."""
+
+HNSW: Final = "m = 16, ef_construction = 128"
+"""Twice pgvector's own care in building: it is done once."""
+
+ROWS_PER_LIST: Final = 1000
+"""Of an IVFFlat index; as pgvector's documentation advises."""
+
+
+class Found(NamedTuple):
+    """What a database has for embeddings."""
+
+    dimension: int | None
+    """Numbers in each; ``None``: there is no table of them."""
+
+    home: str
+    """PostgreSQL: the database schema that pgvector is in; ``""``: it is not there."""
 
 
 def create_vector_index(
@@ -46,7 +55,8 @@ def create_vector_index(
 ) -> bool:
     """Make the table of embeddings and an index for one metric; ``False`` where both were there.
 
-    Needs PostgreSQL with pgvector, whose extension is created where the role may do so.
+    On PostgreSQL it needs pgvector, whose extension is created where the role may do so. SQLite has
+    no such index: there the table is made only.
 
     Args:
         target: The database; its schema is up to date.
@@ -59,93 +69,122 @@ def create_vector_index(
     Raises:
         InvalidArgumentError: An option makes no sense.
         SchemaError: The database is not up to date, or its dimension is another one.
-        UnsupportedError: It is not PostgreSQL, or has no pgvector.
+        UnsupportedError: It has no vectors, or no pgvector.
     """
-    _check(dimension, metric, method)
+    check_dimension(dimension)
+    check_metric(metric)
+    if method not in get_args(Method):
+        raise InvalidArgumentError(
+            f"method={method!r} must be one of {', '.join(get_args(Method))}"
+        )
     make = partial(_create, dimension=dimension, metric=metric, method=method)
     return run_on(target, make, prefix=prefix, schema=schema)
-
-
-def _check(dimension: object, metric: object, method: object) -> None:
-    is_number = isinstance(dimension, int) and not isinstance(dimension, bool)
-    if not is_number or not 1 <= dimension <= MAX_DIMENSION:  # type: ignore[operator]  # a number
-        raise InvalidArgumentError(
-            f"dimension={dimension!r} must be a whole number from 1 to {MAX_DIMENSION}"
-        )
-    for name, value, known in (
-        ("metric", metric, get_args(Metric)),
-        ("method", method, get_args(Method)),
-    ):
-        if value not in known:
-            raise InvalidArgumentError(f"{name}={value!r} must be one of {', '.join(known)}")
 
 
 def _create(
     connection: Connection, ours: Tables, *, dimension: int, metric: Metric, method: Method
 ) -> bool:
-    if connection.dialect.name != "postgresql":
-        raise UnsupportedError("a vector index needs PostgreSQL with the extension pgvector")
+    _require_dialect(connection)
     with locked(connection, ours):
         status = read_status(connection, ours)
         if not status.usable:
             raise SchemaError(status.message)
-        _require_dimension(connection, ours, dimension)
-        home = _require_extension(connection, ours)
-        quote = connection.dialect.identifier_preparer
-        table = quote.format_table(sa.table(f"{ours.prefix}embeddings", schema=ours.schema))
-        index = f"{ours.prefix}embeddings_{metric}_{method}"
-        was_there = _has_index(connection, ours, index)
-        run = connection.exec_driver_sql
-        with owner_only(connection):
-            run(
-                f"CREATE TABLE IF NOT EXISTS {table} (item bigint PRIMARY KEY,"
-                f" embedding {quote.quote(home)}.vector({dimension}) NOT NULL)"
-            )
-            run(
-                f"CREATE INDEX IF NOT EXISTS {index} ON {table} "
-                f"USING {method} (embedding {quote.quote(home)}.vector_{metric}_ops)"
-            )
-        if DIMENSION_SETTING not in _settings(connection, ours):
-            connection.execute(
-                ours.settings.insert().values(name=DIMENSION_SETTING, value=str(dimension))
-            )
-        return not was_there
+        was_there = make_table(connection, ours, dimension)
+        if connection.dialect.name != "postgresql":
+            return not was_there
+        return _make_index(connection, ours, metric, method)
 
 
-def _settings(connection: Connection, ours: Tables) -> dict[str, str]:
-    rows = connection.execute(sa.select(ours.settings.c.name, ours.settings.c.value))
-    return {name: value for name, value in rows}  # noqa: C416  (rows are not pairs)
+def _require_dialect(connection: Connection) -> None:
+    if connection.dialect.name not in {"postgresql", "sqlite"}:
+        raise UnsupportedError("embeddings need SQLite, or PostgreSQL with the extension pgvector")
 
 
-def _require_dimension(connection: Connection, ours: Tables, dimension: int) -> None:
-    known = _settings(connection, ours).get(DIMENSION_SETTING, str(dimension))
-    if known != str(dimension):
+# --- the table
+
+
+def find(connection: Connection, ours: Tables) -> Found:
+    """What is there."""
+    said = connection.execute(
+        sa.select(ours.settings.c.value).where(ours.settings.c.name == DIMENSION_SETTING)
+    ).scalar()
+    is_postgresql = connection.dialect.name == "postgresql"
+    return Found(int(said) if said else None, _home(connection) if is_postgresql else "")
+
+
+def require_dimension(found: Found, dimension: int) -> None:
+    """Refuse another dimension than the recorded one.
+
+    Raises:
+        SchemaError: Says which it is.
+    """
+    if found.dimension not in {None, dimension}:
         raise SchemaError(
-            f"this database keeps embeddings of {known} numbers, not {dimension}; use a model of "
-            "that dimension, or another prefix"
+            f"this database keeps embeddings of {found.dimension} numbers, not {dimension}; use a "
+            "model of that dimension, or another prefix"
         )
 
 
-def _require_extension(connection: Connection, ours: Tables) -> str:
+def missing_table(connection: Connection, ours: Tables, dimension: int) -> SchemaError:
+    """The error where the table may not be made."""
+    only = "" if ours.prefix == DEFAULT_PREFIX else f" --prefix {ours.prefix}"
+    only += f" --schema {ours.schema}" if ours.schema else ""
+    return SchemaError(
+        f"{place_of(connection).within(ours.schema)}: there is no table for embeddings; make it: "
+        f"locus-store db vector-index --dimension {dimension} --url '…'{only}"
+    )
+
+
+def make_table(connection: Connection, ours: Tables, dimension: int) -> bool:
+    """Make the table where it is not there; whether it was. Nobody else makes one meanwhile.
+
+    Raises:
+        SchemaError: There is one of another dimension.
+        UnsupportedError: The server has no pgvector.
+    """
+    _require_dialect(connection)
+    found = find(connection, ours)
+    require_dimension(found, dimension)
+    if found.dimension is not None:
+        return True
+    table = connection.dialect.identifier_preparer.format_table(ours.embeddings)
+    columns = "item INTEGER NOT NULL, part INTEGER NOT NULL, embedding BLOB NOT NULL"
+    if connection.dialect.name == "postgresql":
+        home = connection.dialect.identifier_preparer.quote(_made_extension(connection, ours))
+        columns = (
+            "item bigint NOT NULL, part smallint NOT NULL, "
+            f"embedding {home}.vector({dimension}) NOT NULL"
+        )
+    with owner_only(connection):
+        connection.exec_driver_sql(
+            f"CREATE TABLE {table} "
+            f"({columns}, CONSTRAINT {ours.prefix}embeddings_pk PRIMARY KEY (item, part))"
+        )
+    connection.execute(ours.settings.insert().values(name=DIMENSION_SETTING, value=str(dimension)))
+    return False
+
+
+def _made_extension(connection: Connection, ours: Tables) -> str:
     """The schema that pgvector is in; it is created where that is possible."""
-    if not _home(connection):
-        available = connection.exec_driver_sql(
-            "SELECT count(*) FROM pg_available_extensions WHERE name = 'vector'"
-        ).scalar_one()
-        if not available:
-            raise UnsupportedError(
-                "the extension pgvector ('vector') is not installed on this server; install it, "
-                "for example Debian's package postgresql-<version>-pgvector"
-            )
-        quote = connection.dialect.identifier_preparer.quote
-        into = f" WITH SCHEMA {quote(ours.schema)}" if ours.schema else ""
-        try:
-            connection.exec_driver_sql(f"CREATE EXTENSION IF NOT EXISTS vector{into}")
-        except DBAPIError as exc:
-            raise BackendError(
-                "this role may not create the extension pgvector; let an administrator run, in "
-                "this database: CREATE EXTENSION vector"
-            ) from exc
+    if home := _home(connection):
+        return home
+    available = connection.exec_driver_sql(
+        "SELECT count(*) FROM pg_available_extensions WHERE name = 'vector'"
+    ).scalar_one()
+    if not available:
+        raise UnsupportedError(
+            "the extension pgvector ('vector') is not installed on this server; install it, "
+            "for example Debian's package postgresql-<version>-pgvector"
+        )
+    quote = connection.dialect.identifier_preparer.quote
+    into = f" WITH SCHEMA {quote(ours.schema)}" if ours.schema else ""
+    try:
+        connection.exec_driver_sql(f"CREATE EXTENSION IF NOT EXISTS vector{into}")
+    except DBAPIError as exc:
+        raise UnsupportedError(
+            "this role may not create the extension pgvector; let an administrator run, in "
+            "this database: CREATE EXTENSION vector"
+        ) from exc
     return _home(connection)
 
 
@@ -157,9 +196,26 @@ def _home(connection: Connection) -> str:
     return str(found) if found else ""
 
 
-def _has_index(connection: Connection, ours: Tables, index: str) -> bool:
-    table = f"{ours.prefix}embeddings"
-    inspector = sa.inspect(connection)
-    if not inspector.has_table(table, ours.schema):
+# --- PostgreSQL's indexes
+
+
+def _make_index(connection: Connection, ours: Tables, metric: Metric, method: Method) -> bool:
+    """Make an index of the table; whether it was not there."""
+    name = f"{ours.prefix}embeddings_{metric}_{method}"
+    inspector: Any = sa.inspect(connection)
+    indexes = inspector.get_indexes(ours.embeddings.name, ours.schema)
+    if any(it["name"] == name for it in indexes):
         return False
-    return any(it["name"] == index for it in inspector.get_indexes(table, ours.schema))
+    quote = connection.dialect.identifier_preparer
+    table = quote.format_table(ours.embeddings)
+    options = HNSW
+    if method == "ivfflat":
+        count = connection.execute(sa.select(sa.func.count()).select_from(ours.embeddings))
+        options = f"lists = {min(max(count.scalar_one() // ROWS_PER_LIST, 10), 32_768)}"
+    operators = f"{quote.quote(_home(connection))}.vector_{metric}_ops"
+    with owner_only(connection):
+        connection.exec_driver_sql(
+            f"CREATE INDEX {name} ON {table} USING {method} (embedding {operators}) "
+            f"WITH ({options})"
+        )
+    return True

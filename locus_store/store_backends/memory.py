@@ -175,7 +175,8 @@ def _given(item: StoreItem) -> StoreItem:
 
 
 def _takes(wanted: Wanted, kept: _Kept) -> bool:
-    return wanted.takes(kept.item.value, kept.item.metadata)
+    is_there = wanted.recursive or kept.item.namespace == wanted.prefix
+    return is_there and wanted.takes(kept.item.value, kept.item.metadata)
 
 
 def _is_over(kept: _Kept) -> bool:

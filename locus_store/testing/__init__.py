@@ -12,7 +12,8 @@
             return reopen()
 
 ``MinimalCheckpointerContract`` is for a subclass of ``BaseCheckpointer`` with only its three
-abstract methods, ``StorageBackendContract`` for a backend's own, dict-shaped methods. Capabilities
+abstract methods, ``StorageBackendContract`` for a backend's own, dict-shaped methods, and
+``StoreContract`` for a ``BaseStore`` (it needs ``reopen`` only; see its module). Capabilities
 decide which promises are asked for; one that is not declared must be refused. Call
 ``pytest.register_assert_rewrite("locus_store.testing")`` in ``conftest.py``. A test's name is its
 promise.
@@ -42,6 +43,7 @@ from locus_store.testing.kit import (
 )
 from locus_store.testing.minimal import Minimal, RoundTrip
 from locus_store.testing.sharing import Arguments, Concurrency, Copying, Integrity
+from locus_store.testing.store import StoreContract
 
 __all__ = [
     "HOSTILE_IDS",
@@ -69,6 +71,7 @@ __all__ = [
     "Search",
     "StorageBackendContract",
     "StorageProbe",
+    "StoreContract",
     "Threads",
     "exact",
     "needs",

@@ -1,4 +1,4 @@
-"""LangGraph on every backend: ``LangGraphSaver``."""
+"""LangGraph on every backend: ``LangGraphSaver`` and ``LangGraphStore``."""
 
 from locus_store.errors import MissingExtraError
 
@@ -11,5 +11,6 @@ except ImportError as exc:
 
 from locus_store.adapters.langgraph.saver import LangGraphSaver
 from locus_store.adapters.langgraph.serializer import ExactSerializer
+from locus_store.adapters.langgraph.store import LangGraphStore
 
-__all__ = ["ExactSerializer", "LangGraphSaver"]
+__all__ = ["ExactSerializer", "LangGraphSaver", "LangGraphStore"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
 
 from langgraph.checkpoint.base import (
@@ -164,20 +162,7 @@ class LangGraphSaver(BaseCheckpointSaver[Any]):
         await self.aclose()
 
     def _run(self, call: Callable[..., Awaitable[T]], *args: Any, **kwargs: Any) -> T:
-        """Run an async method for a caller that has no loop.
-
-        Raises:
-            RuntimeError: It has one: waiting here would stop it.
-        """
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return self._portals.open().call(partial(call, *args, **kwargs))
-        raise RuntimeError(
-            f"a sync method of {type(self).__name__} was called in a running event loop, which it "
-            "would stop; call the graph by ainvoke or astream there, and the saver by its methods "
-            "that begin with a"
-        )
+        return self._portals.run(type(self).__name__, call, *args, **kwargs)
 
     # --- one checkpoint
 

@@ -1,0 +1,471 @@
+"""LangGraph's long-term memory, over any of this package's stores."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
+
+from langgraph.store.base import (
+    BaseStore,
+    GetOp,
+    Item,
+    ListNamespacesOp,
+    MatchCondition,
+    PutOp,
+    SearchItem,
+    SearchOp,
+    ensure_embeddings,
+    get_text_at_path,
+    tokenize_path,
+)
+
+from locus_store import open as opening
+from locus_store.arguments import check_limit
+from locus_store.blocking import Portals
+from locus_store.errors import InvalidArgumentError, LocusStoreError
+from locus_store.filters import Filter
+from locus_store.items import Name, Namespace, PutItem, Remove, Wanted, check_name, check_namespace
+from locus_store.vectors import packed
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from types import TracebackType
+
+    from langgraph.store.base import IndexConfig, Op, Result, TTLConfig
+
+    from locus_store.items import Change, Put, StoreItem
+    from locus_store.store import BaseStore as Store
+
+T = TypeVar("T")
+Path: TypeAlias = "list[str] | str"
+
+ALL: Final = "$"
+"""The path of the whole value."""
+
+SECONDS: Final = 60
+DEFAULT_SWEEP_MINUTES: Final = 5.0
+_OPERATIONS: Final = (GetOp, SearchOp, PutOp, ListNamespacesOp)
+
+logger = logging.getLogger(__name__)
+
+
+class LangGraphStore(BaseStore):
+    """Keeps what LangGraph's graphs remember beyond a thread: ``graph.compile(store=…)``.
+
+    One object serves the sync and the async methods of any number of graphs, from any thread and
+    any event loop; within a running loop only the async ones.
+
+    ``batch`` reads first, then writes: its reads do not see its own writes, its writes are done all
+    or none, and of two with the same name the later counts. A batch that makes no sense, or whose
+    texts cannot be embedded, does nothing.
+
+    LangGraph's own stores differ from one another. This one does as
+
+    - all of them: ``put`` refuses the root namespace, a first label ``langgraph`` and labels with a
+      dot, and a query without ``index`` is not looked at; ``batch`` takes each namespace that the
+      store takes, for here ``("a.b",)`` is not ``("a", "b")``;
+    - ``PostgresStore`` and ``SqliteStore``: without a query the last updated item comes first, an
+      item keeps its ``created_at``, a namespace is listed while it has items, and ``None`` in a
+      filter does not find what is missing; these have to hold for more than one process;
+    - ``InMemoryStore``: filters descend into objects and compare numbers as numbers, ``$ne`` takes
+      what is missing, and items without an embedding, with no score, follow those that have one.
+      They are paged as part of the whole, where ``InMemoryStore`` begins anew on each page;
+    - none: texts are compared with texts only, ``True`` is not 1, an item that is put again loses
+      all of its old embeddings, an empty text is not embedded, and what expired is never shown
+      (``omit_expired`` has nothing to do).
+
+    A put replaces the whole item, its metadata too: items that are put here have none, so
+    ``forget`` finds them by their namespace, not by a user.
+
+    Args:
+        store: Of this package. Its own ``embed`` is not asked.
+        index: LangGraph's ``IndexConfig``: ``embed`` (``Embeddings``, a function, sync or async, or
+            ``"provider:model"``), ``dims``, which is the store's dimension, and ``fields``.
+        ttl: LangGraph's ``TTLConfig``, in minutes.
+
+    Raises:
+        InvalidArgumentError: The store does not keep embeddings of ``dims`` numbers.
+        TypeError: ``store`` is none of this package.
+    """
+
+    supports_ttl = True
+
+    def __init__(
+        self, store: Store, *, index: IndexConfig | None = None, ttl: TTLConfig | None = None
+    ) -> None:
+        super().__init__()
+        if not hasattr(store, "nearest"):
+            raise TypeError(f"store must be a store of locus_store, not {type(store).__name__}")
+        self.store = store
+        self.ttl_config = ttl
+        self.index_config = index.copy() if index else None
+        self.embeddings = ensure_embeddings(index.get("embed")) if index else None
+        self._fields = [_tokens(it) for it in (index or {}).get("fields") or [ALL]]
+        self._portals = Portals()
+        self._sweeper: _Sweeper | None = None
+        if index and store.dimension != _dimension(index):
+            raise InvalidArgumentError(
+                f"index= has dims={index['dims']}, and {type(store).__name__} keeps embeddings of "
+                f"{store.dimension or 'no'} numbers: open it with dimension={index['dims']}"
+            )
+
+    @classmethod
+    def from_url(
+        cls,
+        url: str,
+        *,
+        index: IndexConfig | None = None,
+        ttl: TTLConfig | None = None,
+        **options: Any,
+    ) -> Self:
+        """Return a store for a URL; see ``open_store`` for the options.
+
+        The dimension is ``index["dims"]``. Use it as it is, in ``with`` or in ``async with``.
+        """
+        dimension = _dimension(index) if index else None
+        return cls(opening.open_store(url, dimension=dimension, **options), index=index, ttl=ttl)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.store!r})"
+
+    # --- life
+
+    async def asetup(self) -> None:
+        """Open the storage, which the first call does otherwise: tells what is wrong with it."""
+        await self.store.setup()
+
+    def setup(self) -> None:
+        """See ``asetup``."""
+        self._run(self.asetup)
+
+    async def aclose(self) -> None:
+        """Stop the sweeper and close the store; idempotent, and it may be used again after."""
+        await self.astop_ttl_sweeper()
+        await self.store.close()
+
+    def close(self) -> None:
+        """See ``aclose``; ends the thread of the sync methods too."""
+        self._run(self.aclose)
+        self._portals.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    def _run(self, call: Callable[..., Awaitable[T]], *args: Any) -> T:
+        return self._portals.run(type(self).__name__, call, *args)
+
+    # --- operations
+
+    def batch(self, ops: Iterable[Op]) -> list[Result]:
+        """See ``abatch``."""
+        return self._run(self.abatch, ops)
+
+    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+        """Do LangGraph's operations; one result for each.
+
+        Raises:
+            InvalidArgumentError: One makes no sense; nothing was done.
+            SerializationError: JSON cannot keep a value exactly; nothing was done.
+        """
+        todo = list(ops)
+        for op in todo:
+            if not isinstance(op, _OPERATIONS):
+                raise InvalidArgumentError(f"no operation of a store: {op!r}")
+        changes = await self._changes([it for it in todo if isinstance(it, PutOp)])
+        results = await self._read(todo)
+        if changes:
+            await self.store.apply(changes)
+        return results
+
+    async def _read(self, ops: Sequence[Op]) -> list[Result]:
+        """What the operations give that read; the times to live of what they gave begin anew."""
+        wanted = [_wanted(it) if isinstance(it, SearchOp) else None for it in ops]
+        items = await self._items([it for it in ops if isinstance(it, GetOp)])
+        queries = await self._queries([it for it in ops if isinstance(it, SearchOp)])
+        results: list[Result] = []
+        renewed: list[StoreItem] = []
+        for op, search in zip(ops, wanted, strict=True):
+            if isinstance(op, GetOp):
+                found = items[op.namespace, op.key]
+                results.append(None if found is None else _item(found))
+                renewed += [found] if found and op.refresh_ttl else []
+            elif isinstance(op, SearchOp) and search is not None:
+                page = await self._found(search, queries.get(op.query or ""))
+                results.append([_search_item(it) for it in page])
+                renewed += page if op.refresh_ttl else []
+            elif isinstance(op, ListNamespacesOp):
+                results.append(await self._namespaces(op))
+            else:
+                results.append(None)
+        names = dict.fromkeys(
+            (it.namespace, it.key) for it in renewed if it.ttl_seconds is not None
+        )
+        if names:
+            await self.store.renew(list(names))
+        return results
+
+    async def _items(self, ops: Sequence[GetOp]) -> dict[Name, StoreItem | None]:
+        for op in ops:
+            check_name(op.namespace, op.key)
+        names = list(dict.fromkeys((it.namespace, it.key) for it in ops))
+        return dict(zip(names, await self.store.read(names), strict=True)) if names else {}
+
+    async def _namespaces(self, op: ListNamespacesOp) -> list[Namespace]:
+        paths = _merged(op.match_conditions or ())
+        if paths is None:
+            return []
+        prefix, suffix = paths
+        return await self.store.list_namespaces(
+            prefix, suffix, op.max_depth, limit=op.limit, offset=op.offset
+        )
+
+    # --- searches
+
+    async def _found(self, wanted: Wanted, vector: bytes | None) -> list[StoreItem]:
+        if not wanted.limit:
+            return []
+        if vector is None:
+            return await self.store.recent(wanted)
+        page = await self.store.nearest(wanted, vector, None)
+        if len(page) == wanted.limit:
+            return page
+        up_to = replace(wanted, limit=wanted.offset + wanted.limit, offset=0)
+        scored = await self.store.nearest(up_to, vector, None) if wanted.offset else page
+        names = {(it.namespace, it.key) for it in scored}
+        others = await self.store.recent(up_to)  # enough: at most len(scored) of them have scores
+        rest = [it for it in others if (it.namespace, it.key) not in names]
+        return [*scored, *rest][wanted.offset : up_to.limit]
+
+    async def _queries(self, ops: Sequence[SearchOp]) -> dict[str, bytes]:
+        """Embeddings of the queries."""
+        queries = list(dict.fromkeys(it.query for it in ops if it.query and it.limit))
+        if self.embeddings is None or not queries:
+            return {}
+        made = await asyncio.gather(*map(self.embeddings.aembed_query, queries))
+        return {text: self._packed(it) for text, it in zip(queries, made, strict=True)}
+
+    # --- writes
+
+    async def _changes(self, ops: Sequence[PutOp]) -> list[Change]:
+        """What is to be written, checked and embedded; of two with the same name the later."""
+        checked: dict[Name, tuple[PutOp, Change]] = {}
+        for op in ops:
+            change = self._change(op)
+            checked.pop((op.namespace, op.key), None)
+            checked[op.namespace, op.key] = op, change
+        texts = {
+            name: self._texts(op)
+            for name, (op, _) in checked.items()
+            if op.value is not None and self.embeddings is not None
+        }
+        made = await self._embedded(dict.fromkeys(it for each in texts.values() for it in each))
+        return [
+            change
+            if isinstance(change, Remove)
+            else replace(change, vectors=tuple(made[it] for it in texts.get(name, ())))
+            for name, (_, change) in checked.items()
+        ]
+
+    def _change(self, op: PutOp) -> Put | Remove:
+        if op.value is None:
+            check_name(op.namespace, op.key)
+            return Remove(namespace=op.namespace, key=op.key)
+        if not isinstance(op.value, Mapping):
+            raise InvalidArgumentError(
+                f"the value of item {op.key!r} must be a dict, not {type(op.value).__name__}"
+            )
+        ttl_seconds = None if op.ttl is None else op.ttl * SECONDS
+        item = PutItem(op.namespace, op.key, dict(op.value), ttl_seconds=ttl_seconds)
+        return self.store.checked(item)
+
+    def _texts(self, op: PutOp) -> list[str]:
+        """The texts of an item that are embedded, each once."""
+        if op.index is False:
+            return []
+        paths = self._fields if op.index is None else [_tokens(it) for it in op.index]
+        found = (text for path in paths for text in get_text_at_path(op.value, path))
+        return list(dict.fromkeys(it for it in found if it.strip()))
+
+    async def _embedded(self, texts: Iterable[str]) -> dict[str, bytes]:
+        wanted = list(texts)
+        if self.embeddings is None or not wanted:
+            return {}
+        made = await self.embeddings.aembed_documents(wanted)
+        if len(made) != len(wanted):
+            raise InvalidArgumentError(
+                f"embed gave {len(made)} embeddings for {len(wanted)} texts: give one for each"
+            )
+        return {text: self._packed(it) for text, it in zip(wanted, made, strict=True)}
+
+    def _packed(self, embedding: object) -> bytes:
+        assert self.store.dimension is not None  # noqa: S101  (checked before)
+        return packed(embedding, self.store.dimension, self.store.metric)
+
+    # --- time to live
+
+    async def asweep_ttl(self) -> int:
+        """Give back the space of expired items, which nothing shows; how many there were."""
+        return await self.store.expire()
+
+    def sweep_ttl(self) -> int:
+        """See ``asweep_ttl``."""
+        return self._run(self.asweep_ttl)
+
+    def start_ttl_sweeper(self, sweep_interval_minutes: float | None = None) -> Future[None]:
+        """Sweep again and again, in a thread of its own, until it is stopped or the store closed.
+
+        Args:
+            sweep_interval_minutes: Otherwise that of ``ttl``, otherwise 5.
+
+        Returns:
+            Done once the sweeper has stopped; cancel it to stop the sweeper. Without ``ttl`` there
+            is nothing to do, and it is done at once.
+        """
+        if not self.ttl_config:
+            done: Future[None] = Future()
+            done.set_result(None)
+            return done
+        if self._sweeper is None or not self._sweeper.is_alive():
+            minutes = sweep_interval_minutes or self.ttl_config.get("sweep_interval_minutes")
+            self._sweeper = _Sweeper(self.sweep_ttl, (minutes or DEFAULT_SWEEP_MINUTES) * SECONDS)
+            self._sweeper.start()
+        return self._sweeper.future
+
+    def stop_ttl_sweeper(self, timeout: float | None = None) -> bool:
+        """Stop the sweeper; whether it has stopped within so many seconds."""
+        return self._sweeper is None or self._sweeper.stopped(timeout)
+
+    async def astart_ttl_sweeper(
+        self, sweep_interval_minutes: float | None = None
+    ) -> asyncio.Future[None]:
+        """See ``start_ttl_sweeper``."""
+        return asyncio.wrap_future(self.start_ttl_sweeper(sweep_interval_minutes))
+
+    async def astop_ttl_sweeper(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109  (LangGraph's name for it)
+        """See ``stop_ttl_sweeper``."""
+        if self._sweeper is None:
+            return True
+        return await asyncio.to_thread(self._sweeper.stopped, timeout)
+
+
+class _Sweeper(threading.Thread):
+    def __init__(self, sweep: Callable[[], int], seconds: float) -> None:
+        super().__init__(name="locus-store-sweeper", daemon=True)
+        self.future: Future[None] = Future()
+        self._sweep, self._seconds = sweep, seconds
+        self._stop_asked = threading.Event()
+        self.future.add_done_callback(lambda _: self._stop_asked.set())
+
+    def run(self) -> None:
+        while not self._stop_asked.wait(self._seconds):
+            try:
+                self._sweep()
+            except LocusStoreError:  # the next one may do better
+                logger.exception("expired items of a store were not removed")
+        with suppress(InvalidStateError):  # cancelled
+            self.future.set_result(None)
+
+    def stopped(self, timeout: float | None) -> bool:
+        self._stop_asked.set()
+        self.join(timeout)
+        return not self.is_alive()
+
+
+def _dimension(index: IndexConfig) -> int:
+    """How many numbers the index' embeddings have.
+
+    Raises:
+        InvalidArgumentError: It does not say so.
+    """
+    if "dims" not in index:
+        raise InvalidArgumentError("index= needs dims: how many numbers embed gives")
+    return index["dims"]
+
+
+def _tokens(path: str) -> Path:
+    return path if path == ALL else tokenize_path(path)
+
+
+def _wanted(op: SearchOp) -> Wanted:
+    check_namespace(op.namespace_prefix)
+    return Wanted(
+        prefix=op.namespace_prefix,
+        filter=Filter(op.filter),
+        metadata_filter=Filter(),
+        limit=check_limit(op.limit),
+        offset=check_limit(op.offset),
+    )
+
+
+def _merged(conditions: Iterable[MatchCondition]) -> tuple[Namespace, Namespace] | None:
+    """The one prefix and the one suffix that all conditions come to; ``None``: nothing has both.
+
+    Raises:
+        InvalidArgumentError: A condition is neither.
+    """
+    prefix: Namespace | None = ()
+    suffix: Namespace | None = ()
+    for kind, path in conditions:
+        if kind == "prefix":
+            prefix = _both(prefix, tuple(path))
+        elif kind == "suffix":
+            backwards = _both(suffix and suffix[::-1], tuple(path)[::-1])
+            suffix = backwards and backwards[::-1]
+        else:
+            raise InvalidArgumentError(f"match_type must be prefix or suffix, not {kind!r}")
+    return None if prefix is None or suffix is None else (prefix, suffix)
+
+
+def _both(one: Namespace | None, other: Namespace) -> Namespace | None:
+    """The beginning of what begins with both; ``*`` is any segment."""
+    if one is None or any("*" not in it and it[0] != it[1] for it in zip(one, other, strict=False)):
+        return None
+    longer = max(one, other, key=len)
+    merged = (b if a == "*" else a for a, b in zip(one, other, strict=False))
+    return (*merged, *longer[min(len(one), len(other)) :])
+
+
+def _item(found: StoreItem) -> Item:
+    return Item(
+        value=found.value,
+        key=found.key,
+        namespace=found.namespace,
+        created_at=found.created_at,
+        updated_at=found.updated_at,
+    )
+
+
+def _search_item(found: StoreItem) -> SearchItem:
+    return SearchItem(
+        namespace=found.namespace,
+        key=found.key,
+        value=found.value,
+        created_at=found.created_at,
+        updated_at=found.updated_at,
+        score=found.score,
+    )

@@ -1,0 +1,435 @@
+"""``locus-store store …``: look at the items of the long-term memory, change and remove them."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from urllib.parse import quote, unquote
+
+import typer
+
+from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, Yes, run
+from locus_store.cli.output import (
+    EXIT_CODES,
+    confirm,
+    counted,
+    cut,
+    json_text,
+    moment,
+    note,
+    put_json,
+    put_table,
+    say,
+    show,
+)
+from locus_store.errors import InvalidArgumentError, NotFoundError
+
+if TYPE_CHECKING:
+    from locus_store.items import Namespace, StoreItem
+    from locus_store.store import BaseStore
+
+store = typer.Typer(
+    help="Look at the items of the long-term memory, put, search and remove them."
+    " A namespace is typed as its segments with / between them, such as memory/u42; in a segment"
+    " %2F stands for /, %25 for %, and so on; / alone is the root.",
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+)
+
+Where = Annotated[str, typer.Argument(help="Such as memory/u42, %2F for a / in it; / is the root.")]
+Key = Annotated[str, typer.Argument(help="Of the item.")]
+Limit = Annotated[int, typer.Option(min=0, help="At most this many.")]
+Offset = Annotated[int, typer.Option(min=0, help="So many are left out first.")]
+
+ROOT = "/"
+STANDARD = "-"
+PAGE = 500
+"""Items, or namespaces, that are asked for at once."""
+
+CELL = 60
+"""Characters of a value that a table shows."""
+
+_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
+
+
+# --- what is typed
+
+
+def opened_store(url: str) -> BaseStore:
+    """The store that ``url`` names, which has to be there.
+
+    Who types a command waits for as long as it takes: statements have no time limit.
+    """
+    opening = importlib.import_module("locus_store.open")
+    wanted = {"statement_timeout_seconds": None, "auto_migrate": False}
+    known = opening.options_of(url)
+    taken = {name: value for name, value in wanted.items() if name in known}
+    return opening.open_store(url, **taken)  # type: ignore[no-any-return]
+
+
+def namespace_of(typed: str) -> Namespace:
+    """The namespace that was typed.
+
+    Raises:
+        InvalidArgumentError: It is none; says how one is typed.
+    """
+    if typed == ROOT:
+        return ()
+    segments = typed.split("/")
+    if not all(segments):
+        raise _no_namespace(typed, "it has an empty segment; / alone is the root")
+    if _ESCAPE.search(typed):
+        raise _no_namespace(typed, "% begins an escape; write %25 for one")
+    try:
+        return tuple(unquote(it, errors="strict") for it in segments)
+    except UnicodeDecodeError as exc:
+        raise _no_namespace(typed, "its escapes are no UTF-8") from exc
+
+
+def _no_namespace(typed: str, why: str) -> InvalidArgumentError:
+    return InvalidArgumentError(f"{typed!r} is no namespace: {why}")
+
+
+def typed_form(namespace: Namespace) -> str:
+    """A namespace as it is typed: the inverse of ``namespace_of``."""
+    return "/".join("".join(map(_typed_character, it)) for it in namespace) or ROOT
+
+
+def _typed_character(character: str) -> str:
+    is_plain = character.isprintable() and character not in "%/"
+    return character if is_plain else quote(character, safe="")
+
+
+def _value(typed: str, what: str) -> Any:
+    """The JSON that was typed, or stands in a file or on standard input.
+
+    Raises:
+        InvalidArgumentError: It is none, or there is no such file.
+    """
+    try:
+        if typed == STANDARD:
+            typed = sys.stdin.buffer.read().decode()
+        elif typed.startswith("@"):
+            typed = Path(typed[1:]).read_text("utf-8")
+        return json.loads(typed, parse_constant=_no_number)
+    except OSError as exc:
+        raise InvalidArgumentError(f"{what}: {typed[1:]} cannot be read: {exc.strerror}") from exc
+    except (ValueError, RecursionError) as exc:
+        raise InvalidArgumentError(
+            f"{what} is no JSON: {exc}; a text stands in double quotes, as in '\"text\"'"
+        ) from exc
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is none of its numbers")
+
+
+def _object(typed: str | None, what: str) -> dict[str, Any] | None:
+    found = None if typed is None else _value(typed, what)
+    if found is not None and not isinstance(found, dict):
+        raise InvalidArgumentError(f'{what} is a JSON object, such as \'{{"kind": "note"}}\'')
+    return found
+
+
+# --- what is shown
+
+
+def _described(item: StoreItem) -> dict[str, Any]:
+    names = ("namespace", "key", "version", "created_at", "updated_at", "expires_at", "metadata")
+    return {name: getattr(item, name) for name in (*names, "value")}
+
+
+def _tell(items: list[StoreItem], *, as_json: bool) -> None:
+    if as_json:
+        put_json([_described(it) for it in items])
+        return
+    rows = (
+        (
+            typed_form(it.namespace),
+            it.key,
+            it.version,
+            moment(it.updated_at),
+            moment(it.expires_at),
+            cut(json_text(it.value), CELL),
+        )
+        for it in items
+    )
+    columns = ("namespace", "key", "version", "updated", "expires", "value")
+    put_table(columns, rows, ids=columns[:2])
+
+
+def _tell_more(how: str) -> None:
+    note(f"There may be more: {how}a greater --limit.")
+
+
+# --- looking
+
+
+@store.command("list", epilog=EXIT_CODES)
+def list_items(
+    namespace: Where,
+    *,
+    limit: Limit = 100,
+    after: Annotated[str | None, typer.Option(help="Go on behind this key.")] = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """List the items of a namespace, not of those below it, by key.
+
+    --json: [{namespace, key, version, created_at, updated_at, expires_at, metadata, value}].
+    """
+    where = namespace_of(namespace)
+
+    async def listed() -> list[StoreItem]:
+        async with opened_store(url) as opened:
+            return await opened.list(where, limit, after)
+
+    found = run(listed())
+    _tell(found, as_json=as_json)
+    if found and len(found) == limit and not as_json:
+        last = found[-1].key
+        _tell_more(f"--after={shlex.quote(last)}, or " if last.isprintable() else "")
+
+
+@store.command("get", epilog=EXIT_CODES)
+def get_item(
+    namespace: Where, key: Key, *, url: Url = DEFAULT_URL, as_json: AsJson = False
+) -> None:
+    """Print an item: what is known of it, and its value.
+
+    --json: {namespace, key, version, created_at, updated_at, expires_at, metadata, value}.
+    """
+    where = namespace_of(namespace)
+
+    async def got() -> StoreItem | None:
+        async with opened_store(url) as opened:
+            return await opened.get_item(where, key)
+
+    item = run(got())
+    if item is None:
+        raise _missing(namespace, key)
+    if as_json:
+        put_json(_described(item))
+        return
+    say(f"namespace:  {typed_form(item.namespace)}")
+    say(f"key:        {item.key}")
+    say(f"version:    {item.version}")
+    say(f"created_at: {moment(item.created_at)}")
+    say(f"updated_at: {moment(item.updated_at)}")
+    say(f"expires_at: {moment(item.expires_at) or 'never'}")
+    say(f"metadata:   {json_text(item.metadata)}")
+    show(json_text(item.value, indent=True))
+
+
+def _missing(namespace: str, key: str | None = None) -> NotFoundError:
+    what = "nothing" if key is None else f"no item {key!r}"
+    return NotFoundError(
+        f"there is {what} in namespace {namespace!r}; 'locus-store store list' and 'locus-store"
+        " store namespaces' show what there is"
+    )
+
+
+@store.command(epilog=EXIT_CODES)
+def search(
+    namespace: Where,
+    *,
+    query: Annotated[
+        str | None, typer.Option(help="Words, all of which the value's texts have.")
+    ] = None,
+    filter: Annotated[  # noqa: A002  (the option's name)
+        str | None,
+        typer.Option(
+            metavar="JSON",
+            help='Of the value, such as {"kind": "note", "n": {"$gte": 3}};'
+            " $eq $ne $gt $gte $lt $lte $in $exists; or @file, or -.",
+        ),
+    ] = None,
+    metadata_filter: Annotated[
+        str | None, typer.Option(metavar="JSON", help="Of the metadata.")
+    ] = None,
+    limit: Limit = 10,
+    offset: Offset = 0,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Find items of a namespace and of all below it, the last updated first.
+
+    There is no model here, so nothing is ranked by meaning. --json: [{namespace, key, version,
+    created_at, updated_at, expires_at, metadata, value}].
+    """
+    where = namespace_of(namespace)
+    wanted = _object(filter, "--filter")
+    about = _object(metadata_filter, "--metadata-filter")
+
+    async def found() -> list[StoreItem]:
+        async with opened_store(url) as opened:
+            return await opened.search(where, query, wanted, limit, offset, about)
+
+    items = run(found())
+    _tell(items, as_json=as_json)
+    if items and len(items) == limit and not as_json:
+        _tell_more(f"--offset={offset + limit}, or ")
+
+
+@store.command(epilog=EXIT_CODES)
+def namespaces(
+    prefix: Annotated[
+        str, typer.Argument(help="They begin with its segments; * is any one.")
+    ] = ROOT,
+    *,
+    suffix: Annotated[str, typer.Option(help="They end with its segments; * is any one.")] = ROOT,
+    depth: Annotated[
+        int | None, typer.Option(min=1, help="Cut to so many segments, each shown once.")
+    ] = None,
+    limit: Limit = 100,
+    offset: Offset = 0,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """List the namespaces that have items, in order; --json: a list of lists of their segments."""
+    wanted = namespace_of(prefix), namespace_of(suffix)
+
+    async def listed() -> list[Namespace]:
+        async with opened_store(url) as opened:
+            return await opened.list_namespaces(*wanted, depth, limit, offset)
+
+    found = run(listed())
+    if as_json:
+        put_json(found)
+        return
+    put_table(("namespace",), ([typed_form(it)] for it in found), ids=("namespace",))
+    if found and len(found) == limit:
+        _tell_more(f"--offset={offset + limit}, or ")
+
+
+# --- changing
+
+
+@store.command("put", epilog=EXIT_CODES)
+def put_item(
+    namespace: Where,
+    key: Key,
+    value: Annotated[
+        str, typer.Argument(help="JSON; @file is a file's, - standard input's; -- before -1.")
+    ],
+    *,
+    metadata: Annotated[
+        str | None, typer.Option(metavar="JSON", help="An object; it replaces the one there.")
+    ] = None,
+    ttl: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Time to live; without it, for good.")
+    ] = None,
+    expected_version: Annotated[
+        int | None, typer.Option(min=0, help="Only in the place of this version; 0: of none.")
+    ] = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Store a value in the place of the one there, if any; --json: {namespace, key, version}.
+
+    The item loses its embeddings: there is no model here that could make new ones.
+    """
+    where = namespace_of(namespace)
+    document, about = _value(value, "the value"), _object(metadata, "--metadata")
+
+    async def stored() -> int:
+        async with opened_store(url) as opened:
+            return await opened.put(where, key, document, about, ttl, expected_version)
+
+    version = run(stored())
+    if as_json:
+        put_json({"namespace": where, "key": key, "version": version})
+    else:
+        say(f"{key!r} in {typed_form(where)}: version {version}")
+
+
+# --- removing
+
+
+@store.command(epilog=EXIT_CODES)
+def delete(
+    namespace: Where,
+    key: Annotated[str | None, typer.Argument(help="Of the item; or say --all.")] = None,
+    *,
+    everything: Annotated[bool, typer.Option("--all", help="All items of the namespace.")] = False,
+    recursive: Annotated[
+        bool, typer.Option("--recursive", help="With --all: and of all below it.")
+    ] = False,
+    url: Url = DEFAULT_URL,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete an item, or all of a namespace; --json: {removed}, in items."""
+    where = namespace_of(namespace)
+    if (key is None) is not everything or (recursive and not everything):
+        raise InvalidArgumentError("name the key of an item, or say --all, then also --recursive")
+
+    async def removed() -> int:
+        async with opened_store(url) as opened:
+            if key is not None:
+                return int(await opened.delete(where, key))
+            return await opened.clear_namespace(where, recursive=recursive)
+
+    if not yes:
+        confirm(f"This deletes {run(_owned(url, where, key, recursive=recursive))}.")
+    gone = run(removed())
+    if not gone:
+        raise _missing(namespace, key)
+    _tell_removed(gone, as_json=as_json)
+
+
+async def _owned(url: str, where: Namespace, key: str | None, *, recursive: bool) -> str:
+    """What a deletion takes, for a person."""
+    shown = typed_form(where)
+    async with opened_store(url) as opened:
+        if key is None:
+            count = await items_in(opened, where, recursive=recursive)
+            there, what = count > 0, counted(count, "item")
+        else:
+            there, what = await opened.exists(where, key), f"item {key!r}"
+    if not there:
+        raise _missing(shown, key)
+    return f"{what} of namespace {shown}{' and all below it' if recursive else ''}"
+
+
+async def items_in(opened: BaseStore, namespace: Namespace, *, recursive: bool) -> int:
+    """How many items a namespace has, with those below it where ``recursive`` says so."""
+    count = offset = 0
+    while recursive and (
+        page := await opened.list_namespaces(namespace, limit=PAGE, offset=offset)
+    ):
+        offset += len(page)
+        for it in page:  # the prefix's `*` stands for any segment
+            if it[: len(namespace)] == namespace:
+                count += await items_in(opened, it, recursive=False)
+    after = None
+    while not recursive and (keys := await opened.list_keys(namespace, PAGE, after)):
+        count += len(keys)
+        after = keys[-1]
+    return count
+
+
+@store.command(epilog=EXIT_CODES)
+def expire(*, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Give back the space of items whose time to live is over; --json: {removed}, in items.
+
+    Nobody can see them any more, so nobody is asked.
+    """
+
+    async def removed() -> int:
+        async with opened_store(url) as opened:
+            return await opened.expire()
+
+    _tell_removed(run(removed()), as_json=as_json)
+
+
+def _tell_removed(number: int, *, as_json: bool) -> None:
+    if as_json:
+        put_json({"removed": number})
+    else:
+        say(f"{counted(number, 'item')} removed")

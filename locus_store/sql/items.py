@@ -1,0 +1,394 @@
+"""A store's items in SQL: every statement once, for any database."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import sqlalchemy as sa
+
+from locus_store import vectors
+from locus_store.items import (
+    SEGMENT_END,
+    Put,
+    StoreItem,
+    decode_namespace,
+    encode_namespace,
+    require_version,
+)
+from locus_store.sql.columns import EPOCH, after, now
+from locus_store.sql.pending import batches
+from locus_store.sql.vectors import DIMENSION_SETTING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from sqlalchemy.engine import Connection, Row
+
+    from locus_store.filters import Clause
+    from locus_store.items import Change, Name, Namespace, NamespaceMatch, Wanted
+    from locus_store.sql.reads import Scope
+    from locus_store.sql.vectors import Found
+
+    AnyRow: TypeAlias = Row[*tuple[Any, ...]]
+
+BEYOND_SEGMENT_END: Final = chr(ord(SEGMENT_END) + 1)
+FIRST: Final = 64
+"""Items that are asked for at first where each is looked at."""
+
+SCANNED: Final = 1000
+"""Items that are read at a time where all may have to be looked at."""
+
+CHUNK: Final = 2048
+"""Embeddings that are compared at once."""
+
+MICROSECOND: Final = timedelta(microseconds=1)
+
+
+@dataclass(slots=True)
+class Shelf:
+    """What all statements of one opened store are bound to.
+
+    Args:
+        scope: Tables and tenant.
+        found: What the database has for embeddings.
+        metric: How they are compared.
+    """
+
+    scope: Scope
+    found: Found
+    metric: vectors.Metric
+    written_at: datetime = field(default=EPOCH)
+    """The time of the last item that was put, where the clock may stand still in between."""
+
+    def times(self, at: datetime, count: int) -> list[datetime]:
+        """As many different times, all later than those before."""
+        first = max(at, self.written_at + MICROSECOND)
+        found = [first + number * MICROSECOND for number in range(count)]
+        self.written_at = found[-1]
+        return found
+
+
+class Items:
+    """Portable statements on a connection; those that write run in a transaction of their own.
+
+    The methods under "dialect hooks" are all that may differ between databases; without overrides
+    they are correct on any that keeps embeddings as bytes.
+    """
+
+    def __init__(self, connection: Connection, shelf: Shelf) -> None:
+        self.connection = connection
+        self.shelf = shelf
+        self.tables = shelf.scope.tables
+        self.store = self.tables.store
+        self.embeddings = self.tables.embeddings
+
+    # --- dialect hooks
+
+    def condition(
+        self, column: sa.ColumnElement[Any], clause: Clause
+    ) -> sa.ColumnElement[bool] | None:
+        """A condition that no row misses which the clause takes; the rows are checked again."""
+        del column, clause
+        return None
+
+    def may_have_word(
+        self, column: sa.ColumnElement[Any], word: str
+    ) -> sa.ColumnElement[bool] | None:
+        """The same for a folded word in the texts of a value."""
+        del column, word
+        return None
+
+    def have_names(self, names: Sequence[Name]) -> sa.ColumnElement[bool]:
+        """The items of these names, of the tenant."""
+        keys: dict[Namespace, list[str]] = {}
+        for namespace, key in names:
+            keys.setdefault(namespace, []).append(key)
+        named = (
+            sa.and_(self._is_in(namespace), self.store.c.key.in_(some))
+            for namespace, some in keys.items()
+        )
+        return sa.and_(self._is_ours, sa.or_(*named))
+
+    def ranked(self, wanted: Wanted, vector: bytes) -> Iterator[tuple[StoreItem, float]]:
+        """Live items below the prefix that meet the conditions, with their scores, best first."""
+        best: dict[int, tuple[float, Namespace, str]] = {}
+        for rows in self._candidates(wanted):
+            scores = vectors.scores(vector, [it.embedding for it in rows], self.shelf.metric)
+            for row, score in zip(rows, scores, strict=True):
+                if row.item not in best or score > best[row.item][0]:
+                    best[row.item] = (score, decode_namespace(row.namespace), row.key)
+        order = sorted(best, key=lambda it: (-best[it][0], *best[it][1:]))
+        for some in batches(order):
+            items = self.connection.execute(self._items().where(self.store.c.item.in_(some)))
+            found = {row.item: item_of(row) for row in items}
+            yield from ((found[it], best[it][0]) for it in some if it in found)
+
+    def stored_vectors(self, found: sa.Select[Any]) -> list[bytes]:
+        """The embeddings that a query gives in its one column."""
+        return list(self.connection.execute(found).scalars())
+
+    # --- writing
+
+    def apply(self, changes: Sequence[Change]) -> list[int]:
+        """See ``BaseStore``, as the following."""
+        names = [(it.namespace, it.key) for it in changes]
+        found = self._found(names)
+        versions = [self._version(found.get(name)) for name in names]
+        for change, version in zip(changes, versions, strict=True):
+            if isinstance(change, Put):
+                require_version(change, version)
+        self._unembed([row.item for row in found.values()])
+        gone = [found[it.namespace, it.key].item for it in changes
+                if not isinstance(it, Put) and (it.namespace, it.key) in found]  # fmt: skip
+        self._delete(gone)
+        self._put([it for it in changes if isinstance(it, Put)], found)
+        return [
+            version + 1 if isinstance(change, Put) else int(version > 0)
+            for change, version in zip(changes, versions, strict=True)
+        ]
+
+    def _found(self, names: Sequence[Name]) -> dict[Name, AnyRow]:
+        """Rows of these names, locked; expired ones too."""
+        c = self.store.c
+        is_live = self._is_live.label("is_live")
+        rows: list[AnyRow] = []
+        for some in batches(sorted(names)):
+            query = sa.select(c.item, c.namespace, c.key, c.version, c.created_at, is_live)
+            rows += self.connection.execute(query.where(self.have_names(some)).with_for_update())
+        return {(decode_namespace(row.namespace), row.key): row for row in rows}
+
+    @staticmethod
+    def _version(row: AnyRow | None) -> int:
+        return int(row.version) if row is not None and row.is_live else 0
+
+    def _put(self, puts: Sequence[Put], found: dict[Name, AnyRow]) -> None:
+        if not puts:
+            return
+        at = self.connection.execute(sa.select(now())).scalar_one()
+        times = self.shelf.times(at, len(puts))
+        new: list[dict[str, Any]] = []
+        old: list[dict[str, Any]] = []
+        for put, moment in zip(puts, times, strict=True):
+            row = found.get((put.namespace, put.key))
+            fields = {**self._values(put, moment), "created_at": moment}
+            if row is None:
+                tenant, namespace = self.shelf.scope.tenant, encode_namespace(put.namespace)
+                new.append({**fields, "tenant": tenant, "namespace": namespace, "key": put.key})
+                continue
+            if row.is_live:
+                fields |= {"created_at": row.created_at, "version": row.version + 1}
+            old.append({**fields, "of_item": row.item})
+        if new:
+            self.connection.execute(self.store.insert(), new)
+        if old:
+            is_it = self.store.c.item == sa.bindparam("of_item", type_=sa.BigInteger())
+            values: dict[str, Any] = {it: sa.bindparam(it) for it in old[0] if it != "of_item"}
+            self.connection.execute(self.store.update().where(is_it).values(values), old)
+        self._embed([it for it in puts if it.vectors])
+
+    @staticmethod
+    def _values(put: Put, moment: datetime) -> dict[str, Any]:
+        ttl = put.ttl_seconds
+        return {
+            "value": put.value,
+            "metadata": put.metadata,
+            "ttl_seconds": ttl,
+            "expires_at": None if ttl is None else moment + timedelta(seconds=ttl),
+            "updated_at": moment,
+            "version": 1,
+        }
+
+    def _embed(self, puts: Sequence[Put]) -> None:
+        names = [(it.namespace, it.key) for it in puts]
+        items = {name: row.item for name, row in self._found(names).items()} if puts else {}
+        rows = [
+            {"item": items[put.namespace, put.key], "part": part, "embedding": embedding}
+            for put in puts
+            for part, embedding in enumerate(put.vectors)
+        ]
+        if rows:
+            self.connection.execute(sa.insert(self.embeddings), rows)
+
+    @cached_property
+    def _has_embeddings(self) -> bool:
+        """Whether there is a table of them by now."""
+        settings = self.tables.settings.c
+        said = sa.select(settings.value).where(settings.name == DIMENSION_SETTING)
+        return self.connection.execute(said).scalar() is not None
+
+    def _delete(self, items: Sequence[int]) -> None:
+        self._unembed(items)
+        for some in batches(items):
+            self.connection.execute(self.store.delete().where(self.store.c.item.in_(some)))
+
+    def _unembed(self, items: Sequence[int]) -> None:
+        for some in batches(items) if self._has_embeddings else ():
+            gone = sa.delete(self.embeddings).where(self.embeddings.c.item.in_(some))
+            self.connection.execute(gone)
+
+    def clear(self, namespace: Namespace, *, recursive: bool) -> int:
+        c, is_live = self.store.c, self._is_live.label("is_live")
+        query = sa.select(c.item, is_live).where(self.are_in(namespace, recursive=recursive))
+        rows = self.connection.execute(query.with_for_update()).all()
+        self._delete([row.item for row in rows])
+        return sum(bool(row.is_live) for row in rows)
+
+    def sweep(self, limit: int) -> int:
+        query = self.expired(limit).with_for_update()
+        items = list(self.connection.execute(query).scalars())
+        self._delete(items)
+        return len(items)
+
+    def expired(self, limit: int) -> sa.Select[Any]:
+        """Some of the tenant's items that have expired."""
+        is_over = self.store.c.expires_at <= now()
+        return sa.select(self.store.c.item).where(self._is_ours, is_over).limit(limit)
+
+    def renew(self, names: Sequence[Name]) -> None:
+        ttl = self.store.c.ttl_seconds
+        for some in batches(names):
+            renewed = self.store.update().where(self.have_names(some), self._is_live)
+            self.connection.execute(renewed.where(ttl.is_not(None)).values(expires_at=after(ttl)))
+
+    # --- reading
+
+    def read(self, names: Sequence[Name]) -> list[StoreItem | None]:
+        found: dict[Name, StoreItem] = {}
+        for some in batches(names):
+            query = self._items().where(self.have_names(some), self._is_live)
+            for row in self.connection.execute(query):
+                item = item_of(row)
+                found[item.namespace, item.key] = item
+        return [found.get(name) for name in names]
+
+    def page(self, namespace: Namespace, limit: int, after: str | None) -> list[StoreItem]:
+        key = self.store.c.key
+        query = self._items().where(self._is_ours, self._is_in(namespace), self._is_live)
+        if after is not None:
+            query = query.where(key > after)
+        return [item_of(row) for row in self.connection.execute(query.order_by(key).limit(limit))]
+
+    def recent(self, wanted: Wanted) -> list[StoreItem]:
+        if not needs_look(wanted):
+            query = self._recent(wanted).limit(wanted.limit).offset(wanted.offset)
+            return [item_of(row) for row in self.connection.execute(query)]
+        count, taken = wanted.offset + wanted.limit, list[StoreItem]()
+        options = {"yield_per": SCANNED}
+        with self.connection.execute(self._recent(wanted), execution_options=options) as rows:
+            for row in rows:
+                item = item_of(row)
+                if wanted.takes(item.value, item.metadata):
+                    taken.append(item)
+                if len(taken) == count:
+                    break
+        return taken[wanted.offset :]
+
+    def recent_at_once(self, wanted: Wanted) -> list[StoreItem] | None:
+        """What ``recent`` gives, without a cursor; ``None`` where that was not enough."""
+        if not needs_look(wanted):
+            return self.recent(wanted)
+        count = wanted.offset + wanted.limit
+        size = max(FIRST, count)
+        items = [item_of(it) for it in self.connection.execute(self._recent(wanted).limit(size))]
+        taken = [it for it in items if wanted.takes(it.value, it.metadata)]
+        is_enough = len(taken) >= count or len(items) < size
+        return taken[wanted.offset : count] if is_enough else None
+
+    def _recent(self, wanted: Wanted) -> sa.Select[Any]:
+        c = self.store.c
+        query = self._items().where(*self.are_wanted(wanted))
+        return query.order_by(c.updated_at.desc(), c.item.desc())
+
+    def nearest(self, wanted: Wanted, vector: bytes, threshold: float | None) -> list[StoreItem]:
+        taken: list[StoreItem] = []
+        for item, score in self.ranked(wanted, vector):
+            if threshold is not None and score < threshold:
+                break
+            if wanted.takes(item.value, item.metadata):
+                taken.append(replace(item, score=score))
+            if len(taken) == wanted.offset + wanted.limit:
+                break
+        return taken[wanted.offset :]
+
+    def _candidates(self, wanted: Wanted) -> Iterator[Sequence[AnyRow]]:
+        c, e = self.store.c, self.embeddings.c
+        query: sa.Select[Any] = sa.select(e.item, c.namespace, c.key, e.embedding)
+        query = query.join_from(self.store, self.embeddings, e.item == c.item)
+        result = self.connection.execute(query.where(*self.are_wanted(wanted)))
+        return result.partitions(CHUNK)
+
+    def vectors_of(self, namespace: Namespace, key: str) -> list[bytes]:
+        c, e = self.store.c, self.embeddings.c
+        query = sa.select(e.embedding).join_from(self.store, self.embeddings, e.item == c.item)
+        query = query.where(self.have_names([(namespace, key)]), self._is_live)
+        return self.stored_vectors(query.order_by(e.part))
+
+    def namespaces(self, match: NamespaceMatch, limit: int, offset: int) -> list[Namespace]:
+        namespace = self.store.c.namespace
+        query = sa.select(namespace).where(self.are_in(match.fixed, recursive=True), self._is_live)
+        rows = self.connection.execute(query.distinct())
+        found = {cut for (it,) in rows if (cut := match.of(decode_namespace(it))) is not None}
+        return sorted(found)[offset : offset + limit]
+
+    # --- parts of statements
+
+    def _items(self) -> sa.Select[Any]:
+        return sa.select(*(it for it in self.store.c if it.name != "tenant"))
+
+    def are_wanted(self, wanted: Wanted) -> Iterable[sa.ColumnElement[bool]]:
+        """Live, below the prefix, and no known reason why not."""
+        yield self.are_in(wanted.prefix, recursive=wanted.recursive)
+        yield self._is_live
+        value, metadata = self.store.c.value, self.store.c.metadata
+        conditions = (
+            *(self.condition(value, it) for it in wanted.filter.clauses),
+            *(self.condition(metadata, it) for it in wanted.metadata_filter.clauses),
+            *(self.may_have_word(value, it) for it in wanted.words),
+        )
+        yield from (it for it in conditions if it is not None)
+
+    def are_in(self, namespace: Namespace, *, recursive: bool) -> sa.ColumnElement[bool]:
+        """The tenant's items of a namespace, or also of all below it; expired ones too."""
+        if not recursive:
+            return sa.and_(self._is_ours, self._is_in(namespace))
+        if not namespace:
+            return self._is_ours
+        first = encode_namespace(namespace)
+        beyond = first.removesuffix(SEGMENT_END) + BEYOND_SEGMENT_END
+        column = self.store.c.namespace
+        return sa.and_(self._is_ours, column >= first, column < beyond)
+
+    def _is_in(self, namespace: Namespace) -> sa.ColumnElement[bool]:
+        return self.store.c.namespace == encode_namespace(namespace)
+
+    @property
+    def _is_ours(self) -> sa.ColumnElement[bool]:
+        return self.store.c.tenant == self.shelf.scope.tenant
+
+    @property
+    def _is_live(self) -> sa.ColumnElement[bool]:
+        expires_at = self.store.c.expires_at
+        return sa.or_(expires_at.is_(None), expires_at > now())
+
+
+def needs_look(wanted: Wanted) -> bool:
+    """Whether each item has to be looked at."""
+    return bool(wanted.filter.clauses or wanted.metadata_filter.clauses or wanted.words)
+
+
+def item_of(row: AnyRow) -> StoreItem:
+    """The item of a row of ``store``."""
+    return StoreItem(
+        namespace=decode_namespace(row.namespace),
+        key=row.key,
+        value=row.value,
+        metadata=row.metadata,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+        version=row.version,
+        expires_at=row.expires_at,
+        ttl_seconds=row.ttl_seconds,
+    )

@@ -1,0 +1,388 @@
+"""What only PostgreSQL does for a store: each operation is one statement, and so one round trip."""
+
+from __future__ import annotations
+
+import struct
+from functools import cached_property, lru_cache
+from math import inf
+from typing import TYPE_CHECKING, Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+
+from locus_store import vectors
+from locus_store.errors import BackendError
+from locus_store.items import Put, encode_namespace, require_version
+from locus_store.sql.columns import dump_jsonb, dump_valueb, encode_key, encode_path
+from locus_store.sql.conditions import on_jsonb, word_in_jsonb
+from locus_store.sql.items import FIRST, Items, item_of
+from locus_store.sql.vectors import DIMENSION_SETTING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from locus_store.filters import Clause
+    from locus_store.items import Change, Name, Namespace, StoreItem, Wanted
+
+EFFORT: Final = 100
+"""Candidates that an HNSW index keeps, at least; pgvector's own 40 finds fewer of the nearest."""
+
+MOST_EFFORT: Final = 1000
+"""What pgvector takes."""
+
+PROBES: Final = 10
+"""Lists of an IVFFlat index that are looked into first."""
+
+_OPERATORS: Final = {"cosine": "<=>", "l2": "<->", "ip": "<#>"}
+
+
+class ChangedError(BackendError):
+    """The database is not, or no longer, as the statement took it to be; nothing was written."""
+
+
+class PostgreSQLItems(Items):
+    """PostgreSQL's forms of the hooks, and of what writes."""
+
+    def condition(
+        self, column: sa.ColumnElement[Any], clause: Clause
+    ) -> sa.ColumnElement[bool] | None:
+        return on_jsonb(column, clause)
+
+    def may_have_word(
+        self, column: sa.ColumnElement[Any], word: str
+    ) -> sa.ColumnElement[bool] | None:
+        return word_in_jsonb(column, word)
+
+    def have_names(self, names: Sequence[Name]) -> sa.ColumnElement[bool]:
+        """A list of any length is two values to bind."""
+        if len(names) == 1:
+            return super().have_names(names)
+        texts = postgresql.ARRAY(sa.Text())
+        namespaces = [encode_path(encode_namespace(it)) for it, _ in names]
+        keys = [encode_key(it) for _, it in names]
+        wanted = sa.func.unnest(
+            sa.cast(sa.literal(namespaces, texts), texts), sa.cast(sa.literal(keys, texts), texts)
+        ).table_valued(sa.column("namespace", sa.Text()), sa.column("key", sa.Text()), name="n")
+        wanted = wanted.render_derived()
+        c = self.store.c
+        return sa.and_(
+            c.tenant == self.shelf.scope.tenant,
+            sa.tuple_(c.namespace, c.key).in_(sa.select(wanted.c.namespace, wanted.c.key)),
+        )
+
+    # --- writing
+
+    def apply(self, changes: Sequence[Change]) -> list[int]:
+        """One statement; see ``_APPLY``."""
+        rows = self.connection.execute(_apply(*self._words), self._bound(changes)).all()
+        _require_holds(rows[0].holds)
+        found = [row.found for row in rows]
+        if not rows[0].does:
+            for change, version in zip(changes, found, strict=True):
+                if isinstance(change, Put):
+                    require_version(change, version)
+        self._unembed([row.raced for row in rows if row.raced is not None])
+        return [
+            version + 1 if isinstance(change, Put) else int(version > 0)
+            for change, version in zip(changes, found, strict=True)
+        ]
+
+    @cached_property
+    def _has_embeddings(self) -> bool:
+        """The statements make sure of it."""
+        return self.shelf.found.dimension is not None
+
+    @property
+    def _words(self) -> tuple[str, str, str, str]:
+        """What differs between two databases in the text of a statement."""
+        quote = self.connection.dialect.identifier_preparer
+        home = quote.quote(self.shelf.found.home) if self._has_embeddings else ""
+        names = (self.store, self.tables.settings, self.embeddings)
+        store, settings, embeddings = map(quote.format_table, names)
+        return store, settings, embeddings, home
+
+    def _bound(self, changes: Sequence[Change]) -> dict[str, Any]:
+        """One list for each field."""
+        scope = self.shelf.scope
+        puts = [it if isinstance(it, Put) else None for it in changes]
+        bound = {
+            "tenant": encode_key(scope.tenant),
+            "store_id": scope.store,
+            "facts": 1 + self._has_embeddings,
+            "namespaces": [encode_path(encode_namespace(it.namespace)) for it in changes],
+            "keys": [encode_key(it.key) for it in changes],
+            "values": [None if it is None else dump_valueb(it.value) for it in puts],
+            "metadata": [None if it is None else dump_jsonb(it.metadata) for it in puts],
+            "ttls": [None if it is None else it.ttl_seconds for it in puts],
+            "expected": [None if it is None else it.expected_version for it in puts],
+            "removes": [it is None for it in puts],
+        }
+        if self._has_embeddings:
+            parts = [
+                (at, part, vector_text(it))
+                for at, put in enumerate(puts, 1)
+                for part, it in enumerate(put.vectors if put else ())
+            ]
+            bound["positions"], bound["parts"], bound["embeddings"] = (
+                map(list, zip(*parts, strict=True)) if parts else ([], [], [])
+            )
+        return bound
+
+    def clear(self, namespace: Namespace, *, recursive: bool) -> int:
+        is_in = self.are_in(namespace, recursive=recursive)
+        return sum(is_live for _, is_live in self._deleted(is_in))
+
+    def sweep(self, limit: int) -> int:
+        some = self.expired(limit).with_for_update(skip_locked=True)
+        return len(self._deleted(self.store.c.item.in_(some)))
+
+    def _deleted(self, condition: sa.ColumnElement[bool]) -> list[tuple[int, bool]]:
+        """Delete items with their embeddings; their numbers, and whether they were live."""
+        c = self.store.c
+        gone = self.store.delete().where(condition, self._holds)
+        removed = gone.returning(c.item, self._is_live.label("is_live")).cte("removed")
+        raced: Any = ~sa.exists().where(c.item == removed.c.item)
+        fact = sa.select(self._holds.label("holds")).subquery("fact")
+        query = sa.select(
+            fact.c.holds,
+            removed.c.item,
+            removed.c.is_live,
+            (raced if self._has_embeddings else sa.false()).label("raced"),
+        ).select_from(fact.outerjoin(removed, sa.true()))
+        if self._has_embeddings:
+            items = self.embeddings.c.item.in_(sa.select(removed.c.item))
+            query = query.add_cte(sa.delete(self.embeddings).where(items).cte("unembedded"))
+        rows = self.connection.execute(query).all()
+        _require_holds(rows[0].holds)
+        rows = [row for row in rows if row.item is not None]
+        self._unembed([row.item for row in rows if row.raced])
+        return [(row.item, row.is_live) for row in rows]
+
+    @property
+    def _holds(self) -> sa.ColumnElement[bool]:
+        """It is the opened database, with a table of embeddings if it had one then."""
+        settings = self.tables.settings.c
+        is_fact = sa.or_(
+            sa.and_(settings.name == "store_id", settings.value == self.shelf.scope.store),
+            settings.name == DIMENSION_SETTING,
+        )
+        count = sa.select(sa.func.count()).where(is_fact).scalar_subquery()
+        return count == 1 + self._has_embeddings
+
+    # --- the nearest
+
+    def ranked(self, wanted: Wanted, vector: bytes) -> Iterator[tuple[StoreItem, float]]:
+        """As many as are wanted are asked for, and more while they are refused."""
+        size, given = max(1, wanted.offset + wanted.limit), set[int]()
+        while True:
+            rows = self.connection.execute(self._nearest(wanted, vector, size)).all()
+            scores = vectors.scores(
+                vector, [float32(it.embedding) for it in rows], self.shelf.metric
+            )
+            best: dict[int, tuple[float, Any]] = {}
+            for row, score in zip(rows, scores, strict=True):
+                if row.item not in given and score > best.get(row.item, (-inf, None))[0]:
+                    best[row.item] = (score, row)
+            ranked = [(item_of(row), score) for score, row in best.values()]
+            yield from sorted(ranked, key=lambda it: (-it[1], it[0].namespace, it[0].key))
+            if len(rows) < size:
+                return
+            given |= best.keys()
+            size = max(FIRST, size * 4)
+
+    def _nearest(self, wanted: Wanted, vector: bytes, size: int) -> sa.Select[Any]:
+        """By an index where there is one; exactly where there is none, or it found too few.
+
+        An index gives up after some ten thousand items that the conditions refuse.
+        """
+        c, e, home = self.store.c, self.embeddings.c, self.shelf.found.home
+        quoted = self.connection.dialect.identifier_preparer.quote(home)
+        operator = f"OPERATOR({quoted}.{_OPERATORS[self.shelf.metric]})"
+        target = sa.cast(sa.literal(vector_text(vector), sa.Text()), _Vector(quoted))
+        distance: Any = e.embedding.op(operator, return_type=sa.Double())(target)
+        below = sa.select(e.item, e.embedding).join_from(
+            self.store, self.embeddings, e.item == c.item
+        )
+        below = below.where(*self.are_wanted(wanted)).limit(size)
+        fast = below.where(self._is_indexed, _prepared(size)).order_by(distance).cte("fast")
+        found = sa.select(sa.func.count()).select_from(fast).scalar_subquery()
+        # An index has no order by this sum.
+        exact = below.where(found < size).order_by(distance + 0.0, c.namespace, c.key).cte("exact")
+        all_found = sa.union_all(sa.select(fast).where(found >= size), sa.select(exact)).subquery(
+            "found"
+        )
+        embedding = sa.cast(all_found.c.embedding, _FLOATS).label("embedding")
+        return self._items().add_columns(embedding).join(all_found, all_found.c.item == c.item)
+
+    @property
+    def _is_indexed(self) -> sa.ColumnElement[bool]:
+        name = self.connection.dialect.identifier_preparer.format_table(self.embeddings)
+        table = sa.func.to_regclass(sa.literal(name, sa.Text()), type_=sa.types.NullType())
+        is_index = sa.and_(_INDEXES.c.indrelid == table, ~_INDEXES.c.indisprimary)
+        return sa.select(sa.exists().where(is_index)).scalar_subquery()
+
+    def stored_vectors(self, found: sa.Select[Any]) -> list[bytes]:
+        [column] = found.selected_columns
+        floats = found.with_only_columns(sa.cast(column, _FLOATS))
+        return [float32(it) for it in self.connection.execute(floats).scalars()]
+
+
+_FLOATS: Final[postgresql.ARRAY[Any]] = postgresql.ARRAY(sa.REAL())
+_INDEXES: Final = sa.table(
+    "pg_index",
+    sa.column("indrelid"),
+    sa.column("indisprimary", sa.Boolean()),
+    schema="pg_catalog",
+)
+
+
+class _Vector(sa.types.UserDefinedType[Any]):
+    """pgvector's type, in the schema where it is."""
+
+    cache_ok = True
+
+    def __init__(self, home: str) -> None:
+        self.home = home
+
+    def get_col_spec(self, **_: Any) -> str:
+        """Its name."""
+        return f"{self.home}.vector"
+
+
+def _prepared(size: int) -> sa.ColumnElement[bool]:
+    """True, once the transaction's settings let an index go on until there are enough.
+
+    Part of the statement: a pooler may give the next one to another connection.
+    """
+    settings = {
+        "hnsw.iterative_scan": "strict_order",
+        "hnsw.ef_search": str(min(max(EFFORT, size), MOST_EFFORT)),
+        "ivfflat.iterative_scan": "relaxed_order",
+        "ivfflat.probes": str(PROBES),
+    }
+    done = [sa.func.set_config(name, value, sa.true()) for name, value in settings.items()]
+    return sa.select(sa.func.concat(*done)).scalar_subquery().is_not(None)
+
+
+def vector_text(vector: bytes) -> str:
+    """As pgvector reads it, to the last bit."""
+    return "[" + ",".join(f"{it:.9g}" for it in vectors.unpacked(vector)) + "]"
+
+
+def float32(numbers: Sequence[float]) -> bytes:
+    """As all other backends keep it."""
+    return struct.pack(f"<{len(numbers)}f", *numbers)
+
+
+def _require_holds(holds: bool) -> None:
+    if not holds:
+        raise ChangedError(
+            "another process made the table of embeddings, or another database was put in the "
+            "place of the opened one, and nothing was done; try again"
+        )
+
+
+# --- what writes
+
+_LOOKED: Final = """
+WITH input AS MATERIALIZED (
+  SELECT * FROM unnest(:namespaces, :keys, :values, :metadata, :ttls, :expected, :removes)
+    WITH ORDINALITY i (namespace, key, value, metadata, ttl, expected, removes, position)),
+fact AS MATERIALIZED (
+  -- It is the opened database, with a table of embeddings if it had one then.
+  SELECT count(*) = :facts AS holds FROM {settings} s
+  WHERE (s.name = 'store_id' AND s.value = :store_id) OR s.name = 'vector_dimension'),
+locked AS MATERIALIZED (
+  SELECT s.item, s.namespace, s.key, s.version,
+    s.expires_at IS NULL OR s.expires_at > statement_timestamp() AS is_live
+  FROM input i JOIN {store} s
+    ON s.tenant = :tenant AND s.namespace = i.namespace AND s.key = i.key
+  WHERE (SELECT holds FROM fact) ORDER BY s.namespace, s.key FOR UPDATE OF s),
+looked AS MATERIALIZED (
+  SELECT i.*, l.item, coalesce(l.is_live, false) AS is_live,
+    CASE WHEN l.is_live THEN l.version ELSE 0 END AS found
+  FROM input i LEFT JOIN locked l USING (namespace, key)),
+verdict AS MATERIALIZED (
+  SELECT f.holds, f.holds AND NOT EXISTS (SELECT FROM looked l WHERE l.expected <> l.found) AS does
+  FROM fact f),
+-- By name: a row that was changed since the statement began has another number by now.
+removed AS (
+  DELETE FROM {store} t USING looked l
+  WHERE t.tenant = :tenant AND t.namespace = l.namespace AND t.key = l.key AND l.removes
+    AND (SELECT does FROM verdict)),
+updated AS (
+  UPDATE {store} t SET {new_number}value = l.value::jsonb, metadata = l.metadata::jsonb,
+    version = l.found + 1, ttl_seconds = l.ttl, updated_at = {moment}, expires_at = {expiry},
+    created_at = CASE WHEN l.is_live THEN t.created_at ELSE {moment} END
+  FROM looked l
+  WHERE t.tenant = :tenant AND t.namespace = l.namespace AND t.key = l.key AND NOT l.removes
+    AND (SELECT does FROM verdict)
+  RETURNING t.item, t.namespace, t.key),
+inserted AS (
+  -- Where another one is faster, this is undone as a whole, and run again.
+  INSERT INTO {store} (tenant, namespace, key, value, metadata, version, ttl_seconds, updated_at,
+    expires_at, created_at)
+  SELECT :tenant, l.namespace, l.key, l.value::jsonb, l.metadata::jsonb, 1, l.ttl, {moment},
+    {expiry}, {moment}
+  FROM looked l WHERE l.item IS NULL AND NOT l.removes AND (SELECT does FROM verdict)
+  ORDER BY l.position RETURNING item, namespace, key)
+"""
+
+_PLAIN: Final = """
+SELECT v.holds, v.does, l.found, NULL AS raced FROM looked l, verdict v ORDER BY l.position
+"""
+
+# Every put gives its item a new number, so that embeddings that another put wrote meanwhile, which
+# this statement does not see, are nobody's; `raced` is whose are to go in another statement.
+_EMBEDDING: Final = """,
+unembedded AS (
+  DELETE FROM {embeddings} e USING locked l WHERE e.item = l.item AND (SELECT does FROM verdict)),
+embedded AS (
+  INSERT INTO {embeddings} (item, part, embedding)
+  SELECT w.item, p.part, p.embedding::{home}.vector
+  FROM unnest(:positions, :parts, :embeddings) p (position, part, embedding)
+  JOIN input i USING (position)
+  JOIN (SELECT * FROM updated UNION ALL SELECT * FROM inserted) w USING (namespace, key))
+SELECT v.holds, v.does, l.found, CASE WHEN v.does AND l.item IS NOT NULL
+    AND NOT EXISTS (SELECT FROM {store} s WHERE s.item = l.item) THEN l.item END AS raced
+FROM looked l, verdict v ORDER BY l.position
+"""
+
+
+@lru_cache(maxsize=64)
+def _apply(store: str, settings: str, embeddings: str, home: str) -> sa.TextClause:
+    """The statement of all changes.
+
+    Rows are locked in the order of their names, and then seen as they are by now. Of what is not
+    there, nothing can be locked: a name that is taken meanwhile is a race, to be run again.
+
+    Args:
+        store: Name of the table, quoted, as the next two.
+        settings: Of the settings.
+        embeddings: Of the embeddings.
+        home: Where pgvector is; ``""``: there is no table of embeddings.
+    """
+    texts, numbers = sa.ARRAY(sa.Text()), sa.ARRAY(sa.BigInteger())
+    kinds: dict[str, Any] = {
+        **dict.fromkeys(("namespaces", "keys", "values", "metadata"), texts),
+        "ttls": sa.ARRAY(sa.Double()),
+        "expected": numbers,
+        "removes": sa.ARRAY(sa.Boolean()),
+        "tenant": sa.Text(),
+        "store_id": sa.Text(),
+        "facts": sa.BigInteger(),
+    }
+    if home:
+        kinds |= {"positions": numbers, "parts": numbers, "embeddings": texts}
+    text = (_LOOKED + (_EMBEDDING if home else _PLAIN)).format(
+        store=store,
+        settings=settings,
+        embeddings=embeddings,
+        home=home,
+        new_number="item = DEFAULT, " if home else "",
+        moment="statement_timestamp() + (l.position - 1) * interval '1 microsecond'",
+        expiry="statement_timestamp() + make_interval(secs => l.ttl)",
+    )
+    return sa.text(text.strip()).bindparams(
+        *(sa.bindparam(name, type_=kind) for name, kind in kinds.items())
+    )

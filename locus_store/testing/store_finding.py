@@ -1,0 +1,345 @@
+"""Namespaces, pages and searches by words, as every store answers them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from locus_store.errors import InvalidArgumentError
+from locus_store.testing.kit import HOSTILE_IDS, INVALID_IDS, INVALID_LIMITS, refused
+from locus_store.testing.store_kit import (
+    HOSTILE_NAMESPACES,
+    INVALID_NAMESPACES,
+    NS,
+    StoreKit,
+    fill,
+    keys_of,
+)
+
+if TYPE_CHECKING:
+    from locus_store.items import Namespace
+
+MOST = 2**31 - 1
+
+
+class Namespaces(StoreKit):
+    """A namespace is its segments, whatever is in them."""
+
+    async def test_hostile_namespaces_are_each_one_of_its_own(self, store: Any) -> None:
+        await store.put_batch([(it, "k", list(it)) for it in HOSTILE_NAMESPACES])
+        for namespace in HOSTILE_NAMESPACES:
+            assert await store.get(namespace, "k") == list(namespace)
+            assert [it.namespace for it in await store.list(namespace)] == [namespace]
+        assert await store.list_namespaces(limit=1000) == sorted(HOSTILE_NAMESPACES)
+        for namespace in HOSTILE_NAMESPACES[::2]:
+            assert await store.clear_namespace(namespace) == 1
+        left = sorted(HOSTILE_NAMESPACES[1::2])
+        assert await store.list_namespaces(limit=1000) == left
+
+    async def test_a_prefix_ends_where_a_segment_does(self, store: Any) -> None:
+        await store.put_batch([(it, "k", list(it)) for it in HOSTILE_NAMESPACES])
+        for prefix in HOSTILE_NAMESPACES:
+            below = {it for it in HOSTILE_NAMESPACES if it[: len(prefix)] == prefix}
+            found = await store.search(prefix, limit=1000)
+            assert len(found) == len(below), prefix
+            assert {it.namespace for it in found} == below, prefix
+            if "*" not in prefix:
+                assert set(await store.list_namespaces(prefix, limit=1000)) == below, prefix
+
+    async def test_generated_names_never_read_one_another(self, store: Any) -> None:
+        """500 items whose namespaces and keys are put together from the same few signs."""
+        dice = random.Random(0)  # noqa: S311  (test data)
+        signs = ["a", "b", "/", "%", "_", "*", "\x01", "\\", "'", '"', ".", "é", "🎉", " "]
+
+        def text() -> str:
+            return "".join(dice.choices(signs, k=dice.randint(1, 3)))
+
+        names = {(tuple(text() for _ in range(dice.randint(0, 3))), text()) for _ in range(500)}
+        values = {name: repr(name) for name in names}
+        await store.put_batch([(*name, value) for name, value in values.items()])
+        assert await store.get_batch(list(names)) == values
+        for prefix in dice.sample(sorted({namespace for namespace, _ in names}), 25):
+            here = sorted(key for namespace, key in names if namespace == prefix)
+            assert await store.list_keys(prefix, limit=1000) == here
+            below = {it for it in names if it[0][: len(prefix)] == prefix}
+            found = await store.search(prefix, limit=1000)
+            assert {(it.namespace, it.key) for it in found} == below
+
+    async def test_the_root_is_a_namespace(self, store: Any) -> None:
+        await store.put((), "k", "root")
+        await store.put(("a",), "k", "a")
+        assert await store.get((), "k") == "root"
+        assert [it.value for it in await store.list(())] == ["root"]
+        assert [it.value for it in await store.search(())] == ["a", "root"]
+        assert await store.list_namespaces() == await store.list_namespaces(()) == [(), ("a",)]
+        assert await store.clear_namespace(()) == 1
+        assert await store.list_namespaces() == [("a",)]
+        assert await store.clear_namespace((), recursive=True) == 1
+        assert await store.list_namespaces() == []
+
+    async def test_300_characters_are_the_most(self, store: Any) -> None:
+        longest = (("x" * 255, "é" * 43), ("🎉",) * 150, ("a" * 149, "b" * 149))
+        for namespace in longest:
+            await store.put(namespace, "k" * 255, 1)
+            assert await store.get(namespace, "k" * 255) == 1
+            with pytest.raises(InvalidArgumentError, match="300"):
+                await store.put((*namespace, "x"), "k", 1)
+
+    async def test_what_is_no_namespace_is_refused_before_anything_is_written(
+        self, store: Any
+    ) -> None:
+        for bad in INVALID_NAMESPACES:
+            for call in (
+                lambda it=bad: store.put(it, "k", 1),
+                lambda it=bad: store.get(it, "k"),
+                lambda it=bad: store.delete(it, "k"),
+                lambda it=bad: store.touch(it, "k"),
+                lambda it=bad: store.put_batch([(NS, "k", 1), (it, "k", 1)]),
+                lambda it=bad: store.get_batch([(NS, "k"), (it, "k")]),
+                lambda it=bad: store.list(it),
+                lambda it=bad: store.list_keys(it),
+                lambda it=bad: store.search(it),
+                lambda it=bad: store.search_many([NS, it]),
+                lambda it=bad: store.clear_namespace(it),
+                lambda it=bad: store.list_namespaces(it or ("",)),
+                lambda it=bad: store.list_namespaces(suffix=it or ("",)),
+            ):
+                with refused(InvalidArgumentError, bad):
+                    await call()  # type: ignore[no-untyped-call]
+        assert await store.list_namespaces() == []
+
+    async def test_namespaces_are_listed_in_order_once_each(self, store: Any) -> None:
+        names = [("b",), ("a", "c"), ("a", "b", "c"), (), ("a\x01",), ("a", "b")]
+        for namespace in names:
+            await store.put_batch([(namespace, f"{n}", n) for n in range(3)])
+        listed = sorted(names)
+        assert await store.list_namespaces() == listed
+        assert await store.list_namespaces(limit=2, offset=1) == listed[1:3]
+        assert await store.list_namespaces(limit=0) == []
+        assert await store.list_namespaces(offset=6) == []
+        assert await store.list_namespaces(limit=MOST, offset=5) == listed[5:]
+
+    async def test_namespaces_by_prefix_suffix_and_depth(self, store: Any) -> None:
+        names: list[Namespace] = [
+            ("a",), ("a", "b"), ("a", "b", "c"), ("a", "x", "c"), ("b", "b", "c"), ("ab", "c"),
+            ("c",),
+        ]  # fmt: skip
+        await store.put_batch([(it, "k", 1) for it in names])
+        cases: list[tuple[Any, Any, int | None, list[Namespace]]] = [
+            (("a",), None, None, names[:4]),
+            (None, ("c",), None, [names[2], names[3], names[5], names[4], names[6]]),
+            (("a",), ("c",), None, [names[2], names[3]]),
+            (("*", "b"), None, None, [names[1], names[2], names[4]]),
+            (("a", "*", "c"), None, None, [names[2], names[3]]),
+            (None, ("*", "c"), None, [names[2], names[3], names[5], names[4]]),
+            (("*",), ("b", "c"), None, [names[2], names[4]]),
+            (("a", "b", "c"), ("a", "b", "c"), None, [names[2]]),
+            (("a",), None, 1, [("a",)]),
+            (("a",), None, 2, [("a",), ("a", "b"), ("a", "x")]),
+            (None, None, 1, [("a",), ("ab",), ("b",), ("c",)]),
+            (None, ("c",), 1, [("a",), ("ab",), ("b",), ("c",)]),
+            (("nothing",), None, None, []),
+            (("a", "b", "c", "d"), None, None, []),
+        ]
+        for prefix, suffix, depth, expected in cases:
+            found = await store.list_namespaces(prefix, suffix, depth)
+            assert found == expected, (prefix, suffix, depth)
+        assert await store.list_namespaces(max_depth=1, limit=2, offset=1) == [("ab",), ("b",)]
+
+    async def test_a_namespace_is_cleared_alone_or_with_those_below(self, store: Any) -> None:
+        names = [("a",), ("a", "b"), ("a", "b", "c"), ("ab",), ("a\x01",), ("%",), ()]
+        await store.put_batch([(it, key, 1) for it in names for key in "xy"])
+        assert await store.clear_namespace(("%",)) == 2
+        assert await store.clear_namespace(("a", "b")) == 2
+        assert await store.list_namespaces() == [(), ("a",), ("a", "b", "c"), ("a\x01",), ("ab",)]
+        assert await store.clear_namespace(("a",), recursive=True) == 4
+        assert await store.list_namespaces() == [(), ("a\x01",), ("ab",)]
+        assert await store.clear_namespace(("none",), recursive=True) == 0
+
+    async def test_a_depth_or_number_that_makes_no_sense_is_refused(self, store: Any) -> None:
+        for bad in (0, -1, 1.0, "1", True):
+            with refused(InvalidArgumentError, bad, match="max_depth"):
+                await store.list_namespaces(max_depth=bad)
+        for limit in INVALID_LIMITS:
+            for call in (
+                lambda it=limit: store.list(NS, limit=it),
+                lambda it=limit: store.list_keys(NS, limit=it),
+                lambda it=limit: store.search(NS, limit=it),
+                lambda it=limit: store.search(NS, offset=it),
+                lambda it=limit: store.list_namespaces(limit=it),
+                lambda it=limit: store.list_namespaces(offset=it),
+            ):
+                with refused(InvalidArgumentError, limit):
+                    await call()  # type: ignore[no-untyped-call]
+
+
+class Listing(StoreKit):
+    """``list`` and ``list_keys``: a namespace, by key."""
+
+    async def paged(self, store: Any, limit: int) -> list[str]:
+        """All keys, page by page; none comes twice."""
+        keys: list[str] = []
+        while page := await store.list_keys(NS, limit, keys[-1] if keys else None):
+            keys += page
+            assert keys == sorted(set(keys))
+            await asyncio.sleep(0)  # so that others may write
+        return keys
+
+    async def test_only_the_namespace_itself_is_listed_by_key(self, store: Any) -> None:
+        for key in ("b", "B", "a", "é", "Z", "10", "9", "🎉", "\uffff", "_", "%"):
+            await store.put(NS, key, key)
+        await store.put(NS[:1], "above", 1)
+        await store.put((*NS, "x"), "below", 1)
+        keys = sorted(["b", "B", "a", "é", "Z", "10", "9", "🎉", "\uffff", "_", "%"])
+        assert await store.list_keys(NS) == keys_of(await store.list(NS)) == keys
+        assert [it.value for it in await store.list(NS)] == keys
+
+    async def test_pages_are_the_whole(self, store: Any) -> None:
+        await store.put_batch([(NS, f"{n}", n) for n in range(250)])
+        assert await self.paged(store, 100) == sorted(map(str, range(250)))
+        assert await store.list(NS, limit=0) == []
+        assert len(await store.list(NS)) == 100
+        assert len(await store.list(NS, limit=MOST)) == 250
+
+    async def test_a_page_begins_after_any_text(self, store: Any) -> None:
+        for key in ("a", "c", "e"):
+            await store.put(NS, key, 1)
+        await store.delete(NS, "c")
+        assert await store.list_keys(NS, after="c") == ["e"]
+        assert await store.list_keys(NS, after="b") == ["e"]
+        assert await store.list_keys(NS, after="a") == ["e"]
+        assert await store.list_keys(NS, after="A") == ["a", "e"]
+        assert await store.list_keys(NS, after="e") == []
+        for key in HOSTILE_IDS:
+            assert await store.list_keys(NS, after=key) == [it for it in "ae" if it > key]
+        for bad in INVALID_IDS:
+            if bad is not None:
+                with refused(InvalidArgumentError, bad):
+                    await store.list_keys(NS, after=bad)
+
+    async def test_pages_lose_and_repeat_nothing_while_others_write(self, store: Any) -> None:
+        kept = [f"k{n:03}" for n in range(60)]
+        await store.put_batch([(NS, it, "kept") for it in kept])
+        done = asyncio.Event()
+
+        async def write() -> None:
+            n = 0
+            while not done.is_set():
+                await store.put_batch([
+                    (NS, f"a{n}", 0), (NS, kept[n % 60], "kept"), (NS, f"k{n % 60:03}x", 0),
+                ])  # fmt: skip
+                await store.delete(NS, f"a{n}")
+                n += 1
+                await asyncio.sleep(0)
+
+        writer = asyncio.create_task(write())
+        try:
+            for _ in range(4):
+                seen = await self.paged(store, 7)
+                assert [it for it in seen if it in set(kept)] == kept
+        finally:
+            done.set()
+            await writer
+
+
+class Searching(StoreKit):
+    """``search`` without embeddings, and ``search_many``."""
+
+    async def test_the_last_updated_comes_first(self, store: Any) -> None:
+        keys = await fill(store, NS, 20)
+        assert keys_of(await store.search(NS, limit=100)) == keys[::-1]
+        for key in keys[::3]:
+            await store.put(NS, key, "again")
+        others = [it for it in keys if it not in keys[::3]]
+        expected = keys[::3][::-1] + others[::-1]
+        assert keys_of(await store.search(NS, limit=100)) == expected
+        await store.delete(NS, expected[5])
+        await store.put(NS, expected[5], "anew")
+        expected.insert(0, expected.pop(5))
+        assert keys_of(await store.search((), limit=100)) == expected
+
+    async def test_the_last_of_a_batch_is_the_most_recent(self, store: Any) -> None:
+        await store.put(NS, "b", 0)
+        await store.put_batch([(NS, it, 1) for it in "zab"])
+        assert keys_of(await store.search(NS)) == ["b", "a", "z"]
+
+    async def test_limit_and_offset_cut_one_order(self, store: Any) -> None:
+        keys = (await fill(store, NS, 25))[::-1]
+        assert keys_of(await store.search(NS)) == keys[:10]
+        assert keys_of(await store.search(NS, limit=4, offset=9)) == keys[9:13]
+        assert keys_of(await store.search(NS, limit=MOST, offset=20)) == keys[20:]
+        assert await store.search(NS, offset=25) == await store.search(NS, limit=0) == []
+        assert await store.search(NS, limit=MOST, offset=MOST) == []
+
+    async def test_few_among_many_are_all_found(self, store: Any) -> None:
+        """What is wanted is older than a thousand items that are not."""
+        wanted = {"kind": "rare", "text": "needle"}
+        await store.put_batch([(NS, f"r{n}", wanted, {"rare": 1}) for n in range(7)])
+        rest = {"kind": "common", "text": "hay"}
+        await store.put_batch([(NS, f"c{n}", rest, {"rare": 0}) for n in range(1000)])
+        keys = [f"r{n}" for n in range(6, -1, -1)]
+        assert keys_of(await store.search(NS, filter={"kind": "rare"}, limit=7)) == keys
+        assert keys_of(await store.search(NS, metadata_filter={"rare": {"$gt": 0}})) == keys
+        assert keys_of(await store.search(NS, "needle", limit=3, offset=2)) == keys[2:5]
+
+    async def test_values_and_metadata_have_filters_of_their_own(self, store: Any) -> None:
+        await store.put(NS, "a", {"n": 1, "kind": "x"}, {"n": 2})
+        await store.put(NS, "b", {"n": 2, "kind": "x"}, {"n": 1})
+        await store.put(NS, "c", {"n": 2, "kind": "y"}, {"n": 2, "by": {"name": "me"}})
+        searches: list[tuple[Any, Any, list[str]]] = [
+            ({"n": 2}, None, ["c", "b"]),
+            (None, {"n": 2}, ["c", "a"]),
+            ({"n": 2}, {"n": 2}, ["c"]),
+            ({"kind": "x"}, {"n": {"$lt": 2}}, ["b"]),
+            (None, {"by": {"name": {"$in": ["me", "you"]}}}, ["c"]),
+            (None, {"by": {"$exists": False}}, ["b", "a"]),
+            ({}, {}, ["c", "b", "a"]),
+        ]
+        for values, metadata, keys in searches:
+            found = await store.search(NS, filter=values, metadata_filter=metadata)
+            assert keys_of(found) == keys, (values, metadata)
+
+    async def test_all_words_of_a_query_must_be_there(self, store: Any) -> None:
+        await store.put(NS, "a", {"title": "The quick brown fox", "tags": ["jumps", 7]})
+        await store.put(NS, "b", ["a quick dog", {"x": {"y": "lazy Straße, crème brûlée"}}])
+        await store.put(NS, "c", "quick 東京タワー")
+        for query, keys in (
+            ("quick", ["c", "b", "a"]),
+            ("fox JUMPS", ["a"]),
+            ("quick strasse CREME", ["b"]),
+            ("京", ["c"]),
+            ("fox dog", []),
+            ("qui", []),
+            ("title", []),
+            ("7", []),
+            ("quick%", ["c", "b", "a"]),
+            ("quick OR fox", []),
+        ):
+            assert keys_of(await store.search(NS, query)) == keys, query
+        assert keys_of(await store.search(NS, "quick", limit=1, offset=1)) == ["b"]
+        assert keys_of(await store.search(NS, "quick", {"title": {"$exists": True}})) == ["a"]
+
+    async def test_words_of_a_replaced_value_are_not_found(self, store: Any) -> None:
+        await store.put(NS, "k", "alpha")
+        await store.put(NS, "k", "beta")
+        assert await store.search(NS, "alpha") == []
+        assert keys_of(await store.search(NS, "beta")) == ["k"]
+
+    async def test_a_query_without_a_word_is_refused(self, store: Any) -> None:
+        for query in ("", " ", "%", "\0", "'\"", 7, ["a"], b"a"):
+            with refused(InvalidArgumentError, query, match="word"):
+                await store.search(NS, query)
+
+    async def test_several_namespaces_give_a_list_each(self, store: Any) -> None:
+        await store.put(("a",), "1", "one word")
+        await store.put(("a", "b"), "2", "two word")
+        await store.put(("c",), "3", "three")
+        spaces = [("a",), ("none",), ("c",), ("a", "b"), ("a",)]
+        found = await store.search_many(spaces)
+        assert [keys_of(it) for it in found] == [["2", "1"], [], ["3"], ["2"], ["2", "1"]]
+        found = await store.search_many(spaces, "word", limit=1)
+        assert [keys_of(it) for it in found] == [["2"], [], [], ["2"], ["2"]]
+        assert await store.search_many([]) == []
