@@ -69,7 +69,7 @@ def check_writes(writes: Sequence[PendingWrite]) -> None:
             raise InvalidArgumentError(f"the payload of a write must be bytes, not {kind}")
 
 
-def check_limit(limit: object) -> int:
+def check_limit(limit: object, name: str = "limit") -> int:
     """Refuse a limit that is no count; 0 is one.
 
     Raises:
@@ -77,7 +77,7 @@ def check_limit(limit: object) -> int:
     """
     if not isinstance(limit, int) or isinstance(limit, bool) or not 0 <= limit <= MAX_COUNT:
         raise InvalidArgumentError(
-            f"limit must be a whole number from 0 to {MAX_COUNT}, not {limit!r}"
+            f"{name} must be a whole number from 0 to {MAX_COUNT}, not {limit!r}"
         )
     return limit
 

@@ -415,11 +415,11 @@ class BaseStore(ABC):
             offset: So many are left out first.
         """
         for given in (prefix, suffix):
-            check_namespace(given or ())
+            check_namespace(() if given is None else given)
         if max_depth is not None and (type(max_depth) is not int or max_depth < 1):
             raise InvalidArgumentError(f"max_depth={max_depth!r} must be a whole number from 1")
         check_limit(limit)
-        check_limit(offset)
+        check_limit(offset, "offset")
         match = NamespaceMatch(prefix=prefix or (), suffix=suffix or (), max_depth=max_depth)
         return await self.namespaces(match, limit, offset) if limit else []
 
@@ -559,7 +559,7 @@ class BaseStore(ABC):
     ) -> Wanted:
         check_namespace(prefix)
         check_limit(limit)
-        check_limit(offset)
+        check_limit(offset, "offset")
         return Wanted(
             prefix=prefix,
             filter=Filter(filter),

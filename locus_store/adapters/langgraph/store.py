@@ -418,7 +418,7 @@ def _wanted(op: SearchOp) -> Wanted:
         filter=Filter(op.filter),
         metadata_filter=Filter(),
         limit=check_limit(op.limit),
-        offset=check_limit(op.offset),
+        offset=check_limit(op.offset, "offset"),
     )
 
 
