@@ -400,9 +400,7 @@ class Json(sa.types.TypeDecorator[dict[str, Any]]):
         if dialect.name == "postgresql":
             return dialect.type_descriptor(postgresql.JSONB(none_as_null=True))
         if dialect.name == "oracle":
-            if not hasattr(oracle, "JSON"):
-                raise UnsupportedError("Oracle's JSON needs: pip install 'sqlalchemy>=2.1'")
-            return dialect.type_descriptor(oracle.JSON(none_as_null=True))
+            return dialect.type_descriptor(_oracle_json())
         return dialect.type_descriptor(Text())
 
     def bind_expression(self, bindparam: sa.BindParameter[Any]) -> sa.ColumnElement[Any]:
@@ -421,6 +419,23 @@ class Json(sa.types.TypeDecorator[dict[str, Any]]):
         return load_json(value)
 
 
+class _ReadJson(sa.types.TypeDecorator[Any]):
+    """A ``JsonValue`` as a query gives it: text, but on Oracle."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        """Oracle's driver gives objects."""
+        return dialect.type_descriptor(_oracle_json() if dialect.name == "oracle" else Text())
+
+    @stored("a JSON value")
+    def process_result_value(self, value: Any, dialect: Dialect) -> Any:
+        """Give the value back."""
+        is_text = dialect.name != "oracle" and value is not None
+        return load_value(value.encode()) if is_text else unescape_json(value)
+
+
 class JsonValue(sa.types.TypeDecorator[Any]):
     """Any JSON value, ``None`` too, that queries may look into; read back exactly."""
 
@@ -432,25 +447,27 @@ class JsonValue(sa.types.TypeDecorator[Any]):
         """TEXT where the database has no JSON type of its own."""
         if dialect.name == "postgresql":
             return dialect.type_descriptor(postgresql.JSONB())
-        if dialect.name == "oracle":
-            if not hasattr(oracle, "JSON"):
-                raise UnsupportedError("Oracle's JSON needs: pip install 'sqlalchemy>=2.1'")
-            return dialect.type_descriptor(oracle.JSON())
-        return dialect.type_descriptor(Text())
+        return dialect.type_descriptor(_oracle_json() if dialect.name == "oracle" else Text())
 
     def column_expression(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         """Read as text on PostgreSQL: how JSON is decoded there is up to a connection's owner."""
-        return sa.type_coerce(_JsonAsText(column), self)
+        return sa.type_coerce(_JsonAsText(column), _ReadJson())
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
         """Escape; serialise where the column is text."""
         return escape_json(value) if dialect.name == "oracle" else dump_value(value)
 
-    @stored("a JSON value")
-    def process_result_value(self, value: Any, dialect: Dialect) -> Any:
-        """Give the value back."""
-        is_text = dialect.name == "sqlite" and value is not None
-        return load_value(value.encode()) if is_text else unescape_json(value)
+
+def _oracle_json() -> TypeEngine[Any]:
+    """Oracle's JSON.
+
+    Raises:
+        UnsupportedError: SQLAlchemy is too old for it.
+    """
+    if not hasattr(oracle, "JSON"):
+        raise UnsupportedError("Oracle's JSON needs: pip install 'sqlalchemy>=2.1'")
+    made: TypeEngine[Any] = oracle.JSON(none_as_null=True)
+    return made
 
 
 class _JsonAsText(FunctionElement[Any]):

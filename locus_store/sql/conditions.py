@@ -40,12 +40,12 @@ def _is_there(found: sa.ColumnElement[Any], clause: Clause) -> sa.ColumnElement[
 _ZEROS: Final = (0, -0.0)
 """The two forms in which JSONB holds it; see ``columns.dump_valueb``."""
 
+_EMPTY: Final = sa.literal_column("'{}'::jsonb", postgresql.JSONB())
+
 
 def on_jsonb(column: sa.ColumnElement[Any], clause: Clause) -> Condition:
     """Of a JSONB column; NULL is an empty object there."""
-    document = sa.func.coalesce(
-        sa.type_coerce(column, postgresql.JSONB()), sa.cast(_text("{}"), postgresql.JSONB())
-    )
+    document = sa.func.coalesce(sa.type_coerce(column, postgresql.JSONB()), _EMPTY)
     found: Any = document
     if clause.path:
         # strict: a list is not looked into; an error is NULL.
@@ -54,8 +54,8 @@ def on_jsonb(column: sa.ColumnElement[Any], clause: Clause) -> Condition:
         )
         found = sa.func.jsonb_path_query_first(
             document,
-            sa.cast(_text(path), postgresql.JSONPATH()),
-            sa.cast(_text("{}"), postgresql.JSONB()),
+            _once(sa.cast(_text(path), postgresql.JSONPATH())),
+            _EMPTY,
             sa.true(),
             type_=postgresql.JSONB(),
         )
@@ -89,7 +89,12 @@ def _ordered_jsonb(found: Any, clause: Clause) -> Condition:
 
 
 def _jsonb(value: Any) -> sa.ColumnElement[Any]:
-    return sa.cast(_text(dump_valueb(value)), postgresql.JSONB())
+    return _once(sa.cast(_text(dump_valueb(value)), postgresql.JSONB()))
+
+
+def _once(value: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    """Computed once: what is bound is read anew for each row by a plan that is kept."""
+    return sa.select(value).scalar_subquery()
 
 
 def _text(value: str) -> sa.ColumnElement[str]:
@@ -115,7 +120,7 @@ def _numbers(value: Any) -> Iterator[Any]:
 
 
 def word_in_jsonb(column: sa.ColumnElement[Any], word: str) -> sa.ColumnElement[bool]:
-    """Whether a folded word may be in a JSONB value: ASCII folds to lower case, the rest is hard."""
+    """Whether a folded word may be in a value: ASCII folds to lower case, the rest is hard."""
     text = sa.collate(sa.cast(column, sa.Text()), "C")
     is_hard: sa.ColumnElement[bool] = text.op("~", is_comparison=True)(_text("[^\x01-\x7f]"))
     if not word.isascii():

@@ -103,14 +103,12 @@ class Items:
 
     def have_names(self, names: Sequence[Name]) -> sa.ColumnElement[bool]:
         """The items of these names, of the tenant."""
-        keys: dict[Namespace, list[str]] = {}
-        for namespace, key in names:
-            keys.setdefault(namespace, []).append(key)
-        named = (
-            sa.and_(self._is_in(namespace), self.store.c.key.in_(some))
-            for namespace, some in keys.items()
-        )
-        return sa.and_(self._is_ours, sa.or_(*named))
+        c = self.store.c
+        if len(names) == 1:
+            [(namespace, key)] = names
+            return sa.and_(self._is_ours, self._is_in(namespace), c.key == key)
+        pairs = [(encode_namespace(namespace), key) for namespace, key in names]
+        return sa.and_(self._is_ours, sa.tuple_(c.namespace, c.key).in_(pairs))
 
     def ranked(self, wanted: Wanted, vector: bytes) -> Iterator[tuple[StoreItem, float]]:
         """Live items below the prefix that meet the conditions, with their scores, best first."""
