@@ -253,10 +253,7 @@ def _frozen(value: Any, levels: int) -> Any:
     if isinstance(value, dict):
         return _frozen_dict(value, levels)
     if isinstance(value, _Extension):
-        inner = _taken_apart(value.data, levels - 1)
-        if inner is _OPAQUE:
-            return _tagged("x", levels, b=_base64(value.data), c=value.code)
-        return _tagged("x", levels, c=value.code, v=inner)
+        return _frozen_extension(value, levels)
     raise TypeError(f"no JSON for a {type(value).__name__}")
 
 
@@ -265,6 +262,13 @@ def _tagged(tag: str, levels: int, **held: Any) -> dict[str, Any]:
     if levels <= 0:
         raise _TooDeepError
     return {_TAG: tag, **held}
+
+
+def _frozen_extension(value: _Extension, levels: int) -> dict[str, Any]:
+    inner = _taken_apart(value.data, levels - 1)
+    if inner is _OPAQUE:
+        return _tagged("x", levels, b=_base64(value.data), c=value.code)
+    return _tagged("x", levels, c=value.code, v=inner)
 
 
 def _frozen_dict(value: dict[Any, Any], levels: int) -> Any:

@@ -517,8 +517,10 @@ class StorageBackend(ABC):
         )
         if found is None:
             return None
-        kept = found.snapshot
-        state: dict[str, Any] = found.state or await _off_loop(kept.state, kept.state_bytes)
+        state = found.state
+        if state is None:
+            kept = found.snapshot
+            state = dict(await _off_loop(kept.state, kept.state_bytes))
         return Snapshot(version=found.version, state=state, head=found.head, writes=found.writes)
 
     @observed("load")

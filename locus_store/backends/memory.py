@@ -208,6 +208,9 @@ class _Memory:
     def writes(self, line: Line, checkpoint_id: str) -> list[PendingWrite]:
         return [it.write for it in self.rows(line).writes.get(checkpoint_id, {}).values()]
 
+    def written(self, line: Line, checkpoint_id: str) -> Collection[tuple[str, int]]:
+        return self.rows(line).writes.get(checkpoint_id, {}).keys()
+
     def put_writes(self, line: Line, checkpoint_id: str, writes: Sequence[PendingWrite]) -> None:
         there = self.rows(line).writes.setdefault(checkpoint_id, {})
         for it in writes:

@@ -168,8 +168,8 @@ class Reads:
         mark = Mark(self.store, line.line, head.sequence, head.digest)
         writes = None
         if with_writes:
-            found = pending.by_checkpoint(self, line.line, [record.checkpoint_id])
-            writes = found.get(record.checkpoint_id, [])
+            found = pending.of_checkpoint(self, line.line, record.checkpoint_id)
+            writes = sorted(found, key=versions.in_order)
         rows = []
         if version[0].mark != known:
             rows = self.payloads(line, record.chain, upto=record.sequence)

@@ -197,7 +197,11 @@ class Repository(Reads):
         return found
 
     def writes(self, line: Line, checkpoint_id: str) -> list[PendingWrite]:
-        return [pending.write_of(it) for it in pending.rows(self, line.line, [checkpoint_id])]
+        return pending.of_checkpoint(self, line.line, checkpoint_id)
+
+    def written(self, line: Line, checkpoint_id: str) -> Collection[tuple[str, int]]:
+        key = {"line": line.line, "checkpoint_id": checkpoint_id}
+        return {(row[0], row[1]) for row in self.sql.written.rows(self.connection, key)}
 
     def put_writes(self, line: Line, checkpoint_id: str, writes: Sequence[PendingWrite]) -> None:
         pending.put(self, line.line, checkpoint_id, writes)

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 _COUNTERS: Final = "counters_since_delta_snapshot"
 T = TypeVar("T")
-Tuples: TypeAlias = "list[CheckpointTuple]"  # in the class, `list` is a method
+Makers: TypeAlias = "list[Callable[[], CheckpointTuple]]"  # in the class, `list` is a method
 Versions: TypeAlias = "list[Version]"
 Path: TypeAlias = "list[str]"
 
@@ -373,8 +373,8 @@ class LangGraphSaver(BaseCheckpointSaver[Any]):
             limit: At most this many.
         """
         async for page in self._pages(config, filter or {}, before, limit):
-            for found in page:
-                yield found
+            for make in page:
+                yield make()
 
     def list(
         self,
@@ -386,9 +386,10 @@ class LangGraphSaver(BaseCheckpointSaver[Any]):
     ) -> Iterator[CheckpointTuple]:
         """See ``alist``; nothing is held between two of them."""
         pages = self._pages(config, filter or {}, before, limit)
-        nothing: Tuples = []
+        nothing: Makers = []
         while page := self._run(anext, pages, nothing):
-            yield from page
+            for make in page:
+                yield make()
 
     async def _pages(
         self,
@@ -396,7 +397,7 @@ class LangGraphSaver(BaseCheckpointSaver[Any]):
         wanted: Mapping[str, Any],
         before: RunnableConfig | None,
         limit: int | None,
-    ) -> AsyncIterator[Tuples]:
+    ) -> AsyncIterator[Makers]:
         left = MAX_COUNT if limit is None else limit
         named = place_of(config)[2] if config else None
         async for thread_id, namespace in self._lines(config):
@@ -434,19 +435,20 @@ class LangGraphSaver(BaseCheckpointSaver[Any]):
         metadata = self._values.metadata_from_json(version.metadata)
         return all(name in metadata and metadata[name] == it for name, it in wanted.items())
 
-    async def _read(self, versions: Versions) -> Tuples:
-        """The checkpoints of versions of one line."""
+    async def _read(self, versions: Versions) -> Makers:
+        """What makes the tuples of versions of one line, once each."""
         backend, first = self.saver.backend, versions[0]
         ids = [it.checkpoint_id for it in versions]
         writes = await backend.writes_of(first.thread_id, ids, namespace=first.namespace)
         history = History(self._values)
 
-        def read(version: Version, folder: Folder) -> CheckpointTuple:
+        def read(version: Version, folder: Folder) -> Callable[[], CheckpointTuple]:
             state = folder.state()
             of_it = current(writes.get(version.checkpoint_id, []), version.mark.sequence)
             pending = [self._write(it, state) for it in of_it]
             name = Loaded(version.checkpoint_id, None)
-            return self._tuple(version, name, history.read(version, folder), pending)
+            make = history.read(version, folder)
+            return lambda: self._tuple(version, name, make(), pending)
 
         return await backend.read_states(versions, read)
 

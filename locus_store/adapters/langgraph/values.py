@@ -149,16 +149,14 @@ class Values:
         require_checkpoint(version, parts)
         line = version.thread_id, version.namespace
         channels = {name: self.from_part(it, (*line, name)) for name, it in parts[CHANNELS].items()}
-        return self.with_fields(version, parts, channels)
+        return {**self.fields(version, parts), CHANNELS: channels}
 
-    def with_fields(
-        self, version: Version, parts: Mapping[str, Any], channels: dict[str, Any]
-    ) -> dict[str, Any]:
-        """The checkpoint of channels, with what else its state says."""
+    def fields(self, version: Version, parts: Mapping[str, Any]) -> dict[str, Any]:
+        """A version's checkpoint but for its channels."""
         fields = {
             name: self.from_json(thawed(it)) for name, it in parts.items() if name != CHANNELS
         }
-        return {**fields, "id": version.checkpoint_id, CHANNELS: channels}
+        return {**fields, "id": version.checkpoint_id}
 
 
 def require_checkpoint(version: Version, state: Mapping[str, Any]) -> None:
@@ -187,21 +185,25 @@ class History:
         """Channels that are lists: what makes their elements, ``None`` for those that changed."""
 
         self._others: dict[str, Maker] = {}
-        """What makes the values of the other channels."""
+        """What makes the values of all channels, until they change."""
 
-    def read(self, version: Version, folder: Folder) -> dict[str, Any]:
-        """The checkpoint of a version; see ``StorageBackend.read_states``."""
+    def read(self, version: Version, folder: Folder) -> Maker:
+        """What makes the checkpoint of a version; see ``StorageBackend.read_states``.
+
+        A page of checkpoints holds each message many times: they are made when they are asked for.
+        """
         state = folder.state()
         require_checkpoint(version, state)
         for operation in folder.log or ():
             self._note(operation)
         if folder.log:
             folder.log.clear()
-        channels = {
-            name: self._made(name, it)
+        makers = {
+            name: self._maker(name, it)
             for name, it in state[CHANNELS].items()  # type: ignore[union-attr]  # an object
         }
-        return self._values.with_fields(version, state, channels)
+        fields = self._values.fields(version, state)
+        return partial(_made_checkpoint, fields, makers)
 
     def _note(self, operation: list[Any]) -> None:
         """What an operation changed is made anew."""
@@ -223,11 +225,16 @@ class History:
             else:
                 del self._lists[name]
 
-    def _made(self, name: str, value: Any) -> Any:
-        if not isinstance(value, list):
-            if name not in self._others:
-                self._others[name] = self._values.maker(value)
-            return self._others[name]()
+    def _maker(self, name: str, value: Any) -> Maker:
+        if name in self._others:
+            return self._others[name]
+        if isinstance(value, list):
+            self._others[name] = partial(_made_list, self._elements(name, value))
+        else:
+            self._others[name] = self._values.maker(value)
+        return self._others[name]
+
+    def _elements(self, name: str, value: list[Any]) -> list[Maker]:
         makers = self._lists.setdefault(name, [None] * len(value))
         missing: list[int] = []
         for _ in range(makers.count(None)):
@@ -235,7 +242,15 @@ class History:
         made = self._values.makers([value[at] for at in missing]) if missing else []
         for at, it in zip(missing, made, strict=True):
             makers[at] = it
-        return [it() for it in makers if it is not None]
+        return [it for it in makers if it is not None]
+
+
+def _made_list(makers: list[Maker]) -> list[Any]:
+    return [make() for make in makers]
+
+
+def _made_checkpoint(fields: dict[str, Any], makers: dict[str, Maker]) -> dict[str, Any]:
+    return {**fields, CHANNELS: {name: make() for name, make in makers.items()}}
 
 
 def _lists(value: Any) -> Any:
