@@ -49,10 +49,13 @@ class Statements:
 
     @property
     def _line(self) -> sa.Select[Any]:
-        """The live line of a thread and namespace."""
+        """The live line of a thread and namespace, and whether the thread's activity was noted."""
         t, lines = self.tables, self.tables.lines
+        is_noted = sa.case((t.threads.c.active_at == minute(), 1), else_=0)
         return (
-            sa.select(lines.c.line, *(lines.c[name] for name in LINE_STATE))
+            sa.select(
+                lines.c.line, *(lines.c[name] for name in LINE_STATE), is_noted.label("is_noted")
+            )
             .join(t.threads, same_thread(t))
             .where(lines.c.tenant == bind("tenant"), lines.c.thread_id == bind("thread_id"))
             .where(lines.c.namespace == bind("namespace"), is_live(t))
