@@ -56,6 +56,8 @@ class Values:
         Raises:
             SerializationError: The serializer cannot; names ``what``.
         """
+        if value is None and self._is_langgraphs:
+            return None
         try:
             if type(value) is list:
                 taken = self._list_to_json(value, place)
