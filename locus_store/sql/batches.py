@@ -104,6 +104,8 @@ class Batches:
         return await item.done
 
     def _wake(self) -> None:
+        while self._ready and self._ready[0].done.done():  # its caller was cancelled
+            self._ready.popleft()
         if self._ready and self._idle_senders:
             self._idle_senders -= 1
             group = self._take()
