@@ -11,8 +11,8 @@ import math
 import struct
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from typing import NoReturn, TypeAlias, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final, NoReturn, TypeAlias, cast
 from zlib import crc32
 
 import orjson
@@ -21,6 +21,26 @@ import zstandard
 from locus_store.errors import IntegrityError, SerializationError
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+
+
+class Grown(list[object]):
+    """A list of JSON values that nobody changes any more, and which other one it begins with.
+
+    A save after one of that other list looks at what is new only.
+
+    Args:
+        items: The elements.
+        base: It begins with the elements of this one, the very same objects.
+    """
+
+    __slots__ = ("base", "token")
+
+    def __init__(self, items: Iterable[object], base: Grown | None = None) -> None:
+        super().__init__(items)
+        self.token: Final = object()
+        """Stands for the list without keeping its elements."""
+        self.base: Final = base.token if base is not None else None
+
 
 MAX_DEPTH = 200
 """Most objects and lists that may stand inside each other, the state's own object counted."""
@@ -64,7 +84,7 @@ def _copy(value: object, path: str, depth: int) -> Json:
     kind = type(value)
     if kind is dict:
         return _copy_dict(cast("dict[object, object]", value), path, depth)
-    if kind is list or kind is tuple:
+    if kind is list or kind is tuple or kind is Grown:
         _require_depth(depth, path)
         items = cast("list[object]", value)
         return [_copy(item, f"{path}[{at}]", depth + 1) for at, item in enumerate(items)]

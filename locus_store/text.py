@@ -22,6 +22,8 @@ _IDEOGRAPH = re.compile(r"([\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff
 
 def folded(text: str) -> str:
     """The text without case and accents."""
+    if text.isascii():
+        return text.lower()
     decomposed = unicodedata.normalize("NFKD", text).casefold()
     return "".join(it for it in decomposed if not unicodedata.combining(it))
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from locus_store.layout import Change
+    from locus_store.layout import Snapshot as LayoutSnapshot
 
 OnConflict = Literal["raise", "branch", "overwrite"]
 """What a save does when another writer moved the thread on since it was loaded."""
@@ -175,6 +176,22 @@ class Snapshot:
 
     writes: list[PendingWrite] | None = None
     """Its pending writes, in their order, where they were asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """A version with its state as it is kept in memory, packed."""
+
+    version: Version
+    snapshot: LayoutSnapshot
+    head: Mark
+    """As in ``Snapshot``."""
+
+    writes: list[PendingWrite] | None = None
+    """As in ``Snapshot``."""
+
+    state: dict[str, Any] | None = None
+    """The state, where reading made it: of this object alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

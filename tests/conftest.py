@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,6 +18,10 @@ MEMORY_DISK = "/dev/shm"  # noqa: S108  (thousands of commits wait for no disk t
 
 if os.access(MEMORY_DISK, os.W_OK):
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY_DISK)
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A background job of a shell, and all that it starts, would not hear the tests' Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

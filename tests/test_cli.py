@@ -10,7 +10,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -347,6 +347,15 @@ def test_ctrl_c_is_exit_code_130_without_a_traceback() -> None:
     assert (process.returncode, out, errors) == (130, "", "")
 
 
+def interrupt(process: subprocess.Popen[bytes]) -> None:
+    """Ctrl-C; once more where the first came in the moment before it began to read."""
+    for _ in range(10):
+        process.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=5)
+            return
+
+
 def test_ctrl_c_at_a_question_deletes_nothing(tmp_path: Path) -> None:
     store = {"LOCUS_STORE_URL": f"sqlite:///{tmp_path / 'store.db'}"}
     command = [sys.executable, "-m", "locus_store", "db"]
@@ -360,7 +369,7 @@ def test_ctrl_c_at_a_question_deletes_nothing(tmp_path: Path) -> None:
         text = b""
         while not text.endswith(b"[y/N] "):
             text += process.stderr.read(1)
-        process.send_signal(signal.SIGINT)
+        interrupt(process)
         rest = process.stderr.read()
     os.close(keyboard)
     os.close(terminal)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from locus_store.encoding import canonical_state, encode, pack_frame, pinned, unpack_frames
 from locus_store.errors import IntegrityError, SerializationError
-from locus_store.layout import Shape, change, fold, fold_each, shape_of, text_of
+from locus_store.layout import Grown, Shape, change, fold, fold_each, shape_of, text_of
 from locus_store.layout.alignment import align
 from locus_store.layout.folding import _Rope, operations
 
@@ -695,3 +695,31 @@ def test_without_the_accelerator_digests_and_frames_are_the_same(
     check: Callable[..., Any] = change
     with pytest.raises(SerializationError, match=r"^a\[0\]"):
         check({"a": [math.nan]}, None)
+
+
+def test_a_list_that_says_what_it_grew_from_has_the_same_shape_and_frames() -> None:
+    plain: list[Any] = [{"n": number, "text": "x" * (number * 300)} for number in range(8)]
+    known, expected, grown = None, None, None
+    for count in (0, 3, 3, 5, 8):
+        grown = Grown(plain[:count], grown)
+        mine = change({"k": {"list": grown}}, known)
+        theirs = change({"k": {"list": plain[:count]}}, expected)
+        assert (mine.shape.digest, mine.frames) == (theirs.shape.digest, theirs.frames)
+        assert mine.whole() == theirs.whole()
+        assert mine.shape.state_bytes == theirs.shape.state_bytes
+        known, expected = mine.shape, theirs.shape
+
+
+def test_a_list_that_grew_from_another_one_than_the_basis_is_looked_at_as_a_whole() -> None:
+    first, other = Grown([1, {"a": 1}]), Grown([2, {"a": 1}])
+    basis = change({"list": first}, None).shape
+    for known in (basis, basis.light(), None):
+        for state in (Grown([*other, 3], other), Grown([*first, 3], first), other):
+            made = change({"list": state}, known)
+            assert made.shape.digest == change({"list": list(state)}, None).shape.digest
+            assert made.snapshot.state() == {"list": list(state)}
+
+
+def test_a_value_that_cannot_be_kept_is_named_within_a_list_that_grew() -> None:
+    with pytest.raises(SerializationError, match=r"list\[0\]"):
+        change({"list": Grown([2**70])}, None)

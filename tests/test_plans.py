@@ -21,12 +21,14 @@ from servers import run
 from locus_store import ConflictError, layout
 from locus_store.backends.postgresql import PostgreSQLBackend
 from locus_store.encoding import pack_frame
-from locus_store.types import Expected, Save
+from locus_store.types import Expected, PendingWrite, Save
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
     from locus_store.types import Stored
+
+pytestmark = pytest.mark.xdist_group("plans")  # the large databases are made once
 
 THREADS = 20_000
 FIRST = 1_100
@@ -300,6 +302,20 @@ async def operations(backend: PostgreSQLBackend) -> dict[str, Callable[[], Await
         with pytest.raises(ConflictError):
             await backend.commit(new("thread-2", id="lost", expected=stale))
 
+    def write(stored: Stored, *, is_change: bool = True) -> Awaitable[Any]:
+        version = stored.version
+        basis = version.mark.sequence if is_change else None
+        kept = PendingWrite(
+            task_id="task", idx=0, channel="c", type="json", payload=b"x", task_path="", basis=basis
+        )
+        known = version.mark if is_change else None
+        return backend.put_writes(version.thread_id, version.checkpoint_id, [kept], known=known)
+
+    def writes() -> Awaitable[Any]:
+        return asyncio.gather(
+            *(write(it, is_change=at % 2 == 0) for at, it in enumerate(heads[-100:]))
+        )
+
     async def expire() -> None:
         await backend._write(lambda it: it.expire())
 
@@ -334,6 +350,8 @@ async def operations(backend: PostgreSQLBackend) -> dict[str, Callable[[], Await
         "copy": partial(backend.copy_thread, "thread-15", "copied"),
         "vacuum a thread": partial(backend._vacuum_thread, "thread-17", DAY),
         "expire": expire,
+        "put_writes": lambda: write(heads[-101]),
+        "put_writes, group": writes,
     }
 
 
@@ -362,6 +380,8 @@ MAX_BUFFERS = {
     "group": 128 * 60,
     "new thread": 60,
     "new group": 128 * 60,
+    "put_writes": 80,
+    "put_writes, group": 128 * 60,
     "fetch": 80,
     "fetch by id": 80,
     "version": 40,

@@ -24,6 +24,7 @@ import base64
 import math
 from typing import TYPE_CHECKING, Any, Final
 
+from locus_store.adapters.recent import Recent
 from locus_store.encoding import MAX_INT, MIN_INT, pinned
 from locus_store.errors import IntegrityError, MissingExtraError
 
@@ -61,7 +62,7 @@ def from_json(value: Any) -> tuple[str, bytes]:
         IntegrityError: ``value`` is nothing that it gave.
     """
     try:
-        if _TAGGED not in pinned(value):  # no key is a tag: it stands for itself
+        if stands_for_itself(pinned(value)):
             return MSGPACK, _packed(value)
         if isinstance(value, list):
             return MSGPACK, joined(list(map(packed, value)))
@@ -72,33 +73,27 @@ def from_json(value: Any) -> tuple[str, bytes]:
         raise IntegrityError(f"a stored value of a channel makes no sense: {exc}") from exc
 
 
+def stands_for_itself(pin: bytes) -> bool:
+    """Whether no key in a value is a tag; by what it is pinned. A text may look so."""
+    return _TAGGED not in pin
+
+
 class Elements:
     """What the elements of lists became: a message that was sent before is not taken apart again.
 
-    Known by their bytes, so that one that was changed is another one. Of two generations, the
-    older goes when the younger one is full.
+    Known by their bytes, so that one that was changed is another one.
     """
 
     def __init__(self, max_bytes: int = 16 * 1024 * 1024) -> None:
-        self._max_bytes = max_bytes
-        self._bytes = 0
-        self._young: dict[bytes, Any] = {}
-        self._old: dict[bytes, Any] = {}
+        self._known: Recent[bytes, Any] = Recent(max_bytes)
 
     def to_json(self, data: bytes) -> Any:
         """The JSON of an element's MessagePack; shared, and never to be changed."""
-        found = self._young.get(data)
+        found = self._known.get(data)
         if found is None:
-            found = self._old.get(data)
-            self._keep(data, to_json(MSGPACK, data) if found is None else found)
-            found = self._young[data]
+            found = to_json(MSGPACK, data)
+            self._known.put(data, found, len(data))
         return found
-
-    def _keep(self, data: bytes, value: Any) -> None:
-        if self._bytes > self._max_bytes:
-            self._young, self._old, self._bytes = {}, self._young, 0
-        self._young[data] = value
-        self._bytes += len(data)
 
 
 def list_to_json(
@@ -258,16 +253,22 @@ def _frozen(value: Any, levels: int) -> Any:
     if isinstance(value, dict):
         return _frozen_dict(value, levels)
     if isinstance(value, _Extension):
-        inner = _taken_apart(value.data, levels - 1)
-        held = {"b": _base64(value.data)} if inner is _OPAQUE else {"v": inner}
-        return _tagged("x", levels, c=value.code, **held)
+        return _frozen_extension(value, levels)
     raise TypeError(f"no JSON for a {type(value).__name__}")
 
 
 def _tagged(tag: str, levels: int, **held: Any) -> dict[str, Any]:
+    """A tagged object; ``held`` in the order of its keys, as JSON is kept."""
     if levels <= 0:
         raise _TooDeepError
     return {_TAG: tag, **held}
+
+
+def _frozen_extension(value: _Extension, levels: int) -> dict[str, Any]:
+    inner = _taken_apart(value.data, levels - 1)
+    if inner is _OPAQUE:
+        return _tagged("x", levels, b=_base64(value.data), c=value.code)
+    return _tagged("x", levels, c=value.code, v=inner)
 
 
 def _frozen_dict(value: dict[Any, Any], levels: int) -> Any:
@@ -276,9 +277,10 @@ def _frozen_dict(value: dict[Any, Any], levels: int) -> Any:
         below = levels - 3
         pairs = [[_frozen(key, below), _frozen(it, below)] for key, it in value.items()]
         return _tagged("m", below, v=pairs)
-    is_plain = _TAG not in value and keys == sorted(keys)
+    in_order = sorted(keys)
+    is_plain = _TAG not in value and keys == in_order
     below = levels - 1 if is_plain else levels - 2
-    frozen = {key: _frozen(it, below) for key, it in value.items()}
+    frozen = {key: _frozen(value[key], below) for key in in_order}
     return frozen if is_plain else _tagged("d", below, k=keys, v=frozen)
 
 

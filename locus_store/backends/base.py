@@ -35,6 +35,7 @@ from locus_store.types import (
     Expected,
     Head,
     Hit,
+    Kept,
     Mark,
     OnConflict,
     PendingWrite,
@@ -511,6 +512,27 @@ class StorageBackend(ABC):
         Raises:
             IntegrityError: The stored bytes do not give the state that was saved.
         """
+        found = await self.read_kept(
+            thread_id, checkpoint_id, namespace=namespace, with_writes=with_writes
+        )
+        if found is None:
+            return None
+        state = found.state
+        if state is None:
+            kept = found.snapshot
+            state = dict(await _off_loop(kept.state, kept.state_bytes))
+        return Snapshot(version=found.version, state=state, head=found.head, writes=found.writes)
+
+    @observed("load")
+    async def read_kept(
+        self,
+        thread_id: str,
+        checkpoint_id: str | None = None,
+        *,
+        namespace: str = "",
+        with_writes: bool = False,
+    ) -> Kept | None:
+        """Return what ``read_state`` does, with the state packed, as it is kept in memory."""
         check_names(thread_id, namespace, checkpoint_id)
         key = (thread_id, namespace)
         known = self._known.get(key) if checkpoint_id is None else None
@@ -528,13 +550,12 @@ class StorageBackend(ABC):
         count("read_bytes", size)
         count("rows", len(stored.payloads))
         if known and kept and not stored.payloads and stored.version.mark == known.mark:
-            state = await _off_loop(kept.state, known.shape.state_bytes)
-            return _snapshot(stored, state)
+            return _kept(stored, kept)
         state, shape = await _off_loop(partial(state_of, stored), size)
+        kept = layout.snapshot_of(state, shape)
         if stored.version.mark == stored.head:
-            kept, name = layout.snapshot_of(state, shape), stored.version.checkpoint_id
-            self._known.put(key, stored.head, name, shape, kept)
-        return _snapshot(stored, state)
+            self._known.put(key, stored.head, stored.version.checkpoint_id, shape, kept)
+        return _kept(stored, kept, state)
 
     def known_version(
         self, thread_id: str, checkpoint_id: str, *, namespace: str = ""
@@ -738,8 +759,9 @@ if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def _snapshot(stored: Stored, state: dict[str, Any]) -> Snapshot:
-    return Snapshot(version=stored.version, state=state, head=stored.head, writes=stored.writes)
+def _kept(stored: Stored, kept: layout.Snapshot, state: dict[str, Any] | None = None) -> Kept:
+    version, head, writes = stored.version, stored.head, stored.writes
+    return Kept(version=version, snapshot=kept, head=head, writes=writes, state=state)
 
 
 def _object(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -208,6 +208,9 @@ class _Memory:
     def writes(self, line: Line, checkpoint_id: str) -> list[PendingWrite]:
         return [it.write for it in self.rows(line).writes.get(checkpoint_id, {}).values()]
 
+    def written(self, line: Line, checkpoint_id: str) -> Collection[tuple[str, int]]:
+        return self.rows(line).writes.get(checkpoint_id, {}).keys()
+
     def put_writes(self, line: Line, checkpoint_id: str, writes: Sequence[PendingWrite]) -> None:
         there = self.rows(line).writes.setdefault(checkpoint_id, {})
         for it in writes:
@@ -284,6 +287,14 @@ class MemoryBackend(StorageBackend):
             labels=deepcopy(row.record.labels),
             created_at=row.created_at,
         )
+
+    async def fetch_head(
+        self, thread_id: str, *, namespace: str = "", known: Mark, with_writes: bool = False
+    ) -> Stored | None:
+        found = await self.fetch(thread_id, namespace=namespace, with_writes=with_writes)
+        if found is None or found.version.mark != known:
+            return found
+        return replace(found, payloads=[])
 
     async def history(
         self,

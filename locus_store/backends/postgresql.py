@@ -18,6 +18,7 @@ from locus_store.saver import CheckpointSaver
 from locus_store.sql import dsn as dsns
 from locus_store.sql import postgresql
 from locus_store.sql.backend import SqlBackend
+from locus_store.sql.batches import Batch, Batches
 from locus_store.sql.columns import encode_key
 from locus_store.sql.facts import PostgreSQLExamination
 from locus_store.sql.pooled import Home, PooledRunner
@@ -156,6 +157,7 @@ class PostgreSQLBackend(SqlBackend):
         )
         super().__init__(database, runner(database))
         self._saves: WeakKeyDictionary[Home, Saves] = WeakKeyDictionary()
+        self._batches: WeakKeyDictionary[Home, Batches] = WeakKeyDictionary()
         self._group, self._senders = (GROUP, SENDERS) if group_saves else (1, pool_size)
 
     def __repr__(self) -> str:
@@ -237,15 +239,24 @@ class PostgreSQLBackend(SqlBackend):
         known: Mark | None,
         seen: Collection[tuple[str, int]] | None,
     ) -> bool:
-        hot, places = self._database.hot, {(it.task_id, it.idx) for it in writes}
+        places = {(it.task_id, it.idx) for it in writes}
         is_ours = known is None or known.store == self._database.store
         if seen is None and is_ours and len(places) == len(writes):
-            key = (*hot.key(thread_id, namespace), self._database.store)
-            if await self._ask(hot.put_writes, (*key, *hot.rows(checkpoint_id, writes, known))):
+            batch = Batch(thread_id, namespace, checkpoint_id, writes, known)
+            if await self._store_batch(batch):
                 return True
         return await super().store_writes(
             thread_id, namespace, checkpoint_id, writes, known=known, seen=seen
         )
+
+    async def _store_batch(self, batch: Batch) -> bool:
+        with self._translating():
+            home = await self._runner.home()
+            batches = self._batches.get(home)
+            if batches is None:
+                batches = Batches(home, self._database, size=self._group, senders=self._senders)
+                self._batches[home] = batches
+            return await batches.submit(batch)
 
     async def _ask(self, text: str, values: tuple[Any, ...]) -> list[Any]:
         """Run one of the driver's statements; it may be run again after a lost connection."""

@@ -351,6 +351,9 @@ class Edit:
         there = self._space(line).writes.get(checkpoint_id, {})
         return [it.write for it in there.values()]
 
+    def written(self, line: Line, checkpoint_id: str) -> Collection[tuple[str, int]]:
+        return self._space(line).writes.get(checkpoint_id, {}).keys()
+
     def put_writes(self, line: Line, checkpoint_id: str, writes: Sequence[PendingWrite]) -> None:
         space = self._space(line)
         there = space.writes.get(checkpoint_id, {})

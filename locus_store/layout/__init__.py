@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
-from locus_store.encoding import Json, decode, encode, pack_frame
+from locus_store.encoding import Grown, Json, decode, encode, pack_frame
 from locus_store.errors import IntegrityError
 from locus_store.layout.diffing import Frame, diff
 from locus_store.layout.folding import (
@@ -18,6 +18,7 @@ from locus_store.layout.folding import (
     text_of,
 )
 from locus_store.layout.shapes import (
+    Listed,
     Object,
     Shape,
     is_canonical,
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Change",
     "Folder",
+    "Grown",
+    "Listed",
     "Shape",
     "Snapshot",
     "change",
@@ -45,6 +48,7 @@ __all__ = [
     "snapshot_of",
     "text_in",
     "text_of",
+    "thawed",
     "value_frames",
     "value_of",
     "value_payload",
@@ -54,17 +58,33 @@ __all__ = [
 class Snapshot:
     """A state as it was, whatever its owner did to it since; its lists are the shape's."""
 
-    __slots__ = ("_is_canonical", "_kept", "_packed")
+    __slots__ = ("_is_canonical", "_kept", "_packed", "_size")
 
     def __init__(self, state: Mapping[str, object], root: Object) -> None:
         self._kept = snapshot(state, root)
         self._is_canonical = is_canonical(root)
         self._packed: bytes | None = None
+        self._size = root.size
 
     def state(self) -> dict[str, Json]:
         """A copy, keys sorted."""
         plain = thawed(self._kept)
         return cast("dict[str, Json]", plain if self._is_canonical else decode(encode(plain)))
+
+    @property
+    def state_bytes(self) -> int:
+        """As of its shape."""
+        return self._size
+
+    def parts(self) -> dict[str, object]:
+        """The state with a ``Listed`` for each list that is reached through keys only.
+
+        Not to be changed. Other values of ``thawed`` are.
+        """
+        if self._is_canonical:
+            return cast("dict[str, object]", self._kept)
+        state = self.state()
+        return Snapshot(cast("dict[str, object]", state), shape_of(state)._root).parts()  # noqa: SLF001
 
     def payload(self) -> bytes:
         """The whole state as one frame."""

@@ -10,6 +10,7 @@ from typing import Final, TypeAlias, cast
 
 from locus_store.encoding import (
     MAX_DEPTH,
+    Grown,
     canonical_state,
     checked,
     digest,
@@ -62,6 +63,8 @@ class Array:
     body: bytes = field(default=b"", compare=False, repr=False)
     """The elements as the caller gave them, pinned: to see that they are all there still, and
     some more behind them, is one comparison. ``b""``: not kept."""
+    token: object = field(default=None, compare=False, repr=False)
+    """Of the ``Grown`` list that it is the shape of."""
 
     @property
     def weight(self) -> int:
@@ -140,6 +143,9 @@ def _node(value: object, before: Node | None, depth: int, *, decoded: bool) -> t
     if kind is dict:
         mapping = shape_object(cast("dict[str, object]", value), before, depth + 1, decoded=decoded)
         return mapping, mapping.size
+    if kind is Grown:
+        grown = _grown(cast("Grown", value), before, depth + 1)
+        return grown, grown.size
     if kind is list or kind is tuple:
         array = _array(cast("list[object]", value), before, depth + 1, decoded=decoded)
         return array, array.size
@@ -194,7 +200,9 @@ def _array(value: list[object], before: Node | None, depth: int, *, decoded: boo
     old = before if isinstance(before, Array) else _NO_ARRAY
     body = pinned(value)[_LIST_HEAD:]
     if old.body and body.startswith(old.body):
-        return old if len(body) == len(old.body) else _appended(old, value, body, depth)
+        if len(body) == len(old.body):
+            return old
+        return _appended(old, value[len(old.digests) // DIGEST_BYTES :], body, depth)
     fingerprints, size = fingerprint_all(value)
     if fingerprints == old.fingerprints:
         return replace(old, body=body)
@@ -220,17 +228,31 @@ def _array(value: list[object], before: Node | None, depth: int, *, decoded: boo
     )
 
 
-def _appended(old: Array, value: list[object], body: bytes, depth: int) -> Array:
-    """The shape of a list that begins with all that the older one has."""
+def _grown(value: Grown, before: Node | None, depth: int) -> Array:
+    """The shape of a list that says what it grew from."""
+    old = before if isinstance(before, Array) and before.body else _NO_ARRAY
+    if old.token is not None and old.token is value.token:
+        return old
+    if old.token is None or old.token is not value.base:
+        made = _array(list(value), before, depth, decoded=False)
+    else:
+        _require_depth(depth)
+        new = value[len(old.digests) // DIGEST_BYTES :]
+        made = _appended(old, new, old.body + pinned(new)[_LIST_HEAD:], depth)
+    return replace(made, token=value.token)
+
+
+def _appended(old: Array, new: list[object], body: bytes, depth: int) -> Array:
+    """The shape of a list that begins with all that the older one has, and ends with ``new``."""
     fresh: dict[bytes, bytes] = {}
     marks, found = [], []
-    for item in value[len(old.digests) // DIGEST_BYTES :]:
+    for item in new:
         marks.append(digest(pinned(item)))
         found.append(_admit(item, marks[-1], depth, fresh))
     digests = b"".join((old.digests, *found))
     shared = old.fingerprints is old.digests and marks == found
     return Array(
-        digest(b"L" + len(value).to_bytes(8) + digests),
+        digest(b"L" + (len(digests) // DIGEST_BYTES).to_bytes(8) + digests),
         _LIST_HEAD + len(body),
         digests,
         digests if shared else b"".join((old.fingerprints, *marks)),
@@ -282,11 +304,30 @@ def _light(node: Node) -> Node:
 
 
 @dataclass(frozen=True, slots=True)
-class _List:
-    """A list in a snapshot, pinned."""
+class Listed:
+    """A list in a snapshot, as it is packed there."""
 
-    count: int
-    body: bytes
+    shape: Array
+
+    @property
+    def digest(self) -> bytes:
+        """Of what is in it: equal ones are equal lists."""
+        return self.shape.digest
+
+    @property
+    def token(self) -> object:
+        """That of the ``Grown`` list that was saved; ``None`` where it was another one."""
+        return self.shape.token
+
+    @property
+    def size(self) -> int:
+        """As ``Shape.state_bytes``."""
+        return self.shape.size
+
+    def elements(self) -> list[object]:
+        """The elements, made anew."""
+        count = (len(self.shape.digests) // DIGEST_BYTES).to_bytes(4, "little")
+        return cast("list[object]", unpinned(b"[" + count + self.shape.body))
 
 
 def snapshot(value: object, node: Node) -> object:
@@ -300,7 +341,7 @@ def snapshot(value: object, node: Node) -> object:
         mapping = cast("dict[str, object]", value)
         return {key: snapshot(mapping[key], child) for key, child in node.children.items()}
     if isinstance(node, Array):
-        return _List(len(node.digests) // DIGEST_BYTES, node.body)
+        return Listed(node)
     return value
 
 
@@ -313,8 +354,8 @@ def is_canonical(node: Node) -> bool:
 
 def thawed(kept: object) -> object:
     """The value of a snapshot."""
-    if isinstance(kept, _List):
-        return unpinned(b"[" + kept.count.to_bytes(4, "little") + kept.body)
+    if isinstance(kept, Listed):
+        return kept.elements()
     if isinstance(kept, dict):
         return {key: thawed(item) for key, item in kept.items()}
     return kept

@@ -63,19 +63,28 @@ class _Job:
     future: asyncio.Future[Any]
 
     def answer(self, result: object, error: BaseException | None) -> None:
-        """Tell the caller, if its loop is still there."""
-        try:
-            self.loop.call_soon_threadsafe(self._set, result, error)
-        except RuntimeError:  # the loop was closed: nobody waits
-            return
-
-    def _set(self, result: object, error: BaseException | None) -> None:
+        """Tell the caller, in its loop."""
         if self.future.done():  # its caller was cancelled
             return
         if error is not None:
             self.future.set_exception(error)
         else:
             self.future.set_result(result)
+
+
+def _tell(jobs: list[_Job], answers: list[_Answer]) -> None:
+    """Answer the callers: each loop is woken once."""
+    loops: dict[asyncio.AbstractEventLoop, list[tuple[_Job, _Answer]]] = {}
+    for job, answer in zip(jobs, answers, strict=True):
+        loops.setdefault(job.loop, []).append((job, answer))
+    for loop, told in loops.items():
+        with suppress(RuntimeError):  # the loop was closed: nobody waits
+            loop.call_soon_threadsafe(_answer_all, told)
+
+
+def _answer_all(told: list[tuple[_Job, _Answer]]) -> None:
+    for job, (result, error) in told:
+        job.answer(result, error)
 
 
 class _Stopped(Exception):  # noqa: N818  (never leaves this module)
@@ -147,8 +156,7 @@ class _Writer:
             answers = self._commit(jobs)
         except BaseException as exc:  # noqa: BLE001  (told to every caller of the group)
             answers = [(None, exc)] * len(jobs)
-        for job, (result, error) in zip(jobs, answers, strict=True):
-            job.answer(result, error)
+        _tell(jobs, answers)
 
     def _commit(self, jobs: list[_Job]) -> list[_Answer]:
         connection = self._opened()
@@ -156,7 +164,10 @@ class _Writer:
             return [(None, None)] * len(jobs)
         try:
             self._database.begin_write(connection)
-            answers = [_attempt(connection, job.body) for job in jobs]
+            if len(jobs) == 1 and jobs[0].body is not None:
+                answers: list[_Answer] = [(jobs[0].body(connection), None)]  # fails as a whole
+            else:
+                answers = [_attempt(connection, job.body) for job in jobs]
             connection.commit()
         except BaseException:
             connection.rollback()

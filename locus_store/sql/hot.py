@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
-from locus_store.archives import sealed, unsealed
+from locus_store.archives import unsealed
 from locus_store.sql.columns import decode_key, encode_key, load_json
 from locus_store.types import Mark, PendingWrite, Stored, Version
 from locus_store.versions import (
@@ -269,30 +269,39 @@ _WRITES: Final = """,
   (SELECT array_agg(ROW(w.task_id, w.idx, w.channel, w.type, w.task_path, w.basis, w.payload))
     FROM {writes} w WHERE w.line = c.line AND w.checkpoint_id = c.checkpoint_id) AS writes"""
 
-# Writes on a line that is there, unless somebody is about to remove versions of it, or it; both are
-# left to a transaction. Two statements may add to one checkpoint at once. A version that goes while
-# the statement looks may leave a change of it behind, which no reader takes for anything.
+# Batches of writes, each on a line that is there, unless somebody is about to remove versions of
+# it, or it; both are left to a transaction. Two statements may add to one checkpoint. A version
+# that goes while the statement looks may leave a change of it behind, which no reader takes for
+# anything.
 _PUT_WRITES: Final = """
 WITH l AS MATERIALIZED (
-  SELECT l.line FROM {lines} l
-  WHERE l.tenant = $1 AND l.thread_id = $2 AND l.namespace = $3
-    AND (SELECT t.expires_at IS NULL OR t.expires_at > statement_timestamp() FROM {threads} t
-      WHERE t.tenant = $1 AND t.thread_id = $2)
-    AND (SELECT s.value FROM {settings} s WHERE s.name = 'store_id') = $4
-    AND ($6::bigint IS NULL OR (SELECT c.sequence FROM {checkpoints} c WHERE c.line = $7::bigint
-      AND c.line = l.line AND c.checkpoint_id = $5 AND c.digest = $8::bytea) = $6)
-  FOR KEY SHARE SKIP LOCKED),
+  SELECT b.number, b.checkpoint_id, l.line
+  FROM unnest($3::int[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::bigint[],
+    $9::bytea[]) b (number, thread_id, namespace, checkpoint_id, sequence, line, digest)
+  CROSS JOIN LATERAL (
+    SELECT l.line FROM {lines} l
+    WHERE l.tenant = $1 AND l.thread_id = b.thread_id AND l.namespace = b.namespace
+      AND (SELECT t.expires_at IS NULL OR t.expires_at > statement_timestamp() FROM {threads} t
+        WHERE t.tenant = $1 AND t.thread_id = b.thread_id)
+      AND (SELECT s.value FROM {settings} s WHERE s.name = 'store_id') = $2
+      AND (b.sequence IS NULL OR (SELECT c.sequence FROM {checkpoints} c WHERE c.line = b.line
+        AND c.line = l.line AND c.checkpoint_id = b.checkpoint_id AND c.digest = b.digest)
+        = b.sequence)
+    FOR KEY SHARE SKIP LOCKED) l),
 kept AS (
   INSERT INTO {writes} AS w (line, checkpoint_id, task_id, idx, channel, type, task_path, basis,
     payload, created_at)
-  SELECT l.line, $5, i.*, statement_timestamp() FROM l CROSS JOIN unnest($9::text[], $10::int[],
-    $11::text[], $12::text[], $13::text[], $14::bigint[], $15::bytea[]) i (task_id, idx)
-  ORDER BY i.task_id COLLATE "C", i.idx
+  SELECT l.line, l.checkpoint_id, i.task_id, i.idx, i.channel, i.type, i.task_path, i.basis,
+    i.payload, statement_timestamp()
+  FROM unnest($10::int[], $11::text[], $12::int[], $13::text[], $14::text[], $15::text[],
+    $16::bigint[], $17::bytea[]) i (number, task_id, idx, channel, type, task_path, basis, payload)
+  JOIN l ON l.number = i.number
+  ORDER BY l.line, l.checkpoint_id COLLATE "C", i.task_id COLLATE "C", i.idx
   ON CONFLICT (line, checkpoint_id, task_id, idx) DO UPDATE SET channel = excluded.channel,
     type = excluded.type, task_path = excluded.task_path, basis = excluded.basis,
     payload = excluded.payload, created_at = excluded.created_at
   WHERE w.idx < 0)
-SELECT line FROM l
+SELECT number FROM l
 """
 
 _PAYLOAD_UNLESS: Final = _PAYLOAD.replace(
@@ -339,19 +348,6 @@ class Hot:
         """The values behind the tenant: of a line, or of a version in it."""
         named = [it for it in checkpoint_id if it is not None]
         return tuple(encode_key(it) for it in (thread_id, namespace, *named))
-
-    @staticmethod
-    def rows(
-        checkpoint_id: str, writes: Sequence[PendingWrite], known: Mark | None
-    ) -> tuple[Any, ...]:
-        """The values of pending writes, behind those of their line and database."""
-        texts = ("task_id", "idx", "channel", "type", "task_path", "basis")
-        columns = [[getattr(it, name) for it in writes] for name in texts]
-        for at in (0, 2, 3):
-            columns[at] = list(map(encode_key, columns[at]))
-        sealed_ = [sealed(checkpoint_id, it) for it in writes]
-        version = (known.sequence, known.line, known.digest) if known else (None, None, None)
-        return (encode_key(checkpoint_id), *version, *columns, sealed_)
 
     @staticmethod
     def versions(

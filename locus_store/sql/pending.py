@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from locus_store import versions
 from locus_store.archives import sealed, unsealed
+from locus_store.sql.statements import WRITE
 from locus_store.types import PendingWrite
 
 if TYPE_CHECKING:
@@ -33,6 +34,13 @@ def rows(it: Reads, line: int, checkpoint_ids: Sequence[str] | None = None) -> I
         yield from it.connection.execute(named).mappings()
 
 
+def of_checkpoint(it: Reads, line: int, checkpoint_id: str) -> list[PendingWrite]:
+    """A checkpoint's writes, in any order."""
+    key = {"line": line, "checkpoint_id": checkpoint_id}
+    found = it.sql.writes.rows(it.connection, key)
+    return [write_of(dict(zip(WRITE, row, strict=True))) for row in found]
+
+
 def by_checkpoint(
     it: Reads, line: int, checkpoint_ids: Sequence[str]
 ) -> dict[str, list[PendingWrite]]:
@@ -44,19 +52,19 @@ def by_checkpoint(
 
 
 def put(it: Reads, line: int, checkpoint_id: str, writes: Sequence[PendingWrite]) -> None:
-    """Store writes; those of the same task and place are replaced."""
+    """Store writes; special ones replace those of the same task and place."""
     table = it.tables.writes
-    there = {(row["task_id"], row["idx"]) for row in rows(it, line, [checkpoint_id])}
-    for task_id, idx in there & {(write.task_id, write.idx) for write in writes}:
-        it.connection.execute(
-            table.delete().where(
-                table.c.line == line,
-                table.c.checkpoint_id == checkpoint_id,
-                table.c.task_id == task_id,
-                table.c.idx == idx,
+    for write in writes:
+        if write.idx < 0:
+            it.connection.execute(
+                table.delete().where(
+                    table.c.line == line,
+                    table.c.checkpoint_id == checkpoint_id,
+                    table.c.task_id == write.task_id,
+                    table.c.idx == write.idx,
+                )
             )
-        )
-    insert(it, table, [row_of(line, checkpoint_id, write) for write in writes])
+        it.sql.new_write.run(it.connection, row_of(line, checkpoint_id, write))
 
 
 def insert(it: Reads, table: sa.Table, values: Sequence[Mapping[str, Any]]) -> None:
@@ -65,7 +73,7 @@ def insert(it: Reads, table: sa.Table, values: Sequence[Mapping[str, Any]]) -> N
         it.connection.execute(table.insert(), batch)
 
 
-def write_of(row: RowMapping) -> PendingWrite:
+def write_of(row: Mapping[str, Any] | RowMapping) -> PendingWrite:
     """The write of a row.
 
     Raises:

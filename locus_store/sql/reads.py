@@ -63,6 +63,10 @@ class Reads:
         self.store = scope.store
         self.tables = scope.tables
         self.sql = statements(scope.tables, connection.dialect)
+        self.noted: str | None = None
+        """A thread whose activity in this minute is noted already."""
+        self.seen: dict[tuple[int, int], Record] = {}
+        """Records that were read, by line and sequence; emptied by what changes any."""
 
     # --- dialect hooks
 
@@ -104,19 +108,29 @@ class Reads:
         """The live line, if it has a head."""
         key = {"tenant": self.scope.tenant, "thread_id": thread_id, "namespace": namespace}
         row = self.sql.line.first(self.connection, key)
-        line = line_of_row(row) if row else None
+        line = line_of_row(row[:-1]) if row else None
+        if row and row[-1]:
+            self.noted = thread_id
         return line if line and line.head is not None else None
 
     def record(self, line: Line, sequence: int) -> Record | None:
         """See ``versions.Lines``, as the following."""
-        key = {"line": line.line, "sequence": sequence}
-        row = self.sql.record.first(self.connection, key)
-        return record_of_row(row) if row else None
+        found = self.seen.get((line.line, sequence))
+        if found is None:
+            key = {"line": line.line, "sequence": sequence}
+            found = self._seen(line, self.sql.record.first(self.connection, key))
+        return found
 
     def named(self, line: Line, checkpoint_id: str) -> Record | None:
         key = {"line": line.line, "checkpoint_id": checkpoint_id}
-        row = self.sql.named.first(self.connection, key)
-        return record_of_row(row) if row else None
+        return self._seen(line, self.sql.named.first(self.connection, key))
+
+    def _seen(self, line: Line, row: Sequence[Any] | None) -> Record | None:
+        if row is None:
+            return None
+        record = record_of_row(row)
+        self.seen[line.line, record.sequence] = record
+        return record
 
     def newest(self, line: Line, nth: int = 1) -> int | None:
         sequence = self.tables.checkpoints.c.sequence
@@ -168,8 +182,8 @@ class Reads:
         mark = Mark(self.store, line.line, head.sequence, head.digest)
         writes = None
         if with_writes:
-            found = pending.by_checkpoint(self, line.line, [record.checkpoint_id])
-            writes = found.get(record.checkpoint_id, [])
+            found = pending.of_checkpoint(self, line.line, record.checkpoint_id)
+            writes = sorted(found, key=versions.in_order)
         rows = []
         if version[0].mark != known:
             rows = self.payloads(line, record.chain, upto=record.sequence)

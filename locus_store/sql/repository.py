@@ -137,7 +137,8 @@ class Repository(Reads):
         """Activity is written at most once a minute, so that its index is mostly left alone."""
         key = {"of_tenant": self.scope.tenant, "of_thread_id": save.thread_id}
         if save.ttl_seconds is None:
-            self.sql.touch.run(self.connection, key)
+            if self.noted != save.thread_id:
+                self.sql.touch.run(self.connection, key)
             return
         slack = ttl_slack(save.ttl_seconds)
         self.sql.prolong.run(
@@ -177,6 +178,7 @@ class Repository(Reads):
         return checkpoints.c.line == line, checkpoints.c.sequence.in_(sequences)
 
     def adopt(self, line: Line, parent: int, new_parent: int | None) -> None:
+        self.seen.clear()
         checkpoints = self.tables.checkpoints
         self.connection.execute(
             checkpoints.update()
@@ -197,12 +199,17 @@ class Repository(Reads):
         return found
 
     def writes(self, line: Line, checkpoint_id: str) -> list[PendingWrite]:
-        return [pending.write_of(it) for it in pending.rows(self, line.line, [checkpoint_id])]
+        return pending.of_checkpoint(self, line.line, checkpoint_id)
+
+    def written(self, line: Line, checkpoint_id: str) -> Collection[tuple[str, int]]:
+        key = {"line": line.line, "checkpoint_id": checkpoint_id}
+        return {(row[0], row[1]) for row in self.sql.written.rows(self.connection, key)}
 
     def put_writes(self, line: Line, checkpoint_id: str, writes: Sequence[PendingWrite]) -> None:
         pending.put(self, line.line, checkpoint_id, writes)
 
     def remove(self, line: Line, sequences: Sequence[int]) -> None:
+        self.seen.clear()
         checkpoints, writes = self.tables.checkpoints, self.tables.writes
         for batch in batches(sequences):
             self.unindex(line.line, batch)
@@ -267,6 +274,8 @@ class Repository(Reads):
     def _drop_lines(self, keys: Sequence[int]) -> int:
         """Remove lines, themselves first: who is at work on one is waited for, and all found."""
         lines, checkpoints, writes = self.tables.lines, self.tables.checkpoints, self.tables.writes
+        self.seen.clear()
+        self.noted = None
         removed = 0
         for line in keys:
             self.connection.execute(lines.delete().where(lines.c.line == line))

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 LINE_STATE = ("head", "open_chain", "open_bytes", "floor", "last_sequence", "writer", "run")
 """What a save changes of a line's row; names of ``versions.Line``."""
 
+WRITE = ("checkpoint_id", "task_id", "idx", "channel", "type", "task_path", "basis", "payload")
+"""What a pending write is made of."""
+
 RECORD = ("sequence", "chain", "parent", "checkpoint_id", "digest", "metadata", "labels")
 """Names of ``versions.Record``."""
 
@@ -38,15 +41,21 @@ class Statements:
         self.new_record = Compiled(self._new_record, dialect)
         self.setting = Compiled(self._setting, dialect)
         self.versions = Compiled(self._versions, dialect)
+        self.written = Compiled(self._written, dialect)
+        self.writes = Compiled(self._writes, dialect)
+        self.new_write = Compiled(self._new_write, dialect)
         self.thread = Compiled(self._thread, dialect)
         self.new_thread = Compiled(self._new_thread, dialect)
 
     @property
     def _line(self) -> sa.Select[Any]:
-        """The live line of a thread and namespace."""
+        """The live line of a thread and namespace, and whether the thread's activity was noted."""
         t, lines = self.tables, self.tables.lines
+        is_noted = sa.case((t.threads.c.active_at == minute(), 1), else_=0)
         return (
-            sa.select(lines.c.line, *(lines.c[name] for name in LINE_STATE))
+            sa.select(
+                lines.c.line, *(lines.c[name] for name in LINE_STATE), is_noted.label("is_noted")
+            )
             .join(t.threads, same_thread(t))
             .where(lines.c.tenant == bind("tenant"), lines.c.thread_id == bind("thread_id"))
             .where(lines.c.namespace == bind("namespace"), is_live(t))
@@ -152,6 +161,30 @@ class Statements:
             .order_by(mine.c.sequence.desc())
             .limit(bind("limit"))
         )
+
+    @property
+    def _written(self) -> sa.Select[Any]:
+        """Which pending writes a checkpoint has."""
+        return self._of_checkpoint("task_id", "idx")
+
+    @property
+    def _writes(self) -> sa.Select[Any]:
+        """A checkpoint's pending writes."""
+        return self._of_checkpoint(*WRITE)
+
+    def _of_checkpoint(self, *names: str) -> sa.Select[Any]:
+        writes = self.tables.writes
+        return sa.select(*(writes.c[name] for name in names)).where(
+            writes.c.line == bind("line"), writes.c.checkpoint_id == bind("checkpoint_id")
+        )
+
+    @property
+    def _new_write(self) -> sa.Insert:
+        columns = self.tables.writes.c
+        values: dict[str, Any] = {
+            name: bind(name, type_=columns[name].type) for name in ("line", *WRITE)
+        }
+        return self.tables.writes.insert().values(**values, created_at=now())
 
     @property
     def _thread(self) -> sa.Select[Any]:

@@ -131,8 +131,11 @@ class Lines(Records, Protocol):
     def writes(self, line: Line, checkpoint_id: str) -> list[PendingWrite]:
         """A checkpoint's pending writes, in any order."""
 
+    def written(self, line: Line, checkpoint_id: str) -> Collection[tuple[str, int]]:
+        """Task and place of a checkpoint's pending writes."""
+
     def put_writes(self, line: Line, checkpoint_id: str, writes: Sequence[PendingWrite]) -> None:
-        """Store pending writes; those of the same task and place are replaced."""
+        """Store pending writes that are not there; special ones may be, and are replaced."""
 
 
 def mark_of(lines: Lines, line: Line, record: Record) -> Mark:

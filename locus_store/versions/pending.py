@@ -34,9 +34,10 @@ def put_writes(
         record = lines.named(line, checkpoint_id)
         if record is None or mark_of(lines, line, record) != known:
             return False
-    there = {(it.task_id, it.idx): it for it in lines.writes(line, checkpoint_id)}
-    if seen is not None:
-        _require_own(there, {(it.task_id, it.idx): it for it in writes}, seen, checkpoint_id)
+    there = lines.written(line, checkpoint_id)
+    if seen is not None and any(key not in seen for key in there):
+        found = {(it.task_id, it.idx): it for it in lines.writes(line, checkpoint_id)}
+        _require_own(found, {(it.task_id, it.idx): it for it in writes}, seen, checkpoint_id)
     lines.put_writes(line, checkpoint_id, list(winning(there, writes).values()))
     return True
 

@@ -11,7 +11,6 @@ from langgraph.checkpoint.base import (
     get_serializable_checkpoint_metadata,
 )
 
-from locus_store.adapters import typed
 from locus_store.adapters.langgraph.loads import (
     Load,
     Loaded,
@@ -22,7 +21,7 @@ from locus_store.adapters.langgraph.loads import (
 )
 from locus_store.adapters.langgraph.pages import PAGE, Line, ancestors
 from locus_store.adapters.langgraph.serializer import ExactSerializer
-from locus_store.adapters.langgraph.values import History, Values, require_checkpoint
+from locus_store.adapters.langgraph.values import History, Values
 from locus_store.arguments import MAX_COUNT
 from locus_store.blocking import Portals
 from locus_store.errors import ConflictError, InvalidArgumentError
@@ -59,7 +58,7 @@ if TYPE_CHECKING:
 
 _COUNTERS: Final = "counters_since_delta_snapshot"
 T = TypeVar("T")
-Tuples: TypeAlias = "list[CheckpointTuple]"  # in the class, `list` is a method
+Makers: TypeAlias = "list[Callable[[], CheckpointTuple]]"  # in the class, `list` is a method
 Versions: TypeAlias = "list[Version]"
 Path: TypeAlias = "list[str]"
 
@@ -95,7 +94,7 @@ class LangGraphSaver(BaseCheckpointSaver[Any]):
             raise InvalidArgumentError("give serde or allowed, not both: a serde has its own")
         super().__init__(serde=serde or ExactSerializer(allowed))
         self.saver = saver if isinstance(saver, CheckpointSaver) else CheckpointSaver(saver)
-        self._known = typed.Elements()
+        self._made = Values(self.serde)
         self._portals = Portals()
 
     @classmethod
@@ -118,7 +117,9 @@ class LangGraphSaver(BaseCheckpointSaver[Any]):
 
     @property
     def _values(self) -> Values:
-        return Values(self.serde, self._known)  # `with_allowlist` replaces the serializer
+        if self._made.serde is not self.serde:  # `with_allowlist` replaces it in a copy
+            self._made = Values(self.serde)
+        return self._made
 
     # --- life
 
@@ -174,19 +175,20 @@ class LangGraphSaver(BaseCheckpointSaver[Any]):
             IntegrityError: The stored bytes do not give what was saved.
         """
         thread_id, checkpoint_ns, checkpoint_id = place_of(config)
-        found = await self.saver.backend.read_state(
+        found = await self.saver.backend.read_kept(
             thread_id, checkpoint_id, namespace=line_name(checkpoint_ns), with_writes=True
         )
         if found is None:
             return None
-        require_checkpoint(found.version, found.state)
         writes = current(found.writes or [], found.version.mark.sequence)
         load = Load(found.version.mark, found.head, {(it.task_id, it.idx) for it in writes})
+        is_framed = any(it.basis is not None for it in writes)
+        state = found.snapshot.state() if is_framed else {}
         return self._tuple(
             found.version,
             Loaded(found.version.checkpoint_id, load),
-            self._values.checkpoint(found.version, found.state),
-            [self._write(it, found.state) for it in writes],
+            self._values.checkpoint(found.version, found.snapshot.parts()),
+            [self._write(it, state) for it in writes],
         )
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
@@ -242,7 +244,9 @@ class LangGraphSaver(BaseCheckpointSaver[Any]):
             "thread_id": thread_id,
             "checkpoint_id": str(checkpoint["id"]),
             "checkpoint_ns": checkpoint_ns,
-            "checkpoint_data": self._values.state(checkpoint),
+            "checkpoint_data": self._values.state(
+                checkpoint, (thread_id, line_name(checkpoint_ns))
+            ),
             "metadata": self._values.metadata_to_json(told),
             "rebuilt": rebuilt,
             "keep_last": self._kept(counters[it] for it in rebuilt),
@@ -354,8 +358,8 @@ class LangGraphSaver(BaseCheckpointSaver[Any]):
             limit: At most this many.
         """
         async for page in self._pages(config, filter or {}, before, limit):
-            for found in page:
-                yield found
+            for make in page:
+                yield make()
 
     def list(
         self,
@@ -367,9 +371,10 @@ class LangGraphSaver(BaseCheckpointSaver[Any]):
     ) -> Iterator[CheckpointTuple]:
         """See ``alist``; nothing is held between two of them."""
         pages = self._pages(config, filter or {}, before, limit)
-        nothing: Tuples = []
+        nothing: Makers = []
         while page := self._run(anext, pages, nothing):
-            yield from page
+            for make in page:
+                yield make()
 
     async def _pages(
         self,
@@ -377,7 +382,7 @@ class LangGraphSaver(BaseCheckpointSaver[Any]):
         wanted: Mapping[str, Any],
         before: RunnableConfig | None,
         limit: int | None,
-    ) -> AsyncIterator[Tuples]:
+    ) -> AsyncIterator[Makers]:
         left = MAX_COUNT if limit is None else limit
         named = place_of(config)[2] if config else None
         async for thread_id, namespace in self._lines(config):
@@ -415,19 +420,20 @@ class LangGraphSaver(BaseCheckpointSaver[Any]):
         metadata = self._values.metadata_from_json(version.metadata)
         return all(name in metadata and metadata[name] == it for name, it in wanted.items())
 
-    async def _read(self, versions: Versions) -> Tuples:
-        """The checkpoints of versions of one line."""
+    async def _read(self, versions: Versions) -> Makers:
+        """What makes the tuples of versions of one line, once each."""
         backend, first = self.saver.backend, versions[0]
         ids = [it.checkpoint_id for it in versions]
         writes = await backend.writes_of(first.thread_id, ids, namespace=first.namespace)
         history = History(self._values)
 
-        def read(version: Version, folder: Folder) -> CheckpointTuple:
+        def read(version: Version, folder: Folder) -> Callable[[], CheckpointTuple]:
             state = folder.state()
             of_it = current(writes.get(version.checkpoint_id, []), version.mark.sequence)
             pending = [self._write(it, state) for it in of_it]
             name = Loaded(version.checkpoint_id, None)
-            return self._tuple(version, name, history.read(version, folder), pending)
+            make = history.read(version, folder)
+            return lambda: self._tuple(version, name, make(), pending)
 
         return await backend.read_states(versions, read)
 

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
 from locus_store.adapters import typed
+from locus_store.adapters.langgraph.copies import maker
+from locus_store.adapters.langgraph.lists import Lists
+from locus_store.adapters.langgraph.serializer import ExactSerializer
+from locus_store.encoding import pinned, unpinned
 from locus_store.errors import SchemaError, SerializationError
+from locus_store.layout import Listed, thawed
 from locus_store.versions import CHANNELS
 
 if TYPE_CHECKING:
@@ -13,6 +21,8 @@ if TYPE_CHECKING:
 
     from langgraph.checkpoint.serde.base import SerializerProtocol
 
+    from locus_store.adapters.langgraph.copies import Maker
+    from locus_store.adapters.langgraph.lists import Place
     from locus_store.layout import Folder
     from locus_store.types import Version
 
@@ -22,41 +32,83 @@ _LIST_DEPTH: Final = 3
 
 
 class Values:
-    """Values to JSON and back, by a serializer.
+    """Values to JSON and back, by a serializer, and what is known of them.
 
     Args:
         serde: LangGraph's, or the user's.
-        known: What is known of elements; may be shared.
     """
 
-    def __init__(self, serde: SerializerProtocol, known: typed.Elements) -> None:
-        self._serde = serde
-        self._known = known
+    def __init__(self, serde: SerializerProtocol) -> None:
+        self.serde = serde
+        self._elements = typed.Elements()
+        self._lists = Lists()
+        self._is_langgraphs = type(serde) in {JsonPlusSerializer, ExactSerializer}
+        """What it gives depends on the value alone, and plain values stand for themselves."""
 
-    def to_json(self, value: Any, what: str) -> Any:
+    def to_json(self, value: Any, what: str, place: Place | None = None) -> Any:
         """A value as it stands in a state.
+
+        Args:
+            value: Any.
+            what: Names it.
+            place: The channel that it is the value of, where it is of a checkpoint.
 
         Raises:
             SerializationError: The serializer cannot; names ``what``.
         """
+        if value is None and self._is_langgraphs:
+            return None
         try:
             if type(value) is list:
-                taken = typed.list_to_json(value, self._serde.dumps_typed, self._known)
+                taken = self._list_to_json(value, place)
                 if taken is not None:
                     return taken
-            return typed.to_json(*self._serde.dumps_typed(value))
+            return typed.to_json(*self.serde.dumps_typed(value))
         except (TypeError, ValueError, OverflowError, RecursionError) as exc:
             raise SerializationError(
                 f"{what}: LangGraph's serializer cannot keep it: {exc}"
             ) from exc
 
+    def _list_to_json(self, value: list[Any], place: Place | None) -> list[Any] | None:
+        if place is not None and self._is_langgraphs:
+            grown = self._lists.to_json(place, value, self._elements_to_json)
+            if grown is not None:
+                return grown
+        return self._elements_to_json(value)
+
+    def _elements_to_json(self, value: list[Any]) -> list[Any] | None:
+        return typed.list_to_json(value, self.serde.dumps_typed, self._elements)
+
     def from_json(self, value: Any) -> Any:
         """The value of ``to_json``."""
-        return self._serde.loads_typed(typed.from_json(value))
+        if self._is_langgraphs:
+            pin = pinned(value)
+            if typed.stands_for_itself(pin):
+                return unpinned(pin)
+        return self.serde.loads_typed(typed.from_json(value))
+
+    def from_part(self, part: Any, place: Place) -> Any:
+        """The value of a channel in a snapshot; see ``layout.Snapshot.parts``."""
+        if not isinstance(part, Listed):
+            return self.from_json(thawed(part))
+        return self._lists.copies(place, part, self.makers)
+
+    def makers(self, elements: list[Any]) -> list[Maker]:
+        """What gives the objects of a list's elements, each time others."""
+        packed = [typed.packed(it) for it in elements]
+        objects = self.loaded(typed.MSGPACK, typed.joined(packed))
+        return [
+            maker(it) or partial(self.loaded, typed.MSGPACK, data)
+            for it, data in zip(objects, packed, strict=True)
+        ]
+
+    def maker(self, value: Any) -> Maker:
+        """What gives the object of a channel's JSON, each time another one."""
+        return maker(self.from_json(value)) or partial(self.from_json, value)
 
     def loaded(self, kind: str, data: bytes) -> Any:
         """The value of a serializer's type and bytes."""
-        return self._serde.loads_typed((kind, data))
+        return self.serde.loads_typed((kind, data))
 
     def metadata_to_json(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
         """Metadata as JSON that can be queried: what is JSON stands for itself."""
@@ -72,38 +124,41 @@ class Values:
         """The metadata of ``metadata_to_json``."""
         return {name: self.from_json(it) for name, it in metadata.items()}
 
-    def state(self, checkpoint: Mapping[str, Any]) -> dict[str, Any]:
-        """A checkpoint as a state: all but its id, and no channel without a version."""
+    def state(self, checkpoint: Mapping[str, Any], line: tuple[str, str]) -> dict[str, Any]:
+        """A checkpoint of a line as a state: all but its id, and no channel without a version."""
         state = {
             name: self._plain(it, name)
             for name, it in checkpoint.items()
             if name not in {"id", CHANNELS}
         }
         state[CHANNELS] = {
-            name: self.to_json(it, f"channel {name!r}")
+            name: self.to_json(it, f"channel {name!r}", (*line, name))
             for name, it in checkpoint[CHANNELS].items()
             if name in checkpoint[_VERSIONS]
         }
         return state
 
-    def checkpoint(
-        self, version: Version, state: Mapping[str, Any], channels: Mapping[str, Any] | None = None
-    ) -> dict[str, Any]:
-        """The checkpoint of a state.
+    def checkpoint(self, version: Version, parts: Mapping[str, Any]) -> dict[str, Any]:
+        """The checkpoint of a version.
 
         Args:
-            version: Whose state it is.
-            state: What ``state`` gave.
-            channels: Its channels' values, where they are known.
+            version: Which one.
+            parts: Its state; see ``layout.Snapshot.parts``.
 
         Raises:
             SchemaError: The thread is not LangGraph's.
         """
-        require_checkpoint(version, state)
-        fields = {name: self.from_json(it) for name, it in state.items() if name != CHANNELS}
-        if channels is None:
-            channels = {name: self.from_json(it) for name, it in state[CHANNELS].items()}
-        return {**fields, "id": version.checkpoint_id, CHANNELS: dict(channels)}
+        require_checkpoint(version, parts)
+        line = version.thread_id, version.namespace
+        channels = {name: self.from_part(it, (*line, name)) for name, it in parts[CHANNELS].items()}
+        return {**self.fields(version, parts), CHANNELS: channels}
+
+    def fields(self, version: Version, parts: Mapping[str, Any]) -> dict[str, Any]:
+        """A version's checkpoint but for its channels."""
+        fields = {
+            name: self.from_json(thawed(it)) for name, it in parts.items() if name != CHANNELS
+        }
+        return {**fields, "id": version.checkpoint_id}
 
 
 def require_checkpoint(version: Version, state: Mapping[str, Any]) -> None:
@@ -120,7 +175,7 @@ def require_checkpoint(version: Version, state: Mapping[str, Any]) -> None:
 
 
 class History:
-    """The checkpoints of a line, the oldest first; what did not change is not packed again.
+    """The checkpoints of a line, the oldest first; what did not change is not made again.
 
     Args:
         values: How values are read.
@@ -128,28 +183,32 @@ class History:
 
     def __init__(self, values: Values) -> None:
         self._values = values
-        self._lists: dict[str, list[bytes | None]] = {}
-        """Channels that are lists: their packed elements, ``None`` for those that changed."""
+        self._lists: dict[str, list[Maker | None]] = {}
+        """Channels that are lists: what makes their elements, ``None`` for those that changed."""
 
-        self._others: dict[str, tuple[str, bytes]] = {}
-        """Type and bytes of the other channels."""
+        self._others: dict[str, Maker] = {}
+        """What makes the values of all channels, until they change."""
 
-    def read(self, version: Version, folder: Folder) -> dict[str, Any]:
-        """The checkpoint of a version; see ``StorageBackend.read_states``."""
+    def read(self, version: Version, folder: Folder) -> Maker:
+        """What makes the checkpoint of a version; see ``StorageBackend.read_states``.
+
+        A page of checkpoints holds each message many times: they are made when they are asked for.
+        """
         state = folder.state()
         require_checkpoint(version, state)
         for operation in folder.log or ():
             self._note(operation)
         if folder.log:
             folder.log.clear()
-        channels = {
-            name: self._values.loaded(*self._typed(name, it))
+        makers = {
+            name: self._maker(name, it)
             for name, it in state[CHANNELS].items()  # type: ignore[union-attr]  # an object
         }
-        return self._values.checkpoint(version, state, channels)
+        fields = self._values.fields(version, state)
+        return partial(_made_checkpoint, fields, makers)
 
     def _note(self, operation: list[Any]) -> None:
-        """What an operation changed is packed anew."""
+        """What an operation changed is made anew."""
         kind, path = operation[0], operation[1]
         if not path or path == [CHANNELS]:
             self._lists.clear()
@@ -168,17 +227,32 @@ class History:
             else:
                 del self._lists[name]
 
-    def _typed(self, name: str, value: Any) -> tuple[str, bytes]:
-        if not isinstance(value, list):
-            if name not in self._others:
-                self._others[name] = typed.from_json(value)
+    def _maker(self, name: str, value: Any) -> Maker:
+        if name in self._others:
             return self._others[name]
-        elements = self._lists.setdefault(name, [None] * len(value))
-        at = -1
-        for _ in range(elements.count(None)):
-            at = elements.index(None, at + 1)
-            elements[at] = typed.packed(value[at])
-        return typed.MSGPACK, typed.joined(elements)  # type: ignore[arg-type]  # none is left
+        if isinstance(value, list):
+            self._others[name] = partial(_made_list, self._elements(name, value))
+        else:
+            self._others[name] = self._values.maker(value)
+        return self._others[name]
+
+    def _elements(self, name: str, value: list[Any]) -> list[Maker]:
+        makers = self._lists.setdefault(name, [None] * len(value))
+        missing: list[int] = []
+        for _ in range(makers.count(None)):
+            missing.append(makers.index(None, missing[-1] + 1 if missing else 0))
+        made = self._values.makers([value[at] for at in missing]) if missing else []
+        for at, it in zip(missing, made, strict=True):
+            makers[at] = it
+        return [it for it in makers if it is not None]
+
+
+def _made_list(makers: list[Maker]) -> list[Any]:
+    return [make() for make in makers]
+
+
+def _made_checkpoint(fields: dict[str, Any], makers: dict[str, Maker]) -> dict[str, Any]:
+    return {**fields, CHANNELS: {name: make() for name, make in makers.items()}}
 
 
 def _lists(value: Any) -> Any:

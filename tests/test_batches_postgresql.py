@@ -1,0 +1,110 @@
+"""Pending writes of many callers in one statement: each is answered by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from locus_store import PostgreSQLBackend
+from locus_store.sql.batches import Batches
+from locus_store.types import PendingWrite
+
+pytestmark = pytest.mark.anyio
+
+
+def written(task_id: str, idx: int = 0, payload: bytes = b"{}", **more: Any) -> PendingWrite:
+    return PendingWrite(
+        task_id=task_id, idx=idx, channel="c", type="json", payload=payload, task_path="", **more
+    )
+
+
+@pytest.fixture
+async def backend(migrated_database):
+    async with PostgreSQLBackend(migrated_database, pool_size=4) as made:
+        yield made
+
+
+@pytest.fixture
+def groups(monkeypatch) -> list[int]:
+    """Sizes of the groups that are sent."""
+    sizes: list[int] = []
+    send = Batches._run
+
+    async def noted(self, batches):
+        sizes.append(len(batches))
+        return await send(self, batches)
+
+    monkeypatch.setattr(Batches, "_run", noted)
+    return sizes
+
+
+async def test_writes_of_many_threads_share_statements_and_are_all_there(backend, groups) -> None:
+    threads = [f"t{it}" for it in range(50)]
+    for name in threads[:40]:  # those of the others come before their checkpoints
+        await backend.write_state(name, {"k": 1}, checkpoint_id="v")
+    await asyncio.gather(
+        *(backend.put_writes(name, "v", [written(name, it) for it in range(3)]) for name in threads)
+    )
+    assert max(groups) > 1
+    for name in threads:
+        found = await backend.get_writes(name, "v")
+        assert [(it.task_id, it.idx) for it in found] == [(name, it) for it in range(3)]
+
+
+async def test_writers_on_one_checkpoint_do_not_meet_in_a_statement(backend) -> None:
+    await backend.write_state("t", {"k": 1}, checkpoint_id="v")
+    await asyncio.gather(
+        *(backend.put_writes("t", "v", [written("one", 0, b"%d" % it)]) for it in range(20)),
+        *(backend.put_writes("t", "v", [written("one", -1, b"%d" % it)]) for it in range(20)),
+    )
+    found = await backend.get_writes("t", "v")
+    assert [(it.task_id, it.idx) for it in found] == [("one", -1), ("one", 0)]
+
+
+async def test_a_change_of_a_version_that_is_gone_is_refused_alone(backend, groups) -> None:
+    marks = {}
+    for name in ("a", "b", "c"):
+        marks[name] = (await backend.write_state(name, {"k": 1}, checkpoint_id="v")).mark
+    await backend.write_state("b", {"k": 2}, checkpoint_id="v", is_root=True)
+    stored = await asyncio.gather(
+        *(
+            backend.put_writes(name, "v", [written("x", basis=mark.sequence)], known=mark)
+            for name, mark in marks.items()
+        )
+    )
+    assert stored == [True, False, True]
+    assert not await backend.get_writes("b", "v")
+
+
+async def test_what_a_group_fails_for_is_found_out_one_by_one(backend, groups, monkeypatch) -> None:
+    for name in ("a", "b", "c"):
+        await backend.write_state(name, {"k": 1}, checkpoint_id="v")
+    run = Batches._run
+
+    async def failing(self, batches):
+        if any(it.thread_id == "b" for it in batches):
+            raise self._database.driver_errors[0]("no")
+        return await run(self, batches)
+
+    monkeypatch.setattr(Batches, "_run", failing)
+    results = await asyncio.gather(
+        *(backend.put_writes(name, "v", [written("x")]) for name in ("a", "b", "c", "a", "c")),
+        return_exceptions=True,
+    )
+    assert [isinstance(it, Exception) for it in results] == [False, True, False, False, False]
+    assert [len(await backend.get_writes(name, "v")) for name in ("a", "b", "c")] == [1, 0, 1]
+
+
+async def test_a_caller_that_is_cancelled_leaves_the_others_alone(backend) -> None:
+    await backend.write_state("t", {"k": 1}, checkpoint_id="v")
+    calls = [
+        asyncio.ensure_future(backend.put_writes("t", "v", [written(str(it))])) for it in range(20)
+    ]
+    await asyncio.sleep(0)
+    for call in calls[::2]:
+        call.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
+    found = {it.task_id for it in await backend.get_writes("t", "v")}
+    assert found >= {str(it) for it in range(1, 20, 2)}

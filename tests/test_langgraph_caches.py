@@ -1,0 +1,278 @@
+"""What the saver remembers of messages: nobody sees it, but by the clock."""
+
+from __future__ import annotations
+
+import copy
+import random
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from test_langgraph_serializer import Cipher, Point, exact, opened  # noqa: F401  (a fixture)
+
+from locus_store import MemoryBackend, SerializationError
+from locus_store.adapters.langgraph import LangGraphSaver
+from locus_store.adapters.langgraph.copies import maker
+from locus_store.adapters.langgraph.lists import Lists
+from locus_store.adapters.langgraph.serializer import ExactSerializer
+from locus_store.adapters.recent import Recent
+
+pytestmark = pytest.mark.anyio
+
+PLACE = {"thread_id": "t", "checkpoint_ns": ""}
+
+
+@pytest.fixture
+async def saver(opened):  # noqa: F811
+    async with LangGraphSaver(opened()) as made:
+        yield made
+
+
+def at(checkpoint_id: str | None = None) -> Any:
+    named = {} if checkpoint_id is None else {"checkpoint_id": checkpoint_id}
+    return {"configurable": {**PLACE, **named}}
+
+
+async def put(
+    saver: Any, name: str, parent: str | None, source: str = "loop", **values: Any
+) -> None:
+    checkpoint: Any = {
+        "v": 4,
+        "id": name,
+        "ts": "2026-01-01T00:00:00+00:00",
+        "channel_values": values,
+        "channel_versions": dict.fromkeys(values, 1),
+        "versions_seen": {},
+        "updated_channels": None,
+    }
+    await saver.aput(at(parent), checkpoint, {"source": source, "step": 1}, {})
+
+
+async def read(saver: Any, name: str | None = None) -> Any:
+    found = await saver.aget_tuple(at(name))
+    return found.checkpoint["channel_values"]["messages"]
+
+
+async def listed(saver: Any) -> list[Any]:
+    return [it.checkpoint["channel_values"]["messages"] async for it in saver.alist(at())]
+
+
+def conversation() -> list[Any]:
+    call = {"name": "f", "args": {"x": [1.5]}, "id": "c", "type": "tool_call"}
+    return [
+        HumanMessage("hi", id="1", additional_kwargs={"deep": {"n": [1]}}),
+        AIMessage([{"type": "text", "text": "a"}], id="2", tool_calls=[call]),
+        ToolMessage("done", tool_call_id="c", id="3", artifact={"rows": [[1], [2]]}),
+        {"role": "user", "content": ["x", {"y": [1]}]},
+        "text",
+        [1, [2]],
+    ]
+
+
+def spoil(messages: list[Any]) -> None:
+    """Change all that can be changed."""
+    messages[0].content = "spoilt"
+    messages[0].additional_kwargs["deep"]["n"].append("spoilt")
+    messages[0].__pydantic_extra__["spoilt"] = True
+    messages[0].__pydantic_fields_set__.add("spoilt")
+    messages[1].content[0]["text"] = "spoilt"
+    messages[1].tool_calls[0]["args"]["x"].append("spoilt")
+    messages[1].response_metadata["spoilt"] = True
+    messages[1].invalid_tool_calls.append("spoilt")
+    messages[2].artifact["rows"][0].append("spoilt")
+    messages[3]["content"][1]["y"].append("spoilt")
+    messages[3]["spoilt"] = True
+    messages[5][1].append("spoilt")
+    messages.append("spoilt")
+
+
+async def test_what_a_reader_changes_is_its_own(saver) -> None:
+    await put(saver, "v1", None, messages=conversation(), other={"deep": [1]})
+    await put(saver, "v2", "v1", messages=conversation(), other={"deep": [1]})
+    expected = exact(await read(LangGraphSaver(saver.saver)))
+    for _ in range(3):
+        for name in (None, "v1", "v2"):
+            found = await read(saver, name)
+            assert exact(found) == expected
+            assert "spoilt" not in found[0].model_fields_set
+            spoil(found)
+        pages = await listed(saver)
+        assert [exact(it) for it in pages] == [expected] * 2
+        spoil(pages[0])
+        assert exact(pages[1]) == expected
+        tuples = [it async for it in saver.alist(at())]
+        for it in tuples:
+            it.checkpoint["channel_values"]["other"]["deep"].append("spoilt")
+            it.metadata["source"] = "spoilt"
+        assert (await saver.aget_tuple(at())).checkpoint["channel_values"]["other"] == {"deep": [1]}
+
+
+async def test_what_a_writer_changes_later_is_not_in_what_it_saved(saver) -> None:
+    messages = conversation()
+    expected = exact(messages)
+    await put(saver, "v1", None, messages=messages)
+    spoil(messages)
+    assert exact(await read(saver)) == expected
+
+
+def whole(messages: list[Any]) -> Any:
+    """``exact``, and what a message has beyond its fields."""
+    return exact(messages), [exact(getattr(it, "__pydantic_extra__", None)) for it in messages]
+
+
+def renamed(messages: list[Any]) -> None:
+    messages[3] = {"content": messages[3]["content"], "role": "user"}
+
+
+CHANGES = [
+    lambda it: setattr(it[0], "content", "other"),
+    lambda it: it[0].additional_kwargs["deep"]["n"].__setitem__(0, 1.0),
+    lambda it: it[0].additional_kwargs["deep"]["n"].__setitem__(0, True),
+    lambda it: it[1].tool_calls[0]["args"].update(x=(1.5,)),
+    lambda it: it[1].tool_calls[0]["args"].update(x=b"\0"),
+    lambda it: setattr(it[2], "extra_of_mine", {"k": 1}),
+    lambda it: it.__setitem__(2, HumanMessage(**it[2].model_dump(include={"content", "id"}))),
+    renamed,
+    lambda it: it[5].__setitem__(0, -0.0),
+    lambda it: it.reverse(),
+    lambda it: it.pop(0),
+    lambda it: it.insert(1, it[3]),
+    lambda it: it.__setitem__(slice(2, 4), []),
+    lambda it: it.clear(),
+]
+
+
+@pytest.mark.parametrize("number", range(len(CHANGES)))
+async def test_a_message_that_was_changed_in_place_is_saved_so(saver, number) -> None:
+    messages = conversation()
+    await put(saver, "v1", None, messages=messages)
+    messages = await read(saver)
+    before = whole(messages)
+    await put(saver, "v2", "v1", messages=messages)
+    CHANGES[number](messages)
+    assert whole(messages) != before
+    await put(saver, "v3", "v2", messages=messages)
+    messages.append(HumanMessage("one more", id="9"))
+    await put(saver, "v4", "v3", messages=messages)
+    other = LangGraphSaver(saver.saver)
+    for name in ("v1", "v2", "v3", "v4"):
+        assert whole(await read(saver, name)) == whole(await read(other, name))
+    assert whole(await read(saver, "v2")) == before
+    assert whole(await read(saver)) == whole(messages)
+    assert [whole(it) for it in await listed(saver)] == [
+        whole(await read(other, name)) for name in ("v4", "v3", "v2", "v1")
+    ]
+
+
+async def test_forks_with_the_same_versions_of_channels_are_told_apart(saver) -> None:
+    one, two, three = (HumanMessage(it, id=it) for it in ("one", "two", "three"))
+    await put(saver, "v1", None, messages=[one])
+    await put(saver, "v2", "v1", messages=[one, two])
+    await put(saver, "f2", "v1", "fork", messages=[one, three])
+    await put(saver, "f3", "f2", messages=[one, three, two])
+    assert await read(saver, "v2") == [one, two]
+    assert await read(saver, "f2") == [one, three]
+    assert await read(saver) == [one, three, two]
+    assert await listed(saver) == [[one, three, two], [one, three], [one, two], [one]]
+
+
+async def test_random_edits_are_what_a_reader_without_memory_finds() -> None:
+    chance, backend = random.Random(7), MemoryBackend()
+    messages: list[Any] = []
+    saved, parent = [], None
+    async with LangGraphSaver(backend) as saver:
+        for turn in range(120):
+            messages = await read(saver) if turn and chance.random() < 0.5 else messages
+            for _ in range(chance.randrange(3)):
+                edit(chance, messages, turn)
+            await put(saver, f"v{turn}", parent, messages=messages)
+            parent = f"v{turn}"
+            saved.append(exact(messages))
+        found = [exact(it) for it in await listed(saver)]
+        assert found == saved[::-1]
+        assert [exact(await read(LangGraphSaver(backend), f"v{it}")) for it in range(120)] == saved
+
+
+def edit(chance: random.Random, messages: list[Any], turn: int) -> None:
+    kind, place = chance.randrange(6), chance.randrange(len(messages) + 1)
+    if kind == 0 and messages:
+        messages.pop(chance.randrange(len(messages)))
+    elif kind == 1 and messages:
+        messages.insert(place, copy.deepcopy(messages[chance.randrange(len(messages))]))
+    elif kind == 2 and messages and isinstance(messages[-1], HumanMessage):
+        messages[-1].additional_kwargs[f"k{turn}"] = [turn, float(turn)]
+    else:
+        made = [HumanMessage("a" * turn, id=str(turn)), {"n": turn, "b": "x" * 900}, turn]
+        messages.append(made[kind % 3])
+
+
+async def test_another_serializer_gets_nothing_that_the_first_one_made(opened) -> None:  # noqa: F811
+    backend = opened()
+    async with LangGraphSaver(backend, allowed=[Point]) as saver:
+        await put(saver, "v1", None, messages=[Point(1.0), HumanMessage("hi", id="1")])
+        assert await read(saver) == [Point(1.0), HumanMessage("hi", id="1")]
+        other = copy.copy(saver)  # as `with_allowlist` does it
+        other.serde = ExactSerializer()
+        with pytest.raises(SerializationError):
+            await read(other)
+        assert await read(saver) == [Point(1.0), HumanMessage("hi", id="1")]
+
+
+class Counting(JsonPlusSerializer):
+    """A user's own: makes something else of what it reads."""
+
+    def loads_typed(self, data: tuple[str, bytes]) -> Any:
+        found = super().loads_typed(data)
+        return [f"read {it}" for it in found] if isinstance(found, list) else found
+
+
+async def test_objects_are_made_by_the_users_own_serializer() -> None:
+    async with LangGraphSaver(MemoryBackend(), serde=Counting()) as saver:
+        await put(saver, "v1", None, messages=["a", "b"])
+        assert await read(saver) == ["read a", "read b"]
+        assert await listed(saver) == [["read a", "read b"]]
+
+
+async def test_an_encrypted_list_comes_back(opened) -> None:  # noqa: F811
+    serde = EncryptedSerializer(Cipher(), ExactSerializer())
+    async with LangGraphSaver(opened(), serde=serde) as saver:
+        await put(saver, "v1", None, messages=conversation())
+        assert exact(await read(saver)) == exact(await read(saver))
+        assert exact((await listed(saver))[0]) == exact(await read(saver))
+
+
+def test_what_was_used_lately_stays_within_its_bound() -> None:
+    kept: Recent[int, bytes] = Recent(100)
+    for number in range(1000):
+        kept.put(number % 70, b"", 10)
+        assert sum(size for held in (kept._young, kept._old) for _, size in held.values()) <= 200
+    kept.put(1, b"large", 101)
+    assert kept.get(1) is None
+    kept.put(2, b"new", 10)
+    assert kept.get(2) == b"new"
+    kept.drop(2)
+    assert kept.get(2) is None
+
+
+async def test_lists_that_are_not_kept_are_read_and_saved_all_the_same() -> None:
+    async with LangGraphSaver(MemoryBackend()) as saver:
+        saver._values._lists = Lists(max_bytes=0)
+        messages = conversation()
+        for turn in range(5):
+            await put(saver, f"v{turn}", f"v{turn - 1}" if turn else None, messages=messages)
+            messages = await read(saver)
+            messages.append(HumanMessage(str(turn), id=f"m{turn}"))
+        assert len(await read(saver)) == len(conversation()) + 4
+
+
+class Own(HumanMessage):
+    """A message class of the user's: who knows what else it holds?"""
+
+
+@pytest.mark.parametrize(
+    "value", [Own("x"), {"k": Point(1)}, (1,), {1, 2}, [object()], HumanMessage("x", artifact=(1,))]
+)
+def test_what_is_not_known_well_is_not_copied(value) -> None:
+    assert maker(value) is None
