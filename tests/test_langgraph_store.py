@@ -284,7 +284,7 @@ def broken_embed(texts):
         (InvalidArgumentError, ListNamespacesOp((MatchCondition("infix", ("a",)),))),  # type: ignore[arg-type]
         (InvalidArgumentError, "an operation"),
     ],
-    ids=str,
+    ids=lambda it: it.__name__ if isinstance(it, type) else type(it).__name__,
 )
 def test_a_batch_that_makes_no_sense_does_nothing(memory, error, bad):
     with pytest.raises(error):
