@@ -199,7 +199,8 @@ class PostgreSQLItems(Items):
         quoted = self.connection.dialect.identifier_preparer.quote(home)
         operator = f"OPERATOR({quoted}.{_OPERATORS[self.shelf.metric]})"
         target = sa.cast(sa.literal(vector_text(vector), sa.Text()), _Vector(quoted))
-        distance: Any = e.embedding.op(operator, return_type=sa.Double())(target)
+        once = sa.select(target).scalar_subquery()  # read once, and not for each row
+        distance: Any = e.embedding.op(operator, return_type=sa.Double())(once)
         below = sa.select(e.item, e.embedding).join_from(
             self.store, self.embeddings, e.item == c.item
         )

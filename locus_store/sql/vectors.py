@@ -218,4 +218,5 @@ def _make_index(connection: Connection, ours: Tables, metric: Metric, method: Me
             f"CREATE INDEX {name} ON {table} USING {method} (embedding {operators}) "
             f"WITH ({options})"
         )
+        connection.exec_driver_sql(f"ANALYZE {table}, {quote.format_table(ours.store)}")
     return True
