@@ -10,6 +10,7 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from test_langgraph_serializer import Cipher, Point, exact, opened  # noqa: F401  (a fixture)
 
 from locus_store import MemoryBackend, SerializationError
@@ -276,3 +277,24 @@ class Own(HumanMessage):
 )
 def test_what_is_not_known_well_is_not_copied(value) -> None:
     assert maker(value) is None
+
+
+# --- what cannot be copied
+
+
+@pytest.mark.parametrize("odd", [(1, 2), {1}, b"x", Point(1, 2), _DeltaSnapshot([1])])
+async def test_a_list_of_checkpoints_has_each_ones_own_values(saver, odd):
+    """A value that no copy is made of is made later, from what was there when it was read."""
+    saver = saver.with_allowlist([(Point.__module__, Point.__qualname__)])
+    before = None
+    for number in range(5):
+        value = {"n": number, "odd": odd, "pad": "x" * 400}
+        await put(saver, f"v{number}", before, messages=[value], value=value)
+        before = f"v{number}"
+    found = [it.checkpoint["channel_values"] async for it in saver.alist(at())]
+    wanted = [(await saver.aget_tuple(at(f"v{it}"))).checkpoint for it in (4, 3, 2, 1, 0)]
+    assert [exact(it["value"]) for it in found] == [
+        exact(it["channel_values"]["value"]) for it in wanted
+    ]
+    assert [it["value"]["n"] for it in found] == [4, 3, 2, 1, 0]
+    assert [it["messages"][0]["n"] for it in found] == [4, 3, 2, 1, 0]

@@ -24,6 +24,8 @@ from locus_store.arguments import check_names, check_text, check_writes
 from locus_store.encoding import canonical
 from locus_store.errors import (
     ConflictError,
+    IntegrityError,
+    NotFoundError,
     SerializationError,
     UnsupportedError,
 )
@@ -577,10 +579,12 @@ class StorageBackend(ABC):
                 keeps nor changes; see ``versions.replay``. Runs in a thread.
 
         Returns:
-            What it made, in the order of ``versions``.
+            What it made, in the order of ``versions``; nothing for those that were removed
+            meanwhile.
 
         Raises:
             IntegrityError: See ``versions.replay``.
+            NotFoundError: The thread was made anew meanwhile.
         """
         if not versions:
             return []
@@ -591,12 +595,30 @@ class StorageBackend(ABC):
             first=min(sequences),
             last=max(sequences),
         )
+        found = {sequence for sequence, _, _ in records}
+        missing = [it for it in versions if it.mark.sequence not in found]
+        gone = {it.mark.sequence for it in missing if not await self._is_there(it)}
+        wanted = [it for it in versions if it.mark.sequence not in gone]
 
         def made() -> list[T]:
-            found = {it.mark.sequence: make(it, folder) for it, folder in replay(records, versions)}
-            return [found[it] for it in sequences]
+            found = {it.mark.sequence: make(it, folder) for it, folder in replay(records, wanted)}
+            return [found[it.mark.sequence] for it in wanted]
 
-        return await asyncio.to_thread(made)
+        try:
+            return await asyncio.to_thread(made)
+        except IntegrityError as exc:
+            if all([await self._is_there(it) for it in versions]):
+                raise
+            raise NotFoundError(
+                f"thread {versions[0].thread_id!r} was changed while it was listed; list it again"
+            ) from exc
+
+    async def _is_there(self, version: Version) -> bool:
+        """Whether it still is the version of its name."""
+        found = await self.version(
+            version.thread_id, version.checkpoint_id, namespace=version.namespace
+        )
+        return found is not None and found.mark == version.mark
 
     # --- the dict-shaped methods, for people
 

@@ -104,7 +104,10 @@ class Values:
 
     def maker(self, value: Any) -> Maker:
         """What gives the object of a channel's JSON, each time another one."""
-        return maker(self.from_json(value)) or partial(self.from_json, value)
+        made = maker(self.from_json(value))
+        if made is not None:
+            return made
+        return partial(self.loaded, *typed.from_json(value))  # packed now: it is still folded
 
     def loaded(self, kind: str, data: bytes) -> Any:
         """The value of a serializer's type and bytes."""
