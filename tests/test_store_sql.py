@@ -364,6 +364,38 @@ async def test_without_pgvector_everything_else_works(postgresql_tls) -> None:
     postgresql_tls.drop_database(name)
 
 
+async def test_an_extension_that_is_made_later_is_found(postgresql, migrated_database) -> None:
+    """The administrator does what the error says, and the program goes on."""
+    name = migrated_database.rpartition("/")[2]
+    postgresql.execute("CREATE ROLE plain LOGIN", name)
+    postgresql.execute("GRANT ALL ON SCHEMA public TO plain", name)
+    postgresql.execute("GRANT ALL ON ALL TABLES IN SCHEMA public TO plain", name)
+    async with PostgreSQLStore(postgresql.url(name, user="plain"), dimension=3) as store:
+        with pytest.raises(UnsupportedError, match="CREATE EXTENSION vector"):
+            await store.put_with_embedding(NS, "k", 1, [1, 0, 0])
+        assert not store.capabilities.semantic_search
+        postgresql.execute("CREATE EXTENSION vector", name)
+        assert await store.put_with_embedding(NS, "k", 1, [1, 0, 0]) == 1
+        assert store.capabilities.semantic_search
+
+
+async def test_overlapping_changes_wait_in_one_order(make) -> None:
+    """Batches, clears and renewals of the same names: nobody is told of a deadlock."""
+    names = [(NS, f"k{it}") for it in range(20)]
+
+    async def work(store: Any, seed: int) -> None:
+        chance = random.Random(seed)
+        for _ in range(6):
+            chance.shuffle(names)
+            await store.put_batch([(*it, seed, None, 60.0) for it in names])
+            await store.renew(names)
+            if chance.random() < 0.3:
+                await store.clear_namespace(NS)
+
+    async with make() as store:
+        await asyncio.gather(*(work(store, seed) for seed in range(8)))
+
+
 async def test_a_database_of_the_revision_before_names_the_command(database) -> None:
     migrate.upgrade(database, "0001")
     with pytest.raises(SchemaError, match=r"0001 is behind .* locus-store db upgrade"):

@@ -35,6 +35,10 @@ def _is_there(found: sa.ColumnElement[Any], clause: Clause) -> sa.ColumnElement[
     return found.is_not(None) if clause.operand else found.is_(None)
 
 
+MOST_FORMS: Final = 100
+"""Values of ``$in`` that a database compares; with more, it looks for any."""
+
+
 # --- PostgreSQL
 
 _ZEROS: Final = (0, -0.0)
@@ -66,7 +70,7 @@ def on_jsonb(column: sa.ColumnElement[Any], clause: Clause) -> Condition:
     if clause.operator in ORDERS:
         return _ordered_jsonb(found, clause)
     wanted = clause.operand if clause.operator == "$in" else [clause.operand]
-    if any(map(_has_inner_zero, wanted)):
+    if len(wanted) > MOST_FORMS or any(map(_has_inner_zero, wanted)):
         return None if clause.operator == "$ne" else sa.and_(found.is_not(None))
     forms = [_jsonb(it) for value in wanted for it in (_ZEROS if _is_zero(value) else (value,))]
     if not forms:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cached_property
+from itertools import chain, islice
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import sqlalchemy as sa
@@ -23,7 +25,7 @@ from locus_store.sql.pending import batches
 from locus_store.sql.vectors import DIMENSION_SETTING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from sqlalchemy.engine import Connection, Row
 
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 
     AnyRow: TypeAlias = Row[*tuple[Any, ...]]
 
+Scored: TypeAlias = "tuple[StoreItem, float]"
+
 BEYOND_SEGMENT_END: Final = chr(ord(SEGMENT_END) + 1)
 FIRST: Final = 64
 """Items that are asked for at first where each is looked at."""
@@ -43,6 +47,18 @@ SCANNED: Final = 1000
 
 CHUNK: Final = 2048
 """Embeddings that are compared at once."""
+
+MARGIN: Final = 16
+"""Embeddings that are asked for beyond those that are wanted; see ``Items.widening``."""
+
+ROUNDED: Final = 1e-5
+"""Databases compute distances in float32: so much, or such a part, they may be off."""
+
+MOST_WIDENED: Final = 8192
+"""Embeddings with nearly the same score among which order is exact."""
+
+MOST_CONDITIONS: Final = 50
+"""Conditions of one search that a database is given; SQLite nests 1,000 at most."""
 
 MICROSECOND: Final = timedelta(microseconds=1)
 
@@ -123,6 +139,36 @@ class Items:
             items = self.connection.execute(self._items().where(self.store.c.item.in_(some)))
             found = {row.item: item_of(row) for row in items}
             yield from ((found[it], best[it][0]) for it in some if it in found)
+
+    @staticmethod
+    def widening(
+        wanted: Wanted, fetch: Callable[[int], tuple[list[Scored], bool]]
+    ) -> Iterator[Scored]:
+        """Rank what a database ranked by distances that are rounded.
+
+        An item comes when none that was not fetched can come before it: as many are fetched as
+        that takes, and all that tie with the last one.
+
+        Args:
+            wanted: How many are likely to be asked for.
+            fetch: Gives so many items, the nearest, and whether there are no others.
+        """
+        size, given = wanted.offset + wanted.limit + MARGIN, set[Any]()
+        while True:
+            found, is_all = fetch(size)
+            floor = -inf
+            if not is_all and size <= MOST_WIDENED:
+                last = min((score for _, score in found), default=-inf)
+                floor = last + ROUNDED * max(1.0, abs(last))
+            found.sort(key=lambda it: (-it[1], it[0].namespace, it[0].key))
+            for item, score in found:
+                name = (item.namespace, item.key)
+                if score > floor and name not in given:
+                    given.add(name)
+                    yield item, score
+            if is_all:
+                return
+            size *= 4
 
     def stored_vectors(self, found: sa.Select[Any]) -> list[bytes]:
         """The embeddings that a query gives in its one column."""
@@ -234,6 +280,11 @@ class Items:
         self._delete([row.item for row in rows])
         return sum(bool(row.is_live) for row in rows)
 
+    def locked(self, items: sa.Select[Any]) -> sa.Select[Any]:
+        """Lock items in the order in which everybody does."""
+        c = self.store.c
+        return items.order_by(c.namespace, c.key).with_for_update(of=self.store)
+
     def sweep(self, limit: int) -> int:
         query = self.expired(limit).with_for_update()
         items = list(self.connection.execute(query).scalars())
@@ -246,10 +297,12 @@ class Items:
         return sa.select(self.store.c.item).where(self._is_ours, is_over).limit(limit)
 
     def renew(self, names: Sequence[Name]) -> None:
-        ttl = self.store.c.ttl_seconds
-        for some in batches(names):
-            renewed = self.store.update().where(self.have_names(some), self._is_live)
-            self.connection.execute(renewed.where(ttl.is_not(None)).values(expires_at=after(ttl)))
+        c = self.store.c
+        for some in batches(sorted(names)):
+            query = sa.select(c.item).where(self.have_names(some), self._is_live)
+            ours = self.locked(query.where(c.ttl_seconds.is_not(None)))
+            renewed = self.store.update().where(c.item.in_(ours))
+            self.connection.execute(renewed.values(expires_at=after(c.ttl_seconds)))
 
     # --- reading
 
@@ -341,12 +394,12 @@ class Items:
         yield self.are_in(wanted.prefix, recursive=wanted.recursive)
         yield self._is_live
         value, metadata = self.store.c.value, self.store.c.metadata
-        conditions = (
-            *(self.condition(value, it) for it in wanted.filter.clauses),
-            *(self.condition(metadata, it) for it in wanted.metadata_filter.clauses),
-            *(self.may_have_word(value, it) for it in wanted.words),
+        conditions = chain(
+            (self.condition(value, it) for it in wanted.filter.clauses),
+            (self.condition(metadata, it) for it in wanted.metadata_filter.clauses),
+            (self.may_have_word(value, it) for it in wanted.words),
         )
-        yield from (it for it in conditions if it is not None)
+        yield from islice((it for it in conditions if it is not None), MOST_CONDITIONS)
 
     def are_in(self, namespace: Namespace, *, recursive: bool) -> sa.ColumnElement[bool]:
         """The tenant's items of a namespace, or also of all below it; expired ones too."""

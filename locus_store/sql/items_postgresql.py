@@ -15,14 +15,15 @@ from locus_store.errors import BackendError
 from locus_store.items import Put, encode_namespace, require_version
 from locus_store.sql.columns import dump_jsonb, dump_valueb, encode_key, encode_path
 from locus_store.sql.conditions import on_jsonb, word_in_jsonb
-from locus_store.sql.items import FIRST, Items, item_of
+from locus_store.sql.items import Items, item_of
 from locus_store.sql.vectors import DIMENSION_SETTING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from locus_store.filters import Clause
-    from locus_store.items import Change, Name, Namespace, StoreItem, Wanted
+    from locus_store.items import Change, Name, Namespace, Wanted
+    from locus_store.sql.items import Scored
 
 EFFORT: Final = 100
 """Candidates that an HNSW index keeps, at least; pgvector's own 40 finds fewer of the nearest."""
@@ -129,8 +130,9 @@ class PostgreSQLItems(Items):
         return bound
 
     def clear(self, namespace: Namespace, *, recursive: bool) -> int:
-        is_in = self.are_in(namespace, recursive=recursive)
-        return sum(is_live for _, is_live in self._deleted(is_in))
+        ours = sa.select(self.store.c.item).where(self.are_in(namespace, recursive=recursive))
+        is_one = self.store.c.item.in_(self.locked(ours))
+        return sum(is_live for _, is_live in self._deleted(is_one))
 
     def sweep(self, limit: int) -> int:
         some = self.expired(limit).with_for_update(skip_locked=True)
@@ -171,24 +173,20 @@ class PostgreSQLItems(Items):
 
     # --- the nearest
 
-    def ranked(self, wanted: Wanted, vector: bytes) -> Iterator[tuple[StoreItem, float]]:
+    def ranked(self, wanted: Wanted, vector: bytes) -> Iterator[Scored]:
         """As many as are wanted are asked for, and more while they are refused."""
-        size, given = max(1, wanted.offset + wanted.limit), set[int]()
-        while True:
+
+        def fetch(size: int) -> tuple[list[Scored], bool]:
             rows = self.connection.execute(self._nearest(wanted, vector, size)).all()
-            scores = vectors.scores(
-                vector, [float32(it.embedding) for it in rows], self.shelf.metric
-            )
+            embeddings = [float32(it.embedding) for it in rows]
             best: dict[int, tuple[float, Any]] = {}
+            scores = vectors.scores(vector, embeddings, self.shelf.metric)
             for row, score in zip(rows, scores, strict=True):
-                if row.item not in given and score > best.get(row.item, (-inf, None))[0]:
+                if score > best.get(row.item, (-inf, None))[0]:
                     best[row.item] = (score, row)
-            ranked = [(item_of(row), score) for score, row in best.values()]
-            yield from sorted(ranked, key=lambda it: (-it[1], it[0].namespace, it[0].key))
-            if len(rows) < size:
-                return
-            given |= best.keys()
-            size = max(FIRST, size * 4)
+            return [(item_of(row), score) for score, row in best.values()], len(rows) < size
+
+        return self.widening(wanted, fetch)
 
     def _nearest(self, wanted: Wanted, vector: bytes, size: int) -> sa.Select[Any]:
         """By an index where there is one; exactly where there is none, or it found too few.
@@ -326,7 +324,7 @@ inserted AS (
   SELECT :tenant, l.namespace, l.key, l.value::jsonb, l.metadata::jsonb, 1, l.ttl, {moment},
     {expiry}, {moment}
   FROM looked l WHERE l.item IS NULL AND NOT l.removes AND (SELECT does FROM verdict)
-  ORDER BY l.position RETURNING item, namespace, key)
+  ORDER BY l.namespace COLLATE "C", l.key COLLATE "C" RETURNING item, namespace, key)
 """
 
 _PLAIN: Final = """

@@ -14,7 +14,7 @@ from locus_store import vectors
 from locus_store.items import encode_namespace
 from locus_store.sql.columns import encode_key, encode_path
 from locus_store.sql.conditions import on_text, word_in_text
-from locus_store.sql.items import FIRST, Items, item_of
+from locus_store.sql.items import Items, item_of
 from locus_store.sql.pending import batches
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from locus_store.filters import Clause
     from locus_store.items import Name, StoreItem, Wanted
+    from locus_store.sql.items import Scored
 
 _LOADED: Final = "locus_store_vec"
 """In ``Connection.info``: whether the extension could be loaded."""
@@ -65,19 +66,12 @@ class SQLiteItems(Items):
         if self.shelf.metric not in _DISTANCES or not loads_vec(self.connection):
             yield from super().ranked(wanted, vector)
             return
-        given: set[int] = set()
-        size = max(FIRST, wanted.offset + 2 * wanted.limit)
-        while True:
+
+        def fetch(size: int) -> tuple[list[Scored], bool]:
             order = self._nearest(wanted, vector, size)
-            ranked = sorted(
-                self._scored([it for it in order if it not in given], vector),
-                key=lambda it: (-it[1], it[0].namespace, it[0].key),
-            )
-            yield from ranked
-            if len(order) < size:
-                return
-            given.update(order)
-            size *= 4
+            return list(self._scored(order, vector)), len(order) < size
+
+        yield from self.widening(wanted, fetch)
 
     def _nearest(self, wanted: Wanted, vector: bytes, size: int) -> list[int]:
         c, e = self.store.c, self.embeddings.c

@@ -202,6 +202,12 @@ def _abandon(homes: dict[asyncio.AbstractEventLoop, Home]) -> None:
         gc.collect()
 
 
+def _heard(task: asyncio.Task[Any]) -> None:
+    """Nobody may be there to hear of the error: asyncio would print it, and what was to be kept."""
+    if not task.cancelled():
+        task.exception()
+
+
 def _begin_nothing(connection: Connection) -> None:
     connection.execution_options(isolation_level="AUTOCOMMIT")
 
@@ -305,6 +311,7 @@ class Home:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(_heard)
         return task
 
     async def shielded(self, work: Coroutine[Any, Any, T]) -> T:

@@ -523,6 +523,7 @@ def _engine(creator: Any, cached: int, **options: Any) -> AsyncEngine:
         isolation_level="AUTOCOMMIT",
         connect_args={"async_creator_fn": creator, "prepared_statement_cache_size": cached},
         json_deserializer=_from_json,
+        hide_parameters=True,  # values in errors would come into logs
         **options,
     )
     # A borrowed connection's codecs are its owner's, and to set them takes two round trips.

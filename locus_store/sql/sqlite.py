@@ -190,6 +190,7 @@ def engine(path: str, *, busy_timeout_seconds: float, readers: int = 0) -> Engin
     made = sa.create_engine(
         sa.URL.create("sqlite", database=path),
         connect_args={"check_same_thread": False, "timeout": busy_timeout_seconds},
+        hide_parameters=True,  # values in errors would come into logs
         **pool,
     )
     event.listen(made, "connect", _set_up if path != MEMORY else _set_up_memory)

@@ -49,8 +49,17 @@ class SqlStore(BaseStore):
             semantic_search=embeds, embedding_dimension=self.dimension if embeds else None
         )
 
-    def _require_vectors(self) -> None:
-        super()._require_vectors()
+    async def _embedding(self) -> None:
+        """Open for embeddings; looks again where there could be none before.
+
+        Raises:
+            UnsupportedError: There still can be none; says what to do.
+        """
+        self._require_vectors()
+        await self._opened()
+        if self._no_vectors is not None:
+            self._shelf = None
+            await self._opened()
         if self._no_vectors is not None:
             raise UnsupportedError(str(self._no_vectors)) from self._no_vectors
 
@@ -123,9 +132,8 @@ class SqlStore(BaseStore):
     # --- the contract
 
     async def apply(self, changes: Sequence[Change]) -> list[int]:
-        await self._opened()
         if any(isinstance(it, Put) and it.vectors for it in changes):
-            self._require_vectors()
+            await self._embedding()
         return await self._write(lambda it: it.apply(changes))
 
     async def read(self, names: Sequence[Name]) -> list[StoreItem | None]:
@@ -143,13 +151,11 @@ class SqlStore(BaseStore):
     async def nearest(
         self, wanted: Wanted, vector: bytes, threshold: float | None
     ) -> list[StoreItem]:
-        await self._opened()
-        self._require_vectors()
+        await self._embedding()
         return await self._query(lambda it: it.nearest(wanted, vector, threshold))
 
     async def vectors_of(self, namespace: Namespace, key: str) -> list[bytes]:
-        await self._opened()
-        self._require_vectors()
+        await self._embedding()
         return await self._query(lambda it: it.vectors_of(namespace, key))
 
     async def namespaces(self, match: NamespaceMatch, limit: int, offset: int) -> list[Namespace]:

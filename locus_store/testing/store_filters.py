@@ -156,6 +156,14 @@ class Filters(StoreKit):
                 found = await store.search(NS, filter={"k": condition}, limit=1000)
                 assert keys_of(found) == [f"{n:03}"], condition
 
+    async def test_a_filter_may_be_as_long_as_it_likes(self, store: Any) -> None:
+        await store.put_batch([(NS, f"k{it}", {"n": it}) for it in range(3)])
+        many = [*range(1, 3000), *map(str, range(3000))]
+        assert sorted(keys_of(await store.search(NS, filter={"n": {"$in": many}}))) == ["k1", "k2"]
+        missing = {f"no {it}": {"$exists": False} for it in range(1200)}
+        assert len(await store.search(NS, filter=missing)) == 3
+        assert await store.search(NS, query=" ".join(f"word{it}" for it in range(1200))) == []
+
     async def test_what_is_no_filter_is_refused(self, store: Any) -> None:
         for bad in INVALID_FILTERS:
             with refused(InvalidArgumentError, bad, match="filter"):

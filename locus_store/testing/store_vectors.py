@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 import struct
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from locus_store import vectors
 from locus_store.errors import ConflictError, InvalidArgumentError, UnsupportedError
 from locus_store.items import Put
 from locus_store.testing.kit import INVALID_LIMITS, Another, needs, refused
@@ -214,6 +216,24 @@ class Nearness(EmbeddingKit):
         assert [(it.item.namespace, it.item.key) for it in hits] == sorted(names)
         hits = await store.search_by_embedding((), [0.3, 0.2, 0.1], limit=7)
         assert [(it.item.namespace, it.item.key) for it in hits] == sorted(names)[:7]
+
+    async def test_what_all_but_ties_is_ordered_by_what_is_left(self, store: Any) -> None:
+        """Differences that float32 does not have, and more ties than are first looked at."""
+        numbers = random.Random(1)  # noqa: S311  (a test)
+        near = [[1.0, 1.0 + numbers.random() * 1e-6, 0.5] for _ in range(200)]
+        await store.put_batch(
+            [(NS, f"{at:03}", at, None, None, None, it) for at, it in enumerate(near)]
+        )
+        await store.put_batch(
+            [(("ties",), f"{at:03}", at, None, None, None, X) for at in range(200)]
+        )
+        kept = [vectors.packed(it, 3, "cosine") for it in near]
+        scores = vectors.scores(vectors.packed(near[7], 3, "cosine"), kept, "cosine")
+        wanted = sorted(range(200), key=lambda it: (-scores[it], it))[:5]
+        found = await store.search_by_embedding(NS, near[7], 5)
+        assert [it.item.value for it in found] == wanted
+        found = await store.search_by_embedding(("ties",), X, 5)
+        assert [it.item.value for it in found] == [0, 1, 2, 3, 4]
 
     async def test_a_hit_is_an_item_with_its_score(self, store: Any) -> None:
         await store.put_with_embedding(NS, "k", {"n": 1}, NEAR_X, {"m": 1}, 3600)
