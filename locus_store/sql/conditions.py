@@ -17,7 +17,7 @@ from locus_store.filters import IS_OBJECT
 from locus_store.sql.columns import dump_valueb, escape_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from locus_store.filters import Clause
 
@@ -154,12 +154,18 @@ def on_text(column: sa.ColumnElement[Any], clause: Clause) -> Condition:
         return _is_there(kind, clause)
     if clause.operator in {"$eq", "$in"}:
         wanted = clause.operand if clause.operator == "$in" else [clause.operand]
-        if len(wanted) > MOST_FORMS:
-            return kind.is_not(None)
-        return sa.or_(sa.false(), *(_equal_text(kind, found, it) for it in wanted))
+        return _one_of_texts(kind, found, wanted)
     if clause.operator in ORDERS and isinstance(clause.operand, int | float):
         return _ordered_text(kind, found, clause)
     return None
+
+
+def _one_of_texts(
+    kind: sa.ColumnElement[str], found: Any, wanted: Sequence[Any]
+) -> sa.ColumnElement[bool]:
+    if len(wanted) > MOST_FORMS:
+        return kind.is_not(None)
+    return sa.or_(sa.false(), *(_equal_text(kind, found, it) for it in wanted))
 
 
 def _equal_text(kind: sa.ColumnElement[str], found: Any, operand: Any) -> sa.ColumnElement[bool]:
