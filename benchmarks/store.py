@@ -218,78 +218,89 @@ async def _median(
     return statistics.median(seconds[20:])
 
 
-TEXT = """# The store, measured
+HEAD = """# The store, measured
 
-`python benchmarks/store.py FILE.npz`, one run of {minutes:.1f} minutes.
+`python benchmarks/store.py FILE.npz`, {what}, one run of {minutes:.1f} minutes.
 
-Machine: {machine}; load average {load}. PostgreSQL {version} with pgvector {pgvector}, fsync on.
-
+Machine: {machine}; load average {load}. PostgreSQL {version} with pgvector, fsync on.
+"""
+NEAREST = """
 ## Nearest by meaning
 
 {count:,} sentences of installed docstrings, embedded by all-MiniLM-L6-v2 ({dimension} dimensions);
 {queries} other sentences are looked for, one after the other, {limit} of each. *Recall*: how many
 of the {limit} that comparing all of them gives were found. Milliseconds.
 
-{nearest}
-
+{table}
+"""
+GROWN = """
 ## A million items
 
 The median of so many calls, in milliseconds, with {few:,} items and with {many:,}.
 
-{grown}
+{table}
 """
 
 
-async def measured(data: Data) -> str:
-    begin = time.monotonic()
-    with server() as (running, _), tempfile.TemporaryDirectory(prefix="locus-store-") as folder:
-        version = running.value("SHOW server_version")
-        dimension = data.embeddings.shape[1]
-        print("langgraph", flush=True)
-        nearest = await asyncio.to_thread(theirs, running.url(running.new_database()), data)
-        print("PostgreSQL", flush=True)
-        database = running.new_database()
-        async with PostgreSQLStore(running.url(database), dimension=dimension) as store:
-            nearest += await ours(store, data, running.url(database))
-        pgvector = running.value(
-            "SELECT extversion FROM pg_extension WHERE extname = 'vector'", database=database
-        )
-        print("SQLite", flush=True)
-        async with SQLiteStore(Path(folder) / "vectors.db", dimension=dimension) as store:
-            nearest += await ours(store, data, None)
-        print("a million", flush=True)
-        async with PostgreSQLStore(running.url(running.new_database())) as store:
-            sizes = await grown(store)
-        async with SQLiteStore(Path(folder) / "many.db") as store:
-            sizes += await grown(store)
-    return TEXT.format(
-        minutes=(time.monotonic() - begin) / 60,
-        machine=machine.described(),
-        load=machine.load_average(),
-        version=version,
-        pgvector=pgvector,
+async def nearest(running: Any, folder: str, data: Data) -> str:
+    dimension = data.embeddings.shape[1]
+    print("langgraph", flush=True)
+    rows = await asyncio.to_thread(theirs, running.url(running.new_database()), data)
+    print("PostgreSQL", flush=True)
+    url = running.url(running.new_database())
+    async with PostgreSQLStore(url, dimension=dimension) as store:
+        rows += await ours(store, data, url)
+    print("SQLite", flush=True)
+    async with SQLiteStore(Path(folder) / "vectors.db", dimension=dimension) as store:
+        rows += await ours(store, data, None)
+    return NEAREST.format(
         count=len(data.texts),
         dimension=dimension,
         queries=QUERIES,
         limit=LIMIT,
-        few=FEW,
-        many=MANY,
-        nearest=machine.table(
-            ("", "searches", "recall", "returned", "p50, ms", "p99, ms"), nearest
-        ),
-        grown=machine.table(("", "calls", f"{FEW:,}", f"{MANY:,}", "times", "target"), sizes),
+        table=machine.table(("", "searches", "recall", "returned", "p50, ms", "p99, ms"), rows),
     )
+
+
+async def million(running: Any, folder: str) -> str:
+    async with PostgreSQLStore(running.url(running.new_database())) as store:
+        rows = await grown(store)
+    print("SQLite", flush=True)
+    async with SQLiteStore(Path(folder) / "many.db") as store:
+        rows += await grown(store)
+    head = ("", "calls", f"{FEW:,}", f"{MANY:,}", "times", "target")
+    return GROWN.format(few=FEW, many=MANY, table=machine.table(head, rows))
+
+
+async def measured(file: str | None, count: int | None) -> str:
+    begin = time.monotonic()
+    with server() as (running, _), tempfile.TemporaryDirectory(prefix="locus-store-") as folder:
+        version = running.value("SHOW server_version")
+        if file is None:
+            what, text = "`--million`", await million(running, folder)
+        else:
+            data = Data.read(file)
+            data.texts, data.embeddings = data.texts[:count], data.embeddings[:count]
+            what, text = "all sentences", await nearest(running, folder, data)
+    head = HEAD.format(
+        what=what,
+        minutes=(time.monotonic() - begin) / 60,
+        machine=machine.described(),
+        load=machine.load_average(),
+        version=version,
+    )
+    return head + text
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", help="of benchmarks/embeddings.py")
+    parser.add_argument("file", nargs="?", help="of benchmarks/embeddings.py")
     parser.add_argument("--count", type=int, help="use so many sentences only")
+    parser.add_argument("--million", action="store_true", help="get and list, which need no file")
     options = parser.parse_args()
-    data = Data.read(options.file)
-    if options.count:
-        data.texts, data.embeddings = data.texts[: options.count], data.embeddings[: options.count]
-    print("\n" + asyncio.run(measured(data)))
+    if (options.file is None) != options.million:
+        parser.error("give a file, or --million")
+    print("\n" + asyncio.run(measured(options.file, options.count)))
 
 
 if __name__ == "__main__":
