@@ -13,7 +13,6 @@ from anyio import to_thread
 from servers import run
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
-from test_contract import LocusStates
 
 from locus_store import InvalidArgumentError, postgresql_checkpointer
 from locus_store.encoding import unpack_frames
@@ -171,10 +170,6 @@ class TestThroughPgBouncer(OnServer):
     @pytest.fixture
     def url(self, migrated_database, pgbouncer):
         return pgbouncer.url(urlsplit(migrated_database).path.removeprefix("/"))
-
-
-class TestLocusStateOnPostgreSQL(LocusStates, OnServer):
-    pass
 
 
 # --- options
