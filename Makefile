@@ -1,4 +1,4 @@
-# make demo | test | lint | docs | matrix | bench | campaign | clean
+# make demo | test | coverage | lint | docs | matrix | bench | campaign | clean
 #
 # Every target makes its own virtual environment in .venv first, with the first Python >= 3.11
 # that is found; name another one with PYTHON=/path/to/python.
@@ -15,11 +15,12 @@ OTHERS := WithAnIndex or InMemory or OverAn or TestPortable or BareBackend \
 	or DictState or PydanticState or PlainState or LocusState or BlockingFacade or SQLiteFile
 SHORT := -k "not ($(OTHERS))"
 
-.PHONY: help demo test lint format docs matrix bench campaign clean
+.PHONY: help demo test coverage lint format docs matrix bench campaign clean
 
 help:
 	@echo "make demo      a conversation survives its process: the whole story, in a minute"
-	@echo "make test      lint, types, and all tests with coverage"
+	@echo "make test      lint, types, and all tests"
+	@echo "make coverage  all tests again, by lines and branches: half as long again"
 	@echo "make lint      lint and types only"
 	@echo "make format    let ruff fix what it can"
 	@echo "make docs      run every code block of the README and docs/, and build the site in site/"
@@ -32,6 +33,9 @@ demo: $(VENV)/.agent
 	@$(BIN)/python examples/conversation.py $(if $(URL),--url "$(URL)")
 
 test: lint
+	$(PYTEST)
+
+coverage: $(VENV)/.dev
 	$(PYTEST) --cov --cov-report=term
 
 lint: $(VENV)/.dev

@@ -219,7 +219,7 @@ class Server:
     def new_database(self, template: str = "template0") -> str:
         """Name of a database that looks like the template, to which nobody may be connected."""
         name = f"test_{uuid.uuid4().hex[:16]}"
-        self.execute(f'CREATE DATABASE {name} TEMPLATE "{template}"')
+        self.execute(f'CREATE DATABASE {name} TEMPLATE "{template}" STRATEGY file_copy')
         return name
 
     def drop_database(self, name: str) -> None:

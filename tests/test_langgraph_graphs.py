@@ -12,6 +12,7 @@ import threading
 from collections import Counter
 from contextlib import suppress
 from datetime import timedelta
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -38,6 +39,9 @@ WORKER = Path(on_graph.__file__)
 DURABILITIES = ["sync", "async", "exit"]
 PAIRS = [("sync", "sqlite"), ("async", "postgresql")]
 ALL_PAIRS = [*PAIRS, ("async", "memory"), ("sync", "file")]
+if os.environ.get("LOCUS_TEST_ALL_PAIRS"):  # three minutes more
+    PAIRS = [*product(["sync", "async"], ["sqlite", "postgresql"])]
+    ALL_PAIRS = [*product(["sync", "async"], ["memory", "file", "sqlite", "postgresql"])]
 NO_WAIT = RetryPolicy(initial_interval=0.0, jitter=False, max_attempts=5, retry_on=ValueError)
 
 

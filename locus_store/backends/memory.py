@@ -288,14 +288,6 @@ class MemoryBackend(StorageBackend):
             created_at=row.created_at,
         )
 
-    async def fetch_head(
-        self, thread_id: str, *, namespace: str = "", known: Mark, with_writes: bool = False
-    ) -> Stored | None:
-        found = await self.fetch(thread_id, namespace=namespace, with_writes=with_writes)
-        if found is None or found.version.mark != known:
-            return found
-        return replace(found, payloads=[])
-
     async def history(
         self,
         thread_id: str,
