@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from locus_store.types import Stored
 
-pytestmark = pytest.mark.xdist_group("plans")  # the large databases are made once
-
 THREADS = 20_000
 FIRST = 1_100
 """Threads of a database that is young."""
