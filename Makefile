@@ -1,4 +1,4 @@
-# make demo | test | coverage | lint | docs | matrix | bench | campaign | clean
+# make demo | test | test-all | coverage | lint | docs | matrix | bench | campaign | clean
 #
 # Every target makes its own virtual environment in .venv first, with the first Python >= 3.11
 # that is found; name another one with PYTHON=/path/to/python.
@@ -11,16 +11,15 @@ export PYTEST_XDIST_AUTO_NUM_WORKERS ?= $(shell expr $$(nproc 2>/dev/null || ech
 PYTEST := $(BIN)/python -m pytest -n auto -o faulthandler_timeout=300
 QUICK := -q -p no:cacheprovider
 # One contract per kind of storage is enough to tell that a Python differs.
-OTHERS := WithAnIndex or InMemory or OverAn or TestPortable or BareBackend \
-	or DictState or PydanticState or PlainState or LocusState or BlockingFacade or SQLiteFile
-SHORT := -k "not ($(OTHERS))"
+SHORT := -m "not variant" -k "not (Portable or BareBackend or BlockingFacade or SQLiteFile)"
 
-.PHONY: help demo test coverage lint format docs matrix bench campaign clean
+.PHONY: help demo test test-all coverage lint format docs matrix bench campaign clean
 
 help:
 	@echo "make demo      a conversation survives its process: the whole story, in a minute"
-	@echo "make test      lint, types, and all tests"
-	@echo "make coverage  all tests again, by lines and branches: half as long again"
+	@echo "make test      lint, types, and the tests"
+	@echo "make test-all  with every variant of a storage under its whole contract: before a release"
+	@echo "make coverage  the tests again, by lines and branches: half as long again"
 	@echo "make lint      lint and types only"
 	@echo "make format    let ruff fix what it can"
 	@echo "make docs      run every code block of the README and docs/, and build the site in site/"
@@ -34,6 +33,9 @@ demo: $(VENV)/.agent
 
 test: lint
 	$(PYTEST)
+
+test-all: lint
+	LOCUS_TEST_ALL=1 $(PYTEST)
 
 coverage: $(VENV)/.dev
 	$(PYTEST) --cov --cov-report=term

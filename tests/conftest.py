@@ -3,7 +3,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from itertools import product
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 import pytest
 import servers
@@ -24,6 +26,21 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+RUNS_ALL = bool(os.environ.get("LOCUS_TEST_ALL"))
+"""Variants of a storage under the whole contract, each graph on each storage: `make test-all`."""
+
+
+def pytest_collection_modifyitems(config, items):
+    """A class with the mark ``variant`` has a quarter of its tests, each variant another one."""
+    if RUNS_ALL:
+        return
+    left = [
+        it for it in items if it.get_closest_marker("variant") and crc32(it.nodeid.encode()) % 4
+    ]
+    config.hook.pytest_deselected(items=left)
+    items[:] = [it for it in items if it not in left]
+
+
 @pytest.fixture
 def anyio_backend():
     return "asyncio"
@@ -42,6 +59,43 @@ def migrated(tmp_path_factory) -> Path:
 
     asyncio.run(make())
     return path
+
+
+# --- what a test with real graphs runs on
+
+PAIRS = [("sync", "sqlite"), ("async", "postgresql")]
+ANY_PAIRS = [*PAIRS, ("async", "memory"), ("sync", "file")]
+if RUNS_ALL:
+    PAIRS = [*product(["sync", "async"], ["sqlite", "postgresql"])]
+    ANY_PAIRS = [*product(["sync", "async"], ["memory", "file", "sqlite", "postgresql"])]
+
+
+def pytest_generate_tests(metafunc):
+    """Sync and async, and every storage, if not each with each."""
+    for name, pairs in (("storage", PAIRS), ("any_storage", ANY_PAIRS)):
+        if {"call", name} <= set(metafunc.fixturenames):
+            metafunc.parametrize(("call", name), pairs, indirect=True)
+
+
+@pytest.fixture
+def call(request):
+    from workers.on_graph import Caller
+
+    caller = Caller(request.param)
+    yield caller
+    caller.close()
+
+
+def _storage(request, call, tmp_path):
+    from workers.on_graph import Storage
+
+    made = Storage(request, tmp_path)
+    yield made
+    made.close()
+
+
+storage = pytest.fixture(_storage, name="storage")
+any_storage = pytest.fixture(_storage, name="any_storage")
 
 
 # --- PostgreSQL: one server of each kind in each process of the tests, started when first asked for

@@ -354,6 +354,8 @@ def interrupt(process: subprocess.Popen[bytes]) -> None:
         with suppress(subprocess.TimeoutExpired):
             process.wait(timeout=5)
             return
+    process.kill()
+    raise AssertionError("it does not hear Ctrl-C")
 
 
 def test_ctrl_c_at_a_question_deletes_nothing(tmp_path: Path) -> None:

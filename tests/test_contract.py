@@ -235,6 +235,7 @@ class TestSQLiteFile(OnFile):
         assert await checkpointer.vacuum() == 1
 
 
+@pytest.mark.variant
 class TestSQLiteFileWithAnIndex(OnFile):
     """The full-text index gives the answers of the scan, whatever is deleted, replaced, copied."""
 
@@ -245,6 +246,7 @@ class TestSQLiteFileWithAnIndex(OnFile):
         return made
 
 
+@pytest.mark.variant
 class TestSQLiteInMemory(CheckpointerContract):
     @pytest.fixture
     def checkpointer(self):
@@ -264,6 +266,7 @@ class OnEngine(OnFile):
         return EngineProbe(path)
 
 
+@pytest.mark.variant
 class TestSQLiteOverAnAsyncEngine(OnEngine):
     @pytest.fixture
     async def reopen(self, path):
@@ -280,6 +283,7 @@ class TestSQLiteOverAnAsyncEngine(OnEngine):
         return reopen()
 
 
+@pytest.mark.variant
 class TestSQLiteOverAnEngine(OnEngine):
     @pytest.fixture
     def reopen(self, path):
@@ -417,6 +421,7 @@ class TestBareBackend(CheckpointerContract):
 # --- states of other types
 
 
+@pytest.mark.variant
 class TestDictState(TestMemory):
     state_type = dict
 
@@ -459,6 +464,7 @@ class LocusStates:
         return state.metadata["value"]
 
 
+@pytest.mark.variant
 class TestLocusState(LocusStates, OnFile):
     pass
 
@@ -470,6 +476,7 @@ class Note(BaseModel):
     value: Any = None
 
 
+@pytest.mark.variant
 class TestPydanticState(TestMemory):
     state_type = Note
     carries_marks = False
@@ -505,6 +512,7 @@ class Plain:
         return cls(data["texts"], data["value"])
 
 
+@pytest.mark.variant
 class TestPlainState(TestMemory):
     state_type = Plain
     carries_marks = False

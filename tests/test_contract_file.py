@@ -103,10 +103,12 @@ class TestFileBackend(StorageBackendContract):
         return FileBackend(tmp_path)
 
 
+@pytest.mark.variant
 class TestLocusStateOnFiles(LocusStates, OnFiles):
     pass
 
 
+@pytest.mark.variant
 class TestBlockingOnFiles(OnFiles):
     """Through the blocking facade."""
 

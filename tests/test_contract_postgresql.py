@@ -13,6 +13,7 @@ from anyio import to_thread
 from servers import run
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
+from test_contract import LocusStates
 
 from locus_store import InvalidArgumentError, postgresql_checkpointer
 from locus_store.encoding import unpack_frames
@@ -102,10 +103,12 @@ class TestPostgreSQLBackend(StorageBackendContract):
         return postgresql_checkpointer(migrated_database, pool_size=4).backend
 
 
+@pytest.mark.variant
 class TestPostgreSQLWithoutGroups(OnServer):
     options: ClassVar = {"group_saves": False}
 
 
+@pytest.mark.variant
 class TestPostgreSQLWithAnIndex(OnServer):
     """The full-text index gives the answers of the scan, whatever is deleted, replaced, copied."""
 
@@ -116,6 +119,7 @@ class TestPostgreSQLWithAnIndex(OnServer):
             yield made
 
 
+@pytest.mark.variant
 class TestPostgreSQLOverAnEngine(OnServer):
     @pytest.fixture
     async def reopen(self, url):
@@ -128,6 +132,7 @@ class TestPostgreSQLOverAnEngine(OnServer):
         await engine.dispose()
 
 
+@pytest.mark.variant
 class TestPostgreSQLOverAPool(OnServer):
     """With codecs of its owner's, which are no concern of ours."""
 
@@ -162,6 +167,7 @@ class TestPostgreSQLOverAPool(OnServer):
             await to_thread.run_sync(lambda: asyncio.run(checkpointer.load("t")))
 
 
+@pytest.mark.variant
 class TestThroughPgBouncer(OnServer):
     """Transaction mode: each transaction may run on another connection."""
 
@@ -170,6 +176,11 @@ class TestThroughPgBouncer(OnServer):
     @pytest.fixture
     def url(self, migrated_database, pgbouncer):
         return pgbouncer.url(urlsplit(migrated_database).path.removeprefix("/"))
+
+
+@pytest.mark.variant
+class TestLocusStateOnPostgreSQL(LocusStates, OnServer):
+    pass
 
 
 # --- options

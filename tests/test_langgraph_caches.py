@@ -11,6 +11,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from test_langgraph import checkpoint
 from test_langgraph_serializer import Cipher, Point, exact, opened  # noqa: F401  (a fixture)
 
 from locus_store import MemoryBackend, SerializationError
@@ -39,16 +40,7 @@ def at(checkpoint_id: str | None = None) -> Any:
 async def put(
     saver: Any, name: str, parent: str | None, source: str = "loop", **values: Any
 ) -> None:
-    checkpoint: Any = {
-        "v": 4,
-        "id": name,
-        "ts": "2026-01-01T00:00:00+00:00",
-        "channel_values": values,
-        "channel_versions": dict.fromkeys(values, 1),
-        "versions_seen": {},
-        "updated_channels": None,
-    }
-    await saver.aput(at(parent), checkpoint, {"source": source, "step": 1}, {})
+    await saver.aput(at(parent), checkpoint(name, **values), {"source": source, "step": 1}, {})
 
 
 async def read(saver: Any, name: str | None = None) -> Any:

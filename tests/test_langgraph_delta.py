@@ -10,7 +10,7 @@ from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, Overwrite, Send, interrupt
-from workers.on_graph import Caller, DeltaSaid, Said, Storage, at, extend
+from workers.on_graph import DeltaSaid, Said, at, extend
 
 from locus_store import ConflictError
 
@@ -27,38 +27,6 @@ class State(TypedDict, total=False):
     often: Annotated[list, DeltaChannel(extend, snapshot_frequency=3)]
     facts: Annotated[dict, DeltaChannel(merge, snapshot_frequency=5)]
     plain: int
-
-
-PAIRS = [("sync", "sqlite"), ("async", "postgresql")]
-ALL_PAIRS = [*PAIRS, ("async", "memory"), ("sync", "file")]
-
-
-def pytest_generate_tests(metafunc):
-    """Sync and async, and every storage, if not each with each."""
-    for name, pairs in (("storage", PAIRS), ("any_storage", ALL_PAIRS)):
-        if name in metafunc.fixturenames:
-            metafunc.parametrize(("call", name), pairs, indirect=True)
-
-
-@pytest.fixture
-def call(request):
-    caller = Caller(request.param)
-    yield caller
-    caller.close()
-
-
-@pytest.fixture
-def storage(request, call, tmp_path):
-    made = Storage(request, tmp_path)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def any_storage(request, call, tmp_path):
-    made = Storage(request, tmp_path)
-    yield made
-    made.close()
 
 
 def graph_on(saver):

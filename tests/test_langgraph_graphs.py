@@ -12,7 +12,6 @@ import threading
 from collections import Counter
 from contextlib import suppress
 from datetime import timedelta
-from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -30,47 +29,14 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command, RetryPolicy, Send, StateUpdate, interrupt
 from servers import wait_until
 from workers import on_graph
-from workers.on_graph import Caller, DeltaSaid, Said, Storage, asks, at, chain, outcome, tells
+from workers.on_graph import DeltaSaid, Said, asks, at, chain, outcome, tells
 
 from locus_store import ConflictError
 from locus_store.adapters.langgraph import LangGraphSaver
 
 WORKER = Path(on_graph.__file__)
 DURABILITIES = ["sync", "async", "exit"]
-PAIRS = [("sync", "sqlite"), ("async", "postgresql")]
-ALL_PAIRS = [*PAIRS, ("async", "memory"), ("sync", "file")]
-if os.environ.get("LOCUS_TEST_ALL_PAIRS"):  # three minutes more
-    PAIRS = [*product(["sync", "async"], ["sqlite", "postgresql"])]
-    ALL_PAIRS = [*product(["sync", "async"], ["memory", "file", "sqlite", "postgresql"])]
 NO_WAIT = RetryPolicy(initial_interval=0.0, jitter=False, max_attempts=5, retry_on=ValueError)
-
-
-def pytest_generate_tests(metafunc):
-    """Sync and async, and every storage, if not each with each."""
-    for name, pairs in (("storage", PAIRS), ("any_storage", ALL_PAIRS)):
-        if name in metafunc.fixturenames:
-            metafunc.parametrize(("call", name), pairs, indirect=True)
-
-
-@pytest.fixture
-def call(request):
-    caller = Caller(request.param)
-    yield caller
-    caller.close()
-
-
-@pytest.fixture
-def storage(request, call, tmp_path):
-    made = Storage(request, tmp_path)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def any_storage(request, call, tmp_path):
-    made = Storage(request, tmp_path)
-    yield made
-    made.close()
 
 
 def said(snapshot):

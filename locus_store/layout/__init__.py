@@ -84,7 +84,7 @@ class Snapshot:
         if self._is_canonical:
             return cast("dict[str, object]", self._kept)
         state = self.state()
-        return Snapshot(cast("dict[str, object]", state), shape_of(state)._root).parts()  # noqa: SLF001
+        return snapshot_of(state, shape_of(state)).parts()
 
     def payload(self) -> bytes:
         """The whole state as one frame."""

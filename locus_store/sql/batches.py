@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 from weakref import proxy
 
 from locus_store.archives import sealed
 from locus_store.errors import LocusStoreError
 from locus_store.sql.columns import encode_key
+from locus_store.sql.saves import GROUP_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from locus_store.sql.pooled import Home
     from locus_store.sql.postgresql import PostgreSQLDatabase
     from locus_store.types import Mark, PendingWrite
-
-GROUP_BYTES: Final = 8 * 1024 * 1024
-"""Payload in one statement at most, but for a single larger batch."""
 
 
 @dataclass(frozen=True, slots=True)
