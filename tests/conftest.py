@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 import pytest
+import redis_clusters
+import redis_servers
 import servers
 
 if TYPE_CHECKING:
@@ -136,6 +138,37 @@ def _running(start):
         yield server
     finally:
         server.stop()
+
+
+# --- Redis and Valkey, in the same way
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[redis_servers.Server]:
+    """The server of ``LOCUS_TEST_REDIS_URL``, else Valkey."""
+    yield from _running(redis_servers.redis_server)
+
+
+@pytest.fixture(scope="session")
+def debian_redis() -> Iterator[redis_servers.Redis]:
+    """Debian's, which is of an older kind."""
+    yield from _running(lambda: redis_servers.Redis("redis"))
+
+
+@pytest.fixture(scope="session")
+def redis_cluster() -> Iterator[redis_clusters.Cluster]:
+    """Of Valkey, to be left whole; a test that kills or cuts has one of its own."""
+    yield from _running(redis_clusters.Cluster)
+
+
+@pytest.fixture
+def redis_url(redis_server: redis_servers.Server) -> str:
+    """URL of an empty database."""
+    redis_server.flush()
+    return redis_server.url()
+
+
+# --- databases
 
 
 @pytest.fixture

@@ -1,0 +1,6 @@
+-- The head of a thread's root, without its state. The same in shape as one row of history.
+local store = found()
+local row = store and call('HMGET', line, 'id', 'head')
+if not row or not row[2] then return {} end
+local header = call('HGET', line, 'r' .. row[2])
+return header and {store, row[1], {{row[2], id_at(row[2]), '', header}}} or {}

@@ -1,0 +1,122 @@
+"""The contract on Redis and Valkey."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis
+from test_contract import LocusStates, Unblocked
+
+from locus_store.backends.redis import RedisBackend, redis_checkpointer
+from locus_store.blocking import BlockingCheckpointer
+from locus_store.encoding import unpack_frames
+from locus_store.redis.keys import BUCKETS
+from locus_store.testing import CheckpointerContract, StorageBackendContract
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+KINDS = ("thread", "line", "order", "log", "writes", "messages")
+KEY = re.compile(rb"locus:state:\{(\d+)\}:(\w+)(\|.*)?|locus:state:\{meta\}", re.DOTALL)
+
+
+class RedisProbe:
+    """Below a server, by its keys."""
+
+    def __init__(self, url: str) -> None:
+        self._client = redis.Redis.from_url(url)
+
+    def _keys(self, kind: str) -> list[bytes]:
+        found = self._client.scan_iter(b"*:" + kind.encode() + b"|*", count=1000)
+        return sorted(found, key=lambda it: it.partition(b"|")[2])
+
+    def age(self, seconds: float) -> None:
+        for key in self._keys("line"):
+            for field, header in self._client.hgetall(key).items():
+                if field[:1] == b"r" and field[1:].isdigit():
+                    digest, chain, parent, created, rest = header.split(b" ", 4)
+                    older = str(int(created) - int(seconds * 1_000_000)).encode()
+                    value = b" ".join([digest, chain, parent, older, rest])
+                    self._client.hset(key, field, value)
+
+    def damage(self, change: Callable[[bytes], bytes]) -> None:
+        for key in self._keys("log"):
+            for at, row in enumerate(self._client.lrange(key, 0, -1)):
+                chain, payload = row.split(b" ", 1)
+                self._client.lset(key, at, chain + b" " + change(payload))
+
+    def holds(self, text: str) -> bool:
+        wanted = text.encode()
+        found = [
+            row.split(b" ", 1)[1]
+            for key in self._keys("log")
+            for row in self._client.lrange(key, 0, -1)
+        ]
+        if any(wanted in b"".join(unpack_frames(it)) for it in found):
+            return True
+        others = [self._client.hgetall(it) for it in (*self._keys("line"), *self._keys("writes"))]
+        return any(wanted in it for each in others for pair in each.items() for it in pair)
+
+    def rows(self) -> int:
+        lines = self._keys("line")
+        versions = sum(self._client.zcard(it) for it in self._keys("order"))
+        return len(self._keys("thread")) + len(lines) + versions
+
+    def check(self) -> None:
+        """What must hold of all keys, whatever a test did."""
+        for key in self._client.scan_iter(count=1000):
+            assert KEY.fullmatch(key), key
+        for key in self._keys("line"):
+            order, log = key.replace(b":line|", b":order|"), key.replace(b":line|", b":log|")
+            assert self._client.zcard(order) == self._client.llen(log), key
+        for bucket in range(BUCKETS):
+            start = f"locus:state:{{{bucket}}}:"
+            ids = set(self._client.zrange(start + "ids", 0, -1))
+            assert ids == set(self._client.hkeys(start + "entries"))
+
+
+class OnRedis(CheckpointerContract):
+    @pytest.fixture
+    def reopen(self, redis_url: str) -> Any:
+        return partial(redis_checkpointer, redis_url, state_type=self.state_type)
+
+    @pytest.fixture
+    def checkpointer(self, reopen: Any) -> Any:
+        return reopen()
+
+    @pytest.fixture
+    def storage(self, redis_url: str) -> RedisProbe:
+        return RedisProbe(redis_url)
+
+    @pytest.fixture(autouse=True)
+    def in_order(self, storage: RedisProbe) -> Any:
+        yield
+        storage.check()
+
+
+class TestValkey(OnRedis):
+    pass
+
+
+class TestRedisBackend(StorageBackendContract):
+    @pytest.fixture
+    def backend(self, redis_url: str) -> RedisBackend:
+        return RedisBackend(redis_url)
+
+
+@pytest.mark.variant
+class TestLocusStateOnRedis(LocusStates, OnRedis):
+    pass
+
+
+@pytest.mark.variant
+class TestBlockingOnRedis(OnRedis):
+    """Through the blocking facade."""
+
+    @pytest.fixture
+    def reopen(self, redis_url: str) -> Any:
+        make = partial(redis_checkpointer, redis_url, state_type=self.state_type)
+        return lambda **options: Unblocked(BlockingCheckpointer(make(**options)))
