@@ -66,10 +66,11 @@ def migrated(tmp_path_factory) -> Path:
 # --- what a test with real graphs runs on
 
 PAIRS = [("sync", "sqlite"), ("async", "postgresql")]
-ANY_PAIRS = [*PAIRS, ("async", "memory"), ("sync", "file")]
+ANY_PAIRS = [*PAIRS, ("async", "memory"), ("sync", "file"), ("async", "redis")]
 if RUNS_ALL:
     PAIRS = [*product(["sync", "async"], ["sqlite", "postgresql"])]
-    ANY_PAIRS = [*product(["sync", "async"], ["memory", "file", "sqlite", "postgresql"])]
+    everywhere = ["memory", "file", "sqlite", "postgresql", "redis"]
+    ANY_PAIRS = [*product(["sync", "async"], everywhere)]
 
 
 def pytest_generate_tests(metafunc):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 import redis
+import redis.asyncio
+from anyio import to_thread
 from test_contract import LocusStates, Unblocked
 
+from locus_store import InvalidArgumentError
 from locus_store.backends.redis import RedisBackend, redis_checkpointer
 from locus_store.blocking import BlockingCheckpointer
 from locus_store.encoding import unpack_frames
@@ -17,7 +21,10 @@ from locus_store.redis.keys import BUCKETS
 from locus_store.testing import CheckpointerContract, StorageBackendContract
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
+
+    import redis_clusters
+    import redis_servers
 
 KINDS = ("thread", "line", "order", "log", "writes", "messages")
 KEY = re.compile(rb"locus:state:\{(\d+)\}:(\w+)(\|.*)?|locus:state:\{meta\}", re.DOTALL)
@@ -27,7 +34,12 @@ class RedisProbe:
     """Below a server, by its keys."""
 
     def __init__(self, url: str) -> None:
-        self._client = redis.Redis.from_url(url)
+        is_cluster = "+cluster" in url
+        kind: Any = redis.RedisCluster if is_cluster else redis.Redis
+        self._client = kind.from_url(url.replace("+cluster", ""))
+
+    def close(self) -> None:
+        self._client.close()
 
     def _keys(self, kind: str) -> list[bytes]:
         found = self._client.scan_iter(b"*:" + kind.encode() + b"|*", count=1000)
@@ -79,17 +91,25 @@ class RedisProbe:
 
 
 class OnRedis(CheckpointerContract):
+    """An empty database of the server that the tests run on."""
+
     @pytest.fixture
-    def reopen(self, redis_url: str) -> Any:
-        return partial(redis_checkpointer, redis_url, state_type=self.state_type)
+    def url(self, redis_url: str) -> str:
+        return redis_url
+
+    @pytest.fixture
+    def reopen(self, url: str) -> Any:
+        return partial(redis_checkpointer, url, state_type=self.state_type)
 
     @pytest.fixture
     def checkpointer(self, reopen: Any) -> Any:
         return reopen()
 
     @pytest.fixture
-    def storage(self, redis_url: str) -> RedisProbe:
-        return RedisProbe(redis_url)
+    def storage(self, url: str) -> Iterator[RedisProbe]:
+        probe = RedisProbe(url)
+        yield probe
+        probe.close()
 
     @pytest.fixture(autouse=True)
     def in_order(self, storage: RedisProbe) -> Any:
@@ -113,10 +133,76 @@ class TestLocusStateOnRedis(LocusStates, OnRedis):
 
 
 @pytest.mark.variant
+class TestRedis7(OnRedis):
+    """Debian's, the oldest that we run."""
+
+    @pytest.fixture
+    def url(self, debian_redis: redis_servers.Redis) -> str:
+        debian_redis.flush()
+        return debian_redis.url()
+
+
+class OnCluster(OnRedis):
+    @pytest.fixture
+    def url(self, redis_cluster: redis_clusters.Cluster) -> str:
+        redis_cluster.flush()
+        return redis_cluster.url()
+
+
+@pytest.mark.variant
+class TestCluster(OnCluster):
+    pass
+
+
+@pytest.mark.variant
+class TestClusterBackend(StorageBackendContract):
+    @pytest.fixture
+    def backend(self, redis_cluster: redis_clusters.Cluster) -> RedisBackend:
+        redis_cluster.flush()
+        return RedisBackend(redis_cluster.url())
+
+
+class OneClient:
+    """Checkpointers over one client, which is the test's."""
+
+    client_type: ClassVar[Any] = redis.asyncio.Redis
+
+    @pytest.fixture
+    async def reopen(self, url: str) -> AsyncIterator[Any]:
+        async with self.client_type.from_url(url.replace("+cluster", "")) as client:
+            yield partial(redis_checkpointer, client=client, state_type=self.state_type)
+
+    async def refused(self, *_: object) -> None:
+        pytest.skip("a client belongs to one event loop; see the test of its refusal")
+
+    test_it_works_in_a_second_event_loop = refused
+    test_it_works_in_several_loops_at_once = refused
+    test_a_load_is_remembered_whatever_it_came_through = refused
+    test_own_saves_go_on_whatever_they_come_through = refused
+
+    async def test_a_second_loop_is_refused_while_the_first_one_runs(
+        self, checkpointer: Any
+    ) -> None:
+        await checkpointer.save(self.new("a"), "t")  # type: ignore[attr-defined]
+        with pytest.raises(InvalidArgumentError, match="one event loop at a time"):
+            await to_thread.run_sync(lambda: asyncio.run(checkpointer.load("t")))
+
+
+@pytest.mark.variant
+class TestClient(OneClient, OnRedis):
+    pass
+
+
+@pytest.mark.variant
+class TestClusterClient(OneClient, OnCluster):
+    client_type = redis.asyncio.RedisCluster
+
+
+@pytest.mark.variant
 class TestBlockingOnRedis(OnRedis):
     """Through the blocking facade."""
 
     @pytest.fixture
-    def reopen(self, redis_url: str) -> Any:
-        make = partial(redis_checkpointer, redis_url, state_type=self.state_type)
+    def reopen(self, url: str) -> Any:
+        make = partial(redis_checkpointer, url, state_type=self.state_type)
         return lambda **options: Unblocked(BlockingCheckpointer(make(**options)))

@@ -22,7 +22,15 @@ from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.filters import check_key, has_value
 from locus_store.redis import places
 from locus_store.redis.keys import Keys
-from locus_store.redis.threads import AT_ONCE, Threads, name_in
+from locus_store.redis.lists import Lists, name_in
+from locus_store.redis.places import (
+    CONNECT_TIMEOUT_SECONDS,
+    POOL_SIZE,
+    RETRY_SECONDS,
+    TIMEOUT_SECONDS,
+    WAIT_SECONDS,
+)
+from locus_store.redis.threads import AT_ONCE, Threads
 from locus_store.saver import CheckpointSaver
 from locus_store.state import AgentState
 from locus_store.text import Match, query_words
@@ -51,11 +59,6 @@ T = TypeVar("T")
 
 DEFAULT_URL = "redis://localhost:6379"
 DEFAULT_PREFIX = "locus:state:"
-POOL_SIZE = 50
-RETRY_SECONDS = 10.0
-TIMEOUT_SECONDS = 30.0
-CONNECT_TIMEOUT_SECONDS = 10.0
-WAIT_SECONDS = 5.0
 PAGE = 200
 
 
@@ -76,7 +79,7 @@ class RedisBackend(StorageBackend):
         wait_replicas: How many replicas must have a write before it is acknowledged (``WAIT``).
         wait_timeout_seconds: How long to wait for them. Then the answer is a ``BackendError``, and
             the write is done.
-        pool_size: Connections per event loop, and per node of a cluster, at most.
+        pool_size: Calls at once per event loop, and so connections to a server, at most.
         retry_seconds: How long a call goes on trying while a server is lost, loads its data, or a
             cluster makes a replica a master.
         timeout_seconds: For each answer.
@@ -125,13 +128,17 @@ class RedisBackend(StorageBackend):
             connect_timeout_seconds=connect_timeout_seconds,
         )
         if client is not None:
-            if (url, db, cluster) != (DEFAULT_URL, 0, False):
-                raise InvalidArgumentError("give url or client, not both")
+            theirs = (url, db, cluster, timeout_seconds, connect_timeout_seconds)
+            if theirs != (DEFAULT_URL, 0, False, TIMEOUT_SECONDS, CONNECT_TIMEOUT_SECONDS):
+                raise InvalidArgumentError(
+                    "a client has its own url, db, cluster and timeouts; leave them out"
+                )
             self._connections = places.handed_in(client, options)
         else:
             self._connections = places.named(url, db, options, is_cluster=cluster)
         self._where = self._connections.where
         self._threads = Threads(self._connections, keys)
+        self._lists = Lists(keys)
 
     def __repr__(self) -> str:
         return f"RedisBackend({self._where!r}, prefix={self._threads.keys.prefix!r})"
@@ -192,8 +199,11 @@ class RedisBackend(StorageBackend):
         check_names(thread_id, namespace, checkpoint_id)
         if checkpoint_id is not None:
             return await super().version(thread_id, checkpoint_id, namespace=namespace)
-        found = await self._threads.heads(await self._home(), [(thread_id, namespace)])
-        return found[0][0] if found[0] else None
+        home = await self._home()
+        ((*found,),) = await self._threads.heads(home, [(thread_id, namespace)])
+        if not found:
+            await self._threads.refuse_foreign(home, thread_id)
+        return found[0] if found else None
 
     async def remove(
         self,
@@ -235,12 +245,12 @@ class RedisBackend(StorageBackend):
         entry: bytes | None = b""
         if after is not None:
             check_text("after", after)
-            entry = await self._threads.entry(home, after)
+            entry = await self._lists.entry(home, after)
         if entry is None:
             raise NotFoundError(f"there is no thread {after!r} to list after")
         size = limit if pattern == "*" else max(limit, PAGE)
         found: list[str] = []
-        while len(found) < limit and (page := await self._threads.listed(home, size, entry)):
+        while len(found) < limit and (page := await self._lists.listed(home, size, entry)):
             found += [name for it in page if matches(name := name_in(it))]
             entry = page[-1]
         return found[:limit]
@@ -251,7 +261,7 @@ class RedisBackend(StorageBackend):
         found: list[Head] = []
         entry = b""
         while len(found) < limit and (
-            page := await self._threads.listed(home, limit - len(found), entry)
+            page := await self._lists.listed(home, limit - len(found), entry)
         ):
             names = [(name_in(it), "") for it in page]
             found += [_head(it) for one in await self._threads.heads(home, names) for it in one]
@@ -268,7 +278,7 @@ class RedisBackend(StorageBackend):
     async def _visible(self) -> AsyncIterator[Version]:
         """All visible versions of all listed threads."""
         home = await self._home()
-        async for page in self._threads.every_listed(home, PAGE):
+        async for page in self._lists.every_listed(home, PAGE):
             for rows in await self._threads.histories(home, [(it, "") for it in page]):
                 for it in rows:
                     yield it
@@ -278,7 +288,7 @@ class RedisBackend(StorageBackend):
         wanted = query_words(query)
         home = await self._home()
         hits: list[Hit] = []
-        async for page in self._threads.every_listed(home, AT_ONCE):
+        async for page in self._lists.every_listed(home, AT_ONCE):
             for thread in await self._threads.views(home, page):
                 space = thread.space("") if thread else None
                 if thread and space and (hit := _hit(thread, space, wanted)):
@@ -299,7 +309,7 @@ class RedisBackend(StorageBackend):
         """All live threads without payloads, and the revisions of their namespaces."""
         home = await self._home()
         after: str | None = None
-        while page := await self._threads.scanned(home, PAGE, after):
+        while page := await self._lists.scanned(home, PAGE, after):
             for name in page:
                 found = await self._threads.archive(home, name, is_whole=False)
                 if found is not None:
@@ -319,7 +329,7 @@ class RedisBackend(StorageBackend):
 
     async def scan(self, limit: int = 100, *, after: str | None = None) -> list[str]:
         check_scan(limit, after)
-        return await self._threads.scanned(await self._home(), limit, after)
+        return await self._lists.scanned(await self._home(), limit, after)
 
     async def read_thread(self, thread_id: str) -> ArchivedThread | None:
         check_text("thread_id", thread_id)
@@ -416,7 +426,7 @@ class RedisBackend(StorageBackend):
         return removed
 
     async def expire(self) -> int:
-        return await self._threads.sweep(await self._home())
+        return await self._lists.sweep(await self._home())
 
 
 def _head(version: Version) -> Head:

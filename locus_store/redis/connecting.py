@@ -48,6 +48,7 @@ class Connections:
         where: The server, without a password.
         make: Gives a loop's client.
         is_owner: Close them on ``close``; else there is one, and it is somebody else's.
+        at_once: Calls at once; others wait.
         retry_seconds: How long a call goes on trying while the server cannot be reached.
         replicas: How many must have a write before it is acknowledged.
         wait_seconds: How long to wait for them.
@@ -59,11 +60,13 @@ class Connections:
         make: Callable[[], Client],
         *,
         is_owner: bool,
+        at_once: int,
         retry_seconds: float,
         replicas: int,
         wait_seconds: float,
     ) -> None:
         self.where = where
+        self.at_once = at_once
         self.retry_seconds = retry_seconds
         self.replicas = replicas
         self.wait_seconds = wait_seconds
@@ -149,6 +152,7 @@ class Home:
         self._is_cluster = isinstance(client, RedisCluster)
         self.was_reached = False
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._places = asyncio.Semaphore(connections.at_once)
         self._calls = 0
         self._is_idle = asyncio.Event()
         self._is_idle.set()
@@ -213,7 +217,7 @@ class Home:
         for it in (answer, reached):
             if isinstance(it, Exception):
                 raise it
-        if reached < self._replicas:
+        if reached < self._replicas and not _wrote_nothing(answer):
             raise BackendError(
                 f"written to Redis {self.where}, but only {reached} of {self._replicas} replicas "
                 f"had it after {self._wait} ms: a failover now may lose it. Saving again is safe"
@@ -231,7 +235,8 @@ class Home:
                 pipe = self.client.pipeline(transaction=False)
                 for keys, args in calls[at : at + PIPELINE]:
                     pipe.execute_command(*_by_name(script, keys, args))
-                answers += await pipe.execute()
+                async with self._place():
+                    answers += await pipe.execute()
             return answers
 
         async def known() -> list[Any]:
@@ -244,17 +249,38 @@ class Home:
         return await self.again(known)
 
     async def command(self, *command: Any) -> Any:
-        """Run a command that only reads."""
-        return await self.again(lambda: self.client.execute_command(*command))
+        """Run a command that may be run twice."""
+        return await self.again(lambda: self._run(command))
+
+    async def _run(self, command: Sequence[Any]) -> Any:
+        async with self._place():
+            return await self.client.execute_command(*command)
+
+    @asynccontextmanager
+    async def _place(self) -> AsyncIterator[None]:
+        """One of the calls that may be under way at once."""
+        async with self._places:
+            try:
+                yield
+            except AttributeError as exc:
+                # On CLUSTERDOWN redis-py 8.1 closes all connections of a cluster, those too that
+                # others are just opening: their writer is None then.
+                if not self._is_cluster:
+                    raise
+                raise driver.ConnectionError("closed by another call") from exc
 
     async def _call(self, script: Script, keys: Sequence[str], args: Sequence[Any]) -> Any:
         try:
-            return await self.client.execute_command(*_by_name(script, keys, args))
+            return await self._run(_by_name(script, keys, args))
         except driver.NoScriptError:  # a new server, or its cache was emptied
-            return await self.client.execute_command(*_by_text(script, keys, args))
+            return await self._run(_by_text(script, keys, args))
 
     async def _pair(self, first: tuple[Any, ...], second: tuple[Any, ...]) -> list[Any]:
         """Two commands on one connection: ``WAIT`` waits for what its own connection wrote."""
+        async with self._place():
+            return await self._paired(first, second)
+
+    async def _paired(self, first: tuple[Any, ...], second: tuple[Any, ...]) -> list[Any]:
         if not self._is_cluster:
             pipe = self.client.pipeline(transaction=False)
             pipe.execute_command(*first)
@@ -290,8 +316,13 @@ class Home:
                 except DRIVER_ERRORS as exc:
                     await patience.after(exc, may_again)
                 else:
-                    self.was_reached = True
+                    self._note_reached()
                     return answer
+
+    def _note_reached(self) -> None:
+        if not self.was_reached:
+            self.was_reached = True
+            observe.opened(f"redis {self.where}")
 
     @asynccontextmanager
     async def _busy(self) -> AsyncIterator[None]:
@@ -338,6 +369,9 @@ class Home:
         with suppress(TimeoutError, driver.RedisError, OSError):
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self.client.aclose()
+        if self.was_reached:
+            self.was_reached = False
+            observe.closed(f"redis {self.where}")
 
 
 class Patience:
@@ -377,6 +411,12 @@ def _heard(task: asyncio.Task[Any]) -> None:
     """Nobody may be there to hear of the error: asyncio would print it, and what was to be kept."""
     if not task.cancelled():
         task.exception()
+
+
+def _wrote_nothing(answer: Any) -> bool:
+    """Whether a script says why it did nothing: not ``done``, and no number."""
+    has_word = isinstance(answer, list) and answer and isinstance(answer[0], bytes)
+    return bool(has_word and answer[0] != b"done")
 
 
 def _by_name(script: Script, keys: Sequence[str], args: Sequence[Any]) -> tuple[Any, ...]:

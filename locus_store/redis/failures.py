@@ -1,8 +1,12 @@
-"""What went wrong between us and Redis: by class and error code, never by a message's text."""
+"""What went wrong between us and Redis: by class and error code.
+
+Of an error within a script some servers tell no code; those are known by their text.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+import re
+from typing import TYPE_CHECKING, Final
 
 from redis import exceptions as driver
 
@@ -13,6 +17,9 @@ from locus_store.errors import (
     SchemaError,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 _TRANSIENT: Final = (
     driver.BusyLoadingError,
     driver.ClusterDownError,
@@ -21,15 +28,12 @@ _TRANSIENT: Final = (
     driver.TryAgainError,
     driver.AskError,
     driver.ReadOnlyError,
-)
-"""The server said that it cannot just now, and did nothing."""
-
-_LOST: Final = (driver.ConnectionError, driver.TimeoutError, OSError)
-_REFUSED: Final = (
-    driver.AuthenticationError,
-    driver.AuthorizationError,
     driver.MaxConnectionsError,
 )
+"""It cannot be done just now, and nothing was done."""
+
+_LOST: Final = (driver.ConnectionError, driver.TimeoutError, OSError)
+_REFUSED: Final = (driver.AuthenticationError, driver.AuthorizationError)
 _BUSY_CODES: Final = frozenset({"BUSY", "MASTERDOWN", "NOREPLICAS", "UNKILLABLE", "CLUSTERDOWN"})
 
 
@@ -53,47 +57,50 @@ def is_lost(exc: BaseException) -> bool:
     return isinstance(exc, _LOST) and not isinstance(exc, _REFUSED)
 
 
-def is_refused(exc: BaseException) -> bool:
-    """Whether nobody listens there."""
-    return any(isinstance(it, ConnectionRefusedError) for it in _causes(exc))
-
-
 def translated(exc: BaseException, where: str) -> LocusStoreError:
     """The error to raise from ``exc``."""
-    if isinstance(exc, driver.MaxConnectionsError):
-        return ConnectionFailedError(
-            f"Redis {where}: all connections are in use; raise pool_size= or do less at once"
-        )
-    if isinstance(exc, (driver.AuthenticationError, driver.AuthorizationError)):
-        return ConnectionFailedError(
-            f"Redis {where} refuses the user or password; look at the URL and at ACL WHOAMI"
-        )
-    if isinstance(exc, driver.NoPermissionError):
-        return BackendError(
-            f"Redis {where}: the user may not do this; docs/redis.md lists the rights it needs"
-        )
-    if isinstance(exc, driver.OutOfMemoryError):
-        return BackendError(
-            f"Redis {where} has no memory left, and nothing was written; raise maxmemory, or "
-            "remove threads (vacuum, ttl_seconds)"
-        )
+    for kinds, text, kind, told in _TOLD:
+        if isinstance(exc, kinds) or (text and text.search(str(exc))):
+            return kind(f"Redis {where}{told}")
     if is_lost(exc) or is_transient(exc):
         what = code(exc) or type(exc).__name__
         return ConnectionFailedError(
             f"cannot reach Redis {where} ({what}); what was under way may have been done or not, "
             "and saving again is safe"
         )
-    if "WRONGTYPE" in str(exc):
-        return SchemaError(
-            f"Redis {where} has a key of our name that is not ours; use another prefix="
-        )
     return BackendError(f"Redis {where}: {code(exc) or type(exc).__name__}")
 
 
-def _causes(exc: BaseException) -> list[BaseException]:
-    found: list[BaseException] = []
-    at: BaseException | None = exc
-    while at is not None and at not in found:
-        found.append(at)
-        at = at.__cause__ or at.__context__
-    return found
+_Kinds = tuple[type[Exception], ...]
+_TOLD: Final[Sequence[tuple[_Kinds, re.Pattern[str] | None, type[LocusStoreError], str]]] = (
+    (
+        (driver.MaxConnectionsError,),
+        None,
+        ConnectionFailedError,
+        ": all connections are in use; raise max_connections of the client, or do less at once",
+    ),
+    (
+        (driver.AuthenticationError, driver.AuthorizationError),
+        None,
+        ConnectionFailedError,
+        " refuses the user or password; look at the URL and at ACL WHOAMI",
+    ),
+    (
+        (driver.NoPermissionError,),
+        re.compile(r"ACL failure in script|user executing the script can't"),
+        BackendError,
+        ": the user may not do this; docs/redis.md lists the rights it needs",
+    ),
+    (
+        (driver.OutOfMemoryError,),
+        re.compile(r"-OOM command not allowed"),  # of Redis 6.2
+        BackendError,
+        " has no memory left, and nothing was written; raise maxmemory, or remove threads",
+    ),
+    (
+        (),
+        re.compile(r"\bWRONGTYPE\b"),
+        SchemaError,
+        " has a key of our name that is not ours; use another prefix=",
+    ),
+)

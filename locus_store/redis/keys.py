@@ -63,9 +63,9 @@ class Keys:
         """Hash: the store's identity and the version of this layout."""
         return f"{self.prefix}{{meta}}"
 
-    def foreign(self, thread_id: str) -> str:
-        """Where the Locus SDK keeps a thread, as a string."""
-        return f"{self.prefix}{thread_id}"
+    def foreign(self, thread_id: str) -> list[str]:
+        """Where the Locus SDK keeps a thread, as strings: by its adapter, and without it."""
+        return [f"{self.prefix}{thread_id}:latest", f"{self.prefix}{thread_id}"]
 
     def indexes(self, bucket: int) -> list[str]:
         """``recent``, ``ids``, ``entries`` and ``expiry``."""

@@ -6,26 +6,34 @@ import re
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 
-from locus_store.errors import InvalidArgumentError, MissingExtraError
+import redis.asyncio as driver
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisClusterException
+
+from locus_store.errors import InvalidArgumentError
 from locus_store.facts import Fact
-
-try:
-    import redis.asyncio as driver
-    from redis.asyncio.retry import Retry
-    from redis.backoff import NoBackoff
-except ImportError as exc:
-    raise MissingExtraError(
-        'Redis needs redis-py: pip install "locus-store[redis]"', name="redis"
-    ) from exc
-
 from locus_store.redis.connecting import Connections
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from locus_store.redis.connecting import Home
 
-_SCHEME: Final = re.compile(r"(redis|rediss|valkey|valkeys|unix)(\+cluster)?://")
+POOL_SIZE: Final = 50
+RETRY_SECONDS: Final = 10.0
+TIMEOUT_SECONDS: Final = 30.0
+CONNECT_TIMEOUT_SECONDS: Final = 10.0
+WAIT_SECONDS: Final = 5.0
+MAX_SECONDS: Final = 1e6
+
+_URL: Final = re.compile(
+    r"(?P<scheme>rediss?|valkeys?|unix)(?P<cluster>\+cluster)?://([^@/?#]*@)?"
+    r"(?P<place>(\[[\w:.%]*\]|[^@/?#:\[]*)(:\d*)?)(?P<path>(/[^@?#]*)?)(\?[^@#]*)?"
+)
+"""No ``@``, ``/`` or ``#`` of a password is taken for the end of one: it would be shown."""
+
 _SAME: Final = {"valkey": "redis", "valkeys": "rediss"}
 
 
@@ -37,12 +45,12 @@ class Options:
         InvalidArgumentError: One makes no sense.
     """
 
-    wait_replicas: int
-    wait_timeout_seconds: float
-    pool_size: int
-    retry_seconds: float
-    timeout_seconds: float
-    connect_timeout_seconds: float
+    wait_replicas: int = 0
+    wait_timeout_seconds: float = WAIT_SECONDS
+    pool_size: int = POOL_SIZE
+    retry_seconds: float = RETRY_SECONDS
+    timeout_seconds: float = TIMEOUT_SECONDS
+    connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS
 
     def __post_init__(self) -> None:
         for name, least in (("wait_replicas", 0), ("pool_size", 1)):
@@ -59,6 +67,7 @@ class Options:
             where,
             make,
             is_owner=is_owner,
+            at_once=self.pool_size,
             retry_seconds=self.retry_seconds,
             replicas=self.wait_replicas,
             wait_seconds=self.wait_timeout_seconds,
@@ -67,7 +76,7 @@ class Options:
 
 def _require_seconds(name: str, value: object, *, above: float) -> None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not above < value < 1e6:  # type: ignore[operator]
+    if not is_number or not above < value < MAX_SECONDS:  # type: ignore[operator]
         raise InvalidArgumentError(f"{name} must be a number of seconds, not {value!r}")
 
 
@@ -77,16 +86,18 @@ def named(url: str, db: int, options: Options, *, is_cluster: bool) -> Connectio
     Raises:
         InvalidArgumentError: It names nothing, or another database than ``db``.
     """
-    found = _SCHEME.match(url) if isinstance(url, str) else None
+    found = _URL.fullmatch(url) if isinstance(url, str) else None
     if found is None:
         raise InvalidArgumentError(
-            "url must be redis://, rediss://, redis+cluster://, rediss+cluster://, valkey://, "
-            "valkeys:// or unix://"
+            "url must be redis://user:password@host:port/db, rediss://, redis+cluster://, "
+            "rediss+cluster://, valkey://, valkeys:// or unix:///socket; percent-encode what is "
+            "neither letter nor digit in user and password"
         )
-    if type(db) is not int or db < 0:
-        raise InvalidArgumentError(f"db must be a whole number from 0, not {db!r}")
-    plain = f"{_SAME.get(found[1], found[1])}://{url[found.end() :]}"
-    is_cluster = is_cluster or found[2] is not None
+    scheme, where = _SAME.get(found["scheme"], found["scheme"]), found["place"] + found["path"]
+    is_cluster = is_cluster or found["cluster"] is not None
+    if type(db) is not int or db < 0 or not isinstance(is_cluster, bool):
+        raise InvalidArgumentError("db must be a whole number from 0, and cluster True or False")
+    _require_one_place(scheme, found["place"], found["path"], db, is_cluster=is_cluster)
     pool: dict[str, Any] = {
         "socket_timeout": options.timeout_seconds,
         "socket_connect_timeout": options.connect_timeout_seconds,
@@ -94,36 +105,52 @@ def named(url: str, db: int, options: Options, *, is_cluster: bool) -> Connectio
         "retry": Retry(NoBackoff(), 0),  # ours knows what may be done twice
         "decode_responses": False,
     }
+    if is_cluster:  # else every fifth MOVED closes all connections, with the calls on them
+        pool["reinitialize_steps"] = 0
     if is_cluster:
-        make: Any = partial(driver.RedisCluster.from_url, plain, **pool)
-    else:
-        made = partial(
-            driver.BlockingConnectionPool.from_url,
-            plain,
-            timeout=options.connect_timeout_seconds,
-            **pool,
-        )
-        make = lambda: driver.Redis.from_pool(made())  # noqa: E731
-    where = _shown(plain)
-    try:
-        sample = make()
-    except (ValueError, TypeError) as exc:
-        raise InvalidArgumentError(f"the URL of Redis {where}: {exc}") from None
-    except Exception as exc:
-        raise InvalidArgumentError(f"the URL of Redis {where} makes no sense") from exc
-    del sample
-    _require_db(plain, db, is_cluster=is_cluster)
-    if db and not is_cluster:
-        made.keywords["db"] = db
+        pool["reinitialize_steps"] = 0  # else the fifth MOVED closes what other calls are using
+    kind: Any = driver.RedisCluster if is_cluster else driver.Redis
+    plain = f"{scheme}://{url[found.end('cluster' if found['cluster'] else 'scheme') + 3 :]}"
+    make = partial(kind.from_url, plain, **pool, **({"db": db} if db else {}))
+    _try_out(make, where, is_cluster=is_cluster)
     return options.connections(where, make, is_owner=True)
 
 
-def _require_db(url: str, db: int, *, is_cluster: bool) -> None:
-    in_path = urlsplit(url).path.strip("/")
-    if db and in_path.isdecimal() and int(in_path) != db:
+def _require_one_place(scheme: str, place: str, path: str, db: int, *, is_cluster: bool) -> None:
+    if scheme == "unix":
+        if place or is_cluster:
+            raise InvalidArgumentError("write unix:///absolute/socket, which is no cluster")
+        return
+    in_path = path.strip("/")
+    if in_path and not in_path.isdecimal():
+        raise InvalidArgumentError("behind the host stands a database's number: redis://host/0")
+    if db and in_path and int(in_path) != db:
         raise InvalidArgumentError(f"the URL names database {in_path}, and db= names {db}")
-    if is_cluster and (db or in_path not in {"", "0"}):
+    if is_cluster and (db or int(in_path or 0)):
         raise InvalidArgumentError("a cluster has database 0 only")
+
+
+def _try_out(make: Callable[[], Any], where: str, *, is_cluster: bool) -> None:
+    """Make a client, and a connection that connects to nothing: do they know all options?
+
+    Raises:
+        InvalidArgumentError: No; what redis-py says of it is not told where it may be a secret.
+    """
+    try:
+        sample = make()
+        if not is_cluster:
+            sample.connection_pool.make_connection()
+    except TypeError as exc:
+        name = re.search(r"unexpected keyword argument '(\w+)'", str(exc))
+        told = f"no option {name[1]!r}" if name else "an option makes no sense"
+        raise InvalidArgumentError(f"the URL of Redis {where}: {told}") from None
+    except (driver.RedisError, RedisClusterException, ValueError, OSError) as exc:
+        what = type(exc).__name__
+        raise InvalidArgumentError(
+            f"the URL of Redis {where} makes no sense to redis-py ({what}); look at its port and "
+            "options"
+        ) from None
+    _require_bytes(sample)
 
 
 def handed_in(client: Any, options: Options) -> Connections:
@@ -137,32 +164,43 @@ def handed_in(client: Any, options: Options) -> Connections:
             "client must be a redis.asyncio.Redis or redis.asyncio.RedisCluster, not "
             f"{type(client).__module__}.{type(client).__name__}"
         )
+    _require_bytes(client)
+    return options.connections("of the client", lambda: client, is_owner=False)
+
+
+def _require_bytes(client: Any) -> None:
     if client.get_encoder().decode_responses:
         raise InvalidArgumentError(
             "client decodes what it receives, and states are bytes; make it without "
             "decode_responses=True"
         )
-    return options.connections("of the client", lambda: client, is_owner=False)
-
-
-def _shown(url: str) -> str:
-    """The address without user and password."""
-    parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2]
-    return host + parts.path
 
 
 async def facts(home: Home) -> list[Fact]:
     """What the server says of itself."""
-    info = await home.again(lambda: home.client.info())
+    info = await home.again(home.client.info)
     one = next(iter(info.values())) if "redis_version" not in info else info
     return [
         Fact("server", f"{one.get('server_name', 'redis')} {_release(one)}"),
-        Fact("mode", str(one.get("redis_mode", ""))),
-        Fact("maxmemory policy", str(one.get("maxmemory_policy", ""))),
-        Fact("append-only file", "on" if one.get("aof_enabled") else "off"),
+        Fact("mode", str(one.get("redis_mode") or one.get("server_mode"))),
+        _eviction(str(one.get("maxmemory_policy", "")), limit=int(one.get("maxmemory", 0))),
+        _append_only(is_on=bool(one.get("aof_enabled"))),
         Fact("replicas", str(one.get("connected_slaves", ""))),
     ]
+
+
+def _eviction(policy: str, *, limit: int) -> Fact:
+    if not limit or policy == "noeviction":
+        return Fact("maxmemory policy", policy)
+    remedy = "set maxmemory-policy noeviction: a thread that lost one of its keys is damaged"
+    return Fact("maxmemory policy", policy, "warn", remedy)
+
+
+def _append_only(*, is_on: bool) -> Fact:
+    if is_on:
+        return Fact("append-only file", "on")
+    remedy = "set appendonly yes: else a crash loses what came after the last snapshot"
+    return Fact("append-only file", "off", "warn", remedy)
 
 
 def _release(info: dict[str, Any]) -> str:

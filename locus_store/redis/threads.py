@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import uuid4
 
@@ -12,7 +11,6 @@ from locus_store import versions
 from locus_store.errors import BackendError, ConflictError, IntegrityError, SchemaError
 from locus_store.redis import failures, scripts
 from locus_store.redis.connecting import DRIVER_ERRORS
-from locus_store.redis.keys import BUCKETS, ENTRY_DIGITS, Keys, bucket_of
 from locus_store.redis.lines import (
     MissingError,
     NamespaceEdit,
@@ -22,18 +20,19 @@ from locus_store.redis.lines import (
     parsed,
     parsed_write,
     place,
-    rest_of,
     restoring,
     space_of,
     stored_write,
     thread_of,
 )
+from locus_store.redis.saving import append_of, applying
 from locus_store.types import Mark, PendingWrite, Save, Stored, Version, Written
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from locus_store.redis.connecting import Connections, Home
+    from locus_store.redis.keys import Keys
     from locus_store.redis.scripts import Script
     from locus_store.threads import Thread
     from locus_store.types import ArchivedThread
@@ -48,9 +47,6 @@ ATTEMPTS: Final = 100
 
 AT_ONCE: Final = 16
 """Threads that a search reads in one round trip."""
-
-SWEPT: Final = 1000
-"""Threads that one script takes out of the indexes at most."""
 
 ALL: Final = 2**31 - 1
 
@@ -78,14 +74,9 @@ class Threads:
         """
         if self._store is None:
             meta = self.keys.meta
-
-            async def identified() -> list[Any]:
-                await home.client.hsetnx(meta, "layout", LAYOUT)
-                await home.client.hsetnx(meta, "store", uuid4().hex)
-                found: list[Any] = await home.client.hmget(meta, "layout", "store")
-                return found
-
-            layout, store = await home.again(identified)
+            await home.command("HSETNX", meta, "layout", LAYOUT)
+            await home.command("HSETNX", meta, "store", uuid4().hex)
+            layout, store = await home.command("HMGET", meta, "layout", "store")
             if layout != LAYOUT:
                 raise SchemaError(
                     f"the threads of prefix {self.keys.prefix!r} in Redis {home.where} are of "
@@ -101,13 +92,13 @@ class Threads:
         Raises:
             SchemaError: The Locus SDK's own backend, or the like, does.
         """
-        key = self.keys.foreign(thread_id)
-        if await home.command("TYPE", key) in {b"string", "string"}:
-            raise SchemaError(
-                f"Redis {home.where} has a key {key!r} that is not ours: the Locus SDK keeps its "
-                "threads so. Take them over with `locus-store import locus`, or use another "
-                "prefix="
-            )
+        for key in self.keys.foreign(thread_id):
+            if await home.command("TYPE", key) in {b"string", "string"}:
+                raise SchemaError(
+                    f"Redis {home.where} has a key {key!r} that is not ours: the Locus SDK keeps "
+                    "its threads so. Take them over with `locus-store import locus`, or use "
+                    "another prefix="
+                )
 
     # --- saving
 
@@ -204,21 +195,12 @@ class Threads:
                 operations = edit.operations()
             except MissingError as missing:
                 has_writes = has_writes or missing.writes
-                if missing.payloads:
-                    payloads = "all" if payloads else missing.payloads
+                payloads = _more(payloads, missing)
                 continue
             if not operations and not edit.is_active:
                 return answer
-            token = secrets.token_hex(8)
-            drops = operations == ["drop"]
-            if not drops:
-                operations += ["line", 1, "edit", token]
-            args = [
-                *(thread_id, namespace, edit.store, edit.new_line_id(), "", line_id, revision),
-                *_time_to_live(edit.ttl_seconds),
-                "1" if edit.is_active else "",
-                *operations,
-            ]
+            token, drops = secrets.token_hex(8), operations == ["drop"]
+            args = applying(edit, line_id, revision, operations, "" if drops else token)
             try:
                 reply = await self._given(
                     home, scripts.APPLY, thread_id, namespace, args, creates_at=4
@@ -436,128 +418,12 @@ class Threads:
             )
         return int(reply[1]) if reply[0] == b"done" else 0
 
-    # --- lists
 
-    async def listed(self, home: Home, limit: int, after: bytes = b"") -> list[bytes]:
-        """Entries of listed threads, the most recently active first, behind ``after``."""
-        return await self._page(home, "recent", limit, after)
-
-    async def scanned(self, home: Home, limit: int, after: str | None) -> list[str]:
-        """All live threads by id."""
-        found = await self._page(home, "ids", limit, (after or "").encode())
-        return [it.decode() for it in found]
-
-    async def every_listed(self, home: Home, size: int) -> AsyncIterator[list[str]]:
-        """All listed threads, in pages."""
-        after = b""
-        while page := await self.listed(home, size, after):
-            yield [name_in(it) for it in page]
-            after = page[-1]
-
-    async def entry(self, home: Home, thread_id: str) -> bytes | None:
-        """The entry of a listed thread."""
-        keys = self.keys.indexes(bucket_of(thread_id))
-        found = await home.command("HGET", keys[2], thread_id)
-        if found is None or await home.command("ZSCORE", keys[0], found) is None:
-            return None
-        thread = self.keys.reading(thread_id, "")[0]
-        return bytes(found) if await home.command("EXISTS", thread) else None
-
-    async def _page(self, home: Home, kind: str, limit: int, after: bytes) -> list[bytes]:
-        """The first entries of all buckets in order.
-
-        Each is asked for a few; those whose few all come before the last one that is wanted are
-        asked again.
-        """
-        if limit == 0:
-            return []
-        is_newest_first = kind == "recent"
-        found: list[bytes] = []
-        places: dict[int, bytes] = dict.fromkeys(range(BUCKETS), after)
-        size = max(2, 2 * limit // BUCKETS)
-        while places:
-            buckets = list(places)
-            calls = [(self.keys.indexes(it), (kind, places[it], size)) for it in buckets]
-            for bucket, (page, end) in zip(
-                buckets, await home.each(scripts.PAGE, calls), strict=True
-            ):
-                found += page
-                places[bucket] = end
-            places = {bucket: end for bucket, end in places.items() if end}
-            found.sort(reverse=is_newest_first)
-            del found[limit:]
-            if len(found) == limit:
-                last = found[-1]
-                ahead = {b: it for b, it in places.items() if _before(it, last, is_newest_first)}
-                places = ahead
-            size = min(2 * size, limit)
-        return found
-
-    async def sweep(self, home: Home) -> int:
-        """Take threads whose time is over out of the indexes; return how many."""
-        count = 0
-        for bucket in range(BUCKETS):
-            keys = self.keys.indexes(bucket)
-            sweep = partial(home.write, scripts.SWEEP, keys, SWEPT)
-            while swept := await home.again(sweep):
-                count += swept
-        return count
-
-
-def _before(entry: bytes, last: bytes, is_newest_first: bool) -> bool:
-    return entry > last if is_newest_first else entry < last
-
-
-def name_in(entry: bytes) -> str:
-    """The thread's id in an entry of ``recent``."""
-    return entry[ENTRY_DIGITS:].decode()
-
-
-def append_of(save: Save, store: str) -> list[Any] | None:
-    """The arguments of ``save``; ``None`` for what is no plain append."""
-    expected, head = save.expected, None
-    if expected is not None and expected.made_from and expected.made_from.store != store:
-        expected = None  # a state from another database says nothing of this one
-    if expected is None and save.parent_id is not None:
-        return None
-    if expected is not None and expected.made_from != expected.head:
-        return None
-    if save.is_root and (save.basis is not None or expected is not None):
-        return None
-    if expected is not None:
-        head = expected.head
-    change, basis = save.change, save.basis
-    if basis is not None and (
-        basis.store != store
-        or change.frames is None
-        or len(change.frames) > change.shape.state_bytes // 2
-    ):
-        basis = None
-    lines = {it.line for it in (basis, head) if it is not None}
-    if len(lines) > 1:
-        return None
-    return [
-        *(save.thread_id, save.namespace, store, new_line_id(), ""),
-        lines.pop() if lines else "",
-        *((head.sequence, head.digest.hex()) if head else ("", "")),
-        "1" if expected is None else "",
-        "1" if save.is_root else "",
-        *((basis.sequence, basis.digest.hex()) if basis else ("", "")),
-        *(save.checkpoint_id, change.shape.digest.hex(), change.shape.state_bytes),
-        change.frames if basis else change.whole(),
-        rest_of(save.metadata, save.labels),
-        *(save.writer or "", save.run or "", "" if save.keep_last is None else save.keep_last),
-        *_time_to_live(save.ttl_seconds),
-        *(versions.CHAIN_FACTOR, versions.CHAIN_ALLOWANCE, versions.RECORD_OVERHEAD),
-        versions.HIDDEN_BATCH,
-    ]
-
-
-def _time_to_live(seconds: float | None) -> tuple[Any, Any]:
-    """In milliseconds, and how much later a thread may expire."""
-    if seconds is None:
-        return "", 0
-    return f"{seconds * 1000:.3f}", int(min(seconds / 20, 60.0) * 1000)
+def _more(payloads: str, missing: MissingError) -> str:
+    """Which payloads to read: first those of a chain, then all."""
+    if not missing.payloads:
+        return payloads
+    return "all" if payloads else missing.payloads
 
 
 def _seen(thread_id: str, namespace: str, found: list[Any]) -> tuple[Thread | None, str, str]:

@@ -3,4 +3,6 @@ local store = found()
 local row = store and call('HMGET', line, 'id', 'head')
 if not row or not row[2] then return {} end
 local header = call('HGET', line, 'r' .. row[2])
-return header and {store, row[1], {{row[2], id_at(row[2]), '', header}}} or {}
+if not header then return {} end
+local _, _, parent = told(header)
+return {store, row[1], {{row[2], id_at(row[2]), parent ~= '0' and id_at(parent) or '', header}}}

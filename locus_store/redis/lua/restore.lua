@@ -8,10 +8,11 @@ local function following()
   at = at + 1
   return ARGV[at - 1]
 end
-local name = following()
+local name, store = following(), following()
+begin_anew(store)
 each_key(function(key) call('DEL', key) end)
 forget(name)
-call('HSET', thread, 'store', following())
+call('HSET', thread, 'store', store)
 for _ = 1, tonumber(following()) do call('HSET', thread, following(), following()) end
 for _ = 1, tonumber(following()) do call('RPUSH', messages, following()) end
 local lines, is_listed = 0, false

@@ -10,12 +10,8 @@ local function forget(name)
   call('ZREM', expiry, name)
 end
 
--- Take threads whose time is over out of the indexes; how many.
-local function sweep(limit)
-  local over = call('ZRANGEBYSCORE', expiry, '-inf', now_ms, 'LIMIT', 0, limit)
-  for _, name in ipairs(over) do forget(name) end
-  return #over
-end
+-- How long the indexes have threads whose time is over: in milliseconds, for expire() to count.
+local LINGER = 60000
 
 -- Put a thread into the indexes, as it is now.
 local function enter(name, created, minute, is_listed)
@@ -27,14 +23,17 @@ local function enter(name, created, minute, is_listed)
   call(is_listed and 'ZADD' or 'ZREM', unpack(is_listed and {recent, 0, entry} or {recent, entry}))
 end
 
--- An index goes by itself with the last thread in it, where all have a time to live.
+-- Take away what was over for long. The indexes go by themselves behind the last thread in them,
+-- where all have a time to live.
 local function settle_indexes()
+  local over = call('ZRANGEBYSCORE', expiry, '-inf', now_ms - LINGER, 'LIMIT', 0, 100)
+  for _, name in ipairs(over) do forget(name) end
   local last = nil
   if call('ZCARD', ids) == call('ZCARD', expiry) then
     last = call('ZREVRANGE', expiry, 0, 0, 'WITHSCORES')[2]
   end
   for at = 7, 10 do
-    if last then call('PEXPIREAT', KEYS[at], last) else call('PERSIST', KEYS[at]) end
+    if last then call('PEXPIREAT', KEYS[at], whole(last + LINGER)) else call('PERSIST', KEYS[at]) end
   end
 end
 
@@ -46,7 +45,6 @@ local function each_key(work)
 end
 
 local function expire_at(name, expires)
-  sweep(100)  -- who has threads with a time to live takes away those whose time is over
   call('HSET', thread, 'expires', expires)
   call('ZADD', expiry, expires, name)
   settle_indexes()
@@ -71,6 +69,9 @@ local function namespaces()
   return names
 end
 
+-- What a server without memory refuses: behind any other write it would refuse nothing.
+local function begin_anew(store) call('HSET', thread, 'store', store) end
+
 -- The thread's row, which is made where it is not there or over; nil where it may not be made.
 local function opened(name, store, may_create)
   local row = call('HMGET', thread, 'store', 'expires', 'created', 'minute', 'listed', 'lines')
@@ -79,6 +80,7 @@ local function opened(name, store, may_create)
       minute = tonumber(row[4]), is_listed = row[5] == '1', lines = tonumber(row[6])}
   end
   if not may_create then return nil end
+  begin_anew(store)
   each_key(function(key) call('DEL', key) end)
   forget(name)
   local minute = math.floor(now / 60000000)
