@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import json
+import math
 import random
 import re
 import sys
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 DIMENSION = 384
-LONGEST = 64
+LONGEST = 32
 """Tokens of a sentence; nearly all have fewer."""
 
 BATCH = 64
@@ -53,7 +54,7 @@ def _of_module(path: Path) -> Iterator[str]:
         text = ast.get_docstring(node) if isinstance(node, kinds) else None
         for sentence in re.split(r"(?<=[.!?])\s+|\n\s*\n", text or ""):
             plain = " ".join(sentence.split())
-            if 30 <= len(plain) <= 130 and " " in plain:
+            if 20 <= len(plain) <= 100 and " " in plain:
                 yield plain
 
 
@@ -93,7 +94,7 @@ class MiniLM:
 
     def _norm(self, values: Any, name: str) -> Any:
         values = values - values.mean(-1, keepdims=True)
-        values = values / np.sqrt((values**2).mean(-1, keepdims=True) + 1e-12)
+        values = values / np.sqrt((values * values).mean(-1, keepdims=True) + 1e-12)
         return values * self._weights[f"{name}weight"] + self._weights[f"{name}bias"]
 
     def _layer(self, hidden: Any, mask: Any, name: str) -> Any:
@@ -103,7 +104,7 @@ class MiniLM:
             self._linear(hidden, f"{name}attention.self.{it}").reshape(shape).transpose(0, 2, 1, 3)
             for it in ("query", "key", "value")
         )
-        scores = query @ key.transpose(0, 1, 3, 2) / np.sqrt(shape[-1])
+        scores = query @ key.transpose(0, 1, 3, 2) / math.sqrt(shape[-1])
         scores = scores + (1 - mask[:, None, None, :]) * -1e9
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         weights /= weights.sum(-1, keepdims=True)
@@ -118,7 +119,9 @@ class MiniLM:
 
 def _gelu(values: Any) -> Any:
     """By the tanh form, within 1e-3 of the exact one."""
-    return 0.5 * values * (1 + np.tanh(0.7978845608 * (values + 0.044715 * values**3)))
+    return (
+        0.5 * values * (1 + np.tanh(0.7978845608 * (values + 0.044715 * values * values * values)))
+    )
 
 
 def main() -> None:

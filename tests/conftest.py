@@ -11,6 +11,7 @@ import pytest
 import redis_clusters
 import redis_servers
 import servers
+from amounts import ALL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,19 +29,26 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-RUNS_ALL = bool(os.environ.get("LOCUS_TEST_ALL"))
-"""Variants of a storage under the whole contract, each graph on each storage: `make test-all`."""
-
-
 def pytest_collection_modifyitems(config, items):
-    """A class with the mark ``variant`` has a quarter of its tests, each variant another one."""
-    if RUNS_ALL:
-        return
-    left = [
-        it for it in items if it.get_closest_marker("variant") and crc32(it.nodeid.encode()) % 4
-    ]
+    """A class with the mark ``variant`` has a quarter of its tests, each variant another one.
+
+    What takes long comes first, so that no process of the tests is left alone with it at the end.
+    """
+    left = [it for it in items if not ALL and it.get_closest_marker("variant") and _is_left(it)]
     config.hook.pytest_deselected(items=left)
-    items[:] = [it for it in items if it not in left]
+    gone = set(left)
+    items[:] = sorted((it for it in items if it not in gone), key=_duration)
+
+
+def _is_left(item):
+    return crc32(item.nodeid.encode()) % 4
+
+
+def _duration(item):
+    return LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG)
+
+
+LONG = ["test_plans", "test_storm", "test_site", "test_docs", "test_processes"]
 
 
 @pytest.fixture
@@ -67,7 +75,7 @@ def migrated(tmp_path_factory) -> Path:
 
 PAIRS = [("sync", "sqlite"), ("async", "postgresql")]
 ANY_PAIRS = [*PAIRS, ("async", "memory"), ("sync", "file"), ("async", "redis")]
-if RUNS_ALL:
+if ALL:
     PAIRS = [*product(["sync", "async"], ["sqlite", "postgresql"])]
     everywhere = ["memory", "file", "sqlite", "postgresql", "redis"]
     ANY_PAIRS = [*product(["sync", "async"], everywhere)]

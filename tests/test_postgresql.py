@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from amounts import ALL
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from servers import wait_until
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-EXAMPLES = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+EXAMPLES = settings(
+    max_examples=60 if ALL else 25, deadline=None, suppress_health_check=list(HealthCheck)
+)
 CLIENTS = 16
 
 

@@ -374,7 +374,12 @@ async def test_the_database_is_checked_by_its_own_means(tmp_path) -> None:
         assert await found(backend) != []
 
 
-ANOTHER = {"INTEGER": "", "BIGINT": "", "SMALLINT": 1.5, "VARCHAR": b"\0", "TEXT": b"\0", "BLOB": 7}
+ANOTHER = {
+    **dict.fromkeys(("INTEGER", "BIGINT", "DOUBLE"), ""),
+    **dict.fromkeys(("VARCHAR", "TEXT"), b"\0"),
+    "SMALLINT": 1.5,
+    "BLOB": 7,
+}
 """A value of another type, by how a column is declared."""
 
 
