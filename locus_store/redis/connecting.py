@@ -149,7 +149,7 @@ class Home:
         self._replicas = connections.replicas
         self._wait = round(connections.wait_seconds * 1000)
         self._is_owner = is_owner
-        self._is_cluster = isinstance(client, RedisCluster)
+        self.is_cluster = isinstance(client, RedisCluster)
         self.was_reached = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self._places = asyncio.Semaphore(connections.at_once)
@@ -265,7 +265,7 @@ class Home:
             except AttributeError as exc:
                 # On CLUSTERDOWN redis-py 8.1 closes all connections of a cluster, those too that
                 # others are just opening: their writer is None then.
-                if not self._is_cluster:
+                if not self.is_cluster:
                     raise
                 raise driver.ConnectionError("closed by another call") from exc
 
@@ -281,7 +281,7 @@ class Home:
             return await self._paired(first, second)
 
     async def _paired(self, first: tuple[Any, ...], second: tuple[Any, ...]) -> list[Any]:
-        if not self._is_cluster:
+        if not self.is_cluster:
             pipe = self.client.pipeline(transaction=False)
             pipe.execute_command(*first)
             pipe.execute_command(*second)

@@ -65,11 +65,7 @@ class Lists:
         places: dict[int, bytes] = dict.fromkeys(range(BUCKETS), after)
         size = max(2, 2 * limit // BUCKETS)
         while places:
-            buckets = list(places)
-            calls = [(self.keys.indexes(it), (kind, places[it], size)) for it in buckets]
-            for bucket, (page, end) in zip(
-                buckets, await home.each(scripts.PAGE, calls), strict=True
-            ):
+            for bucket, (end, *page) in (await self._pages(home, kind, size, places)).items():
                 found += page
                 places[bucket] = end
             places = {bucket: end for bucket, end in places.items() if end}
@@ -81,6 +77,25 @@ class Lists:
                 places = ahead
             size = min(2 * size, limit)
         return found
+
+    async def _pages(
+        self, home: Home, kind: str, size: int, places: dict[int, bytes]
+    ) -> dict[int, list[bytes]]:
+        """What ``page`` tells of each bucket, behind its place.
+
+        One script does for all; on a cluster, where they are on different nodes, one for each.
+        """
+        buckets = list(places)
+        groups = [[it] for it in buckets] if home.is_cluster else [buckets]
+        calls = [
+            (
+                [key for it in group for key in self.keys.indexes(it)],
+                (kind, size, *(places[it] for it in group)),
+            )
+            for group in groups
+        ]
+        answers = await home.each(scripts.PAGE, calls)
+        return dict(zip(buckets, (it for pages in answers for it in pages), strict=True))
 
     async def sweep(self, home: Home) -> int:
         """Take threads whose time is over out of the indexes; return how many."""

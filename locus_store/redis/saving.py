@@ -9,47 +9,32 @@ from locus_store.redis.lines import new_line_id, rest_of
 
 if TYPE_CHECKING:
     from locus_store.redis.lines import NamespaceEdit
-    from locus_store.types import Save
+    from locus_store.types import Mark, Save
 
 
-def append_of(save: Save, store: str) -> list[Any] | None:
+def appending(save: Save, store: str) -> list[Any] | None:
     """The arguments of ``save``; ``None`` for what is no plain append."""
-    expected, head = save.expected, None
-    if expected is not None and expected.made_from and expected.made_from.store != store:
-        expected = None  # a state from another database says nothing of this one
-    if expected is None and save.parent_id is not None:
-        return None
-    if expected is not None and expected.made_from != expected.head:
-        return None
-    if save.is_root and (save.basis is not None or expected is not None):
-        return None
-    if expected is not None:
-        head = expected.head
-    change, basis = save.change, save.basis
-    if basis is not None and (
-        basis.store != store
-        or change.frames is None
-        or len(change.frames) > change.shape.state_bytes // 2
-    ):
-        basis = None
-    lines = {it.line for it in (basis, head) if it is not None}
-    if len(lines) > 1:
+    append = versions.append_of(save, store)
+    if append is None:
         return None
     return [
         *(save.thread_id, save.namespace, store, new_line_id(), ""),
-        lines.pop() if lines else "",
-        *((head.sequence, head.digest.hex()) if head else ("", "")),
-        "1" if expected is None else "",
+        "" if append.line is None else append.line,
+        *_mark(append.head),
+        "1" if append.is_free else "",
         "1" if save.is_root else "",
-        *((basis.sequence, basis.digest.hex()) if basis else ("", "")),
-        *(save.checkpoint_id, change.shape.digest.hex(), change.shape.state_bytes),
-        change.frames if basis else change.whole(),
-        rest_of(save.metadata, save.labels),
+        *_mark(append.basis),
+        *(save.checkpoint_id, save.change.shape.digest.hex(), save.change.shape.state_bytes),
+        *(append.payload, rest_of(save.metadata, save.labels)),
         *(save.writer or "", save.run or "", "" if save.keep_last is None else save.keep_last),
         *_time_to_live(save.ttl_seconds),
         *(versions.CHAIN_FACTOR, versions.CHAIN_ALLOWANCE, versions.RECORD_OVERHEAD),
         versions.HIDDEN_BATCH,
     ]
+
+
+def _mark(mark: Mark | None) -> tuple[Any, str]:
+    return (mark.sequence, mark.digest.hex()) if mark else ("", "")
 
 
 def applying(

@@ -25,7 +25,7 @@ from locus_store.redis.lines import (
     stored_write,
     thread_of,
 )
-from locus_store.redis.saving import append_of, applying
+from locus_store.redis.saving import appending, applying
 from locus_store.types import Mark, PendingWrite, Save, Stored, Version, Written
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class Threads:
 
     async def save(self, home: Home, save: Save) -> Written:
         """Write a version: by itself where it is a plain append, else by all the rules."""
-        args = append_of(save, await self.store(home))
+        args = appending(save, await self.store(home))
         if args is not None:
             answer = await home.again(
                 lambda: self._given(
