@@ -15,6 +15,7 @@ import servers
 
 from locus_store import (
     BackendError,
+    ConflictError,
     ConnectionFailedError,
     InvalidArgumentError,
     RedisBackend,
@@ -22,6 +23,7 @@ from locus_store import (
     SchemaError,
     open_checkpointer,
     open_saver,
+    redis_checkpointer,
 )
 from locus_store.redis import scripts
 from locus_store.redis.keys import Keys, bucket_of
@@ -147,6 +149,24 @@ async def test_threads_of_a_newer_layout_are_refused(redis_url: str) -> None:
     async with RedisBackend(redis_url) as backend:
         with pytest.raises(SchemaError, match="upgrade locus-store"):
             await backend.save("t", {"n": 1})
+
+
+@pytest.mark.parametrize("is_old_writer_first", [True, False])
+async def test_a_conflict_is_told_though_the_servers_identity_was_lost(
+    redis_url: str, *, is_old_writer_first: bool
+) -> None:
+    async with redis_checkpointer(redis_url, state_type=dict) as old:
+        await old.save({"n": [1]}, "t")
+        with redis.Redis.from_url(redis_url) as client:
+            client.delete("locus:state:{meta}")  # as by a failover that came too early
+        async with redis_checkpointer(redis_url, state_type=dict) as new:
+            await new.save({"n": [0]}, "another")
+            first, second = (old, new) if is_old_writer_first else (new, old)
+            mine, theirs = await first.load("t"), await second.load("t")
+            await first.save({**mine, "n": [1, 2]}, "t")
+            with pytest.raises(ConflictError):
+                await second.save({**theirs, "n": [1, 3]}, "t")
+            assert await new.load("t") == await old.load("t") == {"n": [1, 2]}
 
 
 # --- expiry

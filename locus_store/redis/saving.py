@@ -13,8 +13,14 @@ if TYPE_CHECKING:
 
 
 def appending(save: Save, store: str) -> list[Any] | None:
-    """The arguments of ``save``; ``None`` for what is no plain append."""
-    append = versions.append_of(save, store)
+    """The arguments of ``save``; ``None`` for what is no plain append.
+
+    Whether the state is of this store at all is for the thread to say, which has its identity: the
+    server may have been emptied, or have lost the store's, since somebody read that.
+    """
+    told = [save.expected.made_from] if save.expected else []
+    assumed = next((it.store for it in (*told, save.basis) if it), "")
+    append = versions.append_of(save, assumed or store)
     if append is None:
         return None
     return [
@@ -29,7 +35,7 @@ def appending(save: Save, store: str) -> list[Any] | None:
         *(save.writer or "", save.run or "", "" if save.keep_last is None else save.keep_last),
         *_time_to_live(save.ttl_seconds),
         *(versions.CHAIN_FACTOR, versions.CHAIN_ALLOWANCE, versions.RECORD_OVERHEAD),
-        versions.HIDDEN_BATCH,
+        *(versions.HIDDEN_BATCH, assumed),
     ]
 
 

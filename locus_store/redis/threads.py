@@ -134,7 +134,7 @@ class Threads:
         store = await self.store(home)
         mark: list[Any] = ["", "", ""]
         if any(it.basis is not None for it in writes):
-            if known is None or known.store != store:
+            if known is None:
                 return False
             mark = [known.line, known.sequence, known.digest.hex()]
         fields = [] if seen is None else [f"{task}\0{idx}" for task, idx in seen]

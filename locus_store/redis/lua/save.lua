@@ -1,15 +1,17 @@
 -- A plain append: most saves. What it refuses is for the whole rules, and nothing was written.
--- ARGV: see scripts.Append.
+-- ARGV: see saving.appending.
 local a = {}
 for at, name in ipairs({
   'name', 'namespace', 'store', 'new_id', 'may_create', 'line', 'expected', 'expected_digest',
   'is_free', 'is_root', 'basis', 'basis_digest', 'checkpoint', 'digest', 'state_bytes', 'payload',
-  'rest', 'writer', 'run', 'keep_last', 'ttl', 'slack', 'factor', 'allowance', 'overhead', 'batch'
+  'rest', 'writer', 'run', 'keep_last', 'ttl', 'slack', 'factor', 'allowance', 'overhead', 'batch',
+  'assumed'
 }) do a[name] = ARGV[at] end
 
 local row = call('HMGET', line, 'id', 'head', 'chain', 'bytes', 'floor', 'last', 'writer', 'run')
 local store = found()
 if not store then row = {} end
+if store and a.assumed ~= '' and a.assumed ~= store then return {'rules'} end
 local id, head = row[1], row[2]
 local is_own = (a.writer ~= '' and row[7] == a.writer)
   or (a.writer == '' and a.run ~= '' and row[8] == a.run)
