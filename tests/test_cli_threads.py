@@ -30,8 +30,7 @@ run = test_cli.run
 NASTY = "\x1b[31m[red]\n\u202e'%_:/|"
 
 
-@pytest.fixture(params=["sqlite", "postgresql", "redis"])
-def url(
+def _url(
     request: pytest.FixtureRequest, tmp_path: Path, migrated: Path, monkeypatch: pytest.MonkeyPatch
 ) -> str:
     """A store with nothing in it, which every command finds in its environment."""
@@ -44,6 +43,10 @@ def url(
     request.getfixturevalue("run")  # takes the variable away
     monkeypatch.setenv("LOCUS_STORE_URL", found)
     return str(found)
+
+
+url = pytest.fixture(params=["sqlite", "postgresql", "redis"], name="url")(_url)
+sql_url = pytest.fixture(params=["sqlite", "postgresql"], name="sql_url")(_url)
 
 
 def save(url: str, thread: str, *states: dict[str, Any], **options: Any) -> None:
