@@ -119,7 +119,9 @@ class MiniLM:
 
 def _gelu(values: Any) -> Any:
     """By the tanh form, within 1e-3 of the exact one."""
-    return 0.5 * values * (1 + np.tanh(0.7978845608 * (values + 0.044715 * values * values * values)))
+    return (
+        0.5 * values * (1 + np.tanh(0.7978845608 * (values + 0.044715 * values * values * values)))
+    )
 
 
 def main() -> None:

@@ -28,6 +28,11 @@ if TYPE_CHECKING:
         PostgreSQLCheckpointSaver,
         postgresql_checkpointer,
     )
+    from locus_store.backends.redis import (
+        RedisBackend,
+        RedisCheckpointSaver,
+        redis_checkpointer,
+    )
     from locus_store.backends.sqlite import (
         SQLiteBackend,
         SQLiteCheckpointSaver,
@@ -39,7 +44,12 @@ if TYPE_CHECKING:
     from locus_store.saver import CheckpointSaver
     from locus_store.state import AgentState, Message, Role, ToolCall
     from locus_store.store import BaseStore
-    from locus_store.store_backends import InMemoryStore, PostgreSQLStore, SQLiteStore
+    from locus_store.store_backends import (
+        InMemoryStore,
+        PostgreSQLStore,
+        RedisStore,
+        SQLiteStore,
+    )
     from locus_store.types import CheckpointerCapabilities
 
 __version__ = "0.1.0"
@@ -67,6 +77,9 @@ __all__ = [
     "PostgreSQLBackend",
     "PostgreSQLCheckpointSaver",
     "PostgreSQLStore",
+    "RedisBackend",
+    "RedisCheckpointSaver",
+    "RedisStore",
     "Role",
     "SQLiteBackend",
     "SQLiteCheckpointSaver",
@@ -86,6 +99,7 @@ __all__ = [
     "open_saver",
     "open_store",
     "postgresql_checkpointer",
+    "redis_checkpointer",
     "sqlite_checkpointer",
 ]
 
@@ -95,11 +109,13 @@ _LAZY = {
     **dict.fromkeys(("FileBackend", "FileCheckpointer", "file_checkpointer"), "backends"),
     **dict.fromkeys(("MemoryBackend", "MemoryCheckpointer", "memory_checkpointer"), "backends"),
     **dict.fromkeys(("PostgreSQLBackend", "postgresql_checkpointer"), "backends"),
+    **dict.fromkeys(("RedisBackend", "RedisCheckpointSaver", "redis_checkpointer"), "backends"),
     **dict.fromkeys(("SQLiteBackend", "sqlite_checkpointer", "StorageBackend"), "backends"),
     **dict.fromkeys(("PostgreSQLCheckpointSaver", "SQLiteCheckpointSaver"), "backends"),
     **dict.fromkeys(("open_checkpointer", "open_saver", "open_store"), "open"),
     **dict.fromkeys(("SemanticSearchResult", "StoreCapabilities", "StoreItem"), "items"),
     **dict.fromkeys(("InMemoryStore", "PostgreSQLStore", "SQLiteStore"), "store_backends"),
+    "RedisStore": "store_backends",
     "BaseStore": "store",
     "CheckpointSaver": "saver",
     "CheckpointerCapabilities": "types",

@@ -257,6 +257,8 @@ def closed(database: object) -> None:
 
 def _place(database: object) -> str:
     """Where it is, as its errors say it: without a password."""
+    if isinstance(database, str):
+        return database
     return f"{system_of(type(database))} {getattr(database, '_where', '')}".rstrip()
 
 

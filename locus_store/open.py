@@ -26,19 +26,37 @@ SCHEMES = {
     "postgresql+psycopg": ("postgresql", "postgresql_checkpointer"),
     "postgresql+psycopg2": ("postgresql", "postgresql_checkpointer"),
     "postgres": ("postgresql", "postgresql_checkpointer"),
+    "redis": ("redis", "redis_checkpointer"),
+    "rediss": ("redis", "redis_checkpointer"),
+    "redis+cluster": ("redis", "redis_checkpointer"),
+    "rediss+cluster": ("redis", "redis_checkpointer"),
+    "valkey": ("redis", "redis_checkpointer"),
+    "valkeys": ("redis", "redis_checkpointer"),
+    "valkey+cluster": ("redis", "redis_checkpointer"),
+    "valkeys+cluster": ("redis", "redis_checkpointer"),
+    "unix": ("redis", "redis_checkpointer"),
     "sqlite": ("sqlite", "sqlite_checkpointer"),
     "sqlite+aiosqlite": ("sqlite", "sqlite_checkpointer"),
     "sqlite+pysqlite": ("sqlite", "sqlite_checkpointer"),
 }
 """Scheme to (module under ``backends``, factory)."""
 
-STORES = {"memory": "InMemoryStore", "postgresql": "PostgreSQLStore", "sqlite": "SQLiteStore"}
+STORES = {
+    "memory": "InMemoryStore",
+    "postgresql": "PostgreSQLStore",
+    "redis": "RedisStore",
+    "sqlite": "SQLiteStore",
+}
 """Module to class under ``store_backends``."""
 
-BACKENDS = {"postgresql": "PostgreSQLBackend", "sqlite": "SQLiteBackend"}
+BACKENDS = {
+    "postgresql": "PostgreSQLBackend",
+    "redis": "RedisBackend",
+    "sqlite": "SQLiteBackend",
+}
 """Module to the class under ``backends`` whose options a store takes."""
 
-PLACES = frozenset({"dsn", "path", "directory"})
+PLACES = frozenset({"dsn", "path", "directory", "url"})
 """What factories call that which a URL names before its ``?``."""
 
 TEXTS: dict[str, Callable[[str], Any]] = {
@@ -60,6 +78,7 @@ def open_checkpointer(url: str, **options: Any) -> StorageBackendAdapter:
 
     ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``sqlite://`` (in memory), also with a
     driver (``sqlite+aiosqlite``); ``postgresql://`` or ``postgres://`` as hosts issue it;
+    ``redis://``, ``rediss://`` (TLS), ``unix:///socket``, ``valkey://``, ``redis+cluster://``;
     ``file:///absolute/directory`` or ``file:relative``; ``memory://``. Options of the factory may
     stand in the query string, where keyword arguments win over them.
 
@@ -84,7 +103,7 @@ def open_store(
     A checkpointer's URL will do: what its query string says of checkpoints means nothing here.
 
     Args:
-        url: ``sqlite:``, ``postgresql:`` or ``memory:``.
+        url: ``sqlite:``, ``postgresql:``, ``redis:`` or ``memory:``.
         dimension: Numbers in an embedding; ``None``: no embeddings.
         metric: How they are compared: ``cosine``, ``l2`` or ``ip``.
         embed: Makes embeddings of texts; see ``BaseStore``.
@@ -119,6 +138,9 @@ def _read(url: str, module: str, factory: Callable[..., Any]) -> dict[str, Any]:
     if module == "postgresql":
         dsn, ours = _parted(url, _options(factory))
         return {"dsn": dsn, **_from_query(factory, ours)}
+    if module == "redis":
+        place, ours = _parted(url, _options(factory))
+        return {"url": place, **_from_query(factory, ours)}
     parts = urlsplit(url)
     if parts.fragment:
         raise InvalidArgumentError("a database URL has no #fragment; write %23 for # in a path")

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 import pytest
+import redis_clusters
+import redis_servers
 import servers
 from amounts import ALL
 
@@ -72,10 +74,11 @@ def migrated(tmp_path_factory) -> Path:
 # --- what a test with real graphs runs on
 
 PAIRS = [("sync", "sqlite"), ("async", "postgresql")]
-ANY_PAIRS = [*PAIRS, ("async", "memory"), ("sync", "file")]
+ANY_PAIRS = [*PAIRS, ("async", "memory"), ("sync", "file"), ("async", "redis")]
 if ALL:
     PAIRS = [*product(["sync", "async"], ["sqlite", "postgresql"])]
-    ANY_PAIRS = [*product(["sync", "async"], ["memory", "file", "sqlite", "postgresql"])]
+    everywhere = ["memory", "file", "sqlite", "postgresql", "redis"]
+    ANY_PAIRS = [*product(["sync", "async"], everywhere)]
 
 
 def pytest_generate_tests(metafunc):
@@ -144,6 +147,37 @@ def _running(start):
         yield server
     finally:
         server.stop()
+
+
+# --- Redis and Valkey, in the same way
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[redis_servers.Server]:
+    """The server of ``LOCUS_TEST_REDIS_URL``, else Valkey."""
+    yield from _running(redis_servers.redis_server)
+
+
+@pytest.fixture(scope="session")
+def debian_redis() -> Iterator[redis_servers.Redis]:
+    """Debian's, which is of an older kind."""
+    yield from _running(lambda: redis_servers.Redis("redis"))
+
+
+@pytest.fixture(scope="session")
+def redis_cluster() -> Iterator[redis_clusters.Cluster]:
+    """Of Valkey, to be left whole; a test that kills or cuts has one of its own."""
+    yield from _running(redis_clusters.Cluster)
+
+
+@pytest.fixture
+def redis_url(redis_server: redis_servers.Server) -> str:
+    """URL of an empty database."""
+    redis_server.flush()
+    return redis_server.url()
+
+
+# --- databases
 
 
 @pytest.fixture

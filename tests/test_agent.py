@@ -39,16 +39,17 @@ def place(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """URL of an empty database."""
     if kind == "sqlite":
         return f"sqlite:///{tmp_path / 'agents.db'}"
-    found: str = request.getfixturevalue("migrated_database")
+    fixture = "redis_url" if kind == "redis" else "migrated_database"
+    found: str = request.getfixturevalue(fixture)
     return found
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", "postgresql", "redis"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return place(request.param, request, tmp_path)
 
 
-@pytest.fixture(params=["sqlite", "postgresql", "memory"])
+@pytest.fixture(params=["sqlite", "postgresql", "redis", "memory"])
 async def opened(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Open]:
     """Opens the same storage with every call, as another process would."""
     made: list[BaseCheckpointer] = []

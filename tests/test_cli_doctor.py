@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Run = Callable[..., tuple[int, str, str]]
 
 run = test_cli.run
-url = test_cli_threads.url
+sql_url = test_cli_threads.sql_url
 
 
 def facts(run: Run, code: int = 0) -> dict[str, dict[str, str]]:
@@ -27,36 +27,36 @@ def facts(run: Run, code: int = 0) -> dict[str, dict[str, str]]:
     return {it["name"]: it for it in json.loads(out)["facts"]}
 
 
-def test_doctor_tells_what_the_store_stands_on(run: Run, url: str) -> None:
-    save(url, "t", *CHAT)
+def test_doctor_tells_what_the_store_stands_on(run: Run, sql_url: str) -> None:
+    save(sql_url, "t", *CHAT)
     found = facts(run)
     assert found["schema"]["verdict"] == "ok"
     assert found["clock"]["verdict"] == "ok"
     assert found["rows of locus_checkpoints"]["value"].startswith("2")
     assert found["longest threads, in saves"]["value"] == "'t': 2"
     assert {"Python", "locus-store", "server", "size", "bytes per version"} <= found.keys()
-    assert "postgresql" in url or found["journal mode"]["value"] == "WAL"
+    assert "postgresql" in sql_url or found["journal mode"]["value"] == "WAL"
     code, out, _ = run("doctor")
     assert code == 0
     assert "locus_checkpoints" in out
 
 
-def test_a_warning_says_what_to_do(run: Run, url: str) -> None:
-    save(url, "t", CHAT[0], with_={"ttl_seconds": 0.001})
+def test_a_warning_says_what_to_do(run: Run, sql_url: str) -> None:
+    save(sql_url, "t", CHAT[0], with_={"ttl_seconds": 0.001})
     servers.wait_until(lambda: facts(run)["expired threads"]["verdict"] == "warn", "it expires")
     assert "threads expire" in facts(run)["expired threads"]["remedy"]
     assert all(it["remedy"] for it in facts(run).values() if it["verdict"] in {"warn", "fail"})
 
 
-def test_doctor_tells_an_index_that_was_made(run: Run, url: str) -> None:
+def test_doctor_tells_an_index_that_was_made(run: Run, sql_url: str) -> None:
     assert facts(run)["full-text index"]["remedy"]
-    assert run("db", "search-index", "--url", url)[0] == 0
+    assert run("db", "search-index", "--url", sql_url)[0] == 0
     assert facts(run)["full-text index"]["verdict"] == "ok"
 
 
-def test_doctor_counts_what_keep_last_hides(run: Run, url: str) -> None:
+def test_doctor_counts_what_keep_last_hides(run: Run, sql_url: str) -> None:
     save(
-        url,
+        sql_url,
         "t",
         *({"n": number} for number in range(5)),
         with_={"keep_last": 2, "checkpoint_id": None},
@@ -94,7 +94,7 @@ def test_doctor_finds_a_store_that_cannot_be_read(run: Run, tmp_path: Path, kind
 
 
 def test_doctor_warns_of_a_clock_that_is_apart(
-    run: Run, url: str, monkeypatch: pytest.MonkeyPatch
+    run: Run, sql_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from datetime import UTC, datetime, timedelta
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 run = test_cli.run
 url = test_cli_threads.url
+sql_url = test_cli_threads.sql_url
 
 NASTY = "\x1b[31m[red]\n\u202e'%_:/|*é"
 
@@ -319,10 +320,10 @@ def test_expired_items_are_shown_by_nothing_and_expire_removes_them(run: Run, ur
 # --- forget
 
 
-def test_forget_takes_the_namespaces_that_are_named_and_all_below(run: Run, url: str) -> None:
-    save(url, "t", {"n": 1}, with_={"labels": {"user_id": "u"}})
+def test_forget_takes_the_namespaces_that_are_named_and_all_below(run: Run, sql_url: str) -> None:
+    save(sql_url, "t", {"n": 1}, with_={"labels": {"user_id": "u"}})
     fill(
-        url,
+        sql_url,
         (("memory", "u"), "a", 1),
         (("memory", "u", "below"), "b", 1),
         (("memory", "u"), "expired", 1, None, 0.001),
@@ -340,7 +341,7 @@ def test_forget_takes_the_namespaces_that_are_named_and_all_below(run: Run, url:
     assert found["store"] == 4
     left = [it["key"] for it in parsed(run, "store", "search", "/")]
     assert sorted(left) == ["e", "f"]
-    assert sorted(stored(url, "SELECT key FROM locus_store")) == ["e", "f"]
+    assert sorted(stored(sql_url, "SELECT key FROM locus_store")) == ["e", "f"]
 
 
 def stored(url: str, query: str) -> list[Any]:
@@ -367,10 +368,10 @@ def stored(url: str, query: str) -> list[Any]:
     ids=lambda it: " ".join(it) if isinstance(it, tuple) else None,
 )
 def test_an_items_embeddings_go_with_it(
-    run: Run, url: str, left: int, arguments: tuple[str, ...]
+    run: Run, sql_url: str, left: int, arguments: tuple[str, ...]
 ) -> None:
     async def embedded() -> None:
-        async with opening.open_store(url, dimension=3) as opened:
+        async with opening.open_store(sql_url, dimension=3) as opened:
             await opened.put_with_embedding(
                 ("memory", "u"), "k", 1, [1.0, 2.0, 3.0], {"user_id": "u"}
             )
@@ -378,9 +379,9 @@ def test_an_items_embeddings_go_with_it(
 
     asyncio.run(embedded())
     query = "SELECT part FROM locus_embeddings"
-    assert len(stored(url, query)) == 2
+    assert len(stored(sql_url, query)) == 2
     assert run(*arguments)[0] == 0
-    assert len(stored(url, query)) == left
+    assert len(stored(sql_url, query)) == left
 
 
 def test_forget_finds_somebody_who_has_store_items_only(run: Run, url: str) -> None:

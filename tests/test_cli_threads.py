@@ -30,18 +30,23 @@ run = test_cli.run
 NASTY = "\x1b[31m[red]\n\u202e'%_:/|"
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(
+def _url(
     request: pytest.FixtureRequest, tmp_path: Path, migrated: Path, monkeypatch: pytest.MonkeyPatch
 ) -> str:
     """A store with nothing in it, which every command finds in its environment."""
     if request.param == "postgresql":
         found = request.getfixturevalue("migrated_database")
+    elif request.param == "redis":
+        found = request.getfixturevalue("redis_url")
     else:
         found = f"sqlite:///{shutil.copy(migrated, tmp_path / 'store.db')}"
     request.getfixturevalue("run")  # takes the variable away
     monkeypatch.setenv("LOCUS_STORE_URL", found)
     return str(found)
+
+
+url = pytest.fixture(params=["sqlite", "postgresql", "redis"], name="url")(_url)
+sql_url = pytest.fixture(params=["sqlite", "postgresql"], name="sql_url")(_url)
 
 
 def save(url: str, thread: str, *states: dict[str, Any], **options: Any) -> None:
@@ -373,11 +378,13 @@ def test_expire_sweeps_what_is_over(run: Run, url: str) -> None:
 def test_what_a_backend_does_not_declare_is_told(
     run: Run, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from locus_store import RedisBackend
     from locus_store.backends.base import StorageBackend
     from locus_store.sql.backend import SqlBackend
 
     save(url, "t", *CHAT)
-    monkeypatch.setattr(SqlBackend, "vacuum", StorageBackend.vacuum)
+    for kind in (SqlBackend, RedisBackend):
+        monkeypatch.setattr(kind, "vacuum", StorageBackend.vacuum)
     code, out, errors = run("threads", "vacuum", "--older-than", "1", "--yes")
     assert (code, out) == (1, "")
     assert "capability 'vacuum'" in errors

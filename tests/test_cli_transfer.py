@@ -30,12 +30,14 @@ if TYPE_CHECKING:
     Run = Callable[..., tuple[int, str, str]]
 
 run = test_cli.run
-STORES = ["sqlite", "postgresql", *({"file"} & SCHEMES.keys())]
+STORES = ["sqlite", "postgresql", "redis", *({"file"} & SCHEMES.keys())]
 
 
 def place(kind: str, name: str, request: pytest.FixtureRequest) -> str:
     if kind == "postgresql":
         return str(request.getfixturevalue("migrated_database"))
+    if kind == "redis":
+        return f"{request.getfixturevalue('redis_url')}?prefix={name}:"
     folder, migrated = request.getfixturevalue("tmp_path"), request.getfixturevalue("migrated")
     if kind == "file":
         return f"file://{folder / name}"

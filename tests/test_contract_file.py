@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from locus_store.files.threads import Thread
+    from locus_store.threads import Thread
 
 OPERATIONS = b',"operations":'
 CHECK_BYTES = len(b',"check":"01234567"}')

@@ -8,14 +8,16 @@ block right behind a ``python`` or ``sh`` block is what that one prints.
 
 ``db.example.com`` is a real PostgreSQL with an empty database for the page, and
 ``pgbouncer.example.com`` a real PgBouncer before it; ``sql`` blocks run there as the superuser, and
-so does every user of a URL that the page does not create as a role. Of a ``yaml`` block, the
-commands that are ours are run.
+so does every user of a URL that the page does not create as a role. ``redis.example.com`` is a real
+Valkey, ``cluster.example.com`` a real cluster, both empty where a block first names them. Of a
+``yaml`` block, the commands that are ours are run.
 """
 
 from __future__ import annotations
 
 import ast
 import asyncio
+import functools
 import inspect
 import os
 import re
@@ -44,6 +46,7 @@ HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 SERVER = re.compile(
     r"(postgresql|postgresql\+asyncpg)://(\w+)(?::\w+)?@(db|pgbouncer)\.example\.com(?::\d+)?/\w+"
 )
+REDIS = re.compile(r"(redis|redis\+cluster)://(redis|cluster)\.example\.com(?::\d+)?(?:/0)?")
 DSN = re.compile(r"`(postgres\w*://[^`]*)`")
 ROLE = re.compile(r"^CREATE ROLE (\w+)", re.MULTILINE)
 
@@ -83,6 +86,7 @@ class World:
     environment: dict[str, str]
     server: servers.Server | None
     pooler: Callable[[], servers.PgBouncer]
+    redis: Callable[[str], str]
     database: str
     loop: asyncio.Runner
     namespace: dict[str, Any] = field(default_factory=dict)
@@ -93,7 +97,10 @@ class World:
 
     def real(self, text: str) -> str:
         """With the addresses of the servers that stand for the page's."""
-        return SERVER.sub(self._url, text)
+        return REDIS.sub(self._redis, SERVER.sub(self._url, text))
+
+    def _redis(self, shown: re.Match[str]) -> str:
+        return self.redis(shown[1])
 
     def _url(self, shown: re.Match[str]) -> str:
         scheme, user, host = shown.groups()
@@ -148,6 +155,7 @@ def world(
             environment=environment,
             server=server,
             pooler=lambda: request.getfixturevalue("pgbouncer"),
+            redis=functools.cache(lambda scheme: _redis(request, scheme)),
             database=database,
             loop=loop,
             namespace={"__name__": f"docs_{page.stem}"},
@@ -158,6 +166,14 @@ def world(
         made.drop_roles()
     for name in {it.stem for it in tmp_path.glob("*.py")} & sys.modules.keys():
         del sys.modules[name]  # another page may have a file of that name
+
+
+def _redis(request: pytest.FixtureRequest, scheme: str) -> str:
+    if scheme == "redis":
+        return str(request.getfixturevalue("redis_url"))
+    cluster = request.getfixturevalue("redis_cluster")
+    cluster.flush()
+    return str(cluster.url())
 
 
 @pytest.mark.parametrize("page", pages("python", "sh", "sql", "yaml"))

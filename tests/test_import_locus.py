@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import pytest
+import redis
 from locus import Agent, tool
 from locus.core.messages import Message
 from locus.core.state import AgentState
@@ -22,6 +23,7 @@ from locus.memory.backends import (
     FileCheckpointer,
     PgCheckpointer,
     PostgreSQLBackend,
+    RedisBackend,
     StorageBackendAdapter,
 )
 from locus.testing import FunctionModel, ScriptedModel, tool_call
@@ -100,6 +102,14 @@ class SQLiteOfMine:
         return bool(self.execute(query, thread_id))
 
 
+class RedisOfTheirs(RedisBackend):
+    async def close(self) -> None:
+        """As the SDK's, which redis-py warns of."""
+        if self._client:
+            await self._client.aclose()
+            self._client = None
+
+
 class Place:
     """Where the SDK keeps its threads, and how that is named for an import."""
 
@@ -114,20 +124,23 @@ def place_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Place
     if kind == "sqlite":
         path = tmp_path / "theirs.db"
         return Place(StorageBackendAdapter(SQLiteOfMine(path)), f"sqlite:///{path}")
+    if kind == "redis":
+        url = request.getfixturevalue("redis_url")
+        return Place(StorageBackendAdapter(RedisOfTheirs(url, prefix="locus:state:")), url)
     url = request.getfixturevalue("database")
     if kind == "postgresql":
         return Place(StorageBackendAdapter(PostgreSQLBackend(dsn=url)), url)
     return Place(PgCheckpointer(url), url)
 
 
-@pytest.fixture(params=["files", "sqlite", "postgresql", "tenants"])
+@pytest.fixture(params=["files", "sqlite", "postgresql", "tenants", "redis"])
 async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
     made = place_of(request.param, request, tmp_path)
     yield made
     await made.theirs.close()
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", "postgresql", "redis"])
 async def keys(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
     """A table of ``thread:checkpoint`` keys."""
     made = place_of(request.param, request, tmp_path)
@@ -416,11 +429,12 @@ async def test_what_is_left_of_a_deleted_thread_does_not_come_back(
 
 async def test_plain_dicts_of_a_backend_without_the_adapter_are_taken_over(keys: Place) -> None:
     store = keys.theirs._backend
-    await store.save("a:b", {"said": ["hello"], "at": 1.5}, metadata={"kind": "plain"})
+    metadata = {} if isinstance(store, RedisBackend) else {"metadata": {"kind": "plain"}}
+    await store.save("a:b", {"said": ["hello"], "at": 1.5}, **metadata)
     backend = MemoryBackend()
     assert await import_locus(backend, keys.source) == Counts(1, 0)
     assert await backend.load("a:b") == {"said": ["hello"], "at": 1.5}
-    assert (await backend.history("a:b"))[0].metadata == {"kind": "plain"}
+    assert (await backend.history("a:b"))[0].metadata == metadata.get("metadata", {})
 
 
 async def test_threads_that_share_a_directory_are_told_apart(files: Place) -> None:
@@ -575,6 +589,13 @@ def edit(change: Callable[[dict[str, Any]], None] | None, text: str = "") -> Any
             path.write_text(json.dumps(data) if change else text)
             return
         store = place.theirs._backend
+        if isinstance(store, RedisBackend):
+            with redis.Redis.from_url(place.source) as client:
+                data = json.loads(client.get("locus:state:bad:c2"))
+                if change:
+                    change(data)
+                client.set("locus:state:bad:c2", json.dumps(data) if change else text)
+            return
         query = f"SELECT data FROM {store.table} WHERE thread_id = 'bad:c2'"
         data = json.loads(store.execute(query)[0][0])
         if change:
@@ -597,7 +618,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("broken", BROKEN)
-@pytest.mark.parametrize("kind", ["files", "sqlite"])
+@pytest.mark.parametrize("kind", ["files", "sqlite", "redis"])
 async def test_what_is_damaged_is_named_and_nothing_of_its_thread_is_written(
     kind: str, broken: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
@@ -614,6 +635,7 @@ async def test_what_is_damaged_is_named_and_nothing_of_its_thread_is_written(
     assert await backend.scan() == ["a", "z"]
     with pytest.raises(error, match="0 were written, 2 were there"):
         await import_locus(backend, place.source)
+    await place.theirs.close()
 
 
 async def test_a_damaged_checkpoint_whose_id_has_a_colon_stops_its_thread(tmp_path: Path) -> None:
@@ -684,6 +706,50 @@ async def test_a_file_that_changes_meanwhile_is_told(files: Place) -> None:
     assert await import_locus(backend, files.source) == Counts(1, 1)
 
 
+async def test_two_prefixes_of_the_sdk_must_be_chosen_from(redis_url: str) -> None:
+    for prefix in ("locus:state:", "locus:checkpoint:", "a*[b]:"):
+        theirs = StorageBackendAdapter(RedisOfTheirs(redis_url, prefix=prefix))
+        await theirs.save(state(prefix), "t1", "c1")
+        await theirs.close()
+    with pytest.raises(InvalidArgumentError, match=r"choose by \?prefix="):
+        await import_locus(MemoryBackend(), redis_url)
+    for prefix in ("locus:checkpoint:", "a*[b]:"):
+        backend = MemoryBackend()
+        source = f"{redis_url}?prefix={quote(prefix)}&socket_timeout=5"
+        assert await import_locus(backend, source) == Counts(1, 0)
+        assert said(await ours(backend).load("t1")) == [prefix]
+
+
+async def test_a_key_that_changes_meanwhile_is_told(redis_url: str) -> None:
+    theirs = StorageBackendAdapter(RedisOfTheirs(redis_url, prefix="locus:state:"))
+    for thread_id in ("t1", "t2"):
+        await theirs.save(state("one"), thread_id, "c1")
+    await theirs.close()
+
+    def meanwhile(thread_id: str, is_new: bool) -> None:
+        with redis.Redis.from_url(redis_url) as client:
+            client.set("locus:state:t2:c1", "{}")
+
+    with pytest.raises(IntegrityError, match=r"row 't2:c1' changed meanwhile; stop the agents"):
+        await import_locus(MemoryBackend(), redis_url, progress=meanwhile)
+
+
+async def test_threads_come_from_keys_beside_ours(redis_url: str) -> None:
+    theirs = StorageBackendAdapter(RedisOfTheirs(redis_url, prefix="locus:state:"))
+    await theirs.save(state("one"), "t1", "c1")
+    await theirs.close()
+    async with open_checkpointer(redis_url, state_type=AgentState) as checkpointer:
+        for call in (checkpointer.load, checkpointer.exists, checkpointer.list_checkpoints):
+            with pytest.raises(SchemaError, match="locus-store import locus"):
+                await call("t1")
+        with pytest.raises(SchemaError, match="locus-store import locus"):
+            await checkpointer.save(state("two"), "t1")
+        assert await import_locus(checkpointer.backend, redis_url) == Counts(1, 0)
+        assert said(await checkpointer.load("t1")) == ["one"]
+        assert await import_locus(checkpointer.backend, redis_url) == Counts(0, 1)
+
+
+@pytest.mark.parametrize("keys", ["sqlite", "postgresql"], indirect=True)
 async def test_what_is_saved_meanwhile_does_not_mix_with_what_is_read(keys: Place) -> None:
     for thread_id in ("t1", "t2"):
         await keys.theirs.save(state("one"), thread_id, "c1")
@@ -730,7 +796,7 @@ async def test_a_state_that_we_had_loaded_leaves_its_mark_behind(files: Place) -
 @pytest.mark.parametrize(
     ("source", "options", "error"),
     [
-        ("redis://localhost", {}, InvalidArgumentError),
+        ("oracle://localhost", {}, InvalidArgumentError),
         ("nowhere", {}, ConnectionFailedError),
         ("sqlite:///nowhere.db", {}, ConnectionFailedError),
         ("file:.", {"table_name": "t"}, InvalidArgumentError),

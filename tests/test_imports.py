@@ -18,14 +18,16 @@ IMPORTS = {
         "FileCheckpointer",
         "MemoryCheckpointer",
         "StorageBackendAdapter",
+        "redis_checkpointer",
         "sqlite_checkpointer",
     ],
     "locus_store.backends.postgresql": ["PostgreSQLBackend", "postgresql_checkpointer"],
+    "locus_store.backends.redis": ["RedisBackend", "redis_checkpointer"],
     "locus_store.backends.file": ["FileCheckpointer", "file_checkpointer"],
     "locus_store.backends.memory": ["MemoryCheckpointer", "memory_checkpointer"],
     "locus_store.backends.sqlite": ["SQLiteBackend", "sqlite_checkpointer"],
     "locus_store.store": ["BaseStore", "InMemoryStore"],
-    "locus_store.store_backends": ["InMemoryStore", "PostgreSQLStore", "SQLiteStore"],
+    "locus_store.store_backends": ["InMemoryStore", "PostgreSQLStore", "RedisStore", "SQLiteStore"],
     "locus_store.blocking": ["InMemoryStore", "open_store"],
     # what they take from locus.core.*
     "locus_store": ["AgentState", "Message", "CheckpointerCapabilities"],
@@ -37,7 +39,6 @@ LATER = {
         ("backends", "oracle_checkpointer"), ("backends.oracle", "OracleBackend"),
         ("backends", "OracleCheckpointSaver"), ("store_backends", "OracleStore"),
     ],
-    "Redis": [("backends", "redis_checkpointer"), ("backends.redis", "RedisBackend")],
     "HTTP": [("backends", "HTTPCheckpointer")],
     "OCI": [("backends", "oci_bucket_checkpointer"), ("backends", "OCIBucketBackend")],
     "OpenSearch": [("backends", "opensearch_checkpointer")],
@@ -46,7 +47,7 @@ LATER = {
 
 HEAVY = (
     "sqlalchemy", "alembic", "aiosqlite", "asyncpg", "sqlite3", "greenlet", "typer", "rich",
-    "numpy",
+    "numpy", "redis",
 )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from locus_store import (
     MemoryBackend,
     NotFoundError,
     PostgreSQLBackend,
+    RedisBackend,
     SchemaError,
     SQLiteBackend,
     StorageBackendAdapter,
@@ -47,7 +48,7 @@ COUNTS = {
 SPECIAL = {"__error__": -1, "__scheduled__": -2, "__interrupt__": -3, "__resume__": -4}
 
 
-@pytest.fixture(params=["memory", "file", "sqlite", "postgresql"])
+@pytest.fixture(params=["memory", "file", "sqlite", "postgresql", "redis"])
 def opened(request, tmp_path):
     """Makes backends on one storage."""
     if request.param == "memory":
@@ -58,6 +59,8 @@ def opened(request, tmp_path):
     if request.param == "sqlite":
         migrated = request.getfixturevalue("migrated")
         return partial(SQLiteBackend, copyfile(migrated, tmp_path / "checkpoints.db"))
+    if request.param == "redis":
+        return partial(RedisBackend, request.getfixturevalue("redis_url"))
     return partial(PostgreSQLBackend, request.getfixturevalue("migrated_database"), pool_size=4)
 
 

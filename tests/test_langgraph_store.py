@@ -71,7 +71,7 @@ def call(request):
     caller.close()
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+@pytest.fixture(params=["memory", "sqlite", "postgresql", "redis"])
 def opened(request, tmp_path):
     """Opens stores on one empty place; all are closed in the end."""
     made, shared = [], InMemoryStore(dimension=DIMENSION)
@@ -83,7 +83,8 @@ def opened(request, tmp_path):
             url = f"sqlite:///{tmp_path / 'store.db'}"
             made.append(LangGraphStore.from_url(url, **options))
         else:
-            url = request.getfixturevalue("migrated_database")
+            name = "redis_url" if request.param == "redis" else "migrated_database"
+            url = request.getfixturevalue(name)
             made.append(LangGraphStore.from_url(url, **options))
         return made[-1]
 

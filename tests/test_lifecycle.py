@@ -28,7 +28,7 @@ WORKER = Path(__file__).parent / "workers" / "lifecycle.py"
 FLAGS = ("-X", "dev", "-W", "error", "-W", "ignore:This process:DeprecationWarning")
 """Python 3.12 warns of any fork in a process that has threads."""
 
-BACKENDS = ["memory", "sqlite", "file", "postgresql"]
+BACKENDS = ["memory", "sqlite", "file", "postgresql", "redis"]
 FORMS = ["async", "blocking"]
 TURNS = 15
 
@@ -42,7 +42,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path / 'checkpoints.db'}"
     if kind == "file":
         return f"file://{tmp_path / 'checkpoints'}"
-    return request.getfixturevalue("migrated_database")
+    return request.getfixturevalue("redis_url" if kind == "redis" else "migrated_database")
 
 
 everywhere = pytest.mark.parametrize("url", BACKENDS, indirect=True)

@@ -25,6 +25,7 @@ from locus_store import (
     MemoryBackend,
     NotFoundError,
     PostgreSQLBackend,
+    RedisBackend,
     SerializationError,
     SQLiteBackend,
     StorageBackendAdapter,
@@ -38,7 +39,7 @@ from locus_store.transfer.verifying import verify
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=["memory", "file", "sqlite", "postgresql"])
+@pytest.fixture(params=["memory", "file", "sqlite", "postgresql", "redis"])
 def opened(request, tmp_path):
     """Makes backends on one storage."""
     if request.param == "memory":
@@ -49,6 +50,8 @@ def opened(request, tmp_path):
     if request.param == "sqlite":
         migrated = request.getfixturevalue("migrated")
         return partial(SQLiteBackend, copyfile(migrated, tmp_path / "checkpoints.db"))
+    if request.param == "redis":
+        return partial(RedisBackend, request.getfixturevalue("redis_url"))
     return partial(PostgreSQLBackend, request.getfixturevalue("migrated_database"), pool_size=4)
 
 

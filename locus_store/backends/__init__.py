@@ -14,6 +14,11 @@ if TYPE_CHECKING:
         PostgreSQLCheckpointSaver,
         postgresql_checkpointer,
     )
+    from locus_store.backends.redis import (
+        RedisBackend,
+        RedisCheckpointSaver,
+        redis_checkpointer,
+    )
     from locus_store.backends.sqlite import (
         SQLiteBackend,
         SQLiteCheckpointSaver,
@@ -28,6 +33,8 @@ __all__ = [
     "MemoryCheckpointer",
     "PostgreSQLBackend",
     "PostgreSQLCheckpointSaver",
+    "RedisBackend",
+    "RedisCheckpointSaver",
     "SQLiteBackend",
     "SQLiteCheckpointSaver",
     "StorageBackend",
@@ -35,6 +42,7 @@ __all__ = [
     "file_checkpointer",
     "memory_checkpointer",
     "postgresql_checkpointer",
+    "redis_checkpointer",
     "sqlite_checkpointer",
 ]
 
@@ -46,6 +54,9 @@ _MODULES = {
     **dict.fromkeys(
         ("PostgreSQLBackend", "PostgreSQLCheckpointSaver", "postgresql_checkpointer"),
         "backends.postgresql",
+    ),
+    **dict.fromkeys(
+        ("RedisBackend", "RedisCheckpointSaver", "redis_checkpointer"), "backends.redis"
     ),
     **dict.fromkeys(
         ("SQLiteBackend", "SQLiteCheckpointSaver", "sqlite_checkpointer"), "backends.sqlite"

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from locus_store.facts import Fact
-    from locus_store.files.threads import Edit, Space, Thread
+    from locus_store.threads import Edit, Space, Thread
 
 T = TypeVar("T")
 

@@ -280,7 +280,7 @@ def import_locus(
         str,
         typer.Argument(
             envvar="LOCUS_STORE_FROM",
-            help="URL of a database, ?table_name= and ?tenant= in it; or the directory of files.",
+            help="URL of a database, ?table_name=, ?tenant= or ?prefix= in it; or a directory.",
         ),
     ],
     *,
@@ -288,7 +288,7 @@ def import_locus(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Take over the threads that the Locus SDK keeps in its own tables or files.
+    """Take over the threads that the Locus SDK keeps in its own tables, keys or files.
 
     --json: {written, same}, in threads.
     """

@@ -16,7 +16,7 @@ from locus_store.errors import BackendError, IntegrityError, LocusStoreError
 from locus_store.files import format as file_format
 from locus_store.files.directory import ChangedError, Directory
 from locus_store.files.names import name_of, shown, thread_of
-from locus_store.files.threads import Edit, Thread
+from locus_store.threads import Edit, Thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

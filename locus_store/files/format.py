@@ -22,14 +22,14 @@ import orjson
 from locus_store.encoding import encode
 from locus_store.errors import IntegrityError, SchemaError
 from locus_store.files.names import is_of_sdk, refusal_of_sdk
-from locus_store.files.threads import NOTHING, Row, Space, Thread
+from locus_store.threads import NOTHING, Row, Space, Thread
 from locus_store.types import ArchivedMessage, ArchivedWrite, PendingWrite
 from locus_store.versions import Line, Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from locus_store.files.threads import Edit
+    from locus_store.threads import Edit
 
 FORMAT: Final = 1
 """Version of the form; a newer one is refused."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from weakref import proxy
 
-from locus_store import layout, observe
+from locus_store import layout, observe, versions
 from locus_store.errors import LocusStoreError
 from locus_store.sql.columns import decode_key, dump_jsonb, encode_key
 from locus_store.sql.hot import Appended, Group, Row
@@ -256,22 +256,10 @@ def _weight(item: _Item) -> int:
 
 def row_of(save: Save, store: str, *, indexed: bool) -> Row | None:
     """The statement's fields for a save; ``None`` for one that is not a plain append."""
-    expected, head = save.expected, None
-    if expected is not None and expected.made_from and expected.made_from.store != store:
-        expected = None  # a state from another database says nothing of this one
-    if expected is None and save.parent_id is not None:
+    append = versions.append_of(save, store)
+    if append is None:
         return None
-    if expected is not None and expected.made_from != expected.head:
-        return None
-    if save.is_root and (save.basis is not None or expected is not None):
-        return None
-    if expected is not None:
-        head = expected.head
-    basis, payload = _payload(save, store)
-    known = save.basis if save.basis and save.basis.store == store else None
-    lines = {it.line for it in (known, head) if it is not None}
-    if len(lines) > 1:
-        return None
+    head, basis, payload = append.head, append.basis, append.payload
     added, words = None, None
     if indexed:
         added = layout.text_of(payload).replace("\0", " ")
@@ -282,10 +270,10 @@ def row_of(save: Save, store: str, *, indexed: bool) -> Row | None:
     return Row(
         encode_key(save.thread_id),
         encode_key(save.namespace),
-        lines.pop() if lines else None,
+        append.line,
         head.sequence if head else None,
         head.digest if head else None,
-        expected is None,
+        append.is_free,
         basis.sequence if basis else None,
         basis.digest if basis else None,
         encode_key(save.writer) if save.writer is not None else None,
@@ -320,13 +308,3 @@ def _alone_of(common: Group, row: Row) -> Appended | None:
         *(is_frames, row.writer, row.run, row.checkpoint_id, row.digest, row.state_bytes),
         *(row.payload, row.metadata, row.labels),
     )
-
-
-def _payload(save: Save, store: str) -> tuple[Mark | None, bytes]:
-    """What the frames are against, and the frames; ``None`` and the whole state otherwise."""
-    basis, frames = save.basis, save.change.frames
-    if basis is None or frames is None or basis.store != store:
-        return None, save.change.whole()
-    if len(frames) > save.change.shape.state_bytes // 2:
-        return None, save.change.whole()
-    return basis, frames

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from locus_store.store_backends.memory import InMemoryStore
     from locus_store.store_backends.postgresql import PostgreSQLStore
+    from locus_store.store_backends.redis import RedisStore
     from locus_store.store_backends.sqlite import SQLiteStore
 
-__all__ = ["InMemoryStore", "PostgreSQLStore", "SQLiteStore"]
+__all__ = ["InMemoryStore", "PostgreSQLStore", "RedisStore", "SQLiteStore"]
 
 _MODULES = {
     "InMemoryStore": "memory",
     "PostgreSQLStore": "postgresql",
+    "RedisStore": "redis",
     "SQLiteStore": "sqlite",
 }
 """Loaded on first use, so that none of these modules loads another."""

@@ -547,6 +547,14 @@ class Parents(BackendKit):
         assert await self.parent(backend, "v2") == "v1"
         assert await names(backend) == ["v2", "v1", "v0"]
 
+    async def test_a_version_says_the_same_by_itself_and_in_the_history(self, backend: Any) -> None:
+        for n in range(3):
+            await backend.write_state("t", {"n": n}, checkpoint_id=f"v{n}", labels={"l": n})
+        listed = await backend.history("t")
+        assert [it.parent_id for it in listed] == ["v1", "v0", None]
+        assert await backend.version("t") == listed[0]
+        assert [await backend.version("t", f"v{2 - n}") for n in range(3)] == listed
+
     async def test_a_parent_that_is_not_the_head_is_a_conflict(self, backend: Any) -> None:
         await grow(backend, "v0", "v1")
         with pytest.raises(ConflictError) as told:

@@ -1,4 +1,4 @@
-"""Threads of the Locus SDK's own checkpointers (locus-sdk 3.0.1): its files and tables.
+"""Threads of the Locus SDK's own checkpointers (locus-sdk 3.0.1): its files, tables and keys.
 
 Every checkpoint, with its metadata and time, in its order. The source is only read.
 """
@@ -47,7 +47,8 @@ async def import_locus(
     Args:
         backend: Where to.
         source: ``postgresql://…`` or ``sqlite:///file.db``, which may end in ``?table_name=…``
-            and ``&tenant=…``; a directory of ``FileCheckpointer``, or ``file:directory``.
+            and ``&tenant=…``; ``redis://…``, which may end in ``?prefix=…``; a directory of
+            ``FileCheckpointer``, or ``file:directory``.
         table_name: The SDK's, with its schema if need be; ``None``: the one that is there of
             ``locus_checkpoints`` and ``checkpoints``, the SDK's defaults.
         tenant: Of ``PgCheckpointer``, whose threads to take over; ``None``: ``"default"``.
@@ -61,7 +62,7 @@ async def import_locus(
         ConflictError: ``backend`` has a thread of that id with other versions.
         IntegrityError: A row or file of the source is damaged or not the SDK's; names it.
         SerializationError: A state holds what JSON cannot keep; names it.
-        InvalidArgumentError: No such scheme; two tables; or an id that is none.
+        InvalidArgumentError: No such scheme; two tables or prefixes; or an id that is none.
     """
     await backend.exists("-")  # its schema is made now: that may wait for all who read
     tally = Tally(progress)

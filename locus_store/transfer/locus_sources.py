@@ -1,4 +1,4 @@
-"""Where the Locus SDK 3.0.1 keeps checkpoints: directories of files, and tables. Only read."""
+"""Where the Locus SDK 3.0.1 keeps checkpoints: files, tables, keys of Redis. Only read."""
 
 from __future__ import annotations
 
@@ -355,6 +355,20 @@ class _PostgreSQL:
         return made(parsed(data, entry.where), told, entry.where)
 
 
+# --- Redis
+
+
+@asynccontextmanager
+async def _opened_redis(
+    source: str, table_name: str | None, tenant: str | None
+) -> AsyncIterator[Source]:
+    from locus_store.transfer import locus_redis  # noqa: PLC0415  (others need no redis-py)
+
+    _require_no("Redis", table_name=table_name, tenant=tenant)
+    async with locus_redis.opened(source) as keys:
+        yield keys
+
+
 READERS: Final[
     dict[str, Callable[[str, str | None, str | None], AbstractAsyncContextManager[Source]]]
 ] = {
@@ -362,5 +376,6 @@ READERS: Final[
     "sqlite": _opened_sqlite,
     "postgresql": _opened_postgresql,
     "postgres": _opened_postgresql,
+    **dict.fromkeys(("redis", "rediss", "valkey", "valkeys", "unix"), _opened_redis),
 }
 """By the scheme of the URL."""

@@ -5,6 +5,7 @@ transaction that holds the line's lock, so that everything here sees a line nobo
 Rules and their evidence: docs/concepts.md, docs/decisions.md.
 """
 
+from locus_store.versions.appending import Append, append_of
 from locus_store.versions.lines import (
     CHAIN_ALLOWANCE,
     CHAIN_FACTOR,
@@ -49,10 +50,12 @@ __all__ = [
     "HIDDEN_BATCH",
     "REBUILT",
     "RECORD_OVERHEAD",
+    "Append",
     "Line",
     "Lines",
     "Record",
     "Records",
+    "append_of",
     "archive_order",
     "archived",
     "channel_in",

@@ -154,7 +154,7 @@ def exit_without_a_word(url: str) -> None:
 def exit_while_told_of(url: str) -> None:
     """With every record of ours on standard output, to the last one."""
     logging.basicConfig(level=logging.DEBUG, stream=sys.stdout, format='"%(name)s"')
-    for name in ("asyncio", "alembic", "aiosqlite"):
+    for name in ("asyncio", "alembic", "aiosqlite", "redis"):
         logging.getLogger(name).setLevel(logging.ERROR)
     checkpointer = open_checkpointer(url, state_type=dict)
     asyncio.run(_saved(checkpointer))

@@ -116,6 +116,7 @@ class Storage:
             "file": lambda: f"file://{path / 'files'}",
             "sqlite": lambda: f"sqlite:///{path / 'graph.db'}",
             "postgresql": lambda: request.getfixturevalue("migrated_database"),
+            "redis": lambda: request.getfixturevalue("redis_url"),
         }
         self.url = urls[request.param]()
         self._shared = MemoryBackend() if request.param == "memory" else None

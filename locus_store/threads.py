@@ -1,4 +1,4 @@
-"""One thread in memory, as its file tells it, and the changes of one write."""
+"""One thread in memory, and the changes of one write."""
 
 from __future__ import annotations
 
@@ -130,11 +130,11 @@ class Space:
 
 @dataclass(slots=True)
 class Thread:
-    """A thread: what one file holds."""
+    """A thread, as it is stored."""
 
     thread_id: str
     store: str
-    """Of the directory that it was made in."""
+    """Where it was made."""
 
     created_at: datetime
     active_at: datetime
@@ -217,7 +217,7 @@ class Edit:
     Args:
         thread_id: The thread.
         old: What is stored of it.
-        store: Of the directory.
+        store: Identity of where it is stored.
     """
 
     def __init__(self, thread_id: str, old: Thread | None, store: str) -> None:
@@ -237,6 +237,16 @@ class Edit:
         """In order; a namespace alone was made."""
 
         self._now = datetime.now(UTC)
+
+    def row(
+        self,
+        record: Record,
+        created_at: datetime,
+        payload: bytes,
+        told: dict[str, Any] | None = None,
+    ) -> Row:
+        """A version that holds ``payload``."""
+        return Row(record, created_at, body_of(payload), told)
 
     # --- threads and namespaces
 
@@ -320,7 +330,7 @@ class Edit:
         return self._space(line).payloads(chain, upto)
 
     def append(self, line: Line, record: Record, payload: bytes) -> None:
-        space, row = self._space(line), Row(record, self._now, body_of(payload))
+        space, row = self._space(line), self.row(record, self._now, payload)
         space.put(row)
         self.added.append((space, row))
 
@@ -328,7 +338,7 @@ class Edit:
         self.adds_only = False
         rows = self._space(line).rows
         old = rows[sequence]
-        rows[sequence] = Row(old.record, old.created_at, body_of(payload), old.told)
+        rows[sequence] = self.row(old.record, old.created_at, payload, old.told)
 
     def adopt(self, line: Line, parent: int, new_parent: int | None) -> None:
         rows = self._space(line).rows
@@ -376,7 +386,7 @@ class Edit:
             space = self.add_space(thread, old.namespace)
             space.is_settled = False
             for it in old.records:
-                space.put(Row(versions.record_of(it), it.created_at, body_of(it.payload)))
+                space.put(self.row(versions.record_of(it), it.created_at, it.payload))
             for write in old.writes:
                 space.put_write(write)
             line = space.line

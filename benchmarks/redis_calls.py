@@ -1,0 +1,194 @@
+"""Redis and Valkey: python benchmarks/redis_calls.py [--kind valkey|redis]. Prints Markdown.
+
+Saves and loads beside bare pipelined calls of redis-py that move the same bytes to and from the
+same server, in turn; how a thread grows; and a page of the list of 100,000 threads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import machine
+import redis.asyncio as driver
+
+from locus_store.backends.base import KNOWN_BYTES, KnownVersions
+from locus_store.backends.redis import RedisBackend
+from locus_store.redis.keys import Keys
+from locus_store.redis.lines import rest_of
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+
+from redis_servers import Redis
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from locus_store.types import Save, Written
+
+TURNS = 200
+CALLS = 300
+ASKED, ANSWERED = 400, 1000
+"""Characters."""
+
+THREADS = 100_000
+PAGE = 50
+
+
+def grown(turns: int) -> dict[str, Any]:
+    """A conversation."""
+    return {"messages": [it for n in range(turns) for it in _more(n)], "turns": turns}
+
+
+def _more(turn: int) -> list[dict[str, str]]:
+    dice = random.Random(turn)
+    said = (("user", ASKED), ("assistant", ANSWERED))
+    return [{"role": role, "content": _prose(dice, size)} for role, size in said]
+
+
+def _prose(dice: random.Random, size: int) -> str:
+    """Words of chance: a third of their bytes when compressed."""
+    return " ".join(dice.choice(WORDS) for _ in range(size // 6))[:size]
+
+
+WORDS = ["".join(random.Random(n).choices("etaoinshrdlu", k=5)) for n in range(4000)]
+
+
+async def timed(call: Callable[[], Awaitable[Any]]) -> float:
+    begin = time.perf_counter()
+    await call()
+    return time.perf_counter() - begin
+
+
+async def beside(url: str) -> list[list[object]]:
+    """Medians of our calls and of bare ones, in turn."""
+    client = driver.Redis.from_url(url)
+    saves: dict[str, list[float]] = {"ours": [], "stored": [], "bare": []}
+    loads: dict[str, list[float]] = {"ours": [], "stored": [], "bare": []}
+    async with RedisBackend(url) as backend, RedisBackend(url) as cold:
+        commit = backend.commit
+
+        async def committed(save: Save) -> Written:
+            begin = time.perf_counter()
+            written = await commit(save)
+            saves["stored"].append(time.perf_counter() - begin)
+            return written
+
+        backend.commit = committed  # type: ignore[method-assign]
+        state = grown(TURNS)
+        await backend.write_state("t", state)
+        for turn in range(CALLS):
+            state = {**state, "messages": [*state["messages"], *_more(TURNS + turn)]}
+            saves["ours"].append(await timed(lambda s=state: backend.write_state("t", s)))
+            stored: Any = await cold.fetch("t")
+            header = b"0" * 70 + rest_of({}, {})
+            payload = stored.payloads[-1]
+
+            async def bare(
+                turn: int = turn, payload: bytes = payload, header: bytes = header
+            ) -> None:
+                pipe = client.pipeline(transaction=False)
+                pipe.rpush("bare:log", payload)
+                pipe.hset("bare:line", f"r{turn}", header)
+                pipe.zadd("bare:order", {f"id-{turn}": turn})
+                pipe.hset("bare:line", mapping={"head": turn, "bytes": 1, "chain": 1})
+                await pipe.execute()
+
+            saves["bare"].append(await timed(bare))
+        await client.delete("bare:log")
+        stored = await cold.fetch("t")
+        await client.rpush("bare:log", *stored.payloads)
+        for _ in range(CALLS):
+
+            async def read() -> None:
+                pipe = client.pipeline(transaction=False)
+                pipe.hgetall("bare:head")
+                pipe.lrange("bare:log", 0, -1)
+                await pipe.execute()
+
+            loads["stored"].append(await timed(lambda: cold.fetch("t")))
+            loads["bare"].append(await timed(read))
+            cold._known = KnownVersions(KNOWN_BYTES)  # noqa: SLF001  (a first load)
+            loads["ours"].append(await timed(lambda: cold.read_state("t")))
+    await client.aclose()
+    return [
+        _row("save, once it is encoded", saves["stored"][1:], saves["bare"]),
+        _row("save, with its state compared and encoded", saves["ours"], saves["bare"]),
+        _row("load, as it is stored", loads["stored"], loads["bare"]),
+        _row("load, with its state folded and checked", loads["ours"], loads["bare"]),
+    ]
+
+
+def _row(what: str, ours: list[float], bare: list[float]) -> list[object]:
+    mine, theirs = statistics.median(ours) * 1e3, statistics.median(bare) * 1e3
+    ratio = mine / theirs
+    told = "≤ 1.5" if ratio <= 1.5 else "≤ 1.5: MISSED"
+    return [what, len(ours), f"{mine:.2f}", f"{theirs:.2f}", f"**{ratio:.2f}**", told]
+
+
+async def growth(url: str) -> list[list[object]]:
+    client = driver.Redis.from_url(url)
+    sizes: dict[int, int] = {}
+    async with RedisBackend(url) as backend:
+        messages: list[Any] = []
+        for turn in range(1, 1001):
+            messages = [*messages, *_more(turn)]
+            await backend.write_state("g", {"messages": messages})
+            if turn in {500, 1000}:
+                keys = Keys("locus:state:").reading("g", "")
+                used = [await client.memory_usage(it, samples=0) or 0 for it in keys]
+                sizes[turn] = sum(used)
+    await client.aclose()
+    ratio = sizes[1000] / sizes[500]
+    told = "≤ 2.2" if ratio <= 2.2 else "≤ 2.2: MISSED"
+    return [[f"{sizes[500]:,}", f"{sizes[1000]:,}", f"**{ratio:.2f}**", told]]
+
+
+async def pages(url: str) -> list[list[object]]:
+    async with RedisBackend(url) as backend:
+        for at in range(0, THREADS, 500):
+            await asyncio.gather(
+                *(backend.save(f"thread-{n}", {"n": n}) for n in range(at, at + 500))
+            )
+        some, after = range(CALLS // 3), "thread-50000"
+        first = [await timed(lambda: backend.list_threads(PAGE)) for _ in some]
+        later = [await timed(lambda: backend.list_threads(PAGE, after=after)) for _ in some]
+    return [
+        [name, len(times), f"{statistics.median(times) * 1e3:.1f}", "≤ 10"]
+        for name, times in (("the first", first), ("from the middle", later))
+    ]
+
+
+async def measured(kind: str) -> str:
+    server = Redis(kind)
+    try:
+        url = str(server.url())
+        calls = machine.table(
+            ("", "calls", "ours, ms", "bare, ms", "ours/bare", "target"), await beside(url)
+        )
+        grew = machine.table(("500 turns", "1,000 turns", "", "target"), await growth(url))
+        server.flush()
+        listed = machine.table(("a page of 50", "calls", "p50, ms", "target"), await pages(url))
+    finally:
+        server.stop()
+    return (
+        f"Machine: {machine.described()}; load average {machine.load_average()}.\n\n"
+        f"## Beside bare calls ({kind})\n\n{calls}\n\n## Growth, bytes\n\n{grew}\n\n"
+        f"## {THREADS:,} threads\n\n{listed}\n"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kind", choices=["valkey", "redis"], default="valkey")
+    print(asyncio.run(measured(parser.parse_args().kind)))
+
+
+if __name__ == "__main__":
+    main()

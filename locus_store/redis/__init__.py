@@ -1,0 +1,10 @@
+"""What the Redis backend and store stand on: names of keys, connections, scripts."""
+
+from locus_store.errors import MissingExtraError
+
+try:
+    import redis  # noqa: F401  (whatever is imported first says what to install)
+except ImportError as exc:
+    raise MissingExtraError(
+        'Redis needs redis-py: pip install "locus-store[redis]"', name="redis"
+    ) from exc

@@ -1,0 +1,427 @@
+"""Connections to Redis: a client for each event loop, and what is done when one is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import threading
+import time
+import warnings
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from weakref import finalize
+
+from redis import exceptions as driver
+from redis.asyncio import Redis, RedisCluster
+from redis.asyncio.cluster import PipelineCommand
+
+from locus_store import observe
+from locus_store.errors import BackendError, InvalidArgumentError
+from locus_store.redis import failures
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
+
+    from locus_store.redis.scripts import Script
+
+T = TypeVar("T")
+
+DRIVER_ERRORS: Final = (driver.RedisError, driver.RedisClusterException, OSError)
+"""What redis-py raises."""
+Client = Redis | RedisCluster
+
+PAUSE_SECONDS: Final = 0.02
+"""Before the second try, on average; doubled each time, to a second at most."""
+
+PIPELINE: Final = 1000
+"""Calls in one round trip at most."""
+
+CLOSE_SECONDS: Final = 5.0
+"""How long ``close`` waits for the server's farewell."""
+
+
+class Connections:
+    """Clients for the event loops that use a backend.
+
+    Args:
+        where: The server, without a password.
+        make: Gives a loop's client.
+        is_owner: Close them on ``close``; else there is one, and it is somebody else's.
+        at_once: Calls at once; others wait.
+        retry_seconds: How long a call goes on trying while the server cannot be reached.
+        replicas: How many must have a write before it is acknowledged.
+        wait_seconds: How long to wait for them.
+    """
+
+    def __init__(
+        self,
+        where: str,
+        make: Callable[[], Client],
+        *,
+        is_owner: bool,
+        at_once: int,
+        retry_seconds: float,
+        replicas: int,
+        wait_seconds: float,
+    ) -> None:
+        self.where = where
+        self.at_once = at_once
+        self.retry_seconds = retry_seconds
+        self.replicas = replicas
+        self.wait_seconds = wait_seconds
+        self._make = make
+        self._is_owner = is_owner
+        self._homes: dict[asyncio.AbstractEventLoop, Home] = {}
+        self._lock = threading.Lock()
+        finalize(self, _abandon, self._homes)
+
+    async def home(self) -> Home:
+        """The running loop's client."""
+        loop = asyncio.get_running_loop()
+        home = self._homes.get(loop)
+        if home is None or home.pid != os.getpid():
+            home = self._new_home(loop)
+            await home.begin()
+        return home
+
+    def _new_home(self, loop: asyncio.AbstractEventLoop) -> Home:
+        with self._lock:
+            for other in list(self._homes):
+                if self._homes[other].pid != os.getpid():  # the parent's: not even closed here
+                    _inherited.append(self._homes.pop(other))
+                elif other.is_closed():
+                    _abandon({other: self._homes.pop(other)})
+                elif not self._is_owner and other.is_running():
+                    raise InvalidArgumentError(
+                        "a client belongs to one event loop at a time; hand in a url instead to "
+                        "use a store from several"
+                    )
+            home = self._homes[loop] = Home(self, self._make(), is_owner=self._is_owner)
+            return home
+
+    async def close(self) -> None:
+        """Release the connections; those of other loops are released there."""
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            mine, others = self._homes.pop(loop, None), dict(self._homes)
+            self._homes.clear()
+        if mine is not None and mine.pid != os.getpid():
+            others[loop], mine = mine, None
+        _abandon(others)
+        if mine is not None:
+            await mine.close()
+
+
+_inherited: list[object] = []
+"""Keeps a parent process's connections from being closed by a child's garbage collector."""
+
+
+def _abandon(homes: dict[asyncio.AbstractEventLoop, Home]) -> None:
+    """Let go of clients that nobody will use again."""
+    for loop, home in list(homes.items()):
+        del homes[loop]
+        if home.pid != os.getpid():
+            _inherited.append(home)
+        elif loop.is_closed():
+            with warnings.catch_warnings():  # a loop that is closed takes no farewell
+                warnings.simplefilter("ignore", ResourceWarning)
+                del home
+        else:
+            with suppress(RuntimeError):  # closed in between
+                loop.call_soon_threadsafe(home.leave)
+
+
+class Home:
+    """What one event loop has opened.
+
+    Args:
+        connections: Whose.
+        client: The loop's own.
+        is_owner: Whether ``close`` closes it.
+    """
+
+    def __init__(self, connections: Connections, client: Client, *, is_owner: bool) -> None:
+        self.pid = os.getpid()
+        self.client: Any = client
+        self.where = connections.where
+        self._retry_seconds = connections.retry_seconds
+        self._replicas = connections.replicas
+        self._wait = round(connections.wait_seconds * 1000)
+        self._is_owner = is_owner
+        self.is_cluster = isinstance(client, RedisCluster)
+        self.was_reached = False
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._places = asyncio.Semaphore(connections.at_once)
+        self._calls = 0
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
+        self._is_over = False
+        self._lanes: dict[str, tuple[asyncio.Lock, int]] = {}
+        self._until_the_end: AsyncGenerator[None] | None = None
+
+    async def begin(self) -> None:
+        """From now on the loop closes it before its own end, as ``asyncio.run`` does."""
+        self._until_the_end = self._ending()
+        await anext(self._until_the_end)
+
+    async def _ending(self) -> AsyncGenerator[None]:
+        try:
+            yield
+        finally:
+            if self.pid == os.getpid():
+                await self._close()
+
+    # --- work
+
+    async def shielded(self, work: Coroutine[Any, Any, T]) -> T:
+        """Go on with ``work`` when its caller is cancelled; ``close`` waits for it."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(_heard)
+        return await asyncio.shield(task)
+
+    async def in_order(self, name: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Do what writes a line after all that was handed in before; also when cancelled."""
+        lane, waiting = self._lanes.get(name, (asyncio.Lock(), 0))
+        self._lanes[name] = lane, waiting + 1
+
+        async def turn() -> T:
+            try:
+                async with lane:
+                    return await work()
+            finally:
+                waiting = self._lanes.pop(name)[1] - 1
+                if waiting:
+                    self._lanes[name] = lane, waiting
+
+        return await self.shielded(turn())
+
+    async def read(self, script: Script, keys: Sequence[str], *args: Any) -> Any:
+        """Run a script that only reads."""
+        return await self.again(lambda: self._call(script, keys, args))
+
+    async def write(self, script: Script, keys: Sequence[str], *args: Any) -> Any:
+        """Run a script once; wait for the replicas that were asked for.
+
+        Raises:
+            BackendError: It was done, and too few replicas said that they have it.
+        """
+        if not self._replicas:
+            return await self._call(script, keys, args)
+        wait = ("WAIT", self._replicas, self._wait)
+        answer, reached = await self._pair(_by_name(script, keys, args), wait)
+        if isinstance(answer, driver.NoScriptError):
+            answer, reached = await self._pair(_by_text(script, keys, args), wait)
+        for it in (answer, reached):
+            if isinstance(it, Exception):
+                raise it
+        if reached < self._replicas and not _wrote_nothing(answer):
+            raise BackendError(
+                f"written to Redis {self.where}, but only {reached} of {self._replicas} replicas "
+                f"had it after {self._wait} ms: a failover now may lose it. Saving again is safe"
+            )
+        return answer
+
+    async def each(
+        self, script: Script, calls: Sequence[tuple[Sequence[str], Sequence[Any]]]
+    ) -> list[Any]:
+        """Run a reading script many times, in as few round trips as there are servers."""
+
+        async def run() -> list[Any]:
+            answers: list[Any] = []
+            for at in range(0, len(calls), PIPELINE):
+                pipe = self.client.pipeline(transaction=False)
+                for keys, args in calls[at : at + PIPELINE]:
+                    pipe.execute_command(*_by_name(script, keys, args))
+                async with self._place():
+                    answers += await pipe.execute()
+            return answers
+
+        async def known() -> list[Any]:
+            try:
+                return await run()
+            except driver.NoScriptError:
+                await self.client.script_load(script.source)
+                return await run()
+
+        return await self.again(known)
+
+    async def command(self, *command: Any) -> Any:
+        """Run a command that may be run twice."""
+        return await self.again(lambda: self._run(command))
+
+    async def _run(self, command: Sequence[Any]) -> Any:
+        async with self._place():
+            return await self.client.execute_command(*command)
+
+    @asynccontextmanager
+    async def _place(self) -> AsyncIterator[None]:
+        """One of the calls that may be under way at once."""
+        async with self._places:
+            try:
+                yield
+            except AttributeError as exc:
+                # On CLUSTERDOWN redis-py 8.1 closes all connections of a cluster, those too that
+                # others are just opening: their writer is None then.
+                if not self.is_cluster:
+                    raise
+                raise driver.ConnectionError("closed by another call") from exc
+
+    async def _call(self, script: Script, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        try:
+            return await self._run(_by_name(script, keys, args))
+        except driver.NoScriptError:  # a new server, or its cache was emptied
+            return await self._run(_by_text(script, keys, args))
+
+    async def _pair(self, first: tuple[Any, ...], second: tuple[Any, ...]) -> list[Any]:
+        """Two commands on one connection: ``WAIT`` waits for what its own connection wrote."""
+        async with self._place():
+            return await self._paired(first, second)
+
+    async def _paired(self, first: tuple[Any, ...], second: tuple[Any, ...]) -> list[Any]:
+        if not self.is_cluster:
+            pipe = self.client.pipeline(transaction=False)
+            pipe.execute_command(*first)
+            pipe.execute_command(*second)
+            found: list[Any] = await pipe.execute(raise_on_error=False)
+            return found
+        await self.client.initialize()
+        node = self.client.get_node_from_key(first[3])
+        commands = [PipelineCommand(0, *first), PipelineCommand(1, *second)]
+        await node.execute_pipeline(commands)
+        if isinstance(commands[0].result, driver.MovedError):
+            await self.client.nodes_manager.move_slot(commands[0].result)
+        return [it.result for it in commands]
+
+    async def again(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Do what may be done twice, until it is done or the time for it is over."""
+        return await self._patiently(work, failures.is_lost)
+
+    async def once(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Do what may be done once only, until the server takes it up."""
+        return await self._patiently(work, lambda _: False)
+
+    async def _patiently(
+        self,
+        work: Callable[[], Coroutine[Any, Any, T]],
+        may_again: Callable[[BaseException], bool],
+    ) -> T:
+        patience = self.patience()
+        async with self._busy():
+            while True:
+                try:
+                    answer = await work()
+                except DRIVER_ERRORS as exc:
+                    await patience.after(exc, may_again)
+                else:
+                    self._note_reached()
+                    return answer
+
+    def _note_reached(self) -> None:
+        if not self.was_reached:
+            self.was_reached = True
+            observe.opened(f"redis {self.where}")
+
+    @asynccontextmanager
+    async def _busy(self) -> AsyncIterator[None]:
+        """Something is under way, which ``close`` waits for."""
+        self._calls += 1
+        self._is_idle.clear()
+        try:
+            yield
+        finally:
+            self._calls -= 1
+            if not self._calls:
+                self._is_idle.set()
+                if self._is_over:  # it was begun before the end, and went on behind it
+                    await self._release()
+
+    def patience(self) -> Patience:
+        """For one call."""
+        return Patience(self, self._retry_seconds)
+
+    # --- the end
+
+    def leave(self) -> None:
+        """Close on the home's own loop."""
+        self._leaving = asyncio.ensure_future(self.close())
+
+    async def close(self) -> None:
+        """Finish what was submitted; release what was opened."""
+        ending, self._until_the_end = self._until_the_end, None
+        if ending is None:
+            await self._close()
+        else:
+            await ending.aclose()
+
+    async def _close(self) -> None:
+        while self._tasks:  # one may begin another
+            await asyncio.wait(self._tasks)
+        await self._is_idle.wait()
+        self._is_over = True
+        await self._release()
+
+    async def _release(self) -> None:
+        if not self._is_owner:
+            return
+        with suppress(TimeoutError, driver.RedisError, OSError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self.client.aclose()
+        if self.was_reached:
+            self.was_reached = False
+            observe.closed(f"redis {self.where}")
+
+
+class Patience:
+    """How long a call goes on trying.
+
+    Args:
+        home: Whose call.
+        seconds: In all.
+    """
+
+    def __init__(self, home: Home, seconds: float) -> None:
+        self._home = home
+        self._until = time.monotonic() + seconds
+        self._pause = PAUSE_SECONDS
+
+    async def after(self, exc: Exception, may_again: Callable[[BaseException], bool]) -> None:
+        """Wait before the next try.
+
+        Raises:
+            LocusStoreError: There is none.
+        """
+        is_better_soon = failures.is_transient(exc) or (
+            self._home.was_reached and may_again(exc)  # else a wrong address is told at once
+        )
+        if not is_better_soon or time.monotonic() + self._pause > self._until:
+            raise failures.translated(exc, self._home.where) from exc
+        observe.retried("connection", exc)
+        await self.rest()
+
+    async def rest(self) -> None:
+        """Let others go on."""
+        await asyncio.sleep(self._pause * (0.5 + random.random()))  # noqa: S311
+        self._pause = min(2 * self._pause, 1.0)
+
+
+def _heard(task: asyncio.Task[Any]) -> None:
+    """Nobody may be there to hear of the error: asyncio would print it, and what was to be kept."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _wrote_nothing(answer: Any) -> bool:
+    """Whether a script says why it did nothing: not ``done``, and no number."""
+    has_word = isinstance(answer, list) and answer and isinstance(answer[0], bytes)
+    return bool(has_word and answer[0] != b"done")
+
+
+def _by_name(script: Script, keys: Sequence[str], args: Sequence[Any]) -> tuple[Any, ...]:
+    return "EVALSHA", script.sha, len(keys), *keys, *args
+
+
+def _by_text(script: Script, keys: Sequence[str], args: Sequence[Any]) -> tuple[Any, ...]:
+    return "EVAL", script.source, len(keys), *keys, *args

@@ -1,0 +1,103 @@
+"""How things are called in Redis.
+
+Keys begin with the prefix and a hash tag, ``{0}`` to ``{63}``: a bucket. What belongs to a thread
+and the indexes that list it have the same one, so that on a cluster too they are written by one
+script, all or nothing: an index cannot say other than the threads.
+
+====================================  ==========================================================
+``<prefix>{17}:thread|<thread>``      hash: what is known of a thread, and its namespaces
+``<prefix>{17}:line|<thread>|<ns>``   hash: a namespace's head and chain, and a field ``r<n>`` for
+                                      the n-th version: what is known of it but for its payload
+``<prefix>{17}:order|<thread>|<ns>``  sorted set: checkpoint ids by sequence
+``<prefix>{17}:log|<thread>|<ns>``    list: payloads by sequence, each behind its chain
+``<prefix>{17}:writes|<thread>|<ns>`` hash: pending writes
+``<prefix>{17}:messages|<thread>``    list: the message log
+``<prefix>{17}:recent``               sorted set: listed threads by activity
+``<prefix>{17}:ids``                  sorted set: all threads by id
+``<prefix>{17}:entries``              hash: each thread's entry in ``recent``
+``<prefix>{17}:expiry``               sorted set: threads by the end of their time, in milliseconds
+====================================  ==========================================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from zlib import crc32
+
+from locus_store.arguments import check_text
+from locus_store.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+BUCKETS: Final = 64
+"""Hash tags: at most so many nodes of a cluster have threads, and a list asks each of them."""
+
+MAX_PREFIX: Final = 200
+
+ENTRY_DIGITS: Final = 22
+"""Of the minute of activity and the microsecond of birth, before the id in ``recent``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys of one store.
+
+    Raises:
+        InvalidArgumentError: The prefix has a brace in it, which would be the hash tag.
+    """
+
+    prefix: str
+
+    def __post_init__(self) -> None:
+        check_text("prefix", self.prefix, minimum=0, maximum=MAX_PREFIX)
+        if "{" in self.prefix or "}" in self.prefix:
+            raise InvalidArgumentError(
+                f"prefix={self.prefix!r} has a brace in it; on a cluster that decides where keys "
+                "go, which is this store's to say"
+            )
+
+    @property
+    def meta(self) -> str:
+        """Hash: the store's identity and the version of this layout."""
+        return f"{self.prefix}{{meta}}"
+
+    def foreign(self, thread_id: str) -> list[str]:
+        """Where the Locus SDK keeps a thread, as strings: by its adapter, and without it."""
+        return [f"{self.prefix}{thread_id}:latest", f"{self.prefix}{thread_id}"]
+
+    def indexes(self, bucket: int) -> list[str]:
+        """``recent``, ``ids``, ``entries`` and ``expiry``."""
+        start = self._start(bucket)
+        return [start + name for name in ("recent", "ids", "entries", "expiry")]
+
+    def reading(self, thread_id: str, namespace: str) -> list[str]:
+        """What a script reads: the thread, and its line, order, log and writes in a namespace."""
+        thread = f"{self._start(bucket_of(thread_id))}thread|{_escaped(thread_id)}"
+        return [thread, *self.line(thread_id, namespace)]
+
+    def writing(self, thread_id: str, namespace: str, others: Iterable[str] = ()) -> list[str]:
+        """What a script writes: besides, messages, the indexes, and other namespaces' keys."""
+        bucket = bucket_of(thread_id)
+        messages = f"{self._start(bucket)}messages|{_escaped(thread_id)}"
+        beside = [key for it in others for key in self.line(thread_id, it)]
+        return [*self.reading(thread_id, namespace), messages, *self.indexes(bucket), *beside]
+
+    def line(self, thread_id: str, namespace: str) -> list[str]:
+        """``line``, ``order``, ``log`` and ``writes`` of a namespace."""
+        start = self._start(bucket_of(thread_id))
+        name = f"{_escaped(thread_id)}|{_escaped(namespace)}"
+        return [f"{start}{kind}|{name}" for kind in ("line", "order", "log", "writes")]
+
+    def _start(self, bucket: int) -> str:
+        return f"{self.prefix}{{{bucket}}}:"
+
+
+def bucket_of(name: str) -> int:
+    """The bucket of a thread."""
+    return crc32(name.encode()) % BUCKETS
+
+
+def _escaped(text: str) -> str:
+    return text.replace("%", "%25").replace("|", "%7C")

@@ -1,0 +1,102 @@
+-- What the rules decided of a namespace, if it is still as they saw it. ARGV: 1 to 5 name,
+-- namespace, store, new line id, may create; 6, 7 id and revision of the line as it was ('': none);
+-- 8, 9 ttl and slack ('': the time to live stays); 10 '1': it was active; then operations.
+local function same()
+  local row = found() and call('HMGET', line, 'id', 'rev') or {}
+  return (row[1] or '') == ARGV[6] and (row[2] or '') == ARGV[7]
+end
+if not same() then return {'changed'} end
+local ttl = tonumber(ARGV[8])
+if ttl and found() and not are_all_given(unmade_line()) then return namespaces() end
+local row = opened(ARGV[1], ARGV[3], ARGV[5] == '1')
+if not row then return {'create'} end
+local id = opened_line(row, ARGV[2], ARGV[4])
+
+local at = 11
+local function following()
+  at = at + 1
+  return ARGV[at - 1]
+end
+local operations = {}
+local function rank(sequence) return call('ZCOUNT', order, '-inf', '(' .. sequence) end
+
+-- rewrite <sequence> <chain and payload>
+function operations.rewrite()
+  local sequence = following()
+  call('LSET', log, rank(sequence), following())
+end
+-- header <sequence> <header>
+function operations.header() call('HSET', line, 'r' .. following(), following()) end
+-- add <sequence> <id> <digest> <chain> <parent> <rest> <payload>
+function operations.add()
+  local sequence, checkpoint = following(), following()
+  local digest, chain, parent, rest = following(), following(), following(), following()
+  put_header(sequence, digest, chain, parent, whole(now), rest)
+  call('ZADD', order, sequence, checkpoint)
+  call('RPUSH', log, chain .. ' ' .. following())
+end
+-- remove <how many> <sequence> ...
+function operations.remove()
+  local count = tonumber(following())
+  local sequences = {}
+  for n = 1, count do
+    sequences[n] = following()
+    call('LSET', log, rank(sequences[n]), '')
+  end
+  call('LREM', log, 0, '')
+  for _, sequence in ipairs(sequences) do
+    call('ZREMRANGEBYSCORE', order, sequence, sequence)
+    call('HDEL', line, 'r' .. sequence)
+  end
+end
+-- line <how many> <field> <value> ... ; an empty value takes the field away
+function operations.line()
+  for _ = 1, tonumber(following()) do
+    local field, value = following(), following()
+    if value == '' then call('HDEL', line, field) else call('HSET', line, field, value) end
+  end
+end
+-- unwrite <checkpoint>
+function operations.unwrite()
+  local checkpoint = following()
+  local there = written(checkpoint)
+  for n = 1, #there, 2 do call('HDEL', writes, checkpoint .. '\0' .. there[n]) end
+  call('HDEL', writes, checkpoint)
+end
+-- write <checkpoint> <field> <value>; where that begins with a blank, the time goes before it
+function operations.write()
+  local checkpoint, field, value = following(), following(), following()
+  if string.sub(value, 1, 1) == ' ' then value = whole(now) .. value end
+  put_write(checkpoint, field, value)
+end
+-- drop: the namespace goes
+function operations.drop()
+  for n = 2, 5 do call('DEL', KEYS[n]) end
+  call('HDEL', thread, 'ns|' .. ARGV[2])
+  call('HINCRBY', thread, 'lines', -1)
+end
+while at <= #ARGV do operations[following()]() end
+
+local is_there = call('HINCRBY', line, 'rev', 1) > 0 and call('HEXISTS', line, 'id') == 1
+if not is_there then
+  call('DEL', line)
+  if call('HGET', thread, 'lines') == '0' and call('EXISTS', messages) == 0 then
+    call('DEL', thread)
+    forget(ARGV[1])
+    settle_indexes()
+    return {'done', row.store, id}
+  end
+end
+local is_listed = row.is_listed
+if ARGV[2] == '' then is_listed = is_there and call('HEXISTS', line, 'head') == 1 end
+if ARGV[10] == '1' then
+  touch(ARGV[1], row, is_listed, ttl, tonumber(ARGV[9]))
+elseif is_listed ~= row.is_listed then
+  call('HSET', thread, 'listed', is_listed and '1' or '0')
+  enter(ARGV[1], row.created, row.minute, is_listed)
+  settle_indexes()
+end
+if row.expires and not ttl then
+  for n = 1, 6 do call('PEXPIREAT', KEYS[n], row.expires) end
+end
+return {'done', row.store, id}

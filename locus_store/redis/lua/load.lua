@@ -1,0 +1,34 @@
+-- A version as it is stored. ARGV: 1 '' or '=' and its id; 2, 3, 4 line, sequence and digest of the
+-- head that the caller has, whose payloads it does not want; 5 '1': with its pending writes.
+local store = found()
+local row = store and call('HMGET', line, 'id', 'head', 'floor')
+if not row or not row[2] then return {} end
+local head = row[2]
+local sequence = head
+if ARGV[1] ~= '' then
+  local checkpoint = string.sub(ARGV[1], 2)
+  sequence = call('ZSCORE', order, checkpoint)
+  if not sequence then return {} end
+  if tonumber(sequence) < tonumber(row[3]) and sequence ~= head then return {} end
+end
+local header = call('HGET', line, 'r' .. sequence)
+local of_head = sequence == head and header or call('HGET', line, 'r' .. head)
+local id = id_at(sequence)
+if not header or not of_head or not id then return {store, row[1], head} end
+local digest, chain, parent = told(header)
+local payloads = {}
+local is_known = row[1] == ARGV[2] and sequence == ARGV[3] and digest == ARGV[4]
+if not is_known then
+  local first = call('ZCOUNT', order, '-inf', '(' .. chain)
+  local last = call('ZCOUNT', order, '-inf', '(' .. sequence)
+  local mark = chain .. ' '
+  for _, record in ipairs(call('LRANGE', log, first, last)) do
+    if string.sub(record, 1, #mark) == mark then
+      payloads[#payloads + 1] = string.sub(record, #mark + 1)
+    end
+  end
+end
+return {
+  store, row[1], head, sequence, id, parent ~= '0' and id_at(parent) or '', header,
+  string.sub(of_head, 1, 32), payloads, ARGV[5] == '1' and written(id) or {}
+}

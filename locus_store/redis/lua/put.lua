@@ -1,0 +1,33 @@
+-- Pending writes. ARGV: 1 to 5 name, namespace, store, new line id, may create; 6 checkpoint;
+-- 7, 8, 9 line, sequence and digest of the version that frames are against, or ''; 10 how many
+-- fields the caller has seen, '' where it does not ask; they; and field and value of each write.
+local checkpoint = ARGV[6]
+if ARGV[7] ~= '' then
+  local sequence = found() and call('ZSCORE', order, checkpoint)
+  if not sequence or sequence ~= ARGV[8] or call('HGET', line, 'id') ~= ARGV[7] then return {'no'} end
+  if string.sub(call('HGET', line, 'r' .. sequence) or '', 1, 32) ~= ARGV[9] then return {'no'} end
+end
+local first = 11
+if ARGV[10] ~= '' then
+  first = 11 + tonumber(ARGV[10])
+  local seen = {}
+  for at = 11, first - 1 do seen[ARGV[at]] = true end
+  local there = found() and written(checkpoint) or {}
+  for at = 1, #there, 2 do
+    if not seen[there[at]] then return {'rules'} end
+  end
+end
+local row = opened(ARGV[1], ARGV[3], ARGV[5] == '1')
+if not row then return {'create'} end
+opened_line(row, ARGV[2], ARGV[4])
+for at = first, #ARGV, 2 do
+  local is_special = string.find(ARGV[at], '%z%-')
+  if is_special or call('HEXISTS', writes, checkpoint .. '\0' .. ARGV[at]) == 0 then
+    put_write(checkpoint, ARGV[at], whole(now) .. ARGV[at + 1])
+  end
+end
+call('HINCRBY', line, 'rev', 1)
+if row.expires then
+  for at = 1, 6 do call('PEXPIREAT', KEYS[at], row.expires) end
+end
+return {'done'}

@@ -1,0 +1,44 @@
+-- A thread as it was elsewhere, unless there is one. ARGV: 1 name; 2 store; 3 how many fields and
+-- values of the thread's row; they; how many messages; they; and of each namespace that was given:
+-- its name; how many fields and values of its line; they; how many versions, and of each sequence,
+-- id, header, and chain and payload; how many writes, and of each checkpoint, field and value.
+if found() then return {'there'} end
+local at = 1
+local function following()
+  at = at + 1
+  return ARGV[at - 1]
+end
+local name, store = following(), following()
+begin_anew(store)
+each_key(function(key) call('DEL', key) end)
+forget(name)
+call('HSET', thread, 'store', store)
+for _ = 1, tonumber(following()) do call('HSET', thread, following(), following()) end
+for _ = 1, tonumber(following()) do call('RPUSH', messages, following()) end
+local lines, is_listed = 0, false
+local function restore_line(first, second, third, fourth)
+  line, order, log, writes = first, second, third, fourth
+  local namespace = following()
+  lines = lines + 1
+  call('HSET', thread, 'ns|' .. namespace, '1')
+  for _ = 1, tonumber(following()) do
+    local field, value = following(), following()
+    call('HSET', line, field, value)
+    if namespace == '' and field == 'head' then is_listed = true end
+  end
+  for _ = 1, tonumber(following()) do
+    local sequence = following()
+    call('ZADD', order, sequence, following())
+    call('HSET', line, 'r' .. sequence, following())
+    call('RPUSH', log, following())
+  end
+  for _ = 1, tonumber(following()) do put_write(following(), following(), following()) end
+end
+if at <= #ARGV then restore_line(KEYS[2], KEYS[3], KEYS[4], KEYS[5]) end
+for n = 11, #KEYS, 4 do restore_line(KEYS[n], KEYS[n + 1], KEYS[n + 2], KEYS[n + 3]) end
+call('HSET', thread, 'lines', lines, 'listed', is_listed and '1' or '0')
+local row = call('HMGET', thread, 'created', 'minute', 'expires')
+enter(name, tonumber(row[1]), tonumber(row[2]), is_listed)
+settle_indexes()
+if row[3] then expire_at(name, row[3]) end
+return {'done'}

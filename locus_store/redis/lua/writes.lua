@@ -1,0 +1,5 @@
+-- Pending writes. ARGV: ids of checkpoints. A list for each.
+if not found() then return {} end
+local each = {}
+for at, checkpoint in ipairs(ARGV) do each[at] = written(checkpoint) end
+return each

@@ -1,0 +1,137 @@
+-- What writing scripts begin with, behind reading.lua. KEYS are those of Keys.writing.
+local messages, recent, ids, entries, expiry = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+
+-- Take a thread out of the indexes.
+local function forget(name)
+  local entry = call('HGET', entries, name)
+  if entry then call('ZREM', recent, entry) end
+  call('HDEL', entries, name)
+  call('ZREM', ids, name)
+  call('ZREM', expiry, name)
+end
+
+-- How long the indexes have threads whose time is over: in milliseconds, for expire() to count.
+local LINGER = 60000
+
+-- Put a thread into the indexes, as it is now.
+local function enter(name, created, minute, is_listed)
+  local entry = string.format('%08x%014x', minute, created) .. name
+  local old = call('HGET', entries, name)
+  if old and old ~= entry then call('ZREM', recent, old) end
+  call('HSET', entries, name, entry)
+  call('ZADD', ids, 0, name)
+  call(is_listed and 'ZADD' or 'ZREM', unpack(is_listed and {recent, 0, entry} or {recent, entry}))
+end
+
+-- Take away what was over for long. The indexes go by themselves behind the last thread in them,
+-- where all have a time to live.
+local function settle_indexes()
+  local over = call('ZRANGEBYSCORE', expiry, '-inf', now_ms - LINGER, 'LIMIT', 0, 100)
+  for _, name in ipairs(over) do forget(name) end
+  local last = nil
+  if call('ZCARD', ids) == call('ZCARD', expiry) then
+    last = call('ZREVRANGE', expiry, 0, 0, 'WITHSCORES')[2]
+  end
+  for at = 7, 10 do
+    if last then call('PEXPIREAT', KEYS[at], whole(last + LINGER)) else call('PERSIST', KEYS[at]) end
+  end
+end
+
+-- The thread's keys: its own two, and four for each namespace that was given.
+local function each_key(work)
+  for at = 1, #KEYS do
+    if at < 7 or at > 10 then work(KEYS[at]) end
+  end
+end
+
+local function expire_at(name, expires)
+  call('HSET', thread, 'expires', expires)
+  call('ZADD', expiry, expires, name)
+  settle_indexes()
+  each_key(function(key) call('PEXPIREAT', key, expires) end)
+end
+
+-- Whether all namespaces were given, with those that are made now: so many more.
+local function are_all_given(more)
+  for at = 11, #KEYS, 4 do
+    if call('EXISTS', KEYS[at]) == 0 then return false end
+  end
+  local lines = tonumber(call('HGET', thread, 'lines') or '0') + more
+  if lines == 0 then return #KEYS == 10 end
+  return lines * 4 == #KEYS - 6 and (more == 1 or call('EXISTS', line) == 1)
+end
+
+local function namespaces()
+  local names = {'lines'}
+  for _, field in ipairs(call('HKEYS', thread)) do
+    if string.sub(field, 1, 3) == 'ns|' then names[#names + 1] = string.sub(field, 4) end
+  end
+  return names
+end
+
+-- What a server without memory refuses: behind any other write it would refuse nothing.
+local function begin_anew(store) call('HSET', thread, 'store', store) end
+
+-- The thread's row, which is made where it is not there or over; nil where it may not be made.
+local function opened(name, store, may_create)
+  local row = call('HMGET', thread, 'store', 'expires', 'created', 'minute', 'listed', 'lines')
+  if row[1] and not is_over(row[2]) then
+    return {store = row[1], expires = row[2], created = tonumber(row[3]),
+      minute = tonumber(row[4]), is_listed = row[5] == '1', lines = tonumber(row[6])}
+  end
+  if not may_create then return nil end
+  begin_anew(store)
+  each_key(function(key) call('DEL', key) end)
+  forget(name)
+  local minute = math.floor(now / 60000000)
+  call('HSET', thread, 'store', store, 'created', whole(now), 'minute', minute, 'listed', '0',
+    'lines', 0)
+  enter(name, now, minute, false)
+  settle_indexes()
+  return {store = store, created = now, minute = minute, is_listed = false, lines = 0}
+end
+
+-- Note that the thread was active, and from when on it is over. ttl: milliseconds, or nil.
+local function touch(name, row, is_listed, ttl, slack)
+  local minute = math.floor(now / 60000000)
+  if minute ~= row.minute or is_listed ~= row.is_listed then
+    call('HSET', thread, 'minute', minute, 'listed', is_listed and '1' or '0')
+    enter(name, row.created, minute, is_listed)
+    settle_indexes()
+  end
+  if ttl then
+    local expires = math.floor(now / 1000 + ttl)
+    local old = row.expires and tonumber(row.expires)
+    if not old or old < expires or old > expires + slack then
+      expire_at(name, whole(expires + slack))
+      return
+    end
+  end
+  if row.expires then  -- what was made now goes with the rest
+    for at = 1, 6 do call('PEXPIREAT', KEYS[at], row.expires) end
+  end
+end
+
+-- The namespace's id, which is made where it is not there.
+local function opened_line(row, namespace, new_id)
+  local id = call('HGET', line, 'id')
+  if id then return id end
+  call('HSET', thread, 'ns|' .. namespace, '1')
+  call('HINCRBY', thread, 'lines', 1)
+  call('HSET', line, 'id', new_id, 'floor', 0, 'last', 0, 'bytes', 0, 'rev', 0)
+  return new_id
+end
+
+local function unmade_line() return call('EXISTS', line) == 0 and 1 or 0 end
+
+local function put_header(sequence, digest, chain, parent, created, rest)
+  call('HSET', line, 'r' .. sequence,
+    digest .. ' ' .. chain .. ' ' .. parent .. ' ' .. created .. ' ' .. rest)
+end
+
+local function put_write(checkpoint, field, value)
+  if call('HSET', writes, checkpoint .. '\0' .. field, value) == 1 then
+    local index = call('HGET', writes, checkpoint) or ''
+    call('HSET', writes, checkpoint, index .. field .. '\0')
+  end
+end

@@ -1,0 +1,63 @@
+"""Arguments of the scripts that write a version."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from locus_store import versions
+from locus_store.redis.lines import new_line_id, rest_of
+
+if TYPE_CHECKING:
+    from locus_store.redis.lines import NamespaceEdit
+    from locus_store.types import Mark, Save
+
+
+def appending(save: Save, store: str) -> list[Any] | None:
+    """The arguments of ``save``; ``None`` for what is no plain append.
+
+    Whether the state is of this store at all is for the thread to say, which has its identity: the
+    server may have been emptied, or have lost the store's, since somebody read that.
+    """
+    told = [save.expected.made_from] if save.expected else []
+    assumed = next((it.store for it in (*told, save.basis) if it), "")
+    append = versions.append_of(save, assumed or store)
+    if append is None:
+        return None
+    return [
+        *(save.thread_id, save.namespace, store, new_line_id(), ""),
+        "" if append.line is None else append.line,
+        *_mark(append.head),
+        "1" if append.is_free else "",
+        "1" if save.is_root else "",
+        *_mark(append.basis),
+        *(save.checkpoint_id, save.change.shape.digest.hex(), save.change.shape.state_bytes),
+        *(append.payload, rest_of(save.metadata, save.labels)),
+        *(save.writer or "", save.run or "", "" if save.keep_last is None else save.keep_last),
+        *_time_to_live(save.ttl_seconds),
+        *(versions.CHAIN_FACTOR, versions.CHAIN_ALLOWANCE, versions.RECORD_OVERHEAD),
+        *(versions.HIDDEN_BATCH, assumed),
+    ]
+
+
+def _mark(mark: Mark | None) -> tuple[Any, str]:
+    return (mark.sequence, mark.digest.hex()) if mark else ("", "")
+
+
+def applying(
+    edit: NamespaceEdit, line_id: str, revision: str, operations: list[Any], token: str
+) -> list[Any]:
+    """The arguments of ``apply``; ``token`` tells later whether it was done."""
+    return [
+        *(edit.thread_id, edit.namespace, edit.store, edit.new_line_id(), "", line_id, revision),
+        *_time_to_live(edit.ttl_seconds),
+        "1" if edit.is_active else "",
+        *operations,
+        *(("line", 1, "edit", token) if token else ()),
+    ]
+
+
+def _time_to_live(seconds: float | None) -> tuple[Any, Any]:
+    """In milliseconds, and how much later a thread may expire."""
+    if seconds is None:
+        return "", 0
+    return f"{seconds * 1000:.3f}", int(min(seconds / 20, 60.0) * 1000)

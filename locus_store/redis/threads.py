@@ -1,0 +1,473 @@
+"""Threads in Redis: what is asked of the scripts, and what their answers mean."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from uuid import uuid4
+
+from locus_store import versions
+from locus_store.errors import BackendError, ConflictError, IntegrityError, SchemaError
+from locus_store.redis import failures, scripts
+from locus_store.redis.connecting import DRIVER_ERRORS
+from locus_store.redis.lines import (
+    MissingError,
+    NamespaceEdit,
+    damage,
+    new_line_id,
+    pairs,
+    parsed,
+    parsed_write,
+    place,
+    restoring,
+    space_of,
+    stored_write,
+    thread_of,
+)
+from locus_store.redis.saving import appending, applying
+from locus_store.types import Mark, PendingWrite, Save, Stored, Version, Written
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from locus_store.redis.connecting import Connections, Home
+    from locus_store.redis.keys import Keys
+    from locus_store.redis.scripts import Script
+    from locus_store.threads import Thread
+    from locus_store.types import ArchivedThread
+
+T = TypeVar("T")
+
+LAYOUT: Final = b"1"
+"""What the keys' names and values are to be read as."""
+
+ATTEMPTS: Final = 100
+"""To change a namespace that others change all the time."""
+
+AT_ONCE: Final = 16
+"""Threads that a search reads in one round trip."""
+
+ALL: Final = 2**31 - 1
+
+
+class Threads:
+    """The threads below a prefix.
+
+    Args:
+        connections: To the server or cluster.
+        keys: How things are called.
+    """
+
+    def __init__(self, connections: Connections, keys: Keys) -> None:
+        self.connections = connections
+        self.keys = keys
+        self._store: str | None = None
+
+    # --- the store
+
+    async def store(self, home: Home) -> str:
+        """The store's identity, which is made with its first thread.
+
+        Raises:
+            SchemaError: A newer release made it.
+        """
+        if self._store is None:
+            meta = self.keys.meta
+            await home.command("HSETNX", meta, "layout", LAYOUT)
+            await home.command("HSETNX", meta, "store", uuid4().hex)
+            layout, store = await home.command("HMGET", meta, "layout", "store")
+            if layout != LAYOUT:
+                raise SchemaError(
+                    f"the threads of prefix {self.keys.prefix!r} in Redis {home.where} are of "
+                    f"layout {layout.decode()}, this release knows {LAYOUT.decode()}; upgrade "
+                    "locus-store"
+                )
+            self._store = store.decode()
+        return self._store
+
+    async def refuse_foreign(self, home: Home, thread_id: str) -> None:
+        """Refuse a thread that somebody else keeps below the same prefix.
+
+        Raises:
+            SchemaError: The Locus SDK's own backend, or the like, does.
+        """
+        for key in self.keys.foreign(thread_id):
+            if await home.command("TYPE", key) in {b"string", "string"}:
+                raise SchemaError(
+                    f"Redis {home.where} has a key {key!r} that is not ours: the Locus SDK keeps "
+                    "its threads so. Take them over with `locus-store import locus`, or use "
+                    "another prefix="
+                )
+
+    # --- saving
+
+    async def save(self, home: Home, save: Save) -> Written:
+        """Write a version: by itself where it is a plain append, else by all the rules."""
+        args = appending(save, await self.store(home))
+        if args is not None:
+            answer = await home.again(
+                lambda: self._given(
+                    home, scripts.SAVE, save.thread_id, save.namespace, args, creates_at=4
+                )
+            )
+            if answer[0] == b"done":
+                store, line, sequence = answer[1].decode(), int(answer[2]), int(answer[3])
+                mark = Mark(store, line, sequence, save.change.shape.digest)
+                return Written(save.checkpoint_id, mark, "head")
+        return await self.edit(
+            home, save.thread_id, save.namespace, lambda it: versions.save(it, save), creates=True
+        )
+
+    async def put_writes(
+        self,
+        home: Home,
+        thread_id: str,
+        namespace: str,
+        checkpoint_id: str,
+        writes: Sequence[PendingWrite],
+        *,
+        known: Mark | None,
+        seen: Collection[tuple[str, int]] | None,
+    ) -> bool:
+        """See ``StorageBackend.store_writes``."""
+        store = await self.store(home)
+        mark: list[Any] = ["", "", ""]
+        if any(it.basis is not None for it in writes):
+            if known is None:
+                return False
+            mark = [known.line, known.sequence, known.digest.hex()]
+        fields = [] if seen is None else [f"{task}\0{idx}" for task, idx in seen]
+        args = [thread_id, namespace, store, new_line_id(), "", checkpoint_id, *mark]
+        args += ["" if seen is None else len(fields), *fields]
+        for it in writes:
+            args += [place(it), stored_write(checkpoint_id, it, None)]
+        answer = await home.again(
+            lambda: self._given(home, scripts.PUT, thread_id, namespace, args, creates_at=4)
+        )
+        if answer[0] == b"no":
+            return False
+        if answer[0] == b"done":
+            return True
+
+        def put(edit: NamespaceEdit) -> bool:
+            line = replace(edit.open_space(namespace).line)
+            return versions.put_writes(edit, line, checkpoint_id, writes, known=known, seen=seen)
+
+        return await self.edit(home, thread_id, namespace, put, creates=True)
+
+    async def edit(
+        self,
+        home: Home,
+        thread_id: str,
+        namespace: str,
+        body: Callable[[NamespaceEdit], T],
+        *,
+        creates: bool,
+    ) -> T | Any:
+        """Change a namespace by the rules; nothing is written where somebody else changed it.
+
+        Then the rules are asked again. ``0`` where there is no thread and ``creates`` is off.
+
+        Raises:
+            BackendError: Others change it all the time.
+        """
+        store = await self.store(home)
+        unsure: tuple[str, Any, bool] | None = None
+        """Token, answer and whether the line went, of a change whose outcome is not known."""
+        patience = home.patience()
+        payloads, has_writes = "", False
+        for attempt in range(ATTEMPTS):
+            found = await home.read(
+                scripts.VIEW,
+                self.keys.reading(thread_id, namespace),
+                payloads,
+                "1" if has_writes else "",
+            )
+            if unsure is not None and _was_done(found, unsure[0], drops=unsure[2]):
+                return unsure[1]
+            if not found and not creates:
+                return 0
+            old, revision, line_id = _seen(thread_id, namespace, found)
+            edit = NamespaceEdit(thread_id, namespace, old, store, has_writes=has_writes)
+            try:
+                answer = body(edit)
+                operations = edit.operations()
+            except MissingError as missing:
+                has_writes = has_writes or missing.writes
+                payloads = _more(payloads, missing)
+                continue
+            if not operations and not edit.is_active:
+                return answer
+            token, drops = secrets.token_hex(8), operations == ["drop"]
+            args = applying(edit, line_id, revision, operations, "" if drops else token)
+            try:
+                reply = await self._given(
+                    home, scripts.APPLY, thread_id, namespace, args, creates_at=4
+                )
+            except DRIVER_ERRORS as exc:
+                await patience.after(exc, failures.is_lost)
+                unsure = token, answer, drops
+                continue
+            if reply[0] == b"done":
+                return answer
+            if attempt > 1:
+                await patience.rest()
+        raise BackendError(
+            f"thread {thread_id!r} is changed all the time by others; nothing was written"
+        )
+
+    async def _given(
+        self,
+        home: Home,
+        script: Script,
+        thread_id: str,
+        namespace: str | None,
+        args: list[Any],
+        *,
+        creates_at: int | None = None,
+    ) -> list[Any]:
+        """Run a script that writes, with what it asks for: leave, and other namespaces.
+
+        ``namespace``: the one that it is about; ``None``: all.
+        """
+        names = [namespace or ""]
+        args = list(args)
+        while True:
+            keys = self.keys.writing(thread_id, names[0], names[1:])
+            reply: list[Any] = await home.write(script, keys, *args)
+            if reply[0] == b"lines":
+                there = {it.decode() for it in reply[1:]}
+                names = sorted(there) if namespace is None else [namespace, *there - {namespace}]
+            elif reply[0] == b"create" and creates_at is not None:
+                await self.refuse_foreign(home, thread_id)
+                args[creates_at] = "1"
+            else:
+                return reply
+
+    # --- reading
+
+    async def fetch(
+        self,
+        home: Home,
+        thread_id: str,
+        namespace: str,
+        checkpoint_id: str | None,
+        known: Mark | None,
+        *,
+        with_writes: bool,
+    ) -> Stored | None:
+        """A version as it is stored, without payloads where it is the one ``known``."""
+        mark = (known.line, known.sequence, known.digest.hex()) if known else ("", "", "")
+        found = await home.read(
+            scripts.LOAD,
+            self.keys.reading(thread_id, namespace),
+            "" if checkpoint_id is None else f"={checkpoint_id}",
+            *mark,
+            "1" if with_writes else "",
+        )
+        if not found:
+            await self.refuse_foreign(home, thread_id)
+            return None
+        if len(found) == 3:  # noqa: PLR2004  (store, line, head)
+            raise IntegrityError(
+                f"thread {thread_id!r} names version {found[2].decode()} as its head, or that has "
+                "no row; restore Redis from a backup, or load a version by its id"
+            )
+        store, line, head, sequence, name, parent, header, digest, payloads, writes = found
+        version = _version(thread_id, namespace, store, line, [sequence, name, parent, header])
+        return Stored(
+            version=version,
+            head=Mark(store.decode(), int(line), int(head), _digest(digest)),
+            payloads=payloads,
+            writes=_writes(version.checkpoint_id, writes) if with_writes else None,
+        )
+
+    async def history(
+        self, home: Home, thread_id: str, namespace: str, limit: int, before: str | None
+    ) -> list[Version] | None:
+        """Versions, newest first; ``None``: there is no version ``before``."""
+        found = await home.read(
+            scripts.HISTORY,
+            self.keys.reading(thread_id, namespace),
+            "" if before is None else f"={before}",
+            limit,
+        )
+        if not found:
+            await self.refuse_foreign(home, thread_id)
+            return []
+        if found[0] == b"missing":
+            return None
+        return [_version(thread_id, namespace, found[0], found[1], row) for row in found[2]]
+
+    async def histories(self, home: Home, names: Sequence[tuple[str, str]]) -> list[list[Version]]:
+        """All visible versions of several namespaces (thread, namespace)."""
+        calls = [(self.keys.reading(*it), ("", ALL)) for it in names]
+        return await self._versions(home, scripts.HISTORY, names, calls)
+
+    async def heads(self, home: Home, names: Sequence[tuple[str, str]]) -> list[list[Version]]:
+        """The heads of several namespaces, where they have one."""
+        calls = [(self.keys.reading(*it), ()) for it in names]
+        return await self._versions(home, scripts.HEADS, names, calls)
+
+    async def _versions(
+        self, home: Home, script: Script, names: Sequence[tuple[str, str]], calls: Any
+    ) -> list[list[Version]]:
+        answers = await home.each(script, calls) if calls else []
+        return [
+            [_version(*it, found[0], found[1], row) for row in found[2]] if found else []
+            for it, found in zip(names, answers, strict=True)
+        ]
+
+    async def views(self, home: Home, thread_ids: Sequence[str]) -> list[Thread | None]:
+        """Threads with their root and all its payloads; ``None`` for those that are gone."""
+        calls = [(self.keys.reading(it, ""), ("all", "")) for it in thread_ids]
+        found = await home.each(scripts.VIEW, calls) if calls else []
+        each = zip(thread_ids, found, strict=True)
+        return [_seen(name, "", it)[0] for name, it in each]
+
+    async def records(
+        self, home: Home, thread_id: str, namespace: str, last: int
+    ) -> list[tuple[int, int, bytes]]:
+        """(sequence, chain, payload) of the versions up to ``last``."""
+        keys = self.keys.reading(thread_id, namespace)
+        found = await home.read(scripts.RECORDS, keys, last)
+        if not found:
+            return []
+        with damage(f"the log of thread {thread_id!r}"):
+            each = zip(pairs(found[0]), found[1], strict=True)
+            parted = ((int(score), *row.split(b" ", 1)) for (_, score), row in each)
+            return [(sequence, int(chain), payload) for sequence, chain, payload in parted]
+
+    async def writes_of(
+        self, home: Home, thread_id: str, namespace: str, checkpoint_ids: Sequence[str]
+    ) -> dict[str, list[PendingWrite]]:
+        """See ``StorageBackend.writes_of``."""
+        keys = self.keys.reading(thread_id, namespace)
+        found = await home.read(scripts.WRITES, keys, *checkpoint_ids)
+        each = dict(zip(checkpoint_ids, found, strict=bool(found)))
+        return {name: _writes(name, flat) for name, flat in each.items() if flat}
+
+    async def archive(
+        self, home: Home, thread_id: str, *, is_whole: bool
+    ) -> tuple[Thread, dict[str, str]] | None:
+        """A thread with all its namespaces, and their revisions.
+
+        ``is_whole``: with payloads and pending writes.
+        """
+        reply = await home.again(lambda: self._archived(home, thread_id, "1" if is_whole else ""))
+        if reply is None:
+            return None
+        names, (_, row, messages, each) = reply
+        thread = thread_of(thread_id, dict(pairs(row)), messages)
+        revisions: dict[str, str] = {}
+        for name, (line, order, log, writes) in zip(names, each, strict=True):
+            fields = dict(pairs(line))
+            if fields:  # a thread may have messages only
+                thread.spaces[name] = space_of(name, fields, order, log, writes)
+                revisions[name] = fields[b"rev"].decode()
+        return thread, revisions
+
+    async def _archived(
+        self, home: Home, thread_id: str, whole: str
+    ) -> tuple[list[str], list[Any]] | None:
+        names = [""]
+        while True:
+            keys = self.keys.writing(thread_id, names[0], names[1:])
+            reply = await home.read(scripts.ARCHIVE, keys, whole)
+            if not reply:
+                return None
+            if reply[0] == b"whole":
+                return names, reply
+            names = sorted(it.decode() for it in reply[1:]) or [""]
+
+    async def restore(self, home: Home, archived: ArchivedThread) -> None:
+        """Store a thread as it was elsewhere.
+
+        Raises:
+            ConflictError: There is one of this id.
+        """
+        args = restoring(archived, await self.store(home))
+        names = [it.namespace for it in archived.lines] or [""]
+        keys = self.keys.writing(archived.thread_id, names[0], names[1:])
+        reply = await home.again(lambda: home.write(scripts.RESTORE, keys, *args))
+        if reply[0] == b"there":
+            raise ConflictError(
+                f"thread {archived.thread_id!r} is there already; nothing was written"
+            )
+
+    async def drop(
+        self, home: Home, thread_id: str, revisions: dict[str, str] | None = None
+    ) -> int:
+        """Remove a thread; return how many versions it had.
+
+        Args:
+            home: Whose connections.
+            thread_id: The thread.
+            revisions: Of all its namespaces, as they were when it was decided to remove it.
+        """
+        if revisions is None:
+            reply = await home.once(
+                lambda: self._given(home, scripts.DROP, thread_id, None, [thread_id])
+            )
+        else:
+            names = list(revisions)
+            keys = self.keys.writing(thread_id, names[0], names[1:])
+            reply = await home.once(
+                lambda: home.write(scripts.DROP, keys, thread_id, *revisions.values())
+            )
+        return int(reply[1]) if reply[0] == b"done" else 0
+
+
+def _more(payloads: str, missing: MissingError) -> str:
+    """Which payloads to read: first those of a chain, then all."""
+    if not missing.payloads:
+        return payloads
+    return "all" if payloads else missing.payloads
+
+
+def _seen(thread_id: str, namespace: str, found: list[Any]) -> tuple[Thread | None, str, str]:
+    """What ``view`` gave: the thread, and revision and id of the line."""
+    if not found:
+        return None, "", ""
+    row, line, order, first, log, writes = found
+    thread = thread_of(thread_id, dict(pairs(row)), [])
+    fields = dict(pairs(line))
+    if not fields:
+        return thread, "", ""
+    del first  # the log's end is what was given
+    thread.spaces[namespace] = space_of(namespace, fields, order, log, writes)
+    return thread, fields[b"rev"].decode(), fields[b"id"].decode()
+
+
+def _was_done(found: list[Any], token: str, *, drops: bool) -> bool:
+    """Whether the change of which nobody heard is there."""
+    fields = dict(pairs(found[1])) if found else {}
+    return not fields if drops else fields.get(b"edit") == token.encode()
+
+
+def _digest(text: bytes) -> bytes:
+    with damage("a digest"):
+        return bytes.fromhex(text.decode())
+
+
+def _version(
+    thread_id: str, namespace: str, store: bytes, line: bytes, row: Sequence[bytes]
+) -> Version:
+    sequence, name, parent, header = row
+    record, created_at = parsed(header, int(sequence), name.decode())
+    return Version(
+        mark=Mark(store.decode(), int(line), record.sequence, record.digest),
+        thread_id=thread_id,
+        namespace=namespace,
+        checkpoint_id=record.checkpoint_id,
+        parent_id=parent.decode() or None,
+        metadata=record.metadata,
+        labels=record.labels,
+        created_at=created_at,
+    )
+
+
+def _writes(checkpoint_id: str, flat: Sequence[bytes]) -> list[PendingWrite]:
+    found = (parsed_write(checkpoint_id, field, value).write for field, value in pairs(flat))
+    return sorted(found, key=versions.in_order)

@@ -1,0 +1,54 @@
+"""Saves that append to the head: nearly all, and what a backend may do in one statement."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from locus_store.types import Mark, Save
+
+
+class Append(NamedTuple):
+    """What such a save asks for. It continues a chain or begins one, below the head.
+
+    Whatever else is the case (another head, an id that is there, a chain that is closed) is for
+    ``save`` to decide.
+    """
+
+    line: int | None
+    """Where it is known."""
+
+    head: Mark | None
+    """What the head must be; ``None``: there is none, unless ``is_free``."""
+
+    is_free: bool
+    """It appends to the head as it stands."""
+
+    basis: Mark | None
+    """What the payload is against, which must be the head; ``None``: it is whole."""
+
+    payload: bytes
+
+
+def append_of(save: Save, store: str) -> Append | None:
+    """The append that a save is, in the database ``store``; ``None`` for any other save."""
+    expected = save.expected
+    if expected is not None and expected.made_from and expected.made_from.store != store:
+        expected = None  # a state from another database says nothing of this one
+    if expected is None and save.parent_id is not None:
+        return None
+    if expected is not None and expected.made_from != expected.head:
+        return None
+    if save.is_root and (save.basis is not None or expected is not None):
+        return None
+    head = expected.head if expected else None
+    known = save.basis if save.basis and save.basis.store == store else None
+    lines = {it.line for it in (known, head) if it is not None}
+    if len(lines) > 1:
+        return None
+    frames = save.change.frames
+    is_small = frames is not None and len(frames) <= save.change.shape.state_bytes // 2
+    line = lines.pop() if lines else None
+    if known is None or frames is None or not is_small:
+        return Append(line, head, expected is None, None, save.change.whole())
+    return Append(line, head, expected is None, known, frames)

@@ -1,0 +1,609 @@
+"""What Redis and Valkey bring along: prefixes, expiry, rights, memory, replicas, lost servers."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis
+import redis_servers
+import servers
+
+from locus_store import (
+    BackendError,
+    ConflictError,
+    ConnectionFailedError,
+    InvalidArgumentError,
+    RedisBackend,
+    RedisCheckpointSaver,
+    SchemaError,
+    open_checkpointer,
+    open_saver,
+    redis_checkpointer,
+)
+from locus_store.redis import scripts
+from locus_store.redis.keys import Keys, bucket_of
+from locus_store.redis.lines import restoring
+from locus_store.types import ArchivedMessage, PendingWrite
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import redis_clusters
+
+pytestmark = pytest.mark.anyio
+
+RIGHTS = (
+    "~locus:state:* -@all +eval +evalsha +script|load +time +type +exists +hget +hset +hsetnx"
+    " +hmget +hgetall +hkeys +hexists +hdel +hincrby +zadd +zrem +zrange +zrangebyscore"
+    " +zrangebylex +zrevrange +zrevrangebyscore +zrevrangebylex +zremrangebyscore +zscore +zcard"
+    " +zcount +rpush +lrange +lset +lrem +del +unlink +pexpireat +persist +info +select"
+)
+"""The least that a user needs; docs/redis.md shows it."""
+
+LONG = 3_600.0
+LINGER_MS = 60_000
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def started(make: Callable[..., Any], *args: Any, **options: Any) -> Iterator[Any]:
+    try:
+        server = make(*args, **options)
+    except servers.UnavailableError as error:
+        servers.missing(error)
+    yield server
+    server.stop()
+
+
+async def everything(backend: RedisBackend, thread_id: str = "t") -> None:
+    """All that a backend does with a thread."""
+    for n in range(3):
+        await backend.save(thread_id, {"said": ["word"] * n}, checkpoint_id=f"v{n}")
+    await backend.write_state(thread_id, {"n": 1}, namespace="sub", checkpoint_id="s0")
+    await backend.put_writes(thread_id, "v2", [PendingWrite("a", 0, "c", "t", b"1")])
+    assert len(await backend.get_writes(thread_id, "v2")) == 1
+    assert await backend.load(thread_id) == {"said": ["word"] * 2}
+    assert await backend.exists(thread_id)
+    assert await backend.namespaces(thread_id) == ["", "sub"]
+    assert await backend.list_threads() == await backend.scan() == [thread_id]
+    assert [it.thread_id for it in await backend.heads()] == [thread_id]
+    assert await backend.search("word") == [thread_id]
+    assert await backend.query("k", 1) == await backend.tagged("k", 1) == []
+    assert await backend.delete(thread_id, "v1")
+    assert await backend.copy_thread(thread_id, "copy")
+    assert await backend.prune("copy") == 1
+    assert await backend.write_thread(await backend.read_thread(thread_id)) is False
+    await backend.write_state(thread_id, {"n": 2}, keep_last=1, ttl_seconds=LONG)
+    assert await backend.vacuum() == await backend.expire() == 0
+    assert {it.name for it in await backend.facts()} >= {"server", "maxmemory policy"}
+    assert await backend.delete("copy")
+    assert await backend.delete(thread_id)
+
+
+# --- keys
+
+
+@pytest.mark.parametrize("prefix", ["", "a:", "%|*[x]?", "ä/'\""])
+async def test_any_prefix_keeps_its_threads_to_itself(redis_url: str, prefix: str) -> None:
+    async with RedisBackend(redis_url, prefix) as one, RedisBackend(redis_url, "other:") as other:
+        await everything(one)
+        await one.save("t", {"n": 1})
+        assert await other.load("t") is None
+        assert await other.list_threads() == []
+    with redis.Redis.from_url(redis_url) as client:
+        assert all(it.startswith((prefix.encode(), b"other:")) for it in client.scan_iter())
+
+
+@pytest.mark.parametrize("prefix", ["{x}:", "a{", "}", "\0", "x" * 201, None])
+def test_a_prefix_that_makes_no_sense_is_refused(prefix: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="prefix"):
+        RedisBackend(prefix=prefix)
+
+
+async def test_a_thread_of_the_sdk_is_refused_with_the_way_out(redis_url: str) -> None:
+    with redis.Redis.from_url(redis_url) as client:
+        client.set("locus:state:t", "{}")
+        client.set("locus:state:u:latest", "{}")
+        async with RedisBackend(redis_url) as backend:
+            for thread_id in ("t", "u"):
+                for call in (
+                    backend.load(thread_id),
+                    backend.load(thread_id, "v"),
+                    backend.exists(thread_id),
+                    backend.exists(thread_id, "v"),
+                    backend.history(thread_id),
+                    backend.save(thread_id, {"n": 1}),
+                    backend.put_writes(thread_id, "v", [PendingWrite("a", 0, "c", "t", b"1")]),
+                ):
+                    with pytest.raises(SchemaError, match=r"locus-store import locus.*prefix="):
+                        await call
+            await backend.save("v", {"n": 1})
+            assert await backend.list_threads() == ["v"]
+        assert client.get("locus:state:t") == client.get("locus:state:u:latest") == b"{}"
+
+
+@pytest.mark.parametrize("kind", ["thread|t", "line|t|", "log|t|", "order|t|", "recent"])
+async def test_a_key_of_our_name_that_is_not_ours_is_told(redis_url: str, kind: str) -> None:
+    async with RedisBackend(redis_url) as backend:
+        await backend.save("t", {"n": 1})
+        with redis.Redis.from_url(redis_url) as client:
+            (name,) = (it for it in client.scan_iter() if it.endswith(f"}}:{kind}".encode()))
+            client.delete(name)
+            client.set(name, "x")
+        call = backend.list_threads() if kind == "recent" else backend.save("t", {"n": 2})
+        with pytest.raises(SchemaError, match="not ours; use another prefix="):
+            await call
+
+
+async def test_threads_of_a_newer_layout_are_refused(redis_url: str) -> None:
+    with redis.Redis.from_url(redis_url) as client:
+        client.hset("locus:state:{meta}", "layout", "2")
+    async with RedisBackend(redis_url) as backend:
+        with pytest.raises(SchemaError, match="upgrade locus-store"):
+            await backend.save("t", {"n": 1})
+
+
+@pytest.mark.parametrize("is_old_writer_first", [True, False])
+async def test_a_conflict_is_told_though_the_servers_identity_was_lost(
+    redis_url: str, *, is_old_writer_first: bool
+) -> None:
+    async with redis_checkpointer(redis_url, state_type=dict) as old:
+        await old.save({"n": [1]}, "t")
+        with redis.Redis.from_url(redis_url) as client:
+            client.delete("locus:state:{meta}")  # as by a failover that came too early
+        async with redis_checkpointer(redis_url, state_type=dict) as new:
+            await new.save({"n": [0]}, "another")
+            first, second = (old, new) if is_old_writer_first else (new, old)
+            mine, theirs = await first.load("t"), await second.load("t")
+            await first.save({**mine, "n": [1, 2]}, "t")
+            with pytest.raises(ConflictError):
+                await second.save({**theirs, "n": [1, 3]}, "t")
+            assert await new.load("t") == await old.load("t") == {"n": [1, 2]}
+
+
+# --- expiry
+
+
+def ends(client: Any) -> dict[str, int]:
+    """When each key but that of the store goes, in milliseconds; -1: never."""
+    names = [it for it in client.scan_iter() if not it.endswith(b"{meta}")]
+    return {it.decode(): client.pexpiretime(it) for it in names}
+
+
+async def test_every_key_of_a_thread_lives_as_long_as_the_thread(redis_url: str) -> None:
+    async with RedisBackend(redis_url) as backend:
+        await backend.write_state("t", {"n": 1}, ttl_seconds=LONG, checkpoint_id="v")
+        await backend.write_state("t", {"n": 1}, namespace="sub")
+        await backend.put_writes("t", "v", [PendingWrite("a", 0, "c", "t", b"1")])
+        await backend.put_writes("t", "v", [PendingWrite("a", 0, "c", "t", b"1")], namespace="new")
+        with redis.Redis.from_url(redis_url) as client:
+            before = ends(client)
+            of_thread = {at for name, at in before.items() if "|" in name}
+            of_indexes = {at for name, at in before.items() if "|" not in name}
+            assert len(before) == 14  # one, four of them, all three, the indexes
+            assert len(of_thread) == 1
+            assert of_indexes == {of_thread.pop() + LINGER_MS}
+            await backend.write_state("t", {"n": 2}, ttl_seconds=2 * LONG)
+            after = ends(client)
+    assert after.keys() == before.keys()
+    assert all(after[it] >= before[it] + LONG * 900 for it in before)
+
+
+async def test_a_save_of_another_namespace_prolongs_the_whole_thread(redis_url: str) -> None:
+    async with RedisBackend(redis_url) as backend:
+        for namespace in ("", "a", "b"):
+            await backend.write_state("t", {"n": 1}, namespace=namespace, ttl_seconds=60)
+        await backend.write_state("t", {"n": 1}, namespace="c", ttl_seconds=LONG)
+        with redis.Redis.from_url(redis_url) as client:
+            of_thread = {at for name, at in ends(client).items() if "|" in name}
+    assert len(of_thread) == 1
+
+
+async def test_messages_live_as_long_as_their_thread(redis_url: str) -> None:
+    async with RedisBackend(redis_url) as backend:
+        await backend.write_state("t", {"n": 1}, ttl_seconds=LONG)
+        thread = await backend.read_thread("t")
+        assert thread is not None
+        message = ArchivedMessage(
+            sequence=1,
+            message_id="m",
+            role="user",
+            metadata={},
+            created_at=thread.created_at,
+            text="hello",
+            payload=None,
+        )
+        await backend.write_thread(replace(thread, thread_id="u", messages=[message]))
+        with redis.Redis.from_url(redis_url) as client:
+            of_thread = {at for name, at in ends(client).items() if "|u" in name}
+            assert any(":messages|u" in it for it in ends(client))
+        assert len(of_thread) == 1
+        assert -1 not in of_thread
+
+
+async def test_a_thread_that_expired_leaves_nothing(redis_url: str) -> None:
+    async with RedisBackend(redis_url) as backend:
+        for thread_id in ("t", "u"):
+            for namespace in ("", "sub"):
+                await backend.write_state(
+                    thread_id, {"n": 1}, namespace=namespace, ttl_seconds=0.001
+                )
+        with redis.Redis.from_url(redis_url) as client:
+            servers.wait_until(lambda: not any("|" in it for it in ends(client)), "they expire")
+            assert all(at > 0 for at in ends(client).values())  # the indexes go by themselves
+            assert await backend.expire() == 2
+            assert ends(client) == {}
+        assert await backend.expire() == 0
+
+
+async def test_a_thread_without_an_end_stays_in_the_index_of_others(redis_url: str) -> None:
+    async with RedisBackend(redis_url) as backend:
+        names = names_of_a_bucket(3)
+        await backend.write_state(names[0], {"n": 1}, ttl_seconds=0.001)
+        await backend.write_state(names[1], {"n": 1})
+        await backend.write_state(names[2], {"n": 1}, ttl_seconds=LONG)
+        with redis.Redis.from_url(redis_url) as client:
+            indexes = [at for name, at in ends(client).items() if "|" not in name]
+            assert indexes == [-1] * 4
+            assert await backend.delete(names[1])
+            assert -1 not in ends(client).values()
+
+
+def names_of_a_bucket(count: int) -> list[str]:
+    """Threads whose indexes are the same keys."""
+    return [name for n in range(10_000) if bucket_of(name := f"t{n}") == 7][:count]
+
+
+# --- lists
+
+
+async def test_pages_of_10_000_threads_of_one_minute_are_the_whole_list(redis_url: str) -> None:
+    async with RedisBackend(redis_url) as backend:
+        await backend.save("t0", {"n": 1})
+        thread = await backend.read_thread("t0")
+        assert thread is not None
+        with redis.Redis.from_url(redis_url) as client, client.pipeline(transaction=False) as pipe:
+            store = client.hget("locus:state:{meta}", "store").decode()
+            _, *args = restoring(thread, store)
+            for n in range(1, 10_000):
+                keys = Keys("locus:state:").writing(f"t{n}", "")
+                pipe.evalsha(scripts.RESTORE.sha, len(keys), *keys, f"t{n}", *args)
+            await backend.copy_thread("t0", "t1")  # the server has the script now
+            pipe.execute()
+        expected = [f"t{n}" for n in range(10_000)]
+        assert await backend.list_threads(20_000) == sorted(expected, reverse=True)
+        assert await backend.scan(20_000) == sorted(expected)
+        found: list[str] = []
+        while page := await backend.list_threads(777, after=found[-1] if found else None):
+            found += page
+        assert found == sorted(expected, reverse=True)
+        assert len(await backend.list_threads(50, "*7")) == 50
+
+
+# --- servers as they are
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[redis_servers.Redis]:
+    """With users of its ACL."""
+    users = {
+        "app": RIGHTS,
+        "other": RIGHTS.replace("state", "other"),
+        "reader": RIGHTS.replace("+hsetnx", ""),
+        "setter": RIGHTS.replace("+hset ", " "),
+    }
+    yield from started(redis_servers.Redis, has_password=True, users=users)
+
+
+async def test_a_user_with_the_least_rights_can_do_everything(
+    guarded: redis_servers.Redis,
+) -> None:
+    guarded.flush()
+    guarded.ask("ACL", "LOG", "RESET")
+    guarded.ask("SCRIPT", "FLUSH")
+    async with RedisBackend(guarded.url("app")) as backend:
+        await everything(backend)
+    refused = {it["object"] for it in guarded.ask("ACL", "LOG")}
+    assert refused <= {"client|setinfo"}  # redis-py tells its name where it may
+
+
+@pytest.mark.parametrize("user", ["other", "reader", "setter"])
+async def test_a_user_without_a_right_is_told(guarded: redis_servers.Redis, user: str) -> None:
+    async with RedisBackend(guarded.url(user)) as backend:
+        with pytest.raises(BackendError, match=r"may not do this; docs/redis\.md") as told:
+            await backend.save("t", {"n": 1})
+    _has_no_secret(told.value)
+
+
+@pytest.mark.parametrize("user", ["app:wrong@", ":wrong@", "nobody:wrong@", ""])
+async def test_a_wrong_password_is_told_without_it(guarded: redis_servers.Redis, user: str) -> None:
+    url = f"redis://{user}{servers.LOOPBACK}:{guarded.port}"
+    async with RedisBackend(url) as backend:
+        with pytest.raises(ConnectionFailedError, match="refuses the user or password") as told:
+            await backend.load("t")
+        assert "wrong" not in f"{told.value}{backend!r}"
+
+
+def _has_no_secret(error: BaseException) -> None:
+    assert redis_servers.PASSWORD not in str(error)
+
+
+@pytest.fixture(scope="module")
+def encrypted() -> Iterator[redis_servers.Redis]:
+    yield from started(redis_servers.Redis, "redis", tls=True)
+
+
+async def test_tls_is_checked_unless_it_is_switched_off(encrypted: redis_servers.Redis) -> None:
+    assert encrypted.tls is not None
+    async with RedisBackend(encrypted.url(ssl_ca_certs=encrypted.tls.ca)) as backend:
+        await everything(backend)
+    async with RedisBackend(encrypted.url(ssl_cert_reqs="none")) as backend:
+        assert await backend.load("t") is None
+    for query in ({}, {"ssl_ca_certs": encrypted.tls.other_ca}):
+        async with RedisBackend(encrypted.url(**query)) as backend:
+            with pytest.raises(ConnectionFailedError, match="cannot reach Redis"):
+                await backend.load("t")
+
+
+async def test_a_server_that_speaks_no_tls_is_told(redis_url: str) -> None:
+    url = redis_url.replace("redis://", "rediss://")
+    async with RedisBackend(url, connect_timeout_seconds=0.5) as backend:
+        with pytest.raises(ConnectionFailedError):
+            await backend.load("t")
+
+
+async def test_a_server_without_memory_refuses_and_writes_nothing(
+    redis_server: redis_servers.Server, redis_url: str
+) -> None:
+    async with RedisBackend(redis_url) as backend:
+        await backend.save("t", {"n": 1}, checkpoint_id="v")
+        redis_server.ask("CONFIG", "SET", "maxmemory", "1")
+        try:
+            for call in (
+                lambda: backend.save("t", {"n": 2}),
+                lambda: backend.save("new", {"n": 2}),
+                lambda: backend.put_writes("t", "v", [PendingWrite("a", 0, "c", "t", b"1")]),
+                lambda: backend.put_writes("new", "v", [PendingWrite("a", 0, "c", "t", b"1")]),
+                lambda: backend.save("t", {"n": 2}, checkpoint_id="v"),
+                lambda: backend.copy_thread("t", "u"),
+            ):
+                with pytest.raises(BackendError, match="no memory left, and nothing was written"):
+                    await call()
+            assert await backend.load("t") == {"n": 1}
+            assert await backend.list_threads() == ["t"]
+            assert await backend.get_writes("t", "v") == []
+            assert await backend.delete("t") is True  # that is how one gets out of it
+        finally:
+            redis_server.ask("CONFIG", "SET", "maxmemory", "0")
+        await everything(backend)
+
+
+async def test_a_server_that_loads_its_data_is_waited_for() -> None:
+    settings = {"appendonly": "yes", "appendfsync": "always"}
+    for server in started(redis_servers.Redis, settings=settings):
+        async with RedisBackend(server.url(), retry_seconds=30) as backend:
+            for n in range(60):
+                await backend.save("t", {"n": n})
+            server.kill()
+            with (server.directory / "conf").open("a") as conf:
+                conf.write("key-load-delay 5000\n")  # in microseconds
+            server.start(is_loaded=False)
+            assert await backend.load("t") == {"n": 59}
+            await backend.save("t", {"n": 60})
+
+
+async def test_a_server_that_was_restarted_is_found_again(tmp_path: Any) -> None:
+    settings = {"appendonly": "yes", "appendfsync": "always"}
+    for server in started(redis_servers.Redis, settings=settings):
+        async with RedisBackend(server.url()) as backend:
+            await asyncio.gather(*(backend.save(f"t{n}", {"n": n}) for n in range(20)))
+            server.restart()
+            assert await backend.load("t7") == {"n": 7}
+            server.restart()
+            await asyncio.gather(*(backend.save(f"t{n}", {"n": -n}) for n in range(20)))
+            assert await backend.load("t7") == {"n": -7}
+            server.kill()
+        async with RedisBackend(server.url(), retry_seconds=0) as backend:
+            with pytest.raises(ConnectionFailedError, match="cannot reach Redis"):
+                await backend.load("t7")
+
+
+async def test_scripts_that_the_server_forgot_are_sent_again(redis_url: str) -> None:
+    with redis.Redis.from_url(redis_url) as client:
+        async with RedisBackend(redis_url) as backend:
+            await backend.save("t", {"n": 1}, checkpoint_id="v1")
+            calls: list[Callable[[], Any]] = [
+                lambda: backend.save("t", {"n": 2}),
+                lambda: backend.load("t"),
+                lambda: backend.history("t"),
+                backend.list_threads,
+                backend.heads,
+                lambda: backend.put_writes("t", "v1", [PendingWrite("a", 0, "c", "t", b"1")]),
+                lambda: backend.get_writes("t", "v1"),
+                lambda: backend.read_thread("t"),
+                lambda: backend.delete("t", "v1"),
+                backend.expire,
+                lambda: backend.delete("t"),
+            ]
+            for call in calls:
+                client.script_flush()
+                assert await call() or call == backend.expire
+            assert await backend.load("t") is None
+
+
+def test_every_script_is_known_by_its_text(redis_url: str) -> None:
+    with redis.Redis.from_url(redis_url) as client:
+        for it in vars(scripts).values():
+            if isinstance(it, scripts.Script):
+                assert client.script_load(it.source) == it.sha
+
+
+# --- replicas
+
+
+async def test_a_write_waits_for_the_replicas_that_were_asked_for(
+    redis_cluster: redis_clusters.Cluster,
+) -> None:
+    redis_cluster.flush()
+    async with RedisBackend(redis_cluster.url(), wait_replicas=1) as backend:
+        await everything(backend)
+    async with RedisBackend(
+        redis_cluster.url(), wait_replicas=2, wait_timeout_seconds=0.05
+    ) as backend:
+        with pytest.raises(BackendError, match="only 1 of 2 replicas"):
+            await backend.save("t", {"n": 1})
+        assert await backend.load("t") == {"n": 1}
+
+
+async def test_a_write_that_no_replica_has_is_told_and_done(redis_url: str) -> None:
+    async with RedisBackend(redis_url, wait_replicas=1, wait_timeout_seconds=0.01) as backend:
+        for call, found in (
+            (lambda: backend.save("t", {"n": 1}, checkpoint_id="v"), {"n": 1}),
+            (lambda: backend.save("t", {"n": 1}, checkpoint_id="v"), {"n": 1}),
+            (lambda: backend.delete("t"), None),
+        ):
+            with pytest.raises(BackendError, match=r"only 0 of 1 replicas.*may lose it"):
+                await call()
+            assert await backend.load("t") == found
+
+
+# --- urls and options
+
+
+SECRET = "s3cr3t"  # noqa: S105
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://:s3cr3t@h/x", "redis://u:a/s3cr3t@h/0", "redis://u:a#s3cr3t@h", "redis://h:s3cr3t",
+        "redis://u:a?s3cr3t@h/0", "redis://u:s3cr3t@h?nonsense=1", "redis://u:s3cr3t@h:99999",
+        "redis+cluster://u:s3cr3t@h?nonsense=1", "redis+cluster://u:s3cr3t@h/1",
+        "redis://u:s3cr3t@h?socket_timeout=x", "redis://u:s3cr3t@h?decode_responses=true",
+        "redis://u:s3cr3t@h/1?db=2", "redis://u:s3cr3t@h?client=1", "redis://u:s3cr3t@h?cluster=9",
+        "redis://u:s3cr3t@h?ttl_seconds=x", "unix://s3cr3t/x", "unix:///x?cluster=1",
+        "redis:s3cr3t", "redis://u:s3cr3t@h?pool_size=0", "redis://u:s3cr3t@h?wait_replicas=-1",
+    ],
+)  # fmt: skip
+def test_a_url_that_makes_no_sense_is_refused_without_its_password(url: str) -> None:
+    with pytest.raises(InvalidArgumentError) as told:
+        open_checkpointer(url)
+    assert SECRET not in f"{told.value}{told.value.__cause__}"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://u:s3cr3t@h:1/2", "h:1/2"),
+        ("rediss://:s3cr3t@[::1]:6379", "[::1]:6379"),
+        ("valkeys+cluster://u:s3%2F%40cr3t@h", "h"),
+        ("unix://:s3cr3t@/run/x.sock?db=1", "/run/x.sock"),
+        ("redis://h?password=s3cr3t&socket_keepalive=true&keep_last=3&cluster=true", "h"),
+    ],
+)
+def test_a_url_has_our_options_and_redis_pys(url: str, shown: str) -> None:
+    assert repr(open_checkpointer(url).backend) == f"RedisBackend({shown!r}, prefix='locus:state:')"
+
+
+async def test_every_scheme_opens_the_same_threads(
+    redis_url: str, redis_cluster: redis_clusters.Cluster
+) -> None:
+    places = [redis_url, redis_url.replace("redis", "valkey", 1)]
+    async with open_checkpointer(f"{redis_url}?ttl_seconds=60", state_type=dict) as first:
+        await first.save({"n": 1}, "t")
+    for place in places:
+        async with open_checkpointer(place, state_type=dict) as checkpointer:
+            assert await checkpointer.load("t") == {"n": 1}
+    url = redis_cluster.url()
+    redis_cluster.flush()
+    others = [url.replace("redis", "valkey", 1), url.replace("+cluster", "") + "?cluster=true"]
+    async with RedisCheckpointSaver(url) as saver:
+        await saver.backend.save("t", {"n": 2})
+    for place in others:
+        async with open_saver(place) as found:
+            assert await found.backend.load("t") == {"n": 2}
+
+
+async def test_a_database_is_named_in_the_url_or_beside_it(redis_url: str) -> None:
+    place = redis_url.removesuffix("/0")
+    async with RedisBackend(f"{place}/3") as one, RedisBackend(place, db=3) as other:
+        await one.save("t", {"n": 1})
+        assert await other.load("t") == {"n": 1}
+    async with RedisBackend(redis_url) as backend:
+        assert await backend.load("t") is None
+
+
+async def test_a_socket_of_the_file_system_is_a_server(tmp_path: Any) -> None:
+    for server in started(redis_servers.Redis):
+        path = server.directory / "socket"
+        with (server.directory / "conf").open("a") as conf:
+            conf.write(f"unixsocket {path}\nunixsocketperm 777\n")
+        server.restart()
+        async with RedisBackend(f"unix://{path}?db=1") as backend:
+            await everything(backend)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"url": "redis://h", "client": True}, {"db": 1, "client": True},
+        {"timeout_seconds": 1, "client": True},
+        {"client": object()},
+        {"client": redis.Redis()}, {"client": redis.asyncio.Redis(decode_responses=True)},
+        {"db": -1}, {"db": True}, {"cluster": 1}, {"pool_size": 0}, {"wait_replicas": True},
+        {"retry_seconds": -1}, {"timeout_seconds": 0}, {"wait_timeout_seconds": "1"}, {"url": None},
+    ],
+)  # fmt: skip
+def test_an_option_that_makes_no_sense_is_refused(options: dict[str, Any]) -> None:
+    if options.get("client") is True:
+        options = options | {"client": redis.asyncio.Redis()}
+    with pytest.raises(InvalidArgumentError):
+        RedisBackend(**options)
+
+
+async def test_more_calls_than_connections_wait_for_each_other(
+    redis_url: str, redis_cluster: redis_clusters.Cluster
+) -> None:
+    redis_cluster.flush()
+    for url in (redis_url, redis_cluster.url()):
+        async with RedisBackend(url, pool_size=2) as backend:
+            await asyncio.gather(*(backend.save(f"t{n}", {"n": n}) for n in range(200)))
+            found = await asyncio.gather(*(backend.load(f"t{n}") for n in range(200)))
+        assert found == [{"n": n} for n in range(200)]
+
+
+MODULES = ("connecting", "failures", "keys", "lines", "places", "scripts", "threads")
+
+
+def test_a_missing_driver_is_named_whatever_is_imported_first() -> None:
+    names = [
+        *(f"locus_store.redis.{it}" for it in MODULES),
+        "locus_store.backends.redis",
+        "locus_store.transfer.locus_redis",
+    ]
+    code = f"""
+import sys
+sys.modules["redis"] = None
+from importlib import import_module
+from locus_store import MissingExtraError, open_checkpointer
+def opened(): open_checkpointer("redis://h")
+def named(): from locus_store import redis_checkpointer
+for call in (*(lambda it=it: import_module(it) for it in {names!r}), opened, named):
+    try:
+        call()
+    except MissingExtraError as exc:
+        print(exc)
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True
+    )
+    told = 'Redis needs redis-py: pip install "locus-store[redis]"'
+    assert done.stdout.splitlines() == [told] * (len(names) + 2)
