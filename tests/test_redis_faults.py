@@ -1,0 +1,163 @@
+"""A cluster whose slots move, whose masters die and whose network is split, under load."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self
+
+import pytest
+import redis_clusters
+import servers
+from redis.crc import key_slot
+
+from locus_store import BackendError, ConflictError, ConnectionFailedError, redis_checkpointer
+from locus_store.redis.keys import bucket_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = pytest.mark.anyio
+
+WRITERS = 6
+DEADLINE_SECONDS = 60.0
+NAMES = [f"t{n}" for n in range(1000)]
+BUCKET = bucket_of(NAMES[0])
+HERE = [it for it in NAMES if bucket_of(it) == BUCKET][:WRITERS]
+"""Threads of one slot, whose master is to suffer."""
+
+SLOT = key_slot(str(BUCKET).encode())
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@contextmanager
+def started(**options: Any) -> Iterator[redis_clusters.Cluster]:
+    try:
+        cluster = redis_clusters.Cluster(**options)
+    except servers.UnavailableError as error:
+        servers.missing(error)
+    try:
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+class Writers:
+    """Tasks that each append numbers to a thread of their own, until they are stopped."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        self._options = {"state_type": dict, "retry_seconds": 30, **options}
+        self._url = url
+        self._is_over = False
+        self.acknowledged: dict[str, list[int]] = {it: [] for it in HERE}
+        self.errors: list[Exception] = []
+
+    async def __aenter__(self) -> Self:
+        self._checkpointer = redis_checkpointer(self._url, **self._options)
+        self._tasks = [asyncio.create_task(self._write(it)) for it in HERE]
+        await self.until_each_has(3)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._is_over = True
+        try:
+            await asyncio.gather(*self._tasks)
+        finally:
+            await self._checkpointer.close()
+
+    async def _write(self, name: str) -> None:
+        numbers: list[int] = []
+        number = 0
+        while not self._is_over:
+            number += 1
+            try:
+                numbers = [*(await self._checkpointer.load(name) or {"n": []})["n"], number]
+                await self._checkpointer.save({"n": numbers}, name)
+            except (ConflictError, ConnectionFailedError, BackendError) as exc:
+                self.errors.append(exc)
+            else:
+                self.acknowledged[name].append(number)
+
+    async def until_each_has(self, more: int) -> None:
+        """Wait for so many more acknowledged saves of each."""
+        goals = {name: len(it) + more for name, it in self.acknowledged.items()}
+        until = time.monotonic() + DEADLINE_SECONDS
+        while any(len(self.acknowledged[name]) < goal for name, goal in goals.items()):
+            assert time.monotonic() < until, self.errors[-3:]
+            await asyncio.sleep(0.02)
+
+    async def lost(self) -> dict[str, set[int]]:
+        """Acknowledged numbers that are not there; all versions are read, and must be whole."""
+        found: dict[str, set[int]] = {}
+        async with redis_checkpointer(self._url, **self._options) as fresh:
+            for name, numbers in self.acknowledged.items():
+                ids = await fresh.list_checkpoints(name, limit=10_000)
+                states = [(await fresh.load(name, it))["n"] for it in ids]
+                for newer, older in itertools.pairwise(states):
+                    assert newer[:-1] == older, "a version is not made of the one before"
+                if missing := set(numbers) - set(states[0]):
+                    found[name] = missing
+        return found
+
+
+async def does(work: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """In a thread: the writers go on."""
+    return await asyncio.to_thread(work, *arguments, **options)
+
+
+async def test_slots_that_move_lose_nothing_and_no_save_fails(
+    redis_cluster: redis_clusters.Cluster,
+) -> None:
+    redis_cluster.flush()
+    async with Writers(redis_cluster.url()) as writers:
+        for _ in range(2):
+            source = redis_cluster.master_of(SLOT)
+            to = next(it for it in redis_cluster.masters() if it is not source)
+            await does(redis_cluster.begin_migration, SLOT, to)
+            for _ in range(5):
+                await does(redis_cluster.move_keys, SLOT, 3)
+                await asyncio.sleep(0.05)  # saves meet a slot that is half here and half there
+            await does(redis_cluster.end_migration, SLOT)
+            await writers.until_each_has(5)
+    assert writers.errors == []
+    assert await writers.lost() == {}
+
+
+async def test_a_killed_master_loses_nothing_that_a_replica_had_to_have() -> None:
+    with started(node_timeout_ms=1500) as cluster:
+        async with Writers(cluster.url(), wait_replicas=1) as writers:
+            master = cluster.master_of(SLOT)
+            await does(cluster.kill, master)
+            await does(cluster.wait_until_ok)
+            await does(cluster.restart, master)  # as a replica of its replica
+            await does(cluster.wait_until_ok)
+            await writers.until_each_has(5)
+        assert await writers.lost() == {}
+
+
+async def test_a_killed_master_leaves_whole_threads_and_tells_who_lost_a_save() -> None:
+    with started(node_timeout_ms=1500) as cluster:
+        async with Writers(cluster.url()) as writers:
+            await does(cluster.kill, cluster.master_of(SLOT))
+            await does(cluster.wait_until_ok)
+            await writers.until_each_has(5)
+        lost = await writers.lost()
+        assert all(len(it) <= 3 for it in lost.values()), lost  # what was on its way
+
+
+async def test_a_master_that_was_cut_off_acknowledges_nothing_that_is_lost() -> None:
+    with started(node_timeout_ms=1500, is_proxied=True) as cluster:
+        async with Writers(cluster.url(), wait_replicas=1, wait_timeout_seconds=0.5) as writers:
+            master = cluster.master_of(SLOT)
+            await does(cluster.cut, [master], are_clients_along=True)
+            await does(cluster.wait_until_ok)
+            await does(cluster.heal)
+            await does(cluster.wait_until_ok)
+            await writers.until_each_has(5)
+        assert await writers.lost() == {}
