@@ -52,7 +52,9 @@ class Data:
     @classmethod
     def read(cls, file: str) -> Data:
         with np.load(file) as found:
-            texts, embeddings = [str(it) for it in found["texts"]], found["embeddings"]
+            # langgraph's store cannot keep a NUL
+            texts = [str(it).replace("\0", " ") for it in found["texts"]]
+            embeddings = found["embeddings"]
         cut = len(texts) - QUERIES
         return cls(texts[:cut], embeddings[:cut], texts[cut:], embeddings[cut:])
 

@@ -31,7 +31,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Callable, Coroutine, Iterator, Mapping
 
 LOOPBACK = "127.0.0.1"
 DEADLINE_SECONDS = 60.0
@@ -58,6 +58,25 @@ def missing(reason: object) -> NoReturn:
     if os.environ.get("CI", "").lower() in {"true", "1"}:
         pytest.fail(f"CI=true and no server: {reason}")
     pytest.skip(str(reason))
+
+
+@contextlib.contextmanager
+def started(start: Callable[..., Any], *arguments: Any, **options: Any) -> Iterator[Any]:
+    """A server of the test's own.
+
+    Args:
+        start: Its class.
+        arguments: Of it.
+        options: Of it.
+    """
+    try:
+        server = start(*arguments, **options)
+    except UnavailableError as error:
+        missing(error)
+    try:
+        yield server
+    finally:
+        server.stop()
 
 
 def wait_until(condition: Callable[[], Any], what: str) -> Any:

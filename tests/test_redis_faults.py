@@ -1,27 +1,29 @@
-"""A cluster whose slots move, whose masters die and whose network is split, under load."""
+"""Servers that die, slots that move and networks that are split, under load."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import time
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 import redis_clusters
-import servers
+import redis_servers
+from amounts import ALL
 from redis.crc import key_slot
+from servers import started
 
 from locus_store import BackendError, ConflictError, ConnectionFailedError, redis_checkpointer
 from locus_store.redis.keys import bucket_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 pytestmark = pytest.mark.anyio
 
 WRITERS = 6
+KILLS = 20 if ALL else 3
 DEADLINE_SECONDS = 60.0
 NAMES = [f"t{n}" for n in range(1000)]
 BUCKET = bucket_of(NAMES[0])
@@ -34,18 +36,6 @@ SLOT = key_slot(str(BUCKET).encode())
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
-
-
-@contextmanager
-def started(**options: Any) -> Iterator[redis_clusters.Cluster]:
-    try:
-        cluster = redis_clusters.Cluster(**options)
-    except servers.UnavailableError as error:
-        servers.missing(error)
-    try:
-        yield cluster
-    finally:
-        cluster.stop()
 
 
 class Writers:
@@ -111,6 +101,17 @@ async def does(work: Callable[..., Any], *arguments: Any, **options: Any) -> Any
     return await asyncio.to_thread(work, *arguments, **options)
 
 
+async def test_a_killed_server_that_writes_each_command_loses_nothing() -> None:
+    settings = {"appendonly": "yes", "appendfsync": "always"}
+    with started(redis_servers.Redis, "valkey", settings=settings) as server:
+        async with Writers(str(server.url())) as writers:
+            for _ in range(KILLS):
+                await does(server.kill)
+                await does(server.start)
+                await writers.until_each_has(2)
+        assert await writers.lost() == {}
+
+
 async def test_slots_that_move_lose_nothing_and_no_save_fails(
     redis_cluster: redis_clusters.Cluster,
 ) -> None:
@@ -130,7 +131,7 @@ async def test_slots_that_move_lose_nothing_and_no_save_fails(
 
 
 async def test_a_killed_master_loses_nothing_that_a_replica_had_to_have() -> None:
-    with started(node_timeout_ms=1500) as cluster:
+    with started(redis_clusters.Cluster, node_timeout_ms=1500) as cluster:
         async with Writers(cluster.url(), wait_replicas=1) as writers:
             master = cluster.master_of(SLOT)
             await does(cluster.kill, master)
@@ -142,7 +143,7 @@ async def test_a_killed_master_loses_nothing_that_a_replica_had_to_have() -> Non
 
 
 async def test_a_killed_master_leaves_whole_threads_and_tells_who_lost_a_save() -> None:
-    with started(node_timeout_ms=1500) as cluster:
+    with started(redis_clusters.Cluster, node_timeout_ms=1500) as cluster:
         async with Writers(cluster.url()) as writers:
             await does(cluster.kill, cluster.master_of(SLOT))
             await does(cluster.wait_until_ok)
@@ -152,7 +153,7 @@ async def test_a_killed_master_leaves_whole_threads_and_tells_who_lost_a_save() 
 
 
 async def test_a_master_that_was_cut_off_acknowledges_nothing_that_is_lost() -> None:
-    with started(node_timeout_ms=1500, is_proxied=True) as cluster:
+    with started(redis_clusters.Cluster, node_timeout_ms=1500, is_proxied=True) as cluster:
         async with Writers(cluster.url(), wait_replicas=1, wait_timeout_seconds=0.5) as writers:
             master = cluster.master_of(SLOT)
             await does(cluster.cut, [master], are_clients_along=True)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
@@ -14,24 +13,10 @@ import redis_clusters
 import redis_servers
 import servers
 from redis.crc import key_slot
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+from servers import started
 
 HERE = Path(__file__).parent
 KINDS = pytest.mark.parametrize("kind", ["valkey", "redis"])
-
-
-@contextmanager
-def started(start: Callable[..., Any], *arguments: Any, **options: Any) -> Iterator[Any]:
-    try:
-        server = start(*arguments, **options)
-    except servers.UnavailableError as error:
-        servers.missing(error)
-    try:
-        yield server
-    finally:
-        server.stop()
 
 
 @KINDS
