@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
+from sqlalchemy.sql.visitors import cloned_traverse
 
 from locus_store import vectors
 from locus_store.errors import BackendError
@@ -202,7 +203,11 @@ class PostgreSQLItems(Items):
         below = sa.select(e.item, e.embedding).join_from(
             self.store, self.embeddings, e.item == c.item
         )
-        below = below.where(*self.are_wanted(wanted)).limit(size)
+        where, *others = self.are_wanted(wanted)
+        # Planned once for all values, the statement has to tell how much of an index it takes.
+        where = cloned_traverse(where, {}, {"bindparam": _in_the_text})
+        most = sa.literal(size, sa.Integer(), literal_execute=True)
+        below = below.where(where, *others).limit(most)
         fast = below.where(self._is_indexed, _prepared(size)).order_by(distance).cte("fast")
         found = sa.select(sa.func.count()).select_from(fast).scalar_subquery()
         # An index has no order by this sum.
@@ -224,6 +229,10 @@ class PostgreSQLItems(Items):
         [column] = found.selected_columns
         floats = found.with_only_columns(sa.cast(column, _FLOATS))
         return [float32(it) for it in self.connection.execute(floats).scalars()]
+
+
+def _in_the_text(value: sa.BindParameter[Any]) -> None:
+    value.literal_execute = True
 
 
 _FLOATS: Final[postgresql.ARRAY[Any]] = postgresql.ARRAY(sa.REAL())
