@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -227,6 +228,19 @@ async def test_messages_live_as_long_as_their_thread(redis_url: str) -> None:
             assert any(":messages|u" in it for it in ends(client))
         assert len(of_thread) == 1
         assert -1 not in of_thread
+
+
+async def test_an_old_thread_of_messages_only_is_vacuumed(redis_url: str) -> None:
+    async with RedisBackend(redis_url) as backend:
+        await backend.save("t", {"n": 1})
+        thread = await backend.read_thread("t")
+        assert thread is not None
+        old = thread.active_at - timedelta(days=90)
+        times = {"created_at": old, "active_at": old}
+        await backend.restore(replace(thread, thread_id="u", lines=[], **times))
+        assert await backend.scan() == ["t", "u"]
+        await backend.vacuum(30)
+        assert await backend.scan() == ["t"]
 
 
 async def test_a_thread_that_expired_leaves_nothing(redis_url: str) -> None:

@@ -107,8 +107,6 @@ def named(url: str, db: int, options: Options, *, is_cluster: bool) -> Connectio
     }
     if is_cluster:  # else every fifth MOVED closes all connections, with the calls on them
         pool["reinitialize_steps"] = 0
-    if is_cluster:
-        pool["reinitialize_steps"] = 0  # else the fifth MOVED closes what other calls are using
     kind: Any = driver.RedisCluster if is_cluster else driver.Redis
     plain = f"{scheme}://{url[found.end('cluster' if found['cluster'] else 'scheme') + 3 :]}"
     make = partial(kind.from_url, plain, **pool, **({"db": db} if db else {}))

@@ -411,7 +411,7 @@ class Threads:
                 lambda: self._given(home, scripts.DROP, thread_id, None, [thread_id])
             )
         else:
-            names = list(revisions)
+            names = list(revisions) or [""]  # a thread may have messages only
             keys = self.keys.writing(thread_id, names[0], names[1:])
             reply = await home.once(
                 lambda: home.write(scripts.DROP, keys, thread_id, *revisions.values())
