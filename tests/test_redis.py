@@ -583,6 +583,19 @@ def test_an_option_that_makes_no_sense_is_refused(options: dict[str, Any]) -> No
         RedisBackend(**options)
 
 
+async def test_a_cancelled_load_ends(redis_url: str) -> None:
+    async with RedisBackend(redis_url) as backend:
+        await backend.save("t", {"n": 1})
+        for at in range(120):
+            load = asyncio.create_task(backend.fetch("t"))
+            for _ in range(at % 8):
+                await asyncio.sleep(0)
+            if load.cancel():
+                with pytest.raises(asyncio.CancelledError):
+                    await load
+        assert await backend.load("t") == {"n": 1}
+
+
 async def test_more_calls_than_connections_wait_for_each_other(
     redis_url: str, redis_cluster: redis_clusters.Cluster
 ) -> None:

@@ -308,7 +308,8 @@ class Home:
         work: Callable[[], Coroutine[Any, Any, T]],
         may_again: Callable[[BaseException], bool],
     ) -> T:
-        patience = self.patience()
+        patience, caller = self.patience(), asyncio.current_task()
+        asked = caller.cancelling() if caller else 0
         async with self._busy():
             while True:
                 try:
@@ -317,6 +318,9 @@ class Home:
                     await patience.after(exc, may_again)
                 else:
                     self._note_reached()
+                    if caller and caller.cancelling() > asked:
+                        # asyncio.wait_for of Python 3.11, by which redis-py sends, swallows it
+                        raise asyncio.CancelledError
                     return answer
 
     def _note_reached(self) -> None:
