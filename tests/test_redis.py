@@ -18,6 +18,7 @@ from locus_store import (
     BackendError,
     ConflictError,
     ConnectionFailedError,
+    IntegrityError,
     InvalidArgumentError,
     RedisBackend,
     RedisCheckpointSaver,
@@ -168,6 +169,26 @@ async def test_a_conflict_is_told_though_the_servers_identity_was_lost(
             with pytest.raises(ConflictError):
                 await second.save({**theirs, "n": [1, 3]}, "t")
             assert await new.load("t") == await old.load("t") == {"n": [1, 2]}
+
+
+async def test_a_thread_that_lost_a_key_is_told_and_can_be_deleted(redis_url: str) -> None:
+    async with RedisBackend(redis_url) as backend:
+        for namespace in ("", "sub"):
+            await backend.write_state("t", {"n": 1}, namespace=namespace)
+        with redis.Redis.from_url(redis_url) as client:
+            client.delete(Keys("locus:state:").reading("t", "")[1])
+        for ttl in (None, LONG):
+            with pytest.raises(IntegrityError, match="noeviction"):
+                await backend.write_state("t", {"n": 2}, ttl_seconds=ttl)
+        with pytest.raises(IntegrityError, match="noeviction"):
+            await backend.put_writes("t", "v", [PendingWrite("a", 0, "c", "t", b"1")])
+        for reads in (backend.read_thread, backend.namespaces):
+            with pytest.raises(IntegrityError, match="noeviction"):
+                await reads("t")
+        assert await backend.delete("t") is True
+        await backend.save("t", {"n": 3})
+        assert await backend.load("t") == {"n": 3}
+        assert await backend.namespaces("t") == [""]
 
 
 # --- expiry

@@ -211,6 +211,8 @@ class Threads:
                 continue
             if reply[0] == b"done":
                 return answer
+            if reply[0] == b"damaged":
+                raise _damaged(thread_id)
             if attempt > 1:
                 await patience.rest()
         raise BackendError(
@@ -226,6 +228,7 @@ class Threads:
         args: list[Any],
         *,
         creates_at: int | None = None,
+        insists_at: int | None = None,
     ) -> list[Any]:
         """Run a script that writes, with what it asks for: leave, and other namespaces.
 
@@ -238,6 +241,10 @@ class Threads:
             reply: list[Any] = await home.write(script, keys, *args)
             if reply[0] == b"lines":
                 there = {it.decode() for it in reply[1:]}
+                if there == set(names):
+                    if insists_at is None:
+                        raise _damaged(thread_id)
+                    args[insists_at] = "1"
                 names = sorted(there) if namespace is None else [namespace, *there - {namespace}]
             elif reply[0] == b"create" and creates_at is not None:
                 await self.refuse_foreign(home, thread_id)
@@ -379,7 +386,9 @@ class Threads:
                 return None
             if reply[0] == b"whole":
                 return names, reply
-            names = sorted(it.decode() for it in reply[1:]) or [""]
+            asked, names = names, sorted(it.decode() for it in reply[1:]) or [""]
+            if asked == names:
+                raise _damaged(thread_id)
 
     async def restore(self, home: Home, archived: ArchivedThread) -> None:
         """Store a thread as it was elsewhere.
@@ -408,13 +417,15 @@ class Threads:
         """
         if revisions is None:
             reply = await home.once(
-                lambda: self._given(home, scripts.DROP, thread_id, None, [thread_id])
+                lambda: self._given(
+                    home, scripts.DROP, thread_id, None, [thread_id, ""], insists_at=1
+                )
             )
         else:
             names = list(revisions) or [""]  # a thread may have messages only
             keys = self.keys.writing(thread_id, names[0], names[1:])
             reply = await home.once(
-                lambda: home.write(scripts.DROP, keys, thread_id, *revisions.values())
+                lambda: home.write(scripts.DROP, keys, thread_id, "", *revisions.values())
             )
         return int(reply[1]) if reply[0] == b"done" else 0
 
@@ -424,6 +435,13 @@ def _more(payloads: str, missing: MissingError) -> str:
     if not missing.payloads:
         return payloads
     return "all" if payloads else missing.payloads
+
+
+def _damaged(thread_id: str) -> IntegrityError:
+    return IntegrityError(
+        f"a key of thread {thread_id!r} is gone from Redis; restore the server from a backup, or "
+        "delete the thread. Did the server evict it? Set maxmemory-policy noeviction"
+    )
 
 
 def _seen(thread_id: str, namespace: str, found: list[Any]) -> tuple[Thread | None, str, str]:

@@ -122,6 +122,11 @@ local function opened_line(row, namespace, new_id)
   return new_id
 end
 
+-- Whether a namespace lost its line, as a server that evicts keys may take it.
+local function is_damaged(namespace)
+  return call('HEXISTS', thread, 'ns|' .. namespace) == 1 and call('EXISTS', line) == 0
+end
+
 local function unmade_line() return call('EXISTS', line) == 0 and 1 or 0 end
 
 local function put_header(sequence, digest, chain, parent, created, rest)
