@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 from locus_store import versions
 from locus_store.encoding import encode, pack_frame, unpack_frames
 from locus_store.layout import readable
+from locus_store.text import Match
 from locus_store.types import (
     ArchivedLine,
     ArchivedMessage,
     ArchivedThread,
     ArchivedWrite,
+    Hit,
     Mark,
     PendingWrite,
     Save,
@@ -77,6 +79,9 @@ class Space:
     """Ascending."""
 
     by_id: dict[str, int] = field(default_factory=dict)
+    by_chain: dict[int, list[int]] = field(default_factory=dict)
+    """Ascending."""
+
     writes: dict[str, dict[tuple[str, int], ArchivedWrite]] = field(default_factory=dict)
     """Pending writes by checkpoint id, task and place."""
 
@@ -86,11 +91,13 @@ class Space:
     def copy(self) -> Space:
         """One that may be changed."""
         writes = {name: dict(it) for name, it in self.writes.items()}
+        by_chain = {chain: list(it) for chain, it in self.by_chain.items()}
         line, rows, by_id = replace(self.line), dict(self.rows), dict(self.by_id)
-        return Space(self.namespace, line, rows, by_id, writes, self.is_settled)
+        return Space(self.namespace, line, rows, by_id, by_chain, writes, self.is_settled)
 
     def put(self, row: Row) -> None:
-        """Add or replace a version."""
+        """Add a version, newer than all."""
+        self.by_chain.setdefault(row.record.chain, []).append(row.record.sequence)
         self.rows[row.record.sequence] = row
         self.by_id[row.record.checkpoint_id] = row.record.sequence
 
@@ -101,9 +108,10 @@ class Space:
 
     def take(self, sequence: int) -> None:
         """Remove a version and its pending writes."""
-        checkpoint_id = self.rows.pop(sequence).record.checkpoint_id
-        del self.by_id[checkpoint_id]
-        self.writes.pop(checkpoint_id, None)
+        record = self.rows.pop(sequence).record
+        del self.by_id[record.checkpoint_id]
+        self.by_chain[record.chain].remove(sequence)
+        self.writes.pop(record.checkpoint_id, None)
 
     def record(self, line: Line, sequence: int) -> Record | None:
         """See ``versions.Records``, as the next."""
@@ -118,9 +126,9 @@ class Space:
     def payloads(self, chain: int, upto: int | None = None) -> list[tuple[int, bytes]]:
         """A chain's (sequence, payload), ascending; ``upto`` is inclusive."""
         return [
-            (sequence, row.payload())
-            for sequence, row in self.rows.items()
-            if row.record.chain == chain and (upto is None or sequence <= upto)
+            (sequence, self.rows[sequence].payload())
+            for sequence in self.by_chain.get(chain, ())
+            if upto is None or sequence <= upto
         ]
 
     def visible(self) -> list[int]:
@@ -180,6 +188,25 @@ class Thread:
             metadata=deepcopy(row.record.metadata),
             labels=deepcopy(row.record.labels),
             created_at=row.created_at,
+        )
+
+    def hit(self, space: Space, wanted: list[str]) -> Hit | None:
+        """Where the words of a query stand in the visible versions; ``None``: not all of them."""
+        match = Match(wanted)
+        rows = space.rows.items()
+        records = ((sequence, row.record.chain, row.payload()) for sequence, row in rows)
+        for sequence, text in versions.visible_texts(space.line, records):
+            match.add(sequence, text)
+        if not match.is_complete:
+            return None
+        version = self.version(space, match.best[1])
+        return Hit(
+            thread_id=self.thread_id,
+            checkpoint_id=version.checkpoint_id,
+            metadata=version.metadata,
+            updated_at=version.created_at,
+            score=match.score,
+            snippet=match.snippet,
         )
 
     def archived(self) -> ArchivedThread:
@@ -340,12 +367,10 @@ class Edit:
         old = rows[sequence]
         rows[sequence] = self.row(old.record, old.created_at, payload, old.told)
 
-    def adopt(self, line: Line, parent: int, new_parent: int | None) -> None:
+    def adopt(self, line: Line, sequence: int, parent: int | None) -> None:
+        self.adds_only = False
         rows = self._space(line).rows
-        for sequence, row in rows.items():
-            if row.record.parent == parent:
-                self.adds_only = False
-                rows[sequence] = row.but(parent=new_parent)
+        rows[sequence] = rows[sequence].but(parent=parent)
 
     def children(self, line: Line, sequences: Collection[int]) -> list[Record]:
         records = (row.record for row in self._space(line).rows.values())

@@ -149,6 +149,15 @@ class Version:
     created_at: datetime
     """The server's clock, timezone-aware."""
 
+    def as_head(self) -> Head:
+        """What lists say of its thread."""
+        return Head(
+            thread_id=self.thread_id,
+            checkpoint_id=self.checkpoint_id,
+            metadata=self.metadata,
+            updated_at=self.created_at,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:

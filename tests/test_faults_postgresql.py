@@ -44,7 +44,7 @@ def name_of(url: str) -> str:
 
 
 def home_of(checkpointer: Any) -> Any:
-    return checkpointer.backend._runner._homes[asyncio.get_running_loop()]
+    return checkpointer.backend._runner._homes._homes[asyncio.get_running_loop()]
 
 
 def connections_out(checkpointer: Any) -> int:

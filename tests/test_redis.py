@@ -191,6 +191,48 @@ async def test_a_thread_that_lost_a_key_is_told_and_can_be_deleted(redis_url: st
         assert await backend.namespaces("t") == [""]
 
 
+async def test_a_restore_whose_answer_was_lost_is_done(
+    redis_server: redis_servers.Redis, redis_url: str
+) -> None:
+    proxy = servers.Proxy(redis_server.port)
+    try:
+        async with RedisBackend(redis_url) as direct:
+            await direct.save("t", {"n": 1})
+            archived = await direct.read_thread("t")
+            assert archived is not None
+            by_proxy = redis_url.replace(str(redis_server.port), str(proxy.port))
+            async with RedisBackend(by_proxy) as backend:
+                await backend.restore(replace(archived, thread_id="first"))
+                proxy.swallow_replies()
+                copy = replace(archived, thread_id="copy")
+                under_way = asyncio.ensure_future(backend.restore(copy))
+                with redis.Redis.from_url(redis_url) as client:
+                    key = Keys("locus:state:").reading("copy", "")[0]
+                    await asyncio.to_thread(
+                        servers.wait_until, lambda: bool(client.exists(key)), "it to arrive"
+                    )
+                proxy.drop()
+                proxy.release()
+                await under_way
+                with pytest.raises(ConflictError, match="there already"):
+                    await backend.restore(copy)
+    finally:
+        proxy.close()
+
+
+async def test_a_list_of_pending_writes_is_written_once(redis_url: str) -> None:
+    writes = [PendingWrite(f"task {n}" if n else "", n, "c", "t", b"1") for n in range(1000)]
+    async with RedisBackend(redis_url) as backend:
+        await backend.save("t", {"n": 1}, checkpoint_id="v")
+        with redis.Redis.from_url(redis_url) as client:
+            client.config_resetstat()
+            await backend.store_writes("t", "", "v", writes, known=None, seen=None)
+            await backend.copy_thread("t", "copy")
+            commands: Any = client.info("commandstats")
+        assert len(await backend.get_writes("copy", "v")) == len(writes)
+    assert commands["cmdstat_hset"]["calls"] < 2.1 * len(writes)
+
+
 # --- expiry
 
 

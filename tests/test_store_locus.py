@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 TEXTS = ("tea", "coffee", "milk")
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+@pytest.fixture(params=["memory", "sqlite", "postgresql", "redis"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[LocusStore]:
     if request.param == "memory":
         made = LocusStore(InMemoryStore(dimension=len(TEXTS)))
@@ -32,6 +32,8 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         url = f"sqlite:///{tmp_path / 'store.db'}"
         if request.param == "postgresql":
             url = request.getfixturevalue("migrated_database")
+        elif request.param == "redis":
+            url = request.getfixturevalue("redis_url")
         made = LocusStore(opening.open_store(url, dimension=len(TEXTS)))
     yield made
     await made.close()

@@ -32,7 +32,7 @@ from locus_store.files.directory import Directory
 from locus_store.files.examining import facts
 from locus_store.filters import check_key, has_value
 from locus_store.state import AgentState
-from locus_store.text import Match, query_words
+from locus_store.text import query_words
 from locus_store.types import (
     ArchivedThread,
     CheckpointerCapabilities,
@@ -247,7 +247,7 @@ class FileBackend(StorageBackend):
     async def heads(self, limit: int = 100) -> list[Head]:
         check_limit(limit)
         roots = await asyncio.to_thread(self._roots)
-        return [_head(it, space, space.line.head or 0) for it, space in roots[:limit]]
+        return [it.version(space, space.line.head or 0).as_head() for it, space in roots[:limit]]
 
     async def query(self, key: str, value: Any, limit: int = 100) -> list[Head]:
         check_key(key)
@@ -262,14 +262,14 @@ class FileBackend(StorageBackend):
             if _has(space, it, key, value)
         ]
         found.sort(key=lambda it: it[:3], reverse=True)
-        return [_head(thread, space, it) for _, _, it, thread, space in found[:limit]]
+        return [thread.version(space, it).as_head() for _, _, it, thread, space in found[:limit]]
 
     async def find(self, query: str, limit: int = 10) -> list[Hit]:
         check_limit(limit)
         wanted = query_words(query)
 
         def find() -> list[Hit]:
-            return [hit for it, space in self._roots() if (hit := _hit(it, space, wanted))]
+            return [hit for it, space in self._roots() if (hit := it.hit(space, wanted))]
 
         hits = await asyncio.to_thread(find)
         return sorted(hits, key=lambda it: (it.score, it.updated_at), reverse=True)[:limit]
@@ -456,38 +456,9 @@ def _told(failed: Sequence[LocusStoreError], count: int) -> str:
     return f"{count} removed from the others{more}"
 
 
-def _head(thread: Thread, space: Space, sequence: int) -> Head:
-    version = thread.version(space, sequence)
-    return Head(
-        thread_id=thread.thread_id,
-        checkpoint_id=version.checkpoint_id,
-        metadata=version.metadata,
-        updated_at=version.created_at,
-    )
-
-
 def _has(space: Space, sequence: int, key: str, value: Any) -> bool:
     record = space.rows[sequence].record
     return has_value(record.metadata, key, value) or has_value(record.labels, key, value)
-
-
-def _hit(thread: Thread, space: Space, wanted: list[str]) -> Hit | None:
-    match = Match(wanted)
-    rows = space.rows.items()
-    records = ((sequence, row.record.chain, row.payload()) for sequence, row in rows)
-    for sequence, text in versions.visible_texts(space.line, records):
-        match.add(sequence, text)
-    if not match.is_complete:
-        return None
-    head = _head(thread, space, match.best[1])
-    return Hit(
-        thread_id=thread.thread_id,
-        checkpoint_id=head.checkpoint_id,
-        metadata=head.metadata,
-        updated_at=head.updated_at,
-        score=match.score,
-        snippet=match.snippet,
-    )
 
 
 def _writes(space: Space, checkpoint_id: str) -> list[PendingWrite]:

@@ -60,17 +60,20 @@ class _Rows(dict[int, _Row]):
     def __init__(self) -> None:
         super().__init__()
         self.by_id: dict[str, int] = {}
+        self.by_chain: dict[int, list[int]] = {}
         self.writes: dict[str, dict[tuple[str, int], ArchivedWrite]] = {}
         """Pending writes by checkpoint id, task and place."""
 
     def put(self, row: _Row) -> None:
         self[row.record.sequence] = row
+        self.by_chain.setdefault(row.record.chain, []).append(row.record.sequence)
         self.by_id[row.record.checkpoint_id] = row.record.sequence
 
     def take(self, sequence: int) -> None:
-        checkpoint_id = self.pop(sequence).record.checkpoint_id
-        del self.by_id[checkpoint_id]
-        self.writes.pop(checkpoint_id, None)
+        record = self.pop(sequence).record
+        del self.by_id[record.checkpoint_id]
+        self.by_chain[record.chain].remove(sequence)
+        self.writes.pop(record.checkpoint_id, None)
 
 
 @dataclass(slots=True)
@@ -180,10 +183,11 @@ class _Memory:
     def payloads(
         self, line: Line, chain: int, *, upto: int | None = None
     ) -> list[tuple[int, bytes]]:
+        rows = self.rows(line)
         return [
-            (sequence, row.payload)
-            for sequence, row in self.rows(line).items()
-            if row.record.chain == chain and (upto is None or sequence <= upto)
+            (sequence, rows[sequence].payload)
+            for sequence in rows.by_chain.get(chain, ())
+            if upto is None or sequence <= upto
         ]
 
     def append(self, line: Line, record: Record, payload: bytes) -> None:
@@ -192,10 +196,9 @@ class _Memory:
     def rewrite(self, line: Line, sequence: int, payload: bytes) -> None:
         self.rows(line)[sequence].payload = payload
 
-    def adopt(self, line: Line, parent: int, new_parent: int | None) -> None:
-        for row in self.rows(line).values():
-            if row.record.parent == parent:
-                row.record = replace(row.record, parent=new_parent)
+    def adopt(self, line: Line, sequence: int, parent: int | None) -> None:
+        row = self.rows(line)[sequence]
+        row.record = replace(row.record, parent=parent)
 
     def children(self, line: Line, sequences: Collection[int]) -> list[Record]:
         records = (row.record for row in self.rows(line).values())
@@ -364,13 +367,7 @@ class MemoryBackend(StorageBackend):
             return [self._head(thread_id, line, line.head or 0) for thread_id, line in pairs]
 
     def _head(self, thread_id: str, line: Line, sequence: int) -> Head:
-        version = self._version(thread_id, "", line, sequence)
-        return Head(
-            thread_id=thread_id,
-            checkpoint_id=version.checkpoint_id,
-            metadata=version.metadata,
-            updated_at=version.created_at,
-        )
+        return self._version(thread_id, "", line, sequence).as_head()
 
     async def query(self, key: str, value: Any, limit: int = 100) -> list[Head]:
         check_key(key)

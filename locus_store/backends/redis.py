@@ -33,7 +33,7 @@ from locus_store.redis.places import (
 from locus_store.redis.threads import AT_ONCE, Threads
 from locus_store.saver import CheckpointSaver
 from locus_store.state import AgentState
-from locus_store.text import Match, query_words
+from locus_store.text import query_words
 from locus_store.types import (
     ArchivedThread,
     CheckpointerCapabilities,
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
     from locus_store.facts import Fact
     from locus_store.redis.connecting import Home
-    from locus_store.threads import Edit, Space, Thread
+    from locus_store.threads import Edit, Thread
 
 T = TypeVar("T")
 
@@ -133,11 +133,11 @@ class RedisBackend(StorageBackend):
                 raise InvalidArgumentError(
                     "a client has its own url, db, cluster and timeouts; leave them out"
                 )
-            self._connections = places.handed_in(client, options)
+            self.connections = places.handed_in(client, options)
         else:
-            self._connections = places.named(url, db, options, is_cluster=cluster)
-        self._where = self._connections.where
-        self._threads = Threads(self._connections, keys)
+            self.connections = places.named(url, db, options, is_cluster=cluster)
+        self._where = self.connections.where
+        self._threads = Threads(self.connections, keys)
         self._lists = Lists(keys)
 
     def __repr__(self) -> str:
@@ -145,10 +145,10 @@ class RedisBackend(StorageBackend):
 
     async def close(self) -> None:
         """See ``StorageBackend``, as the following."""
-        await self._connections.close()
+        await self.connections.close()
 
     async def _home(self) -> Home:
-        return await self._connections.home()
+        return await self.connections.home()
 
     # --- versions
 
@@ -264,7 +264,7 @@ class RedisBackend(StorageBackend):
             page := await self._lists.listed(home, limit - len(found), entry)
         ):
             names = [(name_in(it), "") for it in page]
-            found += [_head(it) for one in await self._threads.heads(home, names) for it in one]
+            found += [it.as_head() for one in await self._threads.heads(home, names) for it in one]
             entry = page[-1]
         return found
 
@@ -273,7 +273,7 @@ class RedisBackend(StorageBackend):
         check_limit(limit)
         found = [it async for it in self._visible() if _has(it, key, value)]
         found.sort(key=lambda it: (it.created_at, it.mark.line, it.mark.sequence), reverse=True)
-        return [_head(it) for it in found[:limit]]
+        return [it.as_head() for it in found[:limit]]
 
     async def _visible(self) -> AsyncIterator[Version]:
         """All visible versions of all listed threads."""
@@ -291,7 +291,7 @@ class RedisBackend(StorageBackend):
         async for page in self._lists.every_listed(home, AT_ONCE):
             for thread in await self._threads.views(home, page):
                 space = thread.space("") if thread else None
-                if thread and space and (hit := _hit(thread, space, wanted)):
+                if thread and space and (hit := thread.hit(space, wanted)):
                     hits.append(hit)
         return sorted(hits, key=lambda it: (it.score, it.updated_at), reverse=True)[:limit]
 
@@ -429,36 +429,8 @@ class RedisBackend(StorageBackend):
         return await self._lists.sweep(await self._home())
 
 
-def _head(version: Version) -> Head:
-    return Head(
-        thread_id=version.thread_id,
-        checkpoint_id=version.checkpoint_id,
-        metadata=version.metadata,
-        updated_at=version.created_at,
-    )
-
-
 def _has(version: Version, key: str, value: Any) -> bool:
     return has_value(version.metadata, key, value) or has_value(version.labels, key, value)
-
-
-def _hit(thread: Thread, space: Space, wanted: list[str]) -> Hit | None:
-    match = Match(wanted)
-    rows = space.rows.items()
-    records = ((sequence, row.record.chain, row.payload()) for sequence, row in rows)
-    for sequence, text in versions.visible_texts(space.line, records):
-        match.add(sequence, text)
-    if not match.is_complete:
-        return None
-    version = thread.version(space, match.best[1])
-    return Hit(
-        thread_id=thread.thread_id,
-        checkpoint_id=version.checkpoint_id,
-        metadata=version.metadata,
-        updated_at=version.created_at,
-        score=match.score,
-        snippet=match.snippet,
-    )
 
 
 class RedisCheckpointSaver(CheckpointSaver):

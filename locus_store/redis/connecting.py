@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import threading
 import time
-import warnings
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
-from weakref import finalize
 
 from redis import exceptions as driver
 from redis.asyncio import Redis, RedisCluster
 from redis.asyncio.cluster import PipelineCommand
 
-from locus_store import observe
-from locus_store.errors import BackendError, InvalidArgumentError
+from locus_store import loops, observe
+from locus_store.errors import BackendError
+from locus_store.loops import Homes
 from locus_store.redis import failures
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
+    from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 
     from locus_store.redis.scripts import Script
 
@@ -39,6 +36,11 @@ PIPELINE: Final = 1000
 
 CLOSE_SECONDS: Final = 5.0
 """How long ``close`` waits for the server's farewell."""
+
+ONE_LOOP: Final = (
+    "a client belongs to one event loop at a time; hand in a url instead to use a store from "
+    "several"
+)
 
 
 class Connections:
@@ -66,121 +68,60 @@ class Connections:
         wait_seconds: float,
     ) -> None:
         self.where = where
-        self.at_once = at_once
-        self.retry_seconds = retry_seconds
-        self.replicas = replicas
-        self.wait_seconds = wait_seconds
-        self._make = make
-        self._is_owner = is_owner
-        self._homes: dict[asyncio.AbstractEventLoop, Home] = {}
-        self._lock = threading.Lock()
-        finalize(self, _abandon, self._homes)
+
+        def new_home() -> Home:
+            return Home(
+                make(),
+                where,
+                is_owner=is_owner,
+                at_once=at_once,
+                retry_seconds=retry_seconds,
+                replicas=replicas,
+                wait_seconds=wait_seconds,
+            )
+
+        self._homes = Homes(new_home, None if is_owner else ONE_LOOP)
 
     async def home(self) -> Home:
         """The running loop's client."""
-        loop = asyncio.get_running_loop()
-        home = self._homes.get(loop)
-        if home is None or home.pid != os.getpid():
-            home = self._new_home(loop)
-            await home.begin()
-        return home
-
-    def _new_home(self, loop: asyncio.AbstractEventLoop) -> Home:
-        with self._lock:
-            for other in list(self._homes):
-                if self._homes[other].pid != os.getpid():  # the parent's: not even closed here
-                    _inherited.append(self._homes.pop(other))
-                elif other.is_closed():
-                    _abandon({other: self._homes.pop(other)})
-                elif not self._is_owner and other.is_running():
-                    raise InvalidArgumentError(
-                        "a client belongs to one event loop at a time; hand in a url instead to "
-                        "use a store from several"
-                    )
-            home = self._homes[loop] = Home(self, self._make(), is_owner=self._is_owner)
-            return home
+        return await self._homes.mine()
 
     async def close(self) -> None:
         """Release the connections; those of other loops are released there."""
-        loop = asyncio.get_running_loop()
-        with self._lock:
-            mine, others = self._homes.pop(loop, None), dict(self._homes)
-            self._homes.clear()
-        if mine is not None and mine.pid != os.getpid():
-            others[loop], mine = mine, None
-        _abandon(others)
-        if mine is not None:
-            await mine.close()
+        await self._homes.close()
 
 
-_inherited: list[object] = []
-"""Keeps a parent process's connections from being closed by a child's garbage collector."""
+class Home(loops.Home):
+    """An event loop's client; arguments as of ``Connections``."""
 
-
-def _abandon(homes: dict[asyncio.AbstractEventLoop, Home]) -> None:
-    """Let go of clients that nobody will use again."""
-    for loop, home in list(homes.items()):
-        del homes[loop]
-        if home.pid != os.getpid():
-            _inherited.append(home)
-        elif loop.is_closed():
-            with warnings.catch_warnings():  # a loop that is closed takes no farewell
-                warnings.simplefilter("ignore", ResourceWarning)
-                del home
-        else:
-            with suppress(RuntimeError):  # closed in between
-                loop.call_soon_threadsafe(home.leave)
-
-
-class Home:
-    """What one event loop has opened.
-
-    Args:
-        connections: Whose.
-        client: The loop's own.
-        is_owner: Whether ``close`` closes it.
-    """
-
-    def __init__(self, connections: Connections, client: Client, *, is_owner: bool) -> None:
-        self.pid = os.getpid()
+    def __init__(
+        self,
+        client: Client,
+        where: str,
+        *,
+        is_owner: bool,
+        at_once: int,
+        retry_seconds: float,
+        replicas: int,
+        wait_seconds: float,
+    ) -> None:
+        super().__init__()
         self.client: Any = client
-        self.where = connections.where
-        self._retry_seconds = connections.retry_seconds
-        self._replicas = connections.replicas
-        self._wait = round(connections.wait_seconds * 1000)
+        self.where = where
+        self._retry_seconds = retry_seconds
+        self._replicas = replicas
+        self._wait = round(wait_seconds * 1000)
         self._is_owner = is_owner
         self.is_cluster = isinstance(client, RedisCluster)
         self.was_reached = False
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._places = asyncio.Semaphore(connections.at_once)
+        self._places = asyncio.Semaphore(at_once)
         self._calls = 0
         self._is_idle = asyncio.Event()
         self._is_idle.set()
         self._is_over = False
         self._lanes: dict[str, tuple[asyncio.Lock, int]] = {}
-        self._until_the_end: AsyncGenerator[None] | None = None
-
-    async def begin(self) -> None:
-        """From now on the loop closes it before its own end, as ``asyncio.run`` does."""
-        self._until_the_end = self._ending()
-        await anext(self._until_the_end)
-
-    async def _ending(self) -> AsyncGenerator[None]:
-        try:
-            yield
-        finally:
-            if self.pid == os.getpid():
-                await self._close()
 
     # --- work
-
-    async def shielded(self, work: Coroutine[Any, Any, T]) -> T:
-        """Go on with ``work`` when its caller is cancelled; ``close`` waits for it."""
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(_heard)
-        return await asyncio.shield(task)
 
     async def in_order(self, name: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Do what writes a line after all that was handed in before; also when cancelled."""
@@ -340,7 +281,7 @@ class Home:
             if not self._calls:
                 self._is_idle.set()
                 if self._is_over:  # it was begun before the end, and went on behind it
-                    await self._release()
+                    await self._close_client()
 
     def patience(self) -> Patience:
         """For one call."""
@@ -348,26 +289,12 @@ class Home:
 
     # --- the end
 
-    def leave(self) -> None:
-        """Close on the home's own loop."""
-        self._leaving = asyncio.ensure_future(self.close())
-
-    async def close(self) -> None:
-        """Finish what was submitted; release what was opened."""
-        ending, self._until_the_end = self._until_the_end, None
-        if ending is None:
-            await self._close()
-        else:
-            await ending.aclose()
-
-    async def _close(self) -> None:
-        while self._tasks:  # one may begin another
-            await asyncio.wait(self._tasks)
+    async def _release(self) -> None:
         await self._is_idle.wait()
         self._is_over = True
-        await self._release()
+        await self._close_client()
 
-    async def _release(self) -> None:
+    async def _close_client(self) -> None:
         if not self._is_owner:
             return
         with suppress(TimeoutError, driver.RedisError, OSError):
@@ -409,12 +336,6 @@ class Patience:
         """Let others go on."""
         await asyncio.sleep(self._pause * (0.5 + random.random()))  # noqa: S311
         self._pause = min(2 * self._pause, 1.0)
-
-
-def _heard(task: asyncio.Task[Any]) -> None:
-    """Nobody may be there to hear of the error: asyncio would print it, and what was to be kept."""
-    if not task.cancelled():
-        task.exception()
 
 
 def _wrote_nothing(answer: Any) -> bool:

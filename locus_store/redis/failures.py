@@ -65,8 +65,8 @@ def translated(exc: BaseException, where: str) -> LocusStoreError:
     if is_lost(exc) or is_transient(exc):
         what = code(exc) or type(exc).__name__
         return ConnectionFailedError(
-            f"cannot reach Redis {where} ({what}); what was under way may have been done or not, "
-            "and saving again is safe"
+            f"cannot reach Redis {where} ({what}); what was under way may have been done or not. "
+            "Saving again is safe; look before you repeat anything else"
         )
     return BackendError(f"Redis {where}: {code(exc) or type(exc).__name__}")
 

@@ -408,7 +408,7 @@ def restoring(archived: ArchivedThread, store: str) -> list[Any]:
     for space in thread.spaces.values():
         versions.settle(edit, space.line)
         told += _restoring_line(space)
-    return [thread.thread_id, store, *told]
+    return [thread.thread_id, store, secrets.token_hex(8), *told]
 
 
 def _restoring_line(space: Space) -> list[Any]:

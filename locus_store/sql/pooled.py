@@ -7,28 +7,26 @@ own. There is no lock around a pool: as many callers work at once as it has conn
 from __future__ import annotations
 
 import asyncio
-import gc
-import os
 import random
 import threading
 import time
-import warnings
 from abc import abstractmethod
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
-from weakref import WeakSet, finalize
+from weakref import WeakSet
 
 from sqlalchemy import event
 from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.util import greenlet_spawn
 
-from locus_store import observe
-from locus_store.errors import ConnectionFailedError, InvalidArgumentError, SchemaError
+from locus_store import loops, observe
+from locus_store.errors import ConnectionFailedError, SchemaError
+from locus_store.loops import Homes
 from locus_store.sql.database import Database
 from locus_store.sql.failures import LostConnectionError, is_overtime
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 
     from sqlalchemy.engine import Connection
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -48,6 +46,11 @@ PING_SECONDS: Final = 1.0
 
 CLOSE_SECONDS: Final = 5.0
 """How long ``close`` waits for the server's farewell."""
+
+ONE_LOOP: Final = (
+    "an async engine or pool belongs to one event loop at a time; hand in a dsn instead to use a "
+    "store from several"
+)
 
 
 class UndoneError(LostConnectionError):
@@ -99,14 +102,18 @@ class PooledRunner:
         make_opening_engine: Callable[[], AsyncEngine] | None = None,
     ) -> None:
         self.database = database
-        self._make_engine = make_engine
-        self._make_opening_engine = make_opening_engine or make_engine
-        self._owns_engines = owns_engines
-        self._is_one_loops = is_one_loops
-        self._homes: dict[asyncio.AbstractEventLoop, Home] = {}
-        self._lock = threading.Lock()
-        self._first = threading.Lock()
-        finalize(self, _abandon, self._homes)
+        first = threading.Lock()
+
+        def make() -> Home:
+            return Home(
+                database,
+                make_engine(),
+                make_opening_engine or make_engine,
+                owned=owns_engines,
+                first=first,
+            )
+
+        self._homes = Homes(make, ONE_LOOP if is_one_loops else None)
 
     async def write(self, body: Body[T]) -> T:
         """See ``Runner``; run again where it wrote nothing for no fault of its own."""
@@ -139,81 +146,22 @@ class PooledRunner:
 
     async def home(self) -> Home:
         """The running loop's connections, with the schema verified."""
-        loop = asyncio.get_running_loop()
-        home = self._homes.get(loop)
-        if home is None or home.pid != os.getpid():
-            home = self._new_home(loop)
+        home = await self._homes.mine()
         if not home.is_open:
             await home.open()
         return home
 
-    def _new_home(self, loop: asyncio.AbstractEventLoop) -> Home:
-        with self._lock:
-            for other in list(self._homes):
-                if self._homes[other].pid != os.getpid():  # the parent's: not even closed here
-                    _inherited.append(self._homes.pop(other))
-                elif other.is_closed():
-                    _abandon({other: self._homes.pop(other)})
-                elif self._is_one_loops and other.is_running():
-                    raise InvalidArgumentError(
-                        "an async engine or pool belongs to one event loop at a time; hand in a "
-                        "dsn instead to use a store from several"
-                    )
-            engine = self._make_engine()
-            home = Home(
-                self.database,
-                engine,
-                self._make_opening_engine,
-                owned=self._owns_engines,
-                first=self._first,
-            )
-            self._homes[loop] = home
-            return home
-
     async def close(self) -> None:
         """See ``Runner``; the pools of other loops are closed by those loops."""
-        loop = asyncio.get_running_loop()
-        with self._lock:
-            mine, others = self._homes.pop(loop, None), dict(self._homes)
-            self._homes.clear()
-        if mine is not None and mine.pid != os.getpid():
-            others[loop], mine = mine, None
-        _abandon(others)
-        if mine is not None:
-            await mine.close()
-
-
-_inherited: list[object] = []
-"""Keeps a parent process's connections from being closed by a child's garbage collector."""
-
-
-def _abandon(homes: dict[asyncio.AbstractEventLoop, Home]) -> None:
-    """Let go of connections that nobody will use again; the server sees them closed."""
-    if any(home.pid != os.getpid() for home in homes.values()):
-        _inherited.append(dict(homes))
-    for loop in [it for it in homes if not it.is_closed() and homes[it].pid == os.getpid()]:
-        with suppress(RuntimeError):  # closed in between
-            loop.call_soon_threadsafe(homes.pop(loop).leave)
-    if not homes:
-        return
-    with warnings.catch_warnings():  # a loop that is closed takes no farewell
-        warnings.simplefilter("ignore", ResourceWarning)
-        homes.clear()
-        gc.collect()
-
-
-def _heard(task: asyncio.Task[Any]) -> None:
-    """Nobody may be there to hear of the error: asyncio would print it, and what was to be kept."""
-    if not task.cancelled():
-        task.exception()
+        await self._homes.close()
 
 
 def _begin_nothing(connection: Connection) -> None:
     connection.execution_options(isolation_level="AUTOCOMMIT")
 
 
-class Home:
-    """What one event loop has opened.
+class Home(loops.Home):
+    """An event loop's connections.
 
     Args:
         database: What differs per database.
@@ -233,7 +181,7 @@ class Home:
         owned: bool,
         first: threading.Lock,
     ) -> None:
-        self.pid = os.getpid()
+        super().__init__()
         self.is_open = False
         self.database = database
         self._engine = engine
@@ -244,9 +192,7 @@ class Home:
         """Its pool was disposed of: what is still in use is closed after it."""
         self._first = first
         self._opening = asyncio.Lock()
-        self._tasks: set[asyncio.Task[Any]] = set()
         self._lost_at = time.monotonic()
-        self._until_the_end: AsyncGenerator[None] | None = None
         self._connections: WeakSet[Any] = WeakSet()
         if owned:
             event.listen(self._sync, "connect", self._note_new)
@@ -258,21 +204,11 @@ class Home:
         async with self._opening:
             if self.is_open:
                 return
-            if self._until_the_end is None:
-                self._until_the_end = self._ending()
-                await anext(self._until_the_end)
+            await self.begin()
             await self.again(self._open)
             if not self._is_over:
                 self.is_open = True
                 observe.opened(self.database)
-
-    async def _ending(self) -> AsyncGenerator[None]:
-        """Left open, so that its loop closes it before its own end, as ``asyncio.run`` does."""
-        try:
-            yield
-        finally:
-            if self.pid == os.getpid():  # else the connections are a parent process's
-                await self._close()
 
     async def _open(self) -> None:
         if not self._owned:
@@ -305,18 +241,6 @@ class Home:
                     connection.detach()
 
     # --- running
-
-    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Begin ``work``; ``close`` waits for it."""
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(_heard)
-        return task
-
-    async def shielded(self, work: Coroutine[Any, Any, T]) -> T:
-        """Go on with ``work`` when its caller is cancelled."""
-        return await asyncio.shield(self.spawn(work))
 
     async def transaction(self, body: Body[T], begin: Body[None] | None = None) -> T:
         """Run a body and commit; again where others' locks or a lost connection undid it."""
@@ -432,24 +356,14 @@ class Home:
         """Close on the home's own loop, at once where nothing is under way."""
         pool: Any = self._engine.pool
         if self._tasks or not self._owned or pool.checkedout():
-            self._leaving = asyncio.ensure_future(self.close())
+            super().leave()
             return
         self._owned = False  # what is closed here is not disposed of again
         for connection in list(self._connections):
             connection.terminate()
         observe.closed(self.database)
 
-    async def close(self) -> None:
-        """Finish what was submitted; release what was opened."""
-        ending, self._until_the_end = self._until_the_end, None
-        if ending is None:
-            await self._close()
-        else:
-            await ending.aclose()
-
-    async def _close(self) -> None:
-        while self._tasks:  # one may begin another
-            await asyncio.wait(self._tasks)
+    async def _release(self) -> None:
         if not self._owned:
             return
         self._is_over = True

@@ -177,14 +177,12 @@ class Repository(Reads):
         checkpoints = self.tables.checkpoints
         return checkpoints.c.line == line, checkpoints.c.sequence.in_(sequences)
 
-    def adopt(self, line: Line, parent: int, new_parent: int | None) -> None:
+    def adopt(self, line: Line, sequence: int, parent: int | None) -> None:
         self.seen.clear()
-        checkpoints = self.tables.checkpoints
         self.connection.execute(
-            checkpoints.update()
-            .where(checkpoints.c.line == line.line, checkpoints.c.sequence > parent)
-            .where(checkpoints.c.parent == parent)
-            .values(parent=new_parent)
+            self.tables.checkpoints.update()
+            .where(*self._is_record(line.line, [sequence]))
+            .values(parent=parent)
         )
 
     def children(self, line: Line, sequences: Collection[int]) -> list[Record]:

@@ -94,7 +94,7 @@ class RedisStore(BaseStore):
         await self._home()
 
     async def _home(self) -> Home:
-        connections = self.backend._connections  # noqa: SLF001  (of our own)
+        connections = self.backend.connections
         if not self._is_known:
             home = await connections.home()
             settings = self._keys[-1]

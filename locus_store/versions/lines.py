@@ -119,8 +119,8 @@ class Lines(Records, Protocol):
     def rewrite(self, line: Line, sequence: int, payload: bytes) -> None:
         """Replace a record's payload."""
 
-    def adopt(self, line: Line, parent: int, new_parent: int | None) -> None:
-        """Give the children of ``parent`` another parent."""
+    def adopt(self, line: Line, sequence: int, parent: int | None) -> None:
+        """Give a record another parent."""
 
     def children(self, line: Line, sequences: Collection[int]) -> list[Record]:
         """The records whose parent is one of these."""

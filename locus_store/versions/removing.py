@@ -17,7 +17,7 @@ from locus_store.versions.lines import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
 
 def remove_named(
@@ -62,9 +62,9 @@ def forget(
         _rewrite_chain(lines, line, chain, {it.sequence for it in members})
     _reparent(lines, line, gone)
     head_gone = any(it.sequence == line.head for it in gone)
+    lines.remove(line, [it.sequence for it in gone])
     if head_gone:
         line.head = _ancestor(lines, line, gone)
-    lines.remove(line, [it.sequence for it in gone])
     if head_gone and not keep_writer:
         line.writer = line.run = None
     _settle(lines, line, head_moved=head_gone, chains={it.chain for it in gone})
@@ -153,8 +153,10 @@ def _ancestry(gone: Sequence[Record]) -> dict[int, int | None]:
 
 
 def _reparent(lines: Lines, line: Line, gone: Sequence[Record]) -> None:
-    for sequence, ancestor in _ancestry(gone).items():
-        lines.adopt(line, sequence, ancestor)
+    nearest = _ancestry(gone)
+    for child in lines.children(line, nearest.keys()):
+        if child.parent is not None and child.sequence not in nearest:
+            lines.adopt(line, child.sequence, nearest[child.parent])
 
 
 def _ancestor(lines: Lines, line: Line, gone: Sequence[Record]) -> int | None:
@@ -165,16 +167,8 @@ def _ancestor(lines: Lines, line: Line, gone: Sequence[Record]) -> int | None:
     nearest = _ancestry(gone).get(line.head or 0)
     if nearest is not None and nearest >= line.floor:
         return nearest
-    removed = {it.sequence for it in gone}
-    newest = next((it for it in _newest_first(lines, line) if it not in removed), 0)
+    newest = lines.newest(line) or 0
     return newest if newest >= max(line.floor, 1) else None
-
-
-def _newest_first(lines: Lines, line: Line) -> Iterator[int]:
-    nth = 1
-    while (sequence := lines.newest(line, nth)) is not None:
-        yield sequence
-        nth += 1
 
 
 def _settle(lines: Lines, line: Line, *, head_moved: bool, chains: set[int]) -> None:

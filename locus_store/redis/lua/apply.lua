@@ -77,6 +77,7 @@ function operations.drop()
   call('HINCRBY', thread, 'lines', -1)
 end
 while at <= #ARGV do operations[following()]() end
+list_writes()
 
 local is_there = call('HINCRBY', line, 'rev', 1) > 0 and call('HEXISTS', line, 'id') == 1
 if not is_there then

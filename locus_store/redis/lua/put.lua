@@ -27,6 +27,7 @@ for at = first, #ARGV, 2 do
     put_write(checkpoint, ARGV[at], whole(now) .. ARGV[at + 1])
   end
 end
+list_writes()
 call('HINCRBY', line, 'rev', 1)
 if row.expires then
   for at = 1, 6 do call('PEXPIREAT', KEYS[at], row.expires) end

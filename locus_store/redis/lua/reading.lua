@@ -30,7 +30,7 @@ end
 local function written(checkpoint)
   local pairs_found = {}
   local index = call('HGET', writes, checkpoint)
-  for field in string.gmatch(index or '', '([^%z]+%z[^%z]+)%z') do
+  for field in string.gmatch(index or '', '([^%z]*%z[^%z]+)%z') do
     pairs_found[#pairs_found + 1] = field
     pairs_found[#pairs_found + 1] = call('HGET', writes, checkpoint .. '\0' .. field)
   end

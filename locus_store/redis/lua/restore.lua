@@ -1,18 +1,18 @@
--- A thread as it was elsewhere, unless there is one. ARGV: 1 name; 2 store; 3 how many fields and
--- values of the thread's row; they; how many messages; they; and of each namespace that was given:
+-- A thread as it was elsewhere, unless there is one. ARGV: 1 name; 2 store; 3 a token, by which
+-- to know it again when the answer was lost; how many fields and values of the thread's row; they; how many messages; they; and of each namespace that was given:
 -- its name; how many fields and values of its line; they; how many versions, and of each sequence,
 -- id, header, and chain and payload; how many writes, and of each checkpoint, field and value.
-if found() then return {'there'} end
-local at = 1
+local name, store, token = ARGV[1], ARGV[2], ARGV[3]
+if found() then return {call('HGET', thread, 'restored') == token and 'done' or 'there'} end
+local at = 4
 local function following()
   at = at + 1
   return ARGV[at - 1]
 end
-local name, store = following(), following()
 begin_anew(store)
 each_key(function(key) call('DEL', key) end)
 forget(name)
-call('HSET', thread, 'store', store)
+call('HSET', thread, 'store', store, 'restored', token)
 for _ = 1, tonumber(following()) do call('HSET', thread, following(), following()) end
 for _ = 1, tonumber(following()) do call('RPUSH', messages, following()) end
 local lines, is_listed = 0, false
@@ -33,6 +33,7 @@ local function restore_line(first, second, third, fourth)
     call('RPUSH', log, following())
   end
   for _ = 1, tonumber(following()) do put_write(following(), following(), following()) end
+  list_writes()
 end
 if at <= #ARGV then restore_line(KEYS[2], KEYS[3], KEYS[4], KEYS[5]) end
 for n = 11, #KEYS, 4 do restore_line(KEYS[n], KEYS[n + 1], KEYS[n + 2], KEYS[n + 3]) end

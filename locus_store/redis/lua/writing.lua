@@ -134,9 +134,22 @@ local function put_header(sequence, digest, chain, parent, created, rest)
     digest .. ' ' .. chain .. ' ' .. parent .. ' ' .. created .. ' ' .. rest)
 end
 
+local new_fields = {}
+
+-- Put a pending write; list_writes() has to follow.
 local function put_write(checkpoint, field, value)
   if call('HSET', writes, checkpoint .. '\0' .. field, value) == 1 then
-    local index = call('HGET', writes, checkpoint) or ''
-    call('HSET', writes, checkpoint, index .. field .. '\0')
+    local fields = new_fields[checkpoint] or {}
+    new_fields[checkpoint] = fields
+    fields[#fields + 1] = field .. '\0'
   end
+end
+
+-- Enter what was put into the lists of the checkpoints: once, for a list may be long.
+local function list_writes()
+  for checkpoint, fields in pairs(new_fields) do
+    local index = call('HGET', writes, checkpoint) or ''
+    call('HSET', writes, checkpoint, index .. table.concat(fields))
+  end
+  new_fields = {}
 end

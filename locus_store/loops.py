@@ -1,0 +1,154 @@
+"""What each event loop has opened, and what becomes of it at a loop's end and behind a fork."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import threading
+import warnings
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from weakref import finalize
+
+from locus_store.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Coroutine
+
+T = TypeVar("T")
+H = TypeVar("H", bound="Home")
+
+
+class Home(ABC):
+    """What one event loop has opened: connections belong to the loop that made them."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._until_the_end: AsyncGenerator[None] | None = None
+
+    async def begin(self) -> None:
+        """From now on the loop closes it before its own end, as ``asyncio.run`` does."""
+        if self._until_the_end is None:
+            self._until_the_end = self._ending()
+            await anext(self._until_the_end)
+
+    async def _ending(self) -> AsyncGenerator[None]:
+        try:
+            yield
+        finally:
+            if self.pid == os.getpid():  # else the connections are a parent process's
+                await self._finish()
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Begin ``work``; ``close`` waits for it."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(_heard)
+        return task
+
+    async def shielded(self, work: Coroutine[Any, Any, T]) -> T:
+        """Go on with ``work`` when its caller is cancelled."""
+        return await asyncio.shield(self.spawn(work))
+
+    def leave(self) -> None:
+        """Close; called by the home's own loop."""
+        self._leaving = asyncio.ensure_future(self.close())
+
+    async def close(self) -> None:
+        """Finish what was submitted; release what was opened."""
+        ending, self._until_the_end = self._until_the_end, None
+        if ending is None:
+            await self._finish()
+        else:
+            await ending.aclose()
+
+    async def _finish(self) -> None:
+        while self._tasks:  # one may begin another
+            await asyncio.wait(self._tasks)
+        await self._release()
+
+    @abstractmethod
+    async def _release(self) -> None:
+        """Release what was opened."""
+
+
+class Homes(Generic[H]):
+    """The homes of a backend.
+
+    Args:
+        make: Gives one, in its loop.
+        refusal: Why there may be one running loop at a time; ``None``: there may be any number.
+    """
+
+    def __init__(self, make: Callable[[], H], refusal: str | None) -> None:
+        self._make = make
+        self._refusal = refusal
+        self._homes: dict[asyncio.AbstractEventLoop, H] = {}
+        self._lock = threading.Lock()
+        finalize(self, _abandon, self._homes)
+
+    async def mine(self) -> H:
+        """The running loop's.
+
+        Raises:
+            InvalidArgumentError: Another loop has what is not to be shared.
+        """
+        loop = asyncio.get_running_loop()
+        home = self._homes.get(loop)
+        if home is None or home.pid != os.getpid():
+            home = self._new(loop)
+            await home.begin()
+        return home
+
+    def _new(self, loop: asyncio.AbstractEventLoop) -> H:
+        with self._lock:
+            for other in list(self._homes):
+                if self._homes[other].pid != os.getpid():  # the parent's: not even closed here
+                    _inherited.append(self._homes.pop(other))
+                elif other.is_closed():
+                    _abandon({other: self._homes.pop(other)})
+                elif self._refusal is not None and other.is_running():
+                    raise InvalidArgumentError(self._refusal)
+            home = self._homes[loop] = self._make()
+            return home
+
+    async def close(self) -> None:
+        """Close the running loop's; those of other loops are closed there."""
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            mine, others = self._homes.pop(loop, None), dict(self._homes)
+            self._homes.clear()
+        if mine is not None and mine.pid != os.getpid():
+            others[loop], mine = mine, None
+        _abandon(others)
+        if mine is not None:
+            await mine.close()
+
+
+_inherited: list[object] = []
+"""Keeps a parent process's connections from being closed by a child's garbage collector."""
+
+
+def _abandon(homes: dict[asyncio.AbstractEventLoop, H]) -> None:
+    """Let go of connections that nobody will use again; the server sees them closed."""
+    if any(home.pid != os.getpid() for home in homes.values()):
+        _inherited.append(dict(homes))
+    for loop in [it for it in homes if not it.is_closed() and homes[it].pid == os.getpid()]:
+        with suppress(RuntimeError):  # closed in between
+            loop.call_soon_threadsafe(homes.pop(loop).leave)
+    if not homes:
+        return
+    with warnings.catch_warnings():  # a loop that is closed takes no farewell
+        warnings.simplefilter("ignore", ResourceWarning)
+        homes.clear()
+        gc.collect()
+
+
+def _heard(task: asyncio.Task[Any]) -> None:
+    """Nobody may be there to hear of the error: asyncio would print it, and what was to be kept."""
+    if not task.cancelled():
+        task.exception()
