@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from locus_store.backends.base import StorageBackend
     from locus_store.backends.file import FileBackend, FileCheckpointer, file_checkpointer
     from locus_store.backends.memory import MemoryBackend, MemoryCheckpointer, memory_checkpointer
+    from locus_store.backends.oracle import (
+        OracleBackend,
+        OracleCheckpointSaver,
+        oracle_checkpointer,
+    )
     from locus_store.backends.postgresql import (
         PostgreSQLBackend,
         PostgreSQLCheckpointSaver,
@@ -46,6 +51,7 @@ if TYPE_CHECKING:
     from locus_store.store import BaseStore
     from locus_store.store_backends import (
         InMemoryStore,
+        OracleStore,
         PostgreSQLStore,
         RedisStore,
         SQLiteStore,
@@ -74,6 +80,9 @@ __all__ = [
     "Message",
     "MissingExtraError",
     "NotFoundError",
+    "OracleBackend",
+    "OracleCheckpointSaver",
+    "OracleStore",
     "PostgreSQLBackend",
     "PostgreSQLCheckpointSaver",
     "PostgreSQLStore",
@@ -98,6 +107,7 @@ __all__ = [
     "open_checkpointer",
     "open_saver",
     "open_store",
+    "oracle_checkpointer",
     "postgresql_checkpointer",
     "redis_checkpointer",
     "sqlite_checkpointer",
@@ -108,6 +118,7 @@ _LAZY = {
     **dict.fromkeys(("BaseCheckpointer", "StorageBackendAdapter"), "checkpointer"),
     **dict.fromkeys(("FileBackend", "FileCheckpointer", "file_checkpointer"), "backends"),
     **dict.fromkeys(("MemoryBackend", "MemoryCheckpointer", "memory_checkpointer"), "backends"),
+    **dict.fromkeys(("OracleBackend", "OracleCheckpointSaver", "oracle_checkpointer"), "backends"),
     **dict.fromkeys(("PostgreSQLBackend", "postgresql_checkpointer"), "backends"),
     **dict.fromkeys(("RedisBackend", "RedisCheckpointSaver", "redis_checkpointer"), "backends"),
     **dict.fromkeys(("SQLiteBackend", "sqlite_checkpointer", "StorageBackend"), "backends"),
@@ -115,7 +126,7 @@ _LAZY = {
     **dict.fromkeys(("open_checkpointer", "open_saver", "open_store"), "open"),
     **dict.fromkeys(("SemanticSearchResult", "StoreCapabilities", "StoreItem"), "items"),
     **dict.fromkeys(("InMemoryStore", "PostgreSQLStore", "SQLiteStore"), "store_backends"),
-    "RedisStore": "store_backends",
+    **dict.fromkeys(("OracleStore", "RedisStore"), "store_backends"),
     "BaseStore": "store",
     "CheckpointSaver": "saver",
     "CheckpointerCapabilities": "types",

@@ -27,6 +27,7 @@ class Home(ABC):
     def __init__(self) -> None:
         self.pid = os.getpid()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._lanes: dict[str, tuple[asyncio.Lock, int]] = {}
         self._until_the_end: AsyncGenerator[None] | None = None
 
     async def begin(self) -> None:
@@ -53,6 +54,22 @@ class Home(ABC):
     async def shielded(self, work: Coroutine[Any, Any, T]) -> T:
         """Go on with ``work`` when its caller is cancelled."""
         return await asyncio.shield(self.spawn(work))
+
+    async def in_order(self, name: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Do what writes a line after all that was handed in before; also when cancelled."""
+        lane, waiting = self._lanes.get(name, (asyncio.Lock(), 0))
+        self._lanes[name] = lane, waiting + 1
+
+        async def turn() -> T:
+            try:
+                async with lane:
+                    return await work()
+            finally:
+                waiting = self._lanes.pop(name)[1] - 1
+                if waiting:
+                    self._lanes[name] = lane, waiting
+
+        return await self.shielded(turn())
 
     def leave(self) -> None:
         """Close; called by the home's own loop."""

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 SCHEMES = {
     "file": ("file", "file_checkpointer"),
     "memory": ("memory", "memory_checkpointer"),
+    "oracle": ("oracle", "oracle_checkpointer"),
+    "oracle+oracledb": ("oracle", "oracle_checkpointer"),
+    "oracle+oracledb_async": ("oracle", "oracle_checkpointer"),
     "postgresql": ("postgresql", "postgresql_checkpointer"),
     "postgresql+asyncpg": ("postgresql", "postgresql_checkpointer"),
     "postgresql+psycopg": ("postgresql", "postgresql_checkpointer"),
@@ -43,6 +46,7 @@ SCHEMES = {
 
 STORES = {
     "memory": "InMemoryStore",
+    "oracle": "OracleStore",
     "postgresql": "PostgreSQLStore",
     "redis": "RedisStore",
     "sqlite": "SQLiteStore",
@@ -50,6 +54,7 @@ STORES = {
 """Module to class under ``store_backends``."""
 
 BACKENDS = {
+    "oracle": "OracleBackend",
     "postgresql": "PostgreSQLBackend",
     "redis": "RedisBackend",
     "sqlite": "SQLiteBackend",
@@ -78,6 +83,7 @@ def open_checkpointer(url: str, **options: Any) -> StorageBackendAdapter:
 
     ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``sqlite://`` (in memory), also with a
     driver (``sqlite+aiosqlite``); ``postgresql://`` or ``postgres://`` as hosts issue it;
+    ``oracle://user:password@alias`` or ``oracle://user:password@host:1521/service``;
     ``redis://``, ``rediss://`` (TLS), ``unix:///socket``, ``valkey://``, ``redis+cluster://``;
     ``file:///absolute/directory`` or ``file:relative``; ``memory://``. Options of the factory may
     stand in the query string, where keyword arguments win over them.
@@ -103,7 +109,7 @@ def open_store(
     A checkpointer's URL will do: what its query string says of checkpoints means nothing here.
 
     Args:
-        url: ``sqlite:``, ``postgresql:``, ``redis:`` or ``memory:``.
+        url: ``sqlite:``, ``postgresql:``, ``oracle:``, ``redis:`` or ``memory:``.
         dimension: Numbers in an embedding; ``None``: no embeddings.
         metric: How they are compared: ``cosine``, ``l2`` or ``ip``.
         embed: Makes embeddings of texts; see ``BaseStore``.
@@ -147,6 +153,9 @@ def _read(url: str, module: str, factory: Callable[..., Any]) -> dict[str, Any]:
     found = _from_query(factory, parts.query)
     if module == "sqlite":
         found["path"] = _sqlite_path(parts.netloc, parts.path)
+    elif module == "oracle":
+        places = import_module("locus_store.sql.oracle_places")
+        found |= places.parts_of(parts)
     elif module == "file":
         found["directory"] = _directory(parts.netloc, parts.path)
     elif parts.netloc or parts.path:

@@ -21,13 +21,24 @@ IMPORTS = {
         "redis_checkpointer",
         "sqlite_checkpointer",
     ],
+    "locus_store.backends.oracle": [
+        "OracleBackend",
+        "OracleCheckpointSaver",
+        "oracle_checkpointer",
+    ],
     "locus_store.backends.postgresql": ["PostgreSQLBackend", "postgresql_checkpointer"],
     "locus_store.backends.redis": ["RedisBackend", "redis_checkpointer"],
     "locus_store.backends.file": ["FileCheckpointer", "file_checkpointer"],
     "locus_store.backends.memory": ["MemoryCheckpointer", "memory_checkpointer"],
     "locus_store.backends.sqlite": ["SQLiteBackend", "sqlite_checkpointer"],
     "locus_store.store": ["BaseStore", "InMemoryStore"],
-    "locus_store.store_backends": ["InMemoryStore", "PostgreSQLStore", "RedisStore", "SQLiteStore"],
+    "locus_store.store_backends": [
+        "InMemoryStore",
+        "OracleStore",
+        "PostgreSQLStore",
+        "RedisStore",
+        "SQLiteStore",
+    ],
     "locus_store.blocking": ["InMemoryStore", "open_store"],
     # what they take from locus.core.*
     "locus_store": ["AgentState", "Message", "CheckpointerCapabilities"],
@@ -35,10 +46,6 @@ IMPORTS = {
 """``from locus.memory.X import Y`` of the seeds, of what this part has."""
 
 LATER = {
-    "Oracle": [
-        ("backends", "oracle_checkpointer"), ("backends.oracle", "OracleBackend"),
-        ("backends", "OracleCheckpointSaver"), ("store_backends", "OracleStore"),
-    ],
     "HTTP": [("backends", "HTTPCheckpointer")],
     "OCI": [("backends", "oci_bucket_checkpointer"), ("backends", "OCIBucketBackend")],
     "OpenSearch": [("backends", "opensearch_checkpointer")],
@@ -47,7 +54,7 @@ LATER = {
 
 HEAVY = (
     "sqlalchemy", "alembic", "aiosqlite", "asyncpg", "sqlite3", "greenlet", "typer", "rich",
-    "numpy", "redis",
+    "numpy", "redis", "oracledb",
 )  # fmt: skip
 
 

@@ -304,6 +304,19 @@ async def test_an_index_gives_as_many_as_are_wanted(migrated_database, method) -
         assert len(await store.search_by_embedding(("v", "u3"), target, 500)) == 200
 
 
+async def test_a_plan_for_all_values_takes_the_index(migrated_database, ask) -> None:
+    """As asyncpg's prepared statements have one from their sixth execution on."""
+    separator = "&" if "?" in migrated_database else "?"
+    url = f"{migrated_database}{separator}options=-c%20plan_cache_mode%3Dforce_generic_plan"
+    scans = "SELECT idx_scan FROM pg_stat_user_indexes WHERE indexrelname LIKE '%hnsw'"
+    async with PostgreSQLStore(url, dimension=8, pool_size=1) as store:
+        await store.put_batch(items_of(4000))
+        create_vector_index(migrated_database, dimension=8)
+        for target in (it[-1] for it in items_of(8)):
+            assert len(await store.search_by_embedding(("v",), target)) == 10
+    await asyncio.to_thread(servers.wait_until, lambda: ask(scans) >= 8, "the statistics")
+
+
 async def test_racing_puts_leave_no_embedding_behind(migrated_database, ask) -> None:
     async with PostgreSQLStore(migrated_database, dimension=3, pool_size=6) as store:
 

@@ -9,6 +9,11 @@ if TYPE_CHECKING:
     from locus_store.backends.base import StorageBackend
     from locus_store.backends.file import FileBackend, FileCheckpointer, file_checkpointer
     from locus_store.backends.memory import MemoryBackend, MemoryCheckpointer, memory_checkpointer
+    from locus_store.backends.oracle import (
+        OracleBackend,
+        OracleCheckpointSaver,
+        oracle_checkpointer,
+    )
     from locus_store.backends.postgresql import (
         PostgreSQLBackend,
         PostgreSQLCheckpointSaver,
@@ -31,6 +36,8 @@ __all__ = [
     "FileCheckpointer",
     "MemoryBackend",
     "MemoryCheckpointer",
+    "OracleBackend",
+    "OracleCheckpointSaver",
     "PostgreSQLBackend",
     "PostgreSQLCheckpointSaver",
     "RedisBackend",
@@ -41,6 +48,7 @@ __all__ = [
     "StorageBackendAdapter",
     "file_checkpointer",
     "memory_checkpointer",
+    "oracle_checkpointer",
     "postgresql_checkpointer",
     "redis_checkpointer",
     "sqlite_checkpointer",
@@ -50,6 +58,9 @@ _MODULES = {
     **dict.fromkeys(("FileBackend", "FileCheckpointer", "file_checkpointer"), "backends.file"),
     **dict.fromkeys(
         ("MemoryBackend", "MemoryCheckpointer", "memory_checkpointer"), "backends.memory"
+    ),
+    **dict.fromkeys(
+        ("OracleBackend", "OracleCheckpointSaver", "oracle_checkpointer"), "backends.oracle"
     ),
     **dict.fromkeys(
         ("PostgreSQLBackend", "PostgreSQLCheckpointSaver", "postgresql_checkpointer"),

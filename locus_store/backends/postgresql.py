@@ -10,8 +10,7 @@ from weakref import WeakKeyDictionary
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.pool import NullPool, QueuePool
 
-from locus_store.arguments import MAX_COUNT, check_limit, check_names, check_text
-from locus_store.backends.sqlite import DAY, prefix_of
+from locus_store.arguments import check_limit, check_names, check_text
 from locus_store.checkpointer import StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.saver import CheckpointSaver
@@ -21,6 +20,7 @@ from locus_store.sql.backend import SqlBackend
 from locus_store.sql.batches import Batch, Batches
 from locus_store.sql.columns import encode_key
 from locus_store.sql.facts import PostgreSQLExamination
+from locus_store.sql.options import check_count, check_seconds, prefix_of, refuse_ours, require_one
 from locus_store.sql.pooled import Home, PooledRunner
 from locus_store.sql.saves import GROUP, SENDERS, Saves
 from locus_store.sql.schema import tables
@@ -118,9 +118,9 @@ class PostgreSQLBackend(SqlBackend):
     ) -> None:
         dsns.require_asyncpg()
         check_text("tenant", tenant)
-        _require_one(dsn=dsn, engine=engine, pool=pool)
+        require_one(dsn=dsn, engine=engine, pool=pool)
         if engine is not None or pool is not None:
-            _refuse_ours(
+            refuse_ours(
                 password=(password, None),
                 pool_size=(pool_size, POOL_SIZE),
                 max_overflow=(max_overflow, 0),
@@ -134,8 +134,10 @@ class PostgreSQLBackend(SqlBackend):
         else:
             target = dsns.parse(dsn or "postgresql://", password=password, ours=OPTIONS)
             settings = postgresql.ConnectionSettings(
-                connect_timeout_seconds=_seconds("connect_timeout", connect_timeout_seconds),
-                statement_timeout_seconds=_seconds("statement_timeout", statement_timeout_seconds),
+                connect_timeout_seconds=check_seconds("connect_timeout", connect_timeout_seconds),
+                statement_timeout_seconds=check_seconds(
+                    "statement_timeout", statement_timeout_seconds
+                ),
                 statement_cache_size=_cache_size(target, pgbouncer=pgbouncer),
             )
             where = target.shown
@@ -143,10 +145,10 @@ class PostgreSQLBackend(SqlBackend):
                 _own_runner,
                 target=target,
                 settings=settings,
-                pool_size=_count("pool_size", pool_size, least=1),
-                max_overflow=_count("max_overflow", max_overflow, least=0),
-                pool_timeout=_seconds("pool_timeout", pool_timeout_seconds),
-                pool_recycle=_seconds("pool_recycle", pool_recycle_seconds) or -1,
+                pool_size=check_count("pool_size", pool_size, least=1),
+                max_overflow=check_count("max_overflow", max_overflow, least=0),
+                pool_timeout=check_seconds("pool_timeout", pool_timeout_seconds),
+                pool_recycle=check_seconds("pool_recycle", pool_recycle_seconds) or -1,
             )
         self._where = where
         database = self.database(
@@ -427,22 +429,6 @@ class PostgreSQLCheckpointSaver(CheckpointSaver):
 # --- options
 
 
-def _require_one(**given: object) -> None:
-    names = [name for name, value in given.items() if value is not None]
-    if len(names) > 1:
-        raise InvalidArgumentError(f"give {' or '.join(names)}, not both")
-
-
-def _refuse_ours(**options: tuple[object, object]) -> None:
-    """Options of connections that are made elsewhere; each with its default."""
-    given = [name for name, (value, default) in options.items() if value != default]
-    if given:
-        raise InvalidArgumentError(
-            f"{', '.join(given)}: the connections of an engine or a pool are its owner's; set it "
-            "there, or give a dsn instead"
-        )
-
-
 def _checked_engine(engine: object) -> AsyncEngine:
     if not isinstance(engine, AsyncEngine) or engine.dialect.driver != "asyncpg":
         raise InvalidArgumentError(
@@ -471,19 +457,3 @@ def _cache_size(target: Target, *, pgbouncer: bool) -> int:
     if not all(it.isdigit() for it in sizes):
         raise InvalidArgumentError("statement_cache_size in the DSN must be a number from 0")
     return min((int(it) for it in sizes), default=STATEMENT_CACHE_SIZE)
-
-
-def _seconds(name: str, value: object) -> float | None:
-    if value is None:
-        return None
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= DAY:
-        raise InvalidArgumentError(
-            f"{name}_seconds={value!r} must be a number above 0 and at most {DAY}"
-        )
-    return value
-
-
-def _count(name: str, value: object, *, least: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MAX_COUNT:
-        raise InvalidArgumentError(f"{name}={value!r} must be a whole number of at least {least}")
-    return value

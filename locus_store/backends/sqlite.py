@@ -19,7 +19,8 @@ from locus_store.sql import sqlite
 from locus_store.sql.backend import SqlBackend
 from locus_store.sql.facts import SQLiteExamination
 from locus_store.sql.grouping import READERS, AsyncEngineRunner, Runner, ThreadRunner
-from locus_store.sql.schema import DEFAULT_PREFIX, tables
+from locus_store.sql.options import DAY, prefix_of
+from locus_store.sql.schema import tables
 from locus_store.state import AgentState
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 DEFAULT_PATH = "locus_checkpoints.db"
 BUSY_TIMEOUT_SECONDS = 30.0
-DAY = 86_400
 
 
 class SQLiteBackend(SqlBackend):
@@ -198,22 +198,6 @@ class SQLiteCheckpointSaver(CheckpointSaver):
             keep_last=keep_last,
             ttl_seconds=ttl_seconds,
         )
-
-
-def prefix_of(table_name: str | None, prefix: str | None) -> str:
-    """The table prefix that a Locus ``table_name`` means.
-
-    Raises:
-        InvalidArgumentError: Both are given.
-    """
-    if table_name is None:
-        return DEFAULT_PREFIX if prefix is None else prefix
-    if prefix is not None:
-        raise InvalidArgumentError("give table_name or prefix, not both")
-    stem = table_name.removesuffix("_checkpoints").removesuffix("_store").rstrip("_")
-    if not stem:
-        raise InvalidArgumentError(f"table_name={table_name!r} names no table")
-    return f"{stem}_"
 
 
 def _create_index(repository: Repository) -> bool:

@@ -119,25 +119,8 @@ class Home(loops.Home):
         self._is_idle = asyncio.Event()
         self._is_idle.set()
         self._is_over = False
-        self._lanes: dict[str, tuple[asyncio.Lock, int]] = {}
 
     # --- work
-
-    async def in_order(self, name: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Do what writes a line after all that was handed in before; also when cancelled."""
-        lane, waiting = self._lanes.get(name, (asyncio.Lock(), 0))
-        self._lanes[name] = lane, waiting + 1
-
-        async def turn() -> T:
-            try:
-                async with lane:
-                    return await work()
-            finally:
-                waiting = self._lanes.pop(name)[1] - 1
-                if waiting:
-                    self._lanes[name] = lane, waiting
-
-        return await self.shielded(turn())
 
     async def read(self, script: Script, keys: Sequence[str], *args: Any) -> Any:
         """Run a script that only reads."""

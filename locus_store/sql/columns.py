@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+import sys
+from array import array
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -16,7 +18,6 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql import operators
 from sqlalchemy.sql.functions import FunctionElement
 
-from locus_store.errors import UnsupportedError
 from locus_store.sql.stored import BigInteger, Binary, Integer, String, Text, damage, stored
 
 if TYPE_CHECKING:
@@ -60,13 +61,18 @@ class Instant(sa.types.TypeDecorator[datetime]):
             return dialect.type_descriptor(oracle.TIMESTAMP(timezone=True))
         return dialect.type_descriptor(sa.DateTime(timezone=True))
 
+    def bind_expression(self, bindparam: sa.BindParameter[Any]) -> sa.ColumnElement[Any]:
+        """Say on Oracle that it is UTC: the driver sends no zone, and would mean the session's."""
+        return _BoundInstant(bindparam)
+
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
         """Give the driver what the column holds."""
         if value is None:
             return None
         if dialect.name == "sqlite":
             return to_microseconds(value)
-        return value.astimezone(UTC)
+        moment = value.astimezone(UTC)
+        return moment.replace(tzinfo=None) if dialect.name == "oracle" else moment
 
     def process_literal_param(self, value: datetime | None, dialect: Dialect) -> str:
         """Render for offline SQL, where nothing is bound."""
@@ -82,6 +88,24 @@ class Instant(sa.types.TypeDecorator[datetime]):
             aware = value.replace(tzinfo=UTC) if value.tzinfo is None else value
             return aware.astimezone(UTC)
         return from_microseconds(value)
+
+
+class _BoundInstant(FunctionElement[datetime]):
+    """A bound instant."""
+
+    type = sa.DateTime()
+    name = "bound_instant"
+    inherit_cache = True
+
+
+@compiles(_BoundInstant)
+def _bound_instant(element: _BoundInstant, compiler: SQLCompiler, **kw: Any) -> str:
+    return compiler.process(next(iter(element.clauses)), **kw)
+
+
+@compiles(_BoundInstant, "oracle")
+def _bound_instant_oracle(element: _BoundInstant, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"FROM_TZ(CAST({_bound_instant(element, compiler, **kw)} AS TIMESTAMP), '+00:00')"
 
 
 class Clock(FunctionElement[datetime]):
@@ -307,7 +331,9 @@ def unescape_json(value: Any) -> Any:
 
 
 def _unescaped(value: str) -> Any:
-    return -0.0 if value == _NEGATIVE_ZERO else unescape_text(value)
+    if value == _NEGATIVE_ZERO:
+        return -0.0
+    return float(value[2:]) if value.startswith(_FLOAT) else unescape_text(value)
 
 
 def _mapped(value: Any, change: Callable[[str], Any]) -> Any:
@@ -356,6 +382,29 @@ _INEXACT_IN_JSONB: Final = re.compile(r"\de\+?\d|-0\.0")
 _NEGATIVE_ZERO: Final = "\x012"  # no escaped text
 
 
+_FLOAT: Final = "\x013"
+"""Begins a float that Oracle's JSON would give back as an integer, or not at all; see there."""
+
+_LEAST_IN_ORACLE, _MOST_IN_ORACLE = 1e-120, 1e120
+
+
+def oracle_value(value: Any) -> Any:
+    """A JSON value as it is bound for Oracle's JSON, which keeps numbers as decimals.
+
+    Floats without a fraction, and those beyond a NUMBER, are kept as text that no other text is.
+    """
+    if isinstance(value, Mapping):
+        return {escape_text(name): oracle_value(it) for name, it in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [oracle_value(it) for it in value]
+    if isinstance(value, str):
+        return escape_text(value)
+    if isinstance(value, float):
+        is_plain = _LEAST_IN_ORACLE < abs(value) < _MOST_IN_ORACLE and not value.is_integer()
+        return value if is_plain else f"{_FLOAT}{value!r}"
+    return value
+
+
 def _exact(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _exact(item) for key, item in value.items()}
@@ -400,7 +449,7 @@ class Json(sa.types.TypeDecorator[dict[str, Any]]):
         if dialect.name == "postgresql":
             return dialect.type_descriptor(postgresql.JSONB(none_as_null=True))
         if dialect.name == "oracle":
-            return dialect.type_descriptor(_oracle_json())
+            return dialect.type_descriptor(NativeJson())
         return dialect.type_descriptor(Text())
 
     def bind_expression(self, bindparam: sa.BindParameter[Any]) -> sa.ColumnElement[Any]:
@@ -410,7 +459,7 @@ class Json(sa.types.TypeDecorator[dict[str, Any]]):
     def process_bind_param(self, value: Mapping[str, Any] | None, dialect: Dialect) -> Any:
         """Escape; serialise where the column is text."""
         if dialect.name == "oracle":
-            return escape_json(value) if value else None
+            return oracle_value(value) if value else None
         return dump_json(value)
 
     @stored("a JSON object")
@@ -427,7 +476,7 @@ class _ReadJson(sa.types.TypeDecorator[Any]):
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         """Oracle's driver gives objects."""
-        return dialect.type_descriptor(_oracle_json() if dialect.name == "oracle" else Text())
+        return dialect.type_descriptor(NativeJson() if dialect.name == "oracle" else Text())
 
     @stored("a JSON value")
     def process_result_value(self, value: Any, dialect: Dialect) -> Any:
@@ -447,7 +496,7 @@ class JsonValue(sa.types.TypeDecorator[Any]):
         """TEXT where the database has no JSON type of its own."""
         if dialect.name == "postgresql":
             return dialect.type_descriptor(postgresql.JSONB())
-        return dialect.type_descriptor(_oracle_json() if dialect.name == "oracle" else Text())
+        return dialect.type_descriptor(NativeJson() if dialect.name == "oracle" else Text())
 
     def column_expression(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         """Read as text on PostgreSQL: how JSON is decoded there is up to a connection's owner."""
@@ -455,19 +504,21 @@ class JsonValue(sa.types.TypeDecorator[Any]):
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
         """Escape; serialise where the column is text."""
-        return escape_json(value) if dialect.name == "oracle" else dump_value(value)
+        return oracle_value(value) if dialect.name == "oracle" else dump_value(value)
 
 
-def _oracle_json() -> TypeEngine[Any]:
-    """Oracle's JSON.
+class NativeJson(sa.types.UserDefinedType[Any]):
+    """Oracle's JSON, bound as objects: as text, it could not be long."""
 
-    Raises:
-        UnsupportedError: SQLAlchemy is too old for it.
-    """
-    if not hasattr(oracle, "JSON"):
-        raise UnsupportedError("Oracle's JSON needs: pip install 'sqlalchemy>=2.1'")
-    made: TypeEngine[Any] = oracle.JSON(none_as_null=True)
-    return made
+    cache_ok = True
+
+    def get_col_spec(self, **_: Any) -> str:
+        """Its name."""
+        return "JSON"
+
+    def get_dbapi_type(self, dbapi: Any) -> Any:
+        """What the driver is told of a parameter; see ``oracle.sized``."""
+        return dbapi.DB_TYPE_JSON
 
 
 class _JsonAsText(FunctionElement[Any]):
@@ -517,6 +568,27 @@ def _bound_json_postgresql(element: _BoundJson, compiler: SQLCompiler, **kw: Any
     return compiler.process(sa.cast(text, postgresql.JSONB()), **kw)
 
 
+# --- long text ---------------------------------------------------------------------------------
+
+
+class LongText(sa.types.TypeDecorator[str]):
+    """Text of any length; the empty one is kept, which Oracle would read as NULL."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        """Store what no text is."""
+        return _EMPTY if value == "" and dialect.name == "oracle" else value
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
+        """Give it back."""
+        return "" if value == _EMPTY and dialect.name == "oracle" else value
+
+
+_EMPTY: Final = "\x01"
+"""No escaped text."""
+
 # --- bytes and surrogates -------------------------------------------------------------------
 
 
@@ -534,6 +606,35 @@ class Blob(sa.types.TypeDecorator[bytes]):
     def process_result_value(self, value: bytes | None, dialect: Dialect) -> bytes:
         """Give bytes back, whatever the driver's type."""
         return b"" if value is None else bytes(value)
+
+
+class Embedding(sa.types.TypeDecorator[bytes]):
+    """Numbers of 32 bits, little-endian; a vector on Oracle."""
+
+    impl = sa.LargeBinary
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        """The driver knows arrays for vectors."""
+        return sa.types.NullType() if dialect.name == "oracle" else sa.LargeBinary()
+
+    def process_bind_param(self, value: bytes | None, dialect: Dialect) -> Any:
+        """An array of floats for Oracle."""
+        if value is None or dialect.name != "oracle":
+            return value
+        return _swapped(array("f", value))
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> bytes | None:
+        """Bytes, whatever the driver gives."""
+        if value is None:
+            return None
+        return bytes(value) if dialect.name != "oracle" else _swapped(array("f", value)).tobytes()
+
+
+def _swapped(numbers: array[float]) -> array[float]:
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
 
 
 BigKey: Final = BigInteger().with_variant(Integer(), "sqlite")

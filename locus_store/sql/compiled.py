@@ -27,10 +27,12 @@ class Compiled:
 
     Args:
         statement: With a ``bindparam`` for everything that changes.
-        dialect: Any whose driver takes positional parameters.
+        dialect: Where its driver takes parameters by name, SQLAlchemy executes the statement: it
+            tells the driver their types, and a round trip takes longer than all of this.
     """
 
     def __init__(self, statement: sa.Select[Any] | sa.UpdateBase, dialect: Dialect) -> None:
+        self._statement = None if dialect.positional else statement
         compiled: Any = statement.compile(dialect=dialect)
         self._text = str(compiled)
         self._fixed: Mapping[str, Any] = dict(compiled.params)
@@ -49,6 +51,8 @@ class Compiled:
         Raises:
             IntegrityError: Names the column that holds what was never written, and where.
         """
+        if self._statement is not None:
+            return [tuple(row) for row in connection.execute(self._statement, values)]
         cursor = self._executed(connection, values)
         found = cursor.fetchall()
         cursor.close()
@@ -66,6 +70,8 @@ class Compiled:
 
     def run(self, connection: Connection, values: Mapping[str, Any]) -> int:
         """Execute a change; return how many rows it met."""
+        if self._statement is not None:
+            return connection.execute(self._statement, values).rowcount
         cursor = self._executed(connection, values)
         count = cursor.rowcount
         cursor.close()

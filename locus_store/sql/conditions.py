@@ -7,14 +7,16 @@ is looked at again (``Wanted.takes``). ``None`` stands for no condition.
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
+from sqlalchemy.ext.compiler import compiles
 
 from locus_store.filters import IS_OBJECT
-from locus_store.sql.columns import dump_valueb, escape_text
+from locus_store.sql.columns import dump_valueb, escape_text, oracle_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -208,3 +210,88 @@ def word_in_text(column: sa.ColumnElement[Any], word: str) -> sa.ColumnElement[b
     if not word.isascii():
         return is_hard
     return sa.or_(sa.func.instr(sa.func.lower(text), _text(word)) > 0, is_hard)
+
+
+# --- Oracle
+
+
+def in_oracle_json(
+    column: sa.ColumnElement[Any], path: Sequence[str], value: Any
+) -> sa.ColumnElement[bool]:
+    """Whether a JSON column may have a value at a path, or in a list there.
+
+    What Oracle could take for something else is looked for by its place alone.
+    """
+    steps = "".join(f".{_quoted_step(it)}" for it in path)
+    if isinstance(value, bool):
+        return _json_exists(column, f"${steps}[*]?(@ == {str(value).lower()})")
+    if isinstance(value, str) and value:
+        text = escape_text(value)
+        return _json_exists(column, f"${steps}[*]?(@.stringOnly() == $v)", text)
+    if isinstance(value, int | float) and abs(value) <= _MOST_NUMBER:
+        floats = (float(value), -0.0) if value == 0 else (float(value),)
+        texts = [it for it in map(oracle_value, floats) if isinstance(it, str)]
+        found = [_json_exists(column, f"${steps}[*]?(@.numberOnly() == $v)", value)]
+        found += (_json_exists(column, f"${steps}[*]?(@.stringOnly() == $v)", it) for it in texts)
+        return sa.or_(*found)
+    return _json_exists(column, f"${steps}")
+
+
+_MOST_NUMBER: Final = 1e120
+
+
+class _Number(sa.types.UserDefinedType[Any]):
+    """A number as it is, to the last digit."""
+
+    cache_ok = True
+
+    def bind_processor(self, dialect: sa.Dialect) -> Callable[[Any], Any]:
+        """Decimals keep what a text says."""
+        del dialect
+        return lambda value: Decimal(repr(value))
+
+
+def on_oracle_json(column: sa.ColumnElement[Any], clause: Clause) -> Condition:
+    """Of a JSON column: equality, and whether something is there; the rest is left to Python."""
+    if not clause.path:
+        return None
+    if clause.operator == "$exists" and clause.operand:
+        return _json_exists(column, "$" + "".join(f".{_quoted_step(it)}" for it in clause.path))
+    if clause.operator in {"$eq", "$in"}:
+        wanted = clause.operand if clause.operator == "$in" else [clause.operand]
+        if 0 < len(wanted) <= MOST_FORMS and None not in wanted:
+            return sa.or_(*(in_oracle_json(column, clause.path, it) for it in wanted))
+    return None
+
+
+def _quoted_step(name: str) -> str:
+    """A key within a path, which is a literal of the statement: nothing in it has a meaning."""
+    escaped = orjson.dumps(escape_text(name)).decode()
+    return escaped.replace("'", "\\u0027").replace(":", "\\u003a").replace("\x7f", "\\u007f")
+
+
+class _JsonExists(sa.sql.functions.FunctionElement[bool]):
+    """``JSON_EXISTS`` with a literal path, and a value that is passed, if any."""
+
+    type = sa.Boolean()
+    name = "json_exists"
+    inherit_cache = False
+
+    def __init__(self, path: str, *clauses: Any) -> None:
+        super().__init__(*clauses)
+        self.path = path
+
+
+@compiles(_JsonExists, "oracle")
+def _json_exists_oracle(element: _JsonExists, compiler: Any, **kw: Any) -> str:
+    column, *passed = (compiler.process(it, **kw) for it in element.clauses)
+    passing = f' PASSING {passed[0]} AS "v"' if passed else ""
+    return f"JSON_EXISTS({column}, '{element.path}'{passing})"
+
+
+def _json_exists(
+    column: sa.ColumnElement[Any], path: str, value: Any = None
+) -> sa.ColumnElement[bool]:
+    kind: Any = sa.String() if isinstance(value, str) else _Number()
+    passed = () if value is None else (sa.literal(value, kind),)
+    return _JsonExists(path, column, *passed)

@@ -32,6 +32,7 @@ LONGEST: Final = 3
 """Threads that are named."""
 
 OLDEST_POSTGRESQL: Final = 15
+OLDEST_ORACLE: Final = 23
 
 
 class Examination:
@@ -217,6 +218,24 @@ class SQLiteExamination(Examination):
 
     def _pragma(self, name: str) -> Any:
         return self.connection.exec_driver_sql(f"PRAGMA {name}").scalar_one()
+
+
+class OracleExamination(Examination):
+    """A server, and the driver's thin mode."""
+
+    def software(self) -> Iterator[Fact]:
+        """See ``Examination``."""
+        yield Fact("SQLAlchemy", sa.__version__)
+        yield Fact("oracledb", _package("oracledb"))
+        driver: Any = self.connection.connection.driver_connection
+        number = int(str(driver.version).partition(".")[0])
+        is_fine = number >= OLDEST_ORACLE
+        yield Fact(
+            "server",
+            f"Oracle Database {driver.version}",
+            "ok" if is_fine else "fail",
+            "" if is_fine else f"upgrade the server to {OLDEST_ORACLE}ai or later",
+        )
 
 
 class PostgreSQLExamination(Examination):

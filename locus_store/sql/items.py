@@ -197,7 +197,7 @@ class Items:
     def _found(self, names: Sequence[Name]) -> dict[Name, AnyRow]:
         """Rows of these names, locked; expired ones too."""
         c = self.store.c
-        is_live = self._is_live.label("is_live")
+        is_live = self._live_column
         rows: list[AnyRow] = []
         for some in batches(sorted(names)):
             query = sa.select(c.item, c.namespace, c.key, c.version, c.created_at, is_live)
@@ -274,22 +274,21 @@ class Items:
             self.connection.execute(gone)
 
     def clear(self, namespace: Namespace, *, recursive: bool) -> int:
-        c, is_live = self.store.c, self._is_live.label("is_live")
+        c, is_live = self.store.c, self._live_column
         query = sa.select(c.item, is_live).where(self.are_in(namespace, recursive=recursive))
         rows = self.connection.execute(query.with_for_update()).all()
         self._delete([row.item for row in rows])
         return sum(bool(row.is_live) for row in rows)
 
-    def locked(self, items: sa.Select[Any]) -> sa.Select[Any]:
-        """Lock items in the order in which everybody does."""
-        c = self.store.c
-        return items.order_by(c.namespace, c.key).with_for_update(of=self.store)
-
     def sweep(self, limit: int) -> int:
-        query = self.expired(limit).with_for_update()
-        items = list(self.connection.execute(query).scalars())
-        self._delete(items)
-        return len(items)
+        c = self.store.c
+        over = list(self.connection.execute(self.expired(limit)).scalars())
+        gone: list[int] = []
+        for some in batches(over):  # a limit and a lock do not go together everywhere
+            still = sa.select(c.item).where(c.item.in_(some), c.expires_at <= now())
+            gone += self.connection.execute(still.with_for_update()).scalars()
+        self._delete(gone)
+        return len(gone)
 
     def expired(self, limit: int) -> sa.Select[Any]:
         """Some of the tenant's items that have expired."""
@@ -299,10 +298,23 @@ class Items:
     def renew(self, names: Sequence[Name]) -> None:
         c = self.store.c
         for some in batches(sorted(names)):
-            query = sa.select(c.item).where(self.have_names(some), self._is_live)
-            ours = self.locked(query.where(c.ttl_seconds.is_not(None)))
-            renewed = self.store.update().where(c.item.in_(ours))
+            items = list(self.connection.execute(self.renewable(some)).scalars())
+            renewed = self.store.update().where(c.item.in_(items))
             self.connection.execute(renewed.values(expires_at=after(c.ttl_seconds)))
+
+    def renewable(self, names: Sequence[Name]) -> sa.Select[Any]:
+        """Live items of these names that have a time to live, locked."""
+        c = self.store.c
+        return self.locked(
+            sa.select(c.item).where(
+                self.have_names(names), self._is_live, c.ttl_seconds.is_not(None)
+            )
+        )
+
+    def locked(self, items: sa.Select[Any]) -> sa.Select[Any]:
+        """Lock items in the order in which everybody does."""
+        c = self.store.c
+        return items.order_by(c.namespace, c.key).with_for_update()
 
     # --- reading
 
@@ -423,6 +435,10 @@ class Items:
     def _is_live(self) -> sa.ColumnElement[bool]:
         expires_at = self.store.c.expires_at
         return sa.or_(expires_at.is_(None), expires_at > now())
+
+    @property
+    def _live_column(self) -> sa.ColumnElement[int]:
+        return sa.case((self._is_live, 1), else_=0).label("is_live")
 
 
 def needs_look(wanted: Wanted) -> bool:

@@ -14,9 +14,10 @@ from sqlalchemy.sql.visitors import cloned_traverse
 from locus_store import vectors
 from locus_store.errors import BackendError
 from locus_store.items import Put, encode_namespace, require_version
-from locus_store.sql.columns import dump_jsonb, dump_valueb, encode_key, encode_path
+from locus_store.sql.columns import after, dump_jsonb, dump_valueb, encode_key, encode_path
 from locus_store.sql.conditions import on_jsonb, word_in_jsonb
 from locus_store.sql.items import Items, item_of
+from locus_store.sql.pending import batches
 from locus_store.sql.vectors import DIMENSION_SETTING
 
 if TYPE_CHECKING:
@@ -134,6 +135,12 @@ class PostgreSQLItems(Items):
         ours = sa.select(self.store.c.item).where(self.are_in(namespace, recursive=recursive))
         is_one = self.store.c.item.in_(self.locked(ours))
         return sum(is_live for _, is_live in self._deleted(is_one))
+
+    def renew(self, names: Sequence[Name]) -> None:
+        c = self.store.c
+        for some in batches(sorted(names)):
+            renewed = self.store.update().where(c.item.in_(self.renewable(some)))
+            self.connection.execute(renewed.values(expires_at=after(c.ttl_seconds)))
 
     def sweep(self, limit: int) -> int:
         some = self.expired(limit).with_for_update(skip_locked=True)

@@ -210,6 +210,7 @@ def _lock_table(connection: Connection, ours: Tables) -> Iterator[None]:
         sa.table(f"{ours.prefix}lock", schema=ours.schema)
     )
     with connection.engine.connect() as keeper:
+        keeper.execution_options(isolation_level="READ COMMITTED")  # in autocommit none is kept
         keeper.exec_driver_sql(f"CREATE TABLE IF NOT EXISTS {name} (held INTEGER)")
         keeper.exec_driver_sql(f"LOCK TABLE {name} IN EXCLUSIVE MODE")
         try:

@@ -51,22 +51,6 @@ def by_checkpoint(
     return {name: sorted(writes, key=versions.in_order) for name, writes in found.items()}
 
 
-def put(it: Reads, line: int, checkpoint_id: str, writes: Sequence[PendingWrite]) -> None:
-    """Store writes; special ones replace those of the same task and place."""
-    table = it.tables.writes
-    for write in writes:
-        if write.idx < 0:
-            it.connection.execute(
-                table.delete().where(
-                    table.c.line == line,
-                    table.c.checkpoint_id == checkpoint_id,
-                    table.c.task_id == write.task_id,
-                    table.c.idx == write.idx,
-                )
-            )
-        it.sql.new_write.run(it.connection, row_of(line, checkpoint_id, write))
-
-
 def insert(it: Reads, table: sa.Table, values: Sequence[Mapping[str, Any]]) -> None:
     """Insert rows, some at a time."""
     for batch in batches(values):

@@ -76,6 +76,23 @@ class ServerDatabase(Database):
     def begin_copy(self, connection: Connection) -> None:
         """Begin a transaction that writes what it reads of one snapshot."""
 
+    # --- what drivers call differently
+
+    def begin_statement(self, connection: Connection) -> None:
+        """Begin nothing: what follows is one statement, which commits itself."""
+        connection.execution_options(isolation_level="AUTOCOMMIT")
+
+    def leave(self, connection: Connection) -> None:
+        """Undo what a ``begin`` set on a connection that is given back."""
+
+    def ping(self, connection: Any) -> None:
+        """Fail where a connection, as SQLAlchemy adapts it, is of no more use."""
+        connection.ping()
+
+    def is_closed(self, driver: Any) -> bool:
+        """Whether the driver's connection is."""
+        return bool(driver.is_closed())
+
     def identity(self) -> object:
         """The server's address is the database's identity."""
         return None
@@ -142,7 +159,12 @@ class PooledRunner:
     async def query(self, body: Body[T]) -> T:
         """Run a body that is one statement, and so needs no transaction."""
         home = await self.home()
-        return await home.again(lambda: home.run(_begin_nothing, body))
+        return await home.again(lambda: home.run(self.database.begin_statement, body))
+
+    async def define(self, body: Body[T]) -> T:
+        """Run a body that changes the schema, outside of any transaction."""
+        home = await self.home()
+        return await home.shielded(home.noted(home.define(body)))
 
     async def home(self) -> Home:
         """The running loop's connections, with the schema verified."""
@@ -154,10 +176,6 @@ class PooledRunner:
     async def close(self) -> None:
         """See ``Runner``; the pools of other loops are closed by those loops."""
         await self._homes.close()
-
-
-def _begin_nothing(connection: Connection) -> None:
-    connection.execution_options(isolation_level="AUTOCOMMIT")
 
 
 class Home(loops.Home):
@@ -221,15 +239,21 @@ class Home(loops.Home):
         with suppress(SchemaError):
             await greenlet_spawn(self._opened, self._sync, self.database.verified)
             return
+        await self.define(self.database.opened)
+
+    async def define(self, body: Body[T]) -> T:
+        """Run a body that changes the schema, on a connection of its own where that is ours."""
+        if not self._owned:
+            return await greenlet_spawn(self._opened, self._sync, body)
         engine = self._make_opening_engine()
         try:
-            await greenlet_spawn(self._opened, engine.sync_engine, self.database.opened)
+            return await greenlet_spawn(self._opened, engine.sync_engine, body)
         finally:
             await engine.dispose()
 
-    def _opened(self, engine: Any, look: Body[None]) -> None:
+    def _opened(self, engine: Any, look: Body[T]) -> T:
         with self._connected(engine) as connection:
-            look(connection)
+            return look(connection)
 
     @contextmanager
     def _connected(self, engine: Any) -> Iterator[Connection]:
@@ -237,8 +261,10 @@ class Home(loops.Home):
             try:
                 yield connection
             finally:
-                if self._is_over and not connection.invalidated:
-                    connection.detach()
+                if not connection.invalidated:
+                    self.database.leave(connection)
+                    if self._is_over:
+                        connection.detach()
 
     # --- running
 
@@ -255,7 +281,7 @@ class Home(loops.Home):
     async def statement(self, body: Body[T]) -> T:
         """Run a body in autocommit; again where others' locks undid it."""
         try:
-            return await self._unraced(_begin_nothing, body)
+            return await self._unraced(self.database.begin_statement, body)
         except UndoneError as exc:  # what was sent may have been done
             raise LostConnectionError from exc
 
@@ -308,7 +334,7 @@ class Home(loops.Home):
                 lost = LostConnectionError
                 connection.commit()
             except BaseException as exc:
-                is_closed = _is_closed(connection)
+                is_closed = self._is_closed(connection)
                 if is_closed or not isinstance(exc, Exception):
                     connection.invalidate()
                 # SQLAlchemy gives up the connection of a statement whose time was over.
@@ -316,6 +342,14 @@ class Home(loops.Home):
                     raise lost from exc
                 raise
             return result
+
+    def _is_closed(self, connection: Connection) -> bool:
+        if connection.invalidated:  # SQLAlchemy saw it
+            return True
+        if connection.closed:
+            return False
+        driver: Any = connection.connection.driver_connection
+        return driver is None or self.database.is_closed(driver)
 
     @asynccontextmanager
     async def driver(self) -> AsyncIterator[Any]:
@@ -325,7 +359,7 @@ class Home(loops.Home):
         try:
             yield connection
         except BaseException as exc:
-            is_closed = connection.is_closed()
+            is_closed = self.database.is_closed(connection)
             if is_closed or not isinstance(exc, Exception):
                 await greenlet_spawn(borrowed.invalidate)
             if is_closed and isinstance(exc, Exception):
@@ -347,7 +381,7 @@ class Home(loops.Home):
         if used_at is None or used_at > max(self._lost_at, time.monotonic() - PING_SECONDS):
             return
         try:
-            connection.ping()
+            self.database.ping(connection)
         except Exception as exc:
             observe.replaced("an idle connection is lost", exc)
             raise DisconnectionError from exc
@@ -388,12 +422,3 @@ async def _acquired(lock: threading.Lock) -> None:
 def _note_use(connection: Any, record: Any) -> None:
     del connection
     record.info["used_at"] = time.monotonic()
-
-
-def _is_closed(connection: Connection) -> bool:
-    if connection.invalidated:  # SQLAlchemy saw it
-        return True
-    if connection.closed:
-        return False
-    driver: Any = connection.connection.driver_connection
-    return driver is None or bool(driver.is_closed())

@@ -37,8 +37,8 @@ from locus_store.sql.failures import (
     sqlstate,
 )
 from locus_store.sql.hot import Hot
+from locus_store.sql.locking import LockingRepository
 from locus_store.sql.pooled import ServerDatabase
-from locus_store.sql.repository import Repository
 from locus_store.sql.status import PLACE, Place
 from locus_store.text import words
 
@@ -68,50 +68,8 @@ _INDEXED_WORDS: Final = 64
 """Words of a query that the index is asked for; the lines are looked at again."""
 
 
-class PostgreSQLRepository(Repository):
+class PostgreSQLRepository(LockingRepository):
     """PostgreSQL's forms of the hooks."""
-
-    def lock(self, *thread_ids: str, namespace: str | None = None) -> bool:
-        """Lock rows in statements of their own: what one statement locks and reads is old news.
-
-        Lines come before threads, as the saves take them, and rows in the order of their keys.
-        Who makes a line locks its thread, so that those made in between are met the second time.
-        """
-        if namespace is not None:
-            found = 0
-            for thread_id in thread_ids:
-                key = {"thread_id": thread_id, "namespace": namespace}
-                key["tenant"] = self.scope.tenant
-                found += len(self.sql.lock_line.rows(self.connection, key))
-            return found > 0
-        threads = self.tables.threads
-        self._lock_lines(thread_ids)
-        found = len(
-            self.connection.execute(
-                sa.select(threads.c.thread)
-                .where(*self._is_thread(*thread_ids))
-                .order_by(threads.c.thread_id)
-                .with_for_update()
-            ).all()
-        )
-        self._lock_lines(thread_ids)
-        return found > 0
-
-    def lock_thread(self, thread_id: str) -> None:
-        """A save that makes a line comes before one that drops the thread, or after it."""
-        threads = self.tables.threads
-        self.connection.execute(
-            sa.select(threads.c.thread).where(*self._is_thread(thread_id)).with_for_update()
-        )
-
-    def _lock_lines(self, thread_ids: Sequence[str]) -> None:
-        lines = self.tables.lines
-        self.connection.execute(
-            sa.select(lines.c.line)
-            .where(lines.c.tenant == self.scope.tenant, lines.c.thread_id.in_(thread_ids))
-            .order_by(lines.c.thread_id, lines.c.namespace)
-            .with_for_update()
-        )
 
     def matches(self, column: sa.ColumnElement[str], pattern: str) -> sa.ColumnElement[bool] | None:
         """``LIKE`` has no sets."""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Row
 
     from locus_store.sql.schema import Tables
+    from locus_store.types import PendingWrite
 
 ROOT = ""
 """The namespace that lists, searches and metadata queries look at."""
@@ -180,14 +181,15 @@ class Reads:
         if head is None or not version:
             return None
         mark = Mark(self.store, line.line, head.sequence, head.digest)
-        writes = None
-        if with_writes:
-            found = pending.of_checkpoint(self, line.line, record.checkpoint_id)
-            writes = sorted(found, key=versions.in_order)
+        writes = self.writes_at(line.line, record.checkpoint_id) if with_writes else None
         rows = []
         if version[0].mark != known:
             rows = self.payloads(line, record.chain, upto=record.sequence)
         return Stored(version=version[0], head=mark, payloads=[it for _, it in rows], writes=writes)
+
+    def writes_at(self, line: int, checkpoint_id: str) -> list[PendingWrite]:
+        """A checkpoint's pending writes, in their order."""
+        return sorted(pending.of_checkpoint(self, line, checkpoint_id), key=versions.in_order)
 
     def records(
         self, thread_id: str, namespace: str, first: int, last: int
@@ -235,14 +237,15 @@ class Reads:
             "limit": limit,
         }
         return [
-            self._version(thread_id, namespace, line, row)
+            self.version(thread_id, namespace, line.line, row)
             for row in self.sql.versions.rows(self.connection, key)
         ]
 
-    def _version(self, thread_id: str, namespace: str, line: Line, row: tuple[Any, ...]) -> Version:
+    def version(self, thread_id: str, namespace: str, line: int, row: tuple[Any, ...]) -> Version:
+        """A row of ``Statements.versions``."""
         sequence, checkpoint_id, digest, metadata, labels, created_at, parent_id = row
         return Version(
-            mark=Mark(self.store, line.line, sequence, digest),
+            mark=Mark(self.store, line, sequence, digest),
             thread_id=thread_id,
             namespace=namespace,
             checkpoint_id=checkpoint_id,

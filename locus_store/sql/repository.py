@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from locus_store.types import PendingWrite, Save, Written
 
 
+KEY = ("line", "checkpoint_id", "task_id", "idx")
+"""Of a pending write."""
+
+
 class Repository(Reads):
     """Portable statements within one transaction that holds the lock of the line it changes.
 
@@ -48,6 +52,15 @@ class Repository(Reads):
         Who holds this waits for no line: who holds a line may wait for this.
         """
         del thread_id
+
+    def upsert_writes(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Store pending writes; those of special channels may be there, and are replaced."""
+        c = self.tables.writes.c
+        for row in rows:
+            if row["idx"] < 0:
+                is_it = (c[name] == row[name] for name in KEY)
+                self.connection.execute(self.tables.writes.delete().where(*is_it))
+            self.sql.new_write.run(self.connection, row)
 
     @property
     def has_index(self) -> bool:
@@ -204,7 +217,7 @@ class Repository(Reads):
         return {(row[0], row[1]) for row in self.sql.written.rows(self.connection, key)}
 
     def put_writes(self, line: Line, checkpoint_id: str, writes: Sequence[PendingWrite]) -> None:
-        pending.put(self, line.line, checkpoint_id, writes)
+        self.upsert_writes([pending.row_of(line.line, checkpoint_id, it) for it in writes])
 
     def remove(self, line: Line, sequences: Sequence[int]) -> None:
         self.seen.clear()

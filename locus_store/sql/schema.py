@@ -22,10 +22,12 @@ from locus_store.sql.columns import (
     BigKey,
     Blob,
     Digest,
+    Embedding,
     Instant,
     Json,
     JsonValue,
     Key,
+    LongText,
     Path,
     minute,
     now,
@@ -209,7 +211,7 @@ class LoggedMessage(Base):
     role: Mapped[str] = mapped_column(Key(ID_LENGTH))
     metadata_: Mapped[dict[str, Any] | None] = mapped_column("metadata", Json)
     created_at: Mapped[datetime] = mapped_column(Instant, default=now())
-    text: Mapped[str | None] = mapped_column(Text)
+    text: Mapped[str | None] = mapped_column(LongText)
     payload: Mapped[bytes | None] = mapped_column(Blob)
 
     __table_args__ = (
@@ -298,7 +300,7 @@ class Tables:
             f"{self.prefix}embeddings",
             sa.column("item", sa.BigInteger),
             sa.column("part", sa.SmallInteger),
-            sa.column("embedding", sa.LargeBinary),
+            sa.column("embedding", Embedding()),
             schema=self.schema,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -21,6 +22,9 @@ LINE_STATE = ("head", "open_chain", "open_bytes", "floor", "last_sequence", "wri
 WRITE = ("checkpoint_id", "task_id", "idx", "channel", "type", "task_path", "basis", "payload")
 """What a pending write is made of."""
 
+VERSION = ("sequence", "checkpoint_id", "digest", "metadata", "labels", "created_at")
+"""What is told of a version, but for its parent's id."""
+
 RECORD = ("sequence", "chain", "parent", "checkpoint_id", "digest", "metadata", "labels")
 """Names of ``versions.Record``."""
 
@@ -30,6 +34,7 @@ class Statements:
 
     def __init__(self, tables: Tables, dialect: Dialect) -> None:
         self.tables = tables
+        self.dialect = dialect
         self.line = Compiled(self._line, dialect)
         self.lock_line = Compiled(self._lock_line, dialect)
         self.save_line = Compiled(self._save_line, dialect)
@@ -46,6 +51,12 @@ class Statements:
         self.new_write = Compiled(self._new_write, dialect)
         self.thread = Compiled(self._thread, dialect)
         self.new_thread = Compiled(self._new_thread, dialect)
+
+    @cached_property
+    def whole_versions(self) -> tuple[Compiled, Compiled]:
+        """``whole_version`` of the head, and of an id."""
+        head, named = (whole_version(self.tables, named=it) for it in (False, True))
+        return Compiled(head, self.dialect), Compiled(named, self.dialect)
 
     @property
     def _line(self) -> sa.Select[Any]:
@@ -97,8 +108,7 @@ class Statements:
     def _prolong(self) -> sa.Update:
         """Note activity, and when the thread expires: the index on it is left alone mostly."""
         threads = self.tables.threads
-        least, most = (after(bind(name, type_=sa.Double())) for name in ("ttl", "ttl_and_slack"))
-        is_late = sa.or_(threads.c.expires_at.is_(None), ~threads.c.expires_at.between(least, most))
+        is_late, most = is_expiry_late(self.tables)
         return (
             threads.update()
             .where(threads.c.tenant == bind("of_tenant"))
@@ -149,9 +159,10 @@ class Statements:
         """Visible versions of a range of sequences, newest first, with their parents' ids."""
         mine = self.tables.checkpoints
         parents = mine.alias("parents")
-        shown = ("sequence", "checkpoint_id", "digest", "metadata", "labels", "created_at")
         return (
-            sa.select(*(mine.c[name] for name in shown), parents.c.checkpoint_id.label("parent_id"))
+            sa.select(
+                *(mine.c[name] for name in VERSION), parents.c.checkpoint_id.label("parent_id")
+            )
             .outerjoin(
                 parents, sa.and_(parents.c.line == mine.c.line, parents.c.sequence == mine.c.parent)
             )
@@ -217,6 +228,49 @@ def ttl_slack(ttl_seconds: float) -> float:
     return min(ttl_seconds / 20, 60.0)
 
 
+def whole_version(t: Tables, *, named: bool) -> sa.Select[Any]:
+    """A visible version, with a row for each payload; one row without any where it is known.
+
+    Args:
+        t: The tables.
+        named: It is the one of an id, not the head.
+    """
+    lines, mine = t.lines, t.checkpoints
+    heads, parents, records = (mine.alias(it) for it in ("heads", "parents", "records"))
+    is_known = sa.and_(
+        mine.c.line == bind("known_line"),
+        mine.c.sequence == bind("known_sequence"),
+        mine.c.digest == bind("known_digest"),
+    )
+    is_visible = sa.or_(mine.c.sequence >= lines.c.floor, mine.c.sequence == lines.c.head)
+    is_it: sa.ColumnElement[bool] = mine.c.sequence == lines.c.head
+    if named:
+        is_it = sa.and_(mine.c.checkpoint_id == bind("checkpoint_id"), is_visible)
+    is_of_chain = sa.and_(
+        records.c.line == mine.c.line,
+        records.c.chain == mine.c.chain,
+        records.c.sequence.between(mine.c.chain, mine.c.sequence),
+    )
+    is_parent = sa.and_(parents.c.line == mine.c.line, parents.c.sequence == mine.c.parent)
+    is_head = sa.and_(heads.c.line == lines.c.line, heads.c.sequence == lines.c.head)
+    return (
+        sa.select(
+            *(lines.c.line, lines.c.head, heads.c.digest.label("head_digest")),
+            *(mine.c[name] for name in VERSION),
+            *(parents.c.checkpoint_id.label("parent_id"), records.c.payload),
+        )
+        .select_from(lines)
+        .join(t.threads, same_thread(t))
+        .join(mine, sa.and_(mine.c.line == lines.c.line, is_it))
+        .join(heads, is_head)
+        .outerjoin(parents, is_parent)
+        .outerjoin(records, sa.and_(is_of_chain, ~is_known))
+        .where(lines.c.tenant == bind("tenant"), lines.c.thread_id == bind("thread_id"))
+        .where(lines.c.namespace == bind("namespace"), is_live(t))
+        .order_by(records.c.sequence)
+    )
+
+
 _cache: dict[tuple[Tables, type[Dialect]], Statements] = {}
 
 
@@ -238,6 +292,19 @@ def is_live(tables: Tables) -> sa.ColumnElement[bool]:
     """The thread has not expired, by the server's clock."""
     expires_at = tables.threads.c.expires_at
     return sa.or_(expires_at.is_(None), expires_at > now())
+
+
+def is_expiry_late(
+    tables: Tables, prefix: str = ""
+) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[Any]]:
+    """Whether the thread's expiry is to be written anew, and what as.
+
+    Of the parameters ``ttl`` and ``ttl_and_slack``, whose names begin with ``prefix``.
+    """
+    expires_at = tables.threads.c.expires_at
+    names = (f"{prefix}{it}" for it in ("ttl", "ttl_and_slack"))
+    least, most = (after(bind(it, type_=sa.Double())) for it in names)
+    return sa.or_(expires_at.is_(None), ~expires_at.between(least, most)), most
 
 
 def record_columns(checkpoints: sa.FromClause) -> list[sa.ColumnElement[Any]]:

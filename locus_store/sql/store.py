@@ -85,7 +85,7 @@ class SqlStore(BaseStore):
             vectors.require_dimension(found, self.dimension)
             if found.dimension is None:
                 try:
-                    found = await self._change(self._made_table)
+                    found = await self._define(self._made_table)
                 except UnsupportedError as exc:  # all else works
                     self._no_vectors = exc
         return Shelf(database.scope, found, self.metric)
@@ -112,6 +112,10 @@ class SqlStore(BaseStore):
     async def _change(self, body: Callable[[Connection], T]) -> T:
         """Run a body that writes."""
         return await self._shared.runner.write(body)
+
+    async def _define(self, body: Callable[[Connection], T]) -> T:
+        """Run a body that changes the schema."""
+        return await self._change(body)
 
     async def _write(self, body: Callable[[Items], T]) -> T:
         shelf = await self._opened()

@@ -39,7 +39,7 @@ OPTIONS: Final = frozenset(
         *("on_conflict", "pgbouncer", "pool_recycle_seconds", "pool_size", "pool_timeout_seconds"),
         *("prefix", "prepared_statement_cache_size", "schema", "statement_cache_size"),
         *("busy_timeout_seconds", "statement_timeout_seconds", "table_name", "tenant"),
-        *("ttl_seconds",),
+        *("ttl_seconds", "min_pool_size", "max_pool_size", "schema_name"),
     }
 )
 """Of the factories, for a URL may hold them; most mean nothing to a migration."""
@@ -67,8 +67,10 @@ def run_on(
     if isinstance(target, Engine) and target.dialect.is_async:
         raise _asynchronous()
     if isinstance(target, URL | str):
-        if dialect_name(target) == "postgresql":
-            return _on_postgresql(target, body, prefix, schema)
+        served = _SERVED.get(dialect_name(target))
+        if served is not None:
+            found: T = served(target, body, prefix, schema)
+            return found
         url = _read(target)
         ours = {name: str(url.query[name]) for name in OPTIONS & url.query.keys()}
         theirs = url.difference_update_query(ours)
@@ -113,8 +115,6 @@ _DIALECTS: Final = ("sqlite", "postgresql", "oracle")
 _KEYWORDS: Final = re.compile(r"\s*\w+\s*=")
 _SYNCHRONOUS: Final = {
     "sqlite+aiosqlite": "sqlite",
-    "oracle": "oracle+oracledb",
-    "oracle+oracledb_async": "oracle+oracledb",
 }
 _DRIVER_OPTIONS: Final = frozenset(
     {
@@ -122,7 +122,7 @@ _DRIVER_OPTIONS: Final = frozenset(
     }
 )
 """Of ``sqlite3.connect``, as SQLAlchemy takes them in a URL."""
-_EXTRAS: Final = {"postgresql": "[postgres]", "oracle": "[oracle]"}
+_EXTRAS: Final = {"postgresql": "[postgres]"}
 
 
 def dialect_name(url: str | URL) -> str:
@@ -191,6 +191,54 @@ def _missing(shown: str, dialect: str, error: ImportError) -> MissingExtraError:
     return MissingExtraError(f"{shown}: no module {error.name}; pip install 'locus-store{extra}'")
 
 
+# --- servers --------------------------------------------------------------------------------
+
+
+def _on_engine(
+    make: Callable[[], AsyncEngine],
+    body: Callable[[Connection], T],
+    place: Place,
+    connection_error: Callable[[BaseException, str], LocusStoreError | None],
+) -> T:
+    async def run() -> T:
+        engine = make()
+        try:
+            async with engine.connect() as connection:
+                await connection.execution_options(**{PLACE: place})
+                return await connection.run_sync(body)
+        finally:
+            await engine.dispose()
+
+    try:
+        result: T = _finished(run)
+    except LocusStoreError:
+        raise
+    except _FAILURES as error:
+        told = connection_error(error, place.shown)
+        raise told or BackendError(f"{place.shown}: {reason(error)}") from error
+    return result
+
+
+# --- Oracle ---------------------------------------------------------------------------------
+
+
+def _on_oracle(
+    url: str | URL, body: Callable[[Connection, Tables], T], prefix: str, schema: str | None
+) -> T:
+    from locus_store.sql import oracle, oracle_places  # noqa: PLC0415 - they import this
+
+    text = url if isinstance(url, str) else url.render_as_string(hide_password=False)
+    options, ours = oracle_places.read_url(text, OPTIONS)
+    target = oracle_places.place(**options)
+    tables_of = _named(ours, prefix, schema)
+    return _on_engine(
+        lambda: oracle.engine(target, poolclass=sa.NullPool),
+        lambda connection: body(connection, tables_of),
+        Place(target.shown, is_whole=False),
+        lambda *_: None,
+    )
+
+
 # --- PostgreSQL -----------------------------------------------------------------------------
 
 
@@ -201,23 +249,12 @@ def _on_postgresql(
     ours = _named(target.options, prefix, schema)
     place = Place(target.shown, is_whole=str(url) == target.shown)
 
-    async def run() -> T:
-        engine = _postgresql_engine(target)
-        try:
-            async with engine.connect() as connection:
-                await connection.execution_options(**{PLACE: place})
-                return await connection.run_sync(body, ours)
-        finally:
-            await engine.dispose()
-
-    try:
-        result: T = _finished(run)
-    except LocusStoreError:
-        raise
-    except _FAILURES as error:
-        told = dsn.connection_error(error, target.shown)
-        raise told or BackendError(f"{target.shown}: {reason(error)}") from error
-    return result
+    return _on_engine(
+        lambda: _postgresql_engine(target),
+        lambda connection: body(connection, ours),
+        place,
+        dsn.connection_error,
+    )
 
 
 def _postgresql_engine(target: dsn.Target) -> AsyncEngine:
@@ -245,7 +282,8 @@ def _named(options: Mapping[str, str], prefix: str, schema: str | None) -> Table
         raise InvalidArgumentError("for a migration name the prefix: --prefix x_, not ?table_name=")
     if prefix == DEFAULT_PREFIX:
         prefix = options.get("prefix", prefix)
-    return tables(prefix, options.get("schema") if schema is None else schema)
+    named = options.get("schema") or options.get("schema_name")
+    return tables(prefix, named if schema is None else schema)
 
 
 def _finished(work: Callable[[], Any]) -> Any:
@@ -263,3 +301,9 @@ def _is_in_loop() -> bool:
     except RuntimeError:
         return False
     return True
+
+
+_SERVED: Final[dict[str, Callable[..., Any]]] = {
+    "postgresql": _on_postgresql,
+    "oracle": _on_oracle,
+}

@@ -17,7 +17,9 @@ from locus_store.sql.targets import run_on
 from locus_store.vectors import Metric, check_dimension, check_metric
 
 if TYPE_CHECKING:
-    from sqlalchemy.engine import Connection
+    from collections.abc import Callable
+
+    from sqlalchemy.engine import Connection, Dialect
 
     from locus_store.sql.schema import Tables
     from locus_store.sql.targets import Target
@@ -90,14 +92,15 @@ def _create(
         if not status.usable:
             raise SchemaError(status.message)
         was_there = make_table(connection, ours, dimension)
-        if connection.dialect.name != "postgresql":
-            return not was_there
-        return _make_index(connection, ours, metric, method)
+        make = _INDEXES.get(connection.dialect.name)
+        return make(connection, ours, metric, method) if make else not was_there
 
 
 def _require_dialect(connection: Connection) -> None:
-    if connection.dialect.name not in {"postgresql", "sqlite"}:
-        raise UnsupportedError("embeddings need SQLite, or PostgreSQL with the extension pgvector")
+    if connection.dialect.name not in {"postgresql", "sqlite", "oracle"}:
+        raise UnsupportedError(
+            "embeddings need SQLite, Oracle, or PostgreSQL with the extension pgvector"
+        )
 
 
 # --- the table
@@ -155,6 +158,11 @@ def make_table(connection: Connection, ours: Tables, dimension: int) -> bool:
             "item bigint NOT NULL, part smallint NOT NULL, "
             f"embedding {home}.vector({dimension}) NOT NULL"
         )
+    elif connection.dialect.name == "oracle":
+        columns = (
+            "item NUMBER(19) NOT NULL, part NUMBER(5) NOT NULL, "
+            f"embedding VECTOR({dimension}, FLOAT32) NOT NULL"
+        )
     with owner_only(connection):
         connection.exec_driver_sql(
             f"CREATE TABLE {table} "
@@ -196,16 +204,27 @@ def _home(connection: Connection) -> str:
     return str(found) if found else ""
 
 
+# --- indexes
+
+
+def _index_name(ours: Tables, metric: Metric, method: Method) -> str:
+    return f"{ours.prefix}embeddings_{metric}_{method}"
+
+
+def _has_index(connection: Connection, ours: Tables, metric: Metric, method: Method) -> bool:
+    inspector: Any = sa.inspect(connection)
+    indexes = inspector.get_indexes(ours.embeddings.name, ours.schema)
+    return any(it["name"] == _index_name(ours, metric, method) for it in indexes)
+
+
 # --- PostgreSQL's indexes
 
 
 def _make_index(connection: Connection, ours: Tables, metric: Metric, method: Method) -> bool:
     """Make an index of the table; whether it was not there."""
-    name = f"{ours.prefix}embeddings_{metric}_{method}"
-    inspector: Any = sa.inspect(connection)
-    indexes = inspector.get_indexes(ours.embeddings.name, ours.schema)
-    if any(it["name"] == name for it in indexes):
+    if _has_index(connection, ours, metric, method):
         return False
+    name = _index_name(ours, metric, method)
     quote = connection.dialect.identifier_preparer
     table = quote.format_table(ours.embeddings)
     options = HNSW
@@ -220,3 +239,39 @@ def _make_index(connection: Connection, ours: Tables, metric: Metric, method: Me
         )
         connection.exec_driver_sql(f"ANALYZE {table}, {quote.format_table(ours.store)}")
     return True
+
+
+# --- Oracle's indexes
+
+_ORACLE_METRICS: Final = {"cosine": "COSINE", "l2": "EUCLIDEAN", "ip": "DOT"}
+_ORGANIZATIONS: Final = {
+    "hnsw": "ORGANIZATION INMEMORY NEIGHBOR GRAPH",
+    "ivfflat": "ORGANIZATION NEIGHBOR PARTITIONS",
+}
+
+
+def oracle_index(ours: Tables, metric: Metric, method: Method, dialect: Dialect) -> str:
+    """The statement that makes an index: HNSW, which has to fit in memory, or IVF."""
+    table = dialect.identifier_preparer.format_table(ours.embeddings)
+    index = dialect.identifier_preparer.format_table(
+        sa.table(_index_name(ours, metric, method), schema=ours.schema)
+    )
+    return (
+        f"CREATE VECTOR INDEX {index} ON {table} (embedding) {_ORGANIZATIONS[method]} "
+        f"DISTANCE {_ORACLE_METRICS[metric]} WITH TARGET ACCURACY 95"
+    )
+
+
+def _make_oracle_index(
+    connection: Connection, ours: Tables, metric: Metric, method: Method
+) -> bool:
+    if _has_index(connection, ours, metric, method):
+        return False
+    connection.exec_driver_sql(oracle_index(ours, metric, method, connection.dialect))
+    return True
+
+
+_INDEXES: Final[dict[str, Callable[[Connection, Tables, Metric, Method], bool]]] = {
+    "postgresql": _make_index,
+    "oracle": _make_oracle_index,
+}

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from locus_store.store_backends.memory import InMemoryStore
+    from locus_store.store_backends.oracle import OracleStore
     from locus_store.store_backends.postgresql import PostgreSQLStore
     from locus_store.store_backends.redis import RedisStore
     from locus_store.store_backends.sqlite import SQLiteStore
 
-__all__ = ["InMemoryStore", "PostgreSQLStore", "RedisStore", "SQLiteStore"]
+__all__ = ["InMemoryStore", "OracleStore", "PostgreSQLStore", "RedisStore", "SQLiteStore"]
 
 _MODULES = {
     "InMemoryStore": "memory",
+    "OracleStore": "oracle",
     "PostgreSQLStore": "postgresql",
     "RedisStore": "redis",
     "SQLiteStore": "sqlite",

@@ -1,0 +1,105 @@
+"""Hooks of databases where writers work beside each other: locks on rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import sqlalchemy as sa
+
+from locus_store.sql.merge import Merge
+from locus_store.sql.pending import batches
+from locus_store.sql.repository import Repository
+from locus_store.sql.statements import WRITE
+from locus_store.types import Mark, Stored
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+NO_MARK: Final = Mark("", 0, 0, b"")
+"""Names no version."""
+
+
+class LockingRepository(Repository):
+    """Locks what it is about to change, with ``SELECT … FOR UPDATE``."""
+
+    def upsert_writes(self, rows: Sequence[dict[str, Any]]) -> None:
+        """All in one round trip."""
+        statement = Merge(self.tables.writes, ["line", *WRITE], clock=["created_at"])
+        for some in batches(rows):
+            self.connection.execute(statement, some)
+
+    def fetch(
+        self,
+        thread_id: str,
+        namespace: str,
+        checkpoint_id: str | None = None,
+        known: Mark | None = None,
+        *,
+        with_writes: bool = False,
+    ) -> Stored | None:
+        """In one statement, and one more for pending writes."""
+        mark = known if known is not None and known.store == self.store else NO_MARK
+        key: dict[str, Any] = {
+            "tenant": self.scope.tenant,
+            "thread_id": thread_id,
+            "namespace": namespace,
+            "known_line": mark.line,
+            "known_sequence": mark.sequence,
+            "known_digest": mark.digest,
+        }
+        if checkpoint_id is not None:
+            key["checkpoint_id"] = checkpoint_id
+        rows = self.sql.whole_versions[checkpoint_id is not None].rows(self.connection, key)
+        if not rows:  # there is none, or something is wrong, which this tells
+            return super().fetch(thread_id, namespace, checkpoint_id, with_writes=with_writes)
+        line, head, head_digest, *told, _ = rows[0]
+        version = self.version(thread_id, namespace, line, tuple(told))
+        return Stored(
+            version=version,
+            head=Mark(self.store, line, head, head_digest),
+            payloads=[] if version.mark == known else [row[-1] for row in rows],
+            writes=self.writes_at(line, version.checkpoint_id) if with_writes else None,
+        )
+
+    def lock(self, *thread_ids: str, namespace: str | None = None) -> bool:
+        """Lock rows in statements of their own: what one statement locks and reads is old news.
+
+        Lines come before threads, as the saves take them, and rows in the order of their keys.
+        Who makes a line locks its thread, so that those made in between are met the second time.
+        """
+        if namespace is not None:
+            found = 0
+            for thread_id in thread_ids:
+                key = {"thread_id": thread_id, "namespace": namespace}
+                key["tenant"] = self.scope.tenant
+                found += len(self.sql.lock_line.rows(self.connection, key))
+            return found > 0
+        threads = self.tables.threads
+        self._lock_lines(thread_ids)
+        found = len(
+            self.connection.execute(
+                sa.select(threads.c.thread)
+                .where(*self._is_thread(*thread_ids))
+                .order_by(threads.c.thread_id)
+                .with_for_update()
+            ).all()
+        )
+        self._lock_lines(thread_ids)
+        return found > 0
+
+    def lock_thread(self, thread_id: str) -> None:
+        """A save that makes a line comes before one that drops the thread, or after it."""
+        threads = self.tables.threads
+        self.connection.execute(
+            sa.select(threads.c.thread).where(*self._is_thread(thread_id)).with_for_update()
+        )
+
+    def _lock_lines(self, thread_ids: Sequence[str]) -> None:
+        lines = self.tables.lines
+        self.connection.execute(
+            sa.select(lines.c.line)
+            .where(lines.c.tenant == self.scope.tenant, lines.c.thread_id.in_(thread_ids))
+            .order_by(lines.c.thread_id, lines.c.namespace)
+            .with_for_update()
+        )

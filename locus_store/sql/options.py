@@ -1,0 +1,78 @@
+"""Options that backends of servers share, checked."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from locus_store.arguments import MAX_COUNT
+from locus_store.errors import InvalidArgumentError
+from locus_store.sql.schema import DEFAULT_PREFIX
+
+DAY: Final = 86_400
+
+
+def prefix_of(table_name: str | None, prefix: str | None) -> str:
+    """The table prefix that a Locus ``table_name`` means.
+
+    Raises:
+        InvalidArgumentError: Both are given.
+    """
+    if table_name is None:
+        return DEFAULT_PREFIX if prefix is None else prefix
+    if prefix is not None:
+        raise InvalidArgumentError("give table_name or prefix, not both")
+    stem = table_name.removesuffix("_checkpoints").removesuffix("_store").rstrip("_")
+    if not stem:
+        raise InvalidArgumentError(f"table_name={table_name!r} names no table")
+    return f"{stem}_"
+
+
+def require_one(**given: object) -> None:
+    """Refuse more than one of several ways to say the same.
+
+    Raises:
+        InvalidArgumentError: Names them.
+    """
+    names = [name for name, value in given.items() if value is not None]
+    if len(names) > 1:
+        raise InvalidArgumentError(f"give {' or '.join(names)}, not both")
+
+
+def refuse_ours(**options: tuple[object, object]) -> None:
+    """Refuse options of connections that are made elsewhere; each with its default.
+
+    Raises:
+        InvalidArgumentError: Names those that were given.
+    """
+    given = [name for name, (value, default) in options.items() if value != default]
+    if given:
+        raise InvalidArgumentError(
+            f"{', '.join(given)}: the connections of an engine or a pool are its owner's; set it "
+            "there, or give a dsn instead"
+        )
+
+
+def check_seconds(name: str, value: object) -> float | None:
+    """A time above 0, at most a day; ``None`` stays.
+
+    Raises:
+        InvalidArgumentError: It is none.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= DAY:
+        raise InvalidArgumentError(
+            f"{name}_seconds={value!r} must be a number above 0 and at most {DAY}"
+        )
+    return value
+
+
+def check_count(name: str, value: object, *, least: int) -> int:
+    """A whole number.
+
+    Raises:
+        InvalidArgumentError: It is none, or less than ``least``.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MAX_COUNT:
+        raise InvalidArgumentError(f"{name}={value!r} must be a whole number of at least {least}")
+    return value

@@ -1,0 +1,417 @@
+"""What only Oracle does: its hooks, its text index, its engine, its errors.
+
+Not yet run against a live Oracle Database: see docs/oracle.md for what was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.util import await_
+
+from locus_store import layout
+from locus_store.errors import (
+    BackendError,
+    ConnectionFailedError,
+    IntegrityError,
+    LocusStoreError,
+    SchemaError,
+)
+from locus_store.sql.appending import values_of
+from locus_store.sql.columns import Instant, Json, JsonValue
+from locus_store.sql.conditions import in_oracle_json
+from locus_store.sql.database import Database
+from locus_store.sql.failures import LostConnectionError, causes
+from locus_store.sql.locking import LockingRepository
+from locus_store.sql.oracle_places import DRIVER_ERRORS, codes
+from locus_store.sql.oracle_saves import OneTrip
+from locus_store.sql.pooled import ServerDatabase
+from locus_store.sql.status import PLACE, Place
+from locus_store.text import words
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy.engine import Connection, Dialect
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from locus_store.sql.migrate import AutoMigrate
+    from locus_store.sql.oracle_places import Place as OraclePlace
+    from locus_store.sql.schema import Tables
+    from locus_store.sql.status import Settings
+    from locus_store.types import Save, Written
+
+SEARCH_SETTING: Final = "full_text_index"
+"""Row of ``settings`` that says that the index was made."""
+
+_INDEXED_WORDS: Final = 64
+"""Words of a query that the index is asked for; the lines are looked at again."""
+
+
+class OracleRepository(LockingRepository):
+    """Oracle's forms of the hooks."""
+
+    def matches(self, column: sa.ColumnElement[str], pattern: str) -> sa.ColumnElement[bool] | None:
+        """``LIKE`` has no sets."""
+        if "[" in pattern:
+            return None
+        like = "".join(_LIKE.get(it, it) for it in pattern)
+        forms = (column.like(sa.literal(it, sa.String()), escape="\\") for it in (like, "/" + like))
+        plain, escaped = forms
+        if pattern[:1] not in {"", "*", "?"}:
+            return escaped if pattern[0] == "/" else plain
+        is_escaped = sa.func.substr(column, 1, 1, type_=sa.String()) == sa.literal("/", sa.String())
+        return sa.or_(sa.and_(is_escaped, escaped), sa.and_(~is_escaped, plain))
+
+    def may_have(
+        self, column: sa.ColumnElement[Any], key: str, value: Any
+    ) -> sa.ColumnElement[bool]:
+        """``JSON_EXISTS`` with the value passed, at the key or along its path."""
+        paths = [[key], key.split(".")] if "." in key else [[key]]
+        return sa.or_(*(in_oracle_json(column, path, value) for path in paths))
+
+    # --- the text index: a table of its own, over tokens that every lexer takes for words
+
+    @cached_property
+    def has_index(self) -> bool:
+        """Whether there is one; asked together with whether this is the opened database."""
+        settings = self.tables.settings.c
+        rows = self.connection.execute(
+            sa.select(settings.name, settings.value).where(
+                settings.name.in_(("store_id", SEARCH_SETTING))
+            )
+        )
+        facts = {name: value for name, value in rows}  # noqa: C416  (rows are not pairs)
+        if facts.get("store_id") != self.scope.store:
+            raise OtherDatabaseError(
+                "another database was put in the place of the opened one; nothing was done. "
+                "Load again, and save what that gives"
+            )
+        return SEARCH_SETTING in facts
+
+    def index_text(self, line: int, sequence: int, payload: bytes) -> str | None:
+        """The index keeps tokens only; the text stands beside the record for who writes SQL."""
+        if not self.has_index:
+            return None
+        text = layout.text_of(payload)
+        tokens = " ".join(dict.fromkeys(map(token, words(text))))
+        self.connection.execute(
+            search_table(self.tables)
+            .insert()
+            .values(line=line, sequence=sequence, tokens=tokens or None)
+        )
+        return text.replace("\0", " ")
+
+    def unindex(self, line: int, sequences: Sequence[int] | None = None) -> None:
+        if not self.has_index:
+            return
+        index = search_table(self.tables)
+        gone = index.delete().where(index.c.line == line)
+        if sequences is not None:
+            gone = gone.where(index.c.sequence.in_(sequences))
+        self.connection.execute(gone)
+
+    def lines_with(self, wanted: Sequence[str]) -> list[int] | None:
+        """Lines that have each word in one version or another."""
+        if not self.has_index:
+            return None
+        index = search_table(self.tables)
+        queries = [
+            sa.select(index.c.line).where(
+                sa.func.contains(index.c.tokens, sa.literal(token(it), sa.String())) > 0
+            )
+            for it in wanted[:_INDEXED_WORDS]
+        ]
+        return list(self.connection.execute(sa.intersect(*queries)).scalars())
+
+    def fill_index(self) -> bool:
+        """Take all versions into the index; whether that was not done. Nobody writes meanwhile."""
+        table = self.connection.dialect.identifier_preparer.format_table(self.tables.checkpoints)
+        self.connection.exec_driver_sql(f"LOCK TABLE {table} IN EXCLUSIVE MODE")
+        if self.has_index:
+            return False
+        self.connection.execute(
+            self.tables.settings.insert().values(name=SEARCH_SETTING, value="context")
+        )
+        self.__dict__.pop("has_index")
+        index = search_table(self.tables)
+        self.connection.execute(index.delete())  # of a run that was cut short
+        lines = sa.select(self.tables.lines.c.line)
+        for line in list(self.connection.execute(lines).scalars()):
+            self.reindex(line)
+        return True
+
+
+def token(word: str) -> str:
+    """A word as the index has it: a name of letters and digits, of one length, in no stop list."""
+    return "w" + hashlib.blake2b(word.encode(), digest_size=10).hexdigest()
+
+
+def search_table(tables: Tables) -> sa.TableClause:
+    """The text index's own table."""
+    return sa.table(
+        f"{tables.prefix}search",
+        sa.column("line", sa.BigInteger()),
+        sa.column("sequence", sa.BigInteger()),
+        sa.column("tokens", sa.Text()),
+        schema=tables.schema,
+    )
+
+
+def search_ddl(tables: Tables, dialect: Dialect) -> tuple[str, str]:
+    """Makes the table and its index where they are not there."""
+    name = dialect.identifier_preparer.format_table(search_table(tables))
+    index = dialect.identifier_preparer.format_table(
+        sa.table(f"{tables.prefix}search_tokens", schema=tables.schema)
+    )
+    return (
+        (
+            f"CREATE TABLE IF NOT EXISTS {name} (line NUMBER(19) NOT NULL, sequence NUMBER(19)"
+            f" NOT NULL, tokens CLOB, CONSTRAINT {tables.prefix}search_pk PRIMARY KEY"
+            " (line, sequence))"
+        ),
+        (
+            f"CREATE INDEX IF NOT EXISTS {index} ON {name} (tokens) INDEXTYPE IS CTXSYS.CONTEXT"
+            " PARAMETERS ('SYNC (ON COMMIT) STOPLIST CTXSYS.EMPTY_STOPLIST')"
+        ),
+    )
+
+
+_LIKE: Final = {"*": "%", "?": "_", "%": "\\%", "_": "\\_", "\\": "\\\\"}
+
+
+# --- transactions
+
+
+class OracleDatabase(ServerDatabase):
+    """A database behind connections of our own, an engine or a pool.
+
+    Args:
+        where: The database, for a person.
+        tables: See ``Database``, as the rest.
+        tenant: Whose threads are seen.
+        auto_migrate: What may be done to the schema.
+    """
+
+    repository = OracleRepository
+    driver_errors = (*Database.driver_errors, LostConnectionError, *DRIVER_ERRORS)
+
+    def __init__(
+        self, where: str, tables: Tables, *, tenant: str, auto_migrate: AutoMigrate
+    ) -> None:
+        super().__init__(tables, tenant=tenant, auto_migrate=auto_migrate)
+        self._where = where
+        self._one_trip: OneTrip | None = None
+        self.has_index = False
+        """As far as this object knows; a save refuses where it is wrong."""
+
+    def on(self, connection: Connection) -> OracleRepository:
+        return OracleRepository(connection, self.scope)
+
+    def noted(self, settings: Settings) -> None:
+        self.has_index = SEARCH_SETTING in settings.raw
+
+    def save_at_once(self, connection: Connection, save: Save) -> Written | None:
+        """Do a save in one round trip; ``None`` where the rules have to decide."""
+        values = None if self.has_index else values_of(save, self.scope.store, self.tenant)
+        if values is None:
+            return None
+        if self._one_trip is None:
+            self._one_trip = OneTrip(self.tables, connection.dialect)
+        return self._one_trip.save(connection, save, values)
+
+    def save_by_rules(self, connection: Connection, save: Save) -> Written:
+        """Do any save, within a transaction."""
+        repository = self.on(connection)
+        self.has_index = repository.has_index
+        return repository.save(save)
+
+    def make_index(self, connection: Connection) -> None:
+        """Make the text index, empty, where it is not there."""
+        for statement in search_ddl(self.tables, connection.dialect):
+            connection.exec_driver_sql(statement)
+
+    def begin_statement(self, connection: Connection) -> None:
+        """The driver commits in the same round trip."""
+        _autocommit(connection, is_on=True)
+
+    def begin_write(self, connection: Connection) -> None:
+        """Each statement sees what was committed before it: locks first, then everything else."""
+        _autocommit(connection, is_on=False)
+        connection.begin()
+        table = connection.dialect.identifier_preparer.format_table(self.tables.checkpoints)
+        connection.exec_driver_sql(f"LOCK TABLE {table} IN ROW EXCLUSIVE MODE")
+
+    def begin_read(self, connection: Connection) -> None:
+        _autocommit(connection, is_on=False)
+        connection.begin()
+        connection.exec_driver_sql("SET TRANSACTION READ ONLY")
+
+    def begin_copy(self, connection: Connection) -> None:
+        """Begin to write what is read of one moment."""
+        _autocommit(connection, is_on=False)
+        connection.begin()
+        connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE")
+        table = connection.dialect.identifier_preparer.format_table(self.tables.checkpoints)
+        connection.exec_driver_sql(f"LOCK TABLE {table} IN ROW EXCLUSIVE MODE")
+
+    def leave(self, connection: Connection) -> None:
+        """Give the connection back as it was.
+
+        What is to be undone is undone first: SQLAlchemy leaves a connection in autocommit alone.
+        """
+        if connection.in_transaction():
+            connection.rollback()
+        before = connection.info.pop(_BEFORE, None)
+        if before is not None:
+            driver: Any = connection.connection.dbapi_connection
+            driver.autocommit = before
+
+    def ping(self, connection: Any) -> None:
+        await_(connection.driver_connection.ping())
+
+    def is_closed(self, driver: Any) -> bool:
+        return not driver.is_healthy()
+
+    def lost_race(self, exc: BaseException) -> bool:
+        return any(it in _RACES for it in codes(exc))
+
+    def lost_connection(self, exc: BaseException) -> bool:
+        return not isinstance(exc, LocusStoreError) and is_lost(exc)
+
+    def lost_schema(self, exc: BaseException) -> bool:
+        return isinstance(exc, OtherDatabaseError) or any(it in _MISSING for it in codes(exc))
+
+    def translated(self, exc: Exception) -> LocusStoreError:
+        """By its code."""
+        where = f"Oracle {self._where}"
+        found = codes(exc)
+        code = found[0] if found else type(exc).__name__
+        if is_lost(exc):
+            return ConnectionFailedError(
+                f"{where}: the connection was lost ({code}); a save under way may be there or not, "
+                "and saving again is safe"
+            )
+        if self.lost_schema(exc):
+            return SchemaError(
+                f"{where}: the tables of locus-store are gone ({code}); restore a backup, or make "
+                "new ones: locus-store db upgrade"
+            )
+        if isinstance(exc, sa.exc.TimeoutError):
+            return BackendError(
+                f"{where}: no connection became free; see whether the server answers, else raise "
+                "max_pool_size"
+            )
+        kind = IntegrityError if code in _DAMAGED else BackendError
+        return kind(f"{where}: {code}: {_REMEDIES.get(code, 'see __cause__')}")
+
+
+class OtherDatabaseError(SchemaError):
+    """The connection leads to another database than the one that was opened."""
+
+
+_BEFORE: Final = "locus_store_autocommit"
+"""In ``Connection.info``: what it was before we changed it."""
+
+
+def _autocommit(connection: Connection, *, is_on: bool) -> None:
+    """Set the driver's own switch: SQLAlchemy's takes two round trips back."""
+    driver: Any = connection.connection.dbapi_connection
+    connection.info.setdefault(_BEFORE, driver.autocommit)
+    driver.autocommit = is_on
+
+
+def is_lost(exc: BaseException) -> bool:
+    """Whether a connection is gone, by the driver's own word."""
+    return any(
+        isinstance(it, (LostConnectionError, ConnectionError))
+        or any(getattr(arg, "is_session_dead", False) for arg in it.args[:1])
+        for it in causes(exc)
+    ) or any(it in _LOST for it in codes(exc))
+
+
+_LOST: Final = frozenset({"DPY-4011", "DPY-1001", "ORA-03113", "ORA-03114", "ORA-00028"})
+_RACES: Final = frozenset(
+    {
+        "ORA-00001",  # two made the same row
+        "ORA-00054",  # a row or table is locked, and we do not wait
+        "ORA-00060",  # a deadlock
+        "ORA-08177",  # what a copy reads was changed
+        "ORA-30006",
+    }
+)
+_MISSING: Final = frozenset({"ORA-00942", "ORA-00904", "ORA-01918"})
+_DAMAGED: Final = frozenset({"ORA-01578", "ORA-26040"})
+_REMEDIES: Final = {
+    "ORA-01031": "the user may not do this: grant it what docs/oracle.md lists",
+    "ORA-01536": "the user's quota is used up: raise it (ALTER USER … QUOTA …)",
+    "ORA-01653": "the tablespace is full: extend it and save again",
+    "ORA-01691": "the tablespace is full: extend it and save again",
+    "ORA-16000": "the database is read-only: connect to the primary",
+    "ORA-12899": "a value is longer than its column takes",
+    "DPY-4024": "a round trip took longer than statement_timeout_seconds: try again",
+    **dict.fromkeys(_RACES, "other transactions held the locks several times over: try again"),
+    **dict.fromkeys(_DAMAGED, "a block is damaged: restore a backup"),
+}
+
+
+# --- connections
+
+
+def engine(place: OraclePlace, **pool: Any) -> AsyncEngine:
+    """An engine of our own, in autocommit, on connections to ``place``."""
+    shown = {PLACE: Place(place.shown, is_whole=False)}
+    return _engine(place.connect, execution_options=shown, **pool)
+
+
+def engine_of_pool(pool: Any) -> AsyncEngine:
+    """An engine that borrows the connections of a ``oracledb.AsyncConnectionPool``."""
+
+    async def borrowing(*_: Any, **__: Any) -> Any:
+        return await pool.acquire()
+
+    shown = {PLACE: Place("the pool's database", is_whole=False)}
+    return _engine(borrowing, execution_options=shown, poolclass=sa.NullPool)
+
+
+def _engine(creator: Any, **options: Any) -> AsyncEngine:
+    made = create_async_engine(
+        "oracle+oracledb_async://",
+        connect_args={"async_creator_fn": creator},
+        isolation_level="AUTOCOMMIT",
+        skip_autocommit_rollback=True,
+        hide_parameters=True,  # values in errors would come into logs
+        **options,
+    )
+    made.dialect.do_commit = _commit  # type: ignore[assignment]  # else it is a round trip
+    tell_types(made)
+    return made
+
+
+def _commit(connection: Any) -> None:
+    if not connection.autocommit:
+        connection.commit()
+
+
+def tell_types(made: AsyncEngine) -> None:
+    """Tell the driver the types of parameters that it would take for something else."""
+    if not event.contains(made.sync_engine, "do_setinputsizes", sized):
+        event.listen(made.sync_engine, "do_setinputsizes", sized)
+
+
+def sized(
+    sizes: dict[Any, Any], cursor: Any, statement: str, parameters: Any, context: Any
+) -> None:
+    """SQLAlchemy's hook: JSON goes as objects, and times keep their fractions."""
+    del cursor, statement, parameters
+    dbapi = context.dialect.dbapi
+    for bound in context.compiled.bind_names:
+        if isinstance(bound.type, (Json, JsonValue)):
+            sizes[bound] = dbapi.DB_TYPE_JSON
+        elif isinstance(bound.type, Instant):
+            sizes[bound] = dbapi.DB_TYPE_TIMESTAMP

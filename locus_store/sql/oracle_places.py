@@ -1,0 +1,324 @@
+"""Where an Oracle database is, and how to get there: options, URLs, wallets, what goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import ssl
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from locus_store.errors import ConnectionFailedError, InvalidArgumentError, MissingExtraError
+from locus_store.sql.failures import causes
+
+try:
+    import oracledb
+except ImportError:  # told when something is opened
+    oracledb = None  # type: ignore[assignment]
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+DRIVER_ERRORS: Final[tuple[type[Exception], ...]] = (oracledb.Error,) if oracledb else ()
+"""What the driver raises, beside ``OSError``."""
+
+PORT: Final = 1521
+CONNECT_TIMEOUT_SECONDS: Final = 20.0
+"""A serverless database may have to be woken."""
+
+_SESSION: Final = (
+    "ALTER SESSION SET TIME_ZONE = '+00:00' NLS_COMP = BINARY NLS_SORT = BINARY"
+    " NLS_NUMERIC_CHARACTERS = '.,'"
+)
+"""What text and times mean is not left to the database's own settings."""
+
+_DESCRIPTOR: Final = re.compile(r"\s*\(")
+_ALIAS: Final = re.compile(r"[\w.$#-]+")
+_PEM: Final = "ewallet.pem"
+
+
+def require_oracledb() -> None:
+    """That the driver is there.
+
+    Raises:
+        MissingExtraError: It is not, or its SQLAlchemy is too old.
+    """
+    if oracledb is None:
+        raise MissingExtraError("Oracle needs python-oracledb: pip install 'locus-store[oracle]'")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A database, and how its connections are made."""
+
+    shown: str
+    """Without a password."""
+
+    arguments: Mapping[str, Any]
+    """Of ``oracledb.connect_async``."""
+
+    timeout_seconds: float = CONNECT_TIMEOUT_SECONDS
+    """For connecting, all in all."""
+
+    call_timeout_seconds: float | None = None
+    """For each round trip."""
+
+    def without_call_timeout(self) -> Place:
+        """For migrations, which may take long."""
+        return replace(self, call_timeout_seconds=None)
+
+    async def connect(self, *_: Any, **__: Any) -> Any:
+        """A connection of the driver's, whose session reads text and times as we do.
+
+        Raises:
+            ConnectionFailedError: With the cause and what to do.
+        """
+        try:
+            # A listener that accepts and says nothing is not stopped by tcp_connect_timeout.
+            async with asyncio.timeout(self.timeout_seconds):
+                made = await oracledb.connect_async(**self.arguments)
+                await _begin_session(made)
+        except (oracledb.Error, OSError, ValueError) as exc:  # an OSError: TimeoutError too
+            raise connection_error(exc, self.shown) from exc
+        if self.call_timeout_seconds is not None:
+            made.call_timeout = round(self.call_timeout_seconds * 1000)
+        return made
+
+
+async def _begin_session(made: Any) -> None:
+    try:
+        with made.cursor() as cursor:
+            await cursor.execute(_SESSION)
+    except BaseException:
+        made.terminate()
+        raise
+
+
+# --- as users give it
+
+
+def place(
+    dsn: str | None,
+    user: str | None,
+    password: str | None,
+    *,
+    wallet_location: str | None = None,
+    wallet_password: str | None = None,
+    config_dir: str | None = None,
+    host: str | None = None,
+    port: int | None = None,
+    service_name: str | None = None,
+    timeout_seconds: float | None = None,
+    call_timeout_seconds: float | None = None,
+) -> Place:
+    """The database that these options name.
+
+    Args:
+        dsn: An alias of ``tnsnames.ora``, EZConnect (``host:1521/service``) or a descriptor.
+        user: Whose schema it is, unless another one is named.
+        password: The user's.
+        wallet_location: The directory of a wallet; ``~`` is the home directory.
+        wallet_password: Of an encrypted one; ``None`` or ``""``: it is not.
+        config_dir: Where ``tnsnames.ora`` is, if not beside the wallet.
+        host: Instead of ``dsn``, with ``port`` and ``service_name``.
+        port: 1521, if it is not given.
+        service_name: The database's.
+        timeout_seconds: See ``Place``, as the next.
+        call_timeout_seconds: For each round trip.
+
+    Raises:
+        InvalidArgumentError: They name none, or a wallet that cannot be used.
+        MissingExtraError: python-oracledb is not installed.
+    """
+    require_oracledb()
+    where = _where(dsn, host, port, service_name)
+    if not user or password is None:
+        raise InvalidArgumentError("Oracle needs user= and password=")
+    arguments: dict[str, Any] = {"user": user, "password": password, **where}
+    if wallet_location is not None:
+        wallet = _wallet(wallet_location, wallet_password or None)
+        arguments |= {"wallet_location": wallet, "config_dir": wallet}
+        if wallet_password:
+            arguments["wallet_password"] = wallet_password
+    if config_dir is not None:
+        arguments["config_dir"] = _directory("config_dir", config_dir)
+    at = where.get("dsn") or f"{where['host']}:{where['port']}/{where['service_name']}"
+    shown = f"{user}@{at if not _DESCRIPTOR.match(at) else '(a descriptor)'}"
+    return Place(
+        shown=shown,
+        arguments=arguments,
+        timeout_seconds=timeout_seconds or CONNECT_TIMEOUT_SECONDS,
+        call_timeout_seconds=call_timeout_seconds,
+    )
+
+
+def _where(
+    dsn: str | None, host: str | None, port: int | None, service_name: str | None
+) -> dict[str, Any]:
+    if dsn is not None:
+        if host is not None or port is not None or service_name is not None:
+            raise InvalidArgumentError("give dsn, or host, port and service_name, not both")
+        if not dsn.strip() or "@" in dsn:
+            raise InvalidArgumentError(
+                "dsn must be an alias of tnsnames.ora, host:port/service or a descriptor; user "
+                "and password are options of their own"
+            )
+        return {"dsn": dsn}
+    if not host or not service_name:
+        raise InvalidArgumentError("Oracle needs dsn=, or host= and service_name=")
+    if port is not None and (type(port) is not int or not 0 < port < 2**16):
+        raise InvalidArgumentError(f"port={port!r} must be a whole number from 1 to 65535")
+    return {"host": host, "port": port or PORT, "service_name": service_name}
+
+
+def _directory(name: str, given: str) -> str:
+    path = Path(given).expanduser()
+    if not path.is_dir():
+        raise InvalidArgumentError(f"{name}={given!r} is no directory")
+    return str(path)
+
+
+def _wallet(given: str, password: str | None) -> str:
+    """A wallet as the driver's thin mode reads it; it would not say that there is none."""
+    found = _directory("wallet_location", given)
+    pem = Path(found) / _PEM
+    if not pem.is_file():
+        raise InvalidArgumentError(
+            f"wallet_location={given!r} has no {_PEM}; unzip the whole wallet there (the driver's "
+            "thin mode reads no cwallet.sso and no ewallet.p12)"
+        )
+    if password is None and "ENCRYPTED" in pem.read_text(errors="replace"):
+        raise InvalidArgumentError(
+            f"the wallet in wallet_location={given!r} is encrypted: give wallet_password="
+        )
+    return found
+
+
+def parts_of(url: SplitResult) -> dict[str, Any]:
+    """The options that an ``oracle://`` URL names before its query.
+
+    ``oracle://user:password@host:1521/service``, or ``oracle://user:password@alias``.
+
+    Raises:
+        InvalidArgumentError: It has another form.
+    """
+    if url.fragment:
+        raise InvalidArgumentError("an Oracle URL has no #fragment; write %23 in a password")
+    try:
+        host, port = url.hostname, url.port
+    except ValueError:
+        raise InvalidArgumentError("the port of the Oracle URL makes no sense") from None
+    found: dict[str, Any] = {
+        name: unquote(value)
+        for name, value in (("user", url.username), ("password", url.password))
+        if value is not None
+    }
+    service = unquote(url.path.strip("/"))
+    is_alias = port is None and not service and "service_name" not in dict(parse_qsl(url.query))
+    place_of_url = url.netloc.rpartition("@")[2]
+    if not place_of_url:
+        return found
+    if is_alias:
+        if not _ALIAS.fullmatch(place_of_url):
+            raise InvalidArgumentError(
+                "write oracle://user:password@alias, or oracle://user:password@host:1521/service; "
+                "percent-encode what is neither letter nor digit in user and password"
+            )
+        return {**found, "dsn": place_of_url}
+    found |= {"host": host}
+    found |= {} if port is None else {"port": port}
+    return {**found, "service_name": service} if service else found
+
+
+def read_url(text: str, ours: Collection[str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The options of ``place`` in a URL; and those that are of ``ours``.
+
+    Raises:
+        InvalidArgumentError: It has another form, or others.
+    """
+    url = urlsplit(text)
+    query = dict(parse_qsl(url.query, keep_blank_values=True))
+    unknown = query.keys() - set(ours) - _PLACE_OPTIONS
+    if unknown:
+        raise InvalidArgumentError(f"no option {min(unknown)!r} for a database URL of Oracle")
+    found = {**parts_of(url), **{it: query[it] for it in query if it in _PLACE_OPTIONS}}
+    if "port" in query:
+        found["port"] = int(query["port"]) if query["port"].isdecimal() else query["port"]
+    for name in ("dsn", "user", "password"):
+        found.setdefault(name, None)
+    return found, {name: value for name, value in query.items() if name in ours}
+
+
+_PLACE_OPTIONS: Final = frozenset(
+    {
+        *("dsn", "user", "password", "wallet_location", "wallet_password", "config_dir"),
+        *("host", "port", "service_name"),
+    }
+)
+
+
+# --- what goes wrong
+
+
+def codes(exc: BaseException) -> list[str]:
+    """The driver's and the server's codes of an error and its causes: ``ORA-00001``."""
+    found = (arg for it in causes(exc) for arg in it.args[:1] if hasattr(arg, "full_code"))
+    return [str(it.full_code) for it in found if it.full_code]
+
+
+def connection_error(exc: BaseException, shown: str) -> ConnectionFailedError:
+    """What to tell of a connection that was not made; never repeats a password."""
+    kinds = list(causes(exc))
+    for code in codes(exc):
+        if code in _REMEDIES:
+            return _failed(shown, code, _REMEDIES[code])
+    for kind, told in _BY_KIND:
+        if any(isinstance(it, kind) for it in kinds):
+            return _failed(shown, kind.__name__, told)
+    code = next(iter(reversed(codes(exc))), type(exc).__name__)
+    return _failed(shown, code, "see the driver's message in __cause__")
+
+
+def _failed(shown: str, code: str, told: str) -> ConnectionFailedError:
+    return ConnectionFailedError(f"cannot connect to Oracle {shown} ({code}): {told}")
+
+
+_UNKNOWN: Final = "the listener does not know this service; look at service_name or the alias"
+_WRONG: Final = "the user or the password is wrong"
+_NO_ALIAS: Final = (
+    "there is no such alias: look into tnsnames.ora in config_dir or wallet_location, or write "
+    "host:port/service"
+)
+_REMEDIES: Final = {
+    "DPY-6001": _UNKNOWN,
+    "ORA-12514": _UNKNOWN,
+    "DPY-6003": _UNKNOWN,
+    "ORA-12505": _UNKNOWN,
+    "ORA-01017": _WRONG,
+    "ORA-28000": "the user is locked; an administrator may unlock it",
+    "ORA-28001": "the password has expired; set a new one",
+    "ORA-01045": "the user may not connect; grant it CREATE SESSION",
+    "ORA-12516": "the listener has no free handler; raise PROCESSES, or use fewer connections",
+    "ORA-00018": "the database has no session left; use fewer connections",
+    "ORA-00020": "the database has no process left; use fewer connections",
+    "ORA-01033": "the database is being started or shut down; try again",
+    "ORA-01034": "the database is not started",
+    "DPY-3010": "the database is older than the driver can talk to; 23ai or later is needed",
+    "DPY-4000": _NO_ALIAS,
+    "DPY-4026": "config_dir has no tnsnames.ora; name it, or write host:port/service as dsn",
+    "DPY-4027": "config_dir is not set; name the directory of tnsnames.ora",
+    "DPY-4017": "dsn is no descriptor that can be read",
+    "DPY-4018": "dsn is no descriptor that can be read",
+    "DPY-6000": "the listener refused the connection; look at its log",
+    "DPY-6002": "the server's certificate has another name; look at the wallet and the alias",
+    "DPY-3001": "the driver's thin mode does not do this",
+}
+_BY_KIND: Final[tuple[tuple[type[BaseException], str], ...]] = (
+    (socket.gaierror, "there is no host of this name"),
+    (ssl.SSLError, "TLS failed; look at the wallet, its password, and whether the port has TLS"),
+    (ConnectionRefusedError, "nobody listens there; look at host and port"),
+    (TimeoutError, "no answer in time; is it the listener, and does a firewall let it through?"),
+)

@@ -1,0 +1,559 @@
+"""A double of an Oracle server: SQLite executes in kind what is recorded as it was sent.
+
+SQLAlchemy's own dialect for Oracle and the driver's own types are at work; below them, a connection
+records statements, parameters, their sizes and each round trip, and runs the same Core statement on
+SQLite. Values come back as python-oracledb gives them: without zones, ``''`` as NULL, numbers in
+JSON as decimals. What it cannot show: that Oracle takes a statement, and what it makes of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sqlite3
+import threading
+from array import array
+from collections import deque
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from decimal import Decimal
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Self
+
+import oracledb
+import orjson
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.ext.compiler import compiles
+
+from locus_store.sql import migrate, oracle
+from locus_store.sql.appending import appending, made_by
+from locus_store.sql.columns import load_value, oracle_value
+from locus_store.sql.conditions import _JsonExists
+from locus_store.sql.merge import Merge
+from locus_store.sql.oracle_saves import OneTrip
+from locus_store.sql.schema import tables
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+VERSION = "23.26.0.0.0"
+
+
+@dataclass
+class Call:
+    """One round trip, as the driver was asked for it."""
+
+    kind: str
+    """``execute``, ``executemany``, ``commit``, ``rollback`` or ``ping``."""
+
+    statement: str = ""
+    parameters: Any = None
+    sizes: dict[str, Any] = field(default_factory=dict)
+    is_autocommit: bool = False
+
+
+class TwinServer:
+    """The database: one file, and what was asked of it.
+
+    Args:
+        path: Of the SQLite file.
+        prefix: Of the tables.
+    """
+
+    def __init__(self, path: Path, prefix: str = "locus_") -> None:
+        self.calls: list[Call] = []
+        self.failures: deque[BaseException] = deque()
+        """Raised by the next statements, before anything is done."""
+        self.path = path
+        self.tables = tables(prefix)
+        self.lock = threading.Lock()
+        self.url = f"sqlite:///{path}"
+        if not path.exists():
+            migrate.upgrade(self.url, prefix=prefix)
+
+    @contextmanager
+    def in_its_place(self) -> Iterator[None]:
+        """The driver connects to it, whatever it is asked for."""
+        connect, tell = oracledb.connect_async, oracle.tell_types
+
+        def told(made: Any) -> None:
+            tell(made)
+            watched(made)
+
+        oracledb.connect_async, oracle.tell_types = self.connect, told
+        try:
+            yield
+        finally:
+            oracledb.connect_async, oracle.tell_types = connect, tell
+
+    async def connect(self, *_: Any, **__: Any) -> TwinConnection:
+        """A connection."""
+        return TwinConnection(self)
+
+    def statements(self) -> list[str]:
+        """What was sent, in order."""
+        return [it.statement for it in self.calls if it.statement]
+
+
+def watched(made: Any) -> Any:
+    """Tell a twin's connection which Core statement is behind the text that it is about to get."""
+
+    def noted(conn: Any, element: Any, many: Any, params: Any, options: Any) -> None:
+        del options
+        conn.connection.driver_connection.element = element, many or params or {}
+
+    def known(conn: Any, *rest: Any) -> None:
+        context = rest[3]
+        if context.compiled is None:
+            conn.connection.driver_connection.element = None
+
+    event.listen(made.sync_engine, "before_execute", noted)
+    event.listen(made.sync_engine, "before_cursor_execute", known)
+    return made
+
+
+class TwinConnection:
+    """What SQLAlchemy uses of an ``oracledb.AsyncConnection``."""
+
+    thin = True
+    version = VERSION
+    max_identifier_length = 128
+
+    def __init__(self, server: TwinServer) -> None:
+        self.server = server
+        self.autocommit = False
+        self.outputtypehandler: Any = None
+        self.stmtcachesize = 20
+        self.call_timeout = 0
+        self.element: Any = None
+        self._is_healthy = True
+        self._begun = False
+        self._sqlite = sqlite(server.url).connect()
+
+    def cursor(self) -> TwinCursor:
+        """A cursor."""
+        return TwinCursor(self)
+
+    def is_healthy(self) -> bool:
+        """Whether it was not lost."""
+        return self._is_healthy
+
+    def lose(self) -> None:
+        """As if the server were gone; what was begun is undone."""
+        self._is_healthy = False
+        self._end("ROLLBACK")
+
+    async def ping(self) -> None:
+        """A round trip."""
+        self.server.calls.append(Call("ping"))
+        self._require_healthy()
+
+    async def commit(self) -> None:
+        """A round trip."""
+        self.server.calls.append(Call("commit"))
+        self._require_healthy()
+        self._end("COMMIT")
+
+    async def rollback(self) -> None:
+        """A round trip."""
+        self.server.calls.append(Call("rollback"))
+        self._end("ROLLBACK")
+
+    async def close(self) -> None:
+        """Undo what was begun."""
+        self.terminate()
+
+    def terminate(self) -> None:
+        """The same without a farewell."""
+        self._is_healthy = False
+        self._end("ROLLBACK")
+        self._sqlite.close()
+
+    def _require_healthy(self) -> None:
+        if not self._is_healthy:
+            raise lost()
+
+    async def run(self, call: Call) -> Result:
+        """Record a statement, and execute it in kind."""
+        self.server.calls.append(call)
+        call.is_autocommit = self.autocommit
+        self._require_healthy()
+        if self.server.failures:
+            raise self.server.failures.popleft()
+        if found := canned(call.statement):
+            return found
+        await self._begin()
+        try:
+            result = self._execute(call)
+        except sqlite3.IntegrityError as exc:
+            raise server_error(1, "unique constraint violated") from exc
+        except sa.exc.IntegrityError as exc:
+            raise server_error(1, "unique constraint violated") from exc
+        finally:
+            if self.autocommit:
+                self._end("COMMIT")
+        return result
+
+    async def _begin(self) -> None:
+        if self._begun:
+            return
+        while not self.server.lock.acquire(blocking=False):  # noqa: ASYNC110  (of threads)
+            await asyncio.sleep(0.0005)
+        self._begun = True
+        self._sqlite.exec_driver_sql("BEGIN IMMEDIATE")
+
+    def _end(self, how: str) -> None:
+        if self._begun:
+            self._sqlite.exec_driver_sql(how)
+            self._begun = False
+            self.server.lock.release()
+
+    def _execute(self, call: Call) -> Result:
+        if self.element is None:
+            return self._define(call.statement)
+        if call.statement.startswith("DECLARE"):
+            return self._block(call.parameters, self.element)
+        element, params = self.element
+        if isinstance(element, Merge):
+            return self._merge(element, params)
+        found = self._sqlite.execute(element, params)
+        if not found.returns_rows:
+            keys = None
+            if element.is_insert and isinstance(params, dict) and call.kind == "execute":
+                keys = found.inserted_primary_key if not found.context.executemany else None
+            return Result([], None, found.rowcount, keys)
+        types = (
+            [it.type for it in element.selected_columns]
+            if hasattr(element, "selected_columns")
+            else [sa.types.NullType()] * len(found.keys())
+        )
+        rows = [tuple(map(fetched, types, row)) for row in found]
+        return Result(list(found.keys()), rows, len(rows))
+
+    def _define(self, statement: str) -> Result:
+        """DDL; what SQLite need not know of is not made there."""
+        name = self.server.tables.prefix
+        if re.match(rf"CREATE TABLE (IF NOT EXISTS )?{name}embeddings", statement):
+            columns = "item INTEGER, part INTEGER, embedding BLOB, PRIMARY KEY (item, part)"
+            self._sqlite.exec_driver_sql(f"CREATE TABLE {name}embeddings ({columns})")
+        elif re.match(rf"CREATE TABLE (IF NOT EXISTS )?{name}search", statement):
+            columns = "line INTEGER, sequence INTEGER, tokens TEXT, PRIMARY KEY (line, sequence)"
+            self._sqlite.exec_driver_sql(f"CREATE TABLE IF NOT EXISTS {name}search ({columns})")
+        elif not re.match(r"CREATE (VECTOR )?(INDEX|TABLE)|LOCK TABLE|SET TRANSACTION", statement):
+            raise AssertionError(statement)
+        return Result([], None, 0)
+
+    def _merge(self, element: Merge, params: Any) -> Result:
+        """PostgreSQL runs the statement itself; SQLite has none."""
+        table = element.table
+        rows = params if isinstance(params, list | tuple) else [params]
+        for row in rows:
+            key = [it == row[it.name] for it in table.primary_key]
+            self._sqlite.execute(table.delete().where(*key))
+            self._sqlite.execute(table.insert().values(**row))
+        return Result([], None, len(rows))
+
+    def _block(self, out: dict[str, Any], params: dict[str, Any]) -> Result:
+        """The steps of a save; the statements are those that the block is made of."""
+        is_first = params.get("its_line") is None
+        steps = appending(
+            self.server.tables, is_first=is_first, expires=params["its_ttl"] is not None
+        )
+        found = in_steps(self._sqlite, self.server.tables, steps, params)
+        self._end("COMMIT" if found else "ROLLBACK")
+        values = (1, *found) if found else (0, 0, 0)
+        for name, value in zip(("won", "made_line", "made_sequence"), values, strict=True):
+            out[name].value = value
+        return Result([], None, 1)
+
+
+def _noting(save: Any) -> Any:
+    """A block is sent to the driver itself, with its values in Oracle's form: keep them in ours."""
+
+    def noted(self: Any, connection: Any, request: Any, values: Any) -> Any:
+        connection.connection.driver_connection.element = values
+        return save(self, connection, request, values)
+
+    return noted
+
+
+OneTrip.save = _noting(OneTrip.save)  # type: ignore[method-assign]
+
+
+def in_steps(
+    connection: Any, ours: Any, steps: Sequence[Any], values: dict[str, Any]
+) -> tuple[int, int] | None:
+    """Do a save by its statements, one by one; line and sequence, ``None`` where one met no row."""
+    for step in steps:
+        found = connection.execute(step.statement, named(step.statement, values))
+        if step.must_hit and found.rowcount != 1:
+            return None
+    made = made_by(ours)
+    row = connection.execute(made, named(made, values)).one()
+    return row.line, row.head
+
+
+def named(statement: Any, values: dict[str, Any]) -> dict[str, Any]:
+    """Those of the values that a statement is bound to."""
+    return {it: values[it] for it in statement.compile().params if it in values}
+
+
+class _Nothing:
+    def __await__(self) -> Iterator[None]:
+        yield from ()
+
+
+class TwinCursor:
+    """What SQLAlchemy uses of an ``oracledb.AsyncCursor``."""
+
+    def __init__(self, connection: TwinConnection) -> None:
+        self.connection = connection
+        self.arraysize = 100
+        self.outputtypehandler: Any = None
+        self.description: Any = None
+        self.rowcount = -1
+        self._rows: deque[Any] = deque()
+        self._sizes: dict[str, Any] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def setinputsizes(self, *_: Any, **sizes: Any) -> None:
+        """What the driver is told of the next statement's parameters."""
+        self._sizes = sizes
+
+    def var(self, kind: Any, *_: Any, arraysize: int = 1, **__: Any) -> TwinVar:
+        """An output parameter."""
+        return TwinVar(kind, arraysize)
+
+    async def execute(self, statement: str, parameters: Any = None) -> None:
+        """One round trip."""
+        await self._run("execute", statement, parameters or {})
+
+    async def executemany(self, statement: str, parameters: Any) -> None:
+        """One round trip for all."""
+        await self._run("executemany", statement, parameters)
+
+    async def _run(self, kind: str, statement: str, parameters: Any) -> None:
+        call = Call(kind, statement, parameters, self._sizes)
+        self._sizes = {}
+        result = await self.connection.run(call)
+        names = result.names
+        self.description = [(it, None, None, None, None, None, None) for it in names] or None
+        self.rowcount = result.rowcount
+        self._rows = deque(result.rows or ())
+        if result.keys is not None and isinstance(parameters, dict):
+            for at, key in enumerate(result.keys):
+                if f"ret_{at}" in parameters:
+                    parameters[f"ret_{at}"].values = [[key]]
+
+    async def fetchall(self) -> list[Any]:
+        """All rows; they came with the statement."""
+        found, self._rows = list(self._rows), deque()
+        return found
+
+    async def fetchone(self) -> Any:
+        """The next row."""
+        return self._rows.popleft() if self._rows else None
+
+    async def fetchmany(self, size: int | None = None) -> list[Any]:
+        """Some rows."""
+        return [self._rows.popleft() for _ in range(min(size or 100, len(self._rows)))]
+
+    def close(self) -> _Nothing:
+        """No round trip; may be awaited, as some callers do."""
+        return _Nothing()
+
+
+@dataclass
+class TwinVar:
+    """An output parameter."""
+
+    kind: Any
+    arraysize: int
+    value: Any = None
+    values: list[Any] = field(default_factory=list)
+
+    def getvalue(self, _: int = 0) -> Any:
+        """What was put into it."""
+        return self.value
+
+
+@dataclass
+class Result:
+    """What a statement gave."""
+
+    names: list[str]
+    rows: list[Any] | None
+    rowcount: int
+    keys: Any = None
+
+
+# --- values
+
+
+ORACLE = oracle._engine(None).dialect
+
+
+def fetched(kind: Any, value: Any) -> Any:
+    """A value as it is stored for Oracle, and as its driver gives it back."""
+    bind = kind.dialect_impl(ORACLE).bind_processor(ORACLE)
+    stored = bind(value) if bind and value is not None else value
+    if stored in {"", b""} if isinstance(stored, str | bytes) else False:
+        return None
+    if isinstance(stored, dict | list):
+        return as_decimals(stored)
+    if isinstance(stored, datetime):
+        return stored.replace(tzinfo=None)
+    return bytes(stored) if isinstance(stored, memoryview) else stored
+
+
+def as_decimals(value: Any) -> Any:
+    """JSON as the driver decodes Oracle's own."""
+    if isinstance(value, dict):
+        return {name: as_decimals(it) for name, it in value.items()}
+    if isinstance(value, list):
+        return [as_decimals(it) for it in value]
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return Decimal(repr(value)) if is_number else value
+
+
+# --- errors
+
+
+def server_error(number: int, text: str) -> oracledb.Error:
+    """An error of the server's, as the driver raises it."""
+    kind = oracledb.IntegrityError if number == 1 else oracledb.DatabaseError
+    return kind(
+        SimpleNamespace(
+            full_code=f"ORA-{number:05}",
+            code=number,
+            message=text,
+            is_session_dead=False,
+            isrecoverable=False,
+        )
+    )
+
+
+def lost() -> oracledb.Error:
+    """The driver's error of a connection that is gone."""
+    return oracledb.OperationalError(
+        SimpleNamespace(
+            full_code="DPY-4011",
+            code=0,
+            message="the database or network closed it",
+            is_session_dead=True,
+            isrecoverable=True,
+        )
+    )
+
+
+# --- SQLite in kind
+
+_engines: dict[str, Any] = {}
+
+
+def canned(statement: str) -> Result | None:
+    """What SQLAlchemy asks when it connects for the first time."""
+    text = statement.strip().lower()
+    if "sys_context" in text:
+        return Result(["S"], [("LOCUS",)], 1)
+    if text == "select 1.1 from dual":
+        return Result(["N"], [("1.1",)], 1)
+    if text.startswith("alter session"):
+        return Result([], None, 0)
+    if "local_transaction_id" in text:
+        raise server_error(1031, "insufficient privileges")
+    return None
+
+
+def sqlite(url: str) -> Any:
+    """An engine whose connections know the functions that are Oracle's."""
+    if url not in _engines:
+        made = sa.create_engine(url, poolclass=sa.NullPool, connect_args={"timeout": 30})
+        event.listen(made, "connect", _teach)
+        event.listen(made, "before_cursor_execute", _translated, retval=True)
+        _engines[url] = made
+    return _engines[url]
+
+
+def _teach(connection: sqlite3.Connection, _: object) -> None:
+    connection.isolation_level = None
+    connection.execute("PRAGMA case_sensitive_like = ON")
+    connection.create_function("contains", 2, lambda text, word: int(word in (text or "").split()))
+    connection.create_function("json_exists", 3, json_exists)
+    connection.create_function("vector_distance", 3, vector_distance)
+
+
+_FETCH = re.compile(r"FETCH (?:APPROX )?FIRST (\S+) ROWS ONLY")
+
+
+def _translated(_: Any, __: Any, text: str, params: Any, *___: Any) -> tuple[str, Any]:
+    text = _FETCH.sub(r"LIMIT \1", text)
+    text = re.sub(r", (COSINE|EUCLIDEAN|DOT)\)", r", '\1')", text)
+    if isinstance(params, tuple):
+        params = tuple(str(it) if isinstance(it, Decimal) else it for it in params)
+    return text, params
+
+
+@compiles(_JsonExists, "sqlite")
+def _json_exists_sqlite(element: _JsonExists, compiler: Any, **kw: Any) -> str:
+    column, *passed = (compiler.process(it, **kw) for it in element.clauses)
+    path = element.path.replace("'", "''")
+    return f"json_exists({column}, '{path}', {passed[0] if passed else 'NULL'})"
+
+
+_STEP = re.compile(r'\.("(?:[^"\\]|\\.)*")')
+_TAIL = re.compile(r"(\[\*\])?(\?\(@(?:\.(\w+)\(\))? == (\$v|true|false)\))?$")
+
+
+def json_exists(text: str | None, path: str, passed: Any) -> int:
+    """The few forms of paths that are used, lax: a list is looked into."""
+    if text is None:
+        return 0
+    at, found = 1, [oracle_value(load_value(text.encode()))]
+    while step := _STEP.match(path, at):
+        name, at = orjson.loads(step[1]), step.end()
+        found = [it[name] for it in _unwrapped(found) if isinstance(it, dict) and name in it]
+    tail = _TAIL.match(path, at)
+    assert tail, path
+    if tail[1]:
+        found = list(_unwrapped(found))
+    if not tail[2]:
+        return int(bool(found))
+    return int(any(_passes(it, tail[3], tail[4], passed) for it in found))
+
+
+def _unwrapped(values: Sequence[Any]) -> Iterator[Any]:
+    for it in values:
+        yield from it if isinstance(it, list) else [it]
+
+
+def _passes(value: Any, kind: str | None, wanted: str, passed: Any) -> bool:
+    if wanted != "$v":
+        return value is (wanted == "true")
+    if kind == "numberOnly":
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return is_number and Decimal(repr(value)) == Decimal(str(passed))
+    return isinstance(value, str) and value == passed
+
+
+def vector_distance(left: bytes, right: bytes, metric: str) -> float:
+    """As Oracle's: the less, the nearer."""
+    one, other = array("f", left), array("f", right)
+    dot = sum(a * b for a, b in zip(one, other, strict=True))
+    if metric == "DOT":
+        return -dot
+    if metric == "EUCLIDEAN":
+        return sum((a - b) ** 2 for a, b in zip(one, other, strict=True)) ** 0.5
+    lengths = (sum(a * a for a in one) * sum(b * b for b in other)) ** 0.5
+    return 1 - dot / lengths if lengths else 1.0
