@@ -29,7 +29,7 @@ from sqlalchemy.ext.compiler import compiles
 
 from locus_store.sql import migrate, oracle
 from locus_store.sql.appending import appending, made_by
-from locus_store.sql.columns import load_value, oracle_value
+from locus_store.sql.columns import Json, JsonValue, _ReadJson, load_value, oracle_value
 from locus_store.sql.conditions import _JsonExists
 from locus_store.sql.merge import Merge
 from locus_store.sql.oracle_saves import OneTrip
@@ -185,7 +185,11 @@ class TwinConnection:
             raise self.server.failures.popleft()
         if found := canned(call.statement):
             return found
-        await self._begin()
+        if self.element is None and not call.statement.startswith("DECLARE"):
+            return await self._define(call.statement)
+        await asyncio.sleep(0)
+        if not (self.autocommit and call.statement.startswith("SELECT")):
+            await self._begin()
         try:
             result = self._execute(call)
         except sqlite3.IntegrityError as exc:
@@ -212,8 +216,6 @@ class TwinConnection:
             self.server.lock.release()
 
     def _execute(self, call: Call) -> Result:
-        if self.element is None:
-            return self._define(call.statement)
         if call.statement.startswith("DECLARE"):
             return self._block(call.parameters, self.element)
         element, params = self.element
@@ -233,15 +235,20 @@ class TwinConnection:
         rows = [tuple(map(fetched, types, row)) for row in found]
         return Result(list(found.keys()), rows, len(rows))
 
-    def _define(self, statement: str) -> Result:
-        """DDL; what SQLite need not know of is not made there."""
+    async def _define(self, statement: str) -> Result:
+        """DDL, which commits; what SQLite need not know of is not made there."""
         name = self.server.tables.prefix
-        if re.match(rf"CREATE TABLE (IF NOT EXISTS )?{name}embeddings", statement):
-            columns = "item INTEGER, part INTEGER, embedding BLOB, PRIMARY KEY (item, part)"
-            self._sqlite.exec_driver_sql(f"CREATE TABLE {name}embeddings ({columns})")
-        elif re.match(rf"CREATE TABLE (IF NOT EXISTS )?{name}search", statement):
-            columns = "line INTEGER, sequence INTEGER, tokens TEXT, PRIMARY KEY (line, sequence)"
-            self._sqlite.exec_driver_sql(f"CREATE TABLE IF NOT EXISTS {name}search ({columns})")
+        columns = {
+            "embeddings": "item INTEGER, part INTEGER, embedding BLOB, PRIMARY KEY (item, part)",
+            "search": "line INTEGER, sequence INTEGER, tokens TEXT, PRIMARY KEY (line, sequence)",
+        }
+        table = re.match(rf"CREATE TABLE (?:IF NOT EXISTS )?{name}(\w+) ", statement)
+        if table and table[1] in columns:
+            self._end("COMMIT")
+            await self._begin()
+            made = f"CREATE TABLE IF NOT EXISTS {name}{table[1]} ({columns[table[1]]})"
+            self._sqlite.exec_driver_sql(made)
+            self._end("COMMIT")
         elif not re.match(r"CREATE (VECTOR )?(INDEX|TABLE)|LOCK TABLE|SET TRANSACTION", statement):
             raise AssertionError(statement)
         return Result([], None, 0)
@@ -408,10 +415,10 @@ def fetched(kind: Any, value: Any) -> Any:
     """A value as it is stored for Oracle, and as its driver gives it back."""
     bind = kind.dialect_impl(ORACLE).bind_processor(ORACLE)
     stored = bind(value) if bind and value is not None else value
-    if stored in {"", b""} if isinstance(stored, str | bytes) else False:
-        return None
-    if isinstance(stored, dict | list):
+    if isinstance(kind, Json | JsonValue | _ReadJson):
         return as_decimals(stored)
+    if isinstance(stored, str | bytes) and not stored:
+        return None
     if isinstance(stored, datetime):
         return stored.replace(tzinfo=None)
     return bytes(stored) if isinstance(stored, memoryview) else stored
