@@ -24,11 +24,12 @@ from typing import TYPE_CHECKING, Any, Self
 import oracledb
 import orjson
 import sqlalchemy as sa
+from oracle_steps import in_steps
 from sqlalchemy import event
 from sqlalchemy.ext.compiler import compiles
 
 from locus_store.sql import migrate, oracle
-from locus_store.sql.appending import appending, made_by
+from locus_store.sql.appending import appending
 from locus_store.sql.columns import Json, JsonValue, _ReadJson, load_value, oracle_value
 from locus_store.sql.conditions import _JsonExists
 from locus_store.sql.merge import Merge
@@ -288,24 +289,6 @@ def _noting(save: Any) -> Any:
 
 
 OneTrip.save = _noting(OneTrip.save)  # type: ignore[method-assign]
-
-
-def in_steps(
-    connection: Any, ours: Any, steps: Sequence[Any], values: dict[str, Any]
-) -> tuple[int, int] | None:
-    """Do a save by its statements, one by one; line and sequence, ``None`` where one met no row."""
-    for step in steps:
-        found = connection.execute(step.statement, named(step.statement, values))
-        if step.must_hit and found.rowcount != 1:
-            return None
-    made = made_by(ours)
-    row = connection.execute(made, named(made, values)).one()
-    return row.line, row.head
-
-
-def named(statement: Any, values: dict[str, Any]) -> dict[str, Any]:
-    """Those of the values that a statement is bound to."""
-    return {it: values[it] for it in statement.compile().params if it in values}
 
 
 class _Nothing:

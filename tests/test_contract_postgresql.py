@@ -10,12 +10,13 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 from anyio import to_thread
+from oracle_steps import InKindBackend
 from servers import run
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 from test_contract import LocusStates
 
-from locus_store import InvalidArgumentError, postgresql_checkpointer
+from locus_store import InvalidArgumentError, StorageBackendAdapter, postgresql_checkpointer
 from locus_store.encoding import unpack_frames
 from locus_store.testing import CheckpointerContract, StorageBackendContract
 
@@ -218,3 +219,22 @@ def test_only_one_place_may_be_named():
     engine = create_async_engine("postgresql+asyncpg://", poolclass=NullPool)
     with pytest.raises(InvalidArgumentError, match="dsn or engine, not both"):
         postgresql_checkpointer("postgresql://h/d", engine=engine)
+
+
+class TestStatementsOfOracle(OnServer):
+    """Executed in kind: what Oracle gets for saves, loads and pending writes, on PostgreSQL."""
+
+    @pytest.fixture
+    def reopen(self, url):
+        def opened(**options: Any) -> StorageBackendAdapter:
+            return StorageBackendAdapter(
+                InKindBackend(url, pool_size=4), **{"state_type": self.state_type, **options}
+            )
+
+        return opened
+
+
+class TestStatementsOfOracleBackend(StorageBackendContract):
+    @pytest.fixture
+    def backend(self, migrated_database):
+        return InKindBackend(migrated_database)
