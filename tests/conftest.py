@@ -12,6 +12,7 @@ import redis_clusters
 import redis_servers
 import servers
 from amounts import ALL
+from oracle_grammar import Grammar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -175,6 +176,15 @@ def redis_url(redis_server: redis_servers.Server) -> str:
     """URL of an empty database."""
     redis_server.flush()
     return redis_server.url()
+
+
+# --- Oracle
+
+
+@pytest.fixture(scope="session")
+def oracle_grammar() -> Iterator[Grammar]:
+    """The stricter of the two grammars that there are."""
+    yield from _running(Grammar)
 
 
 # --- databases
