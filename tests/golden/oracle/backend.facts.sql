@@ -1,0 +1,91 @@
+15 round trips
+
+-- execute
+SET TRANSACTION READ ONLY
+
+-- execute
+SELECT SYSTIMESTAMP AT TIME ZONE 'UTC' AS clock_1 FROM DUAL
+
+-- execute
+SELECT 'revision' AS name, locus_version.version_num
+FROM locus_version UNION ALL SELECT locus_settings.name, locus_settings.value
+FROM locus_settings
+
+-- execute
+--   name_1_1: str
+--   name_1_2: str
+SELECT locus_settings.name, locus_settings.value
+FROM locus_settings
+WHERE locus_settings.name IN (:name_1_1, :name_1_2)
+
+-- execute
+--   param_1: int as int
+SELECT count(*) AS count_1
+FROM (SELECT :param_1 AS anon_2
+FROM locus_threads
+ FETCH FIRST 1000001 ROWS ONLY) anon_1
+
+-- execute
+--   param_1: int as int
+SELECT count(*) AS count_1
+FROM (SELECT :param_1 AS anon_2
+FROM locus_lines
+ FETCH FIRST 1000001 ROWS ONLY) anon_1
+
+-- execute
+--   param_1: int as int
+SELECT count(*) AS count_1
+FROM (SELECT :param_1 AS anon_2
+FROM locus_checkpoints
+ FETCH FIRST 1000001 ROWS ONLY) anon_1
+
+-- execute
+--   param_1: int as int
+SELECT count(*) AS count_1
+FROM (SELECT :param_1 AS anon_2
+FROM locus_writes
+ FETCH FIRST 1000001 ROWS ONLY) anon_1
+
+-- execute
+--   param_1: int as int
+SELECT count(*) AS count_1
+FROM (SELECT :param_1 AS anon_2
+FROM locus_messages
+ FETCH FIRST 1000001 ROWS ONLY) anon_1
+
+-- execute
+--   param_1: int as int
+SELECT count(*) AS count_1
+FROM (SELECT :param_1 AS anon_2
+FROM locus_store
+ FETCH FIRST 1000001 ROWS ONLY) anon_1
+
+-- execute
+SELECT avg(anon_1."size") AS avg_1
+FROM (SELECT length(locus_checkpoints.payload) AS "size"
+FROM locus_checkpoints
+ FETCH FIRST 10000 ROWS ONLY) anon_1
+
+-- execute
+--   tenant_1: str
+SELECT locus_lines.thread_id, locus_lines.namespace, locus_lines.last_sequence
+FROM locus_lines
+WHERE locus_lines.tenant = :tenant_1 AND locus_lines.head IS NOT NULL ORDER BY locus_lines.last_sequence DESC, locus_lines.line
+ FETCH FIRST 3 ROWS ONLY
+
+-- execute
+--   tenant_1: str
+SELECT count(*) AS count_1
+FROM (SELECT locus_threads.thread AS thread
+FROM locus_threads
+WHERE locus_threads.tenant = :tenant_1 AND locus_threads.expires_at <= SYSTIMESTAMP AT TIME ZONE 'UTC') anon_1
+
+-- execute
+--   tenant_1: str
+--   floor_1: int as int
+SELECT count(*) AS count_1
+FROM (SELECT locus_checkpoints.sequence AS sequence
+FROM locus_checkpoints JOIN locus_lines ON locus_lines.line = locus_checkpoints.line
+WHERE locus_lines.tenant = :tenant_1 AND locus_lines.floor > :floor_1 AND locus_checkpoints.sequence < locus_lines.floor AND locus_checkpoints.sequence != locus_lines.head) anon_1
+
+-- commit

@@ -1,0 +1,28 @@
+4 round trips
+
+-- execute
+SET TRANSACTION READ ONLY
+
+-- execute
+--   param_1: int as int
+--   param_2: int as int
+--   tenant: str
+--   thread_id: str
+--   namespace: str
+SELECT locus_lines.line, locus_lines.head, locus_lines.open_chain, locus_lines.open_bytes, locus_lines.floor, locus_lines.last_sequence, locus_lines.writer, locus_lines.run, CASE WHEN (locus_threads.active_at = FROM_TZ(CAST(TRUNC(SYS_EXTRACT_UTC(SYSTIMESTAMP), 'MI') AS TIMESTAMP), '+00:00')) THEN :param_1 ELSE :param_2 END AS is_noted
+FROM locus_lines JOIN locus_threads ON locus_threads.tenant = locus_lines.tenant AND locus_threads.thread_id = locus_lines.thread_id
+WHERE locus_lines.tenant = :tenant AND locus_lines.thread_id = :thread_id AND locus_lines.namespace = :namespace AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > SYSTIMESTAMP AT TIME ZONE 'UTC')
+
+-- execute
+--   line: int as int
+--   floor: int as int
+--   head: int as int
+--   first: int as int
+--   last: int as int
+--   limit: int
+SELECT locus_checkpoints.sequence, locus_checkpoints.checkpoint_id, locus_checkpoints.digest, locus_checkpoints.metadata, locus_checkpoints.labels, locus_checkpoints.created_at, parents.checkpoint_id AS parent_id
+FROM locus_checkpoints LEFT OUTER JOIN locus_checkpoints parents ON parents.line = locus_checkpoints.line AND parents.sequence = locus_checkpoints.parent
+WHERE locus_checkpoints.line = :line AND (locus_checkpoints.sequence >= :floor OR locus_checkpoints.sequence = :head) AND locus_checkpoints.sequence >= :first AND locus_checkpoints.sequence <= :last ORDER BY locus_checkpoints.sequence DESC
+ FETCH FIRST :limit ROWS ONLY
+
+-- commit

@@ -1,0 +1,32 @@
+6 round trips
+
+-- execute
+LOCK TABLE locus_checkpoints IN ROW EXCLUSIVE MODE
+
+-- execute
+--   param_1: int as int
+--   param_2: int as int
+--   tenant_1: str
+--   namespace_1: str
+--   namespace_2: str
+SELECT locus_store.item, CASE WHEN (locus_store.expires_at IS NULL OR locus_store.expires_at > SYSTIMESTAMP AT TIME ZONE 'UTC') THEN :param_1 ELSE :param_2 END AS is_live
+FROM locus_store
+WHERE locus_store.tenant = :tenant_1 AND locus_store.namespace >= :namespace_1 AND locus_store.namespace < :namespace_2 FOR UPDATE
+
+-- execute
+--   name_1: str
+SELECT locus_settings.value
+FROM locus_settings
+WHERE locus_settings.name = :name_1
+
+-- execute
+--   item_1_1: int as int
+--   item_1_2: int as int
+DELETE FROM locus_embeddings WHERE locus_embeddings.item IN (:item_1_1, :item_1_2)
+
+-- execute
+--   item_1_1: int as int
+--   item_1_2: int as int
+DELETE FROM locus_store WHERE locus_store.item IN (:item_1_1, :item_1_2)
+
+-- commit

@@ -1,0 +1,203 @@
+"""One call of every public method of Oracle's backend, saver and store, on a prepared database."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from locus_store.items import NamespaceMatch, Put
+from locus_store.types import PendingWrite
+
+if TYPE_CHECKING:
+    from locus_store import OracleBackend, OracleCheckpointSaver, OracleStore
+
+NS = ("memory", "u")
+WRITE = PendingWrite("task", 0, "channel", "json", b"1")
+
+
+class Opened(NamedTuple):
+    """What the calls are made on."""
+
+    backend: OracleBackend
+    saver: OracleCheckpointSaver
+    store: OracleStore
+
+
+Scenario = Callable[[Opened], Awaitable[Any]]
+
+
+async def prepare(it: Opened) -> None:
+    """Thread t with three versions, a namespace and pending writes; items with embeddings."""
+    for n in range(1, 4):
+        data = {"said": ["word"] * n, "n": n}
+        await it.backend.save("t", data, checkpoint_id=f"v{n}", metadata={"k": n, "user_id": "u"})
+    await it.backend.write_state("t", {"n": 1}, namespace="sub", checkpoint_id="s1")
+    await it.backend.put_writes("t", "v3", [WRITE])
+    await it.saver.put(thread_id="s", checkpoint_id="c1", checkpoint_data={"n": 1},
+                       metadata={"run_id": "r"})  # fmt: skip
+    await it.store.put_with_embedding(NS, "a", {"kind": "note", "n": 1.0}, [1, 0, 0], {"m": 1})
+    await it.store.put(NS, "b", {"kind": "note", "n": 2}, ttl_seconds=600)
+
+
+async def _expected(it: Opened, **more: Any) -> Any:
+    snapshot = await it.backend.read_state("t")
+    assert snapshot is not None
+    return await it.backend.write_state(
+        "t", {"said": ["word"] * 4, "n": 4}, checkpoint_id="v4", **more
+    )
+
+
+async def _restore(it: Opened) -> None:
+    archived = await it.backend.read_thread("t")
+    assert archived is not None
+    await it.backend.restore(replace(archived, thread_id="other"))
+
+
+async def _write_thread(it: Opened) -> None:
+    archived = await it.backend.read_thread("t")
+    assert archived is not None
+    await it.backend.write_thread(replace(archived, thread_id="other"))
+
+
+async def _known(it: Opened) -> None:
+    version = await it.backend.version("t")
+    assert version is not None
+    await it.backend.fetch_head("t", known=version.mark)
+
+
+async def _states(it: Opened) -> None:
+    found = await it.backend.history("t")
+    await it.backend.read_states(found, lambda version, folder: folder.state())
+
+
+async def _known_version(it: Opened) -> None:
+    it.backend.known_version("t", "v1")  # remembered: no round trip
+
+
+async def _search_by_index(it: Opened) -> None:
+    await it.backend.create_search_index()
+    await it.backend.save("indexed", {"said": "word"})
+    await it.backend.find("word")
+
+
+async def _keep_last(it: Opened) -> None:
+    await it.backend.write_state("t", {"n": 5}, checkpoint_id="v5", keep_last=1)
+
+
+BACKEND: dict[str, Scenario] = {
+    "save/first": lambda it: it.backend.save("new", {"n": 1}, checkpoint_id="v1"),
+    "save/append": lambda it: it.backend.save("t", {"said": ["word"] * 4}, checkpoint_id="v4"),
+    "write_state/ttl": lambda it: _expected(it, ttl_seconds=60.0),
+    "write_state/first_with_ttl": lambda it: it.backend.write_state(
+        "new", {"n": 1}, checkpoint_id="v1", ttl_seconds=60.0),
+    "write_state/keep_last": _keep_last,
+    "write_state/fork": lambda it: it.backend.write_state(
+        "t", {"n": 9}, checkpoint_id="f1", parent_id="v1"),
+    "commit": lambda it: it.backend.write_state("t", {"n": 4}, checkpoint_id="v4"),
+    "load": lambda it: it.backend.load("t"),
+    "load/id": lambda it: it.backend.load("t", "v1"),
+    "fetch": lambda it: it.backend.fetch("t"),
+    "fetch/writes": lambda it: it.backend.fetch("t", with_writes=True),
+    "fetch/missing": lambda it: it.backend.fetch("absent"),
+    "fetch_head": _known,
+    "read_state": lambda it: it.backend.read_state("t"),
+    "read_kept": lambda it: it.backend.read_kept("t"),
+    "read_states": _states,
+    "known_version": _known_version,
+    "exists": lambda it: it.backend.exists("t"),
+    "version": lambda it: it.backend.version("t", "v1"),
+    "history": lambda it: it.backend.history("t"),
+    "history/before": lambda it: it.backend.history("t", before="v3"),
+    "remove/versions": lambda it: it.backend.remove("t", ["v2"]),
+    "remove/thread": lambda it: it.backend.remove("t"),
+    "delete": lambda it: it.backend.delete("t", "v3"),
+    "list_threads": lambda it: it.backend.list_threads(),
+    "list_threads/pattern": lambda it: it.backend.list_threads(5, "t*", after="s"),
+    "heads": lambda it: it.backend.heads(),
+    "query/number": lambda it: it.backend.query("k", 3),
+    "query/text": lambda it: it.backend.query("a.b", "it's"),
+    "query/flag": lambda it: it.backend.query("k", True),
+    "search": lambda it: it.backend.search("word"),
+    "find": lambda it: it.backend.find("word"),
+    "create_search_index": _search_by_index,
+    "copy_thread": lambda it: it.backend.copy_thread("t", "copy"),
+    "scan": lambda it: it.backend.scan(),
+    "read_thread": lambda it: it.backend.read_thread("t"),
+    "restore": _restore,
+    "write_thread": _write_thread,
+    "put_writes": lambda it: it.backend.put_writes("t", "v3", [replace(WRITE, task_id="other")]),
+    "put_writes/special": lambda it: it.backend.put_writes("t", "v3", [replace(WRITE, idx=-1)]),
+    "store_writes": lambda it: it.backend.store_writes(
+        "t", "", "v3", [replace(WRITE, idx=1)], known=None, seen=None),
+    "get_writes": lambda it: it.backend.get_writes("t", "v3"),
+    "writes_of": lambda it: it.backend.writes_of("t", ["v2", "v3"]),
+    "namespaces": lambda it: it.backend.namespaces("t"),
+    "records": lambda it: it.backend.records("t", first=1, last=3),
+    "tagged": lambda it: it.backend.tagged("k", 1),
+    "prune": lambda it: it.backend.prune("t"),
+    "threads_of": lambda it: it.backend.threads_of("u"),
+    "forget_user": lambda it: it.backend.forget_user("u"),
+    "damage": lambda it: it.backend.damage(),
+    "facts": lambda it: it.backend.facts(),
+    "vacuum": lambda it: it.backend.vacuum(30),
+    "expire": lambda it: it.backend.expire(),
+}  # fmt: skip
+
+SAVER: dict[str, Scenario] = {
+    "put": lambda it: it.saver.put(thread_id="s", checkpoint_id="c2", checkpoint_data={"n": 2},
+                                   parent_checkpoint_id="c1"),
+    "get": lambda it: it.saver.get(thread_id="s"),
+    "list_checkpoints": lambda it: it.saver.list_checkpoints(thread_id="s"),
+    "put_writes": lambda it: it.saver.put_writes(thread_id="s", checkpoint_id="c1", task_id="x",
+                                                 writes=[("channel", 1)]),
+    "get_writes": lambda it: it.saver.get_writes(thread_id="s", checkpoint_id="c1"),
+    "namespaces": lambda it: it.saver.namespaces("t"),
+    "copy_thread": lambda it: it.saver.copy_thread("s", "copy"),
+    "delete_thread": lambda it: it.saver.delete_thread("s"),
+    "delete_for_runs": lambda it: it.saver.delete_for_runs(["r"]),
+    "prune": lambda it: it.saver.prune(["t"]),
+}  # fmt: skip
+
+STORE: dict[str, Scenario] = {
+    "put/new": lambda it: it.store.put(NS, "c", {"n": 1}, {"m": 1}),
+    "put/again": lambda it: it.store.put(NS, "a", None, expected_version=1),
+    "put_with_embedding": lambda it: it.store.put_with_embedding(NS, "c", 1, [0, 1, 0]),
+    "put_batch": lambda it: it.store.put_batch([(NS, "a", 1), (NS, "c", 2)]),
+    "apply": lambda it: it.store.apply([Put(namespace=NS, key="c", value=1, metadata={})]),
+    "get": lambda it: it.store.get(NS, "a"),
+    "get_item": lambda it: it.store.get_item(NS, "a"),
+    "get_batch": lambda it: it.store.get_batch([(NS, "a"), (NS, "b")]),
+    "read": lambda it: it.store.read([(NS, "a")]),
+    "exists": lambda it: it.store.exists(NS, "a"),
+    "list": lambda it: it.store.list(NS, after="a"),
+    "list_keys": lambda it: it.store.list_keys(NS),
+    "page": lambda it: it.store.page(NS, 10, None),
+    "search": lambda it: it.store.search(("memory",)),
+    "search/filter": lambda it: it.store.search(("memory",), filter={"kind": "note", "n": 1}),
+    "search/text": lambda it: it.store.search((), "note"),
+    "search_many": lambda it: it.store.search_many([NS, ("other",)]),
+    "search_by_embedding": lambda it: it.store.search_by_embedding(("memory",), [1, 0, 0], 1),
+    "get_embedding": lambda it: it.store.get_embedding(NS, "a"),
+    "vectors_of": lambda it: it.store.vectors_of(NS, "a"),
+    "list_namespaces": lambda it: it.store.list_namespaces(("memory",)),
+    "namespaces": lambda it: it.store.namespaces(NamespaceMatch(prefix=("memory",)), 10, 0),
+    "clear_namespace": lambda it: it.store.clear_namespace(("memory",), recursive=True),
+    "clear": lambda it: it.store.clear(NS, recursive=False),
+    "delete": lambda it: it.store.delete(NS, "a"),
+    "touch": lambda it: it.store.touch(NS, "b"),
+    "renew": lambda it: it.store.renew([(NS, "b")]),
+    "expire": lambda it: it.store.expire(),
+    "sweep": lambda it: it.store.sweep(10),
+}  # fmt: skip
+
+SCENARIOS: dict[str, Scenario] = {
+    f"{kind}.{name}": call
+    for kind, calls in (("backend", BACKEND), ("saver", SAVER), ("store", STORE))
+    for name, call in calls.items()
+}
+
+SAME: dict[str, tuple[str, ...]] = {
+    "store": ("recent", "nearest"),
+}
+"""Public methods that another one of the list calls with nothing but its own arguments checked."""
