@@ -147,15 +147,16 @@ def _read(url: str, module: str, factory: Callable[..., Any]) -> dict[str, Any]:
     if module == "redis":
         place, ours = _parted(url, _options(factory))
         return {"url": place, **_from_query(factory, ours)}
+    if module == "oracle":
+        places = import_module("locus_store.sql.oracle_places")
+        parts = places.split(url)
+        return {**places.parts_of(parts), **_from_query(factory, parts.query)}
     parts = urlsplit(url)
     if parts.fragment:
         raise InvalidArgumentError("a database URL has no #fragment; write %23 for # in a path")
     found = _from_query(factory, parts.query)
     if module == "sqlite":
         found["path"] = _sqlite_path(parts.netloc, parts.path)
-    elif module == "oracle":
-        places = import_module("locus_store.sql.oracle_places")
-        found |= places.parts_of(parts)
     elif module == "file":
         found["directory"] = _directory(parts.netloc, parts.path)
     elif parts.netloc or parts.path:
@@ -208,7 +209,7 @@ _KEYWORDS = re.compile(r"\s*\w+\s*=")
 
 def _scheme(url: str) -> str:
     """Nothing else of the text is ever repeated: it may hold a password."""
-    found = re.match(r"([A-Za-z][A-Za-z0-9+.-]{0,30})://|(file):", url)
+    found = re.match(r"([A-Za-z][A-Za-z0-9+._-]{0,30})://|(file):", url)
     return found[1] or found[2] if found else ""
 
 

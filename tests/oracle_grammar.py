@@ -73,6 +73,7 @@ SECOND_UNKNOWN: Unknown = {
     ("SEARCH", "INDEX"): "search indexes (23ai)",
     ("VECTOR", "INDEX"): "vector indexes (23ai)",
     ("LOCK", "TABLE"): "LOCK TABLE",
+    ("SET", "TRANSACTION"): "SET TRANSACTION",
 }
 """Of ``second_errors``."""
 

@@ -103,6 +103,7 @@ RIGHT = {
     " WITH DISTANCE DOT WITH TARGET ACCURACY 90",
     "create_view": "CREATE OR REPLACE VIEW v AS SELECT x.id, x.a FROM t x WHERE x.b = 1",
     "lock_table": "LOCK TABLE t IN EXCLUSIVE MODE WAIT 10",
+    "set_transaction": "SET TRANSACTION READ ONLY",
     # --- PL/SQL
     "block": "BEGIN UPDATE t SET a = :a WHERE id = :id;"
     " IF SQL%ROWCOUNT = 0 THEN INSERT INTO t (id, a) VALUES (:id, :a); END IF; END;",

@@ -197,6 +197,18 @@ def _wallet(given: str, password: str | None) -> str:
     return found
 
 
+def split(text: str) -> SplitResult:
+    """An Oracle URL in its parts; some of its schemes are none to Python.
+
+    Raises:
+        InvalidArgumentError: It is no URL.
+    """
+    try:
+        return urlsplit(f"oracle://{text.partition('://')[2]}")
+    except ValueError:
+        raise InvalidArgumentError("the host of the Oracle URL makes no sense") from None
+
+
 def parts_of(url: SplitResult) -> dict[str, Any]:
     """The options that an ``oracle://`` URL names before its query.
 
@@ -239,7 +251,7 @@ def read_url(text: str, ours: Collection[str]) -> tuple[dict[str, Any], dict[str
     Raises:
         InvalidArgumentError: It has another form, or others.
     """
-    url = urlsplit(text)
+    url = split(text)
     query = dict(parse_qsl(url.query, keep_blank_values=True))
     unknown = query.keys() - set(ours) - _PLACE_OPTIONS
     if unknown:

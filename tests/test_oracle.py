@@ -1,0 +1,377 @@
+"""What Oracle brings along: places and wallets, listeners that fail, errors, migrations' text."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import threading
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from oracle_twin import TwinServer, lost, server_error
+from test_contract_oracle import PLACE, twin
+
+from locus_store import (
+    BackendError,
+    ConnectionFailedError,
+    InvalidArgumentError,
+    OracleBackend,
+    OracleCheckpointSaver,
+    OracleStore,
+    SchemaError,
+    open_checkpointer,
+    open_saver,
+    open_store,
+    oracle_checkpointer,
+)
+from locus_store.blocking import BlockingCheckpointer
+from locus_store.sql import migrate, oracle, oracle_places
+from locus_store.sql.vectors import oracle_index
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+__all__ = ["twin"]
+
+pytestmark = pytest.mark.anyio
+
+WHO = {"user": "locus", "password": "s3cret"}
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+# --- places
+
+
+def test_host_port_and_service_are_one_way_to_say_it() -> None:
+    place = oracle_places.place(None, **WHO, host="db", service_name="x")
+    assert place.shown == "locus@db:1521/x"
+    assert {**place.arguments} == {**WHO, "host": "db", "port": 1521, "service_name": "x"}
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({}, "needs dsn="),
+        ({"host": "db"}, "service_name"),
+        ({"dsn": "x", "host": "db"}, "not both"),
+        ({"dsn": "scott/tiger@db"}, "options of their own"),
+        ({"dsn": " "}, "alias of tnsnames.ora"),
+        ({"dsn": "x", "user": ""}, "user= and password="),
+        ({"dsn": "x", "password": None}, "user= and password="),
+        ({"host": "db", "service_name": "x", "port": 0}, "port=0"),
+        ({"dsn": "x", "wallet_location": "/absent"}, "no directory"),
+        ({"dsn": "x", "config_dir": "/absent"}, "no directory"),
+        ({"dsn": "x", "min_pool_size": 0}, "min_pool_size"),
+        ({"dsn": "x", "min_pool_size": 3, "max_pool_size": 2}, "max_pool_size"),
+        ({"dsn": "x", "connect_timeout_seconds": 0}, "connect_timeout_seconds"),
+        ({"dsn": "x", "table_name": "a", "prefix": "b_"}, "not both"),
+        ({"engine": object()}, "async SQLAlchemy engine"),
+        ({"pool": object()}, "AsyncConnectionPool"),
+    ],
+)
+def test_a_place_that_makes_no_sense_is_refused(options: dict[str, Any], told: str) -> None:
+    who = {} if options.keys() & {"engine", "pool"} else WHO
+    with pytest.raises(InvalidArgumentError, match=told):
+        OracleBackend(**{**who, **options})
+
+
+def wallet(directory: Path, text: str = "-----BEGIN CERTIFICATE-----\n") -> Path:
+    directory.mkdir(exist_ok=True)
+    (directory / "ewallet.pem").write_text(text)
+    return directory
+
+
+def test_a_wallet_is_looked_at_before_anything_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    made = wallet(tmp_path / "wallet")
+    for password in (None, ""):
+        place = oracle_places.place(
+            "db_low", **WHO, wallet_location="~/wallet", wallet_password=password
+        )
+        assert place.arguments["wallet_location"] == place.arguments["config_dir"] == str(made)
+        assert "wallet_password" not in place.arguments
+    wallet(tmp_path / "wallet", "-----BEGIN ENCRYPTED PRIVATE KEY-----\n")
+    with pytest.raises(InvalidArgumentError, match="is encrypted"):
+        oracle_places.place("db_low", **WHO, wallet_location=str(made))
+    place = oracle_places.place("db_low", **WHO, wallet_location=str(made), wallet_password="w")  # noqa: S106
+    assert place.arguments["wallet_password"] == "w"  # noqa: S105
+    (made / "ewallet.pem").unlink()
+    with pytest.raises(InvalidArgumentError, match="has no ewallet"):
+        oracle_places.place("db_low", **WHO, wallet_location=str(made))
+
+
+@pytest.mark.parametrize(
+    ("url", "found"),
+    [
+        ("oracle://u:p%40s@db:1522/svc", {"host": "db", "port": 1522, "service_name": "svc"}),
+        ("oracle://u:p%40s@mydb_low", {"dsn": "mydb_low"}),
+        ("oracle+oracledb_async://u:p%40s@db?service_name=svc", {"host": "db"}),
+        ("oracle://u:p%40s@db:1522", {"host": "db", "port": 1522}),
+    ],
+)
+def test_a_url_names_a_place(url: str, found: dict[str, Any]) -> None:
+    parts = oracle_places.parts_of(oracle_places.split(url))
+    assert parts == {"user": "u", "password": "p@s", **found}
+
+
+@pytest.mark.parametrize(
+    "url", ["oracle://u:s3cret@db:none/x", "oracle://u:s3cret@[x", "oracle://u:s3cret@a b"]
+)
+def test_a_url_that_makes_no_sense_is_refused_without_its_password(url: str) -> None:
+    with pytest.raises(InvalidArgumentError) as raised:
+        open_checkpointer(url)
+    assert "s3cret" not in str(raised.value)
+
+
+def test_every_way_to_open_takes_the_options_in_the_query(tmp_path: Path) -> None:
+    made = wallet(tmp_path / "wallet")
+    url = f"oracle://u:p@db_low?wallet_location={made}&wallet_password=&max_pool_size=7"
+    checkpointer = open_checkpointer(url + "&keep_last=3")
+    assert checkpointer.keep_last == 3
+    assert isinstance(checkpointer.backend, OracleBackend)
+    assert repr(checkpointer.backend) == "OracleBackend('u@db_low')"
+    assert isinstance(open_saver(url).backend, OracleBackend)
+    store = open_store(url, dimension=3)
+    assert isinstance(store, OracleStore)
+    assert repr(store) == "OracleStore('u@db_low')"
+    saver = OracleCheckpointSaver("db_low", **WHO, table_name="locus")
+    assert isinstance(saver.backend, OracleBackend)
+
+
+def test_the_tables_may_be_those_of_another_schema() -> None:
+    backend = OracleBackend("x", **WHO, schema_name="agents", table_name="app_checkpoints")
+    tables = backend.shared.database.tables
+    assert (tables.schema, tables.prefix) == ("agents", "app_")
+
+
+# --- listeners (the real driver)
+
+
+@contextmanager
+def listener(kind: str) -> Iterator[int]:
+    """A port where something answers that is no database."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        threading.Thread(target=_serve, args=(server, kind), daemon=True).start()
+        yield server.getsockname()[1]
+
+
+def _serve(server: socket.socket, kind: str) -> None:
+    kept = []
+    while True:
+        try:
+            client, _ = server.accept()
+        except OSError:
+            return
+        kept.append(client)
+        if kind == "silent":
+            continue
+        client.recv(4096)
+        if kind == "unknown service":
+            told = b"(DESCRIPTION=(TMP=)(VSNNUM=0)(ERR=12514)(ERROR_STACK=(ERROR=(CODE=12514))))"
+            head = struct.pack(">HHBBH", 12 + len(told), 0, 4, 0, 0)
+            client.sendall(head + b"\x22\x00" + struct.pack(">H", len(told)) + told)
+        elif kind == "reset":
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            kept.remove(client)
+            client.close()
+
+
+async def refused(**options: Any) -> str:
+    place = {"host": "127.0.0.1", "service_name": "x", **options}
+    async with oracle_checkpointer(**WHO, **place, state_type=dict) as checkpointer:
+        with pytest.raises(ConnectionFailedError) as raised:
+            await checkpointer.load("t")
+    assert "s3cret" not in f"{raised.value!r} {raised.value.__cause__!r}"
+    return str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ("unknown service", "(DPY-6001): the listener does not know this service"),
+        ("reset", "DPY-4011"),
+    ],
+)
+async def test_a_listener_that_refuses_is_told(kind: str, told: str) -> None:
+    with listener(kind) as port:
+        assert told in await refused(port=port)
+
+
+async def test_a_silent_listener_does_not_hang() -> None:
+    with listener("silent") as port:
+        async with asyncio.timeout(20):
+            assert "no answer in time" in await refused(port=port, connect_timeout_seconds=0.3)
+
+
+async def test_nobody_listening_and_an_unknown_host_are_told() -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        port = server.getsockname()[1]
+    assert "nobody listens there" in await refused(port=port)
+    assert "no host of this name" in await refused(host="absent.invalid")
+
+
+async def test_an_alias_that_is_not_there_is_told(tmp_path: Path) -> None:
+    alias: dict[str, Any] = {"host": None, "service_name": None, "dsn": "db_low"}
+    assert "DPY-4026" in await refused(**alias, config_dir=str(tmp_path))
+    (tmp_path / "tnsnames.ora").write_text("other=(DESCRIPTION=(ADDRESS=(PROTOCOL=tcp)))")
+    assert "no such alias" in await refused(**alias, config_dir=str(tmp_path))
+
+
+# --- errors, over the double
+
+
+async def test_a_race_is_run_again(twin: TwinServer) -> None:
+    async with oracle_checkpointer(**PLACE, state_type=dict) as checkpointer:
+        await checkpointer.save({"n": 1}, "t")
+        for number in (1, 54, 60, 8177):
+            twin.failures += [server_error(number, "lost"), server_error(number, "lost")]
+            await checkpointer.save({"n": number}, "t")
+            assert await checkpointer.load("t") == {"n": number}
+
+
+async def test_a_save_whose_connection_was_lost_is_asked_about(twin: TwinServer) -> None:
+    async with oracle_checkpointer(**PLACE, state_type=dict) as checkpointer:
+        await checkpointer.save({"n": 1}, "t")
+        twin.failures.append(lost())
+        await checkpointer.save({"n": 2}, "t")
+        assert await checkpointer.load("t") == {"n": 2}
+        assert len(await checkpointer.list_checkpoints("t")) == 2
+
+
+async def test_a_load_whose_connection_was_lost_is_done_again(twin: TwinServer) -> None:
+    async with oracle_checkpointer(**PLACE, state_type=dict) as checkpointer:
+        await checkpointer.save({"n": 1}, "t")
+        twin.failures.append(lost())
+        assert await checkpointer.load("t") == {"n": 1}
+        twin.failures += [lost(), lost()]
+        with pytest.raises(ConnectionFailedError, match=r"DPY-4011.*saving again is safe"):
+            await checkpointer.load("t")
+        assert await checkpointer.load("t") == {"n": 1}
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "told"),
+    [
+        (942, SchemaError, "db upgrade"),
+        (1031, BackendError, "docs/oracle.md"),
+        (1653, BackendError, "tablespace is full"),
+        (1536, BackendError, "quota"),
+        (16000, BackendError, "read-only"),
+        (600, BackendError, "ORA-00600"),
+    ],
+)
+async def test_an_error_of_the_server_is_told_by_its_code(
+    number: int, kind: type[Exception], told: str, twin: TwinServer
+) -> None:
+    async with oracle_checkpointer(**PLACE, state_type=dict) as checkpointer:
+        await checkpointer.save({"n": 1}, "t")
+        twin.failures.append(server_error(number, "the server's words"))
+        with pytest.raises(kind, match=told):
+            await checkpointer.load("t")
+        assert await checkpointer.load("t") == {"n": 1}
+
+
+async def test_an_index_finds_what_the_scan_finds(twin: TwinServer) -> None:
+    async with OracleBackend(**PLACE) as backend:
+        for n in range(8):
+            await backend.save(f"t{n}", {"text": f"word{n % 3} Straße {n}"})
+        wanted = ["word1", "strasse", "STRASSE 4", "absent", "word2 5"]
+        plain = [sorted(await backend.search(it)) for it in wanted]
+        assert await backend.create_search_index() is True
+        assert await backend.create_search_index() is False
+        assert [sorted(await backend.search(it)) for it in wanted] == plain
+        await backend.save("t1", {"text": "other"})
+        await backend.delete("t4")
+        assert await backend.search("word1") == ["t7"] or "t4" not in await backend.search("word1")
+    async with OracleBackend(**PLACE) as other:
+        assert sorted(await other.search("strasse")) == sorted(f"t{n}" for n in range(8) if n != 4)
+
+
+async def test_a_connection_is_given_back_without_a_transaction(twin: TwinServer) -> None:
+    async with OracleBackend(**PLACE, max_pool_size=1) as backend:
+        await backend.save("t", {"n": 1})
+        twin.failures.append(server_error(1653, "full"))
+        with pytest.raises(BackendError):
+            await backend.write_state("t", {"n": 2}, keep_last=1)
+        assert not twin.lock.locked()
+        twin.calls.clear()
+        await backend.load("t")
+        assert [(it.kind, it.is_autocommit) for it in twin.calls] == [("execute", True)]
+
+
+async def test_a_pool_of_the_callers_is_borrowed_from(twin: TwinServer) -> None:
+    class Pool:
+        """What is used of an ``oracledb.AsyncConnectionPool``."""
+
+        acquire = staticmethod(twin.connect)
+        release = staticmethod(twin.connect)
+
+    async with oracle_checkpointer(pool=Pool(), state_type=dict) as checkpointer:
+        await checkpointer.save({"n": 1}, "t")
+        assert await checkpointer.load("t") == {"n": 1}
+
+
+async def test_an_engine_of_the_callers_is_left_open_and_as_it_was(twin: TwinServer) -> None:
+    engine = oracle.engine(oracle_places.place(**PLACE))
+    async with oracle_checkpointer(engine=engine, state_type=dict) as checkpointer:
+        await checkpointer.save({"n": 1}, "t")
+    async with engine.connect() as connection:
+        raw = await connection.get_raw_connection()
+        assert raw.dbapi_connection.autocommit is True
+    async with oracle_checkpointer(engine=engine, state_type=dict) as checkpointer:
+        assert await checkpointer.load("t") == {"n": 1}
+    await engine.dispose()
+
+
+def test_it_works_without_await(twin: TwinServer) -> None:
+    with BlockingCheckpointer(oracle_checkpointer(**PLACE, state_type=dict)) as checkpointer:
+        checkpointer.save({"n": 1}, "t")
+        assert checkpointer.load("t") == {"n": 1}
+
+
+# --- definitions
+
+
+@pytest.mark.parametrize("metric", ["cosine", "l2", "ip"])
+@pytest.mark.parametrize("method", ["hnsw", "ivfflat"])
+def test_a_vector_index_is_made_by_one_statement(metric: Any, method: Any) -> None:
+    from locus_store.sql.schema import tables
+
+    made = oracle_index(tables(), metric, method, oracle._engine(None).dialect)
+    words = {"cosine": "COSINE", "l2": "EUCLIDEAN", "ip": "DOT"}
+    kinds = {"hnsw": "INMEMORY NEIGHBOR GRAPH", "ivfflat": "NEIGHBOR PARTITIONS"}
+    assert made == (
+        f"CREATE VECTOR INDEX locus_embeddings_{metric}_{method} ON locus_embeddings (embedding) "
+        f"ORGANIZATION {kinds[method]} DISTANCE {words[metric]} WITH TARGET ACCURACY 95"
+    )
+
+
+def test_the_longest_keys_stay_within_an_index_of_oracles() -> None:
+    from locus_store.sql.schema import tables
+
+    for table in tables().metadata.sorted_tables:
+        for keys in (*table.indexes, *table.constraints):
+            if "postgresql" in str(getattr(keys, "info", "")):
+                continue
+            lengths = [
+                4
+                * (getattr(it.type.dialect_impl(oracle._engine(None).dialect), "length", None) or 6)
+                for it in keys.columns
+            ]
+            assert sum(lengths) + 2 * len(lengths) <= 6_398, keys
+
+
+def test_the_offline_text_is_the_schema_users_own() -> None:
+    text = migrate.offline_sql("oracle").upper()
+    assert "CREATE ANY" not in text
+    assert " JSON" in text
+    assert "TIMESTAMP WITH TIME ZONE" in text
