@@ -1,4 +1,4 @@
-# make demo | test | test-all | coverage | lint | docs | matrix | bench | campaign | clean
+# make demo | test | test-all | test-oracle | coverage | lint | docs | matrix | bench | campaign | clean
 #
 # Every target makes its own virtual environment in .venv first, with the first Python >= 3.11
 # that is found; name another one with PYTHON=/path/to/python.
@@ -13,12 +13,13 @@ QUICK := -q -p no:cacheprovider
 # One contract per kind of storage is enough to tell that a Python differs.
 SHORT := -m "not variant" -k "not (Portable or BareBackend or BlockingFacade or SQLiteFile)"
 
-.PHONY: help demo test test-all coverage lint format docs matrix bench campaign clean
+.PHONY: help demo test test-all test-oracle coverage lint format docs matrix bench campaign clean
 
 help:
 	@echo "make demo      a conversation survives its process: the whole story, in a minute"
 	@echo "make test      lint, types, and the tests"
 	@echo "make test-all  with every variant of a storage under its whole contract: before a release"
+	@echo "make test-oracle  the suites on a real Oracle Database, or a container of one"
 	@echo "make coverage  the tests again, by lines and branches: half as long again"
 	@echo "make lint      lint and types only"
 	@echo "make format    let ruff fix what it can"
@@ -36,6 +37,18 @@ test: lint
 
 test-all: lint
 	LOCUS_TEST_ALL=1 $(PYTEST)
+
+# On a real Oracle Database: LOCUS_TEST_ORACLE_DSN, _USER, _PASSWORD (_WALLET, _WALLET_PASSWORD)
+# name one, else a container is started, which needs Docker.
+test-oracle: $(VENV)/.dev
+	@if test -n "$$LOCUS_TEST_ORACLE_DSN"; then \
+		LOCUS_TEST_ALL=1 $(BIN)/python -m pytest tests/test_oracle_live.py; \
+	elif docker info >/dev/null 2>&1; then \
+		$(PIP) install -q "testcontainers[oracle-free]>=4.9" && \
+		LOCUS_TEST_ALL=1 LOCUS_TEST_ORACLE_CONTAINER=1 $(BIN)/python -m pytest tests/test_oracle_live.py; \
+	else \
+		echo "name a database (LOCUS_TEST_ORACLE_DSN, _USER, _PASSWORD), or start Docker" >&2; exit 1; \
+	fi
 
 coverage: $(VENV)/.dev
 	$(PYTEST) --cov --cov-report=term

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from oracle_twin import TwinServer
 from test_contract import FileProbe
+from test_langgraph import COUNTS, conforms
 
 from locus_store import OracleBackend, OracleStore, oracle_checkpointer
 from locus_store.testing import CheckpointerContract, StorageBackendContract, StoreContract
@@ -30,6 +31,7 @@ def twin(tmp_path: Path, migrated: Path) -> Iterator[TwinServer]:
         yield server
 
 
+@pytest.mark.variant
 class TestOracleTwin(CheckpointerContract):
     @pytest.fixture
     def reopen(self, twin: TwinServer) -> Any:
@@ -51,7 +53,16 @@ class TestOracleTwinBackend(StorageBackendContract):
         return OracleBackend(**PLACE)
 
 
+@pytest.mark.variant
 class TestOracleTwinStore(StoreContract):
     @pytest.fixture
     def reopen(self, twin: TwinServer) -> Any:
         return lambda **options: OracleStore(**PLACE, **{"dimension": 3, **options})
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("capability", COUNTS)
+async def test_the_conformance_suite_passes_over_the_double(
+    capability: str, twin: TwinServer
+) -> None:
+    await conforms(lambda: OracleBackend(**PLACE), capability)

@@ -221,6 +221,7 @@ def test_only_one_place_may_be_named():
         postgresql_checkpointer("postgresql://h/d", engine=engine)
 
 
+@pytest.mark.variant
 class TestStatementsOfOracle(OnServer):
     """Executed in kind: what Oracle gets for saves, loads and pending writes, on PostgreSQL."""
 

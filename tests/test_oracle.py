@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import runpy
 import socket
 import struct
 import threading
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -32,7 +34,6 @@ from locus_store.sql.vectors import oracle_index
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 __all__ = ["twin"]
 
@@ -336,6 +337,23 @@ def test_it_works_without_await(twin: TwinServer) -> None:
     with BlockingCheckpointer(oracle_checkpointer(**PLACE, state_type=dict)) as checkpointer:
         checkpointer.save({"n": 1}, "t")
         assert checkpointer.load("t") == {"n": 1}
+
+
+async def test_the_example_walks_through(
+    twin: TwinServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    example = runpy.run_path(str(Path(__file__).parents[1] / "examples" / "oracle_notebook.py"))
+    await example["main"]()
+    assert "set ORACLE_DSN, ORACLE_USER, ORACLE_PASSWORD" in capsys.readouterr().out
+    for name, value in (("DSN", "twin:1521/x"), ("USER", "locus"), ("PASSWORD", "secret")):
+        monkeypatch.setenv(f"ORACLE_{name}", value)
+    monkeypatch.setitem(
+        example["main"].__globals__, "place", lambda: PLACE
+    )  # of the double's tables
+    await example["main"]()
+    told = capsys.readouterr().out
+    assert "2 messages" in told
+    assert "'Porto' is in ['trip']" in told
 
 
 # --- definitions

@@ -1,0 +1,73 @@
+"""Agent state in Oracle Database 26ai: save, load, list, vacuum, search.
+
+Needs a database, for example an Autonomous Database with its wallet on disk::
+
+    export ORACLE_DSN=mydb_low              # an alias of tnsnames.ora, or host:1521/service
+    export ORACLE_USER=locus_app
+    export ORACLE_PASSWORD=...
+    export ORACLE_WALLET=~/wallets/mydb     # leave it out where none is needed
+    export ORACLE_WALLET_PASSWORD=...       # of an encrypted wallet
+    python examples/oracle_notebook.py
+
+Without these it says what is missing, and ends well. Not yet run against a live database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+from locus_store import AgentState, Message, oracle_checkpointer
+
+NEEDED = ("ORACLE_DSN", "ORACLE_USER", "ORACLE_PASSWORD")
+
+
+def place() -> dict[str, Any]:
+    """The options that name the database."""
+    return {
+        "dsn": os.environ["ORACLE_DSN"],
+        "user": os.environ["ORACLE_USER"],
+        "password": os.environ["ORACLE_PASSWORD"],
+        "wallet_location": os.environ.get("ORACLE_WALLET") or None,
+        "wallet_password": os.environ.get("ORACLE_WALLET_PASSWORD"),
+        "table_name": "locus_notebook",
+    }
+
+
+async def main() -> None:
+    """Walk through it, one part after the other."""
+    missing = [it for it in NEEDED if not os.environ.get(it)]
+    if missing:
+        print(f"Nothing was done: set {', '.join(missing)} (and ORACLE_WALLET for a wallet).")
+        return
+    async with oracle_checkpointer(**place()) as checkpointer:
+        print("1. Save and load")
+        state = AgentState(agent_id="demo")
+        state = state.with_message(Message.user("Is Porto warm in May?"))
+        state = state.with_message(Message.assistant("Mostly: 19 degrees, some rain."))
+        saved = await checkpointer.save(state, "trip")
+        loaded = await checkpointer.load("trip")
+        print(f"   version {saved}: {len(loaded.messages)} messages")
+
+        print("2. What it can do")
+        can = checkpointer.capabilities
+        for name in ("list_threads", "search", "metadata_query", "vacuum", "branching", "ttl"):
+            print(f"   {name}: {getattr(can, name)}")
+
+        print("3. Threads, and their versions")
+        other = AgentState(agent_id="demo").with_message(Message.user("A second thread"))
+        await checkpointer.save(other, "second")
+        for thread_id in await checkpointer.list_threads():
+            versions = await checkpointer.list_checkpoints(thread_id)
+            print(f"   {thread_id}: {len(versions)}")
+
+        print("4. Vacuum")
+        print(f"   {await checkpointer.vacuum(older_than_days=30)} old versions removed")
+
+        print("5. Search")
+        print(f"   'Porto' is in {await checkpointer.search('Porto')}")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
