@@ -66,7 +66,8 @@ async def main() -> None:
         print(f"   {await checkpointer.vacuum(older_than_days=30)} old versions removed")
 
         print("5. Search")
-        print(f"   'Porto' is in {await checkpointer.search('Porto')}")
+        found = [it["thread_id"] for it in await checkpointer.search("Porto")]
+        print(f"   'Porto' is in {found}")
 
 
 if __name__ == "__main__":

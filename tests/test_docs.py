@@ -9,8 +9,8 @@ block right behind a ``python`` or ``sh`` block is what that one prints.
 ``db.example.com`` is a real PostgreSQL with an empty database for the page, and
 ``pgbouncer.example.com`` a real PgBouncer before it; ``sql`` blocks run there as the superuser, and
 so does every user of a URL that the page does not create as a role. ``redis.example.com`` is a real
-Valkey, ``cluster.example.com`` a real cluster, both empty where a block first names them. Of a
-``yaml`` block, the commands that are ours are run.
+Valkey, ``cluster.example.com`` a real cluster, both empty where a block first names them. Oracle's
+page runs over a double. Of a ``yaml`` block, the commands that are ours are run.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from oracle_twin import TwinServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -143,6 +144,8 @@ def world(
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     environment = {**os.environ, "LOCUS_STORE_URL": f"sqlite:///{tmp_path / 'agents.db'}"}
+    if page.name == "oracle.md":
+        request.getfixturevalue("oracle_double")
     server, database = None, ""
     if any(it.language == "sql" or SERVER.search(it.code) for it in blocks(page)):
         server = request.getfixturevalue("postgresql")
@@ -166,6 +169,14 @@ def world(
         made.drop_roles()
     for name in {it.stem for it in tmp_path.glob("*.py")} & sys.modules.keys():
         del sys.modules[name]  # another page may have a file of that name
+
+
+@pytest.fixture
+def oracle_double(tmp_path: Path, migrated: Path) -> Iterator[None]:
+    """What stands for the page's database: no Oracle can be had."""
+    server = TwinServer(Path(shutil.copyfile(migrated, tmp_path / "twin.db")))
+    with server.in_its_place():
+        yield
 
 
 def _redis(request: pytest.FixtureRequest, scheme: str) -> str:

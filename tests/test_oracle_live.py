@@ -1,9 +1,9 @@
 """The suites on a real Oracle Database: ``make test-oracle``. Not part of ``make test``.
 
-``LOCUS_TEST_ORACLE_DSN``, ``LOCUS_TEST_ORACLE_USER`` and ``LOCUS_TEST_ORACLE_PASSWORD`` name one
-(``LOCUS_TEST_ORACLE_WALLET`` and ``LOCUS_TEST_ORACLE_WALLET_PASSWORD`` where it needs a wallet);
-its user's tables of prefix ``live_`` are emptied by every test. With ``LOCUS_TEST_ORACLE_CONTAINER=1``
-and Docker a container of Oracle Database Free is started instead.
+``LOCUS_TEST_ORACLE_DSN``, ``LOCUS_TEST_ORACLE_USER`` and ``LOCUS_TEST_ORACLE_PASSWORD`` name one;
+``LOCUS_TEST_ORACLE_WALLET`` and ``LOCUS_TEST_ORACLE_WALLET_PASSWORD`` its wallet, where it needs
+one. Its user's tables of prefix ``live_`` are emptied by every test. With
+``LOCUS_TEST_ORACLE_CONTAINER=1`` and Docker a container of Oracle Database Free is started instead.
 """
 
 from __future__ import annotations
