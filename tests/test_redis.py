@@ -6,7 +6,7 @@ import asyncio
 import subprocess
 import sys
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -43,7 +43,7 @@ RIGHTS = (
     "~locus:state:* -@all +eval +evalsha +script|load +time +type +exists +hget +hset +hsetnx"
     " +hmget +hgetall +hkeys +hexists +hdel +hincrby +zadd +zrem +zrange +zrangebyscore"
     " +zrangebylex +zrevrange +zrevrangebyscore +zrevrangebylex +zremrangebyscore +zscore +zcard"
-    " +zcount +rpush +lrange +lset +lrem +del +unlink +pexpireat +persist +info +select"
+    " +zcount +rpush +llen +lrange +lset +lrem +del +unlink +pexpireat +persist +info +select"
 )
 """The least that a user needs; docs/redis.md shows it."""
 
@@ -189,6 +189,74 @@ async def test_a_thread_that_lost_a_key_is_told_and_can_be_deleted(redis_url: st
         await backend.save("t", {"n": 3})
         assert await backend.load("t") == {"n": 3}
         assert await backend.namespaces("t") == [""]
+
+
+def delete_key(url: str, kind: str, namespace: str = "") -> None:
+    """Of thread ``t``: its namespace's line, order, log or writes."""
+    at = ("line", "order", "log", "writes").index(kind)
+    with redis.Redis.from_url(url) as client:
+        assert client.delete(Keys("locus:state:").line("t", namespace)[at])
+
+
+@pytest.mark.parametrize("ttl", [None, LONG])
+async def test_a_save_of_a_new_namespace_tells_that_another_one_lost_a_key(
+    redis_url: str, ttl: float | None
+) -> None:
+    async with RedisBackend(redis_url) as backend, asyncio.timeout(20):
+        for namespace in ("", "b"):
+            await backend.write_state("t", {"n": 1}, namespace=namespace)
+        delete_key(redis_url, "line", "b")
+        if ttl is None:
+            await backend.write_state("t", {"n": 1}, namespace="new")
+        else:
+            with pytest.raises(IntegrityError, match="noeviction"):
+                await backend.write_state("t", {"n": 1}, namespace="new", ttl_seconds=ttl)
+        assert await backend.delete("t") is True
+
+
+async def test_a_thread_whose_row_forgot_its_namespaces_can_be_deleted(redis_url: str) -> None:
+    async with RedisBackend(redis_url) as backend, asyncio.timeout(20):
+        await backend.save("t", {"n": 1})
+        with redis.Redis.from_url(redis_url) as client:
+            client.hdel(Keys("locus:state:").reading("t", "")[0], "ns|")
+        delete_key(redis_url, "line")
+        with pytest.raises(IntegrityError, match="noeviction"):
+            await backend.read_thread("t")
+        with pytest.raises(IntegrityError, match="noeviction"):
+            await backend.write_state("t", {"n": 1}, namespace="a", ttl_seconds=LONG)
+        assert await backend.delete("t") is True
+        assert await backend.load("t") is None
+
+
+@pytest.mark.parametrize("kind", ["line", "order", "log"])
+async def test_a_namespace_that_lost_a_key_is_told_by_whatever_asks_for_it(
+    redis_url: str, kind: str
+) -> None:
+    async with RedisBackend(redis_url) as backend:
+        for n in range(3):
+            await backend.save("t", {"n": n}, checkpoint_id=f"v{n}")
+        delete_key(redis_url, kind)
+        write = PendingWrite("a", 0, "c", "t", b"1")
+        for call in (
+            lambda: backend.load("t"),
+            lambda: backend.load("t", "v1"),
+            lambda: backend.version("t"),
+            lambda: backend.history("t"),
+            backend.heads,
+            lambda: backend.query("k", 1),
+            lambda: backend.search("word"),
+            lambda: backend.records("t", first=1, last=3),
+            lambda: backend.get_writes("t", "v1"),
+            lambda: backend.save("t", {"n": 9}),
+            lambda: backend.save("t", {"n": 9}, checkpoint_id="v1"),
+            lambda: backend.put_writes("t", "v1", [write]),
+            lambda: backend.delete("t", "v1"),
+            lambda: backend.read_thread("t"),
+            lambda: backend.copy_thread("t", "u"),
+        ):
+            with pytest.raises(IntegrityError, match=r"noeviction|not as it was written"):
+                await call()
+        assert await backend.delete("t") is True
 
 
 async def test_a_restore_whose_answer_was_lost_is_done(
@@ -363,6 +431,60 @@ async def test_pages_of_10_000_threads_of_one_minute_are_the_whole_list(redis_ur
             found += page
         assert found == sorted(expected, reverse=True)
         assert len(await backend.list_threads(50, "*7")) == 50
+
+
+async def test_threads_of_any_age_are_listed_by_their_names(redis_url: str) -> None:
+    async with RedisBackend(redis_url) as backend:
+        await backend.save("t", {"n": 1})
+        thread = await backend.read_thread("t")
+        assert thread is not None
+        for year in (1, 1969, 4254, 9999):
+            at = datetime(year, 6, 1, tzinfo=UTC)
+            old = replace(thread, thread_id=f"y{year}", created_at=at, active_at=at)
+            await backend.restore(old)
+            assert await backend.read_thread(f"y{year}") == old
+        found = await backend.list_threads()
+        assert sorted(found) == ["t", "y1", "y1969", "y4254", "y9999"]
+        for name in found:
+            assert await backend.list_threads(after=name) == found[found.index(name) + 1 :]
+        await backend.save("y1", {"n": 2})
+        assert set((await backend.list_threads())[:4]) >= {"y1"}
+        assert await backend.delete("y9999")
+        assert "y9999" not in await backend.list_threads()
+
+
+async def test_a_page_begins_behind_a_thread_that_is_saved_meanwhile(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with RedisBackend(redis_url) as backend:
+        for name in "ab":
+            await backend.save(name, {"n": 1})
+        found = await backend.list_threads()
+        home = await backend.connections.home()
+        command = home.command
+        keys = Keys("locus:state:").indexes(bucket_of(found[0]))
+
+        async def saved_in_between(*asked: Any) -> Any:
+            answer = await command(*asked)
+            if asked[0] == "HGET":  # and now it is saved in another minute
+                monkeypatch.setattr(home, "command", command)
+                with redis.Redis.from_url(redis_url) as client:
+                    later = f"{int(answer[:8], 16) + 1:08x}".encode() + answer[8:]
+                    client.zrem(keys[0], answer)
+                    client.zadd(keys[0], {later: 0})
+                    client.hset(keys[2], found[0], later)
+            return answer
+
+        monkeypatch.setattr(home, "command", saved_in_between)
+        assert await backend.list_threads(after=found[0]) == found[1:]
+
+
+@pytest.mark.parametrize("ttl", [0, -1, 1e12, 1e300, float("inf"), float("nan")])
+async def test_a_time_to_live_that_no_server_takes_is_refused(redis_url: str, ttl: float) -> None:
+    async with RedisBackend(redis_url) as backend:
+        with pytest.raises(InvalidArgumentError, match="ttl_seconds"):
+            await backend.write_state("t", {"n": 1}, ttl_seconds=ttl)
+        assert await backend.load("t") is None
 
 
 # --- servers as they are

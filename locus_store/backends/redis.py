@@ -17,7 +17,7 @@ from locus_store.arguments import (
     thread_pattern,
 )
 from locus_store.backends.base import StorageBackend
-from locus_store.checkpointer import StorageBackendAdapter
+from locus_store.checkpointer import StorageBackendAdapter, checked_ttl
 from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.filters import check_key, has_value
 from locus_store.redis import places
@@ -30,7 +30,7 @@ from locus_store.redis.places import (
     TIMEOUT_SECONDS,
     WAIT_SECONDS,
 )
-from locus_store.redis.threads import AT_ONCE, Threads
+from locus_store.redis.threads import AT_ONCE, Threads, all_read
 from locus_store.saver import CheckpointSaver
 from locus_store.state import AgentState
 from locus_store.text import query_words
@@ -153,6 +153,7 @@ class RedisBackend(StorageBackend):
     # --- versions
 
     async def commit(self, save: Save) -> Written:
+        checked_ttl(save.ttl_seconds)
         home = await self._home()
         return await home.in_order(save.thread_id, lambda: self._threads.save(home, save))
 
@@ -290,8 +291,7 @@ class RedisBackend(StorageBackend):
         hits: list[Hit] = []
         async for page in self._lists.every_listed(home, AT_ONCE):
             for thread in await self._threads.views(home, page):
-                space = thread.space("") if thread else None
-                if thread and space and (hit := thread.hit(space, wanted)):
+                if thread and (hit := _hit(thread, wanted)):
                     hits.append(hit)
         return sorted(hits, key=lambda it: (it.score, it.updated_at), reverse=True)[:limit]
 
@@ -334,7 +334,8 @@ class RedisBackend(StorageBackend):
     async def read_thread(self, thread_id: str) -> ArchivedThread | None:
         check_text("thread_id", thread_id)
         found = await self._threads.archive(await self._home(), thread_id, is_whole=True)
-        return found[0].archived() if found else None
+        with all_read(thread_id):
+            return found[0].archived() if found else None
 
     async def restore(self, thread: ArchivedThread) -> None:
         home = await self._home()
@@ -427,6 +428,12 @@ class RedisBackend(StorageBackend):
 
     async def expire(self) -> int:
         return await self._lists.sweep(await self._home())
+
+
+def _hit(thread: Thread, wanted: list[str]) -> Hit | None:
+    space = thread.space("")
+    with all_read(thread.thread_id):
+        return thread.hit(space, wanted) if space else None
 
 
 def _has(version: Version, key: str, value: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import uuid4
@@ -29,7 +30,7 @@ from locus_store.redis.saving import appending, applying
 from locus_store.types import Mark, PendingWrite, Save, Stored, Version, Written
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from locus_store.redis.connecting import Connections, Home
     from locus_store.redis.keys import Keys
@@ -178,12 +179,8 @@ class Threads:
         patience = home.patience()
         payloads, has_writes = "", False
         for attempt in range(ATTEMPTS):
-            found = await home.read(
-                scripts.VIEW,
-                self.keys.reading(thread_id, namespace),
-                payloads,
-                "1" if has_writes else "",
-            )
+            asked = payloads, "1" if has_writes else ""
+            found = await self._read(home, scripts.VIEW, thread_id, namespace, *asked)
             if unsure is not None and _was_done(found, unsure[0], drops=unsure[2]):
                 return unsure[1]
             if not found and not creates:
@@ -194,8 +191,10 @@ class Threads:
                 answer = body(edit)
                 operations = edit.operations()
             except MissingError as missing:
-                has_writes = has_writes or missing.writes
-                payloads = _more(payloads, missing)
+                more = _more(payloads, missing), has_writes or missing.writes
+                if more == (payloads, has_writes):  # it was asked for, and is not there
+                    raise _damaged(thread_id) from missing
+                payloads, has_writes = more
                 continue
             if not operations and not edit.is_active:
                 return answer
@@ -215,9 +214,7 @@ class Threads:
                 raise _damaged(thread_id)
             if attempt > 1:
                 await patience.rest()
-        raise BackendError(
-            f"thread {thread_id!r} is changed all the time by others; nothing was written"
-        )
+        raise _busy(thread_id)
 
     async def _given(
         self,
@@ -228,31 +225,52 @@ class Threads:
         args: list[Any],
         *,
         creates_at: int | None = None,
-        insists_at: int | None = None,
+        insisting: Callable[[list[str]], list[Any]] | None = None,
     ) -> list[Any]:
         """Run a script that writes, with what it asks for: leave, and other namespaces.
 
-        ``namespace``: the one that it is about; ``None``: all.
+        Args:
+            home: Whose connections.
+            script: What to run.
+            thread_id: The thread.
+            namespace: The one that it is about; ``None``: all.
+            args: Of the script.
+            creates_at: Which argument says that a thread may be made.
+            insisting: The arguments for a thread of these namespaces that lost some of its keys.
+
+        Raises:
+            IntegrityError: It lost some, and nobody insists.
+            BackendError: Others change it all the time.
         """
-        names = [namespace or ""]
-        args = list(args)
-        while True:
+        names, args = [namespace or ""], list(args)
+        for _ in range(ATTEMPTS):
             keys = self.keys.writing(thread_id, names[0], names[1:])
             reply: list[Any] = await home.write(script, keys, *args)
             if reply[0] == b"lines":
-                there = {it.decode() for it in reply[1:]}
-                if there == set(names):
-                    if insists_at is None:
+                asked, names = names, _beside(namespace, reply[1:])
+                if asked == names:
+                    if insisting is None:
                         raise _damaged(thread_id)
-                    args[insists_at] = "1"
-                names = sorted(there) if namespace is None else [namespace, *there - {namespace}]
+                    args = insisting(names)
             elif reply[0] == b"create" and creates_at is not None:
                 await self.refuse_foreign(home, thread_id)
                 args[creates_at] = "1"
             else:
                 return reply
+        raise _busy(thread_id)
 
     # --- reading
+
+    async def _read(
+        self, home: Home, script: Script, thread_id: str, namespace: str, *args: Any
+    ) -> Any:
+        """Run a script that reads a namespace.
+
+        Raises:
+            IntegrityError: It lost keys.
+        """
+        found = await home.read(script, self.keys.reading(thread_id, namespace), *args)
+        return _whole(thread_id, found)
 
     async def fetch(
         self,
@@ -266,9 +284,8 @@ class Threads:
     ) -> Stored | None:
         """A version as it is stored, without payloads where it is the one ``known``."""
         mark = (known.line, known.sequence, known.digest.hex()) if known else ("", "", "")
-        found = await home.read(
-            scripts.LOAD,
-            self.keys.reading(thread_id, namespace),
+        found = await self._read(
+            *(home, scripts.LOAD, thread_id, namespace),
             "" if checkpoint_id is None else f"={checkpoint_id}",
             *mark,
             "1" if with_writes else "",
@@ -294,12 +311,8 @@ class Threads:
         self, home: Home, thread_id: str, namespace: str, limit: int, before: str | None
     ) -> list[Version] | None:
         """Versions, newest first; ``None``: there is no version ``before``."""
-        found = await home.read(
-            scripts.HISTORY,
-            self.keys.reading(thread_id, namespace),
-            "" if before is None else f"={before}",
-            limit,
-        )
+        start = "" if before is None else f"={before}"
+        found = await self._read(home, scripts.HISTORY, thread_id, namespace, start, limit)
         if not found:
             await self.refuse_foreign(home, thread_id)
             return []
@@ -322,7 +335,9 @@ class Threads:
     ) -> list[list[Version]]:
         answers = await home.each(script, calls) if calls else []
         return [
-            [_version(*it, found[0], found[1], row) for row in found[2]] if found else []
+            [_version(*it, found[0], found[1], row) for row in found[2]]
+            if _whole(it[0], found)
+            else []
             for it, found in zip(names, answers, strict=True)
         ]
 
@@ -331,14 +346,13 @@ class Threads:
         calls = [(self.keys.reading(it, ""), ("all", "")) for it in thread_ids]
         found = await home.each(scripts.VIEW, calls) if calls else []
         each = zip(thread_ids, found, strict=True)
-        return [_seen(name, "", it)[0] for name, it in each]
+        return [_seen(name, "", _whole(name, it))[0] for name, it in each]
 
     async def records(
         self, home: Home, thread_id: str, namespace: str, last: int
     ) -> list[tuple[int, int, bytes]]:
         """(sequence, chain, payload) of the versions up to ``last``."""
-        keys = self.keys.reading(thread_id, namespace)
-        found = await home.read(scripts.RECORDS, keys, last)
+        found = await self._read(home, scripts.RECORDS, thread_id, namespace, last)
         if not found:
             return []
         with damage(f"the log of thread {thread_id!r}"):
@@ -350,8 +364,7 @@ class Threads:
         self, home: Home, thread_id: str, namespace: str, checkpoint_ids: Sequence[str]
     ) -> dict[str, list[PendingWrite]]:
         """See ``StorageBackend.writes_of``."""
-        keys = self.keys.reading(thread_id, namespace)
-        found = await home.read(scripts.WRITES, keys, *checkpoint_ids)
+        found = await self._read(home, scripts.WRITES, thread_id, namespace, *checkpoint_ids)
         each = dict(zip(checkpoint_ids, found, strict=bool(found)))
         return {name: _writes(name, flat) for name, flat in each.items() if flat}
 
@@ -379,16 +392,17 @@ class Threads:
         self, home: Home, thread_id: str, whole: str
     ) -> tuple[list[str], list[Any]] | None:
         names = [""]
-        while True:
+        for _ in range(ATTEMPTS):
             keys = self.keys.writing(thread_id, names[0], names[1:])
             reply = await home.read(scripts.ARCHIVE, keys, whole)
             if not reply:
                 return None
             if reply[0] == b"whole":
                 return names, reply
-            asked, names = names, sorted(it.decode() for it in reply[1:]) or [""]
+            asked, names = names, _beside(None, reply[1:])
             if asked == names:
                 raise _damaged(thread_id)
+        raise _busy(thread_id)
 
     async def restore(self, home: Home, archived: ArchivedThread) -> None:
         """Store a thread as it was elsewhere.
@@ -418,9 +432,12 @@ class Threads:
         if revisions is None:
             reply = await home.once(
                 lambda: self._given(
-                    home, scripts.DROP, thread_id, None, [thread_id, ""], insists_at=1
+                    *(home, scripts.DROP, thread_id, None, [thread_id, ""]),
+                    insisting=lambda names: [thread_id, "1", *names],
                 )
             )
+            if reply[0] == b"none":
+                await self.refuse_foreign(home, thread_id)
         else:
             names = list(revisions) or [""]  # a thread may have messages only
             keys = self.keys.writing(thread_id, names[0], names[1:])
@@ -435,6 +452,44 @@ def _more(payloads: str, missing: MissingError) -> str:
     if not missing.payloads:
         return payloads
     return "all" if payloads else missing.payloads
+
+
+def _whole(thread_id: str, found: list[Any]) -> list[Any]:
+    """What a script found.
+
+    Raises:
+        IntegrityError: The namespace lost keys.
+    """
+    if found and found[0] == b"damaged":
+        raise _damaged(thread_id)
+    return found
+
+
+@contextmanager
+def all_read(thread_id: str) -> Iterator[None]:
+    """What all was read for: nothing is missing but what Redis lost.
+
+    Raises:
+        IntegrityError: It did.
+    """
+    try:
+        yield
+    except MissingError as missing:
+        raise _damaged(thread_id) from missing
+
+
+def _beside(namespace: str | None, there: Sequence[bytes]) -> list[str]:
+    """Which namespaces to give: the one that it is about, and all that are there."""
+    names = sorted(it.decode() for it in there)
+    if namespace is None:
+        return names or [""]  # a thread may have messages only
+    return [namespace, *(it for it in names if it != namespace)]
+
+
+def _busy(thread_id: str) -> BackendError:
+    return BackendError(
+        f"thread {thread_id!r} is changed all the time by others; nothing was written"
+    )
 
 
 def _damaged(thread_id: str) -> IntegrityError:
