@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -27,7 +29,7 @@ from locus_store import (
     open_saver,
     redis_checkpointer,
 )
-from locus_store.redis import scripts
+from locus_store.redis import scripts, threads
 from locus_store.redis.keys import Keys, bucket_of
 from locus_store.redis.lines import restoring
 from locus_store.types import ArchivedMessage, PendingWrite
@@ -257,6 +259,30 @@ async def test_a_namespace_that_lost_a_key_is_told_by_whatever_asks_for_it(
             with pytest.raises(IntegrityError, match=r"noeviction|not as it was written"):
                 await call()
         assert await backend.delete("t") is True
+
+
+@pytest.mark.parametrize("size", [10, 300_000])
+async def test_what_takes_long_is_worked_on_beside_the_event_loop(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    seen: list[int] = []
+    parse = threads.space_of
+
+    def noted(*args: Any) -> Any:
+        seen.append(threading.get_ident())
+        return parse(*args)
+
+    monkeypatch.setattr(threads, "space_of", noted)
+    async with RedisBackend(redis_url) as backend:
+        for n in range(3):
+            noise = random.Random(n).randbytes(size).hex()
+            await backend.save("t", {"word": [n], "text": f"word {noise}"})
+        assert seen == []
+        assert await backend.search("word") == ["t"]
+        assert await backend.read_thread("t")
+        assert await backend.delete("t", (await backend.history("t"))[-1].checkpoint_id)
+    is_beside = {it != threading.get_ident() for it in seen}
+    assert is_beside == ({True, False} if size > 1000 else {False})
 
 
 async def test_a_restore_whose_answer_was_lost_is_done(

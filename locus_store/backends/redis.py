@@ -290,9 +290,8 @@ class RedisBackend(StorageBackend):
         home = await self._home()
         hits: list[Hit] = []
         async for page in self._lists.every_listed(home, AT_ONCE):
-            for thread in await self._threads.views(home, page):
-                if thread and (hit := _hit(thread, wanted)):
-                    hits.append(hit)
+            seen = await self._threads.looked_at(home, page, lambda it: _hit(it, wanted))
+            hits += filter(None, seen)
         return sorted(hits, key=lambda it: (it.score, it.updated_at), reverse=True)[:limit]
 
     async def tagged(self, key: str, value: Any) -> list[tuple[str, str, str]]:
@@ -432,8 +431,7 @@ class RedisBackend(StorageBackend):
 
 def _hit(thread: Thread, wanted: list[str]) -> Hit | None:
     space = thread.space("")
-    with all_read(thread.thread_id):
-        return thread.hit(space, wanted) if space else None
+    return thread.hit(space, wanted) if space else None
 
 
 def _has(version: Version, key: str, value: Any) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import uuid4
 
@@ -50,6 +52,12 @@ AT_ONCE: Final = 16
 """Threads that a search reads in one round trip."""
 
 ALL: Final = 2**31 - 1
+
+LARGE: Final = 256_000
+"""Bytes of a list that are worked on in a thread."""
+
+MANY: Final = 1000
+"""As many rows."""
 
 
 class Threads:
@@ -174,44 +182,41 @@ class Threads:
             BackendError: Others change it all the time.
         """
         store = await self.store(home)
-        unsure: tuple[str, Any, bool] | None = None
-        """Token, answer and whether the line went, of a change whose outcome is not known."""
+        unsure: _Decided | None = None  # a change whose outcome is not known
         patience = home.patience()
         payloads, has_writes = "", False
         for attempt in range(ATTEMPTS):
             asked = payloads, "1" if has_writes else ""
             found = await self._read(home, scripts.VIEW, thread_id, namespace, *asked)
-            if unsure is not None and _was_done(found, unsure[0], drops=unsure[2]):
-                return unsure[1]
+            if unsure is not None and unsure.was_done(found):
+                return unsure.answer
             if not found and not creates:
+                await self.refuse_foreign(home, thread_id)
                 return 0
-            old, revision, line_id = _seen(thread_id, namespace, found)
-            edit = NamespaceEdit(thread_id, namespace, old, store, has_writes=has_writes)
+            decide = partial(
+                _decided, thread_id, namespace, found, store, body, has_writes=has_writes
+            )
             try:
-                answer = body(edit)
-                operations = edit.operations()
+                decided = await _aside(found, decide)
             except MissingError as missing:
                 more = _more(payloads, missing), has_writes or missing.writes
                 if more == (payloads, has_writes):  # it was asked for, and is not there
                     raise _damaged(thread_id) from missing
                 payloads, has_writes = more
                 continue
-            if not operations and not edit.is_active:
-                return answer
-            token, drops = secrets.token_hex(8), operations == ["drop"]
-            args = applying(edit, line_id, revision, operations, "" if drops else token)
+            if decided.args is None:
+                return decided.answer
             try:
                 reply = await self._given(
-                    home, scripts.APPLY, thread_id, namespace, args, creates_at=4
+                    home, scripts.APPLY, thread_id, namespace, decided.args, creates_at=4
                 )
             except DRIVER_ERRORS as exc:
                 await patience.after(exc, failures.is_lost)
-                unsure = token, answer, drops
+                unsure = decided
                 continue
             if reply[0] == b"done":
-                return answer
-            if reply[0] == b"damaged":
-                raise _damaged(thread_id)
+                return decided.answer
+            _whole(thread_id, reply)
             if attempt > 1:
                 await patience.rest()
         raise _busy(thread_id)
@@ -341,12 +346,17 @@ class Threads:
             for it, found in zip(names, answers, strict=True)
         ]
 
-    async def views(self, home: Home, thread_ids: Sequence[str]) -> list[Thread | None]:
-        """Threads with their root and all its payloads; ``None`` for those that are gone."""
+    async def looked_at(
+        self, home: Home, thread_ids: Sequence[str], look: Callable[[Thread], T]
+    ) -> list[T]:
+        """What somebody sees in threads with their root and all its payloads; some may be gone."""
         calls = [(self.keys.reading(it, ""), ("all", "")) for it in thread_ids]
         found = await home.each(scripts.VIEW, calls) if calls else []
-        each = zip(thread_ids, found, strict=True)
-        return [_seen(name, "", _whole(name, it))[0] for name, it in each]
+        seen = []
+        for name, it in zip(thread_ids, found, strict=True):
+            if _whole(name, it):
+                seen.append(await _aside(it, partial(_looked, name, it, look)))
+        return seen
 
     async def records(
         self, home: Home, thread_id: str, namespace: str, last: int
@@ -378,15 +388,8 @@ class Threads:
         reply = await home.again(lambda: self._archived(home, thread_id, "1" if is_whole else ""))
         if reply is None:
             return None
-        names, (_, row, messages, each) = reply
-        thread = thread_of(thread_id, dict(pairs(row)), messages)
-        revisions: dict[str, str] = {}
-        for name, (line, order, log, writes) in zip(names, each, strict=True):
-            fields = dict(pairs(line))
-            if fields:  # a thread may have messages only
-                thread.spaces[name] = space_of(name, fields, order, log, writes)
-                revisions[name] = fields[b"rev"].decode()
-        return thread, revisions
+        names, found = reply
+        return await _aside(found, partial(_unpacked, thread_id, names, found))
 
     async def _archived(
         self, home: Home, thread_id: str, whole: str
@@ -445,6 +448,61 @@ class Threads:
                 lambda: home.write(scripts.DROP, keys, thread_id, "", *revisions.values())
             )
         return int(reply[1]) if reply[0] == b"done" else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Decided:
+    """What the rules say of a namespace."""
+
+    answer: Any
+    args: list[Any] | None
+    """Of ``apply``; ``None``: nothing is to be written."""
+
+    token: str
+    """By which it is known again."""
+
+    drops: bool
+    """Whether the namespace goes."""
+
+    def was_done(self, found: list[Any]) -> bool:
+        """Whether the change of which nobody heard is there, in what ``view`` gives now."""
+        fields = dict(pairs(found[1])) if found else {}
+        return not fields if self.drops else fields.get(b"edit") == self.token.encode()
+
+
+def _decided(
+    thread_id: str,
+    namespace: str,
+    found: list[Any],
+    store: str,
+    body: Callable[[NamespaceEdit], Any],
+    *,
+    has_writes: bool,
+) -> _Decided:
+    """Ask the rules about what ``view`` gave.
+
+    Raises:
+        MissingError: They need more of it.
+    """
+    old, revision, line_id = _seen(thread_id, namespace, found)
+    edit = NamespaceEdit(thread_id, namespace, old, store, has_writes=has_writes)
+    answer = body(edit)
+    operations = edit.operations()
+    if not operations and not edit.is_active:
+        return _Decided(answer, None, "", drops=False)
+    token, drops = secrets.token_hex(8), operations == ["drop"]
+    args = applying(edit, line_id, revision, operations, "" if drops else token)
+    return _Decided(answer, args, token, drops)
+
+
+async def _aside(found: list[Any], work: Callable[[], T]) -> T:
+    """Work on what a script gave: in a thread, where others would notice how long it takes."""
+    return await asyncio.to_thread(work) if _is_large(found) else work()
+
+
+def _is_large(found: Any) -> bool:
+    rows = [it for it in found if isinstance(it, list)]
+    return any(len(it) > MANY or sum(map(len, it)) > LARGE or _is_large(it) for it in rows)
 
 
 def _more(payloads: str, missing: MissingError) -> str:
@@ -513,10 +571,27 @@ def _seen(thread_id: str, namespace: str, found: list[Any]) -> tuple[Thread | No
     return thread, fields[b"rev"].decode(), fields[b"id"].decode()
 
 
-def _was_done(found: list[Any], token: str, *, drops: bool) -> bool:
-    """Whether the change of which nobody heard is there."""
-    fields = dict(pairs(found[1])) if found else {}
-    return not fields if drops else fields.get(b"edit") == token.encode()
+def _looked(thread_id: str, found: list[Any], look: Callable[[Thread], T]) -> T:
+    """Look at what ``view`` gave of a root with all its payloads."""
+    thread, _, _ = _seen(thread_id, "", found)
+    assert thread is not None  # noqa: S101  (it was found)
+    with all_read(thread_id):
+        return look(thread)
+
+
+def _unpacked(
+    thread_id: str, names: Sequence[str], found: list[Any]
+) -> tuple[Thread, dict[str, str]]:
+    """The thread that ``archive`` gave, and the revisions of its namespaces."""
+    _, row, messages, each = found
+    thread = thread_of(thread_id, dict(pairs(row)), messages)
+    revisions: dict[str, str] = {}
+    for name, (line, order, log, writes) in zip(names, each, strict=True):
+        fields = dict(pairs(line))
+        if fields:  # a thread may have messages only
+            thread.spaces[name] = space_of(name, fields, order, log, writes)
+            revisions[name] = fields[b"rev"].decode()
+    return thread, revisions
 
 
 def _digest(text: bytes) -> bytes:
