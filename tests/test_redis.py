@@ -10,6 +10,7 @@ import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import pytest
 import redis
@@ -545,6 +546,8 @@ async def test_a_user_without_a_right_is_told(guarded: redis_servers.Redis, user
     async with RedisBackend(guarded.url(user)) as backend:
         with pytest.raises(BackendError, match=r"may not do this; docs/redis\.md") as told:
             await backend.save("t", {"n": 1})
+    assert "ACL LOG" in str(told.value)
+    assert {"other": "key", "reader": "hsetnx", "setter": "hset"}[user] in str(told.value)
     _has_no_secret(told.value)
 
 
@@ -574,7 +577,7 @@ async def test_tls_is_checked_unless_it_is_switched_off(encrypted: redis_servers
         assert await backend.load("t") is None
     for query in ({}, {"ssl_ca_certs": encrypted.tls.other_ca}):
         async with RedisBackend(encrypted.url(**query)) as backend:
-            with pytest.raises(ConnectionFailedError, match="cannot reach Redis"):
+            with pytest.raises(ConnectionFailedError, match=r"TLS: .*certificate"):
                 await backend.load("t")
 
 
@@ -698,6 +701,95 @@ async def test_a_write_that_no_replica_has_is_told_and_done(redis_url: str) -> N
             with pytest.raises(BackendError, match=r"only 0 of 1 replicas.*may lose it"):
                 await call()
             assert await backend.load("t") == found
+
+
+async def test_a_write_waits_once_though_the_server_forgot_the_scripts(
+    redis_server: redis_servers.Redis, redis_url: str
+) -> None:
+    async with RedisBackend(redis_url, wait_replicas=1, wait_timeout_seconds=0.01) as backend:
+        await backend.exists("t")
+        for n in range(2):
+            redis_server.ask("SCRIPT", "FLUSH")
+            redis_server.ask("CONFIG", "RESETSTAT")
+            with pytest.raises(BackendError, match=r"only 0 of 1 replicas"):
+                await backend.save("t", {"n": n})
+            with redis_server.client() as client:
+                stats: Any = client.info("commandstats")
+            assert stats["cmdstat_wait"]["calls"] == 2 - n  # the first may not create a thread
+
+
+# --- what went wrong, in words
+
+
+async def told(call: Any) -> str:
+    """How it fails, once: nobody waits."""
+    async with asyncio.timeout(5):
+        with pytest.raises(ConnectionFailedError) as error:
+            await call
+    _has_no_secret(error.value)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("scheme", ["redis", "redis+cluster"])
+async def test_a_server_that_cannot_be_reached_is_told_with_the_reason(scheme: str) -> None:
+    port = servers.free_port()
+    secret = f"u:{quote(redis_servers.PASSWORD, safe='')}@"
+    for place, reason in (
+        (f"{servers.LOOPBACK}:{port}", "Connection refused"),
+        (f"localhost:{port}", "Connection refused"),
+        ("nowhere.invalid", "the name is not resolved"),
+    ):
+        async with RedisBackend(f"{scheme}://{secret}{place}") as backend:
+            text = await told(backend.save("t", {"n": 1}))
+        assert f"{reason}" in text
+        assert "nothing was done" in text
+        assert "may have been done" not in text
+
+
+async def test_a_call_whose_answer_was_lost_does_not_say_that_nothing_was_done(
+    redis_server: redis_servers.Redis, redis_url: str
+) -> None:
+    proxy = servers.Proxy(redis_server.port)
+    try:
+        url = redis_url.replace(str(redis_server.port), str(proxy.port))
+        async with RedisBackend(url, retry_seconds=0) as backend:
+            await backend.save("t", {"n": 1})
+            proxy.swallow_replies()
+            under_way = asyncio.ensure_future(told(backend.save("t", {"n": 2})))
+            async with RedisBackend(redis_url) as direct:
+                while await direct.load("t") != {"n": 2}:
+                    pass
+            proxy.drop()
+            assert "may have been done or not" in await under_way
+    finally:
+        proxy.close()
+
+
+async def test_a_cluster_and_a_single_server_are_told_from_each_other(
+    redis_url: str, redis_cluster: redis_clusters.Cluster
+) -> None:
+    redis_cluster.flush()
+    async with RedisBackend(redis_cluster.url().replace("+cluster", "")) as backend:
+        for n in range(5):  # a node of three has the slots of some
+            with pytest.raises(ConnectionFailedError, match=r"is a cluster: use redis\+cluster://"):
+                await asyncio.gather(*(backend.save(f"t{n}{m}", {"n": 1}) for m in range(9)))
+        assert "is a cluster: use redis+cluster://" in await told(backend.list_threads())
+    async with RedisBackend(redis_url.replace("redis", "redis+cluster", 1)) as backend:
+        assert "is no cluster: use redis://" in await told(backend.save("t", {"n": 1}))
+
+
+async def test_a_replica_is_told(redis_cluster: redis_clusters.Cluster) -> None:
+    for master in started(redis_servers.Redis):
+        for replica in started(
+            redis_servers.Redis, settings={"replicaof": f"{servers.LOOPBACK} {master.port}"}
+        ):
+            async with RedisBackend(replica.url(), retry_seconds=0) as backend:
+                assert "is a replica: name the master" in await told(backend.save("t", {"n": 1}))
+
+
+async def test_a_database_that_is_not_there_is_told(redis_url: str) -> None:
+    async with RedisBackend(redis_url.removesuffix("/0"), db=99) as backend:
+        assert "DB index is out of range" in await told(backend.load("t"))
 
 
 # --- urls and options
