@@ -127,10 +127,22 @@ async def test_a_thread_of_the_sdk_is_refused_with_the_way_out(redis_url: str) -
                     backend.history(thread_id),
                     backend.save(thread_id, {"n": 1}),
                     backend.put_writes(thread_id, "v", [PendingWrite("a", 0, "c", "t", b"1")]),
+                    backend.delete(thread_id),
+                    backend.delete(thread_id, "v"),
+                    backend.copy_thread(thread_id, "copy"),
                 ):
                     with pytest.raises(SchemaError, match=r"locus-store import locus.*prefix="):
                         await call
             await backend.save("v", {"n": 1})
+            copy = await backend.read_thread("v")
+            assert copy is not None
+            for thread_id in ("t", "u"):
+                for into in (
+                    backend.copy_thread("v", thread_id),
+                    backend.write_thread(replace(copy, thread_id=thread_id)),
+                ):
+                    with pytest.raises(SchemaError, match=r"locus-store import locus.*prefix="):
+                        await into
             assert await backend.list_threads() == ["v"]
         assert client.get("locus:state:t") == client.get("locus:state:u:latest") == b"{}"
 
@@ -287,7 +299,7 @@ async def test_what_takes_long_is_worked_on_beside_the_event_loop(
 
 
 async def test_a_restore_whose_answer_was_lost_is_done(
-    redis_server: redis_servers.Redis, redis_url: str
+    redis_server: redis_servers.Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proxy = servers.Proxy(redis_server.port)
     try:
@@ -298,7 +310,15 @@ async def test_a_restore_whose_answer_was_lost_is_done(
             by_proxy = redis_url.replace(str(redis_server.port), str(proxy.port))
             async with RedisBackend(by_proxy) as backend:
                 await backend.restore(replace(archived, thread_id="first"))
-                proxy.swallow_replies()
+                refuse = backend._threads.refuse_foreign
+
+                async def and_then_nothing_is_answered(*args: Any) -> None:
+                    await refuse(*args)
+                    proxy.swallow_replies()
+
+                monkeypatch.setattr(
+                    backend._threads, "refuse_foreign", and_then_nothing_is_answered
+                )
                 copy = replace(archived, thread_id="copy")
                 under_way = asyncio.ensure_future(backend.restore(copy))
                 with redis.Redis.from_url(redis_url) as client:
@@ -306,6 +326,7 @@ async def test_a_restore_whose_answer_was_lost_is_done(
                     await asyncio.to_thread(
                         servers.wait_until, lambda: bool(client.exists(key)), "it to arrive"
                     )
+                monkeypatch.undo()
                 proxy.drop()
                 proxy.release()
                 await under_way

@@ -322,6 +322,7 @@ class RedisBackend(StorageBackend):
         check_text("dest_thread_id", dest_thread_id)
         source = await self.read_thread(source_thread_id)
         if source is None:
+            await self._threads.refuse_foreign(await self._home(), source_thread_id)
             return False
         await self.restore(replace(source, thread_id=dest_thread_id))
         return True

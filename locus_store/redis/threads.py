@@ -109,6 +109,25 @@ class Threads:
                     "another prefix="
                 )
 
+    async def _refuse_to_replace(self, home: Home, archived: ArchivedThread) -> None:
+        """Refuse a thread as ``refuse_foreign`` does, unless it is what somebody else keeps there.
+
+        Raises:
+            SchemaError: Somebody else keeps another one.
+        """
+        try:
+            await self.refuse_foreign(home, archived.thread_id)
+        except SchemaError:
+            if not await self._is_theirs(home, archived):
+                raise
+
+    async def _is_theirs(self, home: Home, archived: ArchivedThread) -> bool:
+        """Whether the Locus SDK has its heads, as of a thread that is imported."""
+        heads = [it.checkpoint_id for line in archived.lines for it in line.records[-1:]]
+        keys = [key for it in heads for key in self.keys.foreign_versions(archived.thread_id, it)]
+        there = [await home.command("EXISTS", key) for key in keys]
+        return any(there)
+
     # --- saving
 
     async def save(self, home: Home, save: Save) -> Written:
@@ -412,7 +431,9 @@ class Threads:
 
         Raises:
             ConflictError: There is one of this id.
+            SchemaError: Somebody else keeps another one of this id.
         """
+        await self._refuse_to_replace(home, archived)
         args = restoring(archived, await self.store(home))
         names = [it.namespace for it in archived.lines] or [""]
         keys = self.keys.writing(archived.thread_id, names[0], names[1:])
