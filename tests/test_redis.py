@@ -907,6 +907,62 @@ def test_an_option_that_makes_no_sense_is_refused(options: dict[str, Any]) -> No
         RedisBackend(**options)
 
 
+def test_a_client_is_refused_in_a_second_event_loop_though_the_first_is_closed(
+    redis_url: str,
+) -> None:
+    client = redis.asyncio.Redis.from_url(redis_url)
+    backend = RedisBackend(client=client)
+
+    async def first() -> None:
+        await backend.save("t", {"n": 1})
+        await client.aclose()
+
+    asyncio.run(first())
+    with pytest.raises(InvalidArgumentError, match="the event loop that it was first used in"):
+        asyncio.run(backend.load("t"))
+
+
+@pytest.mark.parametrize("is_used_before", [True, False])
+def test_a_client_is_refused_behind_a_fork(redis_url: str, *, is_used_before: bool) -> None:
+    code = f"""
+import asyncio, os, sys
+from redis.asyncio import Redis
+from locus_store import InvalidArgumentError, RedisBackend
+client = Redis.from_url({redis_url!r})
+backend = RedisBackend(client=client)
+async def parent():
+    if {is_used_before}:
+        await backend.save("t", {{"n": 1}})
+    if not os.fork():
+        asyncio.events._set_running_loop(None)
+        try:
+            asyncio.run(backend.load("t"))
+        except InvalidArgumentError as exc:
+            print(exc, flush=True)
+        os._exit(0)
+    os.wait()
+    await backend.save("t", {{"n": 2}})
+    print(await backend.load("t"))
+    await client.aclose()
+asyncio.run(parent())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    refusal, found = done.stdout.splitlines()
+    assert "make the client behind the fork" in refusal
+    assert found == "{'n': 2}"
+
+
+def test_a_client_that_reads_from_replicas_is_refused() -> None:
+    node = [redis.asyncio.cluster.ClusterNode("h", 1)]
+    strategy = redis.cluster.LoadBalancingStrategy.ROUND_ROBIN
+    with pytest.warns(DeprecationWarning, match="load_balancing_strategy"):
+        old = redis.asyncio.RedisCluster(startup_nodes=node, read_from_replicas=True)
+    new = redis.asyncio.RedisCluster(startup_nodes=node, load_balancing_strategy=strategy)
+    for client in (old, new):
+        with pytest.raises(InvalidArgumentError, match="reads have to come from masters"):
+            RedisBackend(client=client)
+
+
 async def test_a_cancelled_load_ends(redis_url: str) -> None:
     async with RedisBackend(redis_url) as backend:
         await backend.save("t", {"n": 1})

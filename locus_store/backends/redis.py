@@ -74,7 +74,10 @@ class RedisBackend(StorageBackend):
             query string.
         prefix: What all keys begin with.
         db: The database's number; also ``/2`` in the URL.
-        client: A ``redis.asyncio.Redis`` or ``RedisCluster`` used instead of ``url`` and left open.
+        client: A ``redis.asyncio.Redis`` or ``RedisCluster`` used instead of ``url`` and left open,
+            in the process that made it and the event loop that it is first used in. It reads from
+            masters, and tries nothing again by itself: ``retry=Retry(NoBackoff(), 0)``, for a
+            client that does, as a ``RedisCluster`` that is told nothing, repeats a store's puts.
         cluster: ``url`` is a node of a cluster.
         wait_replicas: How many replicas must have a write before it is acknowledged (``WAIT``).
         wait_timeout_seconds: How long to wait for them. Then the answer is a ``BackendError``, and

@@ -37,18 +37,13 @@ PIPELINE: Final = 1000
 CLOSE_SECONDS: Final = 5.0
 """How long ``close`` waits for the server's farewell."""
 
-ONE_LOOP: Final = (
-    "a client belongs to one event loop at a time; hand in a url instead to use a store from "
-    "several"
-)
-
 
 class Connections:
     """Clients for the event loops that use a backend.
 
     Args:
         where: The server, without a password.
-        make: Gives a loop's client.
+        make: Gives the running loop's client, or refuses.
         is_owner: Close them on ``close``; else there is one, and it is somebody else's.
         at_once: Calls at once; others wait.
         retry_seconds: How long a call goes on trying while the server cannot be reached.
@@ -80,7 +75,7 @@ class Connections:
                 wait_seconds=wait_seconds,
             )
 
-        self._homes = Homes(new_home, None if is_owner else ONE_LOOP)
+        self._homes = Homes(new_home, None)
 
     async def home(self) -> Home:
         """The running loop's client."""
