@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from zlib import crc32
 
 from locus_store import vectors
 from locus_store.backends.redis import DEFAULT_URL, RedisBackend
@@ -39,6 +40,12 @@ EMBEDDINGS: Final = 2048
 
 CLEARED: Final = 1000
 """Items that one script of ``clear`` removes at most."""
+
+
+LANES: Final = 64
+"""Writes that may be under way at once."""
+
+ALL_LANES: Final = {str(it) for it in range(LANES)}
 
 
 class RedisStore(BaseStore):
@@ -130,16 +137,21 @@ class RedisStore(BaseStore):
 
     # --- writing
 
-    async def _write(self, script: Script, *args: Any) -> Any:
+    async def _write(self, lanes: set[str], script: Script, *args: Any) -> Any:
+        """Run a script once, behind what was handed in before of the same items."""
         home = await self._home()
-        write = home.once(lambda: home.write(script, self._keys, *args))
-        return await home.shielded(write)
+        first, *others = lanes
+        return await home.in_order(
+            first, lambda: home.once(lambda: home.write(script, self._keys, *args)), *others
+        )
 
     async def apply(self, changes: Sequence[Change]) -> list[int]:
         has_vectors = any(isinstance(it, Put) and it.vectors for it in changes)
         dimension = self.dimension if has_vectors else ""
         given = chain.from_iterable(map(items.arguments, changes))
-        done, found, *there = await self._write(scripts.ITEM_APPLY, items.LAYOUT, dimension, *given)
+        lanes = {_lane(items.name_of(it.namespace, it.key)) for it in changes}
+        what = items.LAYOUT, dimension, *given
+        done, found, *there = await self._write(lanes, scripts.ITEM_APPLY, *what)
         if done == b"conflict":
             change = changes[found]
             assert isinstance(change, Put)  # noqa: S101  (no other expects a version)
@@ -154,16 +166,17 @@ class RedisStore(BaseStore):
         at, removed = b"", 0
         while True:
             low, high = items.bounds(start, at)
-            count, at = await self._write(scripts.ITEM_CLEAR, low, high, CLEARED)
+            count, at = await self._write(ALL_LANES, scripts.ITEM_CLEAR, low, high, CLEARED)
             removed += int(count)
             if not at:
                 return removed
 
     async def renew(self, names: Sequence[Name]) -> None:
-        await self._write(scripts.ITEM_RENEW, *(items.name_of(*it) for it in names))
+        given = [items.name_of(*it) for it in names]
+        await self._write(set(map(_lane, given)), scripts.ITEM_RENEW, *given)
 
     async def sweep(self, limit: int) -> int:
-        count: int = await self._write(scripts.ITEM_SWEEP, limit)
+        count: int = await self._write(ALL_LANES, scripts.ITEM_SWEEP, limit)
         return count
 
     # --- reading
@@ -311,6 +324,11 @@ class RedisStore(BaseStore):
         [found] = await self._items_and_embeddings([items.name_of(namespace, key)])
         size = (self.dimension or 1) * vectors.FLOAT_BYTES
         return items.embeddings_of(found[1], size) if found else []
+
+
+def _lane(name: bytes) -> str:
+    """What is written of an item goes one by one, and beside it what is written of most others."""
+    return str(crc32(name) % LANES)
 
 
 class _Scored(NamedTuple):
