@@ -9,11 +9,13 @@ import sys
 import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import pytest
 import redis
+import redis_clusters
 import redis_servers
 import servers
 
@@ -38,8 +40,6 @@ from locus_store.types import ArchivedMessage, PendingWrite
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    import redis_clusters
-
 pytestmark = pytest.mark.anyio
 
 RIGHTS = (
@@ -48,7 +48,10 @@ RIGHTS = (
     " +zrangebylex +zrevrange +zrevrangebyscore +zrevrangebylex +zremrangebyscore +zscore +zcard"
     " +zcount +rpush +llen +lrange +lset +lrem +del +unlink +pexpireat +persist +info +select"
 )
-"""The least that a user needs; docs/redis.md shows it."""
+"""The least that a user needs; docs/redis.md shows it, as the following."""
+
+CLUSTER_RIGHTS = " +command +cluster|slots +cluster|shards +asking +ping"
+"""And on a cluster."""
 
 LONG = 3_600.0
 LINGER_MS = 60_000
@@ -560,6 +563,40 @@ async def test_a_user_with_the_least_rights_can_do_everything(
         await everything(backend)
     refused = {it["object"] for it in guarded.ask("ACL", "LOG")}
     assert refused <= {"client|setinfo"}  # redis-py tells its name where it may
+
+
+async def test_a_user_with_the_least_rights_can_do_everything_on_a_cluster() -> None:
+    users = {"app": RIGHTS + CLUSTER_RIGHTS + " +wait"}
+    for cluster in started(redis_clusters.Cluster, users=users):
+        async with RedisBackend(cluster.url("app"), wait_replicas=1) as backend:
+            await everything(backend)
+            await asyncio.gather(*(backend.save(f"t{n}", {"n": n}) for n in range(20)))
+            slot = redis.crc.key_slot(str(bucket_of("t7")).encode())
+            source = cluster.master_of(slot)
+            to = next(it for it in cluster.masters() if it is not source)
+            await asyncio.to_thread(cluster.migrate, slot, to)
+            await backend.save("t7", {"n": -7})
+            assert len(await backend.list_threads()) == 20
+        for node in cluster.masters():
+            assert {it["object"] for it in node.ask("ACL", "LOG")} <= {"client|setinfo"}
+
+
+async def test_a_cluster_with_tls_is_a_cluster() -> None:
+    for cluster in started(redis_clusters.Cluster, "redis", tls=True):
+        ca = cluster.nodes[0].tls.ca
+        async with RedisBackend(cluster.url(ssl_ca_certs=ca)) as backend:
+            await everything(backend)
+        async with RedisBackend(cluster.url()) as backend:
+            assert "TLS: " in await told(backend.load("t"))
+
+
+def test_the_page_shows_the_rights_as_they_are_tested() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "redis.md").read_text("utf-8")
+    lines = [it for it in page.splitlines() if it.startswith("ACL SETUSER app ")]
+    assert lines == [
+        f"ACL SETUSER app on >secret {RIGHTS}",
+        f"ACL SETUSER app{CLUSTER_RIGHTS}",
+    ]
 
 
 @pytest.mark.parametrize("user", ["other", "reader", "setter"])
