@@ -35,6 +35,7 @@ from locus_store import (
 from locus_store.redis import scripts, threads
 from locus_store.redis.keys import Keys, bucket_of
 from locus_store.redis.lines import restoring
+from locus_store.sql import migrate
 from locus_store.types import ArchivedMessage, PendingWrite
 
 if TYPE_CHECKING:
@@ -848,6 +849,13 @@ async def test_a_replica_is_told(redis_cluster: redis_clusters.Cluster) -> None:
 async def test_a_database_that_is_not_there_is_told(redis_url: str) -> None:
     async with RedisBackend(redis_url.removesuffix("/0"), db=99) as backend:
         assert "DB index is out of range" in await told(backend.load("t"))
+
+
+@pytest.mark.parametrize("url", ["redis://h", "rediss+cluster://u:p@h", "valkey://h", "unix:///x"])
+def test_commands_of_a_schema_say_that_there_is_none(url: str) -> None:
+    for call in (migrate.upgrade, migrate.current):
+        with pytest.raises(InvalidArgumentError, match="Redis has no schema; nothing to make"):
+            call(url)
 
 
 # --- urls and options

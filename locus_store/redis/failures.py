@@ -93,7 +93,7 @@ def translated(exc: BaseException, where: str, *, is_unsure: bool) -> LocusStore
             return kind(f"Redis {where}" + told.replace("{said}", _said(exc)))
     what = code(exc) or _reason(exc) or type(exc).__name__
     if is_lost(exc) or is_transient(exc):
-        end = _UNSURE if is_unsure else "nothing was done"
+        end = _UNSURE if is_unsure else _NOTHING
         return ConnectionFailedError(f"cannot reach Redis {where} ({what}); {end}")
     return BackendError(f"Redis {where}: {what}")
 
@@ -102,6 +102,9 @@ _UNSURE: Final = (
     "what was under way may have been done or not. Saving again is safe; look before you repeat "
     "anything else"
 )
+
+
+_NOTHING: Final = "nothing was done. Look at its host and port, and whether it runs"
 
 
 def _reason(exc: BaseException | None) -> str:

@@ -105,8 +105,8 @@ class Threads:
             if await home.command("TYPE", key) in {b"string", "string"}:
                 raise SchemaError(
                     f"Redis {home.where} has a key {key!r} that is not ours: the Locus SDK keeps "
-                    "its threads so. Take them over with `locus-store import locus`, or use "
-                    "another prefix="
+                    "its threads so. Take them over with `locus-store import locus "
+                    "redis://host:port/db`, or use another prefix="
                 )
 
     async def _refuse_to_replace(self, home: Home, archived: ArchivedThread) -> None:

@@ -13,6 +13,13 @@ from locus_store.backends.redis import DEFAULT_URL, RedisBackend
 from locus_store.errors import SchemaError
 from locus_store.items import Put, decode_namespace, require_version
 from locus_store.redis import items, scripts
+from locus_store.redis.places import (
+    CONNECT_TIMEOUT_SECONDS,
+    POOL_SIZE,
+    RETRY_SECONDS,
+    TIMEOUT_SECONDS,
+    WAIT_SECONDS,
+)
 from locus_store.store import BaseStore
 
 if TYPE_CHECKING:
@@ -70,7 +77,16 @@ class RedisStore(BaseStore):
         dimension: See ``BaseStore``, as the two following; the same for good.
         metric: How embeddings are compared.
         embed: Makes embeddings of texts.
-        options: Of ``RedisBackend``: ``db``, ``client``, ``cluster``, ``wait_replicas`` ...
+        db: See ``RedisBackend``, as all that follow. The connections are the store's own: it takes
+            no ``backend=`` of a checkpointer.
+        client: One that tries again by itself repeats puts.
+        cluster: ``url`` is a node of a cluster.
+        wait_replicas: How many replicas must have a write before it is acknowledged.
+        wait_timeout_seconds: How long to wait for them.
+        pool_size: Calls at once per event loop.
+        retry_seconds: How long a call goes on trying; a put only while the server takes nothing up.
+        timeout_seconds: For each answer.
+        connect_timeout_seconds: For each connection.
 
     Raises:
         InvalidArgumentError: An option makes no sense.
@@ -85,11 +101,31 @@ class RedisStore(BaseStore):
         dimension: int | None = None,
         metric: Metric = "cosine",
         embed: Embed | None = None,
-        **options: Any,
+        db: int = 0,
+        client: Any = None,
+        cluster: bool = False,
+        wait_replicas: int = 0,
+        wait_timeout_seconds: float = WAIT_SECONDS,
+        pool_size: int = POOL_SIZE,
+        retry_seconds: float = RETRY_SECONDS,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
     ) -> None:
         super().__init__(dimension=dimension, metric=metric, embed=embed)
         self._keys = items.keys_of(prefix)
-        self.backend = RedisBackend(url, prefix, **options)
+        self.backend = RedisBackend(
+            url,
+            prefix,
+            db=db,
+            client=client,
+            cluster=cluster,
+            wait_replicas=wait_replicas,
+            wait_timeout_seconds=wait_timeout_seconds,
+            pool_size=pool_size,
+            retry_seconds=retry_seconds,
+            timeout_seconds=timeout_seconds,
+            connect_timeout_seconds=connect_timeout_seconds,
+        )
         self._is_known = False
         """Whether it was seen to be of our layout and dimension."""
 
