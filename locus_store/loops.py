@@ -27,7 +27,8 @@ class Home(ABC):
     def __init__(self) -> None:
         self.pid = os.getpid()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._lanes: dict[str, tuple[asyncio.Lock, int]] = {}
+        self._last: dict[str, asyncio.Task[Any]] = {}
+        """Of each line the last that was handed in, while it is not done."""
         self._until_the_end: AsyncGenerator[None] | None = None
 
     async def begin(self) -> None:
@@ -55,21 +56,30 @@ class Home(ABC):
         """Go on with ``work`` when its caller is cancelled."""
         return await asyncio.shield(self.spawn(work))
 
-    async def in_order(self, name: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Do what writes a line after all that was handed in before; also when cancelled."""
-        lane, waiting = self._lanes.get(name, (asyncio.Lock(), 0))
-        self._lanes[name] = lane, waiting + 1
+    async def in_order(
+        self, name: str, work: Callable[[], Coroutine[Any, Any, T]], *others: str
+    ) -> T:
+        """Do what writes a line after all that was handed in before; also when cancelled.
+
+        What writes several lines names all of them.
+        """
+        names = {name, *others}
+        before = {self._last[it] for it in names if it in self._last}
 
         async def turn() -> T:
-            try:
-                async with lane:
-                    return await work()
-            finally:
-                waiting = self._lanes.pop(name)[1] - 1
-                if waiting:
-                    self._lanes[name] = lane, waiting
+            if before:
+                await asyncio.wait(before)
+            return await work()
 
-        return await self.shielded(turn())
+        task = self.spawn(turn())
+        self._last.update(dict.fromkeys(names, task))
+        task.add_done_callback(lambda it: self._forget(names, it))
+        return await asyncio.shield(task)
+
+    def _forget(self, names: set[str], task: asyncio.Task[Any]) -> None:
+        for name in names:
+            if self._last.get(name) is task:
+                del self._last[name]
 
     def leave(self) -> None:
         """Close; called by the home's own loop."""

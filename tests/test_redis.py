@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import subprocess
 import sys
+import threading
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import pytest
 import redis
+import redis_clusters
 import redis_servers
 import servers
 
@@ -27,15 +32,14 @@ from locus_store import (
     open_saver,
     redis_checkpointer,
 )
-from locus_store.redis import scripts
+from locus_store.redis import scripts, threads
 from locus_store.redis.keys import Keys, bucket_of
 from locus_store.redis.lines import restoring
+from locus_store.sql import migrate
 from locus_store.types import ArchivedMessage, PendingWrite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    import redis_clusters
 
 pytestmark = pytest.mark.anyio
 
@@ -43,9 +47,12 @@ RIGHTS = (
     "~locus:state:* -@all +eval +evalsha +script|load +time +type +exists +hget +hset +hsetnx"
     " +hmget +hgetall +hkeys +hexists +hdel +hincrby +zadd +zrem +zrange +zrangebyscore"
     " +zrangebylex +zrevrange +zrevrangebyscore +zrevrangebylex +zremrangebyscore +zscore +zcard"
-    " +zcount +rpush +lrange +lset +lrem +del +unlink +pexpireat +persist +info +select"
+    " +zcount +rpush +llen +lrange +lset +lrem +del +unlink +pexpireat +persist +info +select"
 )
-"""The least that a user needs; docs/redis.md shows it."""
+"""The least that a user needs; docs/redis.md shows it, as the following."""
+
+CLUSTER_RIGHTS = " +command +cluster|slots +cluster|shards +asking +ping"
+"""And on a cluster."""
 
 LONG = 3_600.0
 LINGER_MS = 60_000
@@ -124,10 +131,22 @@ async def test_a_thread_of_the_sdk_is_refused_with_the_way_out(redis_url: str) -
                     backend.history(thread_id),
                     backend.save(thread_id, {"n": 1}),
                     backend.put_writes(thread_id, "v", [PendingWrite("a", 0, "c", "t", b"1")]),
+                    backend.delete(thread_id),
+                    backend.delete(thread_id, "v"),
+                    backend.copy_thread(thread_id, "copy"),
                 ):
                     with pytest.raises(SchemaError, match=r"locus-store import locus.*prefix="):
                         await call
             await backend.save("v", {"n": 1})
+            copy = await backend.read_thread("v")
+            assert copy is not None
+            for thread_id in ("t", "u"):
+                for into in (
+                    backend.copy_thread("v", thread_id),
+                    backend.write_thread(replace(copy, thread_id=thread_id)),
+                ):
+                    with pytest.raises(SchemaError, match=r"locus-store import locus.*prefix="):
+                        await into
             assert await backend.list_threads() == ["v"]
         assert client.get("locus:state:t") == client.get("locus:state:u:latest") == b"{}"
 
@@ -191,8 +210,100 @@ async def test_a_thread_that_lost_a_key_is_told_and_can_be_deleted(redis_url: st
         assert await backend.namespaces("t") == [""]
 
 
+def delete_key(url: str, kind: str, namespace: str = "") -> None:
+    """Of thread ``t``: its namespace's line, order, log or writes."""
+    at = ("line", "order", "log", "writes").index(kind)
+    with redis.Redis.from_url(url) as client:
+        assert client.delete(Keys("locus:state:").line("t", namespace)[at])
+
+
+@pytest.mark.parametrize("ttl", [None, LONG])
+async def test_a_save_of_a_new_namespace_tells_that_another_one_lost_a_key(
+    redis_url: str, ttl: float | None
+) -> None:
+    async with RedisBackend(redis_url) as backend, asyncio.timeout(20):
+        for namespace in ("", "b"):
+            await backend.write_state("t", {"n": 1}, namespace=namespace)
+        delete_key(redis_url, "line", "b")
+        if ttl is None:
+            await backend.write_state("t", {"n": 1}, namespace="new")
+        else:
+            with pytest.raises(IntegrityError, match="noeviction"):
+                await backend.write_state("t", {"n": 1}, namespace="new", ttl_seconds=ttl)
+        assert await backend.delete("t") is True
+
+
+async def test_a_thread_whose_row_forgot_its_namespaces_can_be_deleted(redis_url: str) -> None:
+    async with RedisBackend(redis_url) as backend, asyncio.timeout(20):
+        await backend.save("t", {"n": 1})
+        with redis.Redis.from_url(redis_url) as client:
+            client.hdel(Keys("locus:state:").reading("t", "")[0], "ns|")
+        delete_key(redis_url, "line")
+        with pytest.raises(IntegrityError, match="noeviction"):
+            await backend.read_thread("t")
+        with pytest.raises(IntegrityError, match="noeviction"):
+            await backend.write_state("t", {"n": 1}, namespace="a", ttl_seconds=LONG)
+        assert await backend.delete("t") is True
+        assert await backend.load("t") is None
+
+
+@pytest.mark.parametrize("kind", ["line", "order", "log"])
+async def test_a_namespace_that_lost_a_key_is_told_by_whatever_asks_for_it(
+    redis_url: str, kind: str
+) -> None:
+    async with RedisBackend(redis_url) as backend:
+        for n in range(3):
+            await backend.save("t", {"n": n}, checkpoint_id=f"v{n}")
+        delete_key(redis_url, kind)
+        write = PendingWrite("a", 0, "c", "t", b"1")
+        for call in (
+            lambda: backend.load("t"),
+            lambda: backend.load("t", "v1"),
+            lambda: backend.version("t"),
+            lambda: backend.history("t"),
+            backend.heads,
+            lambda: backend.query("k", 1),
+            lambda: backend.search("word"),
+            lambda: backend.records("t", first=1, last=3),
+            lambda: backend.get_writes("t", "v1"),
+            lambda: backend.save("t", {"n": 9}),
+            lambda: backend.save("t", {"n": 9}, checkpoint_id="v1"),
+            lambda: backend.put_writes("t", "v1", [write]),
+            lambda: backend.delete("t", "v1"),
+            lambda: backend.read_thread("t"),
+            lambda: backend.copy_thread("t", "u"),
+        ):
+            with pytest.raises(IntegrityError, match=r"noeviction|not as it was written"):
+                await call()
+        assert await backend.delete("t") is True
+
+
+@pytest.mark.parametrize("size", [10, 300_000])
+async def test_what_takes_long_is_worked_on_beside_the_event_loop(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    seen: list[int] = []
+    parse = threads.space_of
+
+    def noted(*args: Any) -> Any:
+        seen.append(threading.get_ident())
+        return parse(*args)
+
+    monkeypatch.setattr(threads, "space_of", noted)
+    async with RedisBackend(redis_url) as backend:
+        for n in range(3):
+            noise = random.Random(n).randbytes(size).hex()
+            await backend.save("t", {"word": [n], "text": f"word {noise}"})
+        assert seen == []
+        assert await backend.search("word") == ["t"]
+        assert await backend.read_thread("t")
+        assert await backend.delete("t", (await backend.history("t"))[-1].checkpoint_id)
+    is_beside = {it != threading.get_ident() for it in seen}
+    assert is_beside == ({True, False} if size > 1000 else {False})
+
+
 async def test_a_restore_whose_answer_was_lost_is_done(
-    redis_server: redis_servers.Redis, redis_url: str
+    redis_server: redis_servers.Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proxy = servers.Proxy(redis_server.port)
     try:
@@ -203,7 +314,15 @@ async def test_a_restore_whose_answer_was_lost_is_done(
             by_proxy = redis_url.replace(str(redis_server.port), str(proxy.port))
             async with RedisBackend(by_proxy) as backend:
                 await backend.restore(replace(archived, thread_id="first"))
-                proxy.swallow_replies()
+                refuse = backend._threads.refuse_foreign
+
+                async def and_then_nothing_is_answered(*args: Any) -> None:
+                    await refuse(*args)
+                    proxy.swallow_replies()
+
+                monkeypatch.setattr(
+                    backend._threads, "refuse_foreign", and_then_nothing_is_answered
+                )
                 copy = replace(archived, thread_id="copy")
                 under_way = asyncio.ensure_future(backend.restore(copy))
                 with redis.Redis.from_url(redis_url) as client:
@@ -211,6 +330,7 @@ async def test_a_restore_whose_answer_was_lost_is_done(
                     await asyncio.to_thread(
                         servers.wait_until, lambda: bool(client.exists(key)), "it to arrive"
                     )
+                monkeypatch.undo()
                 proxy.drop()
                 proxy.release()
                 await under_way
@@ -365,6 +485,60 @@ async def test_pages_of_10_000_threads_of_one_minute_are_the_whole_list(redis_ur
         assert len(await backend.list_threads(50, "*7")) == 50
 
 
+async def test_threads_of_any_age_are_listed_by_their_names(redis_url: str) -> None:
+    async with RedisBackend(redis_url) as backend:
+        await backend.save("t", {"n": 1})
+        thread = await backend.read_thread("t")
+        assert thread is not None
+        for year in (1, 1969, 4254, 9999):
+            at = datetime(year, 6, 1, tzinfo=UTC)
+            old = replace(thread, thread_id=f"y{year}", created_at=at, active_at=at)
+            await backend.restore(old)
+            assert await backend.read_thread(f"y{year}") == old
+        found = await backend.list_threads()
+        assert sorted(found) == ["t", "y1", "y1969", "y4254", "y9999"]
+        for name in found:
+            assert await backend.list_threads(after=name) == found[found.index(name) + 1 :]
+        await backend.save("y1", {"n": 2})
+        assert set((await backend.list_threads())[:4]) >= {"y1"}
+        assert await backend.delete("y9999")
+        assert "y9999" not in await backend.list_threads()
+
+
+async def test_a_page_begins_behind_a_thread_that_is_saved_meanwhile(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with RedisBackend(redis_url) as backend:
+        for name in "ab":
+            await backend.save(name, {"n": 1})
+        found = await backend.list_threads()
+        home = await backend.connections.home()
+        command = home.command
+        keys = Keys("locus:state:").indexes(bucket_of(found[0]))
+
+        async def saved_in_between(*asked: Any) -> Any:
+            answer = await command(*asked)
+            if asked[0] == "HGET":  # and now it is saved in another minute
+                monkeypatch.setattr(home, "command", command)
+                with redis.Redis.from_url(redis_url) as client:
+                    later = f"{int(answer[:8], 16) + 1:08x}".encode() + answer[8:]
+                    client.zrem(keys[0], answer)
+                    client.zadd(keys[0], {later: 0})
+                    client.hset(keys[2], found[0], later)
+            return answer
+
+        monkeypatch.setattr(home, "command", saved_in_between)
+        assert await backend.list_threads(after=found[0]) == found[1:]
+
+
+@pytest.mark.parametrize("ttl", [0, -1, 1e12, 1e300, float("inf"), float("nan")])
+async def test_a_time_to_live_that_no_server_takes_is_refused(redis_url: str, ttl: float) -> None:
+    async with RedisBackend(redis_url) as backend:
+        with pytest.raises(InvalidArgumentError, match="ttl_seconds"):
+            await backend.write_state("t", {"n": 1}, ttl_seconds=ttl)
+        assert await backend.load("t") is None
+
+
 # --- servers as they are
 
 
@@ -392,11 +566,47 @@ async def test_a_user_with_the_least_rights_can_do_everything(
     assert refused <= {"client|setinfo"}  # redis-py tells its name where it may
 
 
+async def test_a_user_with_the_least_rights_can_do_everything_on_a_cluster() -> None:
+    users = {"app": RIGHTS + CLUSTER_RIGHTS + " +wait"}
+    for cluster in started(redis_clusters.Cluster, users=users):
+        async with RedisBackend(cluster.url("app"), wait_replicas=1) as backend:
+            await everything(backend)
+            await asyncio.gather(*(backend.save(f"t{n}", {"n": n}) for n in range(20)))
+            slot = redis.crc.key_slot(str(bucket_of("t7")).encode())
+            source = cluster.master_of(slot)
+            to = next(it for it in cluster.masters() if it is not source)
+            await asyncio.to_thread(cluster.migrate, slot, to)
+            await backend.save("t7", {"n": -7})
+            assert len(await backend.list_threads()) == 20
+        for node in cluster.masters():
+            assert {it["object"] for it in node.ask("ACL", "LOG")} <= {"client|setinfo"}
+
+
+async def test_a_cluster_with_tls_is_a_cluster() -> None:
+    for cluster in started(redis_clusters.Cluster, "redis", tls=True):
+        ca = cluster.nodes[0].tls.ca
+        async with RedisBackend(cluster.url(ssl_ca_certs=ca)) as backend:
+            await everything(backend)
+        async with RedisBackend(cluster.url()) as backend:
+            assert "TLS: " in await told(backend.load("t"))
+
+
+def test_the_page_shows_the_rights_as_they_are_tested() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "redis.md").read_text("utf-8")
+    lines = [it for it in page.splitlines() if it.startswith("ACL SETUSER app ")]
+    assert lines == [
+        f"ACL SETUSER app on >secret {RIGHTS}",
+        f"ACL SETUSER app{CLUSTER_RIGHTS}",
+    ]
+
+
 @pytest.mark.parametrize("user", ["other", "reader", "setter"])
 async def test_a_user_without_a_right_is_told(guarded: redis_servers.Redis, user: str) -> None:
     async with RedisBackend(guarded.url(user)) as backend:
         with pytest.raises(BackendError, match=r"may not do this; docs/redis\.md") as told:
             await backend.save("t", {"n": 1})
+    assert "ACL LOG" in str(told.value)
+    assert {"other": "key", "reader": "hsetnx", "setter": "hset"}[user] in str(told.value)
     _has_no_secret(told.value)
 
 
@@ -426,7 +636,7 @@ async def test_tls_is_checked_unless_it_is_switched_off(encrypted: redis_servers
         assert await backend.load("t") is None
     for query in ({}, {"ssl_ca_certs": encrypted.tls.other_ca}):
         async with RedisBackend(encrypted.url(**query)) as backend:
-            with pytest.raises(ConnectionFailedError, match="cannot reach Redis"):
+            with pytest.raises(ConnectionFailedError, match=r"TLS: .*certificate"):
                 await backend.load("t")
 
 
@@ -552,6 +762,102 @@ async def test_a_write_that_no_replica_has_is_told_and_done(redis_url: str) -> N
             assert await backend.load("t") == found
 
 
+async def test_a_write_waits_once_though_the_server_forgot_the_scripts(
+    redis_server: redis_servers.Redis, redis_url: str
+) -> None:
+    async with RedisBackend(redis_url, wait_replicas=1, wait_timeout_seconds=0.01) as backend:
+        await backend.exists("t")
+        for n in range(2):
+            redis_server.ask("SCRIPT", "FLUSH")
+            redis_server.ask("CONFIG", "RESETSTAT")
+            with pytest.raises(BackendError, match=r"only 0 of 1 replicas"):
+                await backend.save("t", {"n": n})
+            with redis_server.client() as client:
+                stats: Any = client.info("commandstats")
+            assert stats["cmdstat_wait"]["calls"] == 2 - n  # the first may not create a thread
+
+
+# --- what went wrong, in words
+
+
+async def told(call: Any) -> str:
+    """How it fails, once: nobody waits."""
+    async with asyncio.timeout(5):
+        with pytest.raises(ConnectionFailedError) as error:
+            await call
+    _has_no_secret(error.value)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("scheme", ["redis", "redis+cluster"])
+async def test_a_server_that_cannot_be_reached_is_told_with_the_reason(scheme: str) -> None:
+    port = servers.free_port()
+    secret = f"u:{quote(redis_servers.PASSWORD, safe='')}@"
+    for place, reason in (
+        (f"{servers.LOOPBACK}:{port}", "Connection refused"),
+        (f"localhost:{port}", "Connection refused"),
+        ("nowhere.invalid", "the name is not resolved"),
+    ):
+        async with RedisBackend(f"{scheme}://{secret}{place}") as backend:
+            text = await told(backend.save("t", {"n": 1}))
+        assert f"{reason}" in text
+        assert "nothing was done" in text
+        assert "may have been done" not in text
+
+
+async def test_a_call_whose_answer_was_lost_does_not_say_that_nothing_was_done(
+    redis_server: redis_servers.Redis, redis_url: str
+) -> None:
+    proxy = servers.Proxy(redis_server.port)
+    try:
+        url = redis_url.replace(str(redis_server.port), str(proxy.port))
+        async with RedisBackend(url, retry_seconds=0) as backend:
+            await backend.save("t", {"n": 1})
+            proxy.swallow_replies()
+            under_way = asyncio.ensure_future(told(backend.save("t", {"n": 2})))
+            async with RedisBackend(redis_url) as direct:
+                while await direct.load("t") != {"n": 2}:
+                    pass
+            proxy.drop()
+            assert "may have been done or not" in await under_way
+    finally:
+        proxy.close()
+
+
+async def test_a_cluster_and_a_single_server_are_told_from_each_other(
+    redis_url: str, redis_cluster: redis_clusters.Cluster
+) -> None:
+    redis_cluster.flush()
+    async with RedisBackend(redis_cluster.url().replace("+cluster", "")) as backend:
+        for n in range(5):  # a node of three has the slots of some
+            with pytest.raises(ConnectionFailedError, match=r"is a cluster: use redis\+cluster://"):
+                await asyncio.gather(*(backend.save(f"t{n}{m}", {"n": 1}) for m in range(9)))
+        assert "is a cluster: use redis+cluster://" in await told(backend.list_threads())
+    async with RedisBackend(redis_url.replace("redis", "redis+cluster", 1)) as backend:
+        assert "is no cluster: use redis://" in await told(backend.save("t", {"n": 1}))
+
+
+async def test_a_replica_is_told(redis_cluster: redis_clusters.Cluster) -> None:
+    for master in started(redis_servers.Redis):
+        for replica in started(
+            redis_servers.Redis, settings={"replicaof": f"{servers.LOOPBACK} {master.port}"}
+        ):
+            async with RedisBackend(replica.url(), retry_seconds=0) as backend:
+                assert "is a replica: name the master" in await told(backend.save("t", {"n": 1}))
+
+
+async def test_a_database_that_is_not_there_is_told(redis_url: str) -> None:
+    async with RedisBackend(redis_url.removesuffix("/0"), db=99) as backend:
+        assert "DB index is out of range" in await told(backend.load("t"))
+
+
+@pytest.mark.parametrize("url", ["redis://h", "rediss+cluster://u:p@h", "valkey://h", "unix:///x"])
+def test_commands_of_a_schema_say_that_there_is_none(url: str) -> None:
+    for call in (migrate.upgrade, migrate.current):
+        with pytest.raises(InvalidArgumentError, match="Redis has no schema; nothing to make"):
+            call(url)
+
+
 # --- urls and options
 
 
@@ -644,6 +950,62 @@ def test_an_option_that_makes_no_sense_is_refused(options: dict[str, Any]) -> No
         options = options | {"client": redis.asyncio.Redis()}
     with pytest.raises(InvalidArgumentError):
         RedisBackend(**options)
+
+
+def test_a_client_is_refused_in_a_second_event_loop_though_the_first_is_closed(
+    redis_url: str,
+) -> None:
+    client = redis.asyncio.Redis.from_url(redis_url)
+    backend = RedisBackend(client=client)
+
+    async def first() -> None:
+        await backend.save("t", {"n": 1})
+        await client.aclose()
+
+    asyncio.run(first())
+    with pytest.raises(InvalidArgumentError, match="the event loop that it was first used in"):
+        asyncio.run(backend.load("t"))
+
+
+@pytest.mark.parametrize("is_used_before", [True, False])
+def test_a_client_is_refused_behind_a_fork(redis_url: str, *, is_used_before: bool) -> None:
+    code = f"""
+import asyncio, os, sys
+from redis.asyncio import Redis
+from locus_store import InvalidArgumentError, RedisBackend
+client = Redis.from_url({redis_url!r})
+backend = RedisBackend(client=client)
+async def parent():
+    if {is_used_before}:
+        await backend.save("t", {{"n": 1}})
+    if not os.fork():
+        asyncio.events._set_running_loop(None)
+        try:
+            asyncio.run(backend.load("t"))
+        except InvalidArgumentError as exc:
+            print(exc, flush=True)
+        os._exit(0)
+    os.wait()
+    await backend.save("t", {{"n": 2}})
+    print(await backend.load("t"))
+    await client.aclose()
+asyncio.run(parent())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    refusal, found = done.stdout.splitlines()
+    assert "make the client behind the fork" in refusal
+    assert found == "{'n': 2}"
+
+
+def test_a_client_that_reads_from_replicas_is_refused() -> None:
+    node = [redis.asyncio.cluster.ClusterNode("h", 1)]
+    strategy = redis.cluster.LoadBalancingStrategy.ROUND_ROBIN
+    with pytest.warns(DeprecationWarning, match="load_balancing_strategy"):
+        old = redis.asyncio.RedisCluster(startup_nodes=node, read_from_replicas=True)
+    new = redis.asyncio.RedisCluster(startup_nodes=node, load_balancing_strategy=strategy)
+    for client in (old, new):
+        with pytest.raises(InvalidArgumentError, match="reads have to come from masters"):
+            RedisBackend(client=client)
 
 
 async def test_a_cancelled_load_ends(redis_url: str) -> None:

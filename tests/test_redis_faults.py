@@ -14,7 +14,13 @@ from amounts import ALL
 from redis.crc import key_slot
 from servers import started
 
-from locus_store import BackendError, ConflictError, ConnectionFailedError, redis_checkpointer
+from locus_store import (
+    BackendError,
+    ConflictError,
+    ConnectionFailedError,
+    RedisBackend,
+    redis_checkpointer,
+)
 from locus_store.redis.keys import bucket_of
 
 if TYPE_CHECKING:
@@ -150,6 +156,32 @@ async def test_a_killed_master_leaves_whole_threads_and_tells_who_lost_a_save() 
             await writers.until_each_has(5)
         lost = await writers.lost()
         assert all(len(it) <= 3 for it in lost.values()), lost  # what was on its way
+
+
+async def test_lists_and_histories_find_the_replica_of_a_killed_master_by_themselves() -> None:
+    with started(redis_clusters.Cluster, node_timeout_ms=1500) as cluster:
+        async with RedisBackend(cluster.url(), retry_seconds=30, wait_replicas=1) as backend:
+            await backend.save(HERE[0], {"n": 1})
+            assert await backend.list_threads() == HERE[:1]
+            for only in (backend.list_threads, backend.scan, backend.heads):
+                master = cluster.master_of(SLOT)
+                await does(cluster.kill, master)
+                assert len(await only()) == 1
+                await does(cluster.restart, master)
+                await does(cluster.wait_until_ok)
+
+
+async def test_a_save_that_waits_for_replicas_finds_a_new_master_by_itself() -> None:
+    with started(redis_clusters.Cluster, node_timeout_ms=1500) as cluster:
+        options: dict[str, Any] = {"wait_replicas": 1, "wait_timeout_seconds": 0.2}
+        async with RedisBackend(cluster.url(), retry_seconds=30, **options) as backend:
+            await backend.save(HERE[0], {"n": 1})
+            await does(cluster.kill, cluster.master_of(SLOT))
+            with pytest.raises(BackendError, match="only 0 of 1 replicas"):
+                await backend.save(HERE[0], {"n": 2})  # there is none left
+            await does(cluster.wait_until_ok)
+        async with RedisBackend(cluster.url()) as backend:
+            assert await backend.load(HERE[0]) == {"n": 2}
 
 
 async def test_a_master_that_was_cut_off_acknowledges_nothing_that_is_lost() -> None:

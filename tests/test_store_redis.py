@@ -103,6 +103,11 @@ def counted(home: Any):
     home.client.execute_command = execute
 
 
+def test_an_option_that_there_is_not_is_told_of_the_store() -> None:
+    with pytest.raises(TypeError, match=r"RedisStore\.__init__.*'backend'"):
+        RedisStore(backend=None)  # type: ignore[call-arg]
+
+
 # --- keys
 
 

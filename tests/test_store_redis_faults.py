@@ -184,6 +184,38 @@ async def test_a_put_that_is_cancelled_is_done_or_not(store) -> None:
     assert await store.put(NS, "c", 1) == 1
 
 
+@pytest.mark.parametrize("later", ["put", "delete", "batch", "clear"])
+async def test_a_cancelled_put_that_is_tried_again_undoes_nothing_later(later) -> None:
+    server = redis_servers.Redis("valkey")
+    try:
+        async with RedisStore(server.url()) as store:
+            await store.put(NS, "k", "old")
+            server.ask("REPLICAOF", servers.LOOPBACK, servers.free_port())  # takes no writes
+            putting = asyncio.ensure_future(store.put_batch([(NS, "j", 1), (NS, "k", "late")]))
+            await asyncio.to_thread(servers.wait_until, lambda: _refused(server), "a refusal")
+            putting.cancel()
+            await asyncio.gather(putting, return_exceptions=True)
+            calls = {
+                "put": lambda: store.put(NS, "k", "new"),
+                "delete": lambda: store.delete(NS, "k"),
+                "batch": lambda: store.put_batch([(NS, "i", 1), (NS, "k", "new")]),
+                "clear": lambda: store.clear_namespace((), recursive=True),
+            }
+            acknowledged = asyncio.ensure_future(calls[later]())
+            server.ask("REPLICAOF", "NO", "ONE")
+            await acknowledged
+        async with RedisStore(server.url()) as store:  # behind all that was under way
+            expected = "new" if later in {"put", "batch"} else None
+            assert await store.get(NS, "k") == expected
+    finally:
+        server.stop()
+
+
+def _refused(server) -> bool:
+    with server.client() as client:
+        return "errorstat_READONLY" in client.info("errorstats")
+
+
 async def test_a_restarted_server_is_found_again() -> None:
     server = redis_servers.Redis("valkey", settings={"appendonly": "yes"})
     try:

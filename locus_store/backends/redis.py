@@ -17,7 +17,7 @@ from locus_store.arguments import (
     thread_pattern,
 )
 from locus_store.backends.base import StorageBackend
-from locus_store.checkpointer import StorageBackendAdapter
+from locus_store.checkpointer import StorageBackendAdapter, checked_ttl
 from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.filters import check_key, has_value
 from locus_store.redis import places
@@ -30,7 +30,7 @@ from locus_store.redis.places import (
     TIMEOUT_SECONDS,
     WAIT_SECONDS,
 )
-from locus_store.redis.threads import AT_ONCE, Threads
+from locus_store.redis.threads import AT_ONCE, Threads, all_read
 from locus_store.saver import CheckpointSaver
 from locus_store.state import AgentState
 from locus_store.text import query_words
@@ -74,7 +74,10 @@ class RedisBackend(StorageBackend):
             query string.
         prefix: What all keys begin with.
         db: The database's number; also ``/2`` in the URL.
-        client: A ``redis.asyncio.Redis`` or ``RedisCluster`` used instead of ``url`` and left open.
+        client: A ``redis.asyncio.Redis`` or ``RedisCluster`` used instead of ``url`` and left open,
+            in the process that made it and the event loop that it is first used in. It reads from
+            masters, and tries nothing again by itself: ``retry=Retry(NoBackoff(), 0)``, for a
+            client that does, as a ``RedisCluster`` that is told nothing, repeats a store's puts.
         cluster: ``url`` is a node of a cluster.
         wait_replicas: How many replicas must have a write before it is acknowledged (``WAIT``).
         wait_timeout_seconds: How long to wait for them. Then the answer is a ``BackendError``, and
@@ -153,6 +156,7 @@ class RedisBackend(StorageBackend):
     # --- versions
 
     async def commit(self, save: Save) -> Written:
+        checked_ttl(save.ttl_seconds)
         home = await self._home()
         return await home.in_order(save.thread_id, lambda: self._threads.save(home, save))
 
@@ -289,10 +293,8 @@ class RedisBackend(StorageBackend):
         home = await self._home()
         hits: list[Hit] = []
         async for page in self._lists.every_listed(home, AT_ONCE):
-            for thread in await self._threads.views(home, page):
-                space = thread.space("") if thread else None
-                if thread and space and (hit := thread.hit(space, wanted)):
-                    hits.append(hit)
+            seen = await self._threads.looked_at(home, page, lambda it: _hit(it, wanted))
+            hits += filter(None, seen)
         return sorted(hits, key=lambda it: (it.score, it.updated_at), reverse=True)[:limit]
 
     async def tagged(self, key: str, value: Any) -> list[tuple[str, str, str]]:
@@ -323,6 +325,7 @@ class RedisBackend(StorageBackend):
         check_text("dest_thread_id", dest_thread_id)
         source = await self.read_thread(source_thread_id)
         if source is None:
+            await self._threads.refuse_foreign(await self._home(), source_thread_id)
             return False
         await self.restore(replace(source, thread_id=dest_thread_id))
         return True
@@ -334,7 +337,8 @@ class RedisBackend(StorageBackend):
     async def read_thread(self, thread_id: str) -> ArchivedThread | None:
         check_text("thread_id", thread_id)
         found = await self._threads.archive(await self._home(), thread_id, is_whole=True)
-        return found[0].archived() if found else None
+        with all_read(thread_id):
+            return found[0].archived() if found else None
 
     async def restore(self, thread: ArchivedThread) -> None:
         home = await self._home()
@@ -427,6 +431,11 @@ class RedisBackend(StorageBackend):
 
     async def expire(self) -> int:
         return await self._lists.sweep(await self._home())
+
+
+def _hit(thread: Thread, wanted: list[str]) -> Hit | None:
+    space = thread.space("")
+    return thread.hit(space, wanted) if space else None
 
 
 def _has(version: Version, key: str, value: Any) -> bool:

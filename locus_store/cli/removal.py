@@ -145,8 +145,8 @@ def forget(
 ) -> None:
     """Delete all that is stored of a user: threads, messages, store items.
 
-    Store items are the user's where their metadata names the user, or by their --namespace. --json:
-    {threads, checkpoints, writes, messages, …}, how many of each.
+    Store items are the user's by their --namespace; in SQL databases also where their metadata
+    names the user. --json: {threads, checkpoints, writes, messages, …}, how many of each.
     """
     wheres = [namespace_of(it) for it in namespace or ()]
     if () in wheres:

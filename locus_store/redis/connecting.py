@@ -37,18 +37,13 @@ PIPELINE: Final = 1000
 CLOSE_SECONDS: Final = 5.0
 """How long ``close`` waits for the server's farewell."""
 
-ONE_LOOP: Final = (
-    "a client belongs to one event loop at a time; hand in a url instead to use a store from "
-    "several"
-)
-
 
 class Connections:
     """Clients for the event loops that use a backend.
 
     Args:
         where: The server, without a password.
-        make: Gives a loop's client.
+        make: Gives the running loop's client, or refuses.
         is_owner: Close them on ``close``; else there is one, and it is somebody else's.
         at_once: Calls at once; others wait.
         retry_seconds: How long a call goes on trying while the server cannot be reached.
@@ -80,7 +75,7 @@ class Connections:
                 wait_seconds=wait_seconds,
             )
 
-        self._homes = Homes(new_home, None if is_owner else ONE_LOOP)
+        self._homes = Homes(new_home, None)
 
     async def home(self) -> Home:
         """The running loop's client."""
@@ -115,6 +110,8 @@ class Home(loops.Home):
         self.is_cluster = isinstance(client, RedisCluster)
         self.was_reached = False
         self._places = asyncio.Semaphore(at_once)
+        self._finding = asyncio.Lock()
+        self._found = 0
         self._calls = 0
         self._is_idle = asyncio.Event()
         self._is_idle.set()
@@ -134,10 +131,9 @@ class Home(loops.Home):
         """
         if not self._replicas:
             return await self._call(script, keys, args)
+        # By its text: were its name not known, WAIT would wait for nothing.
         wait = ("WAIT", self._replicas, self._wait)
-        answer, reached = await self._pair(_by_name(script, keys, args), wait)
-        if isinstance(answer, driver.NoScriptError):
-            answer, reached = await self._pair(_by_text(script, keys, args), wait)
+        answer, reached = await self._pair(_by_text(script, keys, args), wait)
         for it in (answer, reached):
             if isinstance(it, Exception):
                 raise it
@@ -218,6 +214,20 @@ class Home(loops.Home):
         if isinstance(commands[0].result, driver.MovedError):
             await self.client.nodes_manager.move_slot(commands[0].result)
         return [it.result for it in commands]
+
+    async def find_masters(self) -> None:
+        """Ask a cluster who serves which slot: redis-py does, but not behind a pipeline.
+
+        Connections of other calls stay.
+        """
+        if not self.is_cluster:
+            return
+        found = self._found
+        async with self._finding:
+            if found == self._found:  # else another call was faster
+                with suppress(*DRIVER_ERRORS):
+                    await self.client.nodes_manager.initialize()
+                self._found += 1
 
     async def again(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Do what may be done twice, until it is done or the time for it is over."""
@@ -300,6 +310,7 @@ class Patience:
         self._home = home
         self._until = time.monotonic() + seconds
         self._pause = PAUSE_SECONDS
+        self._is_unsure = False
 
     async def after(self, exc: Exception, may_again: Callable[[BaseException], bool]) -> None:
         """Wait before the next try.
@@ -307,13 +318,19 @@ class Patience:
         Raises:
             LocusStoreError: There is none.
         """
+        home = self._home
+        if not home.is_cluster:
+            failures.require_no_cluster(exc, home.where)
+        self._is_unsure = self._is_unsure or failures.may_be_done(exc)
         is_better_soon = failures.is_transient(exc) or (
-            self._home.was_reached and may_again(exc)  # else a wrong address is told at once
+            home.was_reached and may_again(exc)  # else a wrong address is told at once
         )
         if not is_better_soon or time.monotonic() + self._pause > self._until:
-            raise failures.translated(exc, self._home.where) from exc
+            raise failures.translated(exc, home.where, is_unsure=self._is_unsure) from exc
         observe.retried("connection", exc)
         await self.rest()
+        if failures.is_lost(exc):
+            await home.find_masters()
 
     async def rest(self) -> None:
         """Let others go on."""

@@ -5,7 +5,10 @@ Of an error within a script some servers tell no code; those are known by their 
 
 from __future__ import annotations
 
+import os
 import re
+import socket
+import ssl
 from typing import TYPE_CHECKING, Final
 
 from redis import exceptions as driver
@@ -45,6 +48,13 @@ def code(exc: BaseException) -> str:
     return first if first.isupper() else ""
 
 
+def behind(exc: BaseException) -> BaseException:
+    """What went wrong where a cluster's client only says that it cannot begin."""
+    while isinstance(exc, driver.RedisClusterException) and (exc.__cause__ or exc.__context__):
+        exc = exc.__cause__ or exc.__context__ or exc
+    return exc
+
+
 def is_transient(exc: BaseException) -> bool:
     """Whether nothing was done, and it may be better in a moment."""
     if isinstance(exc, _REFUSED):
@@ -53,22 +63,72 @@ def is_transient(exc: BaseException) -> bool:
 
 
 def is_lost(exc: BaseException) -> bool:
-    """Whether the connection is gone, and with it the outcome of what ran on it."""
+    """Whether there is no connection, or no more, and so no outcome of what ran on it."""
+    exc = behind(exc)
     return isinstance(exc, _LOST) and not isinstance(exc, _REFUSED)
 
 
-def translated(exc: BaseException, where: str) -> LocusStoreError:
-    """The error to raise from ``exc``."""
+def may_be_done(exc: BaseException) -> bool:
+    """Whether the connection was lost behind its beginning."""
+    return is_lost(exc) and behind(exc) is exc and "connecting to" not in str(exc)
+
+
+def require_no_cluster(exc: BaseException, where: str) -> None:
+    """Refuse to go on with a client that knows one server.
+
+    Raises:
+        ConnectionFailedError: It is a node of a cluster, which sends us elsewhere.
+    """
+    if isinstance(exc, driver.AskError | driver.ClusterCrossSlotError):
+        raise ConnectionFailedError(
+            f"Redis {where} is a cluster: use redis+cluster://, or a RedisCluster; nothing was done"
+        ) from exc
+
+
+def translated(exc: BaseException, where: str, *, is_unsure: bool) -> LocusStoreError:
+    """The error to raise from ``exc``; ``is_unsure``: something may have been done."""
+    exc = behind(exc)
     for kinds, text, kind, told in _TOLD:
         if isinstance(exc, kinds) or (text and text.search(str(exc))):
-            return kind(f"Redis {where}{told}")
+            return kind(f"Redis {where}" + told.replace("{said}", _said(exc)))
+    what = code(exc) or _reason(exc) or type(exc).__name__
     if is_lost(exc) or is_transient(exc):
-        what = code(exc) or type(exc).__name__
-        return ConnectionFailedError(
-            f"cannot reach Redis {where} ({what}); what was under way may have been done or not. "
-            "Saving again is safe; look before you repeat anything else"
-        )
-    return BackendError(f"Redis {where}: {code(exc) or type(exc).__name__}")
+        end = _UNSURE if is_unsure else _NOTHING
+        return ConnectionFailedError(f"cannot reach Redis {where} ({what}); {end}")
+    return BackendError(f"Redis {where}: {what}")
+
+
+_UNSURE: Final = (
+    "what was under way may have been done or not. Saving again is safe; look before you repeat "
+    "anything else"
+)
+
+
+_NOTHING: Final = "nothing was done. Look at its host and port, and whether it runs"
+
+
+def _reason(exc: BaseException | None) -> str:
+    """Why there is no connection, in the system's words: in redis-py's there may be secrets."""
+    while exc is not None:
+        if isinstance(exc, ssl.SSLCertVerificationError):
+            return f"TLS: {exc.verify_message}"
+        if isinstance(exc, ssl.SSLError):
+            return f"TLS: {exc.reason}"
+        if isinstance(exc, socket.gaierror):
+            return f"the name is not resolved: {exc.strerror}"
+        if isinstance(exc, OSError) and (number := _ERRNO.search(str(exc))):
+            return os.strerror(int(number[1]))
+        exc = exc.__cause__ or exc.__context__
+    return ""
+
+
+_ERRNO: Final = re.compile(r"\[Errno (\d+)\]")
+"""Of several addresses of a name, that of the first: asyncio gives their errors as text."""
+
+
+def _said(exc: BaseException) -> str:
+    """What the server says, without where in a script it happened."""
+    return re.split(r"\.? script: \w{40}|, on @user_script", str(exc))[0]
 
 
 _Kinds = tuple[type[Exception], ...]
@@ -89,7 +149,25 @@ _TOLD: Final[Sequence[tuple[_Kinds, re.Pattern[str] | None, type[LocusStoreError
         (driver.NoPermissionError,),
         re.compile(r"ACL failure in script|user executing the script can't"),
         BackendError,
-        ": the user may not do this; docs/redis.md lists the rights it needs",
+        ": the user may not do this; docs/redis.md lists its rights, ACL LOG the refusals ({said})",
+    ),
+    (
+        (driver.ReadOnlyError,),
+        re.compile(r"\bREADONLY\b"),
+        ConnectionFailedError,
+        " is a replica: name the master; nothing was done",
+    ),
+    (
+        (),
+        re.compile(r"cluster support disabled"),
+        ConnectionFailedError,
+        " is no cluster: use redis://, or a client that is no RedisCluster; nothing was done",
+    ),
+    (
+        (),
+        re.compile(r"DB index is out of range"),
+        ConnectionFailedError,
+        ": DB index is out of range; name another database, or raise `databases` of the server",
     ),
     (
         (driver.OutOfMemoryError,),

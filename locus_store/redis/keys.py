@@ -67,6 +67,12 @@ class Keys:
         """Where the Locus SDK keeps a thread, as strings: by its adapter, and without it."""
         return [f"{self.prefix}{thread_id}:latest", f"{self.prefix}{thread_id}"]
 
+    def foreign_versions(self, thread_id: str, checkpoint_id: str) -> list[str]:
+        """Where the Locus SDK keeps a version, as a string; of the newest the id may be a mark."""
+        if checkpoint_id == "latest":
+            return self.foreign(thread_id)
+        return [f"{self.prefix}{thread_id}:{checkpoint_id}"]
+
     def indexes(self, bucket: int) -> list[str]:
         """``recent``, ``ids``, ``entries`` and ``expiry``."""
         start = self._start(bucket)

@@ -46,11 +46,13 @@ class Lists:
     async def entry(self, home: Home, thread_id: str) -> bytes | None:
         """The entry of a listed thread."""
         keys = self.keys.indexes(bucket_of(thread_id))
-        found = await home.command("HGET", keys[2], thread_id)
-        if found is None or await home.command("ZSCORE", keys[0], found) is None:
-            return None
-        thread = self.keys.reading(thread_id, "")[0]
-        return bytes(found) if await home.command("EXISTS", thread) else None
+        seen: bytes | None = None
+        while (found := await home.command("HGET", keys[2], thread_id)) != seen:
+            seen = found  # a save in another minute gives it another entry
+            if await home.command("ZSCORE", keys[0], seen) is not None:
+                thread = self.keys.reading(thread_id, "")[0]
+                return seen if await home.command("EXISTS", thread) else None
+        return None
 
     async def _page(self, home: Home, kind: str, limit: int, after: bytes) -> list[bytes]:
         """The first entries of all buckets in order.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
 from dataclasses import dataclass
 from functools import partial
@@ -148,7 +150,7 @@ def _try_out(make: Callable[[], Any], where: str, *, is_cluster: bool) -> None:
             f"the URL of Redis {where} makes no sense to redis-py ({what}); look at its port and "
             "options"
         ) from None
-    _require_bytes(sample)
+    _require_usable(sample)
 
 
 def handed_in(client: Any, options: Options) -> Connections:
@@ -162,11 +164,45 @@ def handed_in(client: Any, options: Options) -> Connections:
             "client must be a redis.asyncio.Redis or redis.asyncio.RedisCluster, not "
             f"{type(client).__module__}.{type(client).__name__}"
         )
-    _require_bytes(client)
-    return options.connections("of the client", lambda: client, is_owner=False)
+    _require_usable(client)
+    return options.connections("of the client", _HandedIn(client), is_owner=False)
 
 
-def _require_bytes(client: Any) -> None:
+class _HandedIn:
+    """A client that stays in its process, and in the event loop that it is first used in."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._pid = os.getpid()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def __call__(self) -> Any:
+        """The client, for the running loop.
+
+        Raises:
+            InvalidArgumentError: It belongs to another loop or process.
+        """
+        if os.getpid() != self._pid:
+            raise InvalidArgumentError(
+                "a client belongs to the process that made it, with which a forked one would share "
+                "its connections; make the client behind the fork, or hand in a url"
+            )
+        loop = asyncio.get_running_loop()
+        self._loop = self._loop or loop
+        if loop is not self._loop:
+            raise InvalidArgumentError(
+                "a client belongs to the event loop that it was first used in; hand in a url "
+                "instead to use a store from several"
+            )
+        return self._client
+
+
+def _require_usable(client: Any) -> None:
+    for name in ("read_from_replicas", "load_balancing_strategy"):
+        if getattr(client, name, None):
+            raise InvalidArgumentError(
+                f"reads have to come from masters, for replicas lag behind; leave out {name}"
+            )
     if client.get_encoder().decode_responses:
         raise InvalidArgumentError(
             "client decodes what it receives, and states are bytes; make it without "

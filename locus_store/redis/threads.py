@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import uuid4
 
@@ -29,7 +32,7 @@ from locus_store.redis.saving import appending, applying
 from locus_store.types import Mark, PendingWrite, Save, Stored, Version, Written
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from locus_store.redis.connecting import Connections, Home
     from locus_store.redis.keys import Keys
@@ -49,6 +52,12 @@ AT_ONCE: Final = 16
 """Threads that a search reads in one round trip."""
 
 ALL: Final = 2**31 - 1
+
+LARGE: Final = 256_000
+"""Bytes of a list that are worked on in a thread."""
+
+MANY: Final = 1000
+"""As many rows."""
 
 
 class Threads:
@@ -96,9 +105,28 @@ class Threads:
             if await home.command("TYPE", key) in {b"string", "string"}:
                 raise SchemaError(
                     f"Redis {home.where} has a key {key!r} that is not ours: the Locus SDK keeps "
-                    "its threads so. Take them over with `locus-store import locus`, or use "
-                    "another prefix="
+                    "its threads so. Take them over with `locus-store import locus "
+                    "redis://host:port/db`, or use another prefix="
                 )
+
+    async def _refuse_to_replace(self, home: Home, archived: ArchivedThread) -> None:
+        """Refuse a thread as ``refuse_foreign`` does, unless it is what somebody else keeps there.
+
+        Raises:
+            SchemaError: Somebody else keeps another one.
+        """
+        try:
+            await self.refuse_foreign(home, archived.thread_id)
+        except SchemaError:
+            if not await self._is_theirs(home, archived):
+                raise
+
+    async def _is_theirs(self, home: Home, archived: ArchivedThread) -> bool:
+        """Whether the Locus SDK has its heads, as of a thread that is imported."""
+        heads = [it.checkpoint_id for line in archived.lines for it in line.records[-1:]]
+        keys = [key for it in heads for key in self.keys.foreign_versions(archived.thread_id, it)]
+        there = [await home.command("EXISTS", key) for key in keys]
+        return any(there)
 
     # --- saving
 
@@ -173,51 +201,44 @@ class Threads:
             BackendError: Others change it all the time.
         """
         store = await self.store(home)
-        unsure: tuple[str, Any, bool] | None = None
-        """Token, answer and whether the line went, of a change whose outcome is not known."""
+        unsure: _Decided | None = None  # a change whose outcome is not known
         patience = home.patience()
         payloads, has_writes = "", False
         for attempt in range(ATTEMPTS):
-            found = await home.read(
-                scripts.VIEW,
-                self.keys.reading(thread_id, namespace),
-                payloads,
-                "1" if has_writes else "",
-            )
-            if unsure is not None and _was_done(found, unsure[0], drops=unsure[2]):
-                return unsure[1]
+            asked = payloads, "1" if has_writes else ""
+            found = await self._read(home, scripts.VIEW, thread_id, namespace, *asked)
+            if unsure is not None and unsure.was_done(found):
+                return unsure.answer
             if not found and not creates:
+                await self.refuse_foreign(home, thread_id)
                 return 0
-            old, revision, line_id = _seen(thread_id, namespace, found)
-            edit = NamespaceEdit(thread_id, namespace, old, store, has_writes=has_writes)
+            decide = partial(
+                _decided, thread_id, namespace, found, store, body, has_writes=has_writes
+            )
             try:
-                answer = body(edit)
-                operations = edit.operations()
+                decided = await _aside(found, decide)
             except MissingError as missing:
-                has_writes = has_writes or missing.writes
-                payloads = _more(payloads, missing)
+                more = _more(payloads, missing), has_writes or missing.writes
+                if more == (payloads, has_writes):  # it was asked for, and is not there
+                    raise _damaged(thread_id) from missing
+                payloads, has_writes = more
                 continue
-            if not operations and not edit.is_active:
-                return answer
-            token, drops = secrets.token_hex(8), operations == ["drop"]
-            args = applying(edit, line_id, revision, operations, "" if drops else token)
+            if decided.args is None:
+                return decided.answer
             try:
                 reply = await self._given(
-                    home, scripts.APPLY, thread_id, namespace, args, creates_at=4
+                    home, scripts.APPLY, thread_id, namespace, decided.args, creates_at=4
                 )
             except DRIVER_ERRORS as exc:
                 await patience.after(exc, failures.is_lost)
-                unsure = token, answer, drops
+                unsure = decided
                 continue
             if reply[0] == b"done":
-                return answer
-            if reply[0] == b"damaged":
-                raise _damaged(thread_id)
+                return decided.answer
+            _whole(thread_id, reply)
             if attempt > 1:
                 await patience.rest()
-        raise BackendError(
-            f"thread {thread_id!r} is changed all the time by others; nothing was written"
-        )
+        raise _busy(thread_id)
 
     async def _given(
         self,
@@ -228,31 +249,52 @@ class Threads:
         args: list[Any],
         *,
         creates_at: int | None = None,
-        insists_at: int | None = None,
+        insisting: Callable[[list[str]], list[Any]] | None = None,
     ) -> list[Any]:
         """Run a script that writes, with what it asks for: leave, and other namespaces.
 
-        ``namespace``: the one that it is about; ``None``: all.
+        Args:
+            home: Whose connections.
+            script: What to run.
+            thread_id: The thread.
+            namespace: The one that it is about; ``None``: all.
+            args: Of the script.
+            creates_at: Which argument says that a thread may be made.
+            insisting: The arguments for a thread of these namespaces that lost some of its keys.
+
+        Raises:
+            IntegrityError: It lost some, and nobody insists.
+            BackendError: Others change it all the time.
         """
-        names = [namespace or ""]
-        args = list(args)
-        while True:
+        names, args = [namespace or ""], list(args)
+        for _ in range(ATTEMPTS):
             keys = self.keys.writing(thread_id, names[0], names[1:])
             reply: list[Any] = await home.write(script, keys, *args)
             if reply[0] == b"lines":
-                there = {it.decode() for it in reply[1:]}
-                if there == set(names):
-                    if insists_at is None:
+                asked, names = names, _beside(namespace, reply[1:])
+                if asked == names:
+                    if insisting is None:
                         raise _damaged(thread_id)
-                    args[insists_at] = "1"
-                names = sorted(there) if namespace is None else [namespace, *there - {namespace}]
+                    args = insisting(names)
             elif reply[0] == b"create" and creates_at is not None:
                 await self.refuse_foreign(home, thread_id)
                 args[creates_at] = "1"
             else:
                 return reply
+        raise _busy(thread_id)
 
     # --- reading
+
+    async def _read(
+        self, home: Home, script: Script, thread_id: str, namespace: str, *args: Any
+    ) -> Any:
+        """Run a script that reads a namespace.
+
+        Raises:
+            IntegrityError: It lost keys.
+        """
+        found = await home.read(script, self.keys.reading(thread_id, namespace), *args)
+        return _whole(thread_id, found)
 
     async def fetch(
         self,
@@ -266,9 +308,8 @@ class Threads:
     ) -> Stored | None:
         """A version as it is stored, without payloads where it is the one ``known``."""
         mark = (known.line, known.sequence, known.digest.hex()) if known else ("", "", "")
-        found = await home.read(
-            scripts.LOAD,
-            self.keys.reading(thread_id, namespace),
+        found = await self._read(
+            *(home, scripts.LOAD, thread_id, namespace),
             "" if checkpoint_id is None else f"={checkpoint_id}",
             *mark,
             "1" if with_writes else "",
@@ -294,12 +335,8 @@ class Threads:
         self, home: Home, thread_id: str, namespace: str, limit: int, before: str | None
     ) -> list[Version] | None:
         """Versions, newest first; ``None``: there is no version ``before``."""
-        found = await home.read(
-            scripts.HISTORY,
-            self.keys.reading(thread_id, namespace),
-            "" if before is None else f"={before}",
-            limit,
-        )
+        start = "" if before is None else f"={before}"
+        found = await self._read(home, scripts.HISTORY, thread_id, namespace, start, limit)
         if not found:
             await self.refuse_foreign(home, thread_id)
             return []
@@ -322,23 +359,29 @@ class Threads:
     ) -> list[list[Version]]:
         answers = await home.each(script, calls) if calls else []
         return [
-            [_version(*it, found[0], found[1], row) for row in found[2]] if found else []
+            [_version(*it, found[0], found[1], row) for row in found[2]]
+            if _whole(it[0], found)
+            else []
             for it, found in zip(names, answers, strict=True)
         ]
 
-    async def views(self, home: Home, thread_ids: Sequence[str]) -> list[Thread | None]:
-        """Threads with their root and all its payloads; ``None`` for those that are gone."""
+    async def looked_at(
+        self, home: Home, thread_ids: Sequence[str], look: Callable[[Thread], T]
+    ) -> list[T]:
+        """What somebody sees in threads with their root and all its payloads; some may be gone."""
         calls = [(self.keys.reading(it, ""), ("all", "")) for it in thread_ids]
         found = await home.each(scripts.VIEW, calls) if calls else []
-        each = zip(thread_ids, found, strict=True)
-        return [_seen(name, "", it)[0] for name, it in each]
+        seen = []
+        for name, it in zip(thread_ids, found, strict=True):
+            if _whole(name, it):
+                seen.append(await _aside(it, partial(_looked, name, it, look)))
+        return seen
 
     async def records(
         self, home: Home, thread_id: str, namespace: str, last: int
     ) -> list[tuple[int, int, bytes]]:
         """(sequence, chain, payload) of the versions up to ``last``."""
-        keys = self.keys.reading(thread_id, namespace)
-        found = await home.read(scripts.RECORDS, keys, last)
+        found = await self._read(home, scripts.RECORDS, thread_id, namespace, last)
         if not found:
             return []
         with damage(f"the log of thread {thread_id!r}"):
@@ -350,8 +393,7 @@ class Threads:
         self, home: Home, thread_id: str, namespace: str, checkpoint_ids: Sequence[str]
     ) -> dict[str, list[PendingWrite]]:
         """See ``StorageBackend.writes_of``."""
-        keys = self.keys.reading(thread_id, namespace)
-        found = await home.read(scripts.WRITES, keys, *checkpoint_ids)
+        found = await self._read(home, scripts.WRITES, thread_id, namespace, *checkpoint_ids)
         each = dict(zip(checkpoint_ids, found, strict=bool(found)))
         return {name: _writes(name, flat) for name, flat in each.items() if flat}
 
@@ -365,37 +407,33 @@ class Threads:
         reply = await home.again(lambda: self._archived(home, thread_id, "1" if is_whole else ""))
         if reply is None:
             return None
-        names, (_, row, messages, each) = reply
-        thread = thread_of(thread_id, dict(pairs(row)), messages)
-        revisions: dict[str, str] = {}
-        for name, (line, order, log, writes) in zip(names, each, strict=True):
-            fields = dict(pairs(line))
-            if fields:  # a thread may have messages only
-                thread.spaces[name] = space_of(name, fields, order, log, writes)
-                revisions[name] = fields[b"rev"].decode()
-        return thread, revisions
+        names, found = reply
+        return await _aside(found, partial(_unpacked, thread_id, names, found))
 
     async def _archived(
         self, home: Home, thread_id: str, whole: str
     ) -> tuple[list[str], list[Any]] | None:
         names = [""]
-        while True:
+        for _ in range(ATTEMPTS):
             keys = self.keys.writing(thread_id, names[0], names[1:])
             reply = await home.read(scripts.ARCHIVE, keys, whole)
             if not reply:
                 return None
             if reply[0] == b"whole":
                 return names, reply
-            asked, names = names, sorted(it.decode() for it in reply[1:]) or [""]
+            asked, names = names, _beside(None, reply[1:])
             if asked == names:
                 raise _damaged(thread_id)
+        raise _busy(thread_id)
 
     async def restore(self, home: Home, archived: ArchivedThread) -> None:
         """Store a thread as it was elsewhere.
 
         Raises:
             ConflictError: There is one of this id.
+            SchemaError: Somebody else keeps another one of this id.
         """
+        await self._refuse_to_replace(home, archived)
         args = restoring(archived, await self.store(home))
         names = [it.namespace for it in archived.lines] or [""]
         keys = self.keys.writing(archived.thread_id, names[0], names[1:])
@@ -418,9 +456,12 @@ class Threads:
         if revisions is None:
             reply = await home.once(
                 lambda: self._given(
-                    home, scripts.DROP, thread_id, None, [thread_id, ""], insists_at=1
+                    *(home, scripts.DROP, thread_id, None, [thread_id, ""]),
+                    insisting=lambda names: [thread_id, "1", *names],
                 )
             )
+            if reply[0] == b"none":
+                await self.refuse_foreign(home, thread_id)
         else:
             names = list(revisions) or [""]  # a thread may have messages only
             keys = self.keys.writing(thread_id, names[0], names[1:])
@@ -430,11 +471,104 @@ class Threads:
         return int(reply[1]) if reply[0] == b"done" else 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Decided:
+    """What the rules say of a namespace."""
+
+    answer: Any
+    args: list[Any] | None
+    """Of ``apply``; ``None``: nothing is to be written."""
+
+    token: str
+    """By which it is known again."""
+
+    drops: bool
+    """Whether the namespace goes."""
+
+    def was_done(self, found: list[Any]) -> bool:
+        """Whether the change of which nobody heard is there, in what ``view`` gives now."""
+        fields = dict(pairs(found[1])) if found else {}
+        return not fields if self.drops else fields.get(b"edit") == self.token.encode()
+
+
+def _decided(
+    thread_id: str,
+    namespace: str,
+    found: list[Any],
+    store: str,
+    body: Callable[[NamespaceEdit], Any],
+    *,
+    has_writes: bool,
+) -> _Decided:
+    """Ask the rules about what ``view`` gave.
+
+    Raises:
+        MissingError: They need more of it.
+    """
+    old, revision, line_id = _seen(thread_id, namespace, found)
+    edit = NamespaceEdit(thread_id, namespace, old, store, has_writes=has_writes)
+    answer = body(edit)
+    operations = edit.operations()
+    if not operations and not edit.is_active:
+        return _Decided(answer, None, "", drops=False)
+    token, drops = secrets.token_hex(8), operations == ["drop"]
+    args = applying(edit, line_id, revision, operations, "" if drops else token)
+    return _Decided(answer, args, token, drops)
+
+
+async def _aside(found: list[Any], work: Callable[[], T]) -> T:
+    """Work on what a script gave: in a thread, where others would notice how long it takes."""
+    return await asyncio.to_thread(work) if _is_large(found) else work()
+
+
+def _is_large(found: Any) -> bool:
+    rows = [it for it in found if isinstance(it, list)]
+    return any(len(it) > MANY or sum(map(len, it)) > LARGE or _is_large(it) for it in rows)
+
+
 def _more(payloads: str, missing: MissingError) -> str:
     """Which payloads to read: first those of a chain, then all."""
     if not missing.payloads:
         return payloads
     return "all" if payloads else missing.payloads
+
+
+def _whole(thread_id: str, found: list[Any]) -> list[Any]:
+    """What a script found.
+
+    Raises:
+        IntegrityError: The namespace lost keys.
+    """
+    if found and found[0] == b"damaged":
+        raise _damaged(thread_id)
+    return found
+
+
+@contextmanager
+def all_read(thread_id: str) -> Iterator[None]:
+    """What all was read for: nothing is missing but what Redis lost.
+
+    Raises:
+        IntegrityError: It did.
+    """
+    try:
+        yield
+    except MissingError as missing:
+        raise _damaged(thread_id) from missing
+
+
+def _beside(namespace: str | None, there: Sequence[bytes]) -> list[str]:
+    """Which namespaces to give: the one that it is about, and all that are there."""
+    names = sorted(it.decode() for it in there)
+    if namespace is None:
+        return names or [""]  # a thread may have messages only
+    return [namespace, *(it for it in names if it != namespace)]
+
+
+def _busy(thread_id: str) -> BackendError:
+    return BackendError(
+        f"thread {thread_id!r} is changed all the time by others; nothing was written"
+    )
 
 
 def _damaged(thread_id: str) -> IntegrityError:
@@ -458,10 +592,27 @@ def _seen(thread_id: str, namespace: str, found: list[Any]) -> tuple[Thread | No
     return thread, fields[b"rev"].decode(), fields[b"id"].decode()
 
 
-def _was_done(found: list[Any], token: str, *, drops: bool) -> bool:
-    """Whether the change of which nobody heard is there."""
-    fields = dict(pairs(found[1])) if found else {}
-    return not fields if drops else fields.get(b"edit") == token.encode()
+def _looked(thread_id: str, found: list[Any], look: Callable[[Thread], T]) -> T:
+    """Look at what ``view`` gave of a root with all its payloads."""
+    thread, _, _ = _seen(thread_id, "", found)
+    assert thread is not None  # noqa: S101  (it was found)
+    with all_read(thread_id):
+        return look(thread)
+
+
+def _unpacked(
+    thread_id: str, names: Sequence[str], found: list[Any]
+) -> tuple[Thread, dict[str, str]]:
+    """The thread that ``archive`` gave, and the revisions of its namespaces."""
+    _, row, messages, each = found
+    thread = thread_of(thread_id, dict(pairs(row)), messages)
+    revisions: dict[str, str] = {}
+    for name, (line, order, log, writes) in zip(names, each, strict=True):
+        fields = dict(pairs(line))
+        if fields:  # a thread may have messages only
+            thread.spaces[name] = space_of(name, fields, order, log, writes)
+            revisions[name] = fields[b"rev"].decode()
+    return thread, revisions
 
 
 def _digest(text: bytes) -> bytes:

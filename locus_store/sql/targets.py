@@ -111,6 +111,7 @@ def absent_file(target: Target) -> URL | None:
 
 # --- URLs -----------------------------------------------------------------------------------
 
+_WITHOUT_SCHEMA: Final = frozenset({"redis", "rediss", "valkey", "valkeys", "unix"})
 _DIALECTS: Final = ("sqlite", "postgresql", "oracle")
 _KEYWORDS: Final = re.compile(r"\s*\w+\s*=")
 _SYNCHRONOUS: Final = {
@@ -132,6 +133,8 @@ def dialect_name(url: str | URL) -> str:
         return "postgresql"  # libpq's "host=… dbname=…"
     scheme = text.partition(":")[0].partition("+")[0].lower()
     name = {"postgres": "postgresql"}.get(scheme, scheme)
+    if name in _WITHOUT_SCHEMA:
+        raise InvalidArgumentError("Redis has no schema; nothing to make")
     if name not in _DIALECTS:
         raise InvalidArgumentError(f"dialect {name!r}: choose one of {', '.join(_DIALECTS)}")
     return name

@@ -6,12 +6,20 @@ from dataclasses import replace
 from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from zlib import crc32
 
 from locus_store import vectors
 from locus_store.backends.redis import DEFAULT_URL, RedisBackend
 from locus_store.errors import SchemaError
 from locus_store.items import Put, decode_namespace, require_version
 from locus_store.redis import items, scripts
+from locus_store.redis.places import (
+    CONNECT_TIMEOUT_SECONDS,
+    POOL_SIZE,
+    RETRY_SECONDS,
+    TIMEOUT_SECONDS,
+    WAIT_SECONDS,
+)
 from locus_store.store import BaseStore
 
 if TYPE_CHECKING:
@@ -41,6 +49,12 @@ CLEARED: Final = 1000
 """Items that one script of ``clear`` removes at most."""
 
 
+LANES: Final = 64
+"""Writes that may be under way at once."""
+
+ALL_LANES: Final = {str(it) for it in range(LANES)}
+
+
 class RedisStore(BaseStore):
     """Keeps items in Redis or Valkey; see ``RedisBackend`` for what that is.
 
@@ -63,7 +77,16 @@ class RedisStore(BaseStore):
         dimension: See ``BaseStore``, as the two following; the same for good.
         metric: How embeddings are compared.
         embed: Makes embeddings of texts.
-        options: Of ``RedisBackend``: ``db``, ``client``, ``cluster``, ``wait_replicas`` ...
+        db: See ``RedisBackend``, as all that follow. The connections are the store's own: it takes
+            no ``backend=`` of a checkpointer.
+        client: One that tries again by itself repeats puts.
+        cluster: ``url`` is a node of a cluster.
+        wait_replicas: How many replicas must have a write before it is acknowledged.
+        wait_timeout_seconds: How long to wait for them.
+        pool_size: Calls at once per event loop.
+        retry_seconds: How long a call goes on trying; a put only while the server takes nothing up.
+        timeout_seconds: For each answer.
+        connect_timeout_seconds: For each connection.
 
     Raises:
         InvalidArgumentError: An option makes no sense.
@@ -78,11 +101,31 @@ class RedisStore(BaseStore):
         dimension: int | None = None,
         metric: Metric = "cosine",
         embed: Embed | None = None,
-        **options: Any,
+        db: int = 0,
+        client: Any = None,
+        cluster: bool = False,
+        wait_replicas: int = 0,
+        wait_timeout_seconds: float = WAIT_SECONDS,
+        pool_size: int = POOL_SIZE,
+        retry_seconds: float = RETRY_SECONDS,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
     ) -> None:
         super().__init__(dimension=dimension, metric=metric, embed=embed)
         self._keys = items.keys_of(prefix)
-        self.backend = RedisBackend(url, prefix, **options)
+        self.backend = RedisBackend(
+            url,
+            prefix,
+            db=db,
+            client=client,
+            cluster=cluster,
+            wait_replicas=wait_replicas,
+            wait_timeout_seconds=wait_timeout_seconds,
+            pool_size=pool_size,
+            retry_seconds=retry_seconds,
+            timeout_seconds=timeout_seconds,
+            connect_timeout_seconds=connect_timeout_seconds,
+        )
         self._is_known = False
         """Whether it was seen to be of our layout and dimension."""
 
@@ -130,16 +173,21 @@ class RedisStore(BaseStore):
 
     # --- writing
 
-    async def _write(self, script: Script, *args: Any) -> Any:
+    async def _write(self, lanes: set[str], script: Script, *args: Any) -> Any:
+        """Run a script once, behind what was handed in before of the same items."""
         home = await self._home()
-        write = home.once(lambda: home.write(script, self._keys, *args))
-        return await home.shielded(write)
+        first, *others = lanes
+        return await home.in_order(
+            first, lambda: home.once(lambda: home.write(script, self._keys, *args)), *others
+        )
 
     async def apply(self, changes: Sequence[Change]) -> list[int]:
         has_vectors = any(isinstance(it, Put) and it.vectors for it in changes)
         dimension = self.dimension if has_vectors else ""
         given = chain.from_iterable(map(items.arguments, changes))
-        done, found, *there = await self._write(scripts.ITEM_APPLY, items.LAYOUT, dimension, *given)
+        lanes = {_lane(items.name_of(it.namespace, it.key)) for it in changes}
+        what = items.LAYOUT, dimension, *given
+        done, found, *there = await self._write(lanes, scripts.ITEM_APPLY, *what)
         if done == b"conflict":
             change = changes[found]
             assert isinstance(change, Put)  # noqa: S101  (no other expects a version)
@@ -154,16 +202,17 @@ class RedisStore(BaseStore):
         at, removed = b"", 0
         while True:
             low, high = items.bounds(start, at)
-            count, at = await self._write(scripts.ITEM_CLEAR, low, high, CLEARED)
+            count, at = await self._write(ALL_LANES, scripts.ITEM_CLEAR, low, high, CLEARED)
             removed += int(count)
             if not at:
                 return removed
 
     async def renew(self, names: Sequence[Name]) -> None:
-        await self._write(scripts.ITEM_RENEW, *(items.name_of(*it) for it in names))
+        given = [items.name_of(*it) for it in names]
+        await self._write(set(map(_lane, given)), scripts.ITEM_RENEW, *given)
 
     async def sweep(self, limit: int) -> int:
-        count: int = await self._write(scripts.ITEM_SWEEP, limit)
+        count: int = await self._write(ALL_LANES, scripts.ITEM_SWEEP, limit)
         return count
 
     # --- reading
@@ -311,6 +360,11 @@ class RedisStore(BaseStore):
         [found] = await self._items_and_embeddings([items.name_of(namespace, key)])
         size = (self.dimension or 1) * vectors.FLOAT_BYTES
         return items.embeddings_of(found[1], size) if found else []
+
+
+def _lane(name: bytes) -> str:
+    """What is written of an item goes one by one, and beside it what is written of most others."""
+    return str(crc32(name) % LANES)
 
 
 class _Scored(NamedTuple):

@@ -6,7 +6,7 @@ local function same()
   return (row[1] or '') == ARGV[6] and (row[2] or '') == ARGV[7]
 end
 if not same() then return {'changed'} end
-if found() and is_damaged(ARGV[2]) then return {'damaged'} end
+if found() and is_damaged() then return {'damaged'} end
 local ttl = tonumber(ARGV[8])
 if ttl and found() and not are_all_given(unmade_line()) then return namespaces() end
 local row = opened(ARGV[1], ARGV[3], ARGV[5] == '1')

@@ -1,13 +1,29 @@
--- Remove a thread with all it owns. ARGV: 1 name; 2 '1': these are all namespaces, though some are
--- damaged; then the revision of each namespace that was given, or nothing: whatever it is.
+-- Remove a thread with all it owns. ARGV: 1 name; 2 '1': though it lost some of its keys, '': only
+-- if it is whole; then the names of the namespaces that were given, of a whole one the revision of
+-- each, or nothing: whatever it is.
+local function are_named()
+  local named = {}
+  for at = 3, #ARGV do named[ARGV[at]] = true end
+  local names = namespaces()
+  for at = 2, #names do
+    if not named[names[at]] then return false end
+  end
+  return true
+end
 if not found() then return {'none'} end
-if ARGV[2] == '' and not are_all_given(0) then return namespaces() end
-local count = call('ZCARD', order)
-if ARGV[3] and call('HGET', line, 'rev') ~= ARGV[3] then return {'changed'} end
+local insists = ARGV[2] == '1'
+if insists and not are_named() then return namespaces() end
+if not insists and not are_all_given(0) then return namespaces() end
+-- One of them may be lost.
+local function versions(of_order, of_log)
+  return math.max(call('ZCARD', of_order), call('LLEN', of_log))
+end
+local count = versions(order, log)
+if not insists and ARGV[3] and call('HGET', line, 'rev') ~= ARGV[3] then return {'changed'} end
 for at = 11, #KEYS, 4 do
-  local revision = ARGV[4 + (at - 11) / 4]
+  local revision = not insists and ARGV[4 + (at - 11) / 4]
   if revision and call('HGET', KEYS[at], 'rev') ~= revision then return {'changed'} end
-  count = count + call('ZCARD', KEYS[at + 1])
+  count = count + versions(KEYS[at + 1], KEYS[at + 2])
 end
 each_key(function(key) call('UNLINK', key) end)
 forget(ARGV[1])

@@ -2,6 +2,7 @@
 -- below; 2 how many.
 local store = found()
 local row = store and call('HMGET', line, 'id', 'head', 'floor')
+if store and is_damaged() then return {'damaged'} end
 if not row or not row[2] then return {} end
 local head, floor = row[2], row[3]
 local below = '+inf'

@@ -17,7 +17,7 @@ if ARGV[10] ~= '' then
     if not seen[there[at]] then return {'rules'} end
   end
 end
-if found() and is_damaged(ARGV[2]) then return {'rules'} end
+if found() and is_damaged() then return {'rules'} end
 local row = opened(ARGV[1], ARGV[3], ARGV[5] == '1')
 if not row then return {'create'} end
 opened_line(row, ARGV[2], ARGV[4])

@@ -19,6 +19,20 @@ end
 
 local function id_at(sequence) return call('ZRANGEBYSCORE', order, sequence, sequence)[1] end
 
+-- The namespace, which the keys' names end with.
+local function namespace_given()
+  local function plain(hex) return string.char(tonumber(hex, 16)) end
+  return (string.gsub(string.match(line, '[^|]*$'), '%%(%x%x)', plain))
+end
+
+-- Whether a thread that is there lost keys of this namespace, as a server that evicts takes them.
+local function is_damaged()
+  local row = call('HMGET', line, 'id', 'head')
+  if not row[1] then return call('HEXISTS', thread, 'ns|' .. namespace_given()) == 1 end
+  if call('LLEN', log) ~= call('ZCARD', order) then return true end
+  return row[2] and not id_at(row[2])
+end
+
 -- digest, chain, parent (0: none) and microsecond of a version; what is said of it stands behind.
 local function told(header)
   local digest, chain, parent, created = string.match(header, '^(%x+) (%d+) (%d+) (%d+) ')

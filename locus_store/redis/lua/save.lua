@@ -12,7 +12,7 @@ local row = call('HMGET', line, 'id', 'head', 'chain', 'bytes', 'floor', 'last',
 local store = found()
 if not store then row = {} end
 if store and a.assumed ~= '' and a.assumed ~= store then return {'rules'} end
-if store and not row[1] and is_damaged(a.namespace) then return {'rules'} end
+if store and is_damaged() then return {'rules'} end
 local id, head = row[1], row[2]
 local is_own = (a.writer ~= '' and row[7] == a.writer)
   or (a.writer == '' and a.run ~= '' and row[8] == a.run)

@@ -1,6 +1,7 @@
 -- A thread's row, and a namespace whole but for payloads that nobody asked for. ARGV: 1 '': no
 -- payloads; 'all'; or those of a chain and what is newer; 2 '1': pending writes, '': none.
 if not found() then return {} end
+if is_damaged() then return {'damaged'} end
 local of_line = call('HGETALL', line)
 local first = ARGV[1] == '' and -1 or 0
 if ARGV[1] ~= '' and ARGV[1] ~= 'all' then

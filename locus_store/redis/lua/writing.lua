@@ -13,9 +13,15 @@ end
 -- How long the indexes have threads whose time is over: in milliseconds, for expire() to count.
 local LINGER = 60000
 
+-- The number in so many hexadecimal digits, or what of those is nearest to it.
+local function digits(number, count)
+  local most = 16 ^ count - 16  -- a double holds it
+  return string.format('%0' .. count .. 'x', math.max(0, math.min(number, most)))
+end
+
 -- Put a thread into the indexes, as it is now.
 local function enter(name, created, minute, is_listed)
-  local entry = string.format('%08x%014x', minute, created) .. name
+  local entry = digits(minute, 8) .. digits(created, 14) .. name
   local old = call('HGET', entries, name)
   if old and old ~= entry then call('ZREM', recent, old) end
   call('HSET', entries, name, entry)
@@ -120,11 +126,6 @@ local function opened_line(row, namespace, new_id)
   call('HINCRBY', thread, 'lines', 1)
   call('HSET', line, 'id', new_id, 'floor', 0, 'last', 0, 'bytes', 0, 'rev', 0)
   return new_id
-end
-
--- Whether a namespace lost its line, as a server that evicts keys may take it.
-local function is_damaged(namespace)
-  return call('HEXISTS', thread, 'ns|' .. namespace) == 1 and call('EXISTS', line) == 0
 end
 
 local function unmade_line() return call('EXISTS', line) == 0 and 1 or 0 end
