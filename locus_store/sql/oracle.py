@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import create_async_engine
-from sqlalchemy.util import await_
+from sqlalchemy.util import await_only
 
 from locus_store import layout
 from locus_store.errors import (
@@ -273,7 +273,7 @@ class OracleDatabase(ServerDatabase):
             driver.autocommit = before
 
     def ping(self, connection: Any) -> None:
-        await_(connection.driver_connection.ping())
+        await_only(connection.driver_connection.ping())
 
     def is_closed(self, driver: Any) -> bool:
         return not driver.is_healthy()

@@ -2,7 +2,7 @@
 -- head that the caller has, whose payloads it does not want; 5 '1': with its pending writes.
 local store = found()
 local row = store and call('HMGET', line, 'id', 'head', 'floor')
-if store and is_damaged() then return {'damaged'} end
+if store and is_damaged(row) then return {'damaged'} end
 if not row or not row[2] then return {} end
 local head = row[2]
 local sequence = head

@@ -26,11 +26,12 @@ local function namespace_given()
 end
 
 -- Whether a thread that is there lost keys of this namespace, as a server that evicts takes them.
-local function is_damaged()
-  local row = call('HMGET', line, 'id', 'head')
-  if not row[1] then return call('HEXISTS', thread, 'ns|' .. namespace_given()) == 1 end
+-- known: the line's id and head, where they were read.
+local function is_damaged(known)
+  local id, head = unpack(known or call('HMGET', line, 'id', 'head'), 1, 2)
+  if not id then return call('HEXISTS', thread, 'ns|' .. namespace_given()) == 1 end
   if call('LLEN', log) ~= call('ZCARD', order) then return true end
-  return row[2] and not id_at(row[2])
+  return head and not id_at(head)
 end
 
 -- digest, chain, parent (0: none) and microsecond of a version; what is said of it stands behind.

@@ -12,7 +12,7 @@ local row = call('HMGET', line, 'id', 'head', 'chain', 'bytes', 'floor', 'last',
 local store = found()
 if not store then row = {} end
 if store and a.assumed ~= '' and a.assumed ~= store then return {'rules'} end
-if store and is_damaged() then return {'rules'} end
+if store and is_damaged(row) then return {'rules'} end
 local id, head = row[1], row[2]
 local is_own = (a.writer ~= '' and row[7] == a.writer)
   or (a.writer == '' and a.run ~= '' and row[8] == a.run)
@@ -39,14 +39,13 @@ if keep and head then  -- what is hidden goes in batches, by the rules
   local hidden = call('ZCARD', order) + 1 - keep
   if hidden > math.max(keep, tonumber(a.batch)) then return {'rules'} end
 end
-local known = store and call('HGET', thread, 'lines') or '0'
 local ttl = tonumber(a.ttl)
 if ttl and store and not are_all_given(unmade_line()) then return namespaces() end
 
 local of_thread = opened(a.name, a.store, a.may_create == '1')
 if not of_thread then return {'create'} end
-id = opened_line(of_thread, a.namespace, a.new_id)
-local sequence = whole(tonumber(call('HGET', line, 'last')) + 1)
+id = id or opened_line(of_thread, a.namespace, a.new_id)
+local sequence = whole(tonumber(row[6] or '0') + 1)
 local chain = a.basis ~= '' and row[3] or sequence
 local bytes = (a.basis ~= '' and tonumber(row[4]) or 0) + #a.payload + tonumber(a.overhead)
 put_header(sequence, a.digest, chain, head or '0', whole(now), a.rest)
