@@ -184,6 +184,8 @@ class TwinConnection:
         self._require_healthy()
         if self.server.failures:
             raise self.server.failures.popleft()
+        if "TIME ZONE '" in call.statement and "TIME ZONE '+" not in call.statement:
+            raise driver_error("DPY-3022", "named time zones are not supported in thin mode")
         if found := canned(call.statement):
             return found
         if self.element is None and not call.statement.startswith("DECLARE"):
@@ -193,14 +195,25 @@ class TwinConnection:
             await self._begin()
         try:
             result = self._execute(call)
-        except sqlite3.IntegrityError as exc:
+        except (sqlite3.IntegrityError, sa.exc.IntegrityError) as exc:
+            self._fail()
             raise server_error(1, "unique constraint violated") from exc
-        except sa.exc.IntegrityError as exc:
-            raise server_error(1, "unique constraint violated") from exc
-        finally:
-            if self.autocommit:
-                self._end("COMMIT")
+        except BaseException:
+            self._fail()
+            raise
+        if self.autocommit:
+            self._end("COMMIT")
         return result
+
+    def _fail(self) -> None:
+        """A statement that fails leaves nothing behind."""
+        if self.autocommit:
+            self._end("ROLLBACK")
+
+    @property
+    def transaction_in_progress(self) -> bool:
+        """Whether something is to be committed or undone."""
+        return self._begun
 
     async def _begin(self) -> None:
         if self._begun:
@@ -432,6 +445,14 @@ def server_error(number: int, text: str) -> oracledb.Error:
             isrecoverable=False,
         )
     )
+
+
+def driver_error(code: str, text: str) -> oracledb.Error:
+    """An error of the driver's own."""
+    return oracledb.NotSupportedError(
+        SimpleNamespace(full_code=code, code=0, message=text, is_session_dead=False,
+                        isrecoverable=False)
+    )  # fmt: skip
 
 
 def lost() -> oracledb.Error:

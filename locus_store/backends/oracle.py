@@ -168,7 +168,7 @@ class OracleBackend(SqlBackend):
                         home.statement(lambda it: database.save_at_once(it, save))
                     )
                 except database.driver_errors as exc:
-                    if not (database.lost_connection(exc) or database.lost_race(exc)):
+                    if not (database.is_unsure(exc) or database.lost_race(exc)):
                         raise
                     done = None  # the rules tell whether it was done
                 if done is not None:

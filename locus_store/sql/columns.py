@@ -177,12 +177,16 @@ def _clock(element: Clock, compiler: SQLCompiler, **kw: Any) -> str:
     return f"(statement_timestamp() + make_interval(secs => {shift}))"
 
 
+_ORACLE_NOW: Final = "FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')"
+
+
 @compiles(Clock, "oracle")
 def _clock_oracle(element: Clock, compiler: SQLCompiler, **kw: Any) -> str:
+    # 'UTC' would be the name of a region, which the driver's thin mode does not read (DPY-3022).
     shift = _shift(element, compiler, **kw)
     if shift is None:
-        return "SYSTIMESTAMP AT TIME ZONE 'UTC'"
-    return f"(SYSTIMESTAMP AT TIME ZONE 'UTC' + NUMTODSINTERVAL({shift}, 'SECOND'))"
+        return _ORACLE_NOW
+    return f"({_ORACLE_NOW} + NUMTODSINTERVAL({shift}, 'SECOND'))"
 
 
 @compiles(Minute, "sqlite")

@@ -223,11 +223,14 @@ def in_oracle_json(
     What Oracle could take for something else is looked for by its place alone.
     """
     steps = "".join(f".{_quoted_step(it)}" for it in path)
+    if len(steps.encode()) > _MOST_BYTES:
+        return column.is_not(None)
     if isinstance(value, bool):
         return _json_exists(column, f"${steps}[*]?(@ == {str(value).lower()})")
     if isinstance(value, str) and value:
         text = escape_text(value)
-        return _json_exists(column, f"${steps}[*]?(@.stringOnly() == $v)", text)
+        if len(text.encode()) <= _MOST_BYTES:
+            return _json_exists(column, f"${steps}[*]?(@.stringOnly() == $v)", text)
     if isinstance(value, int | float) and abs(value) <= _MOST_NUMBER:
         floats = (float(value), -0.0) if value == 0 else (float(value),)
         texts = [it for it in map(oracle_value, floats) if isinstance(it, str)]
@@ -238,6 +241,8 @@ def in_oracle_json(
 
 
 _MOST_NUMBER: Final = 1e120
+_MOST_BYTES: Final = 3_000
+"""Of a path, which is a literal, and of a text that is passed; Oracle takes 4,000."""
 
 
 class _Number(sa.types.UserDefinedType[Any]):
@@ -256,7 +261,8 @@ def on_oracle_json(column: sa.ColumnElement[Any], clause: Clause) -> Condition:
     if not clause.path:
         return None
     if clause.operator == "$exists" and clause.operand:
-        return _json_exists(column, "$" + "".join(f".{_quoted_step(it)}" for it in clause.path))
+        path = "$" + "".join(f".{_quoted_step(it)}" for it in clause.path)
+        return _json_exists(column, path) if len(path.encode()) <= _MOST_BYTES else None
     if clause.operator in {"$eq", "$in"}:
         wanted = clause.operand if clause.operator == "$in" else [clause.operand]
         if 0 < len(wanted) <= MOST_FORMS and None not in wanted:

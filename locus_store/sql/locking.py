@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import sqlalchemy as sa
 
+from locus_store.sql.columns import now
 from locus_store.sql.merge import Merge
 from locus_store.sql.pending import batches
-from locus_store.sql.repository import Repository
+from locus_store.sql.repository import KEY, Repository
 from locus_store.sql.statements import WRITE
 from locus_store.types import Mark, Stored
 
@@ -23,9 +24,21 @@ NO_MARK: Final = Mark("", 0, 0, b"")
 class LockingRepository(Repository):
     """Locks what it is about to change, with ``SELECT … FOR UPDATE``."""
 
+    most_merged: ClassVar[int | None] = None
+    """Bytes of a payload that ``MERGE`` takes; ``None``: any number."""
+
     def upsert_writes(self, rows: Sequence[dict[str, Any]]) -> None:
-        """All in one round trip."""
-        statement = Merge(self.tables.writes, ["line", *WRITE], clock=["created_at"])
+        """All in one round trip, or two."""
+        longest = max((len(it["payload"]) for it in rows), default=0)
+        if self.most_merged is None or longest <= self.most_merged:
+            statement: Any = Merge(self.tables.writes, ["line", *WRITE], clock=["created_at"])
+        else:
+            statement = self.tables.writes.insert().values(created_at=now())
+            gone = [{f"its_{name}": it[name] for name in KEY} for it in rows if it["idx"] < 0]
+            if gone:
+                c = self.tables.writes.c
+                is_it = (c[it] == sa.bindparam(f"its_{it}", type_=c[it].type) for it in KEY)
+                self.connection.execute(self.tables.writes.delete().where(*is_it), gone)
         for some in batches(rows):
             self.connection.execute(statement, some)
 

@@ -56,6 +56,8 @@ _INDEXED_WORDS: Final = 64
 class OracleRepository(LockingRepository):
     """Oracle's forms of the hooks."""
 
+    most_merged = 2_000
+
     def matches(self, column: sa.ColumnElement[str], pattern: str) -> sa.ColumnElement[bool] | None:
         """``LIKE`` has no sets."""
         if "[" in pattern:
@@ -166,13 +168,14 @@ def search_table(tables: Tables) -> sa.TableClause:
 def search_ddl(tables: Tables, dialect: Dialect) -> tuple[str, str]:
     """Makes the table and its index where they are not there."""
     name = dialect.identifier_preparer.format_table(search_table(tables))
+    key = dialect.identifier_preparer.quote(f"{tables.prefix}search_pk")
     index = dialect.identifier_preparer.format_table(
         sa.table(f"{tables.prefix}search_tokens", schema=tables.schema)
     )
     return (
         (
             f"CREATE TABLE IF NOT EXISTS {name} (line NUMBER(19) NOT NULL, sequence NUMBER(19)"
-            f" NOT NULL, tokens CLOB, CONSTRAINT {tables.prefix}search_pk PRIMARY KEY"
+            f" NOT NULL, tokens CLOB, CONSTRAINT {key} PRIMARY KEY"
             " (line, sequence))"
         ),
         (
@@ -267,6 +270,9 @@ class OracleDatabase(ServerDatabase):
         """
         if connection.in_transaction():
             connection.rollback()
+        used: Any = connection.connection
+        if used.driver_connection.transaction_in_progress:  # of a cursor of our own
+            used.dbapi_connection.rollback()
         before = connection.info.pop(_BEFORE, None)
         if before is not None:
             driver: Any = connection.connection.dbapi_connection
@@ -283,6 +289,10 @@ class OracleDatabase(ServerDatabase):
 
     def lost_connection(self, exc: BaseException) -> bool:
         return not isinstance(exc, LocusStoreError) and is_lost(exc)
+
+    def is_unsure(self, exc: BaseException) -> bool:
+        """Whether what ran may have been done or not."""
+        return self.lost_connection(exc) or _OVERTIME in codes(exc)
 
     def lost_schema(self, exc: BaseException) -> bool:
         return isinstance(exc, OtherDatabaseError) or any(it in _MISSING for it in codes(exc))
@@ -342,9 +352,15 @@ _RACES: Final = frozenset(
         "ORA-00054",  # a row or table is locked, and we do not wait
         "ORA-00060",  # a deadlock
         "ORA-08177",  # what a copy reads was changed
+        "ORA-00955",  # another process made the table meanwhile
+        "ORA-01453",  # a transaction was left open
+        "ORA-01466",  # a snapshot is older than a table
+        "ORA-01555",  # or than what the server remembers
         "ORA-30006",
+        "ORA-51815",  # the same of a vector index
     }
 )
+_OVERTIME: Final = "DPY-4024"
 _MISSING: Final = frozenset({"ORA-00942", "ORA-00904", "ORA-01918"})
 _DAMAGED: Final = frozenset({"ORA-01578", "ORA-26040"})
 _REMEDIES: Final = {
@@ -354,7 +370,10 @@ _REMEDIES: Final = {
     "ORA-01691": "the tablespace is full: extend it and save again",
     "ORA-16000": "the database is read-only: connect to the primary",
     "ORA-12899": "a value is longer than its column takes",
-    "DPY-4024": "a round trip took longer than statement_timeout_seconds: try again",
+    "ORA-43853": "JSON and vectors need a tablespace with automatic segment space management",
+    "ORA-51928": "this release takes no writes beside an HNSW index: use method ivfflat",
+    "ORA-51929": "this release has no HNSW index on RAC: use method ivfflat",
+    _OVERTIME: "a round trip took longer than statement_timeout_seconds: try again",
     **dict.fromkeys(_RACES, "other transactions held the locks several times over: try again"),
     **dict.fromkeys(_DAMAGED, "a block is damaged: restore a backup"),
 }
@@ -373,10 +392,31 @@ def engine_of_pool(pool: Any) -> AsyncEngine:
     """An engine that borrows the connections of a ``oracledb.AsyncConnectionPool``."""
 
     async def borrowing(*_: Any, **__: Any) -> Any:
-        return await pool.acquire()
+        return Borrowed(await pool.acquire())
 
     shown = {PLACE: Place("the pool's database", is_whole=False)}
     return _engine(borrowing, execution_options=shown, poolclass=sa.NullPool)
+
+
+class Borrowed:
+    """A pool's connection as SQLAlchemy sees one; what is set on it is undone at the end."""
+
+    def __init__(self, connection: Any) -> None:
+        kept = {it: getattr(connection, it) for it in ("autocommit", "outputtypehandler")}
+        object.__setattr__(self, "_connection", connection)
+        object.__setattr__(self, "_kept", kept)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._connection, name, value)
+
+    async def close(self) -> None:
+        """Give the connection back as it was."""
+        for name, value in self._kept.items():
+            setattr(self._connection, name, value)
+        await self._connection.close()
 
 
 def _engine(creator: Any, **options: Any) -> AsyncEngine:

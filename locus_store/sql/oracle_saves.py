@@ -119,4 +119,7 @@ EXCEPTION
     :won := 0;
     :made_line := 0;
     :made_sequence := 0;
+  WHEN OTHERS THEN
+    ROLLBACK;
+    RAISE;
 END;"""

@@ -154,7 +154,7 @@ class PooledRunner:
     async def read(self, body: Body[T]) -> T:
         """See ``Runner``."""
         home = await self.home()
-        return await home.again(lambda: home.run(self.database.begin_read, body))
+        return await home.again(lambda: home.unraced(self.database.begin_read, body))
 
     async def query(self, body: Body[T]) -> T:
         """Run a body that is one statement, and so needs no transaction."""
@@ -244,12 +244,15 @@ class Home(loops.Home):
     async def define(self, body: Body[T]) -> T:
         """Run a body that changes the schema, on a connection of its own where that is ours."""
         if not self._owned:
-            return await greenlet_spawn(self._opened, self._sync, body)
+            return await self._patiently(lambda: self._spawned(self._sync, body))
         engine = self._make_opening_engine()
         try:
-            return await greenlet_spawn(self._opened, engine.sync_engine, body)
+            return await self._patiently(lambda: self._spawned(engine.sync_engine, body))
         finally:
             await engine.dispose()
+
+    async def _spawned(self, engine: Any, body: Body[T]) -> T:
+        return await greenlet_spawn(self._opened, engine, body)
 
     def _opened(self, engine: Any, look: Body[T]) -> T:
         with self._connected(engine) as connection:
@@ -272,29 +275,33 @@ class Home(loops.Home):
         """Run a body and commit; again where others' locks or a lost connection undid it."""
         begin = begin or self.database.begin_write
         try:
-            return await self._unraced(begin, body)
+            return await self.unraced(begin, body)
         except UndoneError as exc:
             self.note(exc)
             observe.retried("connection", exc)
-        return await self._unraced(begin, body)
+        return await self.unraced(begin, body)
 
     async def statement(self, body: Body[T]) -> T:
         """Run a body in autocommit; again where others' locks undid it."""
         try:
-            return await self._unraced(self.database.begin_statement, body)
+            return await self.unraced(self.database.begin_statement, body)
         except UndoneError as exc:  # what was sent may have been done
             raise LostConnectionError from exc
 
-    async def _unraced(self, begin: Body[None], body: Body[T]) -> T:
+    async def unraced(self, begin: Body[None], body: Body[T]) -> T:
+        """Run a body, and again where others' locks undid it."""
+        return await self._patiently(lambda: self.run(begin, body))
+
+    async def _patiently(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         for attempt in range(1, ATTEMPTS):
             try:
-                return await self.run(begin, body)
+                return await work()
             except Exception as exc:
                 if not self.database.lost_race(exc):
                     raise
                 observe.retried("race", exc)
             await asyncio.sleep(random.random() * PAUSE_SECONDS * 2**attempt)  # noqa: S311
-        return await self.run(begin, body)
+        return await work()
 
     async def again(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Do what may be done twice; a second time when the connection was lost."""

@@ -151,6 +151,7 @@ def make_table(connection: Connection, ours: Tables, dimension: int) -> bool:
     if found.dimension is not None:
         return True
     table = connection.dialect.identifier_preparer.format_table(ours.embeddings)
+    key = connection.dialect.identifier_preparer.quote(f"{ours.prefix}embeddings_pk")
     columns = "item INTEGER NOT NULL, part INTEGER NOT NULL, embedding BLOB NOT NULL"
     if connection.dialect.name == "postgresql":
         home = connection.dialect.identifier_preparer.quote(_made_extension(connection, ours))
@@ -165,8 +166,7 @@ def make_table(connection: Connection, ours: Tables, dimension: int) -> bool:
         )
     with owner_only(connection):
         connection.exec_driver_sql(
-            f"CREATE TABLE {table} "
-            f"({columns}, CONSTRAINT {ours.prefix}embeddings_pk PRIMARY KEY (item, part))"
+            f"CREATE TABLE {table} ({columns}, CONSTRAINT {key} PRIMARY KEY (item, part))"
         )
     connection.execute(ours.settings.insert().values(name=DIMENSION_SETTING, value=str(dimension)))
     return False
@@ -267,6 +267,15 @@ def _make_oracle_index(
 ) -> bool:
     if _has_index(connection, ours, metric, method):
         return False
+    inspector: Any = sa.inspect(connection)
+    others = [it["name"] for it in inspector.get_indexes(ours.embeddings.name, ours.schema)]
+    others = [
+        it for it in others if it.startswith(f"{ours.prefix}embeddings_") and it[-3:] != "_pk"
+    ]
+    if others:
+        raise UnsupportedError(
+            f"Oracle takes one index on a column, and there is {others[0]}: drop it first"
+        )
     connection.exec_driver_sql(oracle_index(ours, metric, method, connection.dialect))
     return True
 

@@ -1,4 +1,4 @@
-21 round trips
+21 calls of the driver
 
 -- execute
 SET TRANSACTION ISOLATION LEVEL SERIALIZABLE
@@ -11,7 +11,7 @@ LOCK TABLE locus_checkpoints IN ROW EXCLUSIVE MODE
 --   param_2: int as int
 --   tenant: str
 --   thread_id: str
-SELECT locus_threads.thread, CASE WHEN (locus_threads.expires_at IS NULL OR locus_threads.expires_at > SYSTIMESTAMP AT TIME ZONE 'UTC') THEN :param_1 ELSE :param_2 END AS live
+SELECT locus_threads.thread, CASE WHEN (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')) THEN :param_1 ELSE :param_2 END AS live
 FROM locus_threads
 WHERE locus_threads.tenant = :tenant AND locus_threads.thread_id = :thread_id
 
@@ -20,7 +20,7 @@ WHERE locus_threads.tenant = :tenant AND locus_threads.thread_id = :thread_id
 --   param_2: int as int
 --   tenant: str
 --   thread_id: str
-SELECT locus_threads.thread, CASE WHEN (locus_threads.expires_at IS NULL OR locus_threads.expires_at > SYSTIMESTAMP AT TIME ZONE 'UTC') THEN :param_1 ELSE :param_2 END AS live
+SELECT locus_threads.thread, CASE WHEN (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')) THEN :param_1 ELSE :param_2 END AS live
 FROM locus_threads
 WHERE locus_threads.tenant = :tenant AND locus_threads.thread_id = :thread_id
 
@@ -29,7 +29,7 @@ WHERE locus_threads.tenant = :tenant AND locus_threads.thread_id = :thread_id
 --   param_2: int as int
 --   tenant: str
 --   thread_id: str
-SELECT locus_threads.thread, CASE WHEN (locus_threads.expires_at IS NULL OR locus_threads.expires_at > SYSTIMESTAMP AT TIME ZONE 'UTC') THEN :param_1 ELSE :param_2 END AS live
+SELECT locus_threads.thread, CASE WHEN (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')) THEN :param_1 ELSE :param_2 END AS live
 FROM locus_threads
 WHERE locus_threads.tenant = :tenant AND locus_threads.thread_id = :thread_id
 
@@ -61,7 +61,7 @@ WHERE locus_lines.tenant = :tenant_1 AND locus_lines.thread_id = :thread_id_1 AN
 --   thread_id: str
 --   namespace: str
 --   ret_0: TwinVar as int
-INSERT INTO locus_lines (tenant, thread_id, namespace, updated_at) VALUES (:tenant, :thread_id, :namespace, SYSTIMESTAMP AT TIME ZONE 'UTC') RETURNING locus_lines.line INTO :ret_0
+INSERT INTO locus_lines (tenant, thread_id, namespace, updated_at) VALUES (:tenant, :thread_id, :namespace, FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')) RETURNING locus_lines.line INTO :ret_0
 
 -- execute
 --   line_1: int as int
@@ -112,7 +112,7 @@ WHERE locus_lines.tenant = :tenant_1 AND locus_lines.thread_id = :thread_id_1 AN
 --   thread_id: str
 --   namespace: str
 --   ret_0: TwinVar as int
-INSERT INTO locus_lines (tenant, thread_id, namespace, updated_at) VALUES (:tenant, :thread_id, :namespace, SYSTIMESTAMP AT TIME ZONE 'UTC') RETURNING locus_lines.line INTO :ret_0
+INSERT INTO locus_lines (tenant, thread_id, namespace, updated_at) VALUES (:tenant, :thread_id, :namespace, FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')) RETURNING locus_lines.line INTO :ret_0
 
 -- execute
 --   line_1: int as int

@@ -1,4 +1,4 @@
-32 round trips
+32 calls of the driver
 
 -- execute
 ALTER SESSION SET TIME_ZONE = '+00:00' NLS_COMP = BINARY NLS_SORT = BINARY NLS_NUMERIC_CHARACTERS = '.,'
@@ -144,11 +144,11 @@ DECLARE
   p_sequence NUMBER;
 BEGIN
   LOCK TABLE locus_checkpoints IN ROW EXCLUSIVE MODE;
-  INSERT INTO locus_threads (tenant, thread_id, created_at, active_at) SELECT :its_tenant AS anon_1, :its_thread_id AS anon_2, SYSTIMESTAMP AT TIME ZONE 'UTC' AS clock_1, FROM_TZ(CAST(TRUNC(SYS_EXTRACT_UTC(SYSTIMESTAMP), 'MI') AS TIMESTAMP), '+00:00') AS minute_1  FROM locus_settings  WHERE locus_settings.name = 'store_id' AND locus_settings.value = :its_store_id AND NOT (EXISTS (SELECT *  FROM locus_threads  WHERE locus_threads.tenant = :its_tenant AND locus_threads.thread_id = :its_thread_id));
+  INSERT INTO locus_threads (tenant, thread_id, created_at, active_at) SELECT :its_tenant AS anon_1, :its_thread_id AS anon_2, FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00') AS clock_1, FROM_TZ(CAST(TRUNC(SYS_EXTRACT_UTC(SYSTIMESTAMP), 'MI') AS TIMESTAMP), '+00:00') AS minute_1  FROM locus_settings  WHERE locus_settings.name = 'store_id' AND locus_settings.value = :its_store_id AND NOT (EXISTS (SELECT *  FROM locus_threads  WHERE locus_threads.tenant = :its_tenant AND locus_threads.thread_id = :its_thread_id));
   IF SQL%ROWCOUNT <> 1 THEN RAISE refused; END IF;
-  INSERT INTO locus_lines (tenant, thread_id, namespace, writer, run, head, open_chain, last_sequence, open_bytes, floor, updated_at) SELECT :its_tenant AS anon_1, :its_thread_id AS anon_2, :its_namespace AS anon_3, :its_writer AS anon_4, :its_run AS anon_5, 1, 1, 1, :its_added AS anon_6, 0, SYSTIMESTAMP AT TIME ZONE 'UTC' AS clock_1  FROM locus_threads  WHERE locus_threads.tenant = :its_tenant AND locus_threads.thread_id = :its_thread_id;
+  INSERT INTO locus_lines (tenant, thread_id, namespace, writer, run, head, open_chain, last_sequence, open_bytes, floor, updated_at) SELECT :its_tenant AS anon_1, :its_thread_id AS anon_2, :its_namespace AS anon_3, :its_writer AS anon_4, :its_run AS anon_5, 1, 1, 1, :its_added AS anon_6, 0, FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00') AS clock_1  FROM locus_threads  WHERE locus_threads.tenant = :its_tenant AND locus_threads.thread_id = :its_thread_id;
   IF SQL%ROWCOUNT <> 1 THEN RAISE refused; END IF;
-  INSERT INTO locus_checkpoints (line, sequence, chain, checkpoint_id, digest, codec, created_at, metadata, labels, payload) SELECT locus_lines.line, 1, 1, :its_checkpoint_id AS anon_1, :its_digest AS anon_2, 0, SYSTIMESTAMP AT TIME ZONE 'UTC' AS clock_1, :its_metadata AS anon_3, :its_labels AS anon_4, p_payload AS anon_5  FROM locus_lines  WHERE locus_lines.tenant = :its_tenant AND locus_lines.thread_id = :its_thread_id AND locus_lines.namespace = :its_namespace;
+  INSERT INTO locus_checkpoints (line, sequence, chain, checkpoint_id, digest, codec, created_at, metadata, labels, payload) SELECT locus_lines.line, 1, 1, :its_checkpoint_id AS anon_1, :its_digest AS anon_2, 0, FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00') AS clock_1, :its_metadata AS anon_3, :its_labels AS anon_4, p_payload AS anon_5  FROM locus_lines  WHERE locus_lines.tenant = :its_tenant AND locus_lines.thread_id = :its_thread_id AND locus_lines.namespace = :its_namespace;
   IF SQL%ROWCOUNT <> 1 THEN RAISE refused; END IF;
   SELECT locus_lines.line, locus_lines.head  INTO p_line, p_sequence FROM locus_lines  WHERE locus_lines.tenant = :its_tenant AND locus_lines.thread_id = :its_thread_id AND locus_lines.namespace = :its_namespace;
   COMMIT;
@@ -161,6 +161,9 @@ EXCEPTION
     :won := 0;
     :made_line := 0;
     :made_sequence := 0;
+  WHEN OTHERS THEN
+    ROLLBACK;
+    RAISE;
 END;
 
 -- execute
@@ -191,7 +194,7 @@ SELECT locus_lines.thread_id, locus_lines.line, locus_lines.head, locus_lines.op
 FROM locus_lines
 WHERE locus_lines.tenant = :tenant_1 AND (SELECT locus_threads.thread
 FROM locus_threads
-WHERE locus_threads.tenant = locus_lines.tenant AND locus_threads.thread_id = locus_lines.thread_id AND locus_threads.tenant = :tenant_2 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > SYSTIMESTAMP AT TIME ZONE 'UTC')) IS NOT NULL AND locus_lines.namespace = :namespace_1 AND locus_lines.head IS NOT NULL AND locus_lines.line IN (:line_1_1, :line_1_2, :line_1_3) ORDER BY locus_lines.line DESC
+WHERE locus_threads.tenant = locus_lines.tenant AND locus_threads.thread_id = locus_lines.thread_id AND locus_threads.tenant = :tenant_2 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00'))) IS NOT NULL AND locus_lines.namespace = :namespace_1 AND locus_lines.head IS NOT NULL AND locus_lines.line IN (:line_1_1, :line_1_2, :line_1_3) ORDER BY locus_lines.line DESC
 
 -- execute
 --   line_1: int as int

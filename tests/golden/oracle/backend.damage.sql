@@ -1,4 +1,4 @@
-7 round trips
+7 calls of the driver
 
 -- execute
 SET TRANSACTION READ ONLY

@@ -1,4 +1,4 @@
-7 round trips
+7 calls of the driver
 
 -- execute
 LOCK TABLE locus_checkpoints IN ROW EXCLUSIVE MODE
@@ -7,7 +7,7 @@ LOCK TABLE locus_checkpoints IN ROW EXCLUSIVE MODE
 --   tenant_1: str
 SELECT locus_threads.thread_id
 FROM locus_threads
-WHERE locus_threads.tenant = :tenant_1 AND locus_threads.expires_at <= SYSTIMESTAMP AT TIME ZONE 'UTC'
+WHERE locus_threads.tenant = :tenant_1 AND locus_threads.expires_at <= FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')
  FETCH FIRST 200 ROWS ONLY
 
 -- execute
@@ -32,7 +32,7 @@ WHERE locus_lines.tenant = :tenant_1 AND locus_lines.thread_id IN (NULL) AND (1 
 --   tenant_1: str
 SELECT locus_threads.thread_id
 FROM locus_threads
-WHERE locus_threads.tenant = :tenant_1 AND locus_threads.expires_at <= SYSTIMESTAMP AT TIME ZONE 'UTC' AND locus_threads.thread_id IN (NULL) AND (1 != 1)
+WHERE locus_threads.tenant = :tenant_1 AND locus_threads.expires_at <= FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00') AND locus_threads.thread_id IN (NULL) AND (1 != 1)
  FETCH FIRST 200 ROWS ONLY
 
 -- commit

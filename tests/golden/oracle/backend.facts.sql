@@ -1,10 +1,10 @@
-15 round trips
+15 calls of the driver
 
 -- execute
 SET TRANSACTION READ ONLY
 
 -- execute
-SELECT SYSTIMESTAMP AT TIME ZONE 'UTC' AS clock_1 FROM DUAL
+SELECT FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00') AS clock_1 FROM DUAL
 
 -- execute
 SELECT 'revision' AS name, locus_version.version_num
@@ -78,7 +78,7 @@ WHERE locus_lines.tenant = :tenant_1 AND locus_lines.head IS NOT NULL ORDER BY l
 SELECT count(*) AS count_1
 FROM (SELECT locus_threads.thread AS thread
 FROM locus_threads
-WHERE locus_threads.tenant = :tenant_1 AND locus_threads.expires_at <= SYSTIMESTAMP AT TIME ZONE 'UTC') anon_1
+WHERE locus_threads.tenant = :tenant_1 AND locus_threads.expires_at <= FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')) anon_1
 
 -- execute
 --   tenant_1: str

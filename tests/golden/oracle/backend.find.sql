@@ -1,4 +1,4 @@
-7 round trips
+7 calls of the driver
 
 -- execute
 SET TRANSACTION READ ONLY
@@ -18,7 +18,7 @@ SELECT locus_lines.thread_id, locus_lines.line, locus_lines.head, locus_lines.op
 FROM locus_lines
 WHERE locus_lines.tenant = :tenant_1 AND (SELECT locus_threads.thread
 FROM locus_threads
-WHERE locus_threads.tenant = locus_lines.tenant AND locus_threads.thread_id = locus_lines.thread_id AND locus_threads.tenant = :tenant_2 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > SYSTIMESTAMP AT TIME ZONE 'UTC')) IS NOT NULL AND locus_lines.namespace = :namespace_1 AND locus_lines.head IS NOT NULL ORDER BY locus_lines.line DESC
+WHERE locus_threads.tenant = locus_lines.tenant AND locus_threads.thread_id = locus_lines.thread_id AND locus_threads.tenant = :tenant_2 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00'))) IS NOT NULL AND locus_lines.namespace = :namespace_1 AND locus_lines.head IS NOT NULL ORDER BY locus_lines.line DESC
 
 -- execute
 --   line_1: int as int

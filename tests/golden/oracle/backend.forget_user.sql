@@ -1,4 +1,4 @@
-48 round trips
+48 calls of the driver
 
 -- execute
 LOCK TABLE locus_checkpoints IN ROW EXCLUSIVE MODE
@@ -7,7 +7,7 @@ LOCK TABLE locus_checkpoints IN ROW EXCLUSIVE MODE
 --   tenant_1: str
 SELECT locus_threads.thread_id
 FROM locus_threads
-WHERE locus_threads.tenant = :tenant_1 AND locus_threads.expires_at <= SYSTIMESTAMP AT TIME ZONE 'UTC'
+WHERE locus_threads.tenant = :tenant_1 AND locus_threads.expires_at <= FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')
  FETCH FIRST 200 ROWS ONLY
 
 -- execute
@@ -32,7 +32,7 @@ WHERE locus_lines.tenant = :tenant_1 AND locus_lines.thread_id IN (NULL) AND (1 
 --   tenant_1: str
 SELECT locus_threads.thread_id
 FROM locus_threads
-WHERE locus_threads.tenant = :tenant_1 AND locus_threads.expires_at <= SYSTIMESTAMP AT TIME ZONE 'UTC' AND locus_threads.thread_id IN (NULL) AND (1 != 1)
+WHERE locus_threads.tenant = :tenant_1 AND locus_threads.expires_at <= FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00') AND locus_threads.thread_id IN (NULL) AND (1 != 1)
  FETCH FIRST 200 ROWS ONLY
 
 -- commit
@@ -46,7 +46,7 @@ SET TRANSACTION READ ONLY
 --   param_1: str
 SELECT locus_threads.thread_id, locus_threads.user_id, locus_threads.metadata
 FROM locus_threads
-WHERE locus_threads.tenant = :tenant_1 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > SYSTIMESTAMP AT TIME ZONE 'UTC') AND (locus_threads.user_id = :user_id_1 OR JSON_EXISTS(locus_threads.metadata, '$."user_id"[*]?(@.stringOnly() == $v)' PASSING :param_1 AS "v"))
+WHERE locus_threads.tenant = :tenant_1 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')) AND (locus_threads.user_id = :user_id_1 OR JSON_EXISTS(locus_threads.metadata, '$."user_id"[*]?(@.stringOnly() == $v)' PASSING :param_1 AS "v"))
 
 -- execute
 --   tenant_1: str
@@ -54,7 +54,7 @@ WHERE locus_threads.tenant = :tenant_1 AND (locus_threads.expires_at IS NULL OR 
 --   param_2: str
 SELECT locus_lines.thread_id, locus_checkpoints.metadata, locus_checkpoints.labels
 FROM locus_checkpoints JOIN locus_lines ON locus_checkpoints.line = locus_lines.line JOIN locus_threads ON locus_threads.tenant = locus_lines.tenant AND locus_threads.thread_id = locus_lines.thread_id
-WHERE locus_lines.tenant = :tenant_1 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > SYSTIMESTAMP AT TIME ZONE 'UTC') AND (JSON_EXISTS(locus_checkpoints.metadata, '$."user_id"[*]?(@.stringOnly() == $v)' PASSING :param_1 AS "v") OR JSON_EXISTS(locus_checkpoints.labels, '$."user_id"[*]?(@.stringOnly() == $v)' PASSING :param_2 AS "v"))
+WHERE locus_lines.tenant = :tenant_1 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')) AND (JSON_EXISTS(locus_checkpoints.metadata, '$."user_id"[*]?(@.stringOnly() == $v)' PASSING :param_1 AS "v") OR JSON_EXISTS(locus_checkpoints.labels, '$."user_id"[*]?(@.stringOnly() == $v)' PASSING :param_2 AS "v"))
 
 -- commit
 
@@ -66,7 +66,7 @@ SET TRANSACTION READ ONLY
 --   thread_id_1: str
 SELECT locus_threads.thread, locus_threads.thread_id, locus_threads.user_id, locus_threads.name, locus_threads.metadata, locus_threads.created_at, locus_threads.active_at, locus_threads.expires_at
 FROM locus_threads
-WHERE locus_threads.tenant = :tenant_1 AND locus_threads.thread_id = :thread_id_1 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > SYSTIMESTAMP AT TIME ZONE 'UTC')
+WHERE locus_threads.tenant = :tenant_1 AND locus_threads.thread_id = :thread_id_1 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00'))
 
 -- execute
 --   tenant_1: str
@@ -136,7 +136,7 @@ WHERE locus_lines.tenant = :tenant_1 AND locus_lines.thread_id IN (:thread_id_1_
 --   param_2: int as int
 --   tenant: str
 --   thread_id: str
-SELECT locus_threads.thread, CASE WHEN (locus_threads.expires_at IS NULL OR locus_threads.expires_at > SYSTIMESTAMP AT TIME ZONE 'UTC') THEN :param_1 ELSE :param_2 END AS live
+SELECT locus_threads.thread, CASE WHEN (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')) THEN :param_1 ELSE :param_2 END AS live
 FROM locus_threads
 WHERE locus_threads.tenant = :tenant AND locus_threads.thread_id = :thread_id
 
@@ -201,7 +201,7 @@ SET TRANSACTION READ ONLY
 --   param_1: str
 SELECT locus_threads.thread_id, locus_threads.user_id, locus_threads.metadata
 FROM locus_threads
-WHERE locus_threads.tenant = :tenant_1 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > SYSTIMESTAMP AT TIME ZONE 'UTC') AND (locus_threads.user_id = :user_id_1 OR JSON_EXISTS(locus_threads.metadata, '$."user_id"[*]?(@.stringOnly() == $v)' PASSING :param_1 AS "v"))
+WHERE locus_threads.tenant = :tenant_1 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')) AND (locus_threads.user_id = :user_id_1 OR JSON_EXISTS(locus_threads.metadata, '$."user_id"[*]?(@.stringOnly() == $v)' PASSING :param_1 AS "v"))
 
 -- execute
 --   tenant_1: str
@@ -209,7 +209,7 @@ WHERE locus_threads.tenant = :tenant_1 AND (locus_threads.expires_at IS NULL OR 
 --   param_2: str
 SELECT locus_lines.thread_id, locus_checkpoints.metadata, locus_checkpoints.labels
 FROM locus_checkpoints JOIN locus_lines ON locus_checkpoints.line = locus_lines.line JOIN locus_threads ON locus_threads.tenant = locus_lines.tenant AND locus_threads.thread_id = locus_lines.thread_id
-WHERE locus_lines.tenant = :tenant_1 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > SYSTIMESTAMP AT TIME ZONE 'UTC') AND (JSON_EXISTS(locus_checkpoints.metadata, '$."user_id"[*]?(@.stringOnly() == $v)' PASSING :param_1 AS "v") OR JSON_EXISTS(locus_checkpoints.labels, '$."user_id"[*]?(@.stringOnly() == $v)' PASSING :param_2 AS "v"))
+WHERE locus_lines.tenant = :tenant_1 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')) AND (JSON_EXISTS(locus_checkpoints.metadata, '$."user_id"[*]?(@.stringOnly() == $v)' PASSING :param_1 AS "v") OR JSON_EXISTS(locus_checkpoints.labels, '$."user_id"[*]?(@.stringOnly() == $v)' PASSING :param_2 AS "v"))
 
 -- commit
 
@@ -222,7 +222,7 @@ SET TRANSACTION READ ONLY
 --   param_1: str
 SELECT locus_threads.thread_id, locus_threads.user_id, locus_threads.metadata
 FROM locus_threads
-WHERE locus_threads.tenant = :tenant_1 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > SYSTIMESTAMP AT TIME ZONE 'UTC') AND (locus_threads.user_id = :user_id_1 OR JSON_EXISTS(locus_threads.metadata, '$."user_id"[*]?(@.stringOnly() == $v)' PASSING :param_1 AS "v"))
+WHERE locus_threads.tenant = :tenant_1 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')) AND (locus_threads.user_id = :user_id_1 OR JSON_EXISTS(locus_threads.metadata, '$."user_id"[*]?(@.stringOnly() == $v)' PASSING :param_1 AS "v"))
 
 -- execute
 --   tenant_1: str
@@ -230,7 +230,7 @@ WHERE locus_threads.tenant = :tenant_1 AND (locus_threads.expires_at IS NULL OR 
 --   param_2: str
 SELECT locus_lines.thread_id, locus_checkpoints.metadata, locus_checkpoints.labels
 FROM locus_checkpoints JOIN locus_lines ON locus_checkpoints.line = locus_lines.line JOIN locus_threads ON locus_threads.tenant = locus_lines.tenant AND locus_threads.thread_id = locus_lines.thread_id
-WHERE locus_lines.tenant = :tenant_1 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > SYSTIMESTAMP AT TIME ZONE 'UTC') AND (JSON_EXISTS(locus_checkpoints.metadata, '$."user_id"[*]?(@.stringOnly() == $v)' PASSING :param_1 AS "v") OR JSON_EXISTS(locus_checkpoints.labels, '$."user_id"[*]?(@.stringOnly() == $v)' PASSING :param_2 AS "v"))
+WHERE locus_lines.tenant = :tenant_1 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')) AND (JSON_EXISTS(locus_checkpoints.metadata, '$."user_id"[*]?(@.stringOnly() == $v)' PASSING :param_1 AS "v") OR JSON_EXISTS(locus_checkpoints.labels, '$."user_id"[*]?(@.stringOnly() == $v)' PASSING :param_2 AS "v"))
 
 -- commit
 

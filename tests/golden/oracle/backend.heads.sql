@@ -1,4 +1,4 @@
-1 round trips
+1 calls of the driver
 
 -- execute, commits
 --   namespace_1: str
@@ -12,7 +12,7 @@ WHERE locus_threads.tenant = locus_lines.tenant AND locus_threads.thread_id = lo
 FROM locus_lines
 WHERE locus_threads.tenant = locus_lines.tenant AND locus_threads.thread_id = locus_lines.thread_id AND locus_lines.namespace = :namespace_2 AND locus_lines.head IS NOT NULL) AS head
 FROM locus_threads
-WHERE locus_threads.tenant = :tenant_1 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > SYSTIMESTAMP AT TIME ZONE 'UTC') AND (SELECT locus_lines.line
+WHERE locus_threads.tenant = :tenant_1 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')) AND (SELECT locus_lines.line
 FROM locus_lines
 WHERE locus_threads.tenant = locus_lines.tenant AND locus_threads.thread_id = locus_lines.thread_id AND locus_lines.namespace = :namespace_3 AND locus_lines.head IS NOT NULL) IS NOT NULL ORDER BY locus_threads.active_at DESC, locus_threads.thread DESC
  FETCH FIRST 100 ROWS ONLY) page JOIN locus_checkpoints ON locus_checkpoints.line = page.line AND locus_checkpoints.sequence = page.head ORDER BY page.active_at DESC, page.thread DESC

@@ -1,2 +1,2 @@
-0 round trips
+0 calls of the driver
 

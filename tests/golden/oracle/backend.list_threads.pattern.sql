@@ -1,4 +1,4 @@
-2 round trips
+2 calls of the driver
 
 -- execute, commits
 --   tenant_1: str
@@ -16,7 +16,7 @@ WHERE locus_threads.tenant = :tenant_1 AND locus_threads.thread_id = :thread_id_
 --   param_1: str
 SELECT locus_threads.thread_id
 FROM locus_threads
-WHERE locus_threads.tenant = :tenant_1 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > SYSTIMESTAMP AT TIME ZONE 'UTC') AND (SELECT locus_lines.line
+WHERE locus_threads.tenant = :tenant_1 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')) AND (SELECT locus_lines.line
 FROM locus_lines
 WHERE locus_threads.tenant = locus_lines.tenant AND locus_threads.thread_id = locus_lines.thread_id AND locus_lines.namespace = :namespace_1 AND locus_lines.head IS NOT NULL) IS NOT NULL AND locus_threads.active_at <= FROM_TZ(CAST(:active_at_1 AS TIMESTAMP), '+00:00') AND (locus_threads.active_at < FROM_TZ(CAST(:active_at_2 AS TIMESTAMP), '+00:00') OR locus_threads.thread < :thread_1) AND locus_threads.thread_id LIKE :param_1 ESCAPE '\' ORDER BY locus_threads.active_at DESC, locus_threads.thread DESC
  FETCH FIRST 5 ROWS ONLY

@@ -1,4 +1,4 @@
-6 round trips
+6 calls of the driver
 
 -- execute
 LOCK TABLE locus_checkpoints IN ROW EXCLUSIVE MODE
@@ -19,7 +19,7 @@ WHERE locus_lines.tenant = :tenant AND locus_lines.thread_id = :thread_id AND lo
 --   namespace: str
 SELECT locus_lines.line, locus_lines.head, locus_lines.open_chain, locus_lines.open_bytes, locus_lines.floor, locus_lines.last_sequence, locus_lines.writer, locus_lines.run, CASE WHEN (locus_threads.active_at = FROM_TZ(CAST(TRUNC(SYS_EXTRACT_UTC(SYSTIMESTAMP), 'MI') AS TIMESTAMP), '+00:00')) THEN :param_1 ELSE :param_2 END AS is_noted
 FROM locus_lines JOIN locus_threads ON locus_threads.tenant = locus_lines.tenant AND locus_threads.thread_id = locus_lines.thread_id
-WHERE locus_lines.tenant = :tenant AND locus_lines.thread_id = :thread_id AND locus_lines.namespace = :namespace AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > SYSTIMESTAMP AT TIME ZONE 'UTC')
+WHERE locus_lines.tenant = :tenant AND locus_lines.thread_id = :thread_id AND locus_lines.namespace = :namespace AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00'))
 
 -- execute
 --   line: int as int
@@ -38,6 +38,6 @@ WHERE locus_writes.line = :line AND locus_writes.checkpoint_id = :checkpoint_id
 --   task_path: str as DB_TYPE_NVARCHAR
 --   basis: NULL as int
 --   payload: bytes as DB_TYPE_RAW
-MERGE INTO locus_writes t USING (SELECT :line AS line, :checkpoint_id AS checkpoint_id, :task_id AS task_id, :idx AS idx FROM dual) s ON (t.line = s.line AND t.checkpoint_id = s.checkpoint_id AND t.task_id = s.task_id AND t.idx = s.idx) WHEN MATCHED THEN UPDATE SET created_at = SYSTIMESTAMP AT TIME ZONE 'UTC', channel = :channel, type = :type, task_path = :task_path, basis = :basis, payload = :payload WHEN NOT MATCHED THEN INSERT (line, checkpoint_id, task_id, idx, created_at, channel, type, task_path, basis, payload) VALUES (s.line, s.checkpoint_id, s.task_id, s.idx, SYSTIMESTAMP AT TIME ZONE 'UTC', :channel, :type, :task_path, :basis, :payload)
+MERGE INTO locus_writes t USING (SELECT :line AS line, :checkpoint_id AS checkpoint_id, :task_id AS task_id, :idx AS idx FROM dual) s ON (t.line = s.line AND t.checkpoint_id = s.checkpoint_id AND t.task_id = s.task_id AND t.idx = s.idx) WHEN MATCHED THEN UPDATE SET created_at = FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00'), channel = :channel, type = :type, task_path = :task_path, basis = :basis, payload = :payload WHEN NOT MATCHED THEN INSERT (line, checkpoint_id, task_id, idx, created_at, channel, type, task_path, basis, payload) VALUES (s.line, s.checkpoint_id, s.task_id, s.idx, FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00'), :channel, :type, :task_path, :basis, :payload)
 
 -- commit

@@ -1,4 +1,4 @@
-16 round trips
+16 calls of the driver
 
 -- execute
 LOCK TABLE locus_checkpoints IN ROW EXCLUSIVE MODE
@@ -29,7 +29,7 @@ WHERE locus_lines.tenant = :tenant_1 AND locus_lines.thread_id IN (:thread_id_1_
 --   param_2: int as int
 --   tenant: str
 --   thread_id: str
-SELECT locus_threads.thread, CASE WHEN (locus_threads.expires_at IS NULL OR locus_threads.expires_at > SYSTIMESTAMP AT TIME ZONE 'UTC') THEN :param_1 ELSE :param_2 END AS live
+SELECT locus_threads.thread, CASE WHEN (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')) THEN :param_1 ELSE :param_2 END AS live
 FROM locus_threads
 WHERE locus_threads.tenant = :tenant AND locus_threads.thread_id = :thread_id
 

@@ -1,4 +1,4 @@
-4 round trips
+4 calls of the driver
 
 -- execute
 SET TRANSACTION READ ONLY
@@ -9,7 +9,7 @@ SET TRANSACTION READ ONLY
 --   param_1: str
 SELECT locus_threads.thread_id, locus_threads.user_id, locus_threads.metadata
 FROM locus_threads
-WHERE locus_threads.tenant = :tenant_1 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > SYSTIMESTAMP AT TIME ZONE 'UTC') AND (locus_threads.user_id = :user_id_1 OR JSON_EXISTS(locus_threads.metadata, '$."user_id"[*]?(@.stringOnly() == $v)' PASSING :param_1 AS "v"))
+WHERE locus_threads.tenant = :tenant_1 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')) AND (locus_threads.user_id = :user_id_1 OR JSON_EXISTS(locus_threads.metadata, '$."user_id"[*]?(@.stringOnly() == $v)' PASSING :param_1 AS "v"))
 
 -- execute
 --   tenant_1: str
@@ -17,6 +17,6 @@ WHERE locus_threads.tenant = :tenant_1 AND (locus_threads.expires_at IS NULL OR 
 --   param_2: str
 SELECT locus_lines.thread_id, locus_checkpoints.metadata, locus_checkpoints.labels
 FROM locus_checkpoints JOIN locus_lines ON locus_checkpoints.line = locus_lines.line JOIN locus_threads ON locus_threads.tenant = locus_lines.tenant AND locus_threads.thread_id = locus_lines.thread_id
-WHERE locus_lines.tenant = :tenant_1 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > SYSTIMESTAMP AT TIME ZONE 'UTC') AND (JSON_EXISTS(locus_checkpoints.metadata, '$."user_id"[*]?(@.stringOnly() == $v)' PASSING :param_1 AS "v") OR JSON_EXISTS(locus_checkpoints.labels, '$."user_id"[*]?(@.stringOnly() == $v)' PASSING :param_2 AS "v"))
+WHERE locus_lines.tenant = :tenant_1 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')) AND (JSON_EXISTS(locus_checkpoints.metadata, '$."user_id"[*]?(@.stringOnly() == $v)' PASSING :param_1 AS "v") OR JSON_EXISTS(locus_checkpoints.labels, '$."user_id"[*]?(@.stringOnly() == $v)' PASSING :param_2 AS "v"))
 
 -- commit

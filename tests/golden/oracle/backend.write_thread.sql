@@ -1,4 +1,4 @@
-31 round trips
+31 calls of the driver
 
 -- execute
 SET TRANSACTION READ ONLY
@@ -8,7 +8,7 @@ SET TRANSACTION READ ONLY
 --   thread_id_1: str
 SELECT locus_threads.thread, locus_threads.thread_id, locus_threads.user_id, locus_threads.name, locus_threads.metadata, locus_threads.created_at, locus_threads.active_at, locus_threads.expires_at
 FROM locus_threads
-WHERE locus_threads.tenant = :tenant_1 AND locus_threads.thread_id = :thread_id_1 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > SYSTIMESTAMP AT TIME ZONE 'UTC')
+WHERE locus_threads.tenant = :tenant_1 AND locus_threads.thread_id = :thread_id_1 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00'))
 
 -- execute
 --   tenant_1: str
@@ -57,7 +57,7 @@ SET TRANSACTION READ ONLY
 --   thread_id_1: str
 SELECT locus_threads.thread, locus_threads.thread_id, locus_threads.user_id, locus_threads.name, locus_threads.metadata, locus_threads.created_at, locus_threads.active_at, locus_threads.expires_at
 FROM locus_threads
-WHERE locus_threads.tenant = :tenant_1 AND locus_threads.thread_id = :thread_id_1 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > SYSTIMESTAMP AT TIME ZONE 'UTC')
+WHERE locus_threads.tenant = :tenant_1 AND locus_threads.thread_id = :thread_id_1 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00'))
 
 -- commit
 
@@ -76,7 +76,7 @@ WHERE locus_threads.tenant = :tenant_1 AND locus_threads.thread_id IN (:thread_i
 --   param_2: int as int
 --   tenant: str
 --   thread_id: str
-SELECT locus_threads.thread, CASE WHEN (locus_threads.expires_at IS NULL OR locus_threads.expires_at > SYSTIMESTAMP AT TIME ZONE 'UTC') THEN :param_1 ELSE :param_2 END AS live
+SELECT locus_threads.thread, CASE WHEN (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')) THEN :param_1 ELSE :param_2 END AS live
 FROM locus_threads
 WHERE locus_threads.tenant = :tenant AND locus_threads.thread_id = :thread_id
 
@@ -85,7 +85,7 @@ WHERE locus_threads.tenant = :tenant AND locus_threads.thread_id = :thread_id
 --   thread_id: str
 --   expires_at: NULL as DB_TYPE_TIMESTAMP
 --   ret_0: TwinVar as int
-INSERT INTO locus_threads (tenant, thread_id, created_at, active_at, expires_at) VALUES (:tenant, :thread_id, SYSTIMESTAMP AT TIME ZONE 'UTC', FROM_TZ(CAST(TRUNC(SYS_EXTRACT_UTC(SYSTIMESTAMP), 'MI') AS TIMESTAMP), '+00:00'), FROM_TZ(CAST(:expires_at AS TIMESTAMP), '+00:00')) RETURNING locus_threads.thread INTO :ret_0
+INSERT INTO locus_threads (tenant, thread_id, created_at, active_at, expires_at) VALUES (:tenant, :thread_id, FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00'), FROM_TZ(CAST(TRUNC(SYS_EXTRACT_UTC(SYSTIMESTAMP), 'MI') AS TIMESTAMP), '+00:00'), FROM_TZ(CAST(:expires_at AS TIMESTAMP), '+00:00')) RETURNING locus_threads.thread INTO :ret_0
 
 -- execute
 --   user_id: NULL
@@ -110,7 +110,7 @@ WHERE locus_threads.tenant = :tenant_1 AND locus_threads.thread_id = :thread_id_
 --   thread_id: str
 --   namespace: str
 --   ret_0: TwinVar as int
-INSERT INTO locus_lines (tenant, thread_id, namespace, updated_at) VALUES (:tenant, :thread_id, :namespace, SYSTIMESTAMP AT TIME ZONE 'UTC') RETURNING locus_lines.line INTO :ret_0
+INSERT INTO locus_lines (tenant, thread_id, namespace, updated_at) VALUES (:tenant, :thread_id, :namespace, FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')) RETURNING locus_lines.line INTO :ret_0
 
 -- executemany
 --   line: int as int
@@ -162,7 +162,7 @@ WHERE locus_checkpoints.line = :line AND locus_checkpoints.chain = :chain AND lo
 --   new_writer: NULL
 --   new_run: NULL
 --   of_line: int as int
-UPDATE locus_lines SET head=:new_head, open_chain=:new_open_chain, open_bytes=:new_open_bytes, floor=:new_floor, last_sequence=:new_last_sequence, writer=:new_writer, run=:new_run, updated_at=SYSTIMESTAMP AT TIME ZONE 'UTC' WHERE locus_lines.line = :of_line
+UPDATE locus_lines SET head=:new_head, open_chain=:new_open_chain, open_bytes=:new_open_bytes, floor=:new_floor, last_sequence=:new_last_sequence, writer=:new_writer, run=:new_run, updated_at=FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00') WHERE locus_lines.line = :of_line
 
 -- execute
 --   name_1_1: str
@@ -176,7 +176,7 @@ WHERE locus_settings.name IN (:name_1_1, :name_1_2)
 --   thread_id: str
 --   namespace: str
 --   ret_0: TwinVar as int
-INSERT INTO locus_lines (tenant, thread_id, namespace, updated_at) VALUES (:tenant, :thread_id, :namespace, SYSTIMESTAMP AT TIME ZONE 'UTC') RETURNING locus_lines.line INTO :ret_0
+INSERT INTO locus_lines (tenant, thread_id, namespace, updated_at) VALUES (:tenant, :thread_id, :namespace, FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')) RETURNING locus_lines.line INTO :ret_0
 
 -- execute
 --   line: int as int
@@ -215,6 +215,6 @@ WHERE locus_checkpoints.line = :line AND locus_checkpoints.chain = :chain AND lo
 --   new_writer: NULL
 --   new_run: NULL
 --   of_line: int as int
-UPDATE locus_lines SET head=:new_head, open_chain=:new_open_chain, open_bytes=:new_open_bytes, floor=:new_floor, last_sequence=:new_last_sequence, writer=:new_writer, run=:new_run, updated_at=SYSTIMESTAMP AT TIME ZONE 'UTC' WHERE locus_lines.line = :of_line
+UPDATE locus_lines SET head=:new_head, open_chain=:new_open_chain, open_bytes=:new_open_bytes, floor=:new_floor, last_sequence=:new_last_sequence, writer=:new_writer, run=:new_run, updated_at=FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00') WHERE locus_lines.line = :of_line
 
 -- commit

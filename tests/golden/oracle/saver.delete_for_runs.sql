@@ -1,11 +1,11 @@
-25 round trips
+25 calls of the driver
 
 -- execute, commits
 --   tenant_1: str
 --   param_1: str
 SELECT locus_lines.thread_id, locus_lines.namespace, locus_checkpoints.checkpoint_id, locus_checkpoints.metadata
 FROM locus_checkpoints JOIN locus_lines ON locus_checkpoints.line = locus_lines.line JOIN locus_threads ON locus_threads.tenant = locus_lines.tenant AND locus_threads.thread_id = locus_lines.thread_id
-WHERE locus_lines.tenant = :tenant_1 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > SYSTIMESTAMP AT TIME ZONE 'UTC') AND JSON_EXISTS(locus_checkpoints.metadata, '$."run_id"[*]?(@.stringOnly() == $v)' PASSING :param_1 AS "v")
+WHERE locus_lines.tenant = :tenant_1 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')) AND JSON_EXISTS(locus_checkpoints.metadata, '$."run_id"[*]?(@.stringOnly() == $v)' PASSING :param_1 AS "v")
 
 -- execute
 LOCK TABLE locus_checkpoints IN ROW EXCLUSIVE MODE
@@ -26,7 +26,7 @@ WHERE locus_lines.tenant = :tenant AND locus_lines.thread_id = :thread_id AND lo
 --   namespace: str
 SELECT locus_lines.line, locus_lines.head, locus_lines.open_chain, locus_lines.open_bytes, locus_lines.floor, locus_lines.last_sequence, locus_lines.writer, locus_lines.run, CASE WHEN (locus_threads.active_at = FROM_TZ(CAST(TRUNC(SYS_EXTRACT_UTC(SYSTIMESTAMP), 'MI') AS TIMESTAMP), '+00:00')) THEN :param_1 ELSE :param_2 END AS is_noted
 FROM locus_lines JOIN locus_threads ON locus_threads.tenant = locus_lines.tenant AND locus_threads.thread_id = locus_lines.thread_id
-WHERE locus_lines.tenant = :tenant AND locus_lines.thread_id = :thread_id AND locus_lines.namespace = :namespace AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > SYSTIMESTAMP AT TIME ZONE 'UTC')
+WHERE locus_lines.tenant = :tenant AND locus_lines.thread_id = :thread_id AND locus_lines.namespace = :namespace AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00'))
 
 -- execute
 --   line: int as int

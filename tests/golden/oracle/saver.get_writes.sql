@@ -1,4 +1,4 @@
-4 round trips
+4 calls of the driver
 
 -- execute
 SET TRANSACTION READ ONLY
@@ -9,7 +9,7 @@ SET TRANSACTION READ ONLY
 --   namespace_1: str
 SELECT locus_lines.line
 FROM locus_lines JOIN locus_threads ON locus_threads.tenant = locus_lines.tenant AND locus_threads.thread_id = locus_lines.thread_id
-WHERE locus_lines.tenant = :tenant_1 AND locus_lines.thread_id = :thread_id_1 AND locus_lines.namespace = :namespace_1 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > SYSTIMESTAMP AT TIME ZONE 'UTC')
+WHERE locus_lines.tenant = :tenant_1 AND locus_lines.thread_id = :thread_id_1 AND locus_lines.namespace = :namespace_1 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00'))
 
 -- execute
 --   line_1: int as int

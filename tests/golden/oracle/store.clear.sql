@@ -1,4 +1,4 @@
-6 round trips
+6 calls of the driver
 
 -- execute
 LOCK TABLE locus_checkpoints IN ROW EXCLUSIVE MODE
@@ -8,7 +8,7 @@ LOCK TABLE locus_checkpoints IN ROW EXCLUSIVE MODE
 --   param_2: int as int
 --   tenant_1: str
 --   namespace_1: str
-SELECT locus_store.item, CASE WHEN (locus_store.expires_at IS NULL OR locus_store.expires_at > SYSTIMESTAMP AT TIME ZONE 'UTC') THEN :param_1 ELSE :param_2 END AS is_live
+SELECT locus_store.item, CASE WHEN (locus_store.expires_at IS NULL OR locus_store.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')) THEN :param_1 ELSE :param_2 END AS is_live
 FROM locus_store
 WHERE locus_store.tenant = :tenant_1 AND locus_store.namespace = :namespace_1 FOR UPDATE
 

@@ -1,4 +1,4 @@
-8 round trips
+8 calls of the driver
 
 -- execute
 LOCK TABLE locus_checkpoints IN ROW EXCLUSIVE MODE
@@ -9,7 +9,7 @@ LOCK TABLE locus_checkpoints IN ROW EXCLUSIVE MODE
 --   tenant_1: str
 --   namespace_1: str
 --   key_1: str
-SELECT locus_store.item, locus_store.namespace, locus_store.key, locus_store.version, locus_store.created_at, CASE WHEN (locus_store.expires_at IS NULL OR locus_store.expires_at > SYSTIMESTAMP AT TIME ZONE 'UTC') THEN :param_1 ELSE :param_2 END AS is_live
+SELECT locus_store.item, locus_store.namespace, locus_store.key, locus_store.version, locus_store.created_at, CASE WHEN (locus_store.expires_at IS NULL OR locus_store.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')) THEN :param_1 ELSE :param_2 END AS is_live
 FROM locus_store
 WHERE locus_store.tenant = :tenant_1 AND locus_store.namespace = :namespace_1 AND locus_store.key = :key_1 FOR UPDATE
 
@@ -20,7 +20,7 @@ FROM locus_settings
 WHERE locus_settings.name = :name_1
 
 -- execute
-SELECT SYSTIMESTAMP AT TIME ZONE 'UTC' AS clock_1 FROM DUAL
+SELECT FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00') AS clock_1 FROM DUAL
 
 -- execute
 --   tenant: str
@@ -42,7 +42,7 @@ INSERT INTO locus_store (tenant, namespace, key, metadata, version, created_at, 
 --   tenant_1: str
 --   namespace_1: str
 --   key_1: str
-SELECT locus_store.item, locus_store.namespace, locus_store.key, locus_store.version, locus_store.created_at, CASE WHEN (locus_store.expires_at IS NULL OR locus_store.expires_at > SYSTIMESTAMP AT TIME ZONE 'UTC') THEN :param_1 ELSE :param_2 END AS is_live
+SELECT locus_store.item, locus_store.namespace, locus_store.key, locus_store.version, locus_store.created_at, CASE WHEN (locus_store.expires_at IS NULL OR locus_store.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')) THEN :param_1 ELSE :param_2 END AS is_live
 FROM locus_store
 WHERE locus_store.tenant = :tenant_1 AND locus_store.namespace = :namespace_1 AND locus_store.key = :key_1 FOR UPDATE
 

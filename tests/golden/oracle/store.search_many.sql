@@ -1,4 +1,4 @@
-3 round trips
+3 calls of the driver
 
 -- execute, commits
 --   tenant_1: str
@@ -6,7 +6,7 @@
 --   namespace_2: str
 SELECT locus_store.item, locus_store.namespace, locus_store.key, locus_store.metadata, locus_store.version, locus_store.created_at, locus_store.updated_at, locus_store.expires_at, locus_store.value AS value, locus_store.ttl_seconds
 FROM locus_store
-WHERE locus_store.tenant = :tenant_1 AND locus_store.namespace >= :namespace_1 AND locus_store.namespace < :namespace_2 AND (locus_store.expires_at IS NULL OR locus_store.expires_at > SYSTIMESTAMP AT TIME ZONE 'UTC') ORDER BY locus_store.updated_at DESC, locus_store.item DESC
+WHERE locus_store.tenant = :tenant_1 AND locus_store.namespace >= :namespace_1 AND locus_store.namespace < :namespace_2 AND (locus_store.expires_at IS NULL OR locus_store.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')) ORDER BY locus_store.updated_at DESC, locus_store.item DESC
  OFFSET 0 ROWS
  FETCH FIRST 10 ROWS ONLY
 
@@ -19,6 +19,6 @@ ALTER SESSION SET TIME_ZONE = '+00:00' NLS_COMP = BINARY NLS_SORT = BINARY NLS_N
 --   namespace_2: str
 SELECT locus_store.item, locus_store.namespace, locus_store.key, locus_store.metadata, locus_store.version, locus_store.created_at, locus_store.updated_at, locus_store.expires_at, locus_store.value AS value, locus_store.ttl_seconds
 FROM locus_store
-WHERE locus_store.tenant = :tenant_1 AND locus_store.namespace >= :namespace_1 AND locus_store.namespace < :namespace_2 AND (locus_store.expires_at IS NULL OR locus_store.expires_at > SYSTIMESTAMP AT TIME ZONE 'UTC') ORDER BY locus_store.updated_at DESC, locus_store.item DESC
+WHERE locus_store.tenant = :tenant_1 AND locus_store.namespace >= :namespace_1 AND locus_store.namespace < :namespace_2 AND (locus_store.expires_at IS NULL OR locus_store.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')) ORDER BY locus_store.updated_at DESC, locus_store.item DESC
  OFFSET 0 ROWS
  FETCH FIRST 10 ROWS ONLY

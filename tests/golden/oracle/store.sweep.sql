@@ -1,4 +1,4 @@
-4 round trips
+4 calls of the driver
 
 -- execute
 LOCK TABLE locus_checkpoints IN ROW EXCLUSIVE MODE
@@ -7,7 +7,7 @@ LOCK TABLE locus_checkpoints IN ROW EXCLUSIVE MODE
 --   tenant_1: str
 SELECT locus_store.item
 FROM locus_store
-WHERE locus_store.tenant = :tenant_1 AND locus_store.expires_at <= SYSTIMESTAMP AT TIME ZONE 'UTC'
+WHERE locus_store.tenant = :tenant_1 AND locus_store.expires_at <= FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')
  FETCH FIRST 10 ROWS ONLY
 
 -- execute
