@@ -178,7 +178,7 @@ def a_deleted_head_is_still_loaded(patch: Patch) -> None:
 @caught_by("test_a_head_goes_back_past_its_own_ancestors_only")
 def the_newest_becomes_the_head(patch: Patch) -> None:
     def newest(lines, line, gone):
-        return next(it for it in removing._newest_first(lines, line) if it != line.head)
+        return lines.newest(line)
 
     patched(patch, "_ancestor", newest)
 

@@ -322,12 +322,12 @@ class Threads:
                 f"thread {thread_id!r} names version {found[2].decode()} as its head, or that has "
                 "no row; restore Redis from a backup, or load a version by its id"
             )
-        store, line, head, sequence, name, parent, header, digest, payloads, writes = found
+        store, line, head, sequence, name, parent, header, digest, rows, writes = found
         version = _version(thread_id, namespace, store, line, [sequence, name, parent, header])
         return Stored(
             version=version,
             head=Mark(store.decode(), int(line), int(head), _digest(digest)),
-            payloads=payloads,
+            payloads=[it.partition(b" ")[2] for it in rows],  # behind the chain
             writes=_writes(version.checkpoint_id, writes) if with_writes else None,
         )
 

@@ -17,7 +17,7 @@ local of_head = sequence == head and header or call('HGET', line, 'r' .. head)
 local id = id_at(sequence)
 if not header or not of_head or not id then return {store, row[1], head} end
 local digest, chain, parent = told(header)
-local payloads = {}
+local records = {}  -- as they are: cut here, each would be copied
 local is_known = row[1] == ARGV[2] and sequence == ARGV[3] and digest == ARGV[4]
 if not is_known then
   local first = call('ZCOUNT', order, '-inf', '(' .. chain)
@@ -25,11 +25,11 @@ if not is_known then
   local mark = chain .. ' '
   for _, record in ipairs(call('LRANGE', log, first, last)) do
     if string.sub(record, 1, #mark) == mark then
-      payloads[#payloads + 1] = string.sub(record, #mark + 1)
+      records[#records + 1] = record
     end
   end
 end
 return {
   store, row[1], head, sequence, id, parent ~= '0' and id_at(parent) or '', header,
-  string.sub(of_head, 1, 32), payloads, ARGV[5] == '1' and written(id) or {}
+  string.sub(of_head, 1, 32), records, ARGV[5] == '1' and written(id) or {}
 }
