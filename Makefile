@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore $(BIN)/python -m pip
 # Two more than there are cores: tests wait for disks and processes. A test that hangs shows where.
 export PYTEST_XDIST_AUTO_NUM_WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 2)
-PYTEST := $(BIN)/python -m pytest -n auto --dist loadgroup -o faulthandler_timeout=300
+PYTEST := $(BIN)/python -m pytest -n auto -o faulthandler_timeout=300
 QUICK := -q -p no:cacheprovider
 # One contract per kind of storage is enough to tell that a Python differs.
 SHORT := -m "not variant" -k "not (Portable or BareBackend or BlockingFacade or SQLiteFile)"

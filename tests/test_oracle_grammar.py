@@ -11,9 +11,6 @@ from oracle_wrong import HELD_OUT, WRONG
 
 from locus_store.sql import migrate
 
-# One Java process, which is slow until it has seen a few statements.
-pytestmark = pytest.mark.xdist_group("Oracle's grammar")
-
 # Wrong statements that are let through.
 FIRST = {
     "distinct_on",

@@ -35,8 +35,6 @@ IMAGE = "gvenzl/oracle-free:23-slim-faststart"
 if not GIVEN["DSN"] and not CONTAINER:
     pytest.skip("no LOCUS_TEST_ORACLE_DSN: see make test-oracle", allow_module_level=True)
 
-pytestmark = pytest.mark.xdist_group("live Oracle")
-
 
 @pytest.fixture(scope="session")
 def place() -> Iterator[dict[str, Any]]:

@@ -172,7 +172,6 @@ UNASKED = ("JSON_EXISTS(", "INDEXTYPE IS", "FETCH APPROX")
 """What neither grammar knows, and nothing else that is sent has."""
 
 
-@pytest.mark.xdist_group("Oracle's grammar")
 def test_every_recorded_statement_is_oracles(oracle_grammar: grammars.Grammar) -> None:
     asked = {"first": 0, "second": 0, "neither": 0}
     for statement in statements():

@@ -255,15 +255,8 @@ def performed(request, postgresql, young, plans_in) -> dict[str, list[Plan]]:
 GROWN = ("never analysed", "analysed while young", "analysed")
 
 
-def _state(name: str) -> Any:
-    """Of a state, all is done by one process of the tests: its database takes 20 s to make."""
-    return pytest.param(name, marks=pytest.mark.xdist_group(f"plans {name}"))
-
-
-in_each_state = pytest.mark.parametrize(
-    "performed", [_state(it) for it in ("young", *GROWN)], indirect=True
-)
-when_grown = pytest.mark.parametrize("performed", [_state(it) for it in GROWN], indirect=True)
+in_each_state = pytest.mark.parametrize("performed", ["young", *GROWN], indirect=True)
+when_grown = pytest.mark.parametrize("performed", GROWN, indirect=True)
 
 
 async def perform(url: str) -> dict[str, list[Plan]]:
