@@ -297,6 +297,15 @@ async def test_an_index_finds_what_the_scan_finds(twin: TwinServer) -> None:
         assert sorted(await other.search("strasse")) == sorted(f"t{n}" for n in range(8) if n != 4)
 
 
+async def test_an_index_that_another_process_made_is_kept_up(twin: TwinServer) -> None:
+    async with OracleBackend(**PLACE) as mine, OracleBackend(**PLACE) as theirs:
+        await mine.save("old", {"text": "giraffe"})
+        await theirs.create_search_index()
+        await mine.save("old", {"text": "zebra"})
+        await mine.save("new", {"text": "zebra"})
+        assert sorted(await theirs.search("zebra")) == ["new", "old"]
+
+
 async def test_a_connection_is_given_back_without_a_transaction(twin: TwinServer) -> None:
     async with OracleBackend(**PLACE, max_pool_size=1) as backend:
         await backend.save("t", {"n": 1})

@@ -107,18 +107,29 @@ def _is_ours(table: sa.Table) -> sa.ColumnElement[bool]:
 
 def _locked(t: Tables) -> sa.Update:
     """The line's row, so that nobody changes it until all is done."""
-    c, settings = t.lines.c, t.settings.c
+    c = t.lines.c
     is_live_thread = sa.exists().where(_is_ours(t.threads), is_live(t)).correlate(None)
-    opened = _value("store_id", settings.value.type)
-    is_opened = sa.exists().where(
-        settings.name == sa.literal_column("'store_id'"), settings.value == opened
-    )
     return (
         t.lines.update()
         .where(c.line == _value("line", c.line.type), _is_ours(t.lines), c.head.is_not(None))
-        .where(is_live_thread, is_opened.correlate(None))
+        .where(is_live_thread, sa.exists().where(_is_opened(t)).correlate(None), ~_has_index(t))
         .values(updated_at=now())
     )
+
+
+def _is_opened(t: Tables) -> sa.ColumnElement[bool]:
+    """The row of the settings that says that it is the database that was opened."""
+    c = t.settings.c
+    return sa.and_(
+        c.name == sa.literal_column("'store_id'"), c.value == _value("store_id", c.value.type)
+    )
+
+
+def _has_index(t: Tables) -> sa.ColumnElement[bool]:
+    """Another process may have made a full-text index, which these statements do not keep up."""
+    facts = t.settings.alias("facts")
+    made = facts.c.name == sa.literal_column("'full_text_index'")
+    return sa.exists().where(made).correlate(None)
 
 
 def _next_version(t: Tables) -> sa.Insert:
@@ -202,12 +213,8 @@ def _new_thread(t: Tables, *, expires: bool) -> sa.Insert:
     if expires:
         columns["expires_at"] = after(_value("ttl_and_slack", sa.Double()))
     is_there = sa.exists().where(_is_ours(t.threads))
-    settings = t.settings.c
-    opened = _value("store_id", settings.value.type)
-    made = (
-        sa.select(*columns.values())
-        .where(settings.name == sa.literal_column("'store_id'"), settings.value == opened)
-        .where(~is_there.correlate(None))
+    made = sa.select(*columns.values()).where(
+        _is_opened(t), ~_has_index(t), ~is_there.correlate(None)
     )
     return t.threads.insert().from_select([*columns], made, include_defaults=False)
 

@@ -247,8 +247,7 @@ class OracleDatabase(ServerDatabase):
         """Each statement sees what was committed before it: locks first, then everything else."""
         _autocommit(connection, is_on=False)
         connection.begin()
-        table = connection.dialect.identifier_preparer.format_table(self.tables.checkpoints)
-        connection.exec_driver_sql(f"LOCK TABLE {table} IN ROW EXCLUSIVE MODE")
+        self._keep_index(connection)
 
     def begin_read(self, connection: Connection) -> None:
         _autocommit(connection, is_on=False)
@@ -260,6 +259,10 @@ class OracleDatabase(ServerDatabase):
         _autocommit(connection, is_on=False)
         connection.begin()
         connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE")
+        self._keep_index(connection)
+
+    def _keep_index(self, connection: Connection) -> None:
+        """While this transaction writes, nobody makes the text index."""
         table = connection.dialect.identifier_preparer.format_table(self.tables.checkpoints)
         connection.exec_driver_sql(f"LOCK TABLE {table} IN ROW EXCLUSIVE MODE")
 

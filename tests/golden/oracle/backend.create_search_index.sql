@@ -1,4 +1,4 @@
-32 calls of the driver
+46 calls of the driver
 
 -- execute
 ALTER SESSION SET TIME_ZONE = '+00:00' NLS_COMP = BINARY NLS_SORT = BINARY NLS_NUMERIC_CHARACTERS = '.,'
@@ -144,7 +144,7 @@ DECLARE
   p_sequence NUMBER;
 BEGIN
   LOCK TABLE locus_checkpoints IN ROW EXCLUSIVE MODE;
-  INSERT INTO locus_threads (tenant, thread_id, created_at, active_at) SELECT :its_tenant AS anon_1, :its_thread_id AS anon_2, FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00') AS clock_1, FROM_TZ(CAST(TRUNC(SYS_EXTRACT_UTC(SYSTIMESTAMP), 'MI') AS TIMESTAMP), '+00:00') AS minute_1  FROM locus_settings  WHERE locus_settings.name = 'store_id' AND locus_settings.value = :its_store_id AND NOT (EXISTS (SELECT *  FROM locus_threads  WHERE locus_threads.tenant = :its_tenant AND locus_threads.thread_id = :its_thread_id));
+  INSERT INTO locus_threads (tenant, thread_id, created_at, active_at) SELECT :its_tenant AS anon_1, :its_thread_id AS anon_2, FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00') AS clock_1, FROM_TZ(CAST(TRUNC(SYS_EXTRACT_UTC(SYSTIMESTAMP), 'MI') AS TIMESTAMP), '+00:00') AS minute_1  FROM locus_settings  WHERE locus_settings.name = 'store_id' AND locus_settings.value = :its_store_id AND NOT (EXISTS (SELECT *  FROM locus_settings facts  WHERE facts.name = 'full_text_index')) AND NOT (EXISTS (SELECT *  FROM locus_threads  WHERE locus_threads.tenant = :its_tenant AND locus_threads.thread_id = :its_thread_id));
   IF SQL%ROWCOUNT <> 1 THEN RAISE refused; END IF;
   INSERT INTO locus_lines (tenant, thread_id, namespace, writer, run, head, open_chain, last_sequence, open_bytes, floor, updated_at) SELECT :its_tenant AS anon_1, :its_thread_id AS anon_2, :its_namespace AS anon_3, :its_writer AS anon_4, :its_run AS anon_5, 1, 1, 1, :its_added AS anon_6, 0, FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00') AS clock_1  FROM locus_threads  WHERE locus_threads.tenant = :its_tenant AND locus_threads.thread_id = :its_thread_id;
   IF SQL%ROWCOUNT <> 1 THEN RAISE refused; END IF;
@@ -165,6 +165,95 @@ EXCEPTION
     ROLLBACK;
     RAISE;
 END;
+
+-- execute
+LOCK TABLE locus_checkpoints IN ROW EXCLUSIVE MODE
+
+-- execute
+--   name_1_1: str
+--   name_1_2: str
+SELECT locus_settings.name, locus_settings.value
+FROM locus_settings
+WHERE locus_settings.name IN (:name_1_1, :name_1_2)
+
+-- execute
+--   tenant: str
+--   thread_id: str
+--   namespace: str
+SELECT locus_lines.line
+FROM locus_lines
+WHERE locus_lines.tenant = :tenant AND locus_lines.thread_id = :thread_id AND locus_lines.namespace = :namespace AND locus_lines.head IS NOT NULL FOR UPDATE
+
+-- execute
+--   tenant_1: str
+--   thread_id_1_1: str
+SELECT locus_threads.thread
+FROM locus_threads
+WHERE locus_threads.tenant = :tenant_1 AND locus_threads.thread_id IN (:thread_id_1_1) FOR UPDATE
+
+-- execute
+--   param_1: int as int
+--   param_2: int as int
+--   tenant: str
+--   thread_id: str
+SELECT locus_threads.thread, CASE WHEN (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')) THEN :param_1 ELSE :param_2 END AS live
+FROM locus_threads
+WHERE locus_threads.tenant = :tenant AND locus_threads.thread_id = :thread_id
+
+-- execute
+--   tenant: str
+--   thread_id: str
+--   expires_at: NULL as DB_TYPE_TIMESTAMP
+--   ret_0: TwinVar as int
+INSERT INTO locus_threads (tenant, thread_id, created_at, active_at, expires_at) VALUES (:tenant, :thread_id, FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00'), FROM_TZ(CAST(TRUNC(SYS_EXTRACT_UTC(SYSTIMESTAMP), 'MI') AS TIMESTAMP), '+00:00'), FROM_TZ(CAST(:expires_at AS TIMESTAMP), '+00:00')) RETURNING locus_threads.thread INTO :ret_0
+
+-- execute
+--   tenant_1: str
+--   thread_id_1: str
+--   namespace_1: str
+SELECT locus_lines.line, locus_lines.head, locus_lines.open_chain, locus_lines.open_bytes, locus_lines.floor, locus_lines.last_sequence, locus_lines.writer, locus_lines.run
+FROM locus_lines
+WHERE locus_lines.tenant = :tenant_1 AND locus_lines.thread_id = :thread_id_1 AND locus_lines.namespace = :namespace_1 FOR UPDATE NOWAIT
+
+-- execute
+--   tenant: str
+--   thread_id: str
+--   namespace: str
+--   ret_0: TwinVar as int
+INSERT INTO locus_lines (tenant, thread_id, namespace, updated_at) VALUES (:tenant, :thread_id, :namespace, FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')) RETURNING locus_lines.line INTO :ret_0
+
+-- execute
+--   line: int as int
+--   sequence: int as int
+--   tokens: str as DB_TYPE_NVARCHAR
+INSERT INTO locus_search (line, sequence, tokens) VALUES (:line, :sequence, :tokens)
+
+-- execute
+--   line: int as int
+--   sequence: int as int
+--   chain: int as int
+--   parent: NULL as int
+--   checkpoint_id: str
+--   digest: bytes
+--   codec: int as int
+--   metadata: NULL as DB_TYPE_JSON
+--   labels: NULL as DB_TYPE_JSON
+--   text: str as DB_TYPE_NVARCHAR
+--   payload: bytes as DB_TYPE_RAW
+INSERT INTO locus_checkpoints (line, sequence, chain, parent, checkpoint_id, digest, codec, metadata, labels, created_at, text, payload) VALUES (:line, :sequence, :chain, :parent, :checkpoint_id, :digest, :codec, :metadata, :labels, FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00'), :text, :payload)
+
+-- execute
+--   new_head: int as int
+--   new_open_chain: int as int
+--   new_open_bytes: int as int
+--   new_floor: int as int
+--   new_last_sequence: int as int
+--   new_writer: NULL
+--   new_run: NULL
+--   of_line: int as int
+UPDATE locus_lines SET head=:new_head, open_chain=:new_open_chain, open_bytes=:new_open_bytes, floor=:new_floor, last_sequence=:new_last_sequence, writer=:new_writer, run=:new_run, updated_at=FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00') WHERE locus_lines.line = :of_line
+
+-- commit
 
 -- execute
 SET TRANSACTION READ ONLY
@@ -190,11 +279,30 @@ WHERE contains(locus_search.tokens, :param_1) > :contains_1
 --   line_1_1: int as int
 --   line_1_2: int as int
 --   line_1_3: int as int
+--   line_1_4: int as int
 SELECT locus_lines.thread_id, locus_lines.line, locus_lines.head, locus_lines.open_chain, locus_lines.open_bytes, locus_lines.floor, locus_lines.last_sequence, locus_lines.writer, locus_lines.run
 FROM locus_lines
 WHERE locus_lines.tenant = :tenant_1 AND (SELECT locus_threads.thread
 FROM locus_threads
-WHERE locus_threads.tenant = locus_lines.tenant AND locus_threads.thread_id = locus_lines.thread_id AND locus_threads.tenant = :tenant_2 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00'))) IS NOT NULL AND locus_lines.namespace = :namespace_1 AND locus_lines.head IS NOT NULL AND locus_lines.line IN (:line_1_1, :line_1_2, :line_1_3) ORDER BY locus_lines.line DESC
+WHERE locus_threads.tenant = locus_lines.tenant AND locus_threads.thread_id = locus_lines.thread_id AND locus_threads.tenant = :tenant_2 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00'))) IS NOT NULL AND locus_lines.namespace = :namespace_1 AND locus_lines.head IS NOT NULL AND locus_lines.line IN (:line_1_1, :line_1_2, :line_1_3, :line_1_4) ORDER BY locus_lines.line DESC
+
+-- execute
+--   line_1: int as int
+SELECT locus_checkpoints.sequence, locus_checkpoints.chain, locus_checkpoints.payload
+FROM locus_checkpoints
+WHERE locus_checkpoints.line = :line_1 ORDER BY locus_checkpoints.sequence
+
+-- execute
+--   line: int as int
+--   floor: int as int
+--   head: int as int
+--   first: int as int
+--   last: int as int
+--   limit: int
+SELECT locus_checkpoints.sequence, locus_checkpoints.checkpoint_id, locus_checkpoints.digest, locus_checkpoints.metadata, locus_checkpoints.labels, locus_checkpoints.created_at, parents.checkpoint_id AS parent_id
+FROM locus_checkpoints LEFT OUTER JOIN locus_checkpoints parents ON parents.line = locus_checkpoints.line AND parents.sequence = locus_checkpoints.parent
+WHERE locus_checkpoints.line = :line AND (locus_checkpoints.sequence >= :floor OR locus_checkpoints.sequence = :head) AND locus_checkpoints.sequence >= :first AND locus_checkpoints.sequence <= :last ORDER BY locus_checkpoints.sequence DESC
+ FETCH FIRST :limit ROWS ONLY
 
 -- execute
 --   line_1: int as int
