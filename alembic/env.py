@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
     from locus_store.sql.schema import Tables
 
+BEFORE_ORACLES = "WHENEVER SQLERROR EXIT FAILURE ROLLBACK\nSET DEFINE OFF"
+"""SQL*Plus and SQLcl go on behind an error, unless they are told otherwise."""
+
 # Migrations find prefix and schema here too.
 options = context.config.attributes
 
@@ -40,7 +43,7 @@ def main() -> None:
 def alone(connection: Connection, ours: Tables) -> None:
     options.update(prefix=ours.prefix, schema=ours.schema)
     with locked(connection, ours):
-        migrate.refuse_foreign(connection, ours)
+        migrate.prepare(connection, ours)
         online(connection)
 
 
@@ -52,6 +55,8 @@ def offline(dialect: str) -> None:
     # As text, Oracle's `RETURNING ... INTO :ret_0` has nowhere to put what it returns.
     migration.dialect.insert_returning = False
     schema, starts = options["schema"], context.get_starting_revision_argument()
+    if dialect == "oracle":
+        migration.impl.static_output(BEFORE_ORACLES)
     with context.begin_transaction():
         if dialect == "postgresql" and schema is not None and starts is None:
             context.execute(CreateSchema(schema, if_not_exists=True))

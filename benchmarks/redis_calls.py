@@ -12,12 +12,14 @@ import random
 import statistics
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import machine
 import redis.asyncio as driver
 
+from locus_store import versions
 from locus_store.backends.base import KNOWN_BYTES, KnownVersions
 from locus_store.backends.redis import RedisBackend
 from locus_store.redis.keys import Keys
@@ -67,68 +69,94 @@ async def timed(call: Callable[[], Awaitable[Any]]) -> float:
 
 
 async def beside(url: str) -> list[list[object]]:
-    """Medians of our calls and of bare ones, in turn."""
+    """Medians of our calls and of bare ones, in turn: either is the first of two as often."""
     client = driver.Redis.from_url(url)
-    saves: dict[str, list[float]] = {"ours": [], "stored": [], "bare": []}
-    loads: dict[str, list[float]] = {"ours": [], "stored": [], "bare": []}
     async with RedisBackend(url) as backend, RedisBackend(url) as cold:
-        commit = backend.commit
-
-        async def committed(save: Save) -> Written:
-            begin = time.perf_counter()
-            written = await commit(save)
-            saves["stored"].append(time.perf_counter() - begin)
-            return written
-
-        backend.commit = committed  # type: ignore[method-assign]
-        state = grown(TURNS)
-        await backend.write_state("t", state)
-        for turn in range(CALLS):
-            state = {**state, "messages": [*state["messages"], *_more(TURNS + turn)]}
-            saves["ours"].append(await timed(lambda s=state: backend.write_state("t", s)))
-            stored: Any = await cold.fetch("t")
-            header = b"0" * 70 + rest_of({}, {})
-            payload = stored.payloads[-1]
-
-            async def bare(
-                turn: int = turn, payload: bytes = payload, header: bytes = header
-            ) -> None:
-                pipe = client.pipeline(transaction=False)
-                pipe.rpush("bare:log", payload)
-                pipe.hset("bare:line", f"r{turn}", header)
-                pipe.zadd("bare:order", {f"id-{turn}": turn})
-                pipe.hset("bare:line", mapping={"head": turn, "bytes": 1, "chain": 1})
-                await pipe.execute()
-
-            saves["bare"].append(await timed(bare))
-        await client.delete("bare:log")
-        stored = await cold.fetch("t")
-        await client.rpush("bare:log", *stored.payloads)
-        for _ in range(CALLS):
-
-            async def read() -> None:
-                pipe = client.pipeline(transaction=False)
-                pipe.hgetall("bare:head")
-                pipe.lrange("bare:log", 0, -1)
-                await pipe.execute()
-
-            loads["stored"].append(await timed(lambda: cold.fetch("t")))
-            loads["bare"].append(await timed(read))
-            cold._known = KnownVersions(KNOWN_BYTES)  # noqa: SLF001  (a first load)
-            loads["ours"].append(await timed(lambda: cold.read_state("t")))
+        saves = await _saves(client, backend)
+        loads = await _loads(client, cold)
     await client.aclose()
     return [
-        _row("save, once it is encoded", saves["stored"][1:], saves["bare"]),
+        _row("save, once it is encoded", saves["stored"], saves["bare"], most=1.5),
+        _row("load, as it is stored", loads["stored"], loads["bare"], most=1.5),
         _row("save, with its state compared and encoded", saves["ours"], saves["bare"]),
-        _row("load, as it is stored", loads["stored"], loads["bare"]),
         _row("load, with its state folded and checked", loads["ours"], loads["bare"]),
     ]
 
 
-def _row(what: str, ours: list[float], bare: list[float]) -> list[object]:
+async def _saves(client: driver.Redis, backend: RedisBackend) -> dict[str, list[float]]:
+    """Either call comes behind the encoding of a state."""
+    times: dict[str, list[float]] = {"ours": [], "stored": [], "bare": []}
+    state = grown(TURNS)
+    await backend.write_state("t", state)
+    commit = backend.commit
+    sent = [b""]  # by the first of the two: for the second one nothing changed
+
+    def note(save: Save) -> None:
+        append = versions.append_of(save, save.basis.store if save.basis else "")
+        assert append is not None  # noqa: S101  (all these saves are)
+        sent.append(append.payload or sent[-1])
+
+    async def stored(save: Save) -> Written:
+        note(save)
+        begin = time.perf_counter()
+        written = await commit(save)
+        times["stored"].append(time.perf_counter() - begin)
+        return written
+
+    async def bare(save: Save) -> Written:
+        note(save)
+        header = b"0" * 70 + rest_of(save.metadata, save.labels)
+        begin = time.perf_counter()
+        pipe = client.pipeline(transaction=False)
+        pipe.rpush("bare:log", sent[-1])
+        pipe.hset("bare:line", f"r{turn}", header)
+        pipe.zadd("bare:order", {save.checkpoint_id: turn})
+        pipe.hset("bare:line", mapping={"head": turn, "bytes": 1, "chain": 1})
+        await pipe.execute()
+        times["bare"].append(time.perf_counter() - begin)
+        raise _SavedElsewhere
+
+    for turn in range(CALLS):
+        state = {**state, "messages": [*state["messages"], *_more(TURNS + turn)]}
+        for call in [(stored, bare), (bare, stored)][turn % 2]:
+            backend.commit = call  # type: ignore[method-assign]
+            with suppress(_SavedElsewhere):
+                times["ours"].append(await timed(lambda s=state: backend.write_state("t", s)))
+    return times
+
+
+class _SavedElsewhere(Exception):  # noqa: N818  (nothing failed)
+    pass
+
+
+async def _loads(client: driver.Redis, cold: RedisBackend) -> dict[str, list[float]]:
+    times: dict[str, list[float]] = {"ours": [], "stored": [], "bare": []}
+    found: Any = await cold.fetch("t")
+    await client.delete("bare:log")
+    await client.rpush("bare:log", *found.payloads)
+
+    async def bare() -> None:
+        pipe = client.pipeline(transaction=False)
+        pipe.hgetall("bare:head")
+        pipe.lrange("bare:log", 0, -1)
+        await pipe.execute()
+
+    calls = [("stored", lambda: cold.fetch("t")), ("bare", bare)]
+    for turn in range(CALLS):
+        for name, call in calls[:: 1 if turn % 2 else -1]:
+            times[name].append(await timed(call))
+    for _ in range(CALLS):
+        cold._known = KnownVersions(KNOWN_BYTES)  # noqa: SLF001  (a first load)
+        times["ours"].append(await timed(lambda: cold.read_state("t")))
+    return times
+
+
+def _row(
+    what: str, ours: list[float], bare: list[float], most: float | None = None
+) -> list[object]:
     mine, theirs = statistics.median(ours) * 1e3, statistics.median(bare) * 1e3
     ratio = mine / theirs
-    told = "≤ 1.5" if ratio <= 1.5 else "≤ 1.5: MISSED"
+    told = "" if most is None else f"≤ {most}" + (": MISSED" if ratio > most else "")
     return [what, len(ours), f"{mine:.2f}", f"{theirs:.2f}", f"**{ratio:.2f}**", told]
 
 

@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from typing import Any
 
-from locus_store import AgentState, Message, oracle_checkpointer
+from locus_store import AgentState, LocusStoreError, Message, oracle_checkpointer
 
 NEEDED = ("ORACLE_DSN", "ORACLE_USER", "ORACLE_PASSWORD")
 
@@ -71,4 +72,7 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    try:
+        asyncio.run(main())
+    except LocusStoreError as exc:
+        sys.exit(f"{type(exc).__name__}: {exc}")

@@ -19,6 +19,9 @@ MAX_COUNT = 2**31 - 1
 MAX_DAYS = 365_000
 """Nothing is older; more would not fit every database's intervals."""
 
+MAX_TTL_SECONDS = 100 * 366 * 86_400
+"""A hundred years."""
+
 
 def check_text(
     name: str, value: object, *, minimum: int = 1, maximum: int = MAX_ID_CHARACTERS
@@ -111,3 +114,19 @@ def thread_pattern(pattern: str) -> re.Pattern[str]:
     """The shell-style pattern of ``list_threads`` as a regular expression."""
     check_text("pattern", pattern, minimum=0)
     return re.compile(translate(pattern))
+
+
+def checked_ttl(ttl_seconds: float | None) -> float | None:
+    """The option, if it is one.
+
+    Raises:
+        InvalidArgumentError: It is none.
+    """
+    if ttl_seconds is None:
+        return None
+    is_number = isinstance(ttl_seconds, int | float) and not isinstance(ttl_seconds, bool)
+    if not is_number or not 0 < ttl_seconds <= MAX_TTL_SECONDS:
+        raise InvalidArgumentError(
+            f"ttl_seconds={ttl_seconds!r} must be above 0 and at most {MAX_TTL_SECONDS}, or None"
+        )
+    return ttl_seconds

@@ -11,7 +11,7 @@ from itertools import count
 from types import MappingProxyType, TracebackType
 from typing import Any, Self, get_args
 
-from locus_store.arguments import MAX_COUNT, check_text
+from locus_store.arguments import MAX_COUNT, check_text, checked_ttl
 from locus_store.backends.base import StorageBackend
 from locus_store.errors import InvalidArgumentError, UnsupportedError
 from locus_store.observe import note, observed
@@ -211,9 +211,6 @@ class BaseCheckpointer(ABC):
     ) -> None:
         await self.close()
 
-
-MAX_TTL_SECONDS = 100 * 366 * 86_400
-"""A hundred years."""
 
 CONTEXT_THREADS = 64
 """Threads that one context remembers having loaded; the earliest go first."""
@@ -559,19 +556,3 @@ def checked_keep_last(keep_last: int | None) -> int | None:
     if not 1 <= keep_last <= MAX_COUNT:
         raise InvalidArgumentError(f"keep_last={keep_last} must be from 1 to {MAX_COUNT}, or None")
     return keep_last
-
-
-def checked_ttl(ttl_seconds: float | None) -> float | None:
-    """The option, if it is one.
-
-    Raises:
-        InvalidArgumentError: It is none.
-    """
-    if ttl_seconds is None:
-        return None
-    is_number = isinstance(ttl_seconds, int | float) and not isinstance(ttl_seconds, bool)
-    if not is_number or not 0 < ttl_seconds <= MAX_TTL_SECONDS:
-        raise InvalidArgumentError(
-            f"ttl_seconds={ttl_seconds!r} must be above 0 and at most {MAX_TTL_SECONDS}, or None"
-        )
-    return ttl_seconds

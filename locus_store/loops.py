@@ -30,6 +30,8 @@ class Home(ABC):
         self._last: dict[str, asyncio.Task[Any]] = {}
         """Of each line the last that was handed in, while it is not done."""
         self._until_the_end: AsyncGenerator[None] | None = None
+        self.was_released = False
+        """Whether nothing is open any more, as behind ``asyncio.run``."""
 
     async def begin(self) -> None:
         """From now on the loop closes it before its own end, as ``asyncio.run`` does."""
@@ -97,6 +99,7 @@ class Home(ABC):
         while self._tasks:  # one may begin another
             await asyncio.wait(self._tasks)
         await self._release()
+        self.was_released = True
 
     @abstractmethod
     async def _release(self) -> None:
@@ -167,7 +170,8 @@ def _abandon(homes: dict[asyncio.AbstractEventLoop, H]) -> None:
     for loop in [it for it in homes if not it.is_closed() and homes[it].pid == os.getpid()]:
         with suppress(RuntimeError):  # closed in between
             loop.call_soon_threadsafe(homes.pop(loop).leave)
-    if not homes:
+    if all(home.was_released for home in homes.values()):
+        homes.clear()
         return
     with warnings.catch_warnings():  # a loop that is closed takes no farewell
         warnings.simplefilter("ignore", ResourceWarning)

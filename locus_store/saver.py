@@ -13,9 +13,9 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from locus_store import layout
-from locus_store.arguments import MAX_ID_CHARACTERS, check_text
+from locus_store.arguments import MAX_ID_CHARACTERS, check_text, checked_ttl
 from locus_store.backends.base import StorageBackend
-from locus_store.checkpointer import checked_keep_last, checked_on_conflict, checked_ttl
+from locus_store.checkpointer import checked_keep_last, checked_on_conflict
 from locus_store.encoding import decode, encode
 from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.observe import note, observed

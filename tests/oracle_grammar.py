@@ -1,11 +1,11 @@
 """Two grammars of Oracle's SQL to ask, where no Oracle server can be had.
 
-Neither is of Oracle 26ai: ``Grammar`` knows about what 12c knew, and refuses more than it should;
-``second_errors`` knows much of 23ai, and took more than it should until some nodes of its tree were
-denied. What each does not know stands in its list, and a statement with it is not put to it.
+Neither is of Oracle 26ai: ``Grammar`` knows about what 21c knew; ``second_errors`` knows much of
+23ai, and took more than it should until some nodes of its tree were denied. What each does not know
+stands in its list, and a statement with it is not put to it.
 
-IslandSQL's grammar is of 26ai and would be the better first one: no registry that the tests reach
-had it when this was written.
+IslandSQL's and ZPA's grammars are of 26ai and would be better first ones: no registry that the
+tests reach had them when this was written.
 
 A statement that a grammar accepts is not a statement that ran.
 """
@@ -39,25 +39,22 @@ FAST = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 Unknown = dict[tuple[str, ...], str]
 
 UNKNOWN: Unknown = {
-    (")", ",", "("): "several rows after VALUES (23ai)",
-    ("RETURNING",): "RETURNING … INTO a bind; MERGE … RETURNING (23ai); JSON functions' type",
-    ("ESCAPE",): "LIKE … ESCAPE after a concatenation",
-    ("JSON_EXISTS",): "SQL/JSON",
-    ("JSON_QUERY",): "SQL/JSON",
-    ("JSON_TABLE",): "SQL/JSON",
+    ("(", "VALUES"): "(VALUES …) as rows (23ai)",
+    ("RETURNING", "OLD"): "RETURNING OLD … NEW … (23ai)",
+    ("PASSING",): "SQL/JSON with values",
     ("JSON_SERIALIZE",): "SQL/JSON",
-    ("IS", "JSON"): "SQL/JSON",
     ("FETCH", "APPROX"): "approximate search (23ai)",
-    ("VECTOR",): "vector columns and indexes (23ai)",
+    ("<", "=>"): "vector operators (23ai)",
+    ("VECTOR", "("): "vector columns (23ai)",
+    ("VECTOR", "INDEX"): "vector indexes (23ai)",
+    ("SEARCH", "INDEX"): "search indexes (23ai)",
     ("IF", "NOT", "EXISTS"): "IF NOT EXISTS in definitions (23ai)",
     ("IF", "EXISTS"): "IF EXISTS in definitions (23ai)",
-    ("PARAMETERS",): "parameters of a domain index",
-    ("SEARCH", "INDEX"): "search indexes (23ai)",
-    ("SQL", "%"): "attributes of the implicit cursor",
-    ("DIGEST",): "a column of that name",
+    ("CASCADE", "CONSTRAINTS"): "DROP TABLE … CASCADE CONSTRAINTS",
+    ("ONLINE",): "CREATE INDEX … ONLINE",
 }
-"""Of ``Grammar``; also UPDATE with a second FROM and SELECT without FROM, which no run of words
-tells apart."""
+"""Of ``Grammar``; also INSERT with several rows, UPDATE with a second FROM and MERGE with RETURNING
+(all 23ai), which no run of words tells apart."""
 
 SECOND_UNKNOWN: Unknown = {
     ("SET", "("): "UPDATE … SET (a, b) = (SELECT …)",
@@ -89,7 +86,7 @@ def unknown(statement: str, listed: Unknown) -> list[str]:
     return found
 
 
-# --- the first: of Apache ShardingSphere, in Java
+# --- the first: ANTLR's collection's of PL/SQL, in Java
 
 
 class Grammar:
@@ -194,7 +191,7 @@ def _tokens(statement: str) -> tuple[Any, ...]:
 
 
 def _named_binds(statement: str) -> str:
-    """``:b1`` for ``:1``, which neither grammar knows."""
+    """``:b1`` for ``:1``, which the second grammar does not know."""
     words = []
     before = ""
     for token in _tokens(statement):

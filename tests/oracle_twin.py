@@ -18,26 +18,28 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
+from uuid import uuid4
 
 import oracledb
 import orjson
 import sqlalchemy as sa
 from oracle_steps import in_steps
+from oracledb import errors
 from sqlalchemy import event
+from sqlalchemy.dialects.oracle.dictionary import DB_LINK_PLACEHOLDER
 from sqlalchemy.ext.compiler import compiles
 
 from locus_store.sql import migrate, oracle
 from locus_store.sql.appending import appending
-from locus_store.sql.columns import Json, JsonValue, _ReadJson, load_value, oracle_value
 from locus_store.sql.conditions import _JsonExists
+from locus_store.sql.json_columns import Json, JsonValue, _ReadJson, load_value, oracle_value
 from locus_store.sql.merge import Merge
 from locus_store.sql.oracle_saves import OneTrip
 from locus_store.sql.schema import tables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 VERSION = "23.26.0.0.0"
@@ -54,13 +56,15 @@ class Call:
     parameters: Any = None
     sizes: dict[str, Any] = field(default_factory=dict)
     is_autocommit: bool = False
+    rows: int = 0
+    """How many may come with it."""
 
 
 class TwinServer:
     """The database: one file, and what was asked of it.
 
     Args:
-        path: Of the SQLite file.
+        path: Of the SQLite file, which gets the newest tables where it is not there.
         prefix: Of the tables.
     """
 
@@ -68,9 +72,17 @@ class TwinServer:
         self.calls: list[Call] = []
         self.failures: deque[BaseException] = deque()
         """Raised by the next statements, before anything is done."""
+        self.text_index: tuple[str, str] | None = None
+        """What the dictionary says of it."""
+        self.watch: Callable[[str], None] | None = None
+        """Sees each statement before anything is done, and may raise."""
         self.path = path
         self.tables = tables(prefix)
         self.lock = threading.Lock()
+        self.table_locks: dict[tuple[str, TwinConnection], str] = {}
+        """Modes, by table and holder; of ``LOCK TABLE`` alone."""
+        self.guard = threading.Lock()
+        """Of ``table_locks``."""
         self.url = f"sqlite:///{path}"
         if not path.exists():
             migrate.upgrade(self.url, prefix=prefix)
@@ -132,6 +144,8 @@ class TwinConnection:
         self.element: Any = None
         self._is_healthy = True
         self._begun = False
+        self._is_set = False
+        """Whether ``SET TRANSACTION`` was said."""
         self._sqlite = sqlite(server.url).connect()
 
     def cursor(self) -> TwinCursor:
@@ -148,8 +162,7 @@ class TwinConnection:
         self._end("ROLLBACK")
 
     async def ping(self) -> None:
-        """A round trip."""
-        self.server.calls.append(Call("ping"))
+        """A round trip, told of no call: only a slow machine leaves a connection idle."""
         self._require_healthy()
 
     async def commit(self) -> None:
@@ -184,11 +197,13 @@ class TwinConnection:
         self._require_healthy()
         if self.server.failures:
             raise self.server.failures.popleft()
+        if self.server.watch is not None:
+            self.server.watch(call.statement)
         if "TIME ZONE '" in call.statement and "TIME ZONE '+" not in call.statement:
             raise driver_error("DPY-3022", "named time zones are not supported in thin mode")
-        if found := canned(call.statement):
+        if found := canned(call.statement, self.server):
             return found
-        if self.element is None and not call.statement.startswith("DECLARE"):
+        if _DEFINES.match(call.statement):
             return await self._define(call.statement)
         await asyncio.sleep(0)
         if not (self.autocommit and call.statement.startswith("SELECT")):
@@ -213,7 +228,7 @@ class TwinConnection:
     @property
     def transaction_in_progress(self) -> bool:
         """Whether something is to be committed or undone."""
-        return self._begun
+        return self._begun or self._is_set or any(it[1] is self for it in self.server.table_locks)
 
     async def _begin(self) -> None:
         if self._begun:
@@ -228,6 +243,10 @@ class TwinConnection:
             self._sqlite.exec_driver_sql(how)
             self._begun = False
             self.server.lock.release()
+        self._is_set = False
+        with self.server.guard:
+            for it in [it for it in self.server.table_locks if it[1] is self]:
+                del self.server.table_locks[it]
 
     def _execute(self, call: Call) -> Result:
         if call.statement.startswith("DECLARE"):
@@ -249,22 +268,43 @@ class TwinConnection:
         rows = [tuple(map(fetched, types, row)) for row in found]
         return Result(list(found.keys()), rows, len(rows))
 
+    async def _lock(self, table: str, mode: str) -> None:
+        """Until this transaction ends; two may be ``ROW EXCLUSIVE`` at once, as writers are."""
+        held = self.server.table_locks
+        while True:
+            with self.server.guard:
+                others = {it for (name, who), it in held.items() if name == table and who != self}
+                if not others or {*others, mode} == {"ROW EXCLUSIVE"}:
+                    held[table, self] = mode
+                    return
+            await asyncio.sleep(0.0005)
+
     async def _define(self, statement: str) -> Result:
-        """DDL, which commits; what SQLite need not know of is not made there."""
-        name = self.server.tables.prefix
-        columns = {
-            "embeddings": "item INTEGER, part INTEGER, embedding BLOB, PRIMARY KEY (item, part)",
-            "search": "line INTEGER, sequence INTEGER, tokens TEXT, PRIMARY KEY (line, sequence)",
-        }
-        table = re.match(rf"CREATE TABLE (?:IF NOT EXISTS )?{name}(\w+) ", statement)
-        if table and table[1] in columns:
-            self._end("COMMIT")
-            await self._begin()
-            made = f"CREATE TABLE IF NOT EXISTS {name}{table[1]} ({columns[table[1]]})"
-            self._sqlite.exec_driver_sql(made)
-            self._end("COMMIT")
-        elif not re.match(r"CREATE (VECTOR )?(INDEX|TABLE)|LOCK TABLE|SET TRANSACTION", statement):
-            raise AssertionError(statement)
+        """DDL, which commits before and after; what SQLite need not know of is not done there."""
+        if statement.startswith("SET TRANSACTION"):
+            if self.transaction_in_progress:
+                raise server_error(1453, "SET TRANSACTION must be first statement of transaction")
+            self._is_set = True
+            return Result([], None, 0)
+        if lock := _LOCK.match(statement):
+            await self._lock(lock[1], lock[2])
+            return Result([], None, 0)
+        self._end("COMMIT")
+        if "INDEXTYPE" in statement:
+            self.server.text_index = self.server.text_index or ("VALID", "VALID")
+            return Result([], None, 0)
+        if statement.startswith("DROP INDEX"):
+            self.server.text_index = None
+            return Result([], None, 0)
+        if statement.startswith("CREATE VECTOR INDEX"):
+            return Result([], None, 0)
+        await self._begin()
+        try:
+            self._sqlite.exec_driver_sql(_defining(statement))
+        except sa.exc.OperationalError as exc:
+            self._end("ROLLBACK")
+            raise _refused(exc) from exc
+        self._end("COMMIT")
         return Result([], None, 0)
 
     def _merge(self, element: Merge, params: Any) -> Result:
@@ -315,6 +355,7 @@ class TwinCursor:
     def __init__(self, connection: TwinConnection) -> None:
         self.connection = connection
         self.arraysize = 100
+        self.prefetchrows = 2
         self.outputtypehandler: Any = None
         self.description: Any = None
         self.rowcount = -1
@@ -347,7 +388,7 @@ class TwinCursor:
         await self._run("executemany", statement, parameters)
 
     async def _run(self, kind: str, statement: str, parameters: Any) -> None:
-        call = Call(kind, statement, parameters, self._sizes)
+        call = Call(kind, statement, parameters, self._sizes, rows=self.prefetchrows)
         self._sizes = {}
         result = await self.connection.run(call)
         names = result.names
@@ -434,38 +475,20 @@ def as_decimals(value: Any) -> Any:
 
 
 def server_error(number: int, text: str) -> oracledb.Error:
-    """An error of the server's, as the driver raises it."""
-    kind = oracledb.IntegrityError if number == 1 else oracledb.DatabaseError
-    return kind(
-        SimpleNamespace(
-            full_code=f"ORA-{number:05}",
-            code=number,
-            message=text,
-            is_session_dead=False,
-            isrecoverable=False,
-        )
-    )
+    """An error of the server's, as the driver raises it: of some it makes one of its own."""
+    told = errors._Error(message=f"ORA-{number:05}: {text}", code=number)
+    return told.exc_type(told)
 
 
 def driver_error(code: str, text: str) -> oracledb.Error:
     """An error of the driver's own."""
-    return oracledb.NotSupportedError(
-        SimpleNamespace(full_code=code, code=0, message=text, is_session_dead=False,
-                        isrecoverable=False)
-    )  # fmt: skip
+    told = errors._Error(message=f"{code}: {text}")
+    return told.exc_type(told)
 
 
 def lost() -> oracledb.Error:
     """The driver's error of a connection that is gone."""
-    return oracledb.OperationalError(
-        SimpleNamespace(
-            full_code="DPY-4011",
-            code=0,
-            message="the database or network closed it",
-            is_session_dead=True,
-            isrecoverable=True,
-        )
-    )
+    return driver_error("DPY-4011", "the database or network closed the connection")
 
 
 # --- SQLite in kind
@@ -473,10 +496,13 @@ def lost() -> oracledb.Error:
 _engines: dict[str, Any] = {}
 
 
-def canned(statement: str) -> Result | None:
-    """What SQLAlchemy asks when it connects for the first time."""
+def canned(statement: str, server: TwinServer) -> Result | None:
+    """What SQLAlchemy asks when it connects for the first time, and of the text index."""
     text = statement.strip().lower()
-    if "sys_context" in text:
+    if "i.domidx_opstatus" in text:
+        rows = [server.text_index] if server.text_index else []
+        return Result(["S", "O"], rows, len(rows))
+    if text.startswith("select sys_context"):
         return Result(["S"], [("LOCUS",)], 1)
     if text == "select 1.1 from dual":
         return Result(["N"], [("1.1",)], 1)
@@ -503,6 +529,43 @@ def _teach(connection: sqlite3.Connection, _: object) -> None:
     connection.create_function("contains", 2, lambda text, word: int(word in (text or "").split()))
     connection.create_function("json_exists", 3, json_exists)
     connection.create_function("vector_distance", 3, vector_distance)
+    connection.create_function("sys_context", 2, lambda *_: "LOCUS")
+    connection.create_function("sys_guid", 0, lambda: uuid4().bytes)
+    connection.create_function("rawtohex", 1, lambda raw: raw.hex().upper())
+    for name, kind in (("tables", "table"), ("views", "view")):
+        connection.execute(
+            f"CREATE TEMP VIEW all_{name}{DB_LINK_PLACEHOLDER} AS SELECT upper(name) AS "
+            f"{kind}_name, 'LOCUS' AS owner FROM main.sqlite_master WHERE type = '{kind}'"
+        )
+    connection.execute(
+        "CREATE TEMP VIEW all_tab_columns AS SELECT upper(t.name) AS table_name, upper(c.name) AS "
+        "column_name, c.type AS data_type, 'LOCUS' AS owner "
+        "FROM main.sqlite_master t, pragma_table_info(t.name) c WHERE t.type IN ('table', 'view')"
+    )
+
+
+_LOCK = re.compile(r"LOCK TABLE (\S+) IN (EXCLUSIVE|ROW EXCLUSIVE) MODE$")
+_DEFINES = re.compile(r"\s*(CREATE|ALTER|DROP|LOCK|SET TRANSACTION)\b")
+
+
+def _defining(statement: str) -> str:
+    """A definition in SQLite's words."""
+    for theirs, ours in (
+        (r"NUMBER\(19\) GENERATED BY DEFAULT AS IDENTITY", "INTEGER"),
+        (r"\((\d+) CHAR\)", r"(\1)"),
+        (r"VECTOR\([^)]*\)", "BLOB"),
+        (r"JSON_VALUE\(", "json_extract("),
+        (r"SYSTIMESTAMP", "CURRENT_TIMESTAMP"),
+    ):
+        statement = re.sub(theirs, ours, statement)
+    return statement
+
+
+def _refused(exc: Exception) -> oracledb.Error:
+    """What Oracle says of a definition that comes too late or too early."""
+    told = {"already exists": 955, "no such table": 942, "no such view": 942, "duplicate": 1430}
+    number = next(it for words, it in told.items() if words in str(exc))
+    return server_error(number, str(exc))
 
 
 _FETCH = re.compile(r"FETCH (?:APPROX )?FIRST (\S+) ROWS ONLY")

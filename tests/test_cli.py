@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import sqlalchemy as sa
 import typer
 
 from locus_store import __version__, cli
@@ -27,10 +26,6 @@ if TYPE_CHECKING:
 
     Run = Callable[..., tuple[int, str, str]]
 
-ORACLE = pytest.param(
-    "oracle",
-    marks=pytest.mark.skipif(sa.__version__ < "2.1", reason="SQLAlchemy 2.0 lacks Oracle's JSON"),
-)
 ROOT = Path(__file__).parents[1]
 
 
@@ -188,7 +183,7 @@ def test_history_lists_every_revision(run: Run) -> None:
     assert [line.split()[0] for line in out.splitlines()] == list(status.REVISIONS)
 
 
-@pytest.mark.parametrize("dialect", ["sqlite", "postgresql", ORACLE])
+@pytest.mark.parametrize("dialect", ["sqlite", "postgresql", "oracle"])
 def test_sql_prints_statements_and_nothing_else(run: Run, dialect: str) -> None:
     code, out, errors = run("db", "sql", "--dialect", dialect, "--prefix", "mine_")
     assert (code, errors) == (0, "")

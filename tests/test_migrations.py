@@ -39,10 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[1]
-ORACLE = pytest.param(
-    "oracle",
-    marks=pytest.mark.skipif(sa.__version__ < "2.1", reason="SQLAlchemy 2.0 lacks Oracle's JSON"),
-)
 COMPARES = pytest.mark.skipif(
     version("alembic").startswith(("1.14", "1.15", "1.16", "1.17")),
     reason="this Alembic misses identity columns on SQLite, which has none",
@@ -634,7 +630,7 @@ def test_offline_sql_for_sqlite_gives_the_same_schema(url: str, tmp_path: Path) 
     assert ensure(other).store_id != ensure(url).store_id
 
 
-@pytest.mark.parametrize("dialect", ["postgresql", ORACLE])
+@pytest.mark.parametrize("dialect", ["postgresql", "oracle"])
 def test_offline_sql_needs_no_driver(dialect: str) -> None:
     script = (
         "import sys\n"
@@ -649,7 +645,7 @@ def test_offline_sql_needs_no_driver(dialect: str) -> None:
     assert all(name in out for name in NAMES)
 
 
-@pytest.mark.parametrize("dialect", ["sqlite", "postgresql", ORACLE])
+@pytest.mark.parametrize("dialect", ["sqlite", "postgresql", "oracle"])
 def test_offline_sql_binds_nothing_and_mints_an_identity(dialect: str) -> None:
     text = migrate.offline_sql(dialect, prefix="mine_", schema=None)
     words = {"sqlite": "randomblob", "postgresql": "gen_random_uuid", "oracle": "SYS_GUID"}
@@ -665,7 +661,7 @@ def test_offline_sql_names_the_database_schema() -> None:
     assert 'CREATE VIEW "App".locus_heads' in text
 
 
-@pytest.mark.parametrize("dialect", [ORACLE])
+@pytest.mark.parametrize("dialect", ["oracle"])
 def test_offline_sql_for_oracle_is_not_postgresqls(dialect: str) -> None:
     text = migrate.offline_sql(dialect)
     for word in (

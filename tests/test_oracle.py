@@ -8,11 +8,19 @@ import socket
 import struct
 import threading
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import oracledb
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 from oracle_twin import TwinServer, lost, server_error
+from sqlalchemy.ext.asyncio import create_async_engine
 from test_contract_oracle import PLACE, twin
 
 from locus_store import (
@@ -64,10 +72,15 @@ def test_host_port_and_service_are_one_way_to_say_it() -> None:
         ({"dsn": "x", "host": "db"}, "not both"),
         ({"dsn": "scott/tiger@db"}, "options of their own"),
         ({"dsn": " "}, "alias of tnsnames.ora"),
+        ({"dsn": "db:1521"}, "names no service"),
+        ({"dsn": "oracle://db/x"}, "dsn is no URL"),
+        ({"dsn": 5}, "dsn must be a str"),
+        ({"dsn": "x", "password": b"x"}, "password must be a str"),
         ({"dsn": "x", "user": ""}, "user= and password="),
         ({"dsn": "x", "password": None}, "user= and password="),
         ({"host": "db", "service_name": "x", "port": 0}, "port=0"),
         ({"dsn": "x", "wallet_location": "/absent"}, "no directory"),
+        ({"dsn": "x", "wallet_password": "w"}, "give its wallet_location="),
         ({"dsn": "x", "config_dir": "/absent"}, "no directory"),
         ({"dsn": "x", "min_pool_size": 0}, "min_pool_size"),
         ({"dsn": "x", "min_pool_size": 3, "max_pool_size": 2}, "max_pool_size"),
@@ -75,6 +88,8 @@ def test_host_port_and_service_are_one_way_to_say_it() -> None:
         ({"dsn": "x", "table_name": "a", "prefix": "b_"}, "not both"),
         ({"engine": object()}, "async SQLAlchemy engine"),
         ({"pool": object()}, "AsyncConnectionPool"),
+        ({"pool": object.__new__(oracledb.ConnectionPool)}, "AsyncConnectionPool"),
+        ({"pool": SimpleNamespace(acquire=print, release=print, max=1)}, "max=2"),
     ],
 )
 def test_a_place_that_makes_no_sense_is_refused(options: dict[str, Any], told: str) -> None:
@@ -87,6 +102,35 @@ def wallet(directory: Path, text: str = "-----BEGIN CERTIFICATE-----\n") -> Path
     directory.mkdir(exist_ok=True)
     (directory / "ewallet.pem").write_text(text)
     return directory
+
+
+def encrypted_key(password: bytes) -> str:
+    """A certificate and its key, as a wallet of an Autonomous Database has them."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "locus")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now)
+        .not_valid_after(now + timedelta(days=1))
+        .sign(key, hashes.SHA256())
+    )
+    of_key = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(password),
+    )
+    return (of_key + made.public_bytes(serialization.Encoding.PEM)).decode()
+
+
+def test_the_certificates_of_the_system_are_no_directory() -> None:
+    place = oracle_places.place("db_low", **WHO, wallet_location="SYSTEM")
+    assert place.arguments["wallet_location"] == "SYSTEM"
+    assert "config_dir" not in place.arguments
 
 
 def test_a_wallet_is_looked_at_before_anything_is_sent(
@@ -103,8 +147,15 @@ def test_a_wallet_is_looked_at_before_anything_is_sent(
     wallet(tmp_path / "wallet", "-----BEGIN ENCRYPTED PRIVATE KEY-----\n")
     with pytest.raises(InvalidArgumentError, match="is encrypted"):
         oracle_places.place("db_low", **WHO, wallet_location=str(made))
-    place = oracle_places.place("db_low", **WHO, wallet_location=str(made), wallet_password="w")  # noqa: S106
-    assert place.arguments["wallet_password"] == "w"  # noqa: S105
+    for password in ("w", "another"):
+        wallet(made, encrypted_key(b"w"))
+        options: dict[str, Any] = {"wallet_location": str(made), "wallet_password": password}
+        if password == "w":  # noqa: S105
+            place = oracle_places.place("db_low", **WHO, **options)
+            assert place.arguments["wallet_password"] == "w"  # noqa: S105
+        else:
+            with pytest.raises(InvalidArgumentError, match="another wallet_password made it"):
+                oracle_places.place("db_low", **WHO, **options)
     (made / "ewallet.pem").unlink()
     with pytest.raises(InvalidArgumentError, match="has no ewallet"):
         oracle_places.place("db_low", **WHO, wallet_location=str(made))
@@ -125,7 +176,13 @@ def test_a_url_names_a_place(url: str, found: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["oracle://u:s3cret@db:none/x", "oracle://u:s3cret@[x", "oracle://u:s3cret@a b"]
+    "url",
+    [
+        "oracle://u:s3cret@db:none/x",
+        "oracle://u:s3cret/x@db",
+        "oracle://u:s3cret@[x",
+        "oracle://u:s3cret@a b",
+    ],
 )
 def test_a_url_that_makes_no_sense_is_refused_without_its_password(url: str) -> None:
     with pytest.raises(InvalidArgumentError) as raised:
@@ -135,16 +192,17 @@ def test_a_url_that_makes_no_sense_is_refused_without_its_password(url: str) -> 
 
 def test_every_way_to_open_takes_the_options_in_the_query(tmp_path: Path) -> None:
     made = wallet(tmp_path / "wallet")
-    url = f"oracle://u:p@db_low?wallet_location={made}&wallet_password=&max_pool_size=7"
+    url = f"oracle://u:p@db_low?wallet_location={made}&wallet_password=&max_pool_size=7&schema=s"
     checkpointer = open_checkpointer(url + "&keep_last=3")
     assert checkpointer.keep_last == 3
     assert isinstance(checkpointer.backend, OracleBackend)
     assert repr(checkpointer.backend) == "OracleBackend('u@db_low')"
+    assert checkpointer.backend.shared.database.tables.schema == "s"
     assert isinstance(open_saver(url).backend, OracleBackend)
     store = open_store(url, dimension=3)
     assert isinstance(store, OracleStore)
     assert repr(store) == "OracleStore('u@db_low')"
-    saver = OracleCheckpointSaver("db_low", **WHO, table_name="locus")
+    saver = OracleCheckpointSaver("db_low", "locus", "s3cret", table_name="locus")
     assert isinstance(saver.backend, OracleBackend)
 
 
@@ -248,26 +306,34 @@ async def test_a_save_whose_connection_was_lost_is_asked_about(twin: TwinServer)
         assert len(await checkpointer.list_checkpoints("t")) == 2
 
 
+def lose_loads(statement: str) -> None:
+    """The connection goes under each query."""
+    if statement.startswith("SELECT"):
+        raise lost()
+
+
 async def test_a_load_whose_connection_was_lost_is_done_again(twin: TwinServer) -> None:
     async with oracle_checkpointer(**PLACE, state_type=dict) as checkpointer:
         await checkpointer.save({"n": 1}, "t")
         twin.failures.append(lost())
         assert await checkpointer.load("t") == {"n": 1}
-        twin.failures += [lost(), lost()]
+        twin.watch = lose_loads
         with pytest.raises(ConnectionFailedError, match=r"DPY-4011.*saving again is safe"):
             await checkpointer.load("t")
+        twin.watch = None
         assert await checkpointer.load("t") == {"n": 1}
 
 
 @pytest.mark.parametrize(
     ("number", "kind", "told"),
     [
-        (942, SchemaError, "db upgrade"),
+        (942, SchemaError, "schema_name=, .*db upgrade"),
+        (1950, BackendError, "QUOTA"),
         (1031, BackendError, "docs/oracle.md"),
         (1653, BackendError, "tablespace is full"),
-        (1536, BackendError, "quota"),
+        (1536, BackendError, "QUOTA"),
         (16000, BackendError, "read-only"),
-        (600, BackendError, "ORA-00600"),
+        (4063, BackendError, "ORA-04063"),
     ],
 )
 async def test_an_error_of_the_server_is_told_by_its_code(
@@ -304,6 +370,107 @@ async def test_an_index_that_another_process_made_is_kept_up(twin: TwinServer) -
         await mine.save("old", {"text": "zebra"})
         await mine.save("new", {"text": "zebra"})
         assert sorted(await theirs.search("zebra")) == ["new", "old"]
+
+
+@pytest.mark.parametrize("status", [("VALID", "FAILED"), ("INPROGRS", "VALID")])
+async def test_an_index_that_could_not_be_made_is_made_anew(
+    status: tuple[str, str], twin: TwinServer
+) -> None:
+    def refuse(statement: str) -> None:
+        if "INDEXTYPE" in statement:
+            twin.text_index = status
+            raise server_error(29855, "error in the execution of ODCIINDEXCREATE routine")
+
+    async with OracleBackend(**PLACE) as backend:
+        await backend.save("t", {"text": "giraffe"})
+        twin.watch = refuse
+        with pytest.raises(BackendError, match="ORA-29855"):
+            await backend.create_search_index()
+        twin.watch = None
+        await backend.save("u", {"text": "giraffe"})
+        assert await backend.create_search_index() is True
+        assert twin.text_index == ("VALID", "VALID")
+        assert "DROP INDEX locus_search_tokens FORCE" in twin.statements()
+        assert sorted(await backend.search("giraffe")) == ["t", "u"]
+
+
+async def test_a_page_of_threads_comes_with_its_statement(twin: TwinServer) -> None:
+    async with OracleBackend(**PLACE) as backend:
+        await backend.save("t", {"n": 1})
+        twin.calls.clear()
+        await backend.list_threads()
+        assert [(it.kind, it.rows) for it in twin.calls] == [("execute", 1000)]
+
+
+@pytest.mark.parametrize(
+    ("within", "kind"), [("PL/SQL: ORA-00942: no table", SchemaError), ("PLS-00201: no JSON", None)]
+)
+async def test_what_went_wrong_within_a_block_is_told(
+    within: str, kind: type[Exception] | None, twin: TwinServer
+) -> None:
+    async with oracle_checkpointer(**PLACE, state_type=dict) as checkpointer:
+        await checkpointer.save({"n": 1}, "t")
+        twin.failures.append(server_error(6550, f"line 3, column 5:\n{within}"))
+        if kind is None:  # the rules do what the block may not
+            await checkpointer.save({"n": 2}, "t")
+            assert await checkpointer.load("t") == {"n": 2}
+        else:
+            with pytest.raises(kind, match="ORA-00942"):
+                await checkpointer.save({"n": 2}, "t")
+
+
+async def test_a_table_of_embeddings_that_was_cut_short_is_made_anew(twin: TwinServer) -> None:
+    def lose_setting(statement: str) -> None:
+        if statement.startswith("INSERT INTO locus_settings"):
+            raise lost()
+
+    twin.watch = lose_setting
+    with pytest.raises(ConnectionFailedError):
+        async with OracleStore(**PLACE, dimension=2):
+            pass
+    twin.watch = None
+    async with OracleStore(**PLACE, dimension=2) as store:
+        await store.put_with_embedding(("a",), "k", 1, [1.0, 0.0])
+        assert [it.item.key for it in await store.search_by_embedding(("a",), [1.0, 0.0], 3)] == [
+            "k"
+        ]
+
+
+async def test_loops_of_several_threads_do_not_wait_for_each_other(twin: TwinServer) -> None:
+    """``functools.cached_property`` of Python 3.11 holds a lock while it asks."""
+    slow, is_saved = threading.current_thread(), threading.Event()
+
+    def hold(statement: str) -> None:
+        if "locus_settings" in statement and threading.current_thread() is slow:
+            assert is_saved.wait(20)
+
+    async def save(name: str) -> None:
+        async with OracleBackend(**PLACE) as backend:
+            await backend.write_state(name, {"n": 1})
+            if threading.current_thread() is slow:
+                twin.watch = hold
+                other.start()
+            await backend.write_state(name, {"n": 2}, keep_last=1)  # asks for the index
+
+    def save_beside() -> None:
+        asyncio.run(save("other"))
+        is_saved.set()
+
+    other = threading.Thread(target=save_beside)
+    await save("slow")
+    other.join()
+    assert is_saved.is_set()
+
+
+async def test_more_lines_are_found_than_a_statement_takes(
+    twin: TwinServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with OracleBackend(**PLACE) as backend:
+        for n in range(7):
+            await backend.save(f"t{n}", {"text": "giraffe"})
+        await backend.create_search_index()
+        monkeypatch.setattr("locus_store.sql.pending.BATCH", 2)
+        assert sorted(await backend.search("giraffe")) == [f"t{n}" for n in range(7)]
 
 
 async def test_a_connection_is_given_back_without_a_transaction(twin: TwinServer) -> None:
@@ -363,6 +530,28 @@ async def test_the_example_walks_through(
     told = capsys.readouterr().out
     assert "2 messages" in told
     assert "'Porto' is in ['trip']" in told
+
+
+async def test_a_server_that_is_too_old_is_told(
+    twin: TwinServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oracle_twin.TwinConnection.version", "19.21.0.0.0")
+    async with OracleBackend(**PLACE) as backend:
+        with pytest.raises(ConnectionFailedError, match=r"release 19.*23ai or later"):
+            await backend.load("t")
+
+
+async def test_with_an_engine_of_the_callers_the_cause_is_told_too() -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        port = server.getsockname()[1]
+    engine = create_async_engine(
+        f"oracle+oracledb_async://u:s3cret@127.0.0.1:{port}/?service_name=x"
+    )
+    async with OracleBackend(engine=engine) as backend:
+        with pytest.raises(ConnectionFailedError, match="nobody listens there") as raised:
+            await backend.load("t")
+    assert "s3cret" not in str(raised.value)
+    await engine.dispose()
 
 
 # --- definitions

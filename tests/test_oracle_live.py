@@ -2,7 +2,8 @@
 
 ``LOCUS_TEST_ORACLE_DSN``, ``LOCUS_TEST_ORACLE_USER`` and ``LOCUS_TEST_ORACLE_PASSWORD`` name one;
 ``LOCUS_TEST_ORACLE_WALLET`` and ``LOCUS_TEST_ORACLE_WALLET_PASSWORD`` its wallet, where it needs
-one. Its user's tables of prefix ``live_`` are emptied by every test. With
+one. Its user's tables of prefixes ``live_`` and ``livetwo_`` are made anew, and those of the first
+emptied by every test. With
 ``LOCUS_TEST_ORACLE_CONTAINER=1`` and Docker a container of Oracle Database Free is started instead.
 """
 
@@ -14,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import sqlalchemy as sa
 from test_langgraph import COUNTS, conforms
 
 from locus_store import OracleBackend, OracleStore, oracle_checkpointer
@@ -29,8 +31,8 @@ if TYPE_CHECKING:
 NAMES = ("DSN", "USER", "PASSWORD", "WALLET", "WALLET_PASSWORD")
 GIVEN = {it: os.environ.get(f"LOCUS_TEST_ORACLE_{it}") for it in NAMES}
 CONTAINER = os.environ.get("LOCUS_TEST_ORACLE_CONTAINER") == "1"
-PREFIX = "live_"
-IMAGE = "gvenzl/oracle-free:23-slim-faststart"
+PREFIX, OTHER = "live_", "livetwo_"
+IMAGE = "gvenzl/oracle-free:23-faststart"  # the slim ones have no Oracle Text
 
 if not GIVEN["DSN"] and not CONTAINER:
     pytest.skip("no LOCUS_TEST_ORACLE_DSN: see make test-oracle", allow_module_level=True)
@@ -71,17 +73,24 @@ def run(place: dict[str, Any], body: Callable[[Any], Any]) -> Any:
 
 @pytest.fixture(scope="session")
 def migrated(place: dict[str, Any]) -> dict[str, Any]:
-    """The newest schema."""
+    """The newest schema, without what an earlier run left."""
+    for prefix in (PREFIX, OTHER):
+        if run(place, partial(migrate.check, prefix=prefix)).state != "missing":
+            run(place, partial(migrate.downgrade, revision="base", prefix=prefix))
     run(place, partial(migrate.upgrade, prefix=PREFIX))
     return place
 
 
 @pytest.fixture
 def empty(migrated: dict[str, Any]) -> dict[str, Any]:
-    """No rows but those that say what the database is."""
+    """No rows but those that say what the database is, and nothing that is made on request."""
     ours = tables(PREFIX)
+    made = ("full_text_index", "vector_dimension")
 
     def cleared(connection: Any) -> None:
+        for name in ("search", "embeddings"):  # their indexes go with them
+            connection.exec_driver_sql(f"DROP TABLE IF EXISTS {PREFIX}{name}")
+        connection.execute(ours.settings.delete().where(ours.settings.c.name.in_(made)))
         for table in ours.metadata.sorted_tables:
             if table is not ours.settings:
                 connection.execute(table.delete())
@@ -183,9 +192,6 @@ async def test_a_text_index_finds_what_a_scan_finds(empty: dict[str, Any]) -> No
 # --- migrations
 
 
-OTHER = "livetwo_"
-
-
 def test_the_chain_goes_up_and_down_and_a_second_time(place: dict[str, Any]) -> None:
     for step in ("head", "base", "head"):
         change = migrate.downgrade if step == "base" else migrate.upgrade
@@ -213,7 +219,12 @@ def test_processes_that_start_at_once_make_one_schema(place: dict[str, Any]) -> 
 def test_a_vector_index_is_made_and_used(method: Any, empty: dict[str, Any]) -> None:
     place = {name: it for name, it in empty.items() if name != "prefix"}
     make = partial(create_vector_index, dimension=3, method=method, prefix=PREFIX)
-    assert run(place, make) is True
+    try:
+        assert run(place, make) is True
+    except sa.exc.DBAPIError as exc:
+        if method == "hnsw" and "ORA-51962" in str(exc):
+            pytest.skip("the server's VECTOR_MEMORY_SIZE has no room for an HNSW index")
+        raise
     assert run(place, make) is False
 
     async def found() -> list[str]:

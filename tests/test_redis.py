@@ -952,6 +952,19 @@ def test_an_option_that_makes_no_sense_is_refused(options: dict[str, Any]) -> No
         RedisBackend(**options)
 
 
+def test_loops_that_ended_well_leave_no_garbage_to_collect(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A collection of all garbage takes long in a large program, and there may be many loops."""
+    collected: list[None] = []
+    monkeypatch.setattr("locus_store.loops.gc.collect", lambda: collected.append(None))
+    backend = RedisBackend(redis_url)
+    for n in range(3):
+        asyncio.run(backend.save("t", {"n": n}))
+    assert collected == []
+    asyncio.run(backend.close())
+
+
 def test_a_client_is_refused_in_a_second_event_loop_though_the_first_is_closed(
     redis_url: str,
 ) -> None:

@@ -11,7 +11,7 @@ from sqlalchemy.dialects import oracle, postgresql
 
 from locus_store.encoding import canonical
 from locus_store.errors import InvalidArgumentError
-from locus_store.sql import columns
+from locus_store.sql import columns, json_columns
 from locus_store.sql.migrate import ensure
 from locus_store.sql.schema import DEFAULT_PREFIX, MAX_PREFIX, Base, Tables, tables
 
@@ -136,15 +136,15 @@ json_value = st.recursive(
 
 @given(st.dictionaries(json_text, json_value, max_size=4))
 def test_a_json_object_comes_back_whatever_characters_it_holds(value: dict[str, Any]) -> None:
-    assert columns.load_json(columns.dump_json(value)) == value
-    escaped = columns.escape_json(value)
+    assert json_columns.load_json(json_columns.dump_json(value)) == value
+    escaped = json_columns.escape_json(value)
     assert "\x00" not in repr(escaped)
-    assert columns.load_json(escaped) == value
+    assert json_columns.load_json(escaped) == value
 
 
 @given(json_text, json_text)
 def test_escaping_keeps_order_so_that_ranges_may_be_asked_for(left: str, right: str) -> None:
-    escaped = columns.escape_text(left), columns.escape_text(right)
+    escaped = json_columns.escape_text(left), json_columns.escape_text(right)
     assert (escaped[0] < escaped[1]) == (left < right)
 
 
@@ -239,8 +239,8 @@ def test_no_bytes_are_null_in_the_table_and_read_as_no_bytes(connection: sa.Conn
 @given(json_value | st.floats(allow_nan=False, allow_infinity=False))
 def test_any_json_value_comes_back_with_its_type(value: Any) -> None:
     value = canonical(value)
-    for dump in (columns.dump_value, columns.dump_valueb):
-        assert repr(canonical(columns.load_value(dump(value).encode()))) == repr(value)
+    for dump in (json_columns.dump_value, json_columns.dump_valueb):
+        assert repr(canonical(json_columns.load_value(dump(value).encode()))) == repr(value)
 
 
 def test_null_is_a_value(connection: sa.Connection) -> None:

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import sqlalchemy as sa
 from alembic import context, op
 
-from locus_store.sql.columns import BigKey, Blob, Digest, Instant, Json, Key
+from locus_store.sql.columns import BigKey, Blob, Digest, Instant, Key, Path
+from locus_store.sql.json_columns import Json, JsonValue
 
 revision = "0001"
 down_revision = None
@@ -72,11 +73,11 @@ def upgrade() -> None:
 def downgrade() -> None:
     prefix: str = context.config.attributes["prefix"]
     schema: str | None = context.config.attributes["schema"]
-    op.execute(sa.text(f"DROP VIEW {_quoted(f'{prefix}heads', schema)}"))
-    for name in ("embeddings", "search"):  # made on request
+    # Where each definition commits (Oracle), it may be a second run that goes on with a first; the
+    # settings say until the end what this is.
+    op.execute(sa.text(f"DROP VIEW IF EXISTS {_quoted(f'{prefix}heads', schema)}"))
+    for name in ("embeddings", "search", *TABLES):  # the first two are made on request
         op.drop_table(f"{prefix}{name}", schema=schema, if_exists=True)
-    for name in reversed(TABLES):
-        op.drop_table(f"{prefix}{name}", schema=schema)
 
 
 def _quoted(name: str, schema: str | None) -> str:
@@ -215,18 +216,20 @@ def _messages(prefix: str, schema: str | None) -> None:
 
 def _store(prefix: str, schema: str | None) -> None:
     table = f"{prefix}store"
+    is_oracle = op.get_context().dialect.name == "oracle"  # which came with the next revision
     op.create_table(
         table,
         sa.Column("item", BigKey, sa.Identity(), nullable=False),
         sa.Column("tenant", Key(64), nullable=False),
-        sa.Column("namespace", Key(300), nullable=False),
+        sa.Column("namespace", Path(300) if is_oracle else Key(300), nullable=False),
         sa.Column("key", Key(255), nullable=False),
         sa.Column("metadata", Json),
         sa.Column("version", sa.BigInteger, server_default=sa.text("1"), nullable=False),
         sa.Column("created_at", Instant, nullable=False),
         sa.Column("updated_at", Instant, nullable=False),
         sa.Column("expires_at", Instant),
-        sa.Column("value", Blob),
+        sa.Column("value", JsonValue if is_oracle else Blob),
+        *([sa.Column("ttl_seconds", sa.Double)] if is_oracle else []),
         sa.PrimaryKeyConstraint("item", name=f"{table}_pk"),
         sa.UniqueConstraint("tenant", "namespace", "key", name=f"{table}_id"),
         schema=schema,

@@ -7,7 +7,8 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import context, op
 
-from locus_store.sql.columns import BigKey, Blob, Instant, Json, JsonValue, Key, Path
+from locus_store.sql.columns import BigKey, Blob, Instant, Key, Path
+from locus_store.sql.json_columns import Json, JsonValue
 
 revision = "0002"
 down_revision = "0001"
@@ -21,6 +22,8 @@ KEPT = (
 
 
 def upgrade() -> None:
+    if _dialect() == "oracle":
+        return  # it came later: its first revision has all of this
     table, schema = _begin()
     if _dialect() == "sqlite":
         _rebuild(
@@ -36,8 +39,8 @@ def upgrade() -> None:
     op.alter_column(
         table,
         "namespace",
-        type_=_text(601),
-        existing_type=_text(301),
+        type_=sa.String(601, "C"),
+        existing_type=sa.String(301, "C"),
         existing_nullable=False,
         schema=schema,
     )
@@ -51,6 +54,8 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
+    if _dialect() == "oracle":
+        return
     table, schema = _begin()
     if _dialect() == "sqlite":
         columns = [sa.Column("namespace", Key(300), nullable=False), sa.Column("value", Blob)]
@@ -61,8 +66,8 @@ def downgrade() -> None:
     op.alter_column(
         table,
         "namespace",
-        type_=_text(301),
-        existing_type=_text(601),
+        type_=sa.String(301, "C"),
+        existing_type=sa.String(601, "C"),
         existing_nullable=False,
         schema=schema,
     )
@@ -82,23 +87,15 @@ def _dialect() -> str:
     return op.get_context().dialect.name
 
 
-def _text(length: int) -> sa.String:
-    return sa.String(length, "C" if _dialect() == "postgresql" else None)
-
-
 def _retype(table: str, schema: str | None, column: sa.Column[Any], using: str) -> None:
     """Another type, with the rows where they can be converted; nobody had any yet."""
-    if _dialect() == "postgresql":
-        op.alter_column(
-            table,
-            column.name,
-            type_=column.type,
-            schema=schema,
-            postgresql_using=using.format(column.name),
-        )
-    else:
-        op.drop_column(table, column.name, schema=schema)
-        op.add_column(table, column, schema=schema)
+    op.alter_column(
+        table,
+        column.name,
+        type_=column.type,
+        schema=schema,
+        postgresql_using=using.format(column.name),
+    )
 
 
 def _rebuild(table: str, changed: list[sa.Column[Any]], value: str) -> None:

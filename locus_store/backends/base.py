@@ -20,7 +20,7 @@ from weakref import WeakSet
 
 from locus_store import layout
 from locus_store.archives import is_of, require_whole, same
-from locus_store.arguments import check_names, check_text, check_writes
+from locus_store.arguments import check_names, check_text, check_writes, checked_ttl
 from locus_store.encoding import canonical
 from locus_store.errors import (
     ConflictError,
@@ -438,11 +438,13 @@ class StorageBackend(ABC):
         """Write one version; see ``types.Save`` for the options.
 
         Raises:
+            InvalidArgumentError: An option makes no sense.
             SerializationError: ``data`` or ``metadata`` cannot be kept exactly.
         """
         check_names(thread_id, namespace, checkpoint_id)
         if parent_id is not None:
             check_text("parent_checkpoint_id", parent_id)
+        checked_ttl(ttl_seconds)
         told, named = _object("metadata", metadata), _object("labels", labels)
         basis, change = await self._changed(thread_id, namespace, data)
         if parent_id is not None and not forks and expected is None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.pool import NullPool, QueuePool
 
+from locus_store import observe
 from locus_store.arguments import check_text
 from locus_store.checkpointer import StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
@@ -168,8 +169,11 @@ class OracleBackend(SqlBackend):
                         home.statement(lambda it: database.save_at_once(it, save))
                     )
                 except database.driver_errors as exc:
-                    if not (database.is_unsure(exc) or database.lost_race(exc)):
+                    is_refused = database.refused_block(exc)
+                    if not (is_refused or database.is_unsure(exc) or database.lost_race(exc)):
                         raise
+                    if is_refused:
+                        observe.retried("block", exc)
                     done = None  # the rules tell whether it was done
                 if done is not None:
                     return done
@@ -219,8 +223,7 @@ class OracleBackend(SqlBackend):
         """
         database = self._database
         with self._translating():
-            await self._runner.define(database.make_index)
-            return await self._runner.write(lambda it: database.on(it).fill_index())
+            return await self._runner.define(database.create_index)
 
 
 def _own_runner(
@@ -261,9 +264,15 @@ def _checked_engine(engine: object) -> AsyncEngine:
 
 
 def _checked_pool(pool: Any) -> Any:
-    if not callable(getattr(pool, "acquire", None)) or not callable(getattr(pool, "release", None)):
+    has_both = all(callable(getattr(pool, it, None)) for it in ("acquire", "release"))
+    if not has_both or oracle_places.blocks(pool):
         raise InvalidArgumentError(
             f"pool must be an oracledb.AsyncConnectionPool (create_pool_async(…)), not {pool!r}"
+        )
+    if getattr(pool, "max", 2) < 2:  # noqa: PLR2004
+        raise InvalidArgumentError(
+            "pool needs max=2 or more: while one connection makes the tables, another one holds "
+            "the lock"
         )
     return pool
 
@@ -340,7 +349,9 @@ class OracleCheckpointSaver(CheckpointSaver):
     """A ``CheckpointSaver`` over an Oracle database.
 
     Args:
-        dsn: See ``OracleBackend``, as ``options``.
+        dsn: See ``OracleBackend``, as ``user``, ``password`` and ``options``.
+        user: Who connects.
+        password: The user's.
         table_name: Stands for a prefix.
         on_conflict: See ``CheckpointSaver``, as the two others.
         keep_last: Versions to keep of each namespace.
@@ -355,6 +366,8 @@ class OracleCheckpointSaver(CheckpointSaver):
     def __init__(
         self,
         dsn: str | None = None,
+        user: str | None = None,
+        password: str | None = None,
         *,
         table_name: str | None = None,
         on_conflict: OnConflict = "raise",
@@ -363,7 +376,7 @@ class OracleCheckpointSaver(CheckpointSaver):
         **options: Any,
     ) -> None:
         super().__init__(
-            OracleBackend(dsn, table_name=table_name, **options),
+            OracleBackend(dsn, user, password, table_name=table_name, **options),
             on_conflict=on_conflict,
             keep_last=keep_last,
             ttl_seconds=ttl_seconds,

@@ -17,7 +17,7 @@ from locus_store.arguments import (
     thread_pattern,
 )
 from locus_store.backends.base import StorageBackend
-from locus_store.checkpointer import StorageBackendAdapter, checked_ttl
+from locus_store.checkpointer import StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.filters import check_key, has_value
 from locus_store.redis import places
@@ -156,7 +156,6 @@ class RedisBackend(StorageBackend):
     # --- versions
 
     async def commit(self, save: Save) -> Written:
-        checked_ttl(save.ttl_seconds)
         home = await self._home()
         return await home.in_order(save.thread_id, lambda: self._threads.save(home, save))
 

@@ -150,7 +150,7 @@ def vector_index(
     schema: Schema = None,
     prefix: Prefix = DEFAULT_PREFIX,
 ) -> None:
-    """Make the table of embeddings and its index (PostgreSQL with pgvector); once is enough."""
+    """Make the table of embeddings, and its index (pgvector, Oracle); once is enough."""
     vectors = importlib.import_module("locus_store.sql.vectors")
     made = vectors.create_vector_index(
         url, dimension=dimension, metric=metric, method=method, prefix=prefix, schema=schema

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 from urllib.parse import quote, unquote
 
+import orjson
 import typer
 
 from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, Yes, run
@@ -116,6 +117,7 @@ def _value(typed: str, what: str) -> Any:
             typed = sys.stdin.buffer.read().decode()
         elif typed.startswith("@"):
             typed = Path(typed[1:]).read_text("utf-8")
+        _require_json(typed)
         return json.loads(typed, parse_constant=_no_number)
     except OSError as exc:
         raise InvalidArgumentError(f"{what}: {typed[1:]} cannot be read: {exc.strerror}") from exc
@@ -123,6 +125,15 @@ def _value(typed: str, what: str) -> Any:
         raise InvalidArgumentError(
             f"{what} is no JSON: {exc}; a text stands in double quotes, as in '\"text\"'"
         ) from exc
+
+
+def _require_json(typed: str) -> None:
+    """By a reader that does not recurse: at the depth that is left to Python finalizers fail."""
+    try:
+        orjson.loads(typed)
+    except orjson.JSONDecodeError:
+        if "NaN" not in typed and "Infinity" not in typed:  # of which more is told
+            raise
 
 
 def _no_number(name: str) -> NoReturn:

@@ -30,13 +30,16 @@ def appending(save: Save, store: str) -> list[Any] | None:
         "1" if append.is_free else "",
         "1" if save.is_root else "",
         *_mark(append.basis),
-        *(save.checkpoint_id, save.change.shape.digest.hex(), save.change.shape.state_bytes),
-        *(append.payload, rest_of(save.metadata, save.labels)),
-        *(save.writer or "", save.run or "", "" if save.keep_last is None else save.keep_last),
-        *_time_to_live(save.ttl_seconds),
-        *(versions.CHAIN_FACTOR, versions.CHAIN_ALLOWANCE, versions.RECORD_OVERHEAD),
-        *(versions.HIDDEN_BATCH, assumed),
+        *(save.checkpoint_id, save.change.shape.digest.hex(), append.payload),
+        *(append.added, append.most, rest_of(save.metadata, save.labels)),
+        *(save.writer or "", save.run or "", *_kept(save.keep_last)),
+        *(*_time_to_live(save.ttl_seconds), assumed),
     ]
+
+
+def _kept(keep_last: int | None) -> tuple[Any, Any]:
+    """How many versions are visible, and how many more there may be: those go in batches."""
+    return ("", "") if keep_last is None else (keep_last, max(keep_last, versions.HIDDEN_BATCH))
 
 
 def _mark(mark: Mark | None) -> tuple[Any, str]:

@@ -35,7 +35,6 @@ def values_of(save: Save, store: str, tenant: str) -> dict[str, Any] | None:
     if append.line is None and not (append.head is None and append.basis is None):
         return None
     head, basis, shape = append.head, append.basis, save.change.shape
-    added = len(append.payload) + versions.RECORD_OVERHEAD
     ttl = save.ttl_seconds
     values = {
         "tenant": tenant,
@@ -52,8 +51,8 @@ def values_of(save: Save, store: str, tenant: str) -> dict[str, Any] | None:
         "run": save.run,
         "checkpoint_id": save.checkpoint_id,
         "digest": shape.digest,
-        "added": added,
-        "most": versions.CHAIN_FACTOR * shape.state_bytes + versions.CHAIN_ALLOWANCE - added,
+        "added": append.added,
+        "most": append.most,
         "metadata": dict(save.metadata),
         "labels": dict(save.labels),
         "ttl": ttl,

@@ -10,7 +10,7 @@ from locus_store import versions
 from locus_store.errors import ConflictError
 from locus_store.filters import has_value
 from locus_store.sql import pending
-from locus_store.sql.columns import escape_text, unescape_text
+from locus_store.sql.json_columns import escape_text, unescape_text
 from locus_store.sql.statements import is_live, same_thread
 from locus_store.sql.vectors import DIMENSION_SETTING
 from locus_store.types import (

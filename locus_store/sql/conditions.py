@@ -16,7 +16,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.compiler import compiles
 
 from locus_store.filters import IS_OBJECT
-from locus_store.sql.columns import dump_valueb, escape_text, oracle_value
+from locus_store.sql.json_columns import dump_valueb, escape_text, oracle_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,8 @@
-"""What went wrong on an asyncpg connection: by class and SQLSTATE, never by a message's text."""
+"""What went wrong on a connection: by class, SQLSTATE or Oracle's code, not by a message."""
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -43,6 +44,24 @@ def sqlstate(exc: BaseException) -> str:
     """The server's five characters; ``""`` for an error that is not the server's."""
     found = (getattr(it, "sqlstate", None) for it in causes(exc))
     return next((it for it in found if isinstance(it, str)), "")
+
+
+def codes(exc: BaseException) -> list[str]:
+    """Oracle's and python-oracledb's codes of an error and its causes: ``ORA-00001``.
+
+    What went wrong within a PL/SQL block comes before the code that says where.
+    """
+    found: list[str] = []
+    for told in (arg for it in causes(exc) for arg in it.args[:1] if hasattr(arg, "full_code")):
+        if told.full_code in _SAYS_WHERE:
+            found += [it for it in _CODE.findall(str(told.message)) if it not in _SAYS_WHERE]
+        found += [str(told.full_code)] if told.full_code else []
+    return found
+
+
+NOT_COMPILED: Final = "ORA-06550"
+_SAYS_WHERE: Final = frozenset({NOT_COMPILED, "ORA-06512"})
+_CODE: Final = re.compile(r"\b(?:ORA|PLS)-\d{5}\b")
 
 
 def is_lost(exc: BaseException) -> bool:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import sqlalchemy as sa
 
 from locus_store.archives import unsealed
-from locus_store.sql.columns import decode_key, encode_key, load_json
+from locus_store.sql.columns import decode_key, encode_key
+from locus_store.sql.json_columns import load_json
 from locus_store.types import Mark, PendingWrite, Stored, Version
 from locus_store.versions import (
     CHAIN_ALLOWANCE,

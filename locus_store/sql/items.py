@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from functools import cached_property
 from itertools import chain, islice
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -100,6 +99,7 @@ class Items:
         self.tables = shelf.scope.tables
         self.store = self.tables.store
         self.embeddings = self.tables.embeddings
+        self._dimension_said: bool | None = None
 
     # --- dialect hooks
 
@@ -256,12 +256,14 @@ class Items:
         if rows:
             self.connection.execute(sa.insert(self.embeddings), rows)
 
-    @cached_property
+    @property
     def _has_embeddings(self) -> bool:
         """Whether there is a table of them by now."""
-        settings = self.tables.settings.c
-        said = sa.select(settings.value).where(settings.name == DIMENSION_SETTING)
-        return self.connection.execute(said).scalar() is not None
+        if self._dimension_said is None:
+            settings = self.tables.settings.c
+            said = sa.select(settings.value).where(settings.name == DIMENSION_SETTING)
+            self._dimension_said = self.connection.execute(said).scalar() is not None
+        return self._dimension_said
 
     def _delete(self, items: Sequence[int]) -> None:
         self._unembed(items)

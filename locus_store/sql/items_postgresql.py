@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,9 +14,10 @@ from sqlalchemy.sql.visitors import cloned_traverse
 from locus_store import vectors
 from locus_store.errors import BackendError
 from locus_store.items import Put, encode_namespace, require_version
-from locus_store.sql.columns import after, dump_jsonb, dump_valueb, encode_key, encode_path
+from locus_store.sql.columns import after, encode_key, encode_path
 from locus_store.sql.conditions import on_jsonb, word_in_jsonb
 from locus_store.sql.items import Items, item_of
+from locus_store.sql.json_columns import dump_jsonb, dump_valueb
 from locus_store.sql.pending import batches
 from locus_store.sql.vectors import DIMENSION_SETTING
 
@@ -90,7 +91,7 @@ class PostgreSQLItems(Items):
             for change, version in zip(changes, found, strict=True)
         ]
 
-    @cached_property
+    @property
     def _has_embeddings(self) -> bool:
         """The statements make sure of it."""
         return self.shelf.found.dimension is not None

@@ -29,7 +29,9 @@ class LockingRepository(Repository):
 
     def upsert_writes(self, rows: Sequence[dict[str, Any]]) -> None:
         """All in one round trip, or two."""
-        longest = max((len(it["payload"]) for it in rows), default=0)
+        longest = max(
+            (max(len(it["payload"]), 2 * len(it["task_path"] or "")) for it in rows), default=0
+        )
         if self.most_merged is None or longest <= self.most_merged:
             statement: Any = Merge(self.tables.writes, ["line", *WRITE], clock=["created_at"])
         else:

@@ -9,9 +9,11 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.util import await_only
 
 from locus_store.errors import InvalidArgumentError
+from locus_store.sql.failures import codes
 from locus_store.sql.status import home
 
 if TYPE_CHECKING:
@@ -210,15 +212,28 @@ def _lock_table(connection: Connection, ours: Tables) -> Iterator[None]:
         sa.table(f"{ours.prefix}lock", schema=ours.schema)
     )
     with connection.engine.connect() as keeper:
-        keeper.execution_options(isolation_level="READ COMMITTED")  # in autocommit none is kept
-        keeper.exec_driver_sql(f"CREATE TABLE IF NOT EXISTS {name} (held INTEGER)")
-        keeper.exec_driver_sql(f"LOCK TABLE {name} IN EXCLUSIVE MODE")
+        driver: Any = keeper.connection.dbapi_connection
+        before, driver.autocommit = driver.autocommit, False  # in autocommit no lock is kept
         try:
+            _make_lock(keeper, name)
+            keeper.exec_driver_sql(f"LOCK TABLE {name} IN EXCLUSIVE MODE")
             with connection.begin():
                 yield
         finally:
-            keeper.rollback()
+            if not keeper.invalidated:
+                driver.rollback()
+                driver.autocommit = before
 
+
+def _make_lock(keeper: Connection, name: str) -> None:
+    try:
+        keeper.exec_driver_sql(f"CREATE TABLE IF NOT EXISTS {name} (held INTEGER)")
+    except DBAPIError as error:
+        if _TAKEN not in codes(error):  # another process made it meanwhile
+            raise
+
+
+_TAKEN: Final = "ORA-00955"
 
 _LOCKS: Final[dict[str, Callable[[Connection, Tables], AbstractContextManager[None]]]] = {
     "sqlite": _begin_immediate,

@@ -8,23 +8,26 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
 from locus_store import observe
 from locus_store.errors import InvalidArgumentError, SchemaError
-from locus_store.sql.failures import sqlstate
+from locus_store.sql.failures import codes, sqlstate
 from locus_store.sql.locks import locked, process, refuse_transaction
 from locus_store.sql.schema import DEFAULT_PREFIX, Tables, tables
 from locus_store.sql.status import (
     Settings,
     Status,
+    commits_each,
     is_usable,
+    may_be_under_way,
     missing,
     place_of,
     read_settings,
@@ -90,6 +93,9 @@ def ensure(
     elif status.state == "behind" and auto_migrate == "upgrade":
         _upgrade(connection, ours)
         status = _check(connection, ours)
+    elif not status.usable and auto_migrate and may_be_under_way(connection, ours):
+        with suppress(SchemaError):  # it may not lock: what was seen is told
+            status = _settled(connection, ours)
     if status.settings is None or not status.usable:
         raise SchemaError(status.message)
     return status.settings
@@ -115,21 +121,53 @@ def _check(connection: Connection, ours: Tables) -> Status:
         return read_status(connection, ours)
 
 
+def _settled(connection: Connection, ours: Tables) -> Status:
+    """What stands there when nobody migrates; a first upgrade that was cut short is finished."""
+    with _refusals(connection), locked(connection, ours):
+        status = read_status(connection, ours)
+        if status.state == "behind" and not _is_used(connection, ours):
+            _run(connection, ours, lambda config: _command().upgrade(config, "head"))
+            status = read_status(connection, ours)
+        return status
+
+
+def _is_used(connection: Connection, ours: Tables) -> bool:
+    """Whether somebody put anything in."""
+    tables_with_rows = (it for it in ours.metadata.sorted_tables if it is not ours.settings)
+    one = (sa.select(sa.literal(1)).select_from(it).limit(1) for it in tables_with_rows)
+    return any(connection.execute(it).first() for it in one)
+
+
 def _create(connection: Connection, ours: Tables) -> Status:
     with _refusals(connection), locked(connection, ours):
         # Another process may have made it while this one waited for the lock.
         status = read_status(connection, ours)
         if status.state == "missing":
+            _clear(connection, ours, status)
             _run(connection, ours, lambda config: _command().upgrade(config, "head"))
             status = read_status(connection, ours)
     return status
 
 
-def refuse_foreign(connection: Connection, ours: Tables) -> None:
-    """``SchemaError`` where a migration would meet what it did not make or does not know."""
+def prepare(connection: Connection, ours: Tables) -> None:
+    """What comes before a migration by Alembic's own command.
+
+    Raises:
+        SchemaError: It would meet what it did not make or does not know.
+    """
     status = read_status(connection, ours)
     if status.state in {"foreign", "damaged", "newer", "too new"}:
         raise SchemaError(status.message)
+    _clear(connection, ours, status)
+
+
+def _clear(connection: Connection, ours: Tables, found: Status) -> None:
+    """Drop what a first upgrade left that was cut short: the next one begins anew."""
+    quote = connection.dialect.identifier_preparer.format_table
+    for name in found.leftovers:
+        kind = "VIEW" if name == ours.heads else "TABLE"
+        what = quote(sa.table(name, schema=ours.schema))
+        connection.exec_driver_sql(f"DROP {kind} IF EXISTS {what}")
 
 
 # --- commands -------------------------------------------------------------------------------
@@ -154,13 +192,23 @@ def upgrade(
 
 
 def _upgrade(connection: Connection, ours: Tables, revision: str = "head") -> str | None:
+    _refuse_foreign(connection, ours)
     with _refusals(connection), locked(connection, ours):
         status = read_status(connection, ours)
         if status.state in {"foreign", "damaged", "too new"}:
             raise SchemaError(status.message)
         if status.state in {"missing", "behind"}:
+            _clear(connection, ours, status)
             _run(connection, ours, lambda config: _command().upgrade(config, revision))
         return read_status(connection, ours).revision
+
+
+def _refuse_foreign(connection: Connection, ours: Tables) -> None:
+    """Before the lock, whose table would be something that was changed."""
+    if commits_each(connection):
+        status = _check(connection, ours)
+        if status.state in {"foreign", "too new"}:
+            raise SchemaError(status.message)
 
 
 def downgrade(
@@ -182,9 +230,11 @@ def downgrade(
 
 
 def _downgrade(connection: Connection, ours: Tables, revision: str) -> str | None:
+    _refuse_foreign(connection, ours)
     with _refusals(connection), locked(connection, ours):
         status = read_status(connection, ours)
-        if status.state not in {"ok", "behind"}:
+        goes_on = status.state == "damaged" and commits_each(connection)
+        if status.state not in {"ok", "behind"} and not goes_on:
             raise SchemaError(status.message)
         _run(connection, ours, lambda config: _command().downgrade(config, revision))
         return read_status(connection, ours).revision
@@ -293,7 +343,21 @@ _REMEDIES: Final = {
     "25006": "the server is read-only; migrate on the primary: {command}",
     "55P03": "another transaction held a table for longer than lock_timeout; nothing was changed;"
     " try again when it has ended",
+    "ORA-01031": "this user may not make the tables; grant it what docs/oracle.md lists, or let a"
+    " user that may do it: {command}",
+    "ORA-00955": "something else has a name of ours; choose another prefix (prefix='mine_')",
+    "ORA-00054": "another transaction held a table; try again when it has ended: {command}",
+    **dict.fromkeys(
+        ("ORA-01950", "ORA-01536", "ORA-01652", "ORA-01653", "ORA-01658"),
+        "there is no room for the tables: give the user a quota on its tablespace, or the"
+        " tablespace space; then go on: {command}",
+    ),
+    **dict.fromkeys(("ORA-01918", "ORA-00959"), "there is no such user or tablespace: {command}"),
+    "ORA-43853": "the tablespace has no automatic segment space management, which JSON and vectors"
+    " need; give the user another one as its default, then: {command}",
+    "ORA-16000": "the database is read-only; migrate on the primary: {command}",
 }
+"""By SQLSTATE or Oracle's code."""
 
 
 @contextmanager
@@ -303,7 +367,8 @@ def _refusals(connection: Connection) -> Iterator[None]:
     try:
         yield
     except DBAPIError as error:
-        remedy = _REMEDIES.get(sqlstate(error))
+        found = (_REMEDIES.get(it) for it in (sqlstate(error), *codes(error)))
+        remedy = next(filter(None, found), None)
         if remedy is None:
             raise
         text = remedy.format(command="locus-store db upgrade")
@@ -323,10 +388,12 @@ def excluding(prefix: str = DEFAULT_PREFIX, *, then: IncludeObject | None = None
         then: Your own hook, asked about everything else.
     """
     names = tables(prefix).names
-    grown = (f"{prefix}search", f"{prefix}embeddings", f"{prefix}lock")  # made on request
+    made = ("search", "embeddings", "lock")  # on request
+    # Oracle's indexes of words and vectors have tables of their own.
+    grown = tuple(f"{of}{prefix}{it}" for it in made for of in ("", "dr$", "vector$"))
 
     def include(item: Any, name: Any, kind: str, reflected: bool, other: Any) -> bool:
-        if kind == "table" and (name in names or str(name).startswith(grown)):
+        if kind == "table" and (name in names or str(name).lower().startswith(grown)):
             return False
         return then is None or then(item, name, kind, reflected, other)
 

@@ -23,20 +23,20 @@ from locus_store.errors import (
     SchemaError,
 )
 from locus_store.sql.appending import values_of
-from locus_store.sql.columns import Instant, Json, JsonValue
+from locus_store.sql.columns import Instant
 from locus_store.sql.conditions import in_oracle_json
 from locus_store.sql.database import Database
-from locus_store.sql.failures import LostConnectionError, causes
-from locus_store.sql.locking import LockingRepository
-from locus_store.sql.oracle_places import DRIVER_ERRORS, codes
+from locus_store.sql.failures import NOT_COMPILED, LostConnectionError, causes, codes
+from locus_store.sql.indexing import SEARCH_SETTING, IndexedRepository, OtherDatabaseError
+from locus_store.sql.json_columns import Json, JsonValue
+from locus_store.sql.locks import locked
+from locus_store.sql.oracle_places import DRIVER_ERRORS, connection_error
 from locus_store.sql.oracle_saves import OneTrip
 from locus_store.sql.pooled import ServerDatabase
 from locus_store.sql.status import PLACE, Place
 from locus_store.text import words
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from sqlalchemy.engine import Connection, Dialect
     from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -46,14 +46,8 @@ if TYPE_CHECKING:
     from locus_store.sql.status import Settings
     from locus_store.types import Save, Written
 
-SEARCH_SETTING: Final = "full_text_index"
-"""Row of ``settings`` that says that the index was made."""
 
-_INDEXED_WORDS: Final = 64
-"""Words of a query that the index is asked for; the lines are looked at again."""
-
-
-class OracleRepository(LockingRepository):
+class OracleRepository(IndexedRepository):
     """Oracle's forms of the hooks."""
 
     most_merged = 2_000
@@ -80,21 +74,8 @@ class OracleRepository(LockingRepository):
     # --- the text index: a table of its own, over tokens that every lexer takes for words
 
     @cached_property
-    def has_index(self) -> bool:
-        """Whether there is one; asked together with whether this is the opened database."""
-        settings = self.tables.settings.c
-        rows = self.connection.execute(
-            sa.select(settings.name, settings.value).where(
-                settings.name.in_(("store_id", SEARCH_SETTING))
-            )
-        )
-        facts = {name: value for name, value in rows}  # noqa: C416  (rows are not pairs)
-        if facts.get("store_id") != self.scope.store:
-            raise OtherDatabaseError(
-                "another database was put in the place of the opened one; nothing was done. "
-                "Load again, and save what that gives"
-            )
-        return SEARCH_SETTING in facts
+    def index(self) -> sa.TableClause:
+        return search_table(self.tables)
 
     def index_text(self, line: int, sequence: int, payload: bytes) -> str | None:
         """The index keeps tokens only; the text stands beside the record for who writes SQL."""
@@ -103,33 +84,12 @@ class OracleRepository(LockingRepository):
         text = layout.text_of(payload)
         tokens = " ".join(dict.fromkeys(map(token, words(text))))
         self.connection.execute(
-            search_table(self.tables)
-            .insert()
-            .values(line=line, sequence=sequence, tokens=tokens or None)
+            self.index.insert().values(line=line, sequence=sequence, tokens=tokens or None)
         )
         return text.replace("\0", " ")
 
-    def unindex(self, line: int, sequences: Sequence[int] | None = None) -> None:
-        if not self.has_index:
-            return
-        index = search_table(self.tables)
-        gone = index.delete().where(index.c.line == line)
-        if sequences is not None:
-            gone = gone.where(index.c.sequence.in_(sequences))
-        self.connection.execute(gone)
-
-    def lines_with(self, wanted: Sequence[str]) -> list[int] | None:
-        """Lines that have each word in one version or another."""
-        if not self.has_index:
-            return None
-        index = search_table(self.tables)
-        queries = [
-            sa.select(index.c.line).where(
-                sa.func.contains(index.c.tokens, sa.literal(token(it), sa.String())) > 0
-            )
-            for it in wanted[:_INDEXED_WORDS]
-        ]
-        return list(self.connection.execute(sa.intersect(*queries)).scalars())
+    def has_word(self, word: str) -> sa.ColumnElement[bool]:
+        return sa.func.contains(self.index.c.tokens, sa.literal(token(word), sa.String())) > 0
 
     def fill_index(self) -> bool:
         """Take all versions into the index; whether that was not done. Nobody writes meanwhile."""
@@ -137,15 +97,13 @@ class OracleRepository(LockingRepository):
         self.connection.exec_driver_sql(f"LOCK TABLE {table} IN EXCLUSIVE MODE")
         if self.has_index:
             return False
+        # So that a copy whose snapshot is older than this begins anew: see begin_copy.
+        facts = self.tables.settings
         self.connection.execute(
-            self.tables.settings.insert().values(name=SEARCH_SETTING, value="context")
+            facts.update().values(value=facts.c.value).where(facts.c.name == "store_id")
         )
-        self.__dict__.pop("has_index")
-        index = search_table(self.tables)
-        self.connection.execute(index.delete())  # of a run that was cut short
-        lines = sa.select(self.tables.lines.c.line)
-        for line in list(self.connection.execute(lines).scalars()):
-            self.reindex(line)
+        self.connection.execute(self.index.delete())  # of a run that was cut short
+        self.index_all("context")
         return True
 
 
@@ -234,10 +192,36 @@ class OracleDatabase(ServerDatabase):
         self.has_index = repository.has_index
         return repository.save(save)
 
-    def make_index(self, connection: Connection) -> None:
-        """Make the text index, empty, where it is not there."""
-        for statement in search_ddl(self.tables, connection.dialect):
-            connection.exec_driver_sql(statement)
+    def create_index(self, connection: Connection) -> bool:
+        """Make the text index and fill it; whether it was not there."""
+        table, index = search_ddl(self.tables, connection.dialect)
+        with locked(connection, self.tables):
+            connection.exec_driver_sql(table)
+            self._drop_failed(connection)
+            connection.exec_driver_sql(index)
+        self.begin_write(connection)
+        was_made = self.on(connection).fill_index()
+        connection.commit()
+        return was_made
+
+    def _drop_failed(self, connection: Connection) -> None:
+        """An index that could not be made is there, and would be taken for one that was."""
+        prepare: Any = connection.dialect
+        name = f"{self.tables.prefix}search_tokens"
+        query = sa.text("""
+            SELECT i.status, i.domidx_opstatus FROM all_indexes i
+            WHERE i.owner = COALESCE(:owner, SYS_CONTEXT('USERENV', 'CURRENT_SCHEMA'))
+            AND i.index_name = :name
+        """)
+        names = {
+            "owner": prepare.denormalize_name(self.tables.schema),
+            "name": prepare.denormalize_name(name),
+        }
+        found = connection.execute(query, names).first()
+        if found is not None and tuple(found) != ("VALID", "VALID"):
+            index = sa.table(name, schema=self.tables.schema)
+            shown = connection.dialect.identifier_preparer.format_table(index)
+            connection.exec_driver_sql(f"DROP INDEX {shown} FORCE")
 
     def begin_statement(self, connection: Connection) -> None:
         """The driver commits in the same round trip."""
@@ -260,6 +244,9 @@ class OracleDatabase(ServerDatabase):
         connection.begin()
         connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE")
         self._keep_index(connection)
+        # Who waited for an index that was made meanwhile gets ORA-08177 here.
+        facts = self.tables.settings.c
+        connection.execute(sa.select(facts.name).where(facts.name == "store_id").with_for_update())
 
     def _keep_index(self, connection: Connection) -> None:
         """While this transaction writes, nobody makes the text index."""
@@ -297,6 +284,10 @@ class OracleDatabase(ServerDatabase):
         """Whether what ran may have been done or not."""
         return self.lost_connection(exc) or _OVERTIME in codes(exc)
 
+    def refused_block(self, exc: BaseException) -> bool:
+        """Whether the server does not take a save in one block: nothing of it ran."""
+        return NOT_COMPILED in codes(exc) and not self.lost_schema(exc)
+
     def lost_schema(self, exc: BaseException) -> bool:
         return isinstance(exc, OtherDatabaseError) or any(it in _MISSING for it in codes(exc))
 
@@ -305,6 +296,8 @@ class OracleDatabase(ServerDatabase):
         where = f"Oracle {self._where}"
         found = codes(exc)
         code = found[0] if found else type(exc).__name__
+        if _NOT_MADE in found:
+            return connection_error(exc, self._where)
         if is_lost(exc):
             return ConnectionFailedError(
                 f"{where}: the connection was lost ({code}); a save under way may be there or not, "
@@ -312,8 +305,9 @@ class OracleDatabase(ServerDatabase):
             )
         if self.lost_schema(exc):
             return SchemaError(
-                f"{where}: the tables of locus-store are gone ({code}); restore a backup, or make "
-                "new ones: locus-store db upgrade"
+                f"{where}: the tables of locus-store are gone, or this user may not see them "
+                f"({code}); grant it SELECT, INSERT, UPDATE and DELETE on them, name schema_name=, "
+                "restore a backup, or make new ones: locus-store db upgrade"
             )
         if isinstance(exc, sa.exc.TimeoutError):
             return BackendError(
@@ -324,9 +318,8 @@ class OracleDatabase(ServerDatabase):
         return kind(f"{where}: {code}: {_REMEDIES.get(code, 'see __cause__')}")
 
 
-class OtherDatabaseError(SchemaError):
-    """The connection leads to another database than the one that was opened."""
-
+ROWS: Final = 1000
+"""Fetched in a round trip; python-oracledb's own numbers are 2 and 100."""
 
 _BEFORE: Final = "locus_store_autocommit"
 """In ``Connection.info``: what it was before we changed it."""
@@ -348,7 +341,13 @@ def is_lost(exc: BaseException) -> bool:
     ) or any(it in _LOST for it in codes(exc))
 
 
-_LOST: Final = frozenset({"DPY-4011", "DPY-1001", "ORA-03113", "ORA-03114", "ORA-00028"})
+_LOST: Final = frozenset(
+    {
+        *("DPY-4011", "DPY-1001", "ORA-03113", "ORA-03114", "ORA-00028", "ORA-01012"),
+        *("ORA-02396", "ORA-03135", "ORA-12152", "ORA-12153"),
+    }
+)
+_NOT_MADE: Final = "DPY-6005"
 _RACES: Final = frozenset(
     {
         "ORA-00001",  # two made the same row
@@ -366,11 +365,21 @@ _RACES: Final = frozenset(
 _OVERTIME: Final = "DPY-4024"
 _MISSING: Final = frozenset({"ORA-00942", "ORA-00904", "ORA-01918"})
 _DAMAGED: Final = frozenset({"ORA-01578", "ORA-26040"})
+_QUOTA: Final = "the user has no room in the tablespace: ALTER USER … QUOTA … ON …"
 _REMEDIES: Final = {
     "ORA-01031": "the user may not do this: grant it what docs/oracle.md lists",
-    "ORA-01536": "the user's quota is used up: raise it (ALTER USER … QUOTA …)",
-    "ORA-01653": "the tablespace is full: extend it and save again",
-    "ORA-01691": "the tablespace is full: extend it and save again",
+    "ORA-01950": _QUOTA,
+    "ORA-01536": _QUOTA,
+    **dict.fromkeys(
+        ("ORA-01652", "ORA-01653", "ORA-01654", "ORA-01658", "ORA-01691", "ORA-30036"),
+        "the tablespace is full: extend it and save again",
+    ),
+    "ORA-04031": "the server is out of shared memory: save again later",
+    "ORA-28001": "the password has expired; set a new one",
+    "ORA-29833": "the database has no Oracle Text; without it a search reads every thread",
+    "ORA-29855": "the text index could not be made; its cause is in __cause__",
+    "ORA-29861": "the text index is damaged: drop it, and make it again",
+    "ORA-51962": "the vector pool is too small: raise VECTOR_MEMORY_SIZE, or use method ivfflat",
     "ORA-16000": "the database is read-only: connect to the primary",
     "ORA-12899": "a value is longer than its column takes",
     "ORA-43853": "JSON and vectors need a tablespace with automatic segment space management",
@@ -429,11 +438,18 @@ def _engine(creator: Any, **options: Any) -> AsyncEngine:
         isolation_level="AUTOCOMMIT",
         skip_autocommit_rollback=True,
         hide_parameters=True,  # values in errors would come into logs
+        arraysize=ROWS,
         **options,
     )
+    event.listen(made.sync_engine, "before_cursor_execute", _prefetching)
     made.dialect.do_commit = _commit  # type: ignore[assignment]  # else it is a round trip
     tell_types(made)
     return made
+
+
+def _prefetching(_: object, cursor: Any, *__: object) -> None:
+    """With their statement come as many rows as a trip may bring, but for those with a LOB."""
+    cursor._cursor.prefetchrows = ROWS  # noqa: SLF001  (SQLAlchemy's cursor hands this on to nobody)
 
 
 def _commit(connection: Any) -> None:

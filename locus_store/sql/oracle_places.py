@@ -9,10 +9,10 @@ import ssl
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
 from locus_store.errors import ConnectionFailedError, InvalidArgumentError, MissingExtraError
-from locus_store.sql.failures import causes
+from locus_store.sql.failures import causes, codes
 
 try:
     import oracledb
@@ -26,6 +26,9 @@ DRIVER_ERRORS: Final[tuple[type[Exception], ...]] = (oracledb.Error,) if oracled
 """What the driver raises, beside ``OSError``."""
 
 PORT: Final = 1521
+RELEASE: Final = 23
+"""The first one with ``IF NOT EXISTS`` and vectors."""
+
 CONNECT_TIMEOUT_SECONDS: Final = 20.0
 """A serverless database may have to be woken."""
 
@@ -36,18 +39,26 @@ _SESSION: Final = (
 """What text and times mean is not left to the database's own settings."""
 
 _DESCRIPTOR: Final = re.compile(r"\s*\(")
+_NO_SERVICE: Final = re.compile(r"[^/():\s]+:\d+/?")
 _ALIAS: Final = re.compile(r"[\w.$#-]+")
 _PEM: Final = "ewallet.pem"
+_SYSTEM: Final = "SYSTEM"
+"""Instead of a wallet: the operating system's certificates. The driver's word for it."""
 
 
 def require_oracledb() -> None:
     """That the driver is there.
 
     Raises:
-        MissingExtraError: It is not, or its SQLAlchemy is too old.
+        MissingExtraError: It is not.
     """
     if oracledb is None:
         raise MissingExtraError("Oracle needs python-oracledb: pip install 'locus-store[oracle]'")
+
+
+def blocks(pool: object) -> bool:
+    """Whether it is the driver's pool for programs without an event loop."""
+    return isinstance(pool, oracledb.ConnectionPool)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,21 +91,26 @@ class Place:
             # A listener that accepts and says nothing is not stopped by tcp_connect_timeout.
             async with asyncio.timeout(self.timeout_seconds):
                 made = await oracledb.connect_async(**self.arguments)
-                await _begin_session(made)
+                # Nor is what a cancelled call waits for.
+                made.call_timeout = round(self.timeout_seconds * 1000)
+                await self._begin_session(made)
         except (oracledb.Error, OSError, ValueError) as exc:  # an OSError: TimeoutError too
             raise connection_error(exc, self.shown) from exc
-        if self.call_timeout_seconds is not None:
-            made.call_timeout = round(self.call_timeout_seconds * 1000)
+        if int(str(made.version).partition(".")[0]) < RELEASE:
+            made.terminate()
+            raise ConnectionFailedError(
+                f"Oracle {self.shown} is of release {made.version}; {RELEASE}ai or later is needed"
+            )
+        made.call_timeout = round((self.call_timeout_seconds or 0) * 1000)
         return made
 
-
-async def _begin_session(made: Any) -> None:
-    try:
-        with made.cursor() as cursor:
-            await cursor.execute(_SESSION)
-    except BaseException:
-        made.terminate()
-        raise
+    async def _begin_session(self, made: Any) -> None:
+        try:
+            with made.cursor() as cursor:
+                await cursor.execute(_SESSION)
+        except BaseException:
+            made.terminate()
+            raise
 
 
 # --- as users give it
@@ -120,7 +136,8 @@ def place(
         dsn: An alias of ``tnsnames.ora``, EZConnect (``host:1521/service``) or a descriptor.
         user: Whose schema it is, unless another one is named.
         password: The user's.
-        wallet_location: The directory of a wallet; ``~`` is the home directory.
+        wallet_location: The directory of a wallet; ``~`` is the home directory. ``SYSTEM``: TLS
+            with the operating system's certificates.
         wallet_password: Of an encrypted one; ``None`` or ``""``: it is not.
         config_dir: Where ``tnsnames.ora`` is, if not beside the wallet.
         host: Instead of ``dsn``, with ``port`` and ``service_name``.
@@ -134,11 +151,28 @@ def place(
         MissingExtraError: python-oracledb is not installed.
     """
     require_oracledb()
+    texts = {
+        "dsn": dsn,
+        "user": user,
+        "password": password,
+        "wallet_location": wallet_location,
+        "wallet_password": wallet_password,
+        "config_dir": config_dir,
+        "host": host,
+        "service_name": service_name,
+    }
+    for name, value in texts.items():
+        if value is not None and not isinstance(value, str):
+            raise InvalidArgumentError(f"{name} must be a str, not {type(value).__name__}")
     where = _where(dsn, host, port, service_name)
     if not user or password is None:
         raise InvalidArgumentError("Oracle needs user= and password=")
     arguments: dict[str, Any] = {"user": user, "password": password, **where}
-    if wallet_location is not None:
+    if wallet_password and wallet_location in {None, _SYSTEM}:
+        raise InvalidArgumentError("wallet_password is of a wallet: give its wallet_location=")
+    if wallet_location == _SYSTEM:
+        arguments["wallet_location"] = _SYSTEM
+    elif wallet_location is not None:
         wallet = _wallet(wallet_location, wallet_password or None)
         arguments |= {"wallet_location": wallet, "config_dir": wallet}
         if wallet_password:
@@ -166,6 +200,10 @@ def _where(
                 "dsn must be an alias of tnsnames.ora, host:port/service or a descriptor; user "
                 "and password are options of their own"
             )
+        if dsn.startswith("oracle") and "://" in dsn:
+            raise InvalidArgumentError("dsn is no URL; open_checkpointer(url) takes one")
+        if _NO_SERVICE.fullmatch(dsn.strip()):
+            raise InvalidArgumentError(f"dsn={dsn!r} names no service: write host:port/service")
         return {"dsn": dsn}
     if not host or not service_name:
         raise InvalidArgumentError("Oracle needs dsn=, or host= and service_name=")
@@ -190,10 +228,24 @@ def _wallet(given: str, password: str | None) -> str:
             f"wallet_location={given!r} has no {_PEM}; unzip the whole wallet there (the driver's "
             "thin mode reads no cwallet.sso and no ewallet.p12)"
         )
-    if password is None and "ENCRYPTED" in pem.read_text(errors="replace"):
+    text = pem.read_text(errors="replace")
+    if password is None and "ENCRYPTED" in text:
         raise InvalidArgumentError(
             f"the wallet in wallet_location={given!r} is encrypted: give wallet_password="
         )
+    if "-----BEGIN" not in text:
+        raise InvalidArgumentError(f"{_PEM} of wallet_location={given!r} has no certificate")
+    if "PRIVATE KEY" in text:
+        # With a key that it cannot read the driver goes on without, and the server hangs up.
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(pem, password=password)
+        except (ssl.SSLError, OSError, ValueError) as exc:
+            if getattr(exc, "reason", None) == "KEY_VALUES_MISMATCH":
+                return found  # the client's certificate is not the first
+            raise InvalidArgumentError(
+                f"the key in {_PEM} of wallet_location={given!r} cannot be read: another "
+                "wallet_password made it, or the file is damaged"
+            ) from exc
     return found
 
 
@@ -204,9 +256,13 @@ def split(text: str) -> SplitResult:
         InvalidArgumentError: It is no URL.
     """
     try:
-        return urlsplit(f"oracle://{text.partition('://')[2]}")
+        found = urlsplit(f"oracle://{text.partition('://')[2]}")
     except ValueError:
         raise InvalidArgumentError("the host of the Oracle URL makes no sense") from None
+    query = parse_qsl(found.query, keep_blank_values=True)
+    # As --schema and PostgreSQL's URLs call it.
+    named = [("schema_name" if name == "schema" else name, value) for name, value in query]
+    return found._replace(query=urlencode(named))
 
 
 def parts_of(url: SplitResult) -> dict[str, Any]:
@@ -222,7 +278,10 @@ def parts_of(url: SplitResult) -> dict[str, Any]:
     try:
         host, port = url.hostname, url.port
     except ValueError:
-        raise InvalidArgumentError("the port of the Oracle URL makes no sense") from None
+        raise InvalidArgumentError(
+            "the port of the Oracle URL makes no sense; in user and password write %2F for / and "
+            "%3F for ?"
+        ) from None
     found: dict[str, Any] = {
         name: unquote(value)
         for name, value in (("user", url.username), ("password", url.password))
@@ -275,12 +334,6 @@ _PLACE_OPTIONS: Final = frozenset(
 # --- what goes wrong
 
 
-def codes(exc: BaseException) -> list[str]:
-    """The driver's and the server's codes of an error and its causes: ``ORA-00001``."""
-    found = (arg for it in causes(exc) for arg in it.args[:1] if hasattr(arg, "full_code"))
-    return [str(it.full_code) for it in found if it.full_code]
-
-
 def connection_error(exc: BaseException, shown: str) -> ConnectionFailedError:
     """What to tell of a connection that was not made; never repeats a password."""
     kinds = list(causes(exc))
@@ -298,12 +351,16 @@ def _failed(shown: str, code: str, told: str) -> ConnectionFailedError:
     return ConnectionFailedError(f"cannot connect to Oracle {shown} ({code}): {told}")
 
 
-_UNKNOWN: Final = "the listener does not know this service; look at service_name or the alias"
+_UNKNOWN: Final = (
+    "the listener does not know this service; look at service_name or the alias, and whether the "
+    "database is started"
+)
 _WRONG: Final = "the user or the password is wrong"
 _NO_ALIAS: Final = (
     "there is no such alias: look into tnsnames.ora in config_dir or wallet_location, or write "
     "host:port/service"
 )
+_CERTIFICATE: Final = "the server's certificate has another name; look at the wallet and the alias"
 _REMEDIES: Final = {
     "DPY-6001": _UNKNOWN,
     "ORA-12514": _UNKNOWN,
@@ -321,11 +378,15 @@ _REMEDIES: Final = {
     "DPY-3010": "the database is older than the driver can talk to; 23ai or later is needed",
     "DPY-4000": _NO_ALIAS,
     "DPY-4026": "config_dir has no tnsnames.ora; name it, or write host:port/service as dsn",
-    "DPY-4027": "config_dir is not set; name the directory of tnsnames.ora",
+    "DPY-4027": "an alias needs tnsnames.ora: wallet_location=, config_dir= or TNS_ADMIN names it",
+    "DPY-4021": "dsn is neither an alias, nor host:port/service, nor a descriptor",
     "DPY-4017": "dsn is no descriptor that can be read",
     "DPY-4018": "dsn is no descriptor that can be read",
-    "DPY-6000": "the listener refused the connection; look at its log",
-    "DPY-6002": "the server's certificate has another name; look at the wallet and the alias",
+    "DPY-6000": "the listener refused the connection; look at its log, or at the access control"
+    " list of an Autonomous Database",
+    "DPY-6002": _CERTIFICATE,
+    "DPY-6006": _CERTIFICATE,
+    "DPY-4011": "the server hung up; does the port want TLS, and a wallet?",
     "DPY-3001": "the driver's thin mode does not do this",
 }
 _BY_KIND: Final[tuple[tuple[type[BaseException], str], ...]] = (

@@ -24,7 +24,6 @@ from locus_store.errors import (
     LocusStoreError,
     SchemaError,
 )
-from locus_store.sql.columns import dump_jsonb
 from locus_store.sql.database import Database
 from locus_store.sql.dsn import connect, connection_error
 from locus_store.sql.failures import (
@@ -37,13 +36,14 @@ from locus_store.sql.failures import (
     sqlstate,
 )
 from locus_store.sql.hot import Hot
-from locus_store.sql.locking import LockingRepository
+from locus_store.sql.indexing import SEARCH_SETTING, IndexedRepository, OtherDatabaseError
+from locus_store.sql.json_columns import dump_jsonb
 from locus_store.sql.pooled import ServerDatabase
 from locus_store.sql.status import PLACE, Place
 from locus_store.text import words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from sqlalchemy.engine import Connection, Dialect
 
@@ -52,11 +52,7 @@ if TYPE_CHECKING:
     from locus_store.sql.schema import Tables
     from locus_store.sql.status import Settings
 
-FACTS: Final = ("store_id", "full_text_index")
 CONNECT_TIMEOUT_SECONDS: Final = 10.0
-
-SEARCH_SETTING: Final = "full_text_index"
-"""Row of ``settings`` that says that the index was made."""
 
 _WORD_CHARACTERS: Final = 255
 """What the index keeps of a word: a lexeme has 2,046 bytes at most."""
@@ -64,11 +60,8 @@ _WORD_CHARACTERS: Final = 255
 _PART_BYTES: Final = 500_000
 """Words of one row of the index: a tsvector has 1 MB at most."""
 
-_INDEXED_WORDS: Final = 64
-"""Words of a query that the index is asked for; the lines are looked at again."""
 
-
-class PostgreSQLRepository(LockingRepository):
+class PostgreSQLRepository(IndexedRepository):
     """PostgreSQL's forms of the hooks."""
 
     def matches(self, column: sa.ColumnElement[str], pattern: str) -> sa.ColumnElement[bool] | None:
@@ -113,22 +106,7 @@ class PostgreSQLRepository(LockingRepository):
     # --- the full-text index: a table of its own, over the folded words
 
     @cached_property
-    def has_index(self) -> bool:
-        """Whether there is one; asked together with whether this is the opened database."""
-        settings = self.tables.settings.c
-        rows = self.connection.execute(
-            sa.select(settings.name, settings.value).where(settings.name.in_(FACTS))
-        )
-        facts = {name: value for name, value in rows}  # noqa: C416  (rows are not pairs)
-        if facts.get("store_id") != self.scope.store:
-            raise OtherDatabaseError(
-                "another database was put in the place of the opened one; nothing was done. "
-                "Load again, and save what that gives"
-            )
-        return SEARCH_SETTING in facts
-
-    @property
-    def _index(self) -> sa.TableClause:
+    def index(self) -> sa.TableClause:
         return search_table(self.tables)
 
     def index_text(self, line: int, sequence: int, payload: bytes) -> str | None:
@@ -138,7 +116,7 @@ class PostgreSQLRepository(LockingRepository):
         text = layout.text_of(payload)
         for part, lexemes in enumerate(lexemes_of(text)):
             self.connection.execute(
-                self._index.insert().values(
+                self.index.insert().values(
                     line=line,
                     sequence=sequence,
                     part=part,
@@ -147,27 +125,8 @@ class PostgreSQLRepository(LockingRepository):
             )
         return text.replace("\0", " ")
 
-    def unindex(self, line: int, sequences: Sequence[int] | None = None) -> None:
-        if not self.has_index:
-            return
-        index = self._index
-        gone = index.delete().where(index.c.line == line)
-        if sequences is not None:
-            gone = gone.where(index.c.sequence.in_(sequences))
-        self.connection.execute(gone)
-
-    def lines_with(self, wanted: Sequence[str]) -> list[int] | None:
-        """Lines that have each word in one version or another."""
-        if not self.has_index:
-            return None
-        index = self._index
-        queries = [
-            sa.select(index.c.line).where(
-                index.c.words.op("@@")(sa.cast(sa.literal(_lexeme(it)), TSQUERY))
-            )
-            for it in wanted[:_INDEXED_WORDS]
-        ]
-        return list(self.connection.execute(sa.intersect(*queries)).scalars())
+    def has_word(self, word: str) -> sa.ColumnElement[bool]:
+        return self.index.c.words.op("@@")(sa.cast(sa.literal(_lexeme(word)), TSQUERY))
 
     def create_index(self) -> bool:
         """Make the full-text index and fill it; whether it was not there.
@@ -184,13 +143,7 @@ class PostgreSQLRepository(LockingRepository):
                 return False
             for statement in _create_search_table(self.tables, self.connection.dialect):
                 run(statement)
-        self.connection.execute(
-            self.tables.settings.insert().values(name=SEARCH_SETTING, value="tsvector")
-        )
-        self.__dict__.pop("has_index")
-        lines = sa.select(self.tables.lines.c.line)
-        for line in list(self.connection.execute(lines).scalars()):
-            self.reindex(line)
+        self.index_all("tsvector")
         return True
 
 
@@ -368,10 +321,6 @@ class PostgreSQLDatabase(ServerDatabase):
             return told
         remedy = remedy or _reason(exc)
         return BackendError(f"{where}: {state or type(exc).__name__}: {remedy}")
-
-
-class OtherDatabaseError(SchemaError):
-    """Another database was put in the place of the opened one."""
 
 
 _UNIQUE_VIOLATION, _DEADLOCK, _SERIALIZATION_FAILURE = "23505", "40P01", "40001"

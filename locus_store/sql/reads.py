@@ -416,9 +416,12 @@ class Reads:
             .order_by(lines.c.line.desc())
         )
         indexed = self.lines_with(wanted)
-        if indexed is not None:
-            query = query.where(lines.c.line.in_(indexed))
-        rows = self.connection.execute(query).all()
+        if indexed is None:
+            rows = list(self.connection.execute(query))
+        else:  # a statement takes so many parameters
+            parts = pending.batches(sorted(indexed, reverse=True))
+            queries = (query.where(lines.c.line.in_(some)) for some in parts)
+            rows = [row for it in queries for row in self.connection.execute(it)]
         hits = [
             hit for row in rows if (hit := self._hit(row.thread_id, line_of_row(row[1:]), wanted))
         ]

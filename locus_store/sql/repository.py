@@ -32,6 +32,9 @@ class Repository(Reads):
     methods under "dialect hooks" only.
     """
 
+    _has_index: bool | None = None
+    """What was found; ``None`` before it was asked for."""
+
     # --- dialect hooks
 
     def lock(self, *thread_ids: str, namespace: str | None = None) -> bool:
@@ -65,6 +68,13 @@ class Repository(Reads):
     @property
     def has_index(self) -> bool:
         """Whether the database has a full-text index."""
+        # Not by cached_property: Python 3.11's holds a lock of the class while it asks.
+        if self._has_index is None:
+            self._has_index = self.look_for_index()
+        return self._has_index
+
+    def look_for_index(self) -> bool:
+        """Ask the database for it."""
         return False
 
     def index_text(self, line: int, sequence: int, payload: bytes) -> str | None:

@@ -16,8 +16,9 @@ from weakref import proxy
 
 from locus_store import layout, observe, versions
 from locus_store.errors import LocusStoreError
-from locus_store.sql.columns import decode_key, dump_jsonb, encode_key
+from locus_store.sql.columns import decode_key, encode_key
 from locus_store.sql.hot import Appended, Group, Row
+from locus_store.sql.json_columns import dump_jsonb
 from locus_store.sql.postgresql import lexemes_of
 from locus_store.sql.statements import ttl_slack
 from locus_store.types import Mark, Written

@@ -24,14 +24,13 @@ from locus_store.sql.columns import (
     Digest,
     Embedding,
     Instant,
-    Json,
-    JsonValue,
     Key,
     LongText,
     Path,
     minute,
     now,
 )
+from locus_store.sql.json_columns import Json, JsonValue
 from locus_store.sql.stored import BigInteger, Double, Integer, SmallInteger, String, Text
 
 DEFAULT_PREFIX: Final = "locus_"

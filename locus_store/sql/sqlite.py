@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +19,8 @@ from locus_store.errors import (
     LocusStoreError,
     SchemaError,
 )
-from locus_store.sql.columns import escape_text
 from locus_store.sql.database import Database
+from locus_store.sql.json_columns import escape_text
 from locus_store.sql.migrate import check
 from locus_store.sql.repository import Repository
 from locus_store.sql.stored import storage_classes
@@ -80,8 +79,7 @@ class SQLiteRepository(Repository):
 
     # --- the full-text index: FTS5 without content of its own, over the folded words
 
-    @cached_property
-    def has_index(self) -> bool:
+    def look_for_index(self) -> bool:
         """See ``Repository``."""
         return self.sql.setting.first(self.connection, {"name": SEARCH_SETTING}) is not None
 
@@ -168,7 +166,7 @@ class SQLiteRepository(Repository):
         self.connection.execute(
             self.tables.settings.insert().values(name=SEARCH_SETTING, value="fts5")
         )
-        self.__dict__.pop("has_index")
+        self._has_index = None
         lines = sa.select(self.tables.lines.c.line)
         for line in list(self.connection.execute(lines).scalars()):
             self.reindex(line)

@@ -52,6 +52,9 @@ class Status:
     message: str
     """One line: what is there and what to do."""
     settings: Settings | None = None
+    leftovers: tuple[str, ...] = ()
+    """Where it is ``missing``: tables and views of ours, without rows, of a first upgrade that was
+    cut short."""
 
     @property
     def usable(self) -> bool:
@@ -207,7 +210,42 @@ def _relations(connection: Connection, schema: str | None, wanted: frozenset[str
     return set(connection.execute(query, {"schema": schema}).scalars())
 
 
-_TAKEN: Final = {"postgresql": _relations}
+def in_dictionary(
+    connection: Connection, schema: str | None, wanted: frozenset[str]
+) -> dict[str, set[str]]:
+    """The columns of tables and views; the inspector asks much more, which takes long."""
+    prepare: Any = connection.dialect
+    query = sa.text("""
+        SELECT c.table_name, c.column_name FROM all_tab_columns c
+        WHERE c.owner = COALESCE(:owner, SYS_CONTEXT('USERENV', 'CURRENT_SCHEMA'))
+        AND c.table_name IN :names
+    """).bindparams(sa.bindparam("names", expanding=True))
+    names = {prepare.denormalize_name(it): it for it in sorted(wanted)}
+    owner = prepare.denormalize_name(schema)
+    found: dict[str, set[str]] = {}
+    for table, column in connection.execute(query, {"owner": owner, "names": list(names)}):
+        found.setdefault(names[table], set()).add(str(prepare.normalize_name(column)))
+    return found
+
+
+def _in_oracle(connection: Connection, schema: str | None, wanted: frozenset[str]) -> set[str]:
+    return set(in_dictionary(connection, schema, wanted))
+
+
+_TAKEN: Final = {"postgresql": _relations, "oracle": _in_oracle}
+
+
+def commits_each(connection: Connection) -> bool:
+    """Whether each definition commits, so that what fails halfway leaves something."""
+    return connection.dialect.name == "oracle"
+
+
+def may_be_under_way(connection: Connection, ours: Tables) -> bool:
+    """Whether what was seen may be in the midst of a migration: its lock was made."""
+    lock = f"{ours.prefix}lock"
+    found = commits_each(connection) and in_dictionary(connection, ours.schema, frozenset({lock}))
+    connection.rollback()
+    return bool(found)
 
 
 def _hidden(ours: Tables) -> Any:
@@ -251,6 +289,7 @@ class _Look:
         ]
         self.ours = tables(ours.prefix, home(connection, ours))
         self.inspector = sa.inspect(connection)
+        self._commits_each = commits_each(connection)
 
     def status(self) -> Status:
         ours = self.ours
@@ -263,15 +302,35 @@ class _Look:
         if not taken:
             return self.missing
         if revision is None:
-            # An empty version table of ours alone is what a downgrade to base leaves.
-            emptied = not others and self._columns(ours.version) == {"version_num"}
-            return self.missing if emptied else self._foreign(others or taken)
+            return self._begun(others) or self._foreign(others or taken)
         settings = self._settings(revision) if ours.settings.name in others else None
         if settings is not None:
             return self._judged(settings)
-        if revision in REVISIONS and others:
+        if revision in REVISIONS and (others or self._commits_each):
             return self._damaged(revision, f"table {ours.settings.name} is gone or empty")
         return self._foreign(taken)
+
+    def _begun(self, others: list[str]) -> Status | None:
+        """What a downgrade to base leaves, or a first upgrade that was cut short; or ``None``."""
+        if self._columns(self.ours.version) != {"version_num"}:
+            return None
+        if not others:
+            return self.missing
+        tables_there = [it for it in self.ours.metadata.sorted_tables if it.name in others]
+        if not self._commits_each or not all(map(self._is_unused, tables_there)):
+            return None
+        message = (
+            f"{self.where}: a first upgrade was cut short and left {len(others)} tables without "
+            f"rows; make them anew: {self.command}"
+        )
+        return Status(state="missing", revision=None, message=message, leftovers=tuple(others))
+
+    def _is_unused(self, table: sa.Table) -> bool:
+        """Whether it is as we make it, and nobody put anything into it."""
+        if not self._columns(table.name) <= {it.name for it in table.columns}:
+            return False
+        rows = sa.select(sa.literal(1)).select_from(table).limit(1)
+        return table is self.ours.settings or not self.connection.execute(rows).first()
 
     def _revision(self) -> str | None:
         if "version_num" not in self._columns(self.ours.version):
@@ -320,6 +379,9 @@ class _Look:
 
     def _columns(self, table: str) -> set[str]:
         schema = self.ours.schema
+        if self.connection.dialect.name == "oracle":
+            found = in_dictionary(self.connection, schema, frozenset({table}))
+            return found.get(table, set())
         if not self.inspector.has_table(table, schema):
             return set()
         return {column["name"] for column in self.inspector.get_columns(table, schema)}

@@ -24,6 +24,7 @@ from locus_store.errors import (
 from locus_store.sql import dsn
 from locus_store.sql.failures import DRIVER_ERRORS
 from locus_store.sql.locks import process
+from locus_store.sql.options import check_seconds
 from locus_store.sql.schema import DEFAULT_PREFIX, Tables, tables
 from locus_store.sql.status import PLACE, Place, masked
 
@@ -95,7 +96,8 @@ def _asynchronous() -> InvalidArgumentError:
 def reason(error: BaseException) -> str:
     """What the database says."""
     driver = getattr(error, "orig", None) or error
-    return str(driver.__cause__ or driver)  # SQLAlchemy's asyncpg puts a class name before it
+    told = str(driver.__cause__ or driver)  # SQLAlchemy's asyncpg puts a class name before it
+    return told.partition("\nHelp: http")[0]  # python-oracledb's second line
 
 
 def absent_file(target: Target) -> URL | None:
@@ -232,7 +234,8 @@ def _on_oracle(
 
     text = url if isinstance(url, str) else url.render_as_string(hide_password=False)
     options, ours = oracle_places.read_url(text, OPTIONS)
-    target = oracle_places.place(**options)
+    limit = _seconds(ours.get("connect_timeout_seconds"))
+    target = oracle_places.place(**options, timeout_seconds=check_seconds("connect_timeout", limit))
     tables_of = _named(ours, prefix, schema)
     return _on_engine(
         lambda: oracle.engine(target, poolclass=sa.NullPool),
@@ -240,6 +243,13 @@ def _on_oracle(
         Place(target.shown, is_whole=False),
         lambda *_: None,
     )
+
+
+def _seconds(text: str | None) -> object:
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return text
 
 
 # --- PostgreSQL -----------------------------------------------------------------------------

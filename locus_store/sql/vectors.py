@@ -12,7 +12,7 @@ from locus_store.errors import InvalidArgumentError, SchemaError, UnsupportedErr
 from locus_store.sql.failures import owner_only
 from locus_store.sql.locks import locked
 from locus_store.sql.schema import DEFAULT_PREFIX
-from locus_store.sql.status import place_of, read_status
+from locus_store.sql.status import commits_each, in_dictionary, place_of, read_status
 from locus_store.sql.targets import run_on
 from locus_store.vectors import Metric, check_dimension, check_metric
 
@@ -164,12 +164,24 @@ def make_table(connection: Connection, ours: Tables, dimension: int) -> bool:
             "item NUMBER(19) NOT NULL, part NUMBER(5) NOT NULL, "
             f"embedding VECTOR({dimension}, FLOAT32) NOT NULL"
         )
+    if commits_each(connection):
+        _drop_unfinished(connection, ours)
     with owner_only(connection):
         connection.exec_driver_sql(
             f"CREATE TABLE {table} ({columns}, CONSTRAINT {key} PRIMARY KEY (item, part))"
         )
     connection.execute(ours.settings.insert().values(name=DIMENSION_SETTING, value=str(dimension)))
     return False
+
+
+def _drop_unfinished(connection: Connection, ours: Tables) -> None:
+    """A table that was made, and whose setting was not written behind it."""
+    table = ours.embeddings
+    there = in_dictionary(connection, ours.schema, frozenset({table.name}))
+    is_ours = there.get(table.name) == {it.name for it in table.columns}
+    if is_ours and not connection.execute(sa.select(table.c.item).limit(1)).first():
+        shown = connection.dialect.identifier_preparer.format_table(table)
+        connection.exec_driver_sql(f"DROP TABLE {shown}")
 
 
 def _made_extension(connection: Connection, ours: Tables) -> str:

@@ -211,6 +211,12 @@ class WholeThreads(BackendKit):
                 await backend.scan(after=bad)
         assert await backend.scan(0) == []
 
+    @pytest.mark.parametrize("ttl", [0, -1, float("inf"), float("nan"), 1e300, "9", True])
+    async def test_a_time_to_live_that_is_none_is_refused(self, backend: Any, ttl: Any) -> None:
+        with refused(InvalidArgumentError, ttl):
+            await backend.write_state("t", {"n": 1}, ttl_seconds=ttl)
+        assert await backend.load("t") is None
+
     async def test_what_expired_is_neither_scanned_nor_read(self, backend: Any) -> None:
         needs(backend, "branching", "ttl")
         await backend.write_state("t", {"n": 1}, ttl_seconds=1e-6)

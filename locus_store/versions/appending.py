@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from locus_store.versions.lines import CHAIN_ALLOWANCE, CHAIN_FACTOR, RECORD_OVERHEAD
+
 if TYPE_CHECKING:
     from locus_store.types import Mark, Save
 
@@ -28,6 +30,18 @@ class Append(NamedTuple):
     """What the payload is against, which must be the head; ``None``: it is whole."""
 
     payload: bytes
+    state_bytes: int
+    """Of the whole state."""
+
+    @property
+    def added(self) -> int:
+        """What it adds to ``Line.open_bytes``."""
+        return len(self.payload) + RECORD_OVERHEAD
+
+    @property
+    def most(self) -> int:
+        """The largest ``Line.open_bytes`` of a chain that it may continue."""
+        return CHAIN_FACTOR * self.state_bytes + CHAIN_ALLOWANCE - self.added
 
 
 def append_of(save: Save, store: str) -> Append | None:
@@ -46,9 +60,9 @@ def append_of(save: Save, store: str) -> Append | None:
     lines = {it.line for it in (known, head) if it is not None}
     if len(lines) > 1:
         return None
-    frames = save.change.frames
-    is_small = frames is not None and len(frames) <= save.change.shape.state_bytes // 2
+    size, frames = save.change.shape.state_bytes, save.change.frames
+    is_small = frames is not None and len(frames) <= size // 2
     line = lines.pop() if lines else None
     if known is None or frames is None or not is_small:
-        return Append(line, head, expected is None, None, save.change.whole())
-    return Append(line, head, expected is None, known, frames)
+        return Append(line, head, expected is None, None, save.change.whole(), size)
+    return Append(line, head, expected is None, known, frames, size)

@@ -1,19 +1,20 @@
 import com.fasterxml.jackson.databind.ObjectMapper;
+import io.github.melin.superior.parser.oracle.antlr4.OracleLexer;
+import io.github.melin.superior.parser.oracle.antlr4.OracleParser;
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Locale;
 import org.antlr.v4.runtime.BaseErrorListener;
+import org.antlr.v4.runtime.CharStream;
 import org.antlr.v4.runtime.CharStreams;
 import org.antlr.v4.runtime.CommonTokenStream;
 import org.antlr.v4.runtime.RecognitionException;
 import org.antlr.v4.runtime.Recognizer;
 import org.antlr.v4.runtime.Token;
-import org.antlr.v4.runtime.atn.PredictionMode;
-import org.apache.shardingsphere.sql.parser.autogen.OracleStatementLexer;
-import org.apache.shardingsphere.sql.parser.autogen.OracleStatementParser;
 
 /** Reads a statement from each line, a JSON string, and answers with its syntax errors, a JSON list. */
 public final class ParseServer {
@@ -30,25 +31,27 @@ public final class ParseServer {
         }
     }
 
-    /** SLL is the faster of ANTLR's two ways; what it refuses is put to the other one. */
+    /** The grammar knows keywords in upper case only. */
     private static List<String> errors(String statement) {
-        List<String> found = errors(statement, PredictionMode.SLL);
-        return found.isEmpty() ? found : errors(statement, PredictionMode.LL);
-    }
-
-    private static List<String> errors(String statement, PredictionMode mode) {
         Errors found = new Errors();
-        OracleStatementLexer lexer = new OracleStatementLexer(CharStreams.fromString(statement));
+        CharStream read = CharStreams.fromString(statement.toUpperCase(Locale.ROOT));
+        OracleLexer lexer = new OracleLexer(read);
         lexer.removeErrorListeners();
         lexer.addErrorListener(found);
-        OracleStatementParser parser = new OracleStatementParser(new CommonTokenStream(lexer));
+        CommonTokenStream tokens = new CommonTokenStream(lexer);
+        OracleParser parser = new OracleParser(tokens);
         parser.removeErrorListeners();
         parser.addErrorListener(found);
-        parser.getInterpreter().setPredictionMode(mode);
-        parser.execute();
-        Token next = parser.getCurrentToken();
+        boolean isBlock = parser.unit_statement().anonymous_block() != null;
+        if (isBlock && tokens.LA(1) == OracleLexer.SEMICOLON) {
+            tokens.consume();
+        } else if (isBlock) {
+            found.texts.add("a block without its semicolon");
+        }
+        Token next = tokens.LT(1);
         if (next.getType() != Token.EOF) {
-            found.texts.add(next.getCharPositionInLine() + ": not read to its end");
+            int column = next.getCharPositionInLine();
+            found.texts.add(next.getLine() + ":" + column + ": not read to its end");
         }
         return found.texts;
     }

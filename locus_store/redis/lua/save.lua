@@ -3,9 +3,8 @@
 local a = {}
 for at, name in ipairs({
   'name', 'namespace', 'store', 'new_id', 'may_create', 'line', 'expected', 'expected_digest',
-  'is_free', 'is_root', 'basis', 'basis_digest', 'checkpoint', 'digest', 'state_bytes', 'payload',
-  'rest', 'writer', 'run', 'keep_last', 'ttl', 'slack', 'factor', 'allowance', 'overhead', 'batch',
-  'assumed'
+  'is_free', 'is_root', 'basis', 'basis_digest', 'checkpoint', 'digest', 'payload', 'added', 'most',
+  'rest', 'writer', 'run', 'keep_last', 'most_hidden', 'ttl', 'slack', 'assumed'
 }) do a[name] = ARGV[at] end
 
 local row = call('HMGET', line, 'id', 'head', 'chain', 'bytes', 'floor', 'last', 'writer', 'run')
@@ -28,16 +27,13 @@ else
     if id ~= a.line or head ~= a.basis or digest ~= a.basis_digest or not row[3] then
       return {'rules'}
     end
-    local grown = tonumber(row[4]) + #a.payload + tonumber(a.overhead)
-    if grown > tonumber(a.factor) * tonumber(a.state_bytes) + tonumber(a.allowance) then
-      return {'rules'}
-    end
+    if tonumber(row[4]) > tonumber(a.most) then return {'rules'} end
   end
 end
 local keep = tonumber(a.keep_last)
 if keep and head then  -- what is hidden goes in batches, by the rules
   local hidden = call('ZCARD', order) + 1 - keep
-  if hidden > math.max(keep, tonumber(a.batch)) then return {'rules'} end
+  if hidden > tonumber(a.most_hidden) then return {'rules'} end
 end
 local ttl = tonumber(a.ttl)
 if ttl and store and not are_all_given(unmade_line()) then return namespaces() end
@@ -47,7 +43,7 @@ if not of_thread then return {'create'} end
 id = id or opened_line(of_thread, a.namespace, a.new_id)
 local sequence = whole(tonumber(row[6] or '0') + 1)
 local chain = a.basis ~= '' and row[3] or sequence
-local bytes = (a.basis ~= '' and tonumber(row[4]) or 0) + #a.payload + tonumber(a.overhead)
+local bytes = (a.basis ~= '' and tonumber(row[4]) or 0) + tonumber(a.added)
 put_header(sequence, a.digest, chain, head or '0', whole(now), a.rest)
 call('ZADD', order, sequence, a.checkpoint)
 call('RPUSH', log, chain .. ' ' .. a.payload)

@@ -1,13 +1,31 @@
-46 calls of the driver
+52 calls of the driver
 
 -- execute
 ALTER SESSION SET TIME_ZONE = '+00:00' NLS_COMP = BINARY NLS_SORT = BINARY NLS_NUMERIC_CHARACTERS = '.,'
+
+-- execute
+ALTER SESSION SET TIME_ZONE = '+00:00' NLS_COMP = BINARY NLS_SORT = BINARY NLS_NUMERIC_CHARACTERS = '.,'
+
+-- execute
+CREATE TABLE IF NOT EXISTS locus_lock (held INTEGER)
+
+-- execute
+LOCK TABLE locus_lock IN EXCLUSIVE MODE
 
 -- execute, commits
 CREATE TABLE IF NOT EXISTS locus_search (line NUMBER(19) NOT NULL, sequence NUMBER(19) NOT NULL, tokens CLOB, CONSTRAINT locus_search_pk PRIMARY KEY (line, sequence))
 
 -- execute, commits
+--   owner: NULL
+--   name: str
+SELECT i.status, i.domidx_opstatus FROM all_indexes i
+            WHERE i.owner = COALESCE(:owner, SYS_CONTEXT('USERENV', 'CURRENT_SCHEMA'))
+            AND i.index_name = :name
+
+-- execute, commits
 CREATE INDEX IF NOT EXISTS locus_search_tokens ON locus_search (tokens) INDEXTYPE IS CTXSYS.CONTEXT PARAMETERS ('SYNC (ON COMMIT) STOPLIST CTXSYS.EMPTY_STOPLIST')
+
+-- rollback
 
 -- execute
 LOCK TABLE locus_checkpoints IN ROW EXCLUSIVE MODE
@@ -23,12 +41,16 @@ FROM locus_settings
 WHERE locus_settings.name IN (:name_1_1, :name_1_2)
 
 -- execute
---   name: str
---   value: str
-INSERT INTO locus_settings (name, value) VALUES (:name, :value)
+--   name_1: str
+UPDATE locus_settings SET value=locus_settings.value WHERE locus_settings.name = :name_1
 
 -- execute
 DELETE FROM locus_search
+
+-- execute
+--   name: str
+--   value: str
+INSERT INTO locus_settings (name, value) VALUES (:name, :value)
 
 -- execute
 SELECT locus_lines.line

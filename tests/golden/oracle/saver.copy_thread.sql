@@ -1,10 +1,16 @@
-15 calls of the driver
+16 calls of the driver
 
 -- execute
 SET TRANSACTION ISOLATION LEVEL SERIALIZABLE
 
 -- execute
 LOCK TABLE locus_checkpoints IN ROW EXCLUSIVE MODE
+
+-- execute
+--   name_1: str
+SELECT locus_settings.name
+FROM locus_settings
+WHERE locus_settings.name = :name_1 FOR UPDATE
 
 -- execute
 --   param_1: int as int
