@@ -210,11 +210,12 @@ async def test_a_thread_that_lost_a_key_is_told_and_can_be_deleted(redis_url: st
         assert await backend.namespaces("t") == [""]
 
 
-def delete_key(url: str, kind: str, namespace: str = "") -> None:
+def delete_keys(url: str, *kinds: str, namespace: str = "") -> None:
     """Of thread ``t``: its namespace's line, order, log or writes."""
-    at = ("line", "order", "log", "writes").index(kind)
+    names = Keys("locus:state:").line("t", namespace)
+    lost = [names[("line", "order", "log", "writes").index(it)] for it in kinds]
     with redis.Redis.from_url(url) as client:
-        assert client.delete(Keys("locus:state:").line("t", namespace)[at])
+        assert client.delete(*lost) == len(lost)
 
 
 @pytest.mark.parametrize("ttl", [None, LONG])
@@ -224,7 +225,7 @@ async def test_a_save_of_a_new_namespace_tells_that_another_one_lost_a_key(
     async with RedisBackend(redis_url) as backend, asyncio.timeout(20):
         for namespace in ("", "b"):
             await backend.write_state("t", {"n": 1}, namespace=namespace)
-        delete_key(redis_url, "line", "b")
+        delete_keys(redis_url, "line", namespace="b")
         if ttl is None:
             await backend.write_state("t", {"n": 1}, namespace="new")
         else:
@@ -238,7 +239,7 @@ async def test_a_thread_whose_row_forgot_its_namespaces_can_be_deleted(redis_url
         await backend.save("t", {"n": 1})
         with redis.Redis.from_url(redis_url) as client:
             client.hdel(Keys("locus:state:").reading("t", "")[0], "ns|")
-        delete_key(redis_url, "line")
+        delete_keys(redis_url, "line")
         with pytest.raises(IntegrityError, match="noeviction"):
             await backend.read_thread("t")
         with pytest.raises(IntegrityError, match="noeviction"):
@@ -247,14 +248,14 @@ async def test_a_thread_whose_row_forgot_its_namespaces_can_be_deleted(redis_url
         assert await backend.load("t") is None
 
 
-@pytest.mark.parametrize("kind", ["line", "order", "log"])
-async def test_a_namespace_that_lost_a_key_is_told_by_whatever_asks_for_it(
-    redis_url: str, kind: str
+@pytest.mark.parametrize("lost", [["line"], ["order"], ["log"], ["order", "log"]])
+async def test_a_namespace_that_lost_keys_is_told_by_whatever_asks_for_it(
+    redis_url: str, lost: list[str]
 ) -> None:
     async with RedisBackend(redis_url) as backend:
         for n in range(3):
             await backend.save("t", {"n": n}, checkpoint_id=f"v{n}")
-        delete_key(redis_url, kind)
+        delete_keys(redis_url, *lost)
         write = PendingWrite("a", 0, "c", "t", b"1")
         for call in (
             lambda: backend.load("t"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from redis import exceptions as driver
@@ -18,7 +18,7 @@ from locus_store.loops import Homes
 from locus_store.redis import failures
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from locus_store.redis.scripts import Script
 
@@ -155,8 +155,7 @@ class Home(loops.Home):
                 pipe = self.client.pipeline(transaction=False)
                 for keys, args in calls[at : at + PIPELINE]:
                     pipe.execute_command(*_by_name(script, keys, args))
-                async with self._place():
-                    answers += await pipe.execute()
+                answers += await self._in_place(pipe.execute)
             return answers
 
         async def known() -> list[Any]:
@@ -173,15 +172,13 @@ class Home(loops.Home):
         return await self.again(lambda: self._run(command))
 
     async def _run(self, command: Sequence[Any]) -> Any:
-        async with self._place():
-            return await self.client.execute_command(*command)
+        return await self._in_place(self.client.execute_command, *command)
 
-    @asynccontextmanager
-    async def _place(self) -> AsyncIterator[None]:
+    async def _in_place(self, call: Callable[..., Awaitable[Any]], *args: Any) -> Any:
         """One of the calls that may be under way at once."""
         async with self._places:
             try:
-                yield
+                return await call(*args)
             except AttributeError as exc:
                 # On CLUSTERDOWN redis-py 8.1 closes all connections of a cluster, those too that
                 # others are just opening: their writer is None then.
@@ -197,8 +194,8 @@ class Home(loops.Home):
 
     async def _pair(self, first: tuple[Any, ...], second: tuple[Any, ...]) -> list[Any]:
         """Two commands on one connection: ``WAIT`` waits for what its own connection wrote."""
-        async with self._place():
-            return await self._paired(first, second)
+        found: list[Any] = await self._in_place(self._paired, first, second)
+        return found
 
     async def _paired(self, first: tuple[Any, ...], second: tuple[Any, ...]) -> list[Any]:
         if not self.is_cluster:
@@ -244,7 +241,9 @@ class Home(loops.Home):
     ) -> T:
         patience, caller = self.patience(), asyncio.current_task()
         asked = caller.cancelling() if caller else 0
-        async with self._busy():
+        self._calls += 1
+        self._is_idle.clear()
+        try:
             while True:
                 try:
                     answer = await work()
@@ -256,25 +255,17 @@ class Home(loops.Home):
                         # asyncio.wait_for of Python 3.11, by which redis-py sends, swallows it
                         raise asyncio.CancelledError
                     return answer
+        finally:
+            self._calls -= 1
+            if not self._calls:
+                self._is_idle.set()  # close waits for it
+                if self._is_over:  # it was begun before the end, and went on behind it
+                    await self._close_client()
 
     def _note_reached(self) -> None:
         if not self.was_reached:
             self.was_reached = True
             observe.opened(f"redis {self.where}")
-
-    @asynccontextmanager
-    async def _busy(self) -> AsyncIterator[None]:
-        """Something is under way, which ``close`` waits for."""
-        self._calls += 1
-        self._is_idle.clear()
-        try:
-            yield
-        finally:
-            self._calls -= 1
-            if not self._calls:
-                self._is_idle.set()
-                if self._is_over:  # it was begun before the end, and went on behind it
-                    await self._close_client()
 
     def patience(self) -> Patience:
         """For one call."""

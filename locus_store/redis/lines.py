@@ -220,6 +220,8 @@ def space_of(
                 if int(chain) != record.chain:
                     raise ValueError("a payload is another chain's")
             space.put(StoredRow(record, created_at, payload))
+        if space.line.head and space.line.head not in space.rows:
+            raise ValueError("the head is gone")
     for field, value in pairs(writes):
         checkpoint_id, mark, rest = field.partition(b"\0")
         if mark:

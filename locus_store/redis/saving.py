@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 def appending(save: Save, store: str) -> list[Any] | None:
     """The arguments of ``save``; ``None`` for what is no plain append.
 
-    Whether the state is of this store at all is for the thread to say, which has its identity: the
-    server may have been emptied, or have lost the store's, since somebody read that.
+    Whether the state is of this store at all is for the thread to say: the server may have been
+    emptied, or have lost the store's identity, since somebody read that. A line's id is of no other
+    store: it is drawn by lot.
     """
     told = [save.expected.made_from] if save.expected else []
     assumed = next((it.store for it in (*told, save.basis) if it), "")
@@ -33,7 +34,7 @@ def appending(save: Save, store: str) -> list[Any] | None:
         *(save.checkpoint_id, save.change.shape.digest.hex(), append.payload),
         *(append.added, append.most, rest_of(save.metadata, save.labels)),
         *(save.writer or "", save.run or "", *_kept(save.keep_last)),
-        *(*_time_to_live(save.ttl_seconds), assumed),
+        *_time_to_live(save.ttl_seconds),
     ]
 
 

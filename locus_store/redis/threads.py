@@ -139,9 +139,9 @@ class Threads:
                     home, scripts.SAVE, save.thread_id, save.namespace, args, creates_at=4
                 )
             )
-            if answer[0] == b"done":
-                store, line, sequence = answer[1].decode(), int(answer[2]), int(answer[3])
-                mark = Mark(store, line, sequence, save.change.shape.digest)
+            if isinstance(answer, bytes):
+                store, line, sequence = answer.decode().split()
+                mark = Mark(store, int(line), int(sequence), save.change.shape.digest)
                 return Written(save.checkpoint_id, mark, "head")
         return await self.edit(
             home, save.thread_id, save.namespace, lambda it: versions.save(it, save), creates=True

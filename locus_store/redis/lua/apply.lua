@@ -9,7 +9,7 @@ if not same() then return {'changed'} end
 if found() and is_damaged() then return {'damaged'} end
 local ttl = tonumber(ARGV[8])
 if ttl and found() and not are_all_given(unmade_line()) then return namespaces() end
-local row = opened(ARGV[1], ARGV[3], ARGV[5] == '1')
+local row = opened() or (ARGV[5] == '1' and made(ARGV[1], ARGV[3]))
 if not row then return {'create'} end
 local id = opened_line(row, ARGV[2], ARGV[4])
 
@@ -32,7 +32,7 @@ function operations.header() call('HSET', line, 'r' .. following(), following())
 function operations.add()
   local sequence, checkpoint = following(), following()
   local digest, chain, parent, rest = following(), following(), following(), following()
-  put_header(sequence, digest, chain, parent, whole(now), rest)
+  call('HSET', line, 'r' .. sequence, header(digest, chain, parent, whole(now), rest))
   call('ZADD', order, sequence, checkpoint)
   call('RPUSH', log, chain .. ' ' .. following())
 end

@@ -14,16 +14,16 @@ if not found() then return {'none'} end
 local insists = ARGV[2] == '1'
 if insists and not are_named() then return namespaces() end
 if not insists and not are_all_given(0) then return namespaces() end
--- One of them may be lost.
-local function versions(of_order, of_log)
-  return math.max(call('ZCARD', of_order), call('LLEN', of_log))
+-- Some of them may be lost.
+local function versions(of_line, of_order, of_log)
+  return math.max(call('HEXISTS', of_line, 'head'), call('ZCARD', of_order), call('LLEN', of_log))
 end
-local count = versions(order, log)
+local count = versions(line, order, log)
 if not insists and ARGV[3] and call('HGET', line, 'rev') ~= ARGV[3] then return {'changed'} end
 for at = 11, #KEYS, 4 do
   local revision = not insists and ARGV[4 + (at - 11) / 4]
   if revision and call('HGET', KEYS[at], 'rev') ~= revision then return {'changed'} end
-  count = count + versions(KEYS[at + 1], KEYS[at + 2])
+  count = count + versions(KEYS[at], KEYS[at + 1], KEYS[at + 2])
 end
 each_key(function(key) call('UNLINK', key) end)
 forget(ARGV[1])

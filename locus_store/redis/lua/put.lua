@@ -18,7 +18,7 @@ if ARGV[10] ~= '' then
   end
 end
 if found() and is_damaged() then return {'rules'} end
-local row = opened(ARGV[1], ARGV[3], ARGV[5] == '1')
+local row = opened() or (ARGV[5] == '1' and made(ARGV[1], ARGV[3]))
 if not row then return {'create'} end
 opened_line(row, ARGV[2], ARGV[4])
 for at = first, #ARGV, 2 do

@@ -30,8 +30,9 @@ end
 local function is_damaged(known)
   local id, head = unpack(known or call('HMGET', line, 'id', 'head'), 1, 2)
   if not id then return call('HEXISTS', thread, 'ns|' .. namespace_given()) == 1 end
-  if call('LLEN', log) ~= call('ZCARD', order) then return true end
-  return head and not id_at(head)
+  local rows = call('ZCARD', order)
+  if call('LLEN', log) ~= rows then return true end
+  return head and rows == 0
 end
 
 -- digest, chain, parent (0: none) and microsecond of a version; what is said of it stands behind.

@@ -1,7 +1,8 @@
--- A thread as it was elsewhere, unless there is one. ARGV: 1 name; 2 store; 3 a token, by which
--- to know it again when the answer was lost; how many fields and values of the thread's row; they; how many messages; they; and of each namespace that was given:
--- its name; how many fields and values of its line; they; how many versions, and of each sequence,
--- id, header, and chain and payload; how many writes, and of each checkpoint, field and value.
+-- A thread as it was elsewhere, unless there is one. ARGV: 1 name; 2 store; 3 a token, by which to
+-- know it again when the answer was lost; how many fields and values of the thread's row; they; how
+-- many messages; they; and of each namespace that was given: its name; how many fields and values of
+-- its line; they; how many versions, and of each sequence, id, header, and chain and payload; how
+-- many writes, and of each checkpoint, field and value.
 local name, store, token = ARGV[1], ARGV[2], ARGV[3]
 if found() then return {call('HGET', thread, 'restored') == token and 'done' or 'there'} end
 local at = 4

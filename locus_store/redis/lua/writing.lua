@@ -78,14 +78,18 @@ end
 -- What a server without memory refuses: behind any other write it would refuse nothing.
 local function begin_anew(store) call('HSET', thread, 'store', store) end
 
--- The thread's row, which is made where it is not there or over; nil where it may not be made.
-local function opened(name, store, may_create)
+-- The thread's row; nil where it is not there or over.
+local function opened()
   local row = call('HMGET', thread, 'store', 'expires', 'created', 'minute', 'listed', 'lines')
   if row[1] and not is_over(row[2]) then
     return {store = row[1], expires = row[2], created = tonumber(row[3]),
       minute = tonumber(row[4]), is_listed = row[5] == '1', lines = tonumber(row[6])}
   end
-  if not may_create then return nil end
+  return nil
+end
+
+-- The row of a thread that is not there or over, which is made.
+local function made(name, store)
   begin_anew(store)
   each_key(function(key) call('DEL', key) end)
   forget(name)
@@ -130,9 +134,8 @@ end
 
 local function unmade_line() return call('EXISTS', line) == 0 and 1 or 0 end
 
-local function put_header(sequence, digest, chain, parent, created, rest)
-  call('HSET', line, 'r' .. sequence,
-    digest .. ' ' .. chain .. ' ' .. parent .. ' ' .. created .. ' ' .. rest)
+local function header(digest, chain, parent, created, rest)
+  return digest .. ' ' .. chain .. ' ' .. parent .. ' ' .. created .. ' ' .. rest
 end
 
 local new_fields = {}

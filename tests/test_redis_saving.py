@@ -1,0 +1,127 @@
+"""What the script of a plain append leaves to the whole rules, on Redis and Valkey."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis
+
+from locus_store import ConflictError, RedisBackend, redis_checkpointer
+from locus_store.redis.keys import Keys
+from locus_store.versions import CHAIN_ALLOWANCE, CHAIN_FACTOR, RECORD_OVERHEAD
+
+if TYPE_CHECKING:
+    from locus_store.redis.scripts import Script
+
+pytestmark = pytest.mark.anyio
+
+SAID = [f"text {n}" for n in range(500)]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Past:
+    """Thread ``t`` as it is now, to be brought back as by a server that lost its last second."""
+
+    def __init__(self, url: str) -> None:
+        self._client = redis.Redis.from_url(url)
+        names = Keys("locus:state:").reading("t", "")
+        self._dumps = {it: self._client.dump(it) for it in names if self._client.exists(it)}
+
+    def bring_back(self) -> None:
+        for name, dump in self._dumps.items():
+            self._client.restore(name, 0, dump, replace=True)
+        self._client.close()
+
+
+async def test_a_number_that_was_lost_and_given_again_is_no_basis(redis_url: str) -> None:
+    async with RedisBackend(redis_url) as mine, RedisBackend(redis_url) as theirs:
+        await mine.write_state("t", {"said": SAID})
+        past = Past(redis_url)
+        lost = await mine.write_state("t", {"said": [*SAID, "mine"]})
+        past.bring_back()
+        other = await theirs.write_state("t", {"said": [*SAID, "theirs"]})
+        assert (lost.mark.line, lost.mark.sequence) == (other.mark.line, other.mark.sequence)
+        await mine.write_state("t", {"said": [*SAID, "mine", "again"]})
+    async with RedisBackend(redis_url) as fresh:
+        assert await fresh.load("t") == {"said": [*SAID, "mine", "again"]}
+        assert await fresh.damage() == []
+
+
+async def test_a_number_that_was_lost_and_given_again_is_a_conflict(redis_url: str) -> None:
+    async with (
+        redis_checkpointer(redis_url, state_type=dict) as mine,
+        redis_checkpointer(redis_url, state_type=dict) as theirs,
+    ):
+        await mine.save({"said": SAID}, "t")
+        past = Past(redis_url)
+        state = await mine.load("t")
+        await mine.save({**state, "n": "mine"}, "t")
+        late = await theirs.load("t")
+        past.bring_back()
+        await mine.save({**state, "n": "another"}, "t")
+        with pytest.raises(ConflictError):
+            await theirs.save({**late, "n": "theirs"}, "t")
+
+
+async def test_a_root_of_an_object_that_knows_nothing_has_no_parent(redis_url: str) -> None:
+    async with RedisBackend(redis_url) as one, RedisBackend(redis_url) as another:
+        await one.write_state("t", {"n": 1})
+        await another.write_state("t", {"n": 2}, is_root=True)
+        assert [it.parent_id for it in await one.history("t")] == [None, None]
+
+
+async def test_a_chain_that_is_too_long_is_not_continued(redis_url: str) -> None:
+    state: dict[str, Any] = {"a": "a" * 20_000, "b": "b" * 20_000, "c": "c" * 20_000}
+    most = CHAIN_FACTOR * 61_000 + CHAIN_ALLOWANCE
+    async with RedisBackend(redis_url) as backend:
+        for n in range(40):
+            state = {**state, "a": random.Random(n).randbytes(10_000).hex()}
+            await backend.write_state("t", state)
+        sizes: dict[int, int] = {}
+        for _, chain, payload in await backend.records("t", first=1, last=40):
+            sizes[chain] = sizes.get(chain, 0) + len(payload) + RECORD_OVERHEAD
+        assert len(sizes) > 1
+        assert max(sizes.values()) <= most
+
+
+async def test_an_edit_that_a_save_went_before_is_decided_again(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with RedisBackend(redis_url) as one, RedisBackend(redis_url) as another:
+        for n in range(3):
+            await one.write_state("t", {"said": [*SAID, n]}, checkpoint_id=f"v{n}")
+        write = one._threads._given
+        tries: list[str] = []
+
+        async def behind_somebodys_save(
+            home: Any, script: Script, *args: Any, **options: Any
+        ) -> Any:
+            if not tries:
+                await another.write_state("t", {"said": [*SAID, "late"]}, checkpoint_id="late")
+            tries.append(script.name)
+            return await write(home, script, *args, **options)
+
+        monkeypatch.setattr(one._threads, "_given", behind_somebodys_save)
+        assert await one.delete("t", "v1")
+        assert tries == ["apply", "apply"]
+        assert [it.checkpoint_id for it in await one.history("t")] == ["late", "v2", "v0"]
+        assert await another.load("t") == {"said": [*SAID, "late"]}
+        assert await one.damage() == []
+
+
+async def test_one_id_is_given_once_though_many_give_it(redis_url: str) -> None:
+    async with RedisBackend(redis_url) as one, RedisBackend(redis_url) as another:
+        await one.write_state("t", {"n": 0}, checkpoint_id="v")
+        told = await asyncio.gather(
+            *(it.write_state("t", {"n": 1}, checkpoint_id="same") for it in (one, another) * 5)
+        )
+        assert {it.checkpoint_id for it in told} == {"same"}
+        assert [it.checkpoint_id for it in await one.history("t")] == ["same", "v"]
+        assert await one.damage() == []
