@@ -317,17 +317,19 @@ class Threads:
         if not found:
             await self.refuse_foreign(home, thread_id)
             return None
-        if len(found) == 3:  # noqa: PLR2004  (store, line, head)
+        if len(found) == 1:
             raise IntegrityError(
-                f"thread {thread_id!r} names version {found[2].decode()} as its head, or that has "
+                f"thread {thread_id!r} names version {found[0].decode()} as its head, or that has "
                 "no row; restore Redis from a backup, or load a version by its id"
             )
-        store, line, head, sequence, name, parent, header, digest, rows, writes = found
+        told, rows, writes = found
+        store, line, head, sequence, name, parent, digest, header = told.split(b"\0", 7)
         version = _version(thread_id, namespace, store, line, [sequence, name, parent, header])
+        behind_chain = rows[0].index(b" ") + 1 if rows else 0  # which is the same in all of them
         return Stored(
             version=version,
             head=Mark(store.decode(), int(line), int(head), _digest(digest)),
-            payloads=[it.partition(b" ")[2] for it in rows],  # behind the chain
+            payloads=[it[behind_chain:] for it in rows],
             writes=_writes(version.checkpoint_id, writes) if with_writes else None,
         )
 

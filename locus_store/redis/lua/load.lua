@@ -1,5 +1,7 @@
 -- A version as it is stored. ARGV: 1 '' or '=' and its id; 2, 3, 4 line, sequence and digest of the
--- head that the caller has, whose payloads it does not want; 5 '1': with its pending writes.
+-- head that the caller has, whose payloads it does not want; 5 '1': with its pending writes. What is
+-- told of it is one text, for a client reads that faster than many, with a NUL behind each: store,
+-- line, head, sequence, id, parent ('': none), the head's digest, header.
 local store = found()
 local row = store and call('HMGET', line, 'id', 'head', 'floor')
 if store and is_damaged(row) then return {'damaged'} end
@@ -15,7 +17,7 @@ end
 local header = call('HGET', line, 'r' .. sequence)
 local of_head = sequence == head and header or call('HGET', line, 'r' .. head)
 local id = id_at(sequence)
-if not header or not of_head or not id then return {store, row[1], head} end
+if not header or not of_head or not id then return {head} end
 local digest, chain, parent = told(header)
 local records = {}  -- as they are: cut here, each would be copied
 local is_known = row[1] == ARGV[2] and sequence == ARGV[3] and digest == ARGV[4]
@@ -29,7 +31,9 @@ if not is_known then
     end
   end
 end
+local of_parent = parent ~= '0' and id_at(parent) or ''
 return {
-  store, row[1], head, sequence, id, parent ~= '0' and id_at(parent) or '', header,
-  string.sub(of_head, 1, 32), records, ARGV[5] == '1' and written(id) or {}
+  table.concat(
+    {store, row[1], head, sequence, id, of_parent, string.sub(of_head, 1, 32), header}, '\0'),
+  records, ARGV[5] == '1' and written(id) or {}
 }
