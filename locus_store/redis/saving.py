@@ -19,23 +19,23 @@ def appending(save: Save, store: str) -> list[Any] | None:
     emptied, or have lost the store's identity, since somebody read that. A line's id is of no other
     store: it is drawn by lot.
     """
-    told = [save.expected.made_from] if save.expected else []
-    assumed = next((it.store for it in (*told, save.basis) if it), "")
-    append = versions.append_of(save, assumed or store)
+    marks = [save.expected.made_from if save.expected else None, save.basis]
+    append = versions.append_of(save, next((it.store for it in marks if it), store))
     if append is None:
         return None
-    return [
-        *(save.thread_id, save.namespace, store, new_line_id(), ""),
+    told = [
+        *(save.thread_id, save.namespace, store, new_line_id()),
         "" if append.line is None else append.line,
         *_mark(append.head),
         "1" if append.is_free else "",
         "1" if save.is_root else "",
         *_mark(append.basis),
-        *(save.checkpoint_id, save.change.shape.digest.hex(), append.payload),
-        *(append.added, append.most, rest_of(save.metadata, save.labels)),
+        *(save.checkpoint_id, save.change.shape.digest.hex(), append.added, append.most),
         *(save.writer or "", save.run or "", *_kept(save.keep_last)),
         *_time_to_live(save.ttl_seconds),
     ]
+    rest = rest_of(save.metadata, save.labels)
+    return ["", append.payload, rest, "".join(f"{it}\0" for it in told)]
 
 
 def _kept(keep_last: int | None) -> tuple[Any, Any]:

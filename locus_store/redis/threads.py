@@ -136,7 +136,7 @@ class Threads:
         if args is not None:
             answer = await home.again(
                 lambda: self._given(
-                    home, scripts.SAVE, save.thread_id, save.namespace, args, creates_at=4
+                    home, scripts.SAVE, save.thread_id, save.namespace, args, creates_at=0
                 )
             )
             if isinstance(answer, bytes):

@@ -1,8 +1,13 @@
 -- A plain append: most saves. What it refuses is for the whole rules, and nothing was written.
--- What it is done with is told in one text: the store, the line and the version's number.
-local name, namespace, its_store, new_id, may_create, its_line, expected, expected_digest, is_free,
-  is_root, basis, basis_digest, checkpoint, digest, payload, added, most, rest, writer, run,
-  keep_last, most_hidden, ttl, slack = unpack(ARGV)
+-- ARGV: 1 '1': a thread may be made; 2 payload; 3 metadata and labels; 4 the rest in one text, for a
+-- client writes that faster than many, with a NUL behind each. The answer is such a text too: the
+-- store, the line and the version's number, with blanks between them.
+local may_create, payload, rest = ARGV[1], ARGV[2], ARGV[3]
+local told = {}
+for it in string.gmatch(ARGV[4], '([^%z]*)%z') do told[#told + 1] = it end
+local name, namespace, its_store, new_id, its_line, expected, expected_digest, is_free, is_root,
+  basis, basis_digest, checkpoint, digest, added, most, writer, run, keep_last, most_hidden, ttl,
+  slack = unpack(told)
 
 local known, known_digest = expected, expected_digest
 if basis ~= '' then known, known_digest = basis, basis_digest end
