@@ -50,9 +50,13 @@ class Home(ABC):
         """Begin ``work``; ``close`` waits for it."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(_heard)
+        task.add_done_callback(self._note_end)
         return task
+
+    def _note_end(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # heard: where nobody awaits it, asyncio would print it, and its data
 
     async def shielded(self, work: Coroutine[Any, Any, T]) -> T:
         """Go on with ``work`` when its caller is cancelled."""
@@ -177,9 +181,3 @@ def _abandon(homes: dict[asyncio.AbstractEventLoop, H]) -> None:
         warnings.simplefilter("ignore", ResourceWarning)
         homes.clear()
         gc.collect()
-
-
-def _heard(task: asyncio.Task[Any]) -> None:
-    """Nobody may be there to hear of the error: asyncio would print it, and what was to be kept."""
-    if not task.cancelled():
-        task.exception()

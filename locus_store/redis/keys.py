@@ -75,29 +75,37 @@ class Keys:
 
     def indexes(self, bucket: int) -> list[str]:
         """``recent``, ``ids``, ``entries`` and ``expiry``."""
-        start = self._start(bucket)
-        return [start + name for name in ("recent", "ids", "entries", "expiry")]
+        return _indexes(self._start(bucket))
 
     def reading(self, thread_id: str, namespace: str) -> list[str]:
         """What a script reads: the thread, and its line, order, log and writes in a namespace."""
-        thread = f"{self._start(bucket_of(thread_id))}thread|{_escaped(thread_id)}"
-        return [thread, *self.line(thread_id, namespace)]
+        start, thread = self._start(bucket_of(thread_id)), _escaped(thread_id)
+        return [f"{start}thread|{thread}", *_line(start, thread, namespace)]
 
     def writing(self, thread_id: str, namespace: str, others: Iterable[str] = ()) -> list[str]:
         """What a script writes: besides, messages, the indexes, and other namespaces' keys."""
-        bucket = bucket_of(thread_id)
-        messages = f"{self._start(bucket)}messages|{_escaped(thread_id)}"
-        beside = [key for it in others for key in self.line(thread_id, it)]
-        return [*self.reading(thread_id, namespace), messages, *self.indexes(bucket), *beside]
+        start, thread = self._start(bucket_of(thread_id)), _escaped(thread_id)
+        return [
+            *(f"{start}thread|{thread}", *_line(start, thread, namespace)),
+            *(f"{start}messages|{thread}", *_indexes(start)),
+            *(key for it in others for key in _line(start, thread, it)),
+        ]
 
     def line(self, thread_id: str, namespace: str) -> list[str]:
         """``line``, ``order``, ``log`` and ``writes`` of a namespace."""
-        start = self._start(bucket_of(thread_id))
-        name = f"{_escaped(thread_id)}|{_escaped(namespace)}"
-        return [f"{start}{kind}|{name}" for kind in ("line", "order", "log", "writes")]
+        return _line(self._start(bucket_of(thread_id)), _escaped(thread_id), namespace)
 
     def _start(self, bucket: int) -> str:
         return f"{self.prefix}{{{bucket}}}:"
+
+
+def _indexes(start: str) -> list[str]:
+    return [start + name for name in ("recent", "ids", "entries", "expiry")]
+
+
+def _line(start: str, thread: str, namespace: str) -> list[str]:
+    name = f"{thread}|{_escaped(namespace)}"
+    return [f"{start}{kind}|{name}" for kind in ("line", "order", "log", "writes")]
 
 
 def bucket_of(name: str) -> int:

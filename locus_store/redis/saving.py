@@ -35,7 +35,7 @@ def appending(save: Save, store: str) -> list[Any] | None:
         *_time_to_live(save.ttl_seconds),
     ]
     rest = rest_of(save.metadata, save.labels)
-    return ["", append.payload, rest, "".join(f"{it}\0" for it in told)]
+    return ["", append.payload, rest, "\0".join([*map(str, told), ""])]
 
 
 def _kept(keep_last: int | None) -> tuple[Any, Any]:
