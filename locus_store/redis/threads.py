@@ -322,13 +322,14 @@ class Threads:
                 f"thread {thread_id!r} names version {found[0].decode()} as its head, or that has "
                 "no row; restore Redis from a backup, or load a version by its id"
             )
-        told, sizes, blocks, writes = found
+        told, rows, writes = found
         store, line, head, sequence, name, parent, digest, header = told.split(b"\0", 7)
         version = _version(thread_id, namespace, store, line, [sequence, name, parent, header])
+        behind_chain = rows[0].index(b" ") + 1 if rows else 0  # which is the same in all of them
         return Stored(
             version=version,
             head=Mark(store.decode(), int(line), int(head), _digest(digest)),
-            payloads=_payloads(sizes, blocks),
+            payloads=[it[behind_chain:] for it in rows],
             writes=_writes(version.checkpoint_id, writes) if with_writes else None,
         )
 
@@ -619,19 +620,6 @@ def _unpacked(
 def _digest(text: bytes) -> bytes:
     with damage("a digest"):
         return bytes.fromhex(text.decode())
-
-
-def _payloads(sizes: bytes, blocks: Sequence[bytes]) -> list[bytes]:
-    """The payloads of a chain's records, which stand one behind another in blocks."""
-    found: list[bytes] = []
-    following, block, at = iter(blocks), b"", 0
-    behind_chain = blocks[0].index(b" ") + 1 if blocks else 0  # which is the same in all of them
-    for size in map(int, sizes.split()):
-        if at == len(block):
-            block, at = next(following), 0
-        found.append(block[at + behind_chain : at + size])
-        at += size
-    return found
 
 
 def _version(

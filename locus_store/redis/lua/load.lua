@@ -1,21 +1,20 @@
 -- A version as it is stored. ARGV: 1 '' or '=' and its id; 2, 3, 4 line, sequence and digest of the
 -- head that the caller has, whose payloads it does not want; 5 '1': with its pending writes. What is
 -- told of it is one text, for a client reads that faster than many, with a NUL behind each: store,
--- line, head, sequence, id, parent ('': none), the head's digest, header. So are its records: their
--- sizes, with blanks between them, and they themselves one behind another, in blocks.
-local BLOCK = 1048576  -- bytes, but for one record that is larger
-
-local function in_blocks(records)
-  local blocks, sizes, first, size = {}, {}, 1, 0
-  for at, record in ipairs(records) do
-    sizes[at] = #record
-    size = size + #record
-    if size >= BLOCK or at == #records then
-      blocks[#blocks + 1] = table.concat(records, '', first, at)
-      first, size = at + 1, 0
+-- line, head, sequence, id, parent ('': none), the head's digest, header.
+-- The records that begin with a mark: nearly always all of them, which are not copied then.
+local function marked(records, mark)
+  local sub, size, some = string.sub, #mark, nil
+  for at = 1, #records do
+    local is_marked = sub(records[at], 1, size) == mark
+    if not is_marked and not some then
+      some = {}
+      for before = 1, at - 1 do some[before] = records[before] end
+    elseif is_marked and some then
+      some[#some + 1] = records[at]
     end
   end
-  return blocks, table.concat(sizes, ' ')
+  return some or records
 end
 
 local store = found()
@@ -40,17 +39,11 @@ local is_known = row[1] == ARGV[2] and sequence == ARGV[3] and digest == ARGV[4]
 if not is_known then
   local first = call('ZCOUNT', order, '-inf', '(' .. chain)
   local last = call('ZCOUNT', order, '-inf', '(' .. sequence)
-  local mark = chain .. ' '
-  for _, record in ipairs(call('LRANGE', log, first, last)) do
-    if string.sub(record, 1, #mark) == mark then
-      records[#records + 1] = record
-    end
-  end
+  records = marked(call('LRANGE', log, first, last), chain .. ' ')
 end
 local of_parent = parent ~= '0' and id_at(parent) or ''
-local blocks, sizes = in_blocks(records)
 return {
   table.concat(
     {store, row[1], head, sequence, id, of_parent, string.sub(of_head, 1, 32), header}, '\0'),
-  sizes, blocks, ARGV[5] == '1' and written(id) or {}
+  records, ARGV[5] == '1' and written(id) or {}
 }
