@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
@@ -24,6 +25,8 @@ from locus_store.types import Mark
 
 MARK_KEY = "_locus_store_mark"
 """Key in a state's ``metadata`` that says which version it was made from; never stored."""
+
+_NONCE = re.compile("[0-9a-f]{16}")
 
 
 class Role(StrEnum):
@@ -212,7 +215,7 @@ class Lineage:
         """The lineage in a token; ``None`` for anything that is not one of ours."""
         try:
             version, thread, nonce, body = str(token).split(".")
-            if version != "1":
+            if version != "1" or not _NONCE.fullmatch(nonce):
                 return None
             raw = base64.urlsafe_b64decode(body)
             cut = 2 + struct.unpack_from(">H", raw)[0]

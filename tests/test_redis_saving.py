@@ -11,6 +11,7 @@ import redis
 
 from locus_store import ConflictError, RedisBackend, redis_checkpointer
 from locus_store.redis.keys import Keys
+from locus_store.types import PendingWrite
 from locus_store.versions import CHAIN_ALLOWANCE, CHAIN_FACTOR, RECORD_OVERHEAD
 
 if TYPE_CHECKING:
@@ -125,3 +126,50 @@ async def test_one_id_is_given_once_though_many_give_it(redis_url: str) -> None:
         assert {it.checkpoint_id for it in told} == {"same"}
         assert [it.checkpoint_id for it in await one.history("t")] == ["same", "v"]
         assert await one.damage() == []
+
+
+async def lose(url: str, *names: str) -> None:
+    """As a server that evicts: the thread's row, or keys of its namespace ``n``."""
+    with redis.Redis.from_url(url) as client:
+        row, *of_line = Keys("locus:state:").reading("t", "n")
+        keys = dict(zip(("row", "line", "order", "log", "writes"), (row, *of_line), strict=True))
+        assert client.delete(*(keys[it] for it in names)) == len(names)
+
+
+@pytest.mark.parametrize("ttl", [None, 60.0])
+@pytest.mark.parametrize("lost", [["row"], ["row", "line"], ["row", "order"], ["row", "log"]])
+async def test_what_is_left_of_a_thread_that_lost_its_row_makes_room(
+    redis_url: str, lost: list[str], ttl: float | None
+) -> None:
+    async with RedisBackend(redis_url) as backend:
+        for n in range(3):
+            await backend.write_state("t", {"n": n}, namespace="n", checkpoint_id=f"v{n}")
+        await backend.put_writes("t", "v1", [PendingWrite("a", 0, "c", "t", b"1")], namespace="n")
+        await lose(redis_url, *lost)
+        await backend.write_state("t", {"root": 1}, ttl_seconds=ttl)
+    async with RedisBackend(redis_url) as backend:
+        assert await backend.read_state("t", namespace="n") is None
+        assert await backend.history("t", namespace="n") == []
+        assert await backend.get_writes("t", "v1", namespace="n") == []
+        assert await backend.records("t", namespace="n", first=1, last=9) == []
+        assert await backend.namespaces("t") == [""]
+
+        await backend.write_state("t", {"n": "new"}, namespace="n", checkpoint_id="v1")
+        found = await backend.read_state("t", namespace="n", with_writes=True)
+        assert (found.state, found.writes) == ({"n": "new"}, [])
+        assert [it.namespace for it in (await backend.read_thread("t")).lines] == ["", "n"]
+        assert await backend.damage() == []
+        assert await backend.delete("t")
+    with redis.Redis.from_url(redis_url) as client:
+        assert client.keys("*|t*") == []
+
+
+async def test_pending_writes_make_room_too(redis_url: str) -> None:
+    async with RedisBackend(redis_url) as backend:
+        write = PendingWrite("a", 0, "c", "t", b"1")
+        await backend.put_writes("t", "v1", [write], namespace="n")
+        await lose(redis_url, "row")
+        await backend.write_state("t", {"root": 1})
+        await backend.put_writes("t", "v2", [write], namespace="n")
+        assert await backend.get_writes("t", "v1", namespace="n") == []
+        assert await backend.get_writes("t", "v2", namespace="n") == [write]

@@ -116,6 +116,15 @@ def test_a_loaded_dict_is_a_dict_and_its_mark_survives_pickling() -> None:
 
 # --- marks as text
 
+NONCE = "0123456789abcdef"
+
+
+@pytest.mark.parametrize("nonce", ["", "None", "a\0b", NONCE[1:], NONCE + "0", NONCE.upper()])
+def test_a_token_with_a_writer_that_no_load_minted_is_not_ours(nonce: str) -> None:
+    lineage = Lineage(thread="a", made_from=mark(), head=mark(), nonce=NONCE)
+    assert Lineage.from_token(lineage.token()) == lineage
+    assert Lineage.from_token(lineage.token().replace(NONCE, nonce)) is None
+
 
 @pytest.mark.parametrize("head", [None, mark(1), mark(2)])
 @pytest.mark.parametrize("made_from", [None, mark(1)])
@@ -124,7 +133,9 @@ def test_a_lineage_comes_back_from_its_token(made_from: Mark | None, head: Mark 
     assert Lineage.from_token(lineage.token()) == lineage
 
 
-@pytest.mark.parametrize("token", ["", "1", "1.a.b.!!", "2.a.b.AAAA", "1.a.b.", None, 7, {}])
+@pytest.mark.parametrize(
+    "token", ["", "1", f"1.a.{NONCE}.!!", f"2.a.{NONCE}.AAAA", f"1.a.{NONCE}.", None, 7, {}]
+)
 def test_what_is_no_token_of_ours_is_no_lineage(token: Any) -> None:
     assert Lineage.from_token(token) is None
 

@@ -444,6 +444,9 @@ class StorageBackend(ABC):
         check_names(thread_id, namespace, checkpoint_id)
         if parent_id is not None:
             check_text("parent_checkpoint_id", parent_id)
+        for name, value in (("writer", writer), ("run", run)):
+            if value is not None:
+                check_text(name, value)
         checked_ttl(ttl_seconds)
         told, named = _object("metadata", metadata), _object("labels", labels)
         basis, change = await self._changed(thread_id, namespace, data)

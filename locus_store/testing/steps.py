@@ -12,7 +12,7 @@ import pytest
 from locus_store import layout
 from locus_store.errors import ConflictError, InvalidArgumentError, NotFoundError
 from locus_store.testing.kit import INVALID_IDS, exact, needs, refused
-from locus_store.types import PendingWrite, Version
+from locus_store.types import Expected, Mark, PendingWrite, Version
 from locus_store.versions import CHANNELS, REBUILT
 
 if TYPE_CHECKING:
@@ -599,6 +599,42 @@ class Parents(BackendKit):
         await grow(backend, "v2")
         assert await self.parent(backend, "v2") == "v1"
         assert await backend.damage() == []
+
+    async def test_a_state_of_another_store_costs_what_changed(self, backend: Any) -> None:
+        needs(backend, "branching")
+        elsewhere = Mark("elsewhere", 7, 3, bytes(16))
+        expected = Expected(made_from=elsewhere, head=elsewhere)
+        for n in range(4):
+            await backend.write_state(
+                *("t", {"said": [*LONG, *range(n)]}),
+                checkpoint_id=f"v{n}",
+                expected=expected,
+                **{"writer": "w"} if n % 2 else {"run": "r"},
+            )
+        records = (await backend.read_thread("t")).lines[0].records
+        assert [len(it.payload) < 200 for it in records] == [False, True, True, True]
+        assert [it.parent_id for it in await backend.history("t")] == ["v2", "v1", "v0", None]
+
+    async def test_a_fork_of_the_last_run_whose_state_is_of_another_store(
+        self, backend: Any
+    ) -> None:
+        needs(backend, "branching")
+        elsewhere = Mark("elsewhere", 7, 3, bytes(16))
+        expected = Expected(made_from=elsewhere, head=elsewhere)
+        options: dict[str, Any] = {"run": "r", "expected": expected}
+        for name in ("v1", "v2"):
+            await backend.write_state("t", {"n": name}, checkpoint_id=name, run="r")
+        with pytest.raises(NotFoundError):
+            await backend.write_state("t", {"n": 3}, parent_id="nowhere", **options)
+        await backend.write_state("t", {"n": 3}, checkpoint_id="v3", parent_id="v1", **options)
+        assert await self.parent(backend, "v3") == "v1"
+
+    async def test_a_writer_or_run_that_is_no_id_is_refused(self, backend: Any) -> None:
+        for name in ("writer", "run"):
+            for value in (it for it in INVALID_IDS if it is not None):
+                with refused(InvalidArgumentError, value, match=name):
+                    await backend.write_state("t", {"n": 1}, **{name: value})
+        assert await backend.load("t") is None
 
     async def test_roots_cost_what_changed(self, backend: Any) -> None:
         needs(backend, "branching")

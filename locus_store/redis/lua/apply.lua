@@ -1,16 +1,15 @@
 -- What the rules decided of a namespace, if it is still as they saw it. ARGV: 1 to 5 name,
 -- namespace, store, new line id, may create; 6, 7 id and revision of the line as it was ('': none);
 -- 8, 9 ttl and slack ('': the time to live stays); 10 '1': it was active; then operations.
-local function same()
-  local row = found() and call('HMGET', line, 'id', 'rev') or {}
-  return (row[1] or '') == ARGV[6] and (row[2] or '') == ARGV[7]
-end
-if not same() then return {'changed'} end
-if found() and is_damaged() then return {'damaged'} end
+local row = opened(ARGV[2])
+local is_here = row and row.is_here
+local known = is_here and call('HMGET', line, 'id', 'rev') or {}
+if (known[1] or '') ~= ARGV[6] or (known[2] or '') ~= ARGV[7] then return {'changed'} end
+if is_here and is_damaged() then return {'damaged'} end
 local ttl = tonumber(ARGV[8])
-if ttl and found() and not are_all_given(unmade_line()) then return namespaces() end
-local row = opened() or (ARGV[5] == '1' and made(ARGV[1], ARGV[3]))
-if not row then return {'create'} end
+if ttl and row and not are_all_given(is_here and 0 or 1) then return namespaces() end
+if not row and ARGV[5] ~= '1' then return {'create'} end
+row = row or made(ARGV[1], ARGV[3])
 local id = opened_line(row, ARGV[2], ARGV[4])
 
 local at = 11

@@ -1,7 +1,7 @@
 -- The head of a thread's root, without its state. The same in shape as one row of history.
-local store = found()
-local row = store and call('HMGET', line, 'id', 'head')
-if store and is_damaged() then return {'damaged'} end
+local store, is_here = found()
+local row = is_here and call('HMGET', line, 'id', 'head')
+if is_here and is_damaged(row) then return {'damaged'} end
 if not row or not row[2] then return {} end
 local header = call('HGET', line, 'r' .. row[2])
 if not header then return {} end

@@ -1,8 +1,8 @@
 -- Versions that can be seen, without states, newest first. ARGV: 1 '' or '=' and an id to go on
 -- below; 2 how many.
-local store = found()
-local row = store and call('HMGET', line, 'id', 'head', 'floor')
-if store and is_damaged() then return {'damaged'} end
+local store, is_here = found()
+local row = is_here and call('HMGET', line, 'id', 'head', 'floor')
+if is_here and is_damaged(row) then return {'damaged'} end
 if not row or not row[2] then return {} end
 local head, floor = row[2], row[3]
 local below = '+inf'

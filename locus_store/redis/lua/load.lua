@@ -17,9 +17,9 @@ local function marked(records, mark)
   return some or records
 end
 
-local store = found()
-local row = store and call('HMGET', line, 'id', 'head', 'floor')
-if store and is_damaged(row) then return {'damaged'} end
+local store, is_here = found()
+local row = is_here and call('HMGET', line, 'id', 'head', 'floor')
+if is_here and is_damaged(row) then return {'damaged'} end
 if not row or not row[2] then return {} end
 local head = row[2]
 local sequence = head

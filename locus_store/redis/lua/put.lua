@@ -2,8 +2,10 @@
 -- 7, 8, 9 line, sequence and digest of the version that frames are against, or ''; 10 how many
 -- fields the caller has seen, '' where it does not ask; they; and field and value of each write.
 local checkpoint = ARGV[6]
+local row = opened(ARGV[2])
+local is_here = row and row.is_here
 if ARGV[7] ~= '' then
-  local sequence = found() and call('ZSCORE', order, checkpoint)
+  local sequence = is_here and call('ZSCORE', order, checkpoint)
   if not sequence or sequence ~= ARGV[8] or call('HGET', line, 'id') ~= ARGV[7] then return {'no'} end
   if string.sub(call('HGET', line, 'r' .. sequence) or '', 1, 32) ~= ARGV[9] then return {'no'} end
 end
@@ -12,14 +14,14 @@ if ARGV[10] ~= '' then
   first = 11 + tonumber(ARGV[10])
   local seen = {}
   for at = 11, first - 1 do seen[ARGV[at]] = true end
-  local there = found() and written(checkpoint) or {}
+  local there = is_here and written(checkpoint) or {}
   for at = 1, #there, 2 do
     if not seen[there[at]] then return {'rules'} end
   end
 end
-if found() and is_damaged() then return {'rules'} end
-local row = opened() or (ARGV[5] == '1' and made(ARGV[1], ARGV[3]))
-if not row then return {'create'} end
+if is_here and is_damaged() then return {'rules'} end
+if not row and ARGV[5] ~= '1' then return {'create'} end
+row = row or made(ARGV[1], ARGV[3])
 opened_line(row, ARGV[2], ARGV[4])
 for at = first, #ARGV, 2 do
   local is_special = string.find(ARGV[at], '%z%-')

@@ -10,26 +10,27 @@ local now_ms = math.floor(now / 1000)
 
 local function is_over(expires) return expires and tonumber(expires) <= now_ms end
 
--- Whether the thread is there, and its store.
-local function found()
-  local row = call('HMGET', thread, 'store', 'expires')
-  if row[1] and not is_over(row[2]) then return row[1] end
-  return nil
-end
-
-local function id_at(sequence) return call('ZRANGEBYSCORE', order, sequence, sequence)[1] end
-
--- The namespace, which the keys' names end with.
+-- The namespace, which the line's name ends with.
 local function namespace_given()
   local function plain(hex) return string.char(tonumber(hex, 16)) end
   return (string.gsub(string.match(line, '[^|]*$'), '%%(%x%x)', plain))
 end
 
--- Whether a thread that is there lost keys of this namespace, as a server that evicts takes them.
+-- The thread's store, where it is there, and whether it has the namespace. Where it has not, what
+-- the line's keys hold is left of a thread that lost its row: it is not read, and makes room.
+local function found()
+  local row = call('HMGET', thread, 'store', 'expires', 'ns|' .. namespace_given())
+  if row[1] and not is_over(row[2]) then return row[1], row[3] end
+  return nil
+end
+
+local function id_at(sequence) return call('ZRANGEBYSCORE', order, sequence, sequence)[1] end
+
+-- Whether a thread that has this namespace lost keys of it, as a server that evicts takes them.
 -- known: the line's id and head, where they were read.
 local function is_damaged(known)
   local id, head = unpack(known or call('HMGET', line, 'id', 'head'), 1, 2)
-  if not id then return call('HEXISTS', thread, 'ns|' .. namespace_given()) == 1 end
+  if not id then return true end
   local rows = call('ZCARD', order)
   if call('LLEN', log) ~= rows then return true end
   return head and rows == 0

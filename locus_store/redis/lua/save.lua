@@ -11,11 +11,12 @@ local name, namespace, its_store, new_id, its_line, expected, expected_digest, i
 
 local known, known_digest = expected, expected_digest
 if basis ~= '' then known, known_digest = basis, basis_digest end
-local there = opened()
-local row = there and call('HMGET', line, 'id', 'head', 'chain', 'bytes', 'floor', 'last', 'rev',
+local there = opened(namespace)
+local is_here = there and there.is_here
+local row = is_here and call('HMGET', line, 'id', 'head', 'chain', 'bytes', 'floor', 'last', 'rev',
   'writer', 'run', 'r' .. known) or {}
 local id, head = row[1], row[2]
-if there and is_damaged(row) then return {'rules'} end
+if is_here and is_damaged(row) then return {'rules'} end
 local is_known = head and id == its_line and head == known
   and string.sub(row[10] or '', 1, 32) == known_digest
 local is_expected = is_known and head == expected and known_digest == expected_digest
@@ -25,6 +26,7 @@ if not head then
   if basis ~= '' or (is_free ~= '1' and expected ~= '') then return {'rules'} end
 else
   if is_root == '1' then return {'rules'} end
+  if its_line ~= '' and id ~= its_line then return {'rules'} end  -- a state from elsewhere
   if is_free ~= '1' and not is_own and not is_expected then return {'rules'} end
   if basis ~= '' then
     if not is_known or not row[3] then return {'rules'} end
@@ -36,7 +38,7 @@ if keep and head then  -- what is hidden goes in batches, by the rules
   local hidden = call('ZCARD', order) + 1 - keep
   if hidden > tonumber(most_hidden) then return {'rules'} end
 end
-if time and there and not are_all_given(unmade_line()) then return namespaces() end
+if time and there and not are_all_given(is_here and 0 or 1) then return namespaces() end
 if not there and may_create ~= '1' then return {'create'} end
 
 there = there or made(name, its_store)

@@ -1,6 +1,8 @@
 -- A thread's row, and a namespace whole but for payloads that nobody asked for. ARGV: 1 '': no
 -- payloads; 'all'; or those of a chain and what is newer; 2 '1': pending writes, '': none.
-if not found() then return {} end
+local store, is_here = found()
+if not store then return {} end
+if not is_here then return {call('HGETALL', thread), {}, {}, -1, {}, {}} end
 if is_damaged() then return {'damaged'} end
 local of_line = call('HGETALL', line)
 local first = ARGV[1] == '' and -1 or 0

@@ -78,12 +78,13 @@ end
 -- What a server without memory refuses: behind any other write it would refuse nothing.
 local function begin_anew(store) call('HSET', thread, 'store', store) end
 
--- The thread's row; nil where it is not there or over.
-local function opened()
-  local row = call('HMGET', thread, 'store', 'expires', 'created', 'minute', 'listed', 'lines')
+-- The thread's row, and whether it has the namespace; nil where it is not there or over.
+local function opened(namespace)
+  local row = call('HMGET', thread, 'store', 'expires', 'created', 'minute', 'listed',
+    'ns|' .. namespace)
   if row[1] and not is_over(row[2]) then
     return {store = row[1], expires = row[2], created = tonumber(row[3]),
-      minute = tonumber(row[4]), is_listed = row[5] == '1', lines = tonumber(row[6])}
+      minute = tonumber(row[4]), is_listed = row[5] == '1', is_here = row[6]}
   end
   return nil
 end
@@ -98,7 +99,7 @@ local function made(name, store)
     'lines', 0)
   enter(name, now, minute, false)
   settle_indexes()
-  return {store = store, created = now, minute = minute, is_listed = false, lines = 0}
+  return {store = store, created = now, minute = minute, is_listed = false}
 end
 
 -- Note that the thread was active, and from when on it is over. ttl: milliseconds, or nil.
@@ -124,15 +125,13 @@ end
 
 -- The namespace's id, which is made where it is not there.
 local function opened_line(row, namespace, new_id)
-  local id = call('HGET', line, 'id')
-  if id then return id end
+  if row.is_here then return call('HGET', line, 'id') end
   call('HSET', thread, 'ns|' .. namespace, '1')
   call('HINCRBY', thread, 'lines', 1)
+  call('DEL', line, order, log, writes)  -- what is left of a thread that lost its row
   call('HSET', line, 'id', new_id, 'floor', 0, 'last', 0, 'bytes', 0, 'rev', 0)
   return new_id
 end
-
-local function unmade_line() return call('EXISTS', line) == 0 and 1 or 0 end
 
 local function header(digest, chain, parent, created, rest)
   return digest .. ' ' .. chain .. ' ' .. parent .. ' ' .. created .. ' ' .. rest
