@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 
-from locus_store import ConflictError, RedisBackend, redis_checkpointer
+from locus_store import ConflictError, NotFoundError, RedisBackend, redis_checkpointer
 from locus_store.redis.keys import Keys
-from locus_store.types import PendingWrite
+from locus_store.types import Expected, PendingWrite
 from locus_store.versions import CHAIN_ALLOWANCE, CHAIN_FACTOR, RECORD_OVERHEAD
 
 if TYPE_CHECKING:
@@ -162,6 +162,26 @@ async def test_what_is_left_of_a_thread_that_lost_its_row_makes_room(
         assert await backend.delete("t")
     with redis.Redis.from_url(redis_url) as client:
         assert client.keys("*|t*") == []
+
+
+async def test_the_rules_know_nothing_of_what_is_left(redis_url: str) -> None:
+    async with RedisBackend(redis_url) as one, RedisBackend(redis_url) as another:
+        for n in range(2):
+            await one.write_state("t", {"n": n}, namespace="n", checkpoint_id=f"v{n}")
+        known, _ = one.known_version("t", "v1", namespace="n")
+        await lose(redis_url, "row")
+        await another.write_state("t", {"root": 1})
+        with pytest.raises(NotFoundError):
+            await another.write_state("t", {"n": 2}, namespace="n", parent_id="v0")
+        assert await another.remove("t", ["v0"], namespace="n") == 0
+        late = Expected(made_from=known, head=known)
+        with pytest.raises(ConflictError):
+            await one.write_state("t", {"n": 2}, namespace="n", expected=late)
+        await one.write_state("t", {"n": 2}, namespace="n", expected=late, on_conflict="overwrite")
+        assert [it.namespace for it in (await another.read_thread("t")).lines] == ["", "n"]
+        (only,) = await another.history("t", namespace="n")
+        assert only.parent_id is None
+        assert (await another.read_state("t", namespace="n")).state == {"n": 2}
 
 
 async def test_pending_writes_make_room_too(redis_url: str) -> None:
