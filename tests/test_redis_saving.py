@@ -177,7 +177,9 @@ async def test_the_rules_know_nothing_of_what_is_left(redis_url: str) -> None:
         late = Expected(made_from=known, head=known)
         with pytest.raises(ConflictError):
             await one.write_state("t", {"n": 2}, namespace="n", expected=late)
-        await one.write_state("t", {"n": 2}, namespace="n", expected=late, on_conflict="overwrite")
+        await one.write_state(
+            "t", {"n": 2}, namespace="n", expected=late, on_conflict="overwrite", ttl_seconds=60
+        )
         assert [it.namespace for it in (await another.read_thread("t")).lines] == ["", "n"]
         (only,) = await another.history("t", namespace="n")
         assert only.parent_id is None
