@@ -181,6 +181,8 @@ async def test_the_rules_know_nothing_of_what_is_left(redis_url: str) -> None:
             "t", {"n": 2}, namespace="n", expected=late, on_conflict="overwrite", ttl_seconds=60
         )
         assert [it.namespace for it in (await another.read_thread("t")).lines] == ["", "n"]
+        with redis.Redis.from_url(redis_url) as client:
+            assert all(client.pttl(it) > 0 for it in client.keys("*|t*"))
         (only,) = await another.history("t", namespace="n")
         assert only.parent_id is None
         assert (await another.read_state("t", namespace="n")).state == {"n": 2}
