@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -197,3 +198,10 @@ async def test_pending_writes_make_room_too(redis_url: str) -> None:
         await backend.put_writes("t", "v2", [write], namespace="n")
         assert await backend.get_writes("t", "v1", namespace="n") == []
         assert await backend.get_writes("t", "v2", namespace="n") == [write]
+
+        await backend.write_state("t", {"n": 1}, namespace="n", checkpoint_id="v")
+        mark, _ = backend.known_version("t", "v", namespace="n")
+        await lose(redis_url, "row")
+        await backend.write_state("t", {"root": 2})
+        change = replace(write, basis=mark.sequence)  # against a version that is no more
+        assert await backend.put_writes("t", "v", [change], namespace="n", known=mark) is False
