@@ -7,7 +7,7 @@ import runpy
 import socket
 import struct
 import threading
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -219,29 +219,36 @@ def test_the_tables_may_be_those_of_another_schema() -> None:
 def listener(kind: str) -> Iterator[int]:
     """A port where something answers that is no database."""
     with closing(socket.create_server(("127.0.0.1", 0))) as server:
-        threading.Thread(target=_serve, args=(server, kind), daemon=True).start()
-        yield server.getsockname()[1]
+        thread = threading.Thread(target=_serve, args=(server, kind))
+        thread.start()
+        try:
+            yield server.getsockname()[1]
+        finally:
+            server.shutdown(socket.SHUT_RDWR)  # which ends an accept, as closing does not
+            thread.join()
 
 
 def _serve(server: socket.socket, kind: str) -> None:
-    kept = []
-    while True:
-        try:
-            client, _ = server.accept()
-        except OSError:
-            return
-        kept.append(client)
-        if kind == "silent":
-            continue
-        client.recv(4096)
-        if kind == "unknown service":
-            told = b"(DESCRIPTION=(TMP=)(VSNNUM=0)(ERR=12514)(ERROR_STACK=(ERROR=(CODE=12514))))"
-            head = struct.pack(">HHBBH", 12 + len(told), 0, 4, 0, 0)
-            client.sendall(head + b"\x22\x00" + struct.pack(">H", len(told)) + told)
-        elif kind == "reset":
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            kept.remove(client)
-            client.close()
+    with ExitStack() as kept:
+        while True:
+            try:
+                client = kept.enter_context(server.accept()[0])
+            except OSError:
+                return
+            if kind != "silent":
+                with suppress(OSError):  # it has gone
+                    _answer(client, kind)
+
+
+def _answer(client: socket.socket, kind: str) -> None:
+    client.recv(4096)
+    if kind == "unknown service":
+        told = b"(DESCRIPTION=(TMP=)(VSNNUM=0)(ERR=12514)(ERROR_STACK=(ERROR=(CODE=12514))))"
+        head = struct.pack(">HHBBH", 12 + len(told), 0, 4, 0, 0)
+        client.sendall(head + b"\x22\x00" + struct.pack(">H", len(told)) + told)
+    elif kind == "reset":
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()
 
 
 async def refused(**options: Any) -> str:
