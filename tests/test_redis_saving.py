@@ -205,3 +205,31 @@ async def test_pending_writes_make_room_too(redis_url: str) -> None:
         await backend.write_state("t", {"root": 2})
         change = replace(write, basis=mark.sequence)  # against a version that is no more
         assert await backend.put_writes("t", "v", [change], namespace="n", known=mark) is False
+
+
+async def test_a_head_is_read_from_its_own_chain_though_others_stand_in_between(
+    redis_url: str,
+) -> None:
+    async with RedisBackend(redis_url) as one, RedisBackend(redis_url) as late:
+        await one.write_state("t", {"said": SAID}, checkpoint_id="v0")
+        await late.read_state("t")
+        said = SAID
+        for n in range(1, 6):
+            said = [*said, n]
+            await one.write_state("t", {"said": said}, checkpoint_id=f"v{n}")
+            await late.write_state(
+                *("t", {"said": [*SAID, "late", n]}),
+                parent_id="v0",
+                forks=False,
+                on_conflict="branch",
+            )
+        records = await one.records("t", first=1, last=11)
+        chain = {it[0]: it[1] for it in records}
+        head = (await one.read_state("t")).version.mark.sequence
+        others = [it for it in chain if chain[head] < it < head and chain[it] != chain[head]]
+        assert others, chain
+    async with RedisBackend(redis_url) as fresh:
+        assert await fresh.load("t") == {"said": said}
+        for version in await fresh.history("t"):
+            assert (await fresh.read_state("t", version.checkpoint_id)) is not None
+        assert await fresh.damage() == []

@@ -7,7 +7,9 @@ script, all or nothing: an index cannot say other than the threads.
 ====================================  ==========================================================
 ``<prefix>{17}:thread|<thread>``      hash: what is known of a thread, and its namespaces
 ``<prefix>{17}:line|<thread>|<ns>``   hash: a namespace's head and chain, and a field ``r<n>`` for
-                                      the n-th version: what is known of it but for its payload
+                                      the n-th version: what is known of it but for its payload;
+                                      ``unmixed``, the chain that no other's records stand in up
+                                      to the head, where that is known
 ``<prefix>{17}:order|<thread>|<ns>``  sorted set: checkpoint ids by sequence
 ``<prefix>{17}:log|<thread>|<ns>``    list: payloads by sequence, each behind its chain
 ``<prefix>{17}:writes|<thread>|<ns>`` hash: pending writes

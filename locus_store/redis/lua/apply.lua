@@ -78,6 +78,7 @@ end
 while at <= #ARGV do operations[following()]() end
 list_writes()
 
+call('HDEL', line, 'unmixed')
 local is_there = call('HINCRBY', line, 'rev', 1) > 0 and call('HEXISTS', line, 'id') == 1
 if not is_there then
   call('DEL', line)

@@ -18,7 +18,7 @@ local function marked(records, mark)
 end
 
 local store, is_here = found()
-local row = is_here and call('HMGET', line, 'id', 'head', 'floor')
+local row = is_here and call('HMGET', line, 'id', 'head', 'floor', 'unmixed')
 if is_here and is_damaged(row) then return {'damaged'} end
 if not row or not row[2] then return {} end
 local head = row[2]
@@ -34,12 +34,13 @@ local of_head = sequence == head and header or call('HGET', line, 'r' .. head)
 local id = id_at(sequence)
 if not header or not of_head or not id then return {head} end
 local digest, chain, parent = told(header)
-local records = {}  -- as they are: cut here, each would be copied
+local records = {}  -- as they are, behind their chain: cut here, each would be copied
 local is_known = row[1] == ARGV[2] and sequence == ARGV[3] and digest == ARGV[4]
 if not is_known then
   local first = call('ZCOUNT', order, '-inf', '(' .. chain)
   local last = call('ZCOUNT', order, '-inf', '(' .. sequence)
-  records = marked(call('LRANGE', log, first, last), chain .. ' ')
+  records = call('LRANGE', log, first, last)
+  if sequence ~= head or chain ~= row[4] then records = marked(records, chain .. ' ') end
 end
 local of_parent = parent ~= '0' and id_at(parent) or ''
 return {

@@ -51,6 +51,7 @@ call('RPUSH', log, chain .. ' ' .. payload)
 call('HSET', line, 'r' .. sequence, header(digest, chain, head or '0', whole(now), rest),
   'head', sequence, 'chain', chain, 'bytes', whole(bytes), 'last', sequence,
   'rev', whole(tonumber(row[7] or '0') + 1))
+if basis == '' then call('HSET', line, 'unmixed', chain) end
 if writer ~= (row[8] or '') or run ~= (row[9] or '') then
   if writer ~= '' then call('HSET', line, 'writer', writer) else call('HDEL', line, 'writer') end
   if run ~= '' then call('HSET', line, 'run', run) else call('HDEL', line, 'run') end
