@@ -223,7 +223,9 @@ async def test_a_head_is_read_from_its_own_chain_though_others_stand_in_between(
                 forks=False,
                 on_conflict="branch",
             )
-        records = await one.records("t", first=1, last=11)
+        said = [*said, "last"]
+        await one.write_state("t", {"said": said})
+        records = await one.records("t", first=1, last=12)
         chain = {it[0]: it[1] for it in records}
         head = (await one.read_state("t")).version.mark.sequence
         others = [it for it in chain if chain[head] < it < head and chain[it] != chain[head]]
