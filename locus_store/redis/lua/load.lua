@@ -2,7 +2,8 @@
 -- head that the caller has, whose payloads it does not want; 5 '1': with its pending writes. What is
 -- told of it is one text, for a client reads that faster than many, with a NUL behind each: store,
 -- line, head, sequence, id, parent ('': none), the head's digest, header.
--- The records that begin with a mark: nearly always all of them, which are not copied then.
+
+-- The records that begin with a mark; where all of them do, they are not copied.
 local function marked(records, mark)
   local sub, size, some = string.sub, #mark, nil
   for at = 1, #records do
