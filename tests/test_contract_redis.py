@@ -18,6 +18,7 @@ from locus_store.backends.redis import RedisBackend, redis_checkpointer
 from locus_store.blocking import BlockingCheckpointer
 from locus_store.encoding import unpack_frames
 from locus_store.redis.keys import BUCKETS
+from locus_store.redis.lines import read_log
 from locus_store.testing import CheckpointerContract, StorageBackendContract
 
 if TYPE_CHECKING:
@@ -56,16 +57,16 @@ class RedisProbe:
 
     def damage(self, change: Callable[[bytes], bytes]) -> None:
         for key in self._keys("log"):
-            for at, row in enumerate(self._client.lrange(key, 0, -1)):
-                chain, payload = row.split(b" ", 1)
-                self._client.lset(key, at, chain + b" " + change(payload))
+            log = list(read_log(self._client.lrange(key, 0, -1)))
+            for at, (chain, payload) in enumerate(log):
+                self._client.lset(key, at, b"%d %b" % (chain, change(payload)))
 
     def holds(self, text: str) -> bool:
         wanted = text.encode()
         found = [
-            row.split(b" ", 1)[1]
+            payload
             for key in self._keys("log")
-            for row in self._client.lrange(key, 0, -1)
+            for _, payload in read_log(self._client.lrange(key, 0, -1))
         ]
         if any(wanted in b"".join(unpack_frames(it)) for it in found):
             return True
@@ -83,11 +84,19 @@ class RedisProbe:
             assert KEY.fullmatch(key), key
         for key in self._keys("line"):
             order, log = key.replace(b":line|", b":order|"), key.replace(b":line|", b":log|")
-            assert self._client.zcard(order) == self._client.llen(log), key
+            there = self._client.lrange(log, 0, -1)
+            assert self._client.zcard(order) == len(there), key
+            assert [not it for it in there] == _empty_places(there), key
         for bucket in range(BUCKETS):
             start = f"locus:state:{{{bucket}}}:"
             ids = set(self._client.zrange(start + "ids", 0, -1))
             assert ids == set(self._client.hkeys(start + "entries"))
+
+
+def _empty_places(log: list[bytes]) -> list[bool]:
+    """Which places of a log are empty by its blocks."""
+    sizes = [len(list(read_log([it]))) for it in log if it]
+    return [at > 0 for size in sizes for at in range(size)]
 
 
 class OnRedis(CheckpointerContract):

@@ -47,7 +47,8 @@ RIGHTS = (
     "~locus:state:* -@all +eval +evalsha +script|load +time +type +exists +hget +hset +hsetnx"
     " +hmget +hgetall +hkeys +hexists +hdel +hincrby +zadd +zrem +zrange +zrangebyscore"
     " +zrangebylex +zrevrange +zrevrangebyscore +zrevrangebylex +zremrangebyscore +zscore +zcard"
-    " +zcount +rpush +llen +lrange +lset +lrem +del +unlink +pexpireat +persist +info +select"
+    " +zcount +rpush +llen +lrange +lset +lrem +ltrim +lpos +del +unlink +pexpireat +persist +info"
+    " +select"
 )
 """The least that a user needs; docs/redis.md shows it, as the following."""
 

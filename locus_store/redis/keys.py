@@ -8,10 +8,13 @@ script, all or nothing: an index cannot say other than the threads.
 ``<prefix>{17}:thread|<thread>``      hash: what is known of a thread, and its namespaces
 ``<prefix>{17}:line|<thread>|<ns>``   hash: a namespace's head and chain, and a field ``r<n>`` for
                                       the n-th version: what is known of it but for its payload;
-                                      ``unmixed``, the chain that no other's records stand in up
-                                      to the head, where that is known
+                                      ``alone``, how many payloads at the log's end, small ones of
+                                      the head's chain, stand in places of their own
 ``<prefix>{17}:order|<thread>|<ns>``  sorted set: checkpoint ids by sequence
-``<prefix>{17}:log|<thread>|<ns>``    list: payloads by sequence, each behind its chain
+``<prefix>{17}:log|<thread>|<ns>``    list: payloads by sequence, as ``<chain> <payload>``; or
+                                      many of one chain in the place of the first, as ``+<chain>
+                                      <length> <length> ...``, a line end and the payloads, behind
+                                      which the others' places are empty
 ``<prefix>{17}:writes|<thread>|<ns>`` hash: pending writes
 ``<prefix>{17}:messages|<thread>``    list: the message log
 ``<prefix>{17}:recent``               sorted set: listed threads by activity

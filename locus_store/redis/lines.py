@@ -115,6 +115,27 @@ def pairs(flat: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
     return zip(flat[::2], flat[1::2], strict=True)
 
 
+def read_log(log: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Chain and payload of each version in elements of the log, in order.
+
+    Raises:
+        IntegrityError: They are not as they were written.
+    """
+    with damage("a log"):
+        for it in log:
+            if it.startswith(b"+"):
+                behind = it.index(b"\n") + 1
+                chain, *lengths = map(int, it[1:behind].split())
+                if behind + sum(lengths) != len(it):
+                    raise ValueError("a block is cut")
+                for length in lengths:
+                    yield chain, it[behind : behind + length]
+                    behind += length
+            elif it:
+                begin, _, payload = it.partition(b" ")
+                yield int(begin), payload
+
+
 @contextmanager
 def damage(what: str) -> Iterator[None]:
     """What cannot be read was not written by us.
@@ -202,13 +223,14 @@ def space_of(
     namespace: str,
     fields: Mapping[bytes, bytes],
     order: Sequence[bytes],
-    payloads: Sequence[bytes],
+    log: Sequence[bytes],
     writes: Sequence[bytes],
 ) -> Space:
-    """A namespace as it is stored; ``payloads`` are those of its last versions."""
+    """A namespace as it is stored; of the log, the end that was read."""
     space = Space(namespace, line_of(fields), is_settled=True)
     ids = list(pairs(order))
     with damage("the order of versions"):
+        payloads = list(read_log(log))
         bare = len(ids) - len(payloads)
         if bare < 0:
             raise ValueError("more payloads than versions")
@@ -216,8 +238,8 @@ def space_of(
             record, created_at = parsed(fields[b"r" + score], int(score), name.decode())
             payload = None
             if at >= bare:
-                chain, _, payload = payloads[at - bare].partition(b" ")
-                if int(chain) != record.chain:
+                chain, payload = payloads[at - bare]
+                if chain != record.chain:
                     raise ValueError("a payload is another chain's")
             space.put(StoredRow(record, created_at, payload))
         if space.line.head and space.line.head not in space.rows:
@@ -363,7 +385,7 @@ def _rewritten(old: Mapping[int, Row], sequence: int, row: Row) -> Iterator[Any]
     if row.record != was.record:
         yield from ("header", sequence, header_of(row.record, row.created_at))
     if not row.has_payload_of(was):
-        yield from ("rewrite", sequence, logged(row))
+        yield from ("rewrite", sequence, row.record.chain, row.payload())
 
 
 def _added(row: Row) -> list[Any]:
@@ -380,11 +402,6 @@ def _put(before: Space | None, after: Space) -> Iterator[ArchivedWrite]:
     for checkpoint_id, writes in after.writes.items():
         there = old.get(checkpoint_id, {})
         yield from (it for key, it in writes.items() if there.get(key) is not it)
-
-
-def logged(row: Row) -> bytes:
-    """The payload as the log has it, behind its chain."""
-    return b"%d %b" % (row.record.chain, row.payload())
 
 
 def new_line_id() -> int:
@@ -416,7 +433,10 @@ def restoring(archived: ArchivedThread, store: str) -> list[Any]:
 def _restoring_line(space: Space) -> list[Any]:
     fields = [("id", space.line.line), ("rev", 0), *pairs(fields_of(space.line))]
     records = (
-        (sequence, it.record.checkpoint_id, header_of(it.record, it.created_at), logged(it))
+        (
+            *(sequence, it.record.checkpoint_id, header_of(it.record, it.created_at)),
+            *(it.record.chain, it.payload()),
+        )
         for sequence, it in space.rows.items()
     )
     writes = (

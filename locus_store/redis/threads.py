@@ -23,6 +23,7 @@ from locus_store.redis.lines import (
     parsed,
     parsed_write,
     place,
+    read_log,
     restoring,
     space_of,
     stored_write,
@@ -323,13 +324,13 @@ class Threads:
                 "no row; restore Redis from a backup, or load a version by its id"
             )
         told, rows, writes = found
-        store, line, head, sequence, name, parent, digest, header = told.split(b"\0", 7)
+        store, line, head, sequence, name, parent, digest, count, header = told.split(b"\0", 8)
         version = _version(thread_id, namespace, store, line, [sequence, name, parent, header])
-        behind_chain = rows[0].index(b" ") + 1 if rows else 0  # which is the same in all of them
+        payloads = [payload for _, payload in read_log(rows)]
         return Stored(
             version=version,
             head=Mark(store.decode(), int(line), int(head), _digest(digest)),
-            payloads=[it[behind_chain:] for it in rows],
+            payloads=payloads[: int(count)],  # a block may go on behind the version
             writes=_writes(version.checkpoint_id, writes) if with_writes else None,
         )
 
@@ -387,9 +388,10 @@ class Threads:
         if not found:
             return []
         with damage(f"the log of thread {thread_id!r}"):
-            each = zip(pairs(found[0]), found[1], strict=True)
-            parted = ((int(score), *row.split(b" ", 1)) for (_, score), row in each)
-            return [(sequence, int(chain), payload) for sequence, chain, payload in parted]
+            sequences = [int(score) for _, score in pairs(found[0])]
+            # The last block may go on behind the last version.
+            each = zip(sequences, read_log(found[1]), strict=False)
+            return [(sequence, chain, payload) for sequence, (chain, payload) in each]
 
     async def writes_of(
         self, home: Home, thread_id: str, namespace: str, checkpoint_ids: Sequence[str]

@@ -20,10 +20,42 @@ end
 local operations = {}
 local function rank(sequence) return call('ZCOUNT', order, '-inf', '(' .. sequence) end
 
--- rewrite <sequence> <chain and payload>
+-- The empty places of the log, whose payloads stand in a block before them.
+local empty = nil
+local function is_empty(at)
+  if not empty then
+    empty = {}
+    for _, it in ipairs(call('LPOS', log, '', 'COUNT', 0)) do empty[it] = true end
+  end
+  return empty[at]
+end
+
+-- The places of the block that a place is in, or that place alone.
+local function block_at(at)
+  local first, last = at, at
+  while is_empty(first) do first = first - 1 end
+  while is_empty(last + 1) do last = last + 1 end
+  return first, last
+end
+
+-- Put the payloads of a block into their own places.
+local function part(first, last)
+  if first == last then return end
+  local block = call('LRANGE', log, first, first)[1]
+  local chain, lengths, from = string.match(block, '^%+(%d+) ([%d ]*)\n()')
+  for length in string.gmatch(lengths, '%d+') do
+    call('LSET', log, first, chain .. ' ' .. string.sub(block, from, from + length - 1))
+    empty[first] = nil
+    first, from = first + 1, from + length
+  end
+end
+
+-- rewrite <sequence> <chain> <payload>
 function operations.rewrite()
-  local sequence = following()
-  call('LSET', log, rank(sequence), following())
+  local at = rank(following())
+  part(block_at(at))
+  local chain = following()
+  call('LSET', log, at, chain .. ' ' .. following())
 end
 -- header <sequence> <header>
 function operations.header() call('HSET', line, 'r' .. following(), following()) end
@@ -37,13 +69,24 @@ function operations.add()
 end
 -- remove <how many> <sequence> ...
 function operations.remove()
-  local count = tonumber(following())
-  local sequences = {}
-  for n = 1, count do
+  local sequences, places, goes = {}, {}, {}
+  for n = 1, tonumber(following()) do
     sequences[n] = following()
-    call('LSET', log, rank(sequences[n]), '')
+    places[n] = rank(sequences[n])
+    goes[places[n]] = true
   end
-  call('LREM', log, 0, '')
+  for _, place in ipairs(places) do
+    local first, last = block_at(place)
+    for at = first, last do
+      if not goes[at] then
+        part(first, last)
+        break
+      end
+    end
+    call('LSET', log, place, '-')
+  end
+  call('LREM', log, 0, '-')
+  empty = nil
   for _, sequence in ipairs(sequences) do
     call('ZREMRANGEBYSCORE', order, sequence, sequence)
     call('HDEL', line, 'r' .. sequence)
@@ -78,7 +121,7 @@ end
 while at <= #ARGV do operations[following()]() end
 list_writes()
 
-call('HDEL', line, 'unmixed')
+call('HDEL', line, 'alone')
 local is_there = call('HINCRBY', line, 'rev', 1) > 0 and call('HEXISTS', line, 'id') == 1
 if not is_there then
   call('DEL', line)

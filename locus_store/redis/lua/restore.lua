@@ -1,8 +1,8 @@
 -- A thread as it was elsewhere, unless there is one. ARGV: 1 name; 2 store; 3 a token, by which to
 -- know it again when the answer was lost; how many fields and values of the thread's row; they; how
 -- many messages; they; and of each namespace that was given: its name; how many fields and values of
--- its line; they; how many versions, and of each sequence, id, header, and chain and payload; how
--- many writes, and of each checkpoint, field and value.
+-- its line; they; how many versions, and of each sequence, id, header, chain and payload; how many
+-- writes, and of each checkpoint, field and value.
 local name, store, token = ARGV[1], ARGV[2], ARGV[3]
 if found() then return {call('HGET', thread, 'restored') == token and 'done' or 'there'} end
 local at = 4
@@ -27,11 +27,14 @@ local function restore_line(first, second, third, fourth)
     call('HSET', line, field, value)
     if namespace == '' and field == 'head' then is_listed = true end
   end
+  local last, alone = nil, 0
   for _ = 1, tonumber(following()) do
     local sequence = following()
     call('ZADD', order, sequence, following())
     call('HSET', line, 'r' .. sequence, following())
-    call('RPUSH', log, following())
+    local chain = following()
+    alone = append(chain, following(), chain == last and alone or 0)
+    last = chain
   end
   for _ = 1, tonumber(following()) do put_write(following(), following(), following()) end
   list_writes()

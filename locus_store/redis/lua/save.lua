@@ -14,7 +14,7 @@ if basis ~= '' then known, known_digest = basis, basis_digest end
 local there = opened(namespace)
 local is_here = there and there.is_here
 local row = is_here and call('HMGET', line, 'id', 'head', 'chain', 'bytes', 'floor', 'last', 'rev',
-  'writer', 'run', 'r' .. known) or {}
+  'writer', 'run', 'r' .. known, 'alone') or {}
 local id, head = row[1], row[2]
 if is_here and is_damaged(row) then return {'rules'} end
 local is_known = head and id == its_line and head == known
@@ -47,11 +47,10 @@ local sequence = whole(tonumber(row[6] or '0') + 1)
 if call('ZADD', order, 'NX', sequence, checkpoint) == 0 then return {'rules'} end
 local chain = basis ~= '' and row[3] or sequence
 local bytes = (basis ~= '' and tonumber(row[4]) or 0) + tonumber(added)
-call('RPUSH', log, chain .. ' ' .. payload)
+local alone = append(chain, payload, basis ~= '' and tonumber(row[11] or '0') or 0)
 call('HSET', line, 'r' .. sequence, header(digest, chain, head or '0', whole(now), rest),
   'head', sequence, 'chain', chain, 'bytes', whole(bytes), 'last', sequence,
-  'rev', whole(tonumber(row[7] or '0') + 1))
-if basis == '' then call('HSET', line, 'unmixed', chain) end
+  'rev', whole(tonumber(row[7] or '0') + 1), 'alone', alone)
 if writer ~= (row[8] or '') or run ~= (row[9] or '') then
   if writer ~= '' then call('HSET', line, 'writer', writer) else call('HDEL', line, 'writer') end
   if run ~= '' then call('HSET', line, 'run', run) else call('HDEL', line, 'run') end
