@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from functools import partial
+from hashlib import sha1
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
@@ -17,6 +18,7 @@ from locus_store import InvalidArgumentError
 from locus_store.backends.redis import RedisBackend, redis_checkpointer
 from locus_store.blocking import BlockingCheckpointer
 from locus_store.encoding import unpack_frames
+from locus_store.redis import scripts
 from locus_store.redis.keys import BUCKETS
 from locus_store.redis.lines import read_log
 from locus_store.testing import CheckpointerContract, StorageBackendContract
@@ -149,6 +151,20 @@ class TestRedis7(OnRedis):
     def url(self, debian_redis: redis_servers.Redis) -> str:
         debian_redis.flush()
         return debian_redis.url()
+
+
+@pytest.mark.variant
+class TestBlocksOfTwo(OnRedis):
+    """Any two small payloads are put together at once, not only many."""
+
+    @pytest.fixture(autouse=True)
+    def packed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name, it in vars(scripts).items():
+            if isinstance(it, scripts.Script) and "PACKED" in it.source:
+                source = it.source.replace("PACKED, SMALL = 32,", "PACKED, SMALL = 2,")
+                assert source != it.source
+                sha = sha1(source.encode()).hexdigest()  # noqa: S324  (Redis' own name)
+                monkeypatch.setattr(scripts, name, scripts.Script(name, source, sha))
 
 
 class OnCluster(OnRedis):

@@ -12,6 +12,7 @@ import redis
 
 from locus_store import ConflictError, NotFoundError, RedisBackend, redis_checkpointer
 from locus_store.redis.keys import Keys
+from locus_store.testing.steps import problems
 from locus_store.types import Expected, PendingWrite
 from locus_store.versions import CHAIN_ALLOWANCE, CHAIN_FACTOR, RECORD_OVERHEAD
 
@@ -53,7 +54,7 @@ async def test_a_number_that_was_lost_and_given_again_is_no_basis(redis_url: str
         await mine.write_state("t", {"said": [*SAID, "mine", "again"]})
     async with RedisBackend(redis_url) as fresh:
         assert await fresh.load("t") == {"said": [*SAID, "mine", "again"]}
-        assert await fresh.damage() == []
+        assert await problems(fresh) == []
 
 
 async def test_a_number_that_was_lost_and_given_again_is_a_conflict(redis_url: str) -> None:
@@ -115,7 +116,7 @@ async def test_an_edit_that_a_save_went_before_is_decided_again(
         assert tries == ["apply", "apply"]
         assert [it.checkpoint_id for it in await one.history("t")] == ["late", "v2", "v0"]
         assert await another.load("t") == {"said": [*SAID, "late"]}
-        assert await one.damage() == []
+        assert await problems(one) == []
 
 
 async def test_one_id_is_given_once_though_many_give_it(redis_url: str) -> None:
@@ -126,7 +127,7 @@ async def test_one_id_is_given_once_though_many_give_it(redis_url: str) -> None:
         )
         assert {it.checkpoint_id for it in told} == {"same"}
         assert [it.checkpoint_id for it in await one.history("t")] == ["same", "v"]
-        assert await one.damage() == []
+        assert await problems(one) == []
 
 
 async def lose(url: str, *names: str) -> None:
@@ -159,7 +160,7 @@ async def test_what_is_left_of_a_thread_that_lost_its_row_makes_room(
         found = await backend.read_state("t", namespace="n", with_writes=True)
         assert (found.state, found.writes) == ({"n": "new"}, [])
         assert [it.namespace for it in (await backend.read_thread("t")).lines] == ["", "n"]
-        assert await backend.damage() == []
+        assert await problems(backend) == []
         assert await backend.delete("t")
     with redis.Redis.from_url(redis_url) as client:
         assert client.keys("*|t*") == []
@@ -234,4 +235,4 @@ async def test_a_head_is_read_from_its_own_chain_though_others_stand_in_between(
         assert await fresh.load("t") == {"said": said}
         for version in await fresh.history("t"):
             assert (await fresh.read_state("t", version.checkpoint_id)) is not None
-        assert await fresh.damage() == []
+        assert await problems(fresh) == []

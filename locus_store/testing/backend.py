@@ -25,6 +25,7 @@ from locus_store.testing.steps import (
     Parents,
     PendingWrites,
     Reading,
+    problems,
 )
 from locus_store.types import Expected, PendingWrite
 
@@ -173,7 +174,7 @@ class WholeThreads(BackendKit):
         fresh = Expected(made_from=found.version.mark, head=found.head)
         await backend.write_state("t", {**found.state, "n": 99}, expected=fresh)
         assert await backend.load("t") == {**found.state, "n": 99}
-        assert await backend.damage() == []
+        assert await problems(backend) == []
 
     async def test_a_damaged_thread_is_refused(self, backend: Any) -> None:
         needs(backend, "branching")
@@ -245,7 +246,7 @@ class WholeThreads(BackendKit):
         assert counts["checkpoints"] >= 17
         assert counts["writes"] == 4
         assert await backend.scan() == ["other"]
-        assert await backend.damage() == []
+        assert await problems(backend) == []
         again = await backend.forget_user("u")
         assert set(again.values()) == {0}
 
