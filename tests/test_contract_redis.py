@@ -153,8 +153,7 @@ class TestRedis7(OnRedis):
         return debian_redis.url()
 
 
-@pytest.mark.variant
-class TestBlocksOfTwo(OnRedis):
+class BlocksOfTwo:
     """Any two small payloads are put together at once, not only many."""
 
     @pytest.fixture(autouse=True)
@@ -165,6 +164,18 @@ class TestBlocksOfTwo(OnRedis):
                 assert source != it.source
                 sha = sha1(source.encode()).hexdigest()  # noqa: S324  (Redis' own name)
                 monkeypatch.setattr(scripts, name, scripts.Script(name, source, sha))
+
+
+@pytest.mark.variant
+class TestInBlocks(BlocksOfTwo, OnRedis):
+    pass
+
+
+@pytest.mark.variant
+class TestRedisBackendInBlocks(BlocksOfTwo, StorageBackendContract):
+    @pytest.fixture
+    def backend(self, redis_url: str) -> RedisBackend:
+        return RedisBackend(redis_url)
 
 
 class OnCluster(OnRedis):
