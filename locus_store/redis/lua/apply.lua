@@ -67,7 +67,7 @@ function operations.add()
   call('ZADD', order, sequence, checkpoint)
   call('RPUSH', log, chain .. ' ' .. following())
 end
--- remove <how many> <sequence> ...
+-- remove <how many> <sequence> ... ; once, behind what is rewritten
 function operations.remove()
   local sequences, places, goes = {}, {}, {}
   for n = 1, tonumber(following()) do
@@ -86,7 +86,6 @@ function operations.remove()
     call('LSET', log, place, '-')
   end
   call('LREM', log, 0, '-')
-  empty = nil
   for _, sequence in ipairs(sequences) do
     call('ZREMRANGEBYSCORE', order, sequence, sequence)
     call('HDEL', line, 'r' .. sequence)
