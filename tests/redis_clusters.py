@@ -12,7 +12,7 @@ from servers import DEADLINE_SECONDS, LOOPBACK, Proxy, _Side, free_port, wait_un
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
 SLOTS = 16384
 
@@ -272,6 +272,16 @@ class Cluster:
         source, to = self._moves.pop(slot)
         for node in dict.fromkeys([to, source, *self.masters()]):
             node.ask("CLUSTER", "SETSLOT", slot, "NODE", to.name)
+
+    @contextlib.contextmanager
+    def moving(self, slot: int) -> Iterator[None]:
+        """While a slot is being moved, and none of its keys is gone yet."""
+        source = self.master_of(slot)
+        self.begin_migration(slot, next(it for it in self.masters() if it is not source))
+        try:
+            yield
+        finally:
+            self.end_migration(slot)
 
     def migrate(self, slot: int, to: Node) -> None:
         """All three steps."""

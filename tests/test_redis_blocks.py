@@ -73,13 +73,14 @@ async def test_a_load_reads_few_values(redis_url: str) -> None:
 async def test_a_small_thread_keeps_its_time_to_live(redis_url: str) -> None:
     async with RedisBackend(redis_url) as backend:
         for n in range(PACKED):
-            await backend.write_state("t", {"n": n, "a": "b"}, ttl_seconds=60)
+            await backend.write_state("t", {"said": ["word"] * 500, "n": n}, ttl_seconds=60)
+    assert blocks(redis_url) == [PACKED]
     with redis.Redis.from_url(redis_url) as client:
         keys = client.keys("*|t*")
         assert len(keys) == 4
         assert all(0 < client.pttl(it) <= 63_001 for it in keys)
     async with RedisBackend(redis_url) as fresh:
-        assert await fresh.load("t") == {"n": PACKED - 1, "a": "b"}
+        assert await fresh.load("t") == {"said": ["word"] * 500, "n": PACKED - 1}
 
 
 async def test_large_payloads_stay_alone(redis_url: str) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
@@ -22,6 +25,8 @@ from locus_store import (
     redis_checkpointer,
 )
 from locus_store.redis.keys import bucket_of
+from locus_store.testing.steps import problems
+from locus_store.types import ArchivedMessage, PendingWrite
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -134,6 +139,61 @@ async def test_slots_that_move_lose_nothing_and_no_save_fails(
             await writers.until_each_has(5)
     assert writers.errors == []
     assert await writers.lost() == {}
+
+
+def said(n: int) -> dict[str, Any]:
+    return {"said": ["word"] * 500, "n": n}
+
+
+async def with_every_key(backend: RedisBackend) -> None:
+    """Thread ``t``, of which there are messages too, 31 versions, and an end."""
+    message = ArchivedMessage(
+        sequence=1,
+        message_id="m",
+        role="user",
+        metadata={},
+        created_at=datetime.now(UTC),
+        text="hi",
+        payload=None,
+    )
+    await backend.write_state("t", said(0), checkpoint_id="v0", ttl_seconds=600)
+    thread = await backend.read_thread("t")
+    assert thread is not None
+    await backend.delete("t")
+    await backend.write_thread(replace(thread, messages=[message]))
+    for n in range(1, 31):
+        await backend.write_state("t", said(n), checkpoint_id=f"v{n}", ttl_seconds=600)
+    await backend.put_writes("t", "v7", [PendingWrite("a", 0, "c", "t", b"1")])
+
+
+async def test_what_a_slot_that_moves_refuses_was_not_begun(
+    redis_cluster: redis_clusters.Cluster,
+) -> None:
+    """A script that empties a key may not use it again there: it must not come so far."""
+    redis_cluster.flush()
+    url, slot = redis_cluster.url(), key_slot(str(bucket_of("t")).encode())
+    async with RedisBackend(url) as patient, RedisBackend(url, retry_seconds=0.2) as backend:
+        await with_every_key(backend)
+        before = await backend.read_thread("t")
+        same = partial(backend.write_state, "t", {"n": "other"}, ttl_seconds=600)
+        only = [f"v{n}" for n in range(30)]
+        calls = [
+            lambda: backend.write_state("t", said(31), ttl_seconds=600),  # makes a block
+            lambda: same(checkpoint_id="v30"),
+            lambda: backend.remove("t", only),
+            lambda: backend.remove("t", [*only, "v30"]),
+            lambda: backend.delete("t"),
+        ]
+        with redis_cluster.moving(slot):
+            for call in calls:
+                with pytest.raises(ConnectionFailedError, match="nothing was done"):
+                    await call()
+        assert await patient.read_thread("t") == before
+        assert await patient.remove("t", only) == 30
+        with redis_cluster.moving(slot), pytest.raises(ConnectionFailedError):
+            await same(checkpoint_id="v30")
+        assert await patient.load("t") == said(30)
+        assert await problems(patient) == []
 
 
 async def test_a_killed_master_loses_nothing_that_a_replica_had_to_have() -> None:

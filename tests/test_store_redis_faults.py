@@ -152,6 +152,22 @@ async def test_where_there_is_no_memory_nothing_is_written(redis_server) -> None
         server.stop()
 
 
+async def test_a_batch_that_a_slot_that_moves_refuses_was_not_begun(redis_cluster) -> None:
+    """It would empty the list of ends, and then use it."""
+    redis_cluster.flush()
+    url, slot = redis_cluster.url(), key_slot(b"store")
+    async with RedisStore(url, dimension=3) as patient:
+        await patient.put_with_embedding(NS, "a", 1, [1, 0, 0], ttl_seconds=600)
+        changes = [PutItem(NS, "a", 2), PutItem(NS, "b", 2, ttl_seconds=600)]
+        async with RedisStore(url, dimension=3, retry_seconds=0.2) as store:
+            with redis_cluster.moving(slot), pytest.raises(ConnectionFailedError):
+                await store.apply([store.checked(it) for it in changes])
+        assert await patient.get(NS, "a") == 1
+        assert await patient.list_keys(NS) == ["a"]
+        await patient.apply([patient.checked(it) for it in changes])
+        assert await patient.list_keys(NS) == ["a", "b"]
+
+
 async def test_a_put_whose_answer_is_lost_is_not_repeated(redis_server, redis_url) -> None:
     proxy = servers.Proxy(redis_server.port)
     try:

@@ -12,6 +12,7 @@ nothing: on a cluster a store lives on one node.
 ``<prefix>{store}:expiry``   sorted set: names by the microsecond at which their time is over
 ``<prefix>{store}:vectors``  hash: by name embeddings, float32, one behind the other
 ``<prefix>{store}:settings`` hash: ``layout``, and ``dimension`` once there are embeddings
+``<prefix>{store}:absent``   never there: see ``keys``
 ============================ ======================================================================
 
 A name is the encoded namespace, NUL and the key. A namespace's own items begin with it and NUL
@@ -29,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 from locus_store import encoding
 from locus_store.errors import IntegrityError
 from locus_store.items import SEGMENT_END, Put, StoreItem, decode_namespace, encode_namespace
-from locus_store.redis.keys import Keys
+from locus_store.redis.keys import Keys, absent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,12 +50,13 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def keys_of(prefix: str) -> list[str]:
-    """The keys of a store, as its scripts take them.
+    """The keys of a store, as its scripts take them; those that write take one more, the last.
 
     Raises:
         InvalidArgumentError: It is no prefix.
     """
-    return [f"{Keys(prefix).prefix}{{store}}:{kind}" for kind in KINDS]
+    start = f"{Keys(prefix).prefix}{{store}}:"
+    return [*(f"{start}{kind}" for kind in KINDS), absent(start)]
 
 
 # --- names

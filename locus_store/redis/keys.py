@@ -8,8 +8,8 @@ script, all or nothing: an index cannot say other than the threads.
 ``<prefix>{17}:thread|<thread>``      hash: what is known of a thread, and its namespaces
 ``<prefix>{17}:line|<thread>|<ns>``   hash: a namespace's head and chain, and a field ``r<n>`` for
                                       the n-th version: what is known of it but for its payload;
-                                      ``alone``, how many payloads at the log's end, small ones of
-                                      the head's chain, stand in places of their own
+                                      ``alone``, how many payloads at the log's end are small, of
+                                      the head's chain and in places of their own, where it is known
 ``<prefix>{17}:order|<thread>|<ns>``  sorted set: checkpoint ids by sequence
 ``<prefix>{17}:log|<thread>|<ns>``    list: payloads by sequence, as ``<chain> <payload>``; or
                                       many of one chain in the place of the first, as ``+<chain>
@@ -21,7 +21,12 @@ script, all or nothing: an index cannot say other than the threads.
 ``<prefix>{17}:ids``                  sorted set: all threads by id
 ``<prefix>{17}:entries``              hash: each thread's entry in ``recent``
 ``<prefix>{17}:expiry``               sorted set: threads by the end of their time, in milliseconds
+``<prefix>{17}:absent``               never there
 ====================================  ==========================================================
+
+While a slot of a cluster is being moved, a script that names a key that is not there is refused
+before it begins; one that finds all its keys is refused where it comes to one that it emptied
+itself, which is too late. So scripts that write name one more, which is never there.
 """
 
 from __future__ import annotations
@@ -82,17 +87,21 @@ class Keys:
         """``recent``, ``ids``, ``entries`` and ``expiry``."""
         return _indexes(self._start(bucket))
 
+    def sweeping(self, bucket: int) -> list[str]:
+        """What is written where threads are taken out of the indexes."""
+        return [*self.indexes(bucket), absent(self._start(bucket))]
+
     def reading(self, thread_id: str, namespace: str) -> list[str]:
         """What a script reads: the thread, and its line, order, log and writes in a namespace."""
         start, thread = self._start(bucket_of(thread_id)), _escaped(thread_id)
         return [f"{start}thread|{thread}", *_line(start, thread, namespace)]
 
     def writing(self, thread_id: str, namespace: str, others: Iterable[str] = ()) -> list[str]:
-        """What a script writes: besides, messages, the indexes, and other namespaces' keys."""
+        """What a script writes: besides, messages, indexes, ``absent``, other namespaces' keys."""
         start, thread = self._start(bucket_of(thread_id)), _escaped(thread_id)
         return [
             *(f"{start}thread|{thread}", *_line(start, thread, namespace)),
-            *(f"{start}messages|{thread}", *_indexes(start)),
+            *(f"{start}messages|{thread}", *_indexes(start), absent(start)),
             *(key for it in others for key in _line(start, thread, it)),
         ]
 
@@ -106,6 +115,11 @@ class Keys:
 
 def _indexes(start: str) -> list[str]:
     return [start + name for name in ("recent", "ids", "entries", "expiry")]
+
+
+def absent(start: str) -> str:
+    """The key that is never there, among those with this start."""
+    return f"{start}absent"
 
 
 def _line(start: str, thread: str, namespace: str) -> list[str]:

@@ -359,8 +359,12 @@ class NamespaceEdit(Edit):
         if after is None:
             return ["drop"] if before is not None else []
         old = before.rows if before else {}
-        told = [it for sequence, row in after.rows.items() for it in _rewritten(old, sequence, row)]
         gone = [sequence for sequence in old if sequence not in after.rows]
+        changed = list(_changed(old, after.rows))
+        moved = [now.record.sequence for was, now in changed if not now.has_payload_of(was)] + gone
+        told: list[Any] = ["place", len(moved), *moved] if moved else []
+        for was, now in changed:
+            told += _rewritten(was, now)
         if gone:
             told += ["remove", len(gone), *gone]
         for sequence in gone:
@@ -376,16 +380,24 @@ class NamespaceEdit(Edit):
         return [*told, "line", len(fields) // 2, *fields]
 
 
-def _rewritten(old: Mapping[int, Row], sequence: int, row: Row) -> Iterator[Any]:
-    was = old.get(sequence)
-    if was is None or was is row:
-        return
-    assert isinstance(was, StoredRow)  # noqa: S101  (as space_of makes them)
-    assert isinstance(row, StoredRow)  # noqa: S101  (as NamespaceEdit makes them)
-    if row.record != was.record:
-        yield from ("header", sequence, header_of(row.record, row.created_at))
-    if not row.has_payload_of(was):
-        yield from ("rewrite", sequence, row.record.chain, row.payload())
+def _changed(
+    old: Mapping[int, Row], new: Mapping[int, Row]
+) -> Iterator[tuple[StoredRow, StoredRow]]:
+    """Versions that stay, with another header or payload: as they were, and are now."""
+    for sequence, now in new.items():
+        was = old.get(sequence)
+        if was is not None and was is not now:
+            assert isinstance(was, StoredRow)  # noqa: S101  (as space_of makes them)
+            assert isinstance(now, StoredRow)  # noqa: S101  (as NamespaceEdit makes them)
+            yield was, now
+
+
+def _rewritten(was: StoredRow, now: StoredRow) -> Iterator[Any]:
+    it = now.record
+    if it != was.record:
+        yield from ("header", it.sequence, header_of(it, now.created_at))
+    if not now.has_payload_of(was):
+        yield from ("rewrite", it.sequence, it.chain, now.payload())
 
 
 def _added(row: Row) -> list[Any]:

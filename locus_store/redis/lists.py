@@ -104,7 +104,7 @@ class Lists:
         count = 0
         buckets = list(range(BUCKETS))
         while buckets:
-            calls = [(self.keys.indexes(it), (SWEPT,)) for it in buckets]
+            calls = [(self.keys.sweeping(it), (SWEPT,)) for it in buckets]
             swept = await home.each(scripts.SWEEP, calls)
             count += sum(swept)
             buckets = [it for it, gone in zip(buckets, swept, strict=True) if gone]

@@ -389,8 +389,8 @@ class Threads:
             return []
         with damage(f"the log of thread {thread_id!r}"):
             sequences = [int(score) for _, score in pairs(found[0])]
-            # The last block may go on behind the last version.
-            each = zip(sequences, read_log(found[1]), strict=False)
+            log = list(read_log(found[1]))[: len(sequences)]  # a block may go on behind the last
+            each = zip(sequences, log, strict=True)
             return [(sequence, chain, payload) for sequence, (chain, payload) in each]
 
     async def writes_of(

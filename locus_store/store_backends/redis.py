@@ -112,7 +112,7 @@ class RedisStore(BaseStore):
         connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
     ) -> None:
         super().__init__(dimension=dimension, metric=metric, embed=embed)
-        self._keys = items.keys_of(prefix)
+        *self._keys, self._absent = items.keys_of(prefix)
         self.backend = RedisBackend(
             url,
             prefix,
@@ -177,8 +177,9 @@ class RedisStore(BaseStore):
         """Run a script once, behind what was handed in before of the same items."""
         home = await self._home()
         first, *others = lanes
+        keys = [*self._keys, self._absent]
         return await home.in_order(
-            first, lambda: home.once(lambda: home.write(script, self._keys, *args)), *others
+            first, lambda: home.once(lambda: home.write(script, keys, *args)), *others
         )
 
     async def apply(self, changes: Sequence[Change]) -> list[int]:

@@ -18,44 +18,48 @@ local function following()
   return ARGV[at - 1]
 end
 local operations = {}
-local function rank(sequence) return call('ZCOUNT', order, '-inf', '(' .. sequence) end
-
--- The empty places of the log, whose payloads stand in a block before them.
-local empty = nil
-local function is_empty(at)
-  if not empty then
-    empty = {}
-    for _, it in ipairs(call('LPOS', log, '', 'COUNT', 0)) do empty[it] = true end
-  end
-  return empty[at]
-end
-
--- The places of the block that a place is in, or that place alone.
-local function block_at(at)
-  local first, last = at, at
-  while is_empty(first) do first = first - 1 end
-  while is_empty(last + 1) do last = last + 1 end
-  return first, last
-end
-
--- Put the payloads of a block into their own places.
+-- Put the payloads of a block into their own places; false where it is damaged.
 local function part(first, last)
-  if first == last then return end
   local block = call('LRANGE', log, first, first)[1]
   local chain, lengths, from = string.match(block, '^%+(%d+) ([%d ]*)\n()')
-  for length in string.gmatch(lengths, '%d+') do
-    call('LSET', log, first, chain .. ' ' .. string.sub(block, from, from + length - 1))
-    empty[first] = nil
-    first, from = first + 1, from + length
+  local payloads = {}
+  for length in string.gmatch(lengths or '', '%d+') do
+    payloads[#payloads + 1] = string.sub(block, from, from + length - 1)
+    from = from + length
   end
+  if #payloads ~= last - first + 1 or from ~= #block + 1 then return false end
+  for at, payload in ipairs(payloads) do call('LSET', log, first + at - 1, chain .. ' ' .. payload) end
+  return true
 end
 
+-- place <how many> <sequence> ... ; first of all, for what is rewritten or removed: its places, and
+-- blocks that do not go whole are parted
+local places = {}
+function operations.place()
+  local goes = {}
+  for _ = 1, tonumber(following()) do
+    local sequence = following()
+    local place = call('ZCOUNT', order, '-inf', '(' .. sequence)
+    places[sequence], goes[place] = place, true
+  end
+  local empty = {}
+  for _, place in ipairs(call('LPOS', log, '', 'COUNT', 0)) do empty[place] = true end
+  for place in pairs(goes) do
+    local first, last = place, place
+    while empty[first] do first = first - 1 end
+    while empty[last + 1] do last = last + 1 end
+    local goes_whole = true
+    for at = first, last do goes_whole = goes_whole and goes[at] end
+    if not goes_whole then
+      if not part(first, last) then return 'damaged' end
+      for at = first, last do empty[at] = nil end
+    end
+  end
+end
 -- rewrite <sequence> <chain> <payload>
 function operations.rewrite()
-  local at = rank(following())
-  part(block_at(at))
-  local chain = following()
-  call('LSET', log, at, chain .. ' ' .. following())
+  local place, chain = places[following()], following()
+  call('LSET', log, place, chain .. ' ' .. following())
 end
 -- header <sequence> <header>
 function operations.header() call('HSET', line, 'r' .. following(), following()) end
@@ -67,29 +71,15 @@ function operations.add()
   call('ZADD', order, sequence, checkpoint)
   call('RPUSH', log, chain .. ' ' .. following())
 end
--- remove <how many> <sequence> ... ; once, behind what is rewritten
+-- remove <how many> <sequence> ...
 function operations.remove()
-  local sequences, places, goes = {}, {}, {}
-  for n = 1, tonumber(following()) do
-    sequences[n] = following()
-    places[n] = rank(sequences[n])
-    goes[places[n]] = true
-  end
-  for _, place in ipairs(places) do
-    local first, last = block_at(place)
-    for at = first, last do
-      if not goes[at] then
-        part(first, last)
-        break
-      end
-    end
-    call('LSET', log, place, '-')
-  end
-  call('LREM', log, 0, '-')
-  for _, sequence in ipairs(sequences) do
+  for _ = 1, tonumber(following()) do
+    local sequence = following()
+    call('LSET', log, places[sequence], '-')
     call('ZREMRANGEBYSCORE', order, sequence, sequence)
     call('HDEL', line, 'r' .. sequence)
   end
+  call('LREM', log, 0, '-')
 end
 -- line <how many> <field> <value> ... ; an empty value takes the field away
 function operations.line()
@@ -117,7 +107,10 @@ function operations.drop()
   call('HDEL', thread, 'ns|' .. ARGV[2])
   call('HINCRBY', thread, 'lines', -1)
 end
-while at <= #ARGV do operations[following()]() end
+while at <= #ARGV do
+  local failure = operations[following()]()
+  if failure then return {failure} end
+end
 list_writes()
 
 call('HDEL', line, 'alone')

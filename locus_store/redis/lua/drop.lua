@@ -20,8 +20,8 @@ local function versions(of_line, of_order, of_log)
 end
 local count = versions(line, order, log)
 if not insists and ARGV[3] and call('HGET', line, 'rev') ~= ARGV[3] then return {'changed'} end
-for at = 11, #KEYS, 4 do
-  local revision = not insists and ARGV[4 + (at - 11) / 4]
+for at = 12, #KEYS, 4 do
+  local revision = not insists and ARGV[4 + (at - 12) / 4]
   if revision and call('HGET', KEYS[at], 'rev') ~= revision then return {'changed'} end
   count = count + versions(KEYS[at], KEYS[at + 1], KEYS[at + 2])
 end

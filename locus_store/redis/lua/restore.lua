@@ -27,20 +27,35 @@ local function restore_line(first, second, third, fourth)
     call('HSET', line, field, value)
     if namespace == '' and field == 'head' then is_listed = true end
   end
-  local last, alone = nil, 0
+  local last, small = nil, {}
+  local function push_small()
+    if #small == PACKED then
+      local block, empty = block_of(last, small)
+      call('RPUSH', log, block, unpack(empty))
+    else
+      for _, payload in ipairs(small) do call('RPUSH', log, last .. ' ' .. payload) end
+    end
+    small = {}
+  end
   for _ = 1, tonumber(following()) do
     local sequence = following()
     call('ZADD', order, sequence, following())
     call('HSET', line, 'r' .. sequence, following())
-    local chain = following()
-    alone = append(chain, following(), chain == last and alone or 0)
+    local chain, payload = following(), following()
+    if chain ~= last or #payload > SMALL or #small == PACKED then push_small() end
     last = chain
+    if #payload > SMALL then
+      call('RPUSH', log, chain .. ' ' .. payload)
+    else
+      small[#small + 1] = payload
+    end
   end
+  push_small()
   for _ = 1, tonumber(following()) do put_write(following(), following(), following()) end
   list_writes()
 end
 if at <= #ARGV then restore_line(KEYS[2], KEYS[3], KEYS[4], KEYS[5]) end
-for n = 11, #KEYS, 4 do restore_line(KEYS[n], KEYS[n + 1], KEYS[n + 2], KEYS[n + 3]) end
+for n = 12, #KEYS, 4 do restore_line(KEYS[n], KEYS[n + 1], KEYS[n + 2], KEYS[n + 3]) end
 call('HSET', thread, 'lines', lines, 'listed', is_listed and '1' or '0')
 local row = call('HMGET', thread, 'created', 'minute', 'expires')
 enter(name, tonumber(row[1]), tonumber(row[2]), is_listed)

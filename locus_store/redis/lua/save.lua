@@ -9,6 +9,24 @@ local name, namespace, its_store, new_id, its_line, expected, expected_digest, i
   basis, basis_digest, checkpoint, digest, added, most, writer, run, keep_last, most_hidden, ttl,
   slack = unpack(told)
 
+-- Put the payload at the end of the log. alone: of its chain's, how many at the end are small and in
+-- places of their own. Answers how many are now.
+local function append(chain, alone)
+  call('RPUSH', log, chain .. ' ' .. payload)
+  if #payload > SMALL then return 0 end
+  if alone + 1 < PACKED then return alone + 1 end
+  local payloads, behind = {}, #chain + 1
+  for at, it in ipairs(call('LRANGE', log, -PACKED, -1)) do
+    if string.sub(it, 1, behind) ~= chain .. ' ' then return 0 end
+    payloads[at] = string.sub(it, behind + 1)
+  end
+  local block, empty = block_of(chain, payloads)
+  call('LTRIM', log, 0, -PACKED)
+  call('LSET', log, -1, block)
+  call('RPUSH', log, unpack(empty))
+  return 0
+end
+
 local known, known_digest = expected, expected_digest
 if basis ~= '' then known, known_digest = basis, basis_digest end
 local there = opened(namespace)
@@ -47,7 +65,7 @@ local sequence = whole(tonumber(row[6] or '0') + 1)
 if call('ZADD', order, 'NX', sequence, checkpoint) == 0 then return {'rules'} end
 local chain = basis ~= '' and row[3] or sequence
 local bytes = (basis ~= '' and tonumber(row[4]) or 0) + tonumber(added)
-local alone = append(chain, payload, basis ~= '' and tonumber(row[11] or '0') or 0)
+local alone = append(chain, basis ~= '' and tonumber(row[11] or '0') or 0)
 call('HSET', line, 'r' .. sequence, header(digest, chain, head or '0', whole(now), rest),
   'head', sequence, 'chain', chain, 'bytes', whole(bytes), 'last', sequence,
   'rev', whole(tonumber(row[7] or '0') + 1), 'alone', alone)

@@ -46,7 +46,7 @@ end
 -- The thread's keys: its own two, and four for each namespace that was given.
 local function each_key(work)
   for at = 1, #KEYS do
-    if at < 7 or at > 10 then work(KEYS[at]) end
+    if at < 7 or at > 11 then work(KEYS[at]) end
   end
 end
 
@@ -59,12 +59,12 @@ end
 
 -- Whether all namespaces were given, with those that are made now: so many more.
 local function are_all_given(more)
-  for at = 11, #KEYS, 4 do
+  for at = 12, #KEYS, 4 do
     if call('EXISTS', KEYS[at]) == 0 then return false end
   end
   local lines = tonumber(call('HGET', thread, 'lines') or '0') + more
-  if lines == 0 then return #KEYS == 10 end
-  return lines * 4 == #KEYS - 6 and (more == 1 or call('EXISTS', line) == 1)
+  if lines == 0 then return #KEYS == 11 end
+  return lines * 4 == #KEYS - 7 and (more == 1 or call('EXISTS', line) == 1)
 end
 
 local function namespaces()
@@ -139,24 +139,15 @@ end
 
 local PACKED, SMALL = 32, 4096
 
--- Put a version at the end of the log. alone: of its chain's payloads, how many at the end are small
--- and in places of their own; answers how many are then. So many become a block, which a load reads
--- faster: it stands in the place of the first, and the others' places are empty.
-local function append(chain, payload, alone)
-  call('RPUSH', log, chain .. ' ' .. payload)
-  if #payload > SMALL then return 0 end
-  if alone + 1 < PACKED then return alone + 1 end
-  local lengths, payloads, empty = {}, {}, {}
-  for at, it in ipairs(call('LRANGE', log, -PACKED, -1)) do
-    payloads[at] = string.sub(it, #chain + 2)
-    lengths[at] = #payloads[at]
-    empty[at] = ''
+-- So many payloads of a chain in one element of the log, which a load reads faster; and what stands
+-- in the places of all but the first.
+local function block_of(chain, payloads)
+  local lengths, empty = {}, {}
+  for at, payload in ipairs(payloads) do
+    lengths[at] = #payload
+    if at > 1 then empty[at - 1] = '' end
   end
-  empty[PACKED] = nil
-  call('LTRIM', log, 0, -1 - PACKED)
-  local block = '+' .. chain .. ' ' .. table.concat(lengths, ' ') .. '\n' .. table.concat(payloads)
-  call('RPUSH', log, block, unpack(empty))
-  return 0
+  return '+' .. chain .. ' ' .. table.concat(lengths, ' ') .. '\n' .. table.concat(payloads), empty
 end
 
 local new_fields = {}
