@@ -171,16 +171,21 @@ async def test_a_thread_from_elsewhere_has_blocks(redis_url: str) -> None:
 
 async def test_a_block_that_was_cut_is_damage(redis_url: str) -> None:
     async with RedisBackend(redis_url) as backend:
-        await grown(backend, 0, 40)
+        await grown(backend, 0, 33)
         with redis.Redis.from_url(redis_url) as client:
             log = Keys("locus:state:").reading("t", "")[3]
-            client.lset(log, 1, log_of(redis_url)[1][:-1])
+            client.lset(log, 1, client.lindex(log, 1)[:-1])
+            there = client.lrange(log, 0, -1)
     async with RedisBackend(redis_url) as fresh:
         for read in (fresh.load, fresh.read_thread):
             with pytest.raises(IntegrityError, match="a log in Redis is not as it was written"):
                 await read("t")
         (problem,) = await problems(fresh)
         assert "a log in Redis" in problem
+        with pytest.raises(IntegrityError, match="not as it was written"):
+            await fresh.remove("t", ["v32"])  # of which no other is made
+        with redis.Redis.from_url(redis_url) as client:
+            assert client.lrange(log, 0, -1) == there
 
 
 def test_a_log_is_read_in_order() -> None:

@@ -577,8 +577,9 @@ def _busy(thread_id: str) -> BackendError:
 
 def _damaged(thread_id: str) -> IntegrityError:
     return IntegrityError(
-        f"a key of thread {thread_id!r} is gone from Redis; restore the server from a backup, or "
-        "delete the thread. Did the server evict it? Set maxmemory-policy noeviction"
+        f"a key of thread {thread_id!r} is gone from Redis, or not as it was written; restore the "
+        "server from a backup, or delete the thread. Did the server evict it? Set maxmemory-policy "
+        "noeviction"
     )
 
 
