@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -172,14 +173,16 @@ async def test_a_thread_from_elsewhere_has_blocks(redis_url: str) -> None:
 async def test_a_block_that_was_cut_is_damage(redis_url: str) -> None:
     async with RedisBackend(redis_url) as backend:
         await grown(backend, 0, 33)
+        await backend.write_state("t", {"said": ["fork"]}, parent_id="v0")  # another chain
         with redis.Redis.from_url(redis_url) as client:
             log = Keys("locus:state:").reading("t", "")[3]
             client.lset(log, 1, client.lindex(log, 1)[:-1])
             there = client.lrange(log, 0, -1)
     async with RedisBackend(redis_url) as fresh:
-        for read in (fresh.load, fresh.read_thread):
+        assert await fresh.load("t") == {"said": ["fork"]}
+        for read in (partial(fresh.read_state, "t", "v32"), partial(fresh.read_thread, "t")):
             with pytest.raises(IntegrityError, match="a log in Redis is not as it was written"):
-                await read("t")
+                await read()
         (problem,) = await problems(fresh)
         assert "a log in Redis" in problem
         with pytest.raises(IntegrityError, match="not as it was written"):
