@@ -172,10 +172,21 @@ async def test_a_key_of_our_name_that_is_not_ours_is_told(redis_url: str, kind: 
 
 async def test_threads_of_a_newer_layout_are_refused(redis_url: str) -> None:
     with redis.Redis.from_url(redis_url) as client:
-        client.hset("locus:state:{meta}", "layout", "2")
+        client.hset("locus:state:{meta}", "layout", "3")
     async with RedisBackend(redis_url) as backend:
         with pytest.raises(SchemaError, match="upgrade locus-store"):
             await backend.save("t", {"n": 1})
+
+
+async def test_threads_of_a_former_layout_go_on_in_this_one(redis_url: str) -> None:
+    async with RedisBackend(redis_url) as backend:
+        mark = (await backend.write_state("t", {"n": 1})).mark
+    with redis.Redis.from_url(redis_url) as client:
+        client.hset("locus:state:{meta}", "layout", "1")  # payloads alone are of both
+        async with RedisBackend(redis_url) as backend:
+            await backend.save("t", {"n": 2})
+            assert (await backend.read_state("t")).version.mark.store == mark.store
+        assert client.hget("locus:state:{meta}", "layout") == threads.LAYOUT
 
 
 @pytest.mark.parametrize("is_old_writer_first", [True, False])

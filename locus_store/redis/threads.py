@@ -43,8 +43,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LAYOUT: Final = b"1"
+LAYOUT: Final = b"2"
 """What the keys' names and values are to be read as."""
+
+FORMER: Final = frozenset({b"1"})
+"""Layouts all of whose values are of this one too."""
 
 ATTEMPTS: Final = 100
 """To change a namespace that others change all the time."""
@@ -87,7 +90,9 @@ class Threads:
             await home.command("HSETNX", meta, "layout", LAYOUT)
             await home.command("HSETNX", meta, "store", uuid4().hex)
             layout, store = await home.command("HMGET", meta, "layout", "store")
-            if layout != LAYOUT:
+            if layout in FORMER:
+                await home.command("HSET", meta, "layout", LAYOUT)
+            elif layout != LAYOUT:
                 raise SchemaError(
                     f"the threads of prefix {self.keys.prefix!r} in Redis {home.where} are of "
                     f"layout {layout.decode()}, this release knows {LAYOUT.decode()}; upgrade "
