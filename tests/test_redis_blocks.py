@@ -191,6 +191,20 @@ async def test_a_block_that_was_cut_is_damage(redis_url: str) -> None:
             assert client.lrange(log, 0, -1) == there
 
 
+async def test_a_block_in_another_place_is_damage(redis_url: str) -> None:
+    states = [{"said": ["word"] * 500, "n": n} for n in range(PACKED)]
+    async with RedisBackend(redis_url) as backend:
+        for n, state in enumerate(states):
+            await backend.write_state("t", state, checkpoint_id=f"v{n}")
+        with redis.Redis.from_url(redis_url) as client:
+            log = Keys("locus:state:").reading("t", "")[3]
+            client.rpush(log, client.lpop(log))
+            there = client.lrange(log, 0, -1)
+            with pytest.raises(IntegrityError, match="not as it was written"):
+                await backend.remove("t", ["v7"])
+            assert client.lrange(log, 0, -1) == there
+
+
 def test_a_log_is_read_in_order() -> None:
     log = [b"3 +1 2\n", b"+3 1 0 2\na\nb", b"", b"", b"7 "]
     assert list(read_log(log)) == [(3, b"+1 2\n"), (3, b"a"), (3, b""), (3, b"\nb"), (7, b"")]

@@ -172,8 +172,10 @@ async def test_what_a_slot_that_moves_refuses_was_not_begun(
     """A script that empties a key may not use it again there: it must not come so far."""
     redis_cluster.flush()
     url, slot = redis_cluster.url(), key_slot(str(bucket_of("t")).encode())
+    other = next(it for it in NAMES if bucket_of(it) == bucket_of("t"))
     async with RedisBackend(url) as patient, RedisBackend(url, retry_seconds=0.2) as backend:
         await with_every_key(backend)
+        await backend.save(other, {"n": 1})
         before = await backend.read_thread("t")
         same = partial(backend.write_state, "t", {"n": "other"}, ttl_seconds=600)
         only = [f"v{n}" for n in range(30)]
@@ -188,6 +190,9 @@ async def test_what_a_slot_that_moves_refuses_was_not_begun(
             for call in calls:
                 with pytest.raises(ConnectionFailedError, match="nothing was done"):
                     await call()
+            assert await backend.read_thread("t") == before
+            with pytest.raises(ConnectionFailedError, match="nothing was done"):
+                await backend.read_thread(other)  # which has no messages
         assert await patient.read_thread("t") == before
         assert await patient.remove("t", only) == 30
         with redis_cluster.moving(slot), pytest.raises(ConnectionFailedError):

@@ -13,7 +13,7 @@ from redis.asyncio import Redis, RedisCluster
 from redis.asyncio.cluster import PipelineCommand
 
 from locus_store import loops, observe
-from locus_store.errors import BackendError
+from locus_store.errors import BackendError, LocusStoreError
 from locus_store.loops import Homes
 from locus_store.redis import failures
 
@@ -309,6 +309,8 @@ class Patience:
         Raises:
             LocusStoreError: There is none.
         """
+        if isinstance(exc, LocusStoreError):  # who was called has had patience
+            raise exc
         home = self._home
         if not home.is_cluster:
             failures.require_no_cluster(exc, home.where)

@@ -98,10 +98,19 @@ class Keys:
 
     def writing(self, thread_id: str, namespace: str, others: Iterable[str] = ()) -> list[str]:
         """What a script writes: besides, messages, indexes, ``absent``, other namespaces' keys."""
+        return self._all(thread_id, namespace, others, absent(self._start(bucket_of(thread_id))))
+
+    def archiving(self, thread_id: str, namespace: str, others: Iterable[str] = ()) -> list[str]:
+        """What is read of a whole thread: as of ``writing``, but for ``absent`` its row again."""
+        return self._all(thread_id, namespace, others, self.reading(thread_id, namespace)[0])
+
+    def _all(
+        self, thread_id: str, namespace: str, others: Iterable[str], in_between: str
+    ) -> list[str]:
         start, thread = self._start(bucket_of(thread_id)), _escaped(thread_id)
         return [
             *(f"{start}thread|{thread}", *_line(start, thread, namespace)),
-            *(f"{start}messages|{thread}", *_indexes(start), absent(start)),
+            *(f"{start}messages|{thread}", *_indexes(start), in_between),
             *(key for it in others for key in _line(start, thread, it)),
         ]
 

@@ -413,7 +413,7 @@ class Threads:
 
         ``is_whole``: with payloads and pending writes.
         """
-        reply = await home.again(lambda: self._archived(home, thread_id, "1" if is_whole else ""))
+        reply = await self._archived(home, thread_id, "1" if is_whole else "")
         if reply is None:
             return None
         names, found = reply
@@ -424,7 +424,7 @@ class Threads:
     ) -> tuple[list[str], list[Any]] | None:
         names = [""]
         for _ in range(ATTEMPTS):
-            keys = self.keys.writing(thread_id, names[0], names[1:])
+            keys = self.keys.archiving(thread_id, names[0], names[1:])
             reply = await home.read(scripts.ARCHIVE, keys, whole)
             if not reply:
                 return None

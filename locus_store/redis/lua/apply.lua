@@ -18,18 +18,19 @@ local function following()
   return ARGV[at - 1]
 end
 local operations = {}
--- Put the payloads of a block into their own places; false where it is damaged.
-local function part(first, last)
+
+-- What stands in a block, each for a place of its own; nil where it is damaged.
+local function parts_of(first, last)
+  if first < 0 then return nil end
   local block = call('LRANGE', log, first, first)[1]
   local chain, lengths, from = string.match(block, '^%+(%d+) ([%d ]*)\n()')
-  local payloads = {}
+  local parts = {}
   for length in string.gmatch(lengths or '', '%d+') do
-    payloads[#payloads + 1] = string.sub(block, from, from + length - 1)
+    parts[#parts + 1] = chain .. ' ' .. string.sub(block, from, from + length - 1)
     from = from + length
   end
-  if #payloads ~= last - first + 1 or from ~= #block + 1 then return false end
-  for at, payload in ipairs(payloads) do call('LSET', log, first + at - 1, chain .. ' ' .. payload) end
-  return true
+  if #parts ~= last - first + 1 or from ~= #block + 1 then return nil end
+  return parts
 end
 
 -- place <how many> <sequence> ... ; first of all, for what is rewritten or removed: its places, and
@@ -44,16 +45,20 @@ function operations.place()
   end
   local empty = {}
   for _, place in ipairs(call('LPOS', log, '', 'COUNT', 0)) do empty[place] = true end
+  local parted = {}
   for place in pairs(goes) do
     local first, last = place, place
     while empty[first] do first = first - 1 end
     while empty[last + 1] do last = last + 1 end
     local goes_whole = true
     for at = first, last do goes_whole = goes_whole and goes[at] end
-    if not goes_whole then
-      if not part(first, last) then return 'damaged' end
-      for at = first, last do empty[at] = nil end
+    if not goes_whole and not parted[first] then
+      parted[first] = parts_of(first, last)
+      if not parted[first] then return 'damaged' end
     end
+  end
+  for first, parts in pairs(parted) do
+    for at, it in ipairs(parts) do call('LSET', log, first + at - 1, it) end
   end
 end
 -- rewrite <sequence> <chain> <payload>
