@@ -137,7 +137,7 @@ local function header(digest, chain, parent, created, rest)
   return digest .. ' ' .. chain .. ' ' .. parent .. ' ' .. created .. ' ' .. rest
 end
 
-local PACKED, SMALL = 32, 4096
+local PACKED, SMALL = 32, 2048
 
 -- So many payloads of a chain in one element of the log, which a load reads faster; and what stands
 -- in the places of all but the first.
