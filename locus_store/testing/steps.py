@@ -141,7 +141,9 @@ async def names(backend: Any, *, namespace: str = "") -> list[str]:
 
 
 async def problems(backend: Any) -> list[str]:
-    """What is wrong with the storage, or with any thread in it."""
+    """What is wrong with the storage, or with any thread in it, where it tells which there are."""
+    if not backend.capabilities.list_threads:
+        return [str(it) for it in await backend.damage()]
     return [str(it) async for it in verify(backend) if isinstance(it, Problem)]
 
 
