@@ -89,10 +89,19 @@ def wait_until(condition: Callable[[], Any], what: str) -> Any:
     return answer
 
 
+PROCESSES = 16
+"""Of the tests, at most, that have ports of their own."""
+
+
 def free_port() -> int:
-    """Nobody's, and below those that the system gives to clients, so that it can be had again."""
+    """Nobody's, and below those that the system gives to clients, so that it can be had again.
+
+    Each process of the tests has numbers of its own: between this and a server's start another
+    one would take it.
+    """
+    process = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % PROCESSES
     while True:
-        port = random.randint(15_000, 32_000)
+        port = random.randrange(15_000 + process, 32_000, PROCESSES)
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind((LOOPBACK, port))
             return port
