@@ -51,8 +51,9 @@ class Grouped(LoadScopeScheduling):
     """Sends the tests of a group to one process, and each other one where there is room."""
 
     def _split_scope(self, nodeid):
-        if "test_plans.py" in nodeid and "-" in nodeid:
-            return "plans " + nodeid.rpartition("-")[2]  # a database of a million rows each
+        if "test_plans.py" in nodeid and nodeid.endswith("]"):
+            state = nodeid[:-1].rpartition("[")[2].rpartition("-")[2]
+            return f"plans {state}"  # a database of a million rows each
         if "test_oracle_grammar.py" in nodeid or "recorded_statement" in nodeid:
             return "Oracle's grammar"  # a Java process, slow until it has seen some statements
         return nodeid
