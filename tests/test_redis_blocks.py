@@ -146,6 +146,22 @@ async def test_a_chain_goes_on_behind_what_others_put_between(redis_url: str) ->
         assert await problems(fresh) == []
 
 
+async def test_a_wrong_note_of_what_stands_alone_makes_no_block(redis_url: str) -> None:
+    async with RedisBackend(redis_url) as backend:
+        await grown(backend, 0, 30)
+        await backend.write_state(
+            "t", {"said": [*SAID, "fork"]}, parent_id="v0", checkpoint_id="fork"
+        )
+        await backend.write_state("t", {"said": [*SAID, "fork", 1]}, checkpoint_id="fork 1")
+        with redis.Redis.from_url(redis_url) as client:  # as of a client of a former layout
+            client.hset(Keys("locus:state:").reading("t", "")[1], "alone", PACKED - 1)
+        await backend.write_state("t", {"said": [*SAID, "fork", 1, 2]}, checkpoint_id="fork 2")
+        assert set(blocks(redis_url)) == {1}
+    async with RedisBackend(redis_url) as fresh:
+        assert await fresh.load("t") == {"said": [*SAID, "fork", 1, 2]}
+        assert await problems(fresh) == []
+
+
 async def test_records_end_where_they_are_asked_to(redis_url: str) -> None:
     async with RedisBackend(redis_url) as backend:
         await grown(backend, 0, 100)
