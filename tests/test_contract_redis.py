@@ -88,14 +88,14 @@ class RedisProbe:
             order, log = key.replace(b":line|", b":order|"), key.replace(b":line|", b":log|")
             there = self._client.lrange(log, 0, -1)
             assert self._client.zcard(order) == len(there), key
-            assert [not it for it in there] == _empty_places(there), key
+            assert [not it for it in there] == empty_places(there), key
         for bucket in range(BUCKETS):
             start = f"locus:state:{{{bucket}}}:"
             ids = set(self._client.zrange(start + "ids", 0, -1))
             assert ids == set(self._client.hkeys(start + "entries"))
 
 
-def _empty_places(log: list[bytes]) -> list[bool]:
+def empty_places(log: list[bytes]) -> list[bool]:
     """Which places of a log are empty by its blocks."""
     sizes = [len(list(read_log([it]))) for it in log if it]
     return [at > 0 for size in sizes for at in range(size)]

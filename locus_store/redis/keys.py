@@ -98,21 +98,13 @@ class Keys:
 
     def writing(self, thread_id: str, namespace: str, others: Iterable[str] = ()) -> list[str]:
         """What a script writes: besides, messages, indexes, ``absent``, other namespaces' keys."""
-        return self._all(thread_id, namespace, others, absent(self._start(bucket_of(thread_id))))
+        start, thread = self._start(bucket_of(thread_id)), _escaped(thread_id)
+        return _all(start, thread, namespace, others, absent(start))
 
     def archiving(self, thread_id: str, namespace: str, others: Iterable[str] = ()) -> list[str]:
         """What is read of a whole thread: as of ``writing``, but for ``absent`` its row again."""
-        return self._all(thread_id, namespace, others, self.reading(thread_id, namespace)[0])
-
-    def _all(
-        self, thread_id: str, namespace: str, others: Iterable[str], in_between: str
-    ) -> list[str]:
         start, thread = self._start(bucket_of(thread_id)), _escaped(thread_id)
-        return [
-            *(f"{start}thread|{thread}", *_line(start, thread, namespace)),
-            *(f"{start}messages|{thread}", *_indexes(start), in_between),
-            *(key for it in others for key in _line(start, thread, it)),
-        ]
+        return _all(start, thread, namespace, others, f"{start}thread|{thread}")
 
     def line(self, thread_id: str, namespace: str) -> list[str]:
         """``line``, ``order``, ``log`` and ``writes`` of a namespace."""
@@ -129,6 +121,16 @@ def _indexes(start: str) -> list[str]:
 def absent(start: str) -> str:
     """The key that is never there, among those with this start."""
     return f"{start}absent"
+
+
+def _all(
+    start: str, thread: str, namespace: str, others: Iterable[str], in_between: str
+) -> list[str]:
+    return [
+        *(f"{start}thread|{thread}", *_line(start, thread, namespace)),
+        *(f"{start}messages|{thread}", *_indexes(start), in_between),
+        *(key for it in others for key in _line(start, thread, it)),
+    ]
 
 
 def _line(start: str, thread: str, namespace: str) -> list[str]:
