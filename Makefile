@@ -1,4 +1,5 @@
-# make demo | test | test-all | test-oracle | coverage | lint | docs | matrix | bench | campaign | clean
+# make demo | test | test-all | test-oracle | coverage | langgraph-suite | lint | docs | matrix | bench
+#      | campaign | clean
 #
 # Every target makes its own virtual environment in .venv first, with the first Python >= 3.11
 # that is found; name another one with PYTHON=/path/to/python.
@@ -13,18 +14,20 @@ QUICK := -q -p no:cacheprovider
 # One contract per kind of storage is enough to tell that a Python differs.
 SHORT := -m "not variant" -k "not (Portable or BareBackend or BlockingFacade or SQLiteFile)"
 
-.PHONY: help demo test test-all test-oracle coverage lint format docs matrix bench campaign clean
+.PHONY: help demo test test-all test-oracle langgraph-suite coverage lint format docs matrix oldest bench campaign clean
 
 help:
 	@echo "make demo      a conversation survives its process: the whole story, in a minute"
 	@echo "make test      lint, types, and the tests"
 	@echo "make test-all  with every variant of a storage under its whole contract: before a release"
 	@echo "make test-oracle  the suites on a real Oracle Database, or a container of one"
+	@echo "make langgraph-suite  LangGraph's own tests on our saver and store, on each storage"
 	@echo "make coverage  the tests again, by lines and branches: half as long again"
 	@echo "make lint      lint and types only"
 	@echo "make format    let ruff fix what it can"
 	@echo "make docs      run every code block of the README and docs/, and build the site in site/"
 	@echo "make matrix    a short run of the tests under every other Python >= 3.11 that is installed"
+	@echo "make oldest    a short run on the oldest versions that pyproject.toml allows"
 	@echo "make bench     measure; writes docs/growth.md with its plot, and docs/performance.md"
 	@echo "make campaign  the long storms, kill -9 trials and lost replies"
 	@echo "make clean     remove the virtual environments and caches"
@@ -49,6 +52,28 @@ test-oracle: $(VENV)/.dev
 	else \
 		echo "name a database (LOCUS_TEST_ORACLE_DSN, _USER, _PASSWORD), or start Docker" >&2; exit 1; \
 	fi
+
+# LangGraph's source distribution of that version, and the versions of other packages that its
+# snapshots were taken with, which stand in pyproject.toml. "official" is the baseline.
+LANGGRAPH := 1.2.22
+SUITES ?= official sqlite postgresql redis memory
+SUITE := build/langgraph-$(LANGGRAPH)
+
+langgraph-suite: $(SUITE)/.ready
+	@for storage in $(SUITES); do \
+		echo "--- LangGraph's tests on $$storage"; \
+		(cd $(SUITE) && LOCUS_SUITE=$$storage PYTHONPATH=$(CURDIR)/tests:. \
+			../langgraph-venv/bin/python -m pytest -p langgraph_suite -q -o addopts= -n auto tests) || exit 1; \
+	done
+
+$(SUITE)/.ready: pyproject.toml $(VENV)/.base
+	@$(BIN)/python -m venv --clear build/langgraph-venv
+	@PIP_DISABLE_PIP_VERSION_CHECK=1 build/langgraph-venv/bin/python -m pip install -q --upgrade "pip>=25.1"
+	@PIP_DISABLE_PIP_VERSION_CHECK=1 build/langgraph-venv/bin/python -m pip install -q \
+		--editable ".[langgraph,postgres,redis]" "langgraph==$(LANGGRAPH)" --group langgraph-suite
+	@build/langgraph-venv/bin/python -m pip download -q --no-deps --no-binary langgraph -d build "langgraph==$(LANGGRAPH)"
+	@tar -xzf $(SUITE).tar.gz -C build
+	@touch $@
 
 coverage: $(VENV)/.dev
 	$(PYTEST) --cov --cov-report=term
@@ -80,6 +105,16 @@ matrix:
 			|| failed="$$failed $$name"; \
 	done; \
 	test -z "$$failed" || { echo "failed under Python$$failed" >&2; exit 1; }
+
+# With the default Python. SQLite, PostgreSQL and Valkey, each by one contract; the agent; imports.
+oldest:
+	@$(MAKE) --no-print-directory VENV=.venv-oldest oldest-tests
+
+.PHONY: oldest-tests
+oldest-tests: $(VENV)/.oldest
+	$(PYTEST) $(QUICK) $(SHORT) tests/test_contract.py tests/test_contract_redis.py \
+		tests/test_limits.py tests/test_state.py tests/test_encoding.py tests/test_agent.py
+	$(PYTEST) $(QUICK) -m "not variant" -k "TestPostgreSQL" tests/test_contract_postgresql.py
 
 .PHONY: short-tests
 short-tests: $(VENV)/.dev
@@ -124,6 +159,13 @@ $(VENV)/.agent: pyproject.toml $(VENV)/.base
 $(VENV)/.dev: pyproject.toml $(VENV)/.base
 	@$(PIP) install -q --editable . --group dev
 	@touch $@ $(VENV)/.agent
+
+# What it installs is older than what .dev does: only in an environment of its own.
+$(VENV)/.oldest: pyproject.toml .ci/oldest $(VENV)/.base
+	@$(BIN)/python .ci/oldest > $(VENV)/constraints.txt
+	@$(PIP) install -q --constraint $(VENV)/constraints.txt --group test \
+		--editable ".[agent,langgraph,otel,oracle,postgres,redis,vectors]"
+	@touch $@
 
 $(VENV)/.bench: pyproject.toml $(VENV)/.dev
 	@$(PIP) install -q --editable . --group bench

@@ -12,7 +12,8 @@ from sqlalchemy.schema import CreateSchema
 from locus_store.errors import LocusStoreError
 from locus_store.sql import migrate
 from locus_store.sql.locks import locked
-from locus_store.sql.schema import DEFAULT_PREFIX, tables
+from locus_store.sql.names import DEFAULT_PREFIX
+from locus_store.sql.schema import tables
 from locus_store.sql.targets import dialect_name, run_on
 
 if TYPE_CHECKING:

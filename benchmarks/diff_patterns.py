@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from locus_store.encoding import encode, unpack_frames
+from locus_store.encoding import MAX_STATE_BYTES, encode, unpack_frames
 from locus_store.layout import change, fold
 
 if TYPE_CHECKING:
@@ -134,9 +134,11 @@ def ours(states: Iterator[State]) -> Result:
         payloads.append(done.whole() if shape is None else done.frames or b"")
         times.append(took)
         shape = done.shape
-    if encode(fold(payloads)) != encode(state):
+    if encode(fold(payloads, MAX_STATE_BYTES)) != encode(state):
         raise SystemExit("the chain does not give the last state")
-    plain = sum(len(body) for payload in payloads for body in unpack_frames(payload))
+    plain = sum(
+        len(body) for payload in payloads for body in unpack_frames(payload, MAX_STATE_BYTES)
+    )
     return Result(plain, sum(map(len, payloads)), len(encode(state)), times[1:])
 
 

@@ -23,7 +23,7 @@ import workloads
 from peer import Peer
 
 from locus_store import MemoryCheckpointer, sqlite_checkpointer
-from locus_store.encoding import encode, unpack_frames
+from locus_store.encoding import MAX_STATE_BYTES, encode, unpack_frames
 from locus_store.state import StateCodec
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def print_pages(path: Path, grown: Grown) -> None:
     """Where the bytes are, by table and index."""
     database = sqlite3.connect(path)
     payloads = [row[0] for row in database.execute("SELECT payload FROM locus_checkpoints")]
-    bodies = sum(len(body) for it in payloads for body in unpack_frames(it))
+    bodies = sum(len(body) for it in payloads for body in unpack_frames(it, MAX_STATE_BYTES))
     packed, final = sum(map(len, payloads)), grown.final_bytes
     print(f"  frames {bodies / final:.3f} x, packed {packed / final:.3f} x the final state")
     try:

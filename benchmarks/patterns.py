@@ -21,7 +21,7 @@ import machine
 from workloads import State, prose
 
 from locus_store import sqlite_checkpointer
-from locus_store.encoding import encode, unpack_frames
+from locus_store.encoding import MAX_STATE_BYTES, encode, unpack_frames
 from locus_store.layout import change
 
 Pattern = Callable[[int, random.Random], Iterator[State]]
@@ -183,7 +183,7 @@ async def measure(case: Case, steps: int) -> Found:
             cpu.append(time.process_time() - begin)
             done = change(state, shape)
             frames = done.whole() if shape is None else done.frames or b""
-            difference += sum(map(len, unpack_frames(frames)))
+            difference += sum(map(len, unpack_frames(frames, MAX_STATE_BYTES)))
             shape = done.shape
         loaded = await saver.load("thread")
         await saver.close()
@@ -196,7 +196,7 @@ async def measure(case: Case, steps: int) -> Found:
             case,
             steps,
             difference,
-            sum(len(body) for row in rows for body in unpack_frames(row[0])),
+            sum(len(body) for row in rows for body in unpack_frames(row[0], MAX_STATE_BYTES)),
             sum(len(row[0]) for row in rows),
             machine.disk_bytes(path),
             len(encode(state)),

@@ -365,9 +365,9 @@ def _grouped_and_undone() -> None:
 
     run, calls = Saves._run, itertools.count(1)
 
-    async def forgetful(self: Any, rows: Any) -> Any:
+    async def forgetful(self: Any, *args: Any) -> Any:
         if next(calls) % 20:
-            return await run(self, rows)
+            return await run(self, *args)
         home = self._home
         driver = home.driver
 
@@ -381,7 +381,7 @@ def _grouped_and_undone() -> None:
 
         home.driver = undone
         try:
-            return await run(self, rows)
+            return await run(self, *args)
         finally:
             home.driver = driver
 

@@ -24,7 +24,6 @@ from urllib.parse import quote
 
 from locus import Agent, tool
 from locus.core.messages import Message, Role
-from locus.core.state import AgentState
 from locus.testing import FunctionModel, text, tool_call
 from rich.console import Console
 from rich.markup import escape
@@ -33,6 +32,7 @@ from rich.table import Table
 from locus_store import BaseCheckpointer, LocusStoreError, open_checkpointer
 
 if TYPE_CHECKING:
+    from locus.core.state import AgentState
     from locus.models.base import ModelResponse
 
 console = Console(highlight=False)
@@ -82,8 +82,8 @@ def new_agent(checkpointer: BaseCheckpointer) -> Agent:
 
 
 def opened(url: str) -> BaseCheckpointer:
-    """The checkpointer of a URL, for the states of the Locus agent."""
-    return open_checkpointer(url, state_type=AgentState)
+    """The checkpointer of a URL."""
+    return open_checkpointer(url)
 
 
 # --- one turn, in a process of its own

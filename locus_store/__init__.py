@@ -56,7 +56,7 @@ if TYPE_CHECKING:
         RedisStore,
         SQLiteStore,
     )
-    from locus_store.types import CheckpointerCapabilities
+    from locus_store.types import CheckpointerCapabilities, Tenant
 
 __version__ = "0.1.0"
 
@@ -100,6 +100,7 @@ __all__ = [
     "StorageBackendAdapter",
     "StoreCapabilities",
     "StoreItem",
+    "Tenant",
     "ToolCall",
     "UnsupportedError",
     "file_checkpointer",
@@ -130,6 +131,7 @@ _LAZY = {
     "BaseStore": "store",
     "CheckpointSaver": "saver",
     "CheckpointerCapabilities": "types",
+    "Tenant": "types",
 }
 """Loaded on first use: a command starts at once, and memory needs no driver."""
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from locus_store import layout
 from locus_store.arguments import check_names, check_text, check_writes
-from locus_store.encoding import canonical, digest, pinned
-from locus_store.errors import IntegrityError, SerializationError
-from locus_store.filters import has_value
+from locus_store.encoding import TooLargeError, canonical, check_frames, digest, pinned
+from locus_store.errors import ConflictError, IntegrityError, SerializationError
+from locus_store.filters import has_value, is_found
 from locus_store.types import ArchivedThread  # noqa: TC001  (pydantic evaluates it)
-from locus_store.versions import current, whole_write
+from locus_store.versions import JSON_WRITE, current, whole_write
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -26,9 +26,9 @@ SEAL_BYTES = 8
 
 
 class _Form(BaseModel):
-    """Has pydantic look at every value's type."""
+    """Has pydantic look at every value's type. Built when it is used, which takes a while."""
 
-    model_config = ConfigDict(strict=True, revalidate_instances="always")
+    model_config = ConfigDict(strict=True, revalidate_instances="always", defer_build=True)
 
     thread: ArchivedThread
 
@@ -56,10 +56,13 @@ class Problem:
         return f"{', '.join(where)}: {self.what}" if where else self.what
 
 
-def problems(thread: ArchivedThread) -> Iterator[Problem]:
-    """What is wrong with a thread: versions that do not fold to their digests, broken links."""
+def problems(thread: ArchivedThread, max_state_bytes: int) -> Iterator[Problem]:
+    """What is wrong with a thread: versions that do not fold to their digests, broken links.
+
+    A state or a pending write above ``max_state_bytes`` is a problem, too.
+    """
     for line in thread.lines:
-        for checkpoint_id, what in _of_line(line):
+        for checkpoint_id, what in _of_line(line, max_state_bytes):
             yield Problem(
                 thread_id=thread.thread_id,
                 namespace=line.namespace,
@@ -68,7 +71,7 @@ def problems(thread: ArchivedThread) -> Iterator[Problem]:
             )
 
 
-def require_whole(thread: ArchivedThread) -> None:
+def require_whole(thread: ArchivedThread, max_state_bytes: int) -> None:
     """Refuse a thread that is not as it was saved, or that no backend could have kept.
 
     Raises:
@@ -76,13 +79,30 @@ def require_whole(thread: ArchivedThread) -> None:
         InvalidArgumentError, SerializationError: An id, or metadata, is none.
     """
     require_form(thread)
-    for problem in problems(thread):
+    for problem in problems(thread, max_state_bytes):
         raise IntegrityError(f"{problem}; nothing was written")
 
 
 def same(one: ArchivedThread, other: ArchivedThread) -> bool:
     """Whether two archives tell the same, but for when the thread was active."""
     return replace(one, active_at=other.active_at) == other
+
+
+def last_active_at(thread: ArchivedThread) -> datetime:
+    """When a thread was active last: the exact time, where something in it tells that."""
+    times = [it.created_at for line in thread.lines for it in line.records]
+    times += [it.created_at for it in thread.messages]
+    newest = max(times, default=thread.active_at)
+    is_it = newest.replace(second=0, microsecond=0) == thread.active_at
+    return newest if is_it else thread.active_at
+
+
+def occupied(thread_id: str, done: str) -> ConflictError:
+    """The error of a copy or restore onto something; ``done``: what did not happen."""
+    return ConflictError(
+        f"thread {thread_id!r} is there already, or pending writes for it; nothing was {done}. "
+        "Delete it first, or use another id"
+    )
 
 
 def require_form(thread: ArchivedThread) -> None:
@@ -164,7 +184,7 @@ def _require_moment(moment: datetime | None) -> None:
         raise IntegrityError(f"the time {moment.isoformat()} has no zone or is out of range")
 
 
-def _of_line(line: ArchivedLine) -> Iterator[tuple[str | None, str]]:
+def _of_line(line: ArchivedLine, max_bytes: int) -> Iterator[tuple[str | None, str]]:
     known = {it.sequence: it for it in line.records}
     ids = {it.checkpoint_id for it in line.records}
     if len(known) < len(line.records) or len(ids) < len(line.records):
@@ -179,12 +199,26 @@ def _of_line(line: ArchivedLine) -> Iterator[tuple[str | None, str]]:
         yield None, f"a version is newer than its last one, {line.last_sequence}"
     for record in line.records:
         yield from _of_links(record, known.keys())
-    yield from _of_states(line.records, _framed(line))
+    yield from _of_states(line.records, _framed(line), max_bytes)
     sequences = {it.checkpoint_id: it.sequence for it in line.records}
     for write in line.writes:
+        if problem := _of_size(write.write, max_bytes):
+            yield write.checkpoint_id, problem
         sequence = sequences.get(write.checkpoint_id)
         if sequence is not None and write.write.basis not in {None, sequence}:
             yield write.checkpoint_id, "a pending write is a change of another version"
+
+
+def _of_size(write: PendingWrite, max_bytes: int) -> str | None:
+    """The problem of a pending write that is too large; other types are not compressed."""
+    if write.type == JSON_WRITE:
+        try:
+            check_frames(write.payload, max_bytes)
+        except TooLargeError as exc:
+            return f"a pending write: {exc}"
+        except IntegrityError:  # an application's own payload, or damage that the seal shows
+            return None
+    return None
 
 
 def _of_links(record: ArchivedRecord, known: Collection[int]) -> Iterator[tuple[str, str]]:
@@ -206,7 +240,7 @@ def _framed(line: ArchivedLine) -> dict[str, list[PendingWrite]]:
 
 
 def _of_states(
-    records: list[ArchivedRecord], framed: dict[str, list[PendingWrite]]
+    records: list[ArchivedRecord], framed: dict[str, list[PendingWrite]], max_bytes: int
 ) -> Iterator[tuple[str, str]]:
     """Fold each chain once; behind a damaged record nothing of its chain can be known.
 
@@ -219,7 +253,7 @@ def _of_states(
         if record.chain in damaged:
             yield record.checkpoint_id, "a version that it is made from is damaged"
             continue
-        folder = folders.setdefault(record.chain, layout.Folder())
+        folder = folders.setdefault(record.chain, layout.Folder(max_bytes))
         try:
             folder.apply(record.payload)
             # Against the version before: what did not change is not looked at again.
@@ -233,22 +267,22 @@ def _of_states(
             yield record.checkpoint_id, "its stored bytes do not give the state that was saved"
         for write in current(framed.get(record.checkpoint_id, []), record.sequence):
             try:
-                whole_write(write, folder.state())
-            except IntegrityError as exc:
+                whole_write(write, folder.state(), max_bytes)
+            except (IntegrityError, SerializationError) as exc:
                 yield record.checkpoint_id, f"a pending write: {exc}"
 
 
 # --- whose a thread is
 
 
-def is_of(thread: ArchivedThread, user_id: str) -> bool:
-    """Whether a thread is a user's: by name, or by ``user_id`` in anything that it holds."""
-    if thread.user_id == user_id or has_value(thread.metadata, "user_id", user_id):
+def has(thread: ArchivedThread, key: str, value: Any, *, user_id: str | None = None) -> bool:
+    """Whether a thread has ``value`` at ``key`` in any metadata or labels, or is the user's."""
+    if user_id is not None and thread.user_id == user_id:
+        return True
+    if has_value(thread.metadata, key, value):
         return True
     return any(
-        has_value(it.metadata, "user_id", user_id) or has_value(it.labels, "user_id", user_id)
-        for line in thread.lines
-        for it in line.records
+        is_found(it.metadata, it.labels, key, value) for line in thread.lines for it in line.records
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from fnmatch import translate
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from locus_store.errors import InvalidArgumentError
@@ -116,6 +117,19 @@ def thread_pattern(pattern: str) -> re.Pattern[str]:
     return re.compile(translate(pattern))
 
 
+def checked_max_state_bytes(max_state_bytes: int) -> int:
+    """The option, if it is valid.
+
+    Raises:
+        InvalidArgumentError: It is not an ``int`` of at least 1.
+    """
+    if type(max_state_bytes) is not int or max_state_bytes < 1:
+        raise InvalidArgumentError(
+            f"max_state_bytes={max_state_bytes!r} must be a whole number of bytes of at least 1"
+        )
+    return max_state_bytes
+
+
 def checked_ttl(ttl_seconds: float | None) -> float | None:
     """The option, if it is one.
 
@@ -130,3 +144,14 @@ def checked_ttl(ttl_seconds: float | None) -> float | None:
             f"ttl_seconds={ttl_seconds!r} must be above 0 and at most {MAX_TTL_SECONDS}, or None"
         )
     return ttl_seconds
+
+
+def is_path(text: str) -> bool:
+    """Whether what was given for a URL can only be a path; such a text holds no password."""
+    return not set(text) & set("@:?=;") and bool(Path(text).suffix or "/" in text)
+
+
+def not_a_url(path: str) -> InvalidArgumentError:
+    """The error for a path in place of a URL, which proposes the URL."""
+    meant = f"file:{path}" if Path(path).is_dir() else f"sqlite:///{path}"
+    return InvalidArgumentError(f"{path!r} is not a URL; did you mean {meant}?")

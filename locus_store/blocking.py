@@ -4,39 +4,51 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeAlias, TypeVar, cast
 from weakref import finalize
 
 import anyio
 from anyio.from_thread import BlockingPortal
 
 from locus_store import open as opening
-from locus_store.checkpointer import BaseCheckpointer, Loads, loaded_here
+from locus_store.checkpointer import BaseCheckpointer, Loads, S, loaded_here
+from locus_store.errors import InvalidArgumentError
+from locus_store.loops import is_at_work
 from locus_store.store import BaseStore
 from locus_store.store_backends import memory
+from locus_store.tenants import ForTenants
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
     from types import TracebackType
 
+    from typing_extensions import Unpack
+
     from locus_store.items import Name, Namespace, PutItem, StoreCapabilities, StoreItem
-    from locus_store.store import Hits, Items, Keys, Lists, Namespaces, Versions
-    from locus_store.types import CheckpointerCapabilities
+    from locus_store.options import CheckpointerOptions, InMemoryStoreOptions, StoreOptions
+    from locus_store.store import Embed, Hits, Items, Keys, Lists, Namespaces, Versions
+    from locus_store.types import CheckpointerCapabilities, Tenant
+    from locus_store.vectors import Metric
+
+PATIENCE_SECONDS: Final = 5.0
+"""Time that a sync call in a running loop waits before it looks whether it waits for that loop."""
 
 T = TypeVar("T")
 Numbers: TypeAlias = "list[float]"  # in a store, `list` is a method
-Wrapped = TypeVar("Wrapped", BaseCheckpointer, BaseStore)
+Wrapped = TypeVar("Wrapped", bound="BaseCheckpointer[Any] | BaseStore")
 
 
-class _Blocking(Generic[Wrapped]):
+class _Blocking(ForTenants, Generic[Wrapped]):
     """An object with an event loop of its own, in a thread that the first call starts."""
 
     def __init__(self, wrapped: Wrapped) -> None:
         self._async: Wrapped = wrapped
         self._portals = Portals()
+        self._owns_portals = True
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._async!r})"
@@ -45,9 +57,17 @@ class _Blocking(Generic[Wrapped]):
         """Run a call on the loop."""
         return self._portals.open().call(call)
 
+    def open(self) -> None:
+        """Connect, and verify or create the schema; optional and idempotent."""
+        self._run(self._async.open)
+
+    def _enter(self, tenant: str) -> None:
+        self._async = cast("Wrapped", self._async.for_tenant(tenant))
+        self._owns_portals = False
+
     def close(self) -> None:
         """Close what is wrapped and end the loop's thread; may be used again after."""
-        if self._portals.is_open:
+        if self._portals.is_open and self._owns_portals:
             self._run(self._async.close)
             self._portals.close()
 
@@ -63,7 +83,17 @@ class _Blocking(Generic[Wrapped]):
         self.close()
 
 
-class BlockingCheckpointer(_Blocking[BaseCheckpointer]):
+def _require_sync(options: Mapping[str, Any]) -> None:
+    """Refuse a connection that belongs to an event loop: it is not this object's."""
+    sqlalchemy = sys.modules.get("sqlalchemy.ext.asyncio")
+    if sqlalchemy and isinstance(options.get("connection"), sqlalchemy.AsyncConnection):
+        raise InvalidArgumentError(
+            "connection= is an AsyncConnection, and this object blocks: hand in a Connection of a "
+            "sync engine, or use the asynchronous object"
+        )
+
+
+class BlockingCheckpointer(_Blocking[BaseCheckpointer[S]], Generic[S]):
     """A checkpointer whose methods block; may be used from any number of threads.
 
     Its event loop runs in a thread of its own, started by the first call and ended by ``close``.
@@ -74,7 +104,7 @@ class BlockingCheckpointer(_Blocking[BaseCheckpointer]):
         checkpointer: Any checkpointer; closed by ``close``.
     """
 
-    def __init__(self, checkpointer: BaseCheckpointer) -> None:
+    def __init__(self, checkpointer: BaseCheckpointer[S]) -> None:
         super().__init__(checkpointer)
 
     @property
@@ -95,11 +125,12 @@ class BlockingCheckpointer(_Blocking[BaseCheckpointer]):
         metadata: dict[str, Any] | None = None,
         **options: Any,
     ) -> str:
+        _require_sync(options)
         return self._run(
             lambda: self._async.save(state, thread_id, checkpoint_id, metadata, **options)
         )
 
-    def load(self, thread_id: str, checkpoint_id: str | None = None) -> Any | None:
+    def load(self, thread_id: str, checkpoint_id: str | None = None) -> S | None:
         return self._run(lambda: self._async.load(thread_id, checkpoint_id))
 
     def list_checkpoints(self, thread_id: str, limit: int = 10, **options: Any) -> list[str]:
@@ -110,6 +141,9 @@ class BlockingCheckpointer(_Blocking[BaseCheckpointer]):
 
     def exists(self, thread_id: str, checkpoint_id: str | None = None) -> bool:
         return self._run(lambda: self._async.exists(thread_id, checkpoint_id))
+
+    def tenants(self) -> list[Tenant]:
+        return self._run(self._async.tenants)
 
     def search(self, query: str, limit: int = 10) -> list[dict[str, Any]]:
         return self._run(lambda: self._async.search(query, limit))
@@ -124,6 +158,10 @@ class BlockingCheckpointer(_Blocking[BaseCheckpointer]):
 
     def vacuum(self, older_than_days: float = 30) -> int:
         return self._run(lambda: self._async.vacuum(older_than_days))
+
+    def renewals(self) -> None:
+        """Wait until the times to live that reads renew are written; ``close`` does."""
+        self._run(self._async.renewals)
 
     def expire(self) -> int:
         return self._run(self._async.expire)
@@ -180,9 +218,13 @@ class BlockingStore(_Blocking[BaseStore]):
         metadata: Mapping[str, Any] | None = None,
         ttl_seconds: float | None = None,
         expected_version: int | None = None,
+        **options: Any,
     ) -> int:
+        _require_sync(options)
         return self._run(
-            lambda: self._async.put(namespace, key, value, metadata, ttl_seconds, expected_version)
+            lambda: self._async.put(
+                namespace, key, value, metadata, ttl_seconds, expected_version, **options
+            )
         )
 
     def put_with_embedding(  # noqa: PLR0917  (its users' order)
@@ -194,10 +236,12 @@ class BlockingStore(_Blocking[BaseStore]):
         metadata: Mapping[str, Any] | None = None,
         ttl_seconds: float | None = None,
         expected_version: int | None = None,
+        **options: Any,
     ) -> int:
+        _require_sync(options)
         return self._run(
             lambda: self._async.put_with_embedding(
-                namespace, key, value, embedding, metadata, ttl_seconds, expected_version
+                namespace, key, value, embedding, metadata, ttl_seconds, expected_version, **options
             )
         )
 
@@ -213,14 +257,16 @@ class BlockingStore(_Blocking[BaseStore]):
     def get_embedding(self, namespace: Namespace, key: str) -> Numbers | None:
         return self._run(lambda: self._async.get_embedding(namespace, key))
 
-    def delete(self, namespace: Namespace, key: str) -> bool:
-        return self._run(lambda: self._async.delete(namespace, key))
+    def delete(self, namespace: Namespace, key: str, **options: Any) -> bool:
+        _require_sync(options)
+        return self._run(lambda: self._async.delete(namespace, key, **options))
 
     def touch(self, namespace: Namespace, key: str) -> None:
         self._run(lambda: self._async.touch(namespace, key))
 
-    def put_batch(self, items: Sequence[PutItem | tuple[Any, ...]]) -> Versions:
-        return self._run(lambda: self._async.put_batch(items))
+    def put_batch(self, items: Sequence[PutItem | tuple[Any, ...]], **options: Any) -> Versions:
+        _require_sync(options)
+        return self._run(lambda: self._async.put_batch(items, **options))
 
     def get_batch(self, keys: Sequence[Name]) -> dict[Name, Any]:
         return self._run(lambda: self._async.get_batch(keys))
@@ -293,8 +339,15 @@ class BlockingStore(_Blocking[BaseStore]):
 class InMemoryStore(BlockingStore):
     """The blocking form of the store for tests and notebooks; see ``BaseStore`` for the options."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, **options: Unpack[InMemoryStoreOptions]) -> None:
         super().__init__(memory.InMemoryStore(**options))
+
+
+class Finished:
+    """Awaitable that has nothing to wait for."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield from ()
 
 
 class Portals:
@@ -307,6 +360,7 @@ class Portals:
         self._lock = threading.Lock()
         self._pid = 0
         self._portal: BlockingPortal | None = None
+        self._thread: threading.Thread | None = None
         self._stop: Any = None
 
     @property
@@ -322,32 +376,38 @@ class Portals:
                 name = "locus-store-blocking"
                 thread = threading.Thread(target=_serve, args=(started,), name=name, daemon=True)
                 thread.start()
-                self._portal = started.result()
+                self._portal, self._thread = started.result(), thread
                 self._pid = os.getpid()
                 self._stop = finalize(self, _stop, self._portal, thread, self._pid)
             return self._portal
 
     def run(self, owner: str, call: Callable[..., Awaitable[T]], *args: Any, **kwargs: Any) -> T:
-        """Run an async method for a caller that has no loop.
+        """Run an async method on the thread's loop, and wait for it; cancel it on ``Ctrl-C``.
+
+        The caller may have a running loop of its own, as a notebook has. That loop stops meanwhile.
 
         Args:
-            owner: Whose sync method was called, for the error.
+            owner: The class whose sync method was called, for the error.
             call: The async method.
-            args: Its arguments.
-            kwargs: Its named ones.
+            args: Its positional arguments.
+            kwargs: Its named arguments.
 
         Raises:
-            RuntimeError: The caller has a loop: waiting here would stop it.
+            RuntimeError: The caller runs on this thread's loop, which cannot wait for itself; or
+                the call waits for an async one that the caller's own loop has begun.
         """
+        portal = self.open()
+        if threading.current_thread() is self._thread:
+            raise RuntimeError(
+                f"a sync method of {owner} was called by a coroutine that another sync method of "
+                "it runs; call its async method there"
+            )
+        future = portal.start_task_soon(partial(call, *args, **kwargs))
         try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return self.open().call(partial(call, *args, **kwargs))
-        raise RuntimeError(
-            f"a sync method of {owner} was called in a running event loop, which it would stop; "
-            "call the graph by ainvoke or astream there, and this object by its methods that begin "
-            "with a"
-        )
+            return _result(owner, future)
+        except BaseException:
+            future.cancel()
+            raise
 
     def close(self) -> None:
         """End the thread; idempotent."""
@@ -355,6 +415,21 @@ class Portals:
             stop, self._stop, self._portal = self._stop, None, None
         if stop is not None:
             stop()
+
+
+def _result(owner: str, future: Future[T]) -> T:
+    """Wait for a call; give up where it waits for the loop that the caller has stopped."""
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        return future.result()
+    if wait([future], PATIENCE_SECONDS).done or not is_at_work(loop):
+        return future.result()
+    raise RuntimeError(
+        f"a sync method of {owner} waited for {PATIENCE_SECONDS:g} s in a running event loop whose "
+        "own async calls cannot finish meanwhile; it was cancelled and may have been done. Await "
+        "those calls first, or call the async method"
+    )
 
 
 def _serve(started: Future[BlockingPortal]) -> None:
@@ -374,14 +449,24 @@ def _stop(portal: BlockingPortal, thread: threading.Thread, pid: int) -> None:
         thread.join()
 
 
-def open_checkpointer(url: str, **options: Any) -> BlockingCheckpointer:
+def open_checkpointer(
+    url: str, *, state_type: type[S] | None = None, **options: Unpack[CheckpointerOptions]
+) -> BlockingCheckpointer[S]:
     """Return the blocking form of the checkpointer that ``url`` names; see ``locus_store.open``."""
-    return BlockingCheckpointer(opening.open_checkpointer(url, **options))
+    return BlockingCheckpointer(opening.open_checkpointer(url, state_type=state_type, **options))
 
 
-def open_store(url: str, **options: Any) -> BlockingStore:
+def open_store(
+    url: str,
+    *,
+    dimension: int | None = None,
+    metric: Metric = "cosine",
+    embed: Embed | None = None,
+    **options: Unpack[StoreOptions],
+) -> BlockingStore:
     """Return the blocking form of the store that ``url`` names; see ``locus_store.open``."""
-    return BlockingStore(opening.open_store(url, **options))
+    opened = opening.open_store(url, dimension=dimension, metric=metric, embed=embed, **options)
+    return BlockingStore(opened)
 
 
 def _document(facade: type, wrapped: type) -> None:

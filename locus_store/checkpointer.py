@@ -9,13 +9,18 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from itertools import count
 from types import MappingProxyType, TracebackType
-from typing import Any, Self, get_args
+from typing import TYPE_CHECKING, Any, Generic, Self, get_args
+
+from typing_extensions import TypeVar
 
 from locus_store.arguments import MAX_COUNT, check_text, checked_ttl
 from locus_store.backends.base import StorageBackend
 from locus_store.errors import InvalidArgumentError, UnsupportedError
 from locus_store.observe import note, observed
-from locus_store.state import AgentState, Lineage, StateCodec, labels_of, thread_key
+from locus_store.renewing import renewing
+from locus_store.state import Lineage, StateCodec, carries_mark, labels_of, thread_key
+from locus_store.state_classes import label_of
+from locus_store.tenants import ForTenants
 from locus_store.types import (
     CheckpointerCapabilities,
     Expected,
@@ -23,18 +28,27 @@ from locus_store.types import (
     Mark,
     OnConflict,
     Snapshot,
+    Tenant,
 )
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+S = TypeVar("S", default=Any)
+"""The class that ``load`` returns."""
 
 REMEMBERED_THREADS = 4096
 """Threads whose outstanding loads one adapter remembers; the least recent go first."""
 
 
-class BaseCheckpointer(ABC):
+class BaseCheckpointer(ForTenants, ABC, Generic[S]):
     """Saves and restores the state of threads; what ``Agent(checkpointer=...)`` calls.
 
     A subclass with ``save``, ``load`` and ``list_checkpoints`` works wherever a checkpointer goes;
     every other method either builds on these or raises ``UnsupportedError`` until it is
-    overridden and its capability declared.
+    overridden and its capability declared. The type parameter, as in
+    ``BaseCheckpointer[MyState]``, is the class that ``load`` returns.
 
     Every implementation of this package guarantees:
 
@@ -84,7 +98,7 @@ class BaseCheckpointer(ABC):
         """
 
     @abstractmethod
-    async def load(self, thread_id: str, checkpoint_id: str | None = None) -> Any | None:
+    async def load(self, thread_id: str, checkpoint_id: str | None = None) -> S | None:
         """Return a version's state, or the head's; ``None`` where there is none.
 
         Raises:
@@ -104,13 +118,26 @@ class BaseCheckpointer(ABC):
         raise self._unsupported("delete")
 
     async def exists(self, thread_id: str, checkpoint_id: str | None = None) -> bool:
-        """Return whether the version, or any version of the thread, is there."""
+        """Return whether the thread exists, or that version of it."""
         if checkpoint_id is None:
             return bool(await self.list_checkpoints(thread_id, limit=1))
         return await self.load(thread_id, checkpoint_id) is not None
 
-    async def close(self) -> None:  # noqa: B027  (optional: most subclasses own nothing)
+    async def open(self) -> None:
+        """Do now what the first call does otherwise: connect, and verify or create the schema.
+
+        Optional and idempotent.
+        """
+
+    async def close(self) -> None:
         """Release what this object opened itself; idempotent, and it may be used again after."""
+
+    async def tenants(self) -> list[Tenant]:
+        """Return the tenants that have something stored, by name, with how much.
+
+        Needs ``capabilities.tenants``.
+        """
+        raise self._unsupported("tenants")
 
     async def search(self, query: str, limit: int = 10) -> list[dict[str, Any]]:
         """Return the threads whose text has all words of ``query``, best first.
@@ -150,30 +177,35 @@ class BaseCheckpointer(ABC):
     async def vacuum(self, older_than_days: float = 30) -> int:
         """Remove versions older than this by the server's clock; return how many.
 
-        A thread whose newest version is older goes whole; every other keeps its head. Needs
-        ``capabilities.vacuum``.
+        A thread is deleted when none of its versions, messages and pending writes is younger; every
+        other thread keeps its head. Only this object's tenant is looked at; ``for_tenant`` reaches
+        the others. Needs ``capabilities.vacuum``.
         """
         raise self._unsupported("vacuum")
 
     async def expire(self) -> int:
         """Remove the threads whose time to live is over; return how many.
 
-        They are invisible before; this gives their space back. Needs ``capabilities.ttl``.
+        They are invisible before; this gives their space back. Only this object's tenant is looked
+        at; ``for_tenant`` reaches the others. Needs ``capabilities.ttl``.
         """
         raise self._unsupported("ttl")
 
+    async def renewals(self) -> None:
+        """Wait until the times to live that reads renew are written; ``close`` does."""
+
     async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
-        """Copy a thread with all its versions; ``False`` where there is no source.
+        """Copy a thread with all it owns; ``False`` where the source does not exist.
 
         Deleting either leaves the other whole. Needs ``capabilities.branching``.
 
         Raises:
-            ConflictError: ``dest_thread_id`` is there already; nothing was written.
+            ConflictError: ``dest_thread_id`` exists, or holds pending writes; nothing was written.
         """
         raise self._unsupported("branching")
 
     async def list_threads(self, limit: int = 100, pattern: str = "*") -> list[str]:
-        """Return thread ids, the most recently active first.
+        """Return thread ids, the most recently active first, by the exact time of the last save.
 
         Args:
             limit: At most this many.
@@ -185,9 +217,10 @@ class BaseCheckpointer(ABC):
         raise self._unsupported("list_threads")
 
     async def list_with_metadata(self, limit: int = 100) -> list[dict[str, Any]]:
-        """Return threads with their head's metadata, the most recently saved first.
+        """Return threads with their head's metadata, the most recently active first.
 
-        Needs ``capabilities.list_with_metadata``.
+        A thread without a version has no head, and is left out. Needs
+        ``capabilities.list_with_metadata``.
 
         Returns:
             Dicts of ``thread_id``, ``checkpoint_id``, ``metadata``, ``updated_at`` (ISO 8601).
@@ -229,6 +262,9 @@ class _Load:
     """A load through one adapter, for callers that lost their context."""
 
     lineage: Lineage
+    is_marked: bool
+    """Whether the state that it returned carries its mark itself."""
+
     saved: bool = False
     run: str | None = None
     """The run whose save was made from it."""
@@ -238,17 +274,21 @@ class _Load:
         return not self.saved or self.run == run
 
 
-class StorageBackendAdapter(BaseCheckpointer):
+class StorageBackendAdapter(BaseCheckpointer[S]):
     """A checkpointer over a storage backend: states in, states out, conflicts told.
 
     Args:
         backend: Keeps the versions; closed by ``close()``.
-        state_type: What ``load`` returns: ``AgentState``, any class with ``to_checkpoint`` and
-            ``from_checkpoint``, any pydantic model, or ``dict``.
+        state_type: The class that ``load`` returns: ``AgentState``, any class with
+            ``to_checkpoint`` and ``from_checkpoint``, any pydantic model, or ``dict``. ``None``:
+            the class that was saved, which must be imported; ``AgentState`` where none is
+            recorded.
         on_conflict: Default of ``save``.
         keep_last: Versions to keep per thread, at least 1; older ones go with the saves.
             ``None`` keeps all.
         ttl_seconds: A thread expires so long after its last save. ``None``: never.
+        refresh_on_read: A read gives a thread that expires its ``ttl_seconds`` again. It is done
+            beside the read, which it neither delays nor fails.
 
     Raises:
         InvalidArgumentError: An option makes no sense.
@@ -259,25 +299,42 @@ class StorageBackendAdapter(BaseCheckpointer):
         self,
         backend: StorageBackend,
         *,
-        state_type: type[Any] = AgentState,
+        state_type: type[S] | None = None,
         on_conflict: OnConflict = "raise",
         keep_last: int | None = None,
         ttl_seconds: float | None = None,
+        refresh_on_read: bool = False,
     ) -> None:
         if not isinstance(backend, StorageBackend):
             raise TypeError(
                 f"StorageBackendAdapter wraps a StorageBackend, not a {type(backend).__name__}"
             )
         self.backend = backend
-        self._number = next(_numbers)
         self._codec = StateCodec(state_type)
         self.on_conflict = checked_on_conflict(on_conflict)
         self.keep_last = checked_keep_last(keep_last)
         self.ttl_seconds = checked_ttl(ttl_seconds)
         if ttl_seconds is not None:
             self._require("ttl")
+        self.refresh_on_read = refresh_on_read
+        self._renewing = renewing(self.ttl_seconds, refresh_on_read=refresh_on_read)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin without any load or save."""
+        self._number = next(_numbers)
         self._loads: OrderedDict[str, list[_Load]] = OrderedDict()
         self._sides: OrderedDict[str, Mark] = OrderedDict()
+
+    def _enter(self, tenant: str) -> None:
+        self._require("tenants")
+        self.backend = self.backend.for_tenant(tenant)
+        self._begin()
+
+    @observed("tenants")
+    async def tenants(self) -> list[Tenant]:
+        self._require("tenants")
+        return await self.backend.tenants()
 
     @property
     def capabilities(self) -> CheckpointerCapabilities:
@@ -307,6 +364,8 @@ class StorageBackendAdapter(BaseCheckpointer):
         *,
         parent_checkpoint_id: str | None = None,
         on_conflict: OnConflict | None = None,
+        ttl_seconds: float | None = None,
+        connection: AsyncConnection | Connection | None = None,
     ) -> str:
         """Save a version of the thread; see ``BaseCheckpointer.save``.
 
@@ -324,14 +383,23 @@ class StorageBackendAdapter(BaseCheckpointer):
                 version becomes the head, without conflict.
             on_conflict: ``"raise"``; ``"branch"`` keeps a losing state as a side branch and
                 returns its id; ``"overwrite"`` lets the last writer win.
+            ttl_seconds: The thread expires so long after this save, instead of the object's
+                ``ttl_seconds``, until the next save that has one.
+            connection: Save inside the transaction of this SQLAlchemy connection, which the caller
+                commits or rolls back. SQL databases only. The save is not grouped with others,
+                and an error leaves the transaction usable.
 
         Raises:
             NotFoundError: There is no such parent; nothing was written.
+            InvalidArgumentError: ``connection`` commits by itself, or leads to another database.
+            UnsupportedError: The backend takes no ``connection``.
         """
         check_text("thread_id", thread_id)
         if on_conflict is None:
             on_conflict = self.on_conflict
         checked_on_conflict(on_conflict)
+        if checked_ttl(ttl_seconds) is not None:
+            self._require("ttl")
         data, carried = self._codec.dump(state)
         run = _run(data)
         lineage = self._lineage(thread_id, carried, run)
@@ -341,7 +409,7 @@ class StorageBackendAdapter(BaseCheckpointer):
             data,
             checkpoint_id=checkpoint_id,
             metadata=metadata,
-            labels=labels_of(data),
+            labels=labels_of(data) | label_of(state),
             expected=_expected(lineage) if parent_checkpoint_id is None else None,
             parent_id=parent_checkpoint_id,
             on_conflict=on_conflict,
@@ -349,15 +417,18 @@ class StorageBackendAdapter(BaseCheckpointer):
             run=run,
             side_parent=self._sides.get(writer) if writer else None,
             keep_last=self.keep_last,
-            ttl_seconds=self.ttl_seconds,
+            ttl_seconds=self.ttl_seconds if ttl_seconds is None else ttl_seconds,
+            connection=connection,
         )
+        if connection is not None:
+            return written.checkpoint_id  # remembered by nobody: the caller may roll back
         if written.outcome == "side" and writer:
             _remember(self._sides, writer, written.mark)
         self._note_save(thread_id, lineage, run)
         return written.checkpoint_id
 
     @observed("load")
-    async def load(self, thread_id: str, checkpoint_id: str | None = None) -> Any | None:
+    async def load(self, thread_id: str, checkpoint_id: str | None = None) -> S | None:
         """Return a version's state, or the head's; see ``BaseCheckpointer.load``.
 
         Loading a named version that is not the head declares a rewind: the next save of the
@@ -366,12 +437,16 @@ class StorageBackendAdapter(BaseCheckpointer):
         found = await self.backend.read_state(thread_id, checkpoint_id)
         if found is None:
             if checkpoint_id is None:
-                self._note_load(thread_id, _loaded(thread_id, None))
+                self._note_load(thread_id, _Load(_loaded(thread_id, None), is_marked=False))
             return None
-        lineage = _loaded(thread_id, found)
-        if lineage.made_from == lineage.head or not self._codec.carries_marks:
-            self._note_load(thread_id, lineage)
-        return self._codec.restore(found.state, lineage)
+        if self._renewing:
+            self._renewing.note(self.backend, thread_id)
+        lineage, labels = _loaded(thread_id, found), found.version.labels
+        is_marked = carries_mark(self._codec.class_for(labels, found.state))
+        if lineage.made_from == lineage.head or not is_marked:
+            self._note_load(thread_id, _Load(lineage, is_marked=is_marked))
+        state: S = self._codec.restore(found.state, lineage, labels)
+        return state
 
     def _lineage(self, thread_id: str, carried: Lineage | None, run: str | None) -> Lineage | None:
         """What a state was made from; a mark of another thread says nothing of this one."""
@@ -379,15 +454,16 @@ class StorageBackendAdapter(BaseCheckpointer):
             return carried
         if here := loaded_here.get().get((self._number, thread_id)):
             return here
-        loads = [it for it in self._loads.get(thread_id, []) if it.may_be_of(run)]
-        if self._codec.carries_marks:  # a state without one comes from a load that found nothing
-            loads = [it for it in loads if it.lineage.made_from is None]
+        # A state without a mark does not come from a load that returned a state with one.
+        mine = self._loads.get(thread_id, [])
+        loads = [it for it in mine if it.may_be_of(run) and not it.is_marked]
         if run and loads and all(it.lineage.made_from is None for it in loads):
             return replace(loads[0].lineage, nonce=None)  # a new state's run tells its own work
         return loads[0].lineage if len(loads) == 1 else None
 
-    def _note_load(self, thread_id: str, lineage: Lineage) -> None:
+    def _note_load(self, thread_id: str, load: _Load) -> None:
         """Remember a load, for callers whose state has no room for a mark."""
+        lineage = load.lineage
         here = dict(loaded_here.get())
         known = here.pop((self._number, thread_id), None)
         is_view = known is not None and lineage.made_from != lineage.head
@@ -396,7 +472,7 @@ class StorageBackendAdapter(BaseCheckpointer):
             here.pop(next(iter(here)))
         loaded_here.set(here)
         outstanding = [it for it in self._loads.get(thread_id, []) if not it.saved]
-        _remember(self._loads, thread_id, [*outstanding, _Load(lineage)][-2:])
+        _remember(self._loads, thread_id, [*outstanding, load][-2:])
 
     def _note_save(self, thread_id: str, lineage: Lineage | None, run: str | None) -> None:
         for load in self._loads.get(thread_id, []):
@@ -420,23 +496,33 @@ class StorageBackendAdapter(BaseCheckpointer):
     async def delete(self, thread_id: str, checkpoint_id: str | None = None) -> bool:
         check_text("thread_id", thread_id)
         lineage = self._lineage(thread_id, None, None)
-        ids = None if checkpoint_id is None else [checkpoint_id]
-        removed = await self.backend.remove(
-            thread_id, ids, writer=lineage.nonce if lineage else None
-        )
+        if checkpoint_id is None:
+            existed, removed = await self.backend.remove_thread(thread_id)
+        else:
+            writer = lineage.nonce if lineage else None
+            removed = await self.backend.remove(thread_id, [checkpoint_id], writer=writer)
+            existed = removed > 0
         note(removed=removed)
         if checkpoint_id is None:  # what this caller saves next without a load begins anew
             here = dict(loaded_here.get())
             here.pop((self._number, thread_id), None)
             loaded_here.set(here)
             self._loads.pop(thread_id, None)
-        return removed > 0
+        return existed
 
     @observed("exists")
     async def exists(self, thread_id: str, checkpoint_id: str | None = None) -> bool:
         return await self.backend.exists(thread_id, checkpoint_id)
 
+    async def open(self) -> None:
+        await self.backend.open()
+
+    async def renewals(self) -> None:
+        if self._renewing:
+            await self._renewing.drain()
+
     async def close(self) -> None:
+        await self.renewals()
         await self.backend.close()
 
     @observed("search")
@@ -485,8 +571,8 @@ class StorageBackendAdapter(BaseCheckpointer):
     async def list_threads(
         self, limit: int = 100, pattern: str = "*", *, after: str | None = None
     ) -> list[str]:
-        self._require("list_threads")
         """See ``BaseCheckpointer.list_threads``; ``after`` continues behind that thread."""
+        self._require("list_threads")
         if after is not None:
             check_text("after", after)
         return await self.backend.list_threads(limit, pattern, after=after)

@@ -9,6 +9,7 @@ import hashlib
 import marshal
 import math
 import struct
+import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -294,6 +295,36 @@ def _children(value: object) -> list[object]:
     return list(value.values()) if isinstance(value, dict) else cast("list[object]", value)
 
 
+_LONGEST_JSON: Final = 6
+"""JSON is at most this many times as long as the pinned encoding: ``\\u0000``, ``false,``."""
+
+
+def require_pinned(value: Callable[[], object], pinned_bytes: int, max_bytes: int) -> None:
+    """``require_size`` of a value whose pinned encoding has ``pinned_bytes``.
+
+    ``value`` is called only where those do not show that its JSON is short enough.
+    """
+    if pinned_bytes * _LONGEST_JSON > max_bytes:
+        require_size(len(encode(value())), max_bytes)
+
+
+def require_size(size: int, max_bytes: int) -> None:
+    """Refuse a value whose compact JSON is longer than ``max_bytes``.
+
+    Args:
+        size: The length of its JSON.
+        max_bytes: The option ``max_state_bytes``.
+
+    Raises:
+        SerializationError: It is longer.
+    """
+    if size > max_bytes:
+        raise SerializationError(
+            f"the value takes {size:,} bytes as JSON, above max_state_bytes={max_bytes}; store "
+            "large data elsewhere and keep a reference to it, or raise max_state_bytes"
+        )
+
+
 def encode(value: object) -> bytes:
     """Compact JSON, keys sorted, of a value that was checked before."""
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
@@ -309,6 +340,33 @@ def decode(encoded: bytes) -> Json:
         return cast("Json", orjson.loads(encoded))
     except orjson.JSONDecodeError as exc:
         raise IntegrityError(f"a stored frame is not JSON: {exc}") from exc
+
+
+MAX_STATE_BYTES: Final = 256 * 1024 * 1024
+"""Default of ``max_state_bytes``: the largest state that is saved or read, as compact JSON."""
+
+UNLIMITED: Final = sys.maxsize
+"""Limit for data that this process made itself."""
+
+ENVELOPE_BYTES: Final = 64
+"""A frame may be longer than the state by this: the operation that sets the whole state."""
+
+
+class TooLargeError(IntegrityError):
+    """Stored data that exceeds ``max_state_bytes``."""
+
+    @classmethod
+    def of(cls, plain_bytes: int, max_bytes: int) -> TooLargeError:
+        """The error of data that takes at least ``plain_bytes``."""
+        return cls(
+            f"the stored data takes {plain_bytes:,} bytes or more as JSON, above "
+            f"max_state_bytes={max_bytes}; raise max_state_bytes if you trust this data, or "
+            "delete it"
+        )
+
+    def at(self, where: str) -> TooLargeError:
+        """The same error with the place of the data."""
+        return TooLargeError(f"{where}: {self}")
 
 
 FRAME_VERSION = 2
@@ -337,14 +395,33 @@ def pack_frame(body: bytes) -> bytes:
     return frame + crc32(frame).to_bytes(_CHECKSUM_BYTES, "little")
 
 
-def unpack_frames(payload: bytes) -> Iterator[bytes]:
-    """The bodies of a payload's frames, in order.
+def check_frames(payload: bytes, max_bytes: int) -> None:
+    """Look at the frames of one record without decompressing them.
 
     Raises:
+        TooLargeError: Together they are longer than a state of ``max_bytes``.
+        IntegrityError: As ``unpack_frames``, but for what only decompressing shows.
+    """
+    _require_room(sum(plain_bytes for *_, plain_bytes in _frames(payload, max_bytes)), max_bytes)
+
+
+def unpack_frames(payload: bytes, max_bytes: int) -> Iterator[bytes]:
+    """The bodies of a payload's frames, in order.
+
+    A frame's plain length is compared with ``max_bytes`` before it is decompressed.
+
+    Raises:
+        TooLargeError: one is longer than a state of ``max_bytes``.
         IntegrityError: unknown version or codec, cut off, damaged, or not the length that it says.
     """
-    at, end = 0, len(payload)
     decompressor = _contexts.decompressor()
+    for is_packed, stored, plain_bytes in _frames(payload, max_bytes):
+        yield _decompressed(decompressor, stored, plain_bytes) if is_packed else stored
+
+
+def _frames(payload: bytes, max_bytes: int) -> Iterator[tuple[bool, bytes, int]]:
+    """Whether a frame is compressed, its stored bytes, and its plain length."""
+    at, end = 0, len(payload)
     while at < end:
         start, head = at, payload[at : at + 2]
         stored_bytes, at = _read_varint(payload, at + 2)
@@ -361,12 +438,15 @@ def unpack_frames(payload: bytes) -> Iterator[bytes]:
             at += _CHECKSUM_BYTES
         if at > end:
             raise IntegrityError("a stored frame is cut off")
-        if is_packed:
-            yield _decompressed(decompressor, stored, plain_bytes)
-        elif stored_bytes != plain_bytes:
+        _require_room(plain_bytes, max_bytes)
+        if not is_packed and stored_bytes != plain_bytes:
             raise IntegrityError("a stored frame has another length than it says")
-        else:
-            yield stored
+        yield is_packed, stored, plain_bytes
+
+
+def _require_room(plain_bytes: int, max_bytes: int) -> None:
+    if plain_bytes > max_bytes + ENVELOPE_BYTES:
+        raise TooLargeError.of(plain_bytes, max_bytes)
 
 
 _CHECKSUM_BYTES = 4

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from math import isinf
+from sys import float_info
 from typing import Any, Final, NamedTuple
 
-from locus_store.encoding import canonical
+from locus_store.encoding import MAX_DEPTH, canonical
 from locus_store.errors import InvalidArgumentError
 
 
@@ -22,6 +24,15 @@ def check_key(key: object) -> str:
     except UnicodeEncodeError as exc:
         raise InvalidArgumentError(f"metadata key {key!r} has a lone surrogate in it") from exc
     return key
+
+
+STATE_CLASS: Final = "state_class"
+"""Label that records the class of a saved state; no metadata query finds it."""
+
+
+def is_found(metadata: Mapping[str, Any], labels: Mapping[str, Any], key: str, value: Any) -> bool:
+    """Whether a version has ``value`` at ``key``, in its metadata or in a label of its state."""
+    return has_value(metadata, key, value) or (key != STATE_CLASS and has_value(labels, key, value))
 
 
 def has_value(metadata: Mapping[str, Any], key: str, value: Any) -> bool:
@@ -53,6 +64,33 @@ def _matches(found: Any, value: Any) -> bool:
         return False
     wanted = value if isinstance(value, list | tuple) else [value]
     return all(any(_equal(item, it) for item in found) for it in wanted)
+
+
+def holds(metadata: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Whether ``metadata`` has all that is wanted, as the filters of LangGraph's savers mean it.
+
+    A dot in a key descends into objects, unless the whole key is there. An object matches one that
+    has at least its keys, with values that match; a list matches one that has a match for each of
+    its elements. All else is equality: ``1`` is ``1.0``, and neither is ``True`` or ``"1"``.
+    """
+    return all(
+        any(_contains(found, value) for found in _values(metadata, key))
+        for key, value in wanted.items()
+    )
+
+
+def _contains(found: Any, wanted: Any) -> bool:
+    if isinstance(wanted, Mapping):
+        return isinstance(found, Mapping) and all(
+            key in found and _contains(found[key], it) for key, it in wanted.items()
+        )
+    if isinstance(wanted, list | tuple):
+        return isinstance(found, list | tuple) and all(
+            any(_contains(item, it) for item in found) for it in wanted
+        )
+    if isinstance(found, str) and isinstance(wanted, str):
+        return found == wanted  # also one of a class of the caller's
+    return _equal(found, wanted)
 
 
 def _equal(left: Any, right: Any) -> bool:
@@ -98,8 +136,8 @@ class Filter:
     ``{"user": {"age": {"$gte": 18}}}``; a key is one key, dots and all. The operators are ``$eq``,
     ``$ne``, ``$gt``, ``$gte``, ``$lt``, ``$lte``, ``$in`` and ``$exists``, alone or several.
     Numbers are compared with numbers and texts with texts (by code point), nothing else has an
-    order. What is missing is equal to nothing, not even ``None``: of all operators only ``$ne`` and
-    ``{"$exists": False}`` take it.
+    order; a bound may be infinite. What is missing is equal to nothing, not even ``None``: of all
+    operators only ``$ne`` and ``{"$exists": False}`` take it.
 
     Args:
         wanted: The conditions; ``None`` and ``{}`` take everything.
@@ -112,7 +150,7 @@ class Filter:
     def __init__(self, wanted: Mapping[str, Any] | None = None) -> None:
         if wanted is not None and not isinstance(wanted, Mapping):
             raise InvalidArgumentError(f"a filter is an object (a dict), not {wanted!r}")
-        checked = canonical(dict(wanted or {}), "filter")
+        checked = canonical(_without_infinity(dict(wanted or {})), "filter")
         self.clauses = tuple(_clauses((), checked)) if checked else ()
 
     def takes(self, value: Any) -> bool:
@@ -138,8 +176,37 @@ def _clauses(path: tuple[str, ...], wanted: Any) -> Iterator[Clause]:
                 + ", ".join(it for it in OPERATORS if it != IS_OBJECT)
                 + ". An object with such a key is compared by $eq"
             )
-        _check_operand(key, wanted[key])
-        yield Clause(path, key, wanted[key])
+        operand = wanted[key]
+        if key in _ORDERS and isinstance(operand, dict) and operand.keys() == {_INFINITY}:
+            yield _beyond_all(path, key, operand[_INFINITY])
+            continue
+        _check_operand(key, operand)
+        yield Clause(path, key, operand)
+
+
+_INFINITY: Final = "\0infinity"
+
+
+def _without_infinity(wanted: Any, depth: int = 1) -> Any:
+    """The conditions with a mark for each infinite bound, which JSON does not have."""
+    if not isinstance(wanted, dict) or depth > MAX_DEPTH:
+        return wanted
+    return {
+        key: {_INFINITY: it > 0}
+        if key in _ORDERS and isinstance(it, float) and isinf(it)
+        else _without_infinity(it, depth + 1)
+        for key, it in wanted.items()
+    }
+
+
+def _beyond_all(path: tuple[str, ...], operator: str, is_positive: bool) -> Clause:
+    """The condition of an infinite bound, by a finite one: no number is beyond the greatest."""
+    is_below = operator in {"$lt", "$lte"}
+    if is_below == is_positive:
+        operator = "$lte" if is_below else "$gte"  # every number
+    else:
+        operator = "$lt" if is_below else "$gt"  # none
+    return Clause(path, operator, float_info.max if is_positive else -float_info.max)
 
 
 def _check_operand(operator: str, operand: Any) -> None:

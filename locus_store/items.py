@@ -46,6 +46,9 @@ class StoreCapabilities:
     transactions: bool = True
     """A batch is written whole or not at all."""
 
+    tenants: bool = False
+    """Several tenants share the storage: ``for_tenant``."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreItem:

@@ -9,7 +9,7 @@ import threading
 import warnings
 from abc import ABC, abstractmethod
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from weakref import finalize
 
 from locus_store.errors import InvalidArgumentError
@@ -19,6 +19,35 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 H = TypeVar("H", bound="Home")
+
+
+_TASK: Final = "locus-store"
+"""Name of the tasks of homes."""
+
+
+def fail(future: asyncio.Future[Any], error: BaseException) -> None:
+    """Set a future's error, and mark it as retrieved.
+
+    Where the caller was cancelled in the same tick, or its loop has ended, asyncio would print the
+    error, and with it the caller's data.
+    """
+    future.set_exception(error)
+    future.exception()
+
+
+async def outlasting(work: asyncio.Future[T]) -> T:
+    """Await work that continues when the caller is cancelled; its error is marked as retrieved.
+
+    ``asyncio.shield`` has a future of its own, whose error asyncio prints; see ``fail``.
+    """
+    work.add_done_callback(_retrieve)
+    await asyncio.wait([work])
+    return work.result()
+
+
+def _retrieve(work: asyncio.Future[Any]) -> None:
+    if not work.cancelled():
+        work.exception()
 
 
 class Home(ABC):
@@ -48,19 +77,15 @@ class Home(ABC):
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Begin ``work``; ``close`` waits for it."""
-        task = asyncio.ensure_future(work)
+        task = asyncio.get_running_loop().create_task(work, name=_TASK)
         self._tasks.add(task)
-        task.add_done_callback(self._note_end)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(_retrieve)
         return task
-
-    def _note_end(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # heard: where nobody awaits it, asyncio would print it, and its data
 
     async def shielded(self, work: Coroutine[Any, Any, T]) -> T:
         """Go on with ``work`` when its caller is cancelled."""
-        return await asyncio.shield(self.spawn(work))
+        return await outlasting(self.spawn(work))
 
     async def in_order(
         self, name: str, work: Callable[[], Coroutine[Any, Any, T]], *others: str
@@ -80,7 +105,7 @@ class Home(ABC):
         task = self.spawn(turn())
         self._last.update(dict.fromkeys(names, task))
         task.add_done_callback(lambda it: self._forget(names, it))
-        return await asyncio.shield(task)
+        return await outlasting(task)
 
     def _forget(self, names: set[str], task: asyncio.Task[Any]) -> None:
         for name in names:
@@ -161,6 +186,11 @@ class Homes(Generic[H]):
         _abandon(others)
         if mine is not None:
             await mine.close()
+
+
+def is_at_work(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether a home of a loop has unfinished work; called in the loop's thread."""
+    return any(it.get_name() == _TASK for it in asyncio.all_tasks(loop))
 
 
 _inherited: list[object] = []

@@ -20,6 +20,7 @@ from sys import modules
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 from weakref import WeakSet
 
+from locus_store.encoding import TooLargeError
 from locus_store.errors import ConflictError, IntegrityError
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 S = TypeVar("S")
 P = ParamSpec("P")
 R = TypeVar("R")
+Looks = TypeVar("Looks", bound=Callable[..., Any])
 Method = Callable[Concatenate[S, P], Coroutine[Any, Any, R]]
 
 operations: Final = logging.getLogger("locus_store.operations")
@@ -206,6 +208,30 @@ def kept_beside(thread_id: str, checkpoint_id: str) -> None:
     )
 
 
+def skipped_too_large(thread_id: str) -> None:
+    """Report that a search left out a thread, a state of which is too large to be read."""
+    count("skipped_threads", 1)
+    operations.warning(
+        "search: skipped thread %r, which holds a state larger than max_state_bytes", thread_id
+    )
+    if telemetry := _telemetry():
+        telemetry.skipped.add(1, {"db.operation.name": "search"})
+
+
+def skips_too_large(look: Looks) -> Looks:
+    """Decorate what looks at one thread, its first argument, so that it skips a too large one."""
+
+    @wraps(look)
+    def looked(self: Any, thread_id: str, /, *args: Any) -> Any:
+        try:
+            return look(self, thread_id, *args)
+        except TooLargeError:
+            skipped_too_large(thread_id)
+            return None
+
+    return looked  # type: ignore[return-value]  # of the same signature
+
+
 def retried(reason: str, exc: BaseException) -> None:
     """What was undone is done again."""
     count("retries", 1)
@@ -218,6 +244,15 @@ def replaced(what: str, exc: BaseException | None = None) -> None:
     """A connection was no longer good, and another one takes its place."""
     because = f" ({_class_of(exc)})" if exc else ""
     connections.warning("%s; opening it anew%s", what, because)
+
+
+def skipped(what: str, threads: int) -> None:
+    """Threads were left as they are, since other transactions held them."""
+    note(skipped=threads)
+    noun = "thread" if threads == 1 else "threads"
+    connections.warning(
+        "%s: skipped %d %s that other transactions hold; run it again later", what, threads, noun
+    )
 
 
 def divided(members: list[Operation | None], exc: BaseException) -> None:
@@ -269,6 +304,10 @@ def _class_of(exc: BaseException) -> str:
     return f"{type(cause).__name__} {state}" if isinstance(state, str) else type(cause).__name__
 
 
+_SHARED: Final = frozenset({"StorageBackend", "SqlBackend", "ForTenants"})
+"""Classes that backends of several systems derive from."""
+
+
 def system_of(kind: type) -> str:
     """The name of the database system: of the first class of ours, else of the class itself."""
     return _system(kind.__mro__)
@@ -277,7 +316,7 @@ def system_of(kind: type) -> str:
 @lru_cache(maxsize=256)
 def _system(classes: tuple[type, ...]) -> str:
     ours = (it for it in classes if it.__module__.startswith("locus_store."))
-    found = next((it for it in ours if it.__name__ not in {"StorageBackend", "SqlBackend"}), None)
+    found = next((it for it in ours if it.__name__ not in _SHARED), None)
     return (found or classes[0]).__name__.removesuffix("Backend").removesuffix("Database").lower()
 
 
@@ -334,6 +373,9 @@ class Telemetry:
         )
         self.retries = meter.create_counter(
             "locus_store.retries", "{retry}", "What was done again, by reason"
+        )
+        self.skipped = meter.create_counter(
+            "locus_store.skipped", "{thread}", "Threads that a search left out as too large"
         )
         self.groups = meter.create_histogram(
             "locus_store.group.size", "{write}", "Writes that shared a commit"

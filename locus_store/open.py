@@ -8,13 +8,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from locus_store.arguments import is_path, not_a_url
 from locus_store.errors import InvalidArgumentError
 from locus_store.saver import CheckpointSaver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from locus_store.checkpointer import StorageBackendAdapter
+    from typing_extensions import Unpack
+
+    from locus_store.checkpointer import S, StorageBackendAdapter
+    from locus_store.options import CheckpointerOptions, StoreOptions
     from locus_store.store import BaseStore, Embed
     from locus_store.vectors import Metric
 
@@ -61,8 +65,11 @@ BACKENDS = {
 }
 """Module to the class under ``backends`` whose options a store takes."""
 
-PLACES = frozenset({"dsn", "path", "directory", "url"})
+PLACES = frozenset({"dsn", "path", "directory", "base_dir", "url"})
 """What factories call that which a URL names before its ``?``."""
+
+DSN_PARTS = frozenset({"password", "host", "port", "database", "user"})
+"""Options that are read as a part of the DSN where they stand in its query string."""
 
 TEXTS: dict[str, Callable[[str], Any]] = {
     "str": str,
@@ -78,7 +85,9 @@ TEXTS: dict[str, Callable[[str], Any]] = {
 """Annotations of the options that may stand in a query string, and how they are read."""
 
 
-def open_checkpointer(url: str, **options: Any) -> StorageBackendAdapter:
+def open_checkpointer(
+    url: str, *, state_type: type[S] | None = None, **options: Unpack[CheckpointerOptions]
+) -> StorageBackendAdapter[S]:
     """Return the checkpointer that ``url`` names.
 
     ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``sqlite://`` (in memory), also with a
@@ -88,12 +97,18 @@ def open_checkpointer(url: str, **options: Any) -> StorageBackendAdapter:
     ``file:///absolute/directory`` or ``file:relative``; ``memory://``. Options of the factory may
     stand in the query string, where keyword arguments win over them.
 
+    Args:
+        url: As above.
+        state_type: See ``StorageBackendAdapter``.
+        options: Of the factory.
+
     Raises:
         InvalidArgumentError: The scheme, an option in the URL or its value makes no sense.
         TypeError: The factory takes no such keyword argument.
     """
     module, factory = _factory(str(url))
-    return _called(factory, {**_read(str(url), module, factory), **options})
+    found = _read(str(url), module, factory)
+    return _called(factory, {**found, "state_type": state_type, **options})
 
 
 def open_store(
@@ -102,7 +117,7 @@ def open_store(
     dimension: int | None = None,
     metric: Metric = "cosine",
     embed: Embed | None = None,
-    **options: Any,
+    **options: Unpack[StoreOptions],
 ) -> BaseStore:
     """Return the store that ``url`` names; see ``open_checkpointer`` for URLs.
 
@@ -126,7 +141,8 @@ def open_store(
     store = getattr(import_module("locus_store.store_backends"), STORES[module])
     found = _read(str(url), module, factory)
     known = _options(_backend(module)) if module in BACKENDS else {}
-    given = {name: value for name, value in found.items() if name in known or name in PLACES}
+    kept = {*known, *PLACES, "max_state_bytes"}
+    given = {name: value for name, value in found.items() if name in kept}
     vectors = {"dimension": dimension, "metric": metric, "embed": embed}
     opened: BaseStore = store(**{**given, **vectors, **options})
     return opened
@@ -164,7 +180,7 @@ def _read(url: str, module: str, factory: Callable[..., Any]) -> dict[str, Any]:
     return found
 
 
-def open_saver(url: str, **options: Any) -> CheckpointSaver:
+def open_saver(url: str, **options: Unpack[CheckpointerOptions]) -> CheckpointSaver:
     """Return the ``CheckpointSaver`` that ``url`` names; as ``open_checkpointer``.
 
     Raises:
@@ -179,6 +195,7 @@ def open_saver(url: str, **options: Any) -> CheckpointSaver:
         on_conflict=opened.on_conflict,
         keep_last=opened.keep_last,
         ttl_seconds=opened.ttl_seconds,
+        refresh_on_read=opened.refresh_on_read,
     )
 
 
@@ -194,10 +211,13 @@ def options_of(url: str) -> frozenset[str]:
 def _factory(url: str) -> tuple[str, Callable[..., Any]]:
     """The module under ``backends``, and its factory."""
     scheme = "postgresql" if _KEYWORDS.match(url) else _scheme(url)
+    if not scheme:
+        if is_path(url):
+            raise not_a_url(url)
+        raise InvalidArgumentError(f"this is not a URL; a URL begins with one of: {_schemes()}")
     if scheme not in SCHEMES:
-        shown = f"the URL scheme {scheme!r}" if scheme else "what is no URL"
         raise InvalidArgumentError(
-            f"no backend for {shown}; there are: " + ", ".join(f"{it}://" for it in SCHEMES)
+            f"no backend for the URL scheme {scheme!r}; there are: {_schemes()}"
         )
     module, name = SCHEMES[scheme]
     return module, getattr(import_module(f"locus_store.backends.{module}"), name)
@@ -207,14 +227,18 @@ _KEYWORDS = re.compile(r"\s*\w+\s*=")
 """How libpq's ``host=… dbname=…`` begins."""
 
 
+def _schemes() -> str:
+    return ", ".join(f"{it}://" for it in SCHEMES)
+
+
 def _scheme(url: str) -> str:
     """Nothing else of the text is ever repeated: it may hold a password."""
     found = re.match(r"([A-Za-z][A-Za-z0-9+._-]{0,30})://|(file):", url)
     return found[1] or found[2] if found else ""
 
 
-def _called(factory: Callable[..., Any], options: dict[str, Any]) -> StorageBackendAdapter:
-    checkpointer: StorageBackendAdapter = factory(**options)
+def _called(factory: Callable[..., Any], options: dict[str, Any]) -> StorageBackendAdapter[Any]:
+    checkpointer: StorageBackendAdapter[Any] = factory(**options)
     return checkpointer
 
 
@@ -222,7 +246,7 @@ def _parted(url: str, known: Mapping[str, str]) -> tuple[str, str]:
     """The URL without the factory's options, as it stands otherwise; and those."""
     place, _, query = url.partition("?")
     pairs = query.split("&") if query else []
-    ours = [it for it in pairs if it.partition("=")[0] in known.keys() - {"password"}]
+    ours = [it for it in pairs if it.partition("=")[0] in known.keys() - DSN_PARTS]
     theirs = "&".join(it for it in pairs if it not in ours)
     return f"{place}?{theirs}" if theirs else place, "&".join(ours)
 

@@ -19,13 +19,18 @@ from locus_store.checkpointer import checked_keep_last, checked_on_conflict
 from locus_store.encoding import decode, encode
 from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.observe import note, observed
+from locus_store.renewing import renewing
 from locus_store.state import labels_of
+from locus_store.tenants import ForTenants
 from locus_store.types import PendingWrite
-from locus_store.versions import CHANNELS, REBUILT, channel_in, current
+from locus_store.versions import CHANNELS, JSON_WRITE, REBUILT, channel_in, current
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
     from types import TracebackType
+
+    from sqlalchemy.engine import Connection
+    from sqlalchemy.ext.asyncio import AsyncConnection
 
     from locus_store.types import Expected, Mark, OnConflict, Version
 
@@ -37,16 +42,13 @@ SPECIAL_CHANNELS: Final = {
 }
 """Channels of which a task has one write only, the last, and its place. LangGraph's names."""
 
-JSON_WRITE: Final = "json"
-"""Type of a pending write whose payload is ``layout``'s form of a JSON value."""
-
 NAMESPACE: Final = "namespace"
 """Label of a version whose namespace is longer than a name may be: the whole of it."""
 
 _SHOWN_CHARACTERS: Final = 200
 
 
-class CheckpointSaver:
+class CheckpointSaver(ForTenants):
     """Saves the steps of a graph runner.
 
     Each namespace of a thread is a line of versions of its own. What ``get`` gives without an id
@@ -59,6 +61,8 @@ class CheckpointSaver:
             ``"overwrite"`` makes it the newest, a fork.
         keep_last: Versions to keep of each namespace, at least 1. ``None`` keeps all.
         ttl_seconds: A thread expires so long after its last ``put``. ``None``: never.
+        refresh_on_read: A read gives a thread that expires its ``ttl_seconds`` again. It is done
+            beside the read, which it neither delays nor fails.
 
     Raises:
         InvalidArgumentError: An option makes no sense.
@@ -72,6 +76,7 @@ class CheckpointSaver:
         on_conflict: OnConflict = "raise",
         keep_last: int | None = None,
         ttl_seconds: float | None = None,
+        refresh_on_read: bool = False,
     ) -> None:
         if not isinstance(backend, StorageBackend):
             raise TypeError(
@@ -81,8 +86,18 @@ class CheckpointSaver:
         self.on_conflict = checked_on_conflict(on_conflict)
         self.keep_last = checked_keep_last(keep_last)
         self.ttl_seconds = checked_ttl(ttl_seconds)
+        self.refresh_on_read = refresh_on_read
+        self._renewing = renewing(self.ttl_seconds, refresh_on_read=refresh_on_read)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin without anything under way."""
         self._puts: dict[tuple[str, str, str], Future[None]] = {}
         """Those under way, by thread, namespace and checkpoint."""
+
+    def _enter(self, tenant: str) -> None:
+        self.backend = self.backend.for_tenant(tenant)
+        self._begin()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.backend!r})"
@@ -104,6 +119,8 @@ class CheckpointSaver:
         is_root: bool = False,
         rebuilt: Sequence[str] = (),
         keep_last: int | None = None,
+        ttl_seconds: float | None = None,
+        connection: AsyncConnection | Connection | None = None,
     ) -> str:
         """Save a step; without a parent it is appended to the newest one.
 
@@ -123,6 +140,9 @@ class CheckpointSaver:
             rebuilt: Channels of which ``checkpoint_data`` has no value, since it is rebuilt from
                 an ancestor's and the pending writes since: these are not removed before it is.
             keep_last: Instead of the saver's.
+            ttl_seconds: Instead of the saver's, until the next ``put`` that has one.
+            connection: Save inside the transaction of this SQLAlchemy connection, which the caller
+                commits or rolls back. SQL databases only.
 
         Returns:
             The checkpoint id; another one for a side branch whose id was in use.
@@ -150,7 +170,8 @@ class CheckpointSaver:
                 is_root=is_root,
                 on_conflict=self.on_conflict,
                 keep_last=keep_last or self.keep_last,
-                ttl_seconds=self.ttl_seconds,
+                ttl_seconds=self.ttl_seconds if ttl_seconds is None else ttl_seconds,
+                connection=connection,
             )
         return written.checkpoint_id
 
@@ -183,7 +204,15 @@ class CheckpointSaver:
         found = await self.backend.read_state(
             thread_id, checkpoint_id, namespace=line_name(checkpoint_ns)
         )
-        return _step(found.version, found.state) if found else None
+        if found is None:
+            return None
+        self.note_read(thread_id)
+        return _step(found.version, found.state)
+
+    def note_read(self, thread_id: str) -> None:
+        """Renew a thread's time to live, where the saver does so on reading."""
+        if self._renewing:
+            self._renewing.note(self.backend, thread_id)
 
     @observed("list_checkpoints")
     async def list_checkpoints(
@@ -245,15 +274,18 @@ class CheckpointSaver:
         if under_way := self._puts.get((thread_id, namespace, checkpoint_id)):
             await asyncio.shield(asyncio.wrap_future(under_way))
         known = self.backend.known_version(thread_id, checkpoint_id, namespace=namespace)
+        limit = self.backend.max_state_bytes
         made = [
-            _pending(it, channel, value, task, known) for it, (channel, value) in enumerate(writes)
+            _pending(it, channel, value, task, known=known, max_bytes=limit)
+            for it, (channel, value) in enumerate(writes)
         ]
         mark = known[0] if known and any(it.basis is not None for it in made) else None
         if not await self.backend.put_writes(
             thread_id, checkpoint_id, made, namespace=namespace, known=mark, seen=seen
         ):
             whole = [
-                _pending(it, channel, value, task) for it, (channel, value) in enumerate(writes)
+                _pending(it, channel, value, task, known=None, max_bytes=limit)
+                for it, (channel, value) in enumerate(writes)
             ]
             await self.backend.put_writes(
                 thread_id, checkpoint_id, whole, namespace=namespace, seen=seen
@@ -284,7 +316,7 @@ class CheckpointSaver:
                 "task_path": it.task_path,
                 "idx": it.idx,
                 "channel": it.channel,
-                "value": written_value(it, state),
+                "value": written_value(it, state, self.backend.max_state_bytes),
             }
             for it in writes
         ]
@@ -363,8 +395,18 @@ class CheckpointSaver:
         note(removed=removed)
         return removed
 
+    async def open(self) -> None:
+        """Connect, and verify or create the schema; optional and idempotent."""
+        await self.backend.open()
+
+    async def renewals(self) -> None:
+        """Wait for the times to live that reads are renewing; ``close`` does."""
+        if self._renewing:
+            await self._renewing.drain()
+
     async def close(self) -> None:
         """Release what was opened; idempotent, and the object may be used again after."""
+        await self.renewals()
         await self.backend.close()
 
     async def __aenter__(self) -> Self:
@@ -399,20 +441,21 @@ def namespace_of(version: Version) -> str:
     return str(version.labels.get(NAMESPACE, version.namespace))
 
 
-def written_value(write: PendingWrite, state: Mapping[str, Any]) -> Any:
+def written_value(write: PendingWrite, state: Mapping[str, Any], max_bytes: int) -> Any:
     """The value of a pending write; its bytes where it is none of ours.
 
     Args:
         write: A write.
         state: Of its checkpoint.
+        max_bytes: The largest frame, as ``max_state_bytes``.
 
     Raises:
-        IntegrityError: The stored bytes make no sense.
+        IntegrityError: The stored bytes make no sense, or are too large.
     """
     if write.type != JSON_WRITE:
         return write.payload
     old = None if write.basis is None else channel_in(state, write.channel)
-    return layout.value_of(write.payload, old)
+    return layout.value_of(write.payload, max_bytes, old)
 
 
 def _pending(
@@ -420,16 +463,19 @@ def _pending(
     channel: str,
     value: Any,
     task: Mapping[str, str],
-    known: tuple[Mark, layout.Shape] | None = None,
+    *,
+    known: tuple[Mark, layout.Shape] | None,
+    max_bytes: int,
 ) -> PendingWrite:
     """A write, as what it changes of its channel's value in a known version where that is less."""
-    frames = layout.value_frames(value, known[1], (CHANNELS, channel)) if known else None
+    path = (CHANNELS, channel)
+    frames = layout.value_frames(value, known[1], path, max_bytes) if known else None
     return PendingWrite(
         **task,
         idx=SPECIAL_CHANNELS.get(channel, place),
         channel=channel,
         type=JSON_WRITE,
-        payload=layout.value_payload(value) if frames is None else frames,
+        payload=layout.value_payload(value, max_bytes) if frames is None else frames,
         basis=known[0].sequence if known and frames is not None else None,
     )
 

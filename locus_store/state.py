@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache
 from hashlib import sha256
-from typing import Any, Protocol, Self, get_args, get_origin, runtime_checkable
+from typing import Any, Self, get_args, get_origin
 from uuid import uuid4
 
 import orjson
@@ -21,6 +21,13 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from locus_store.errors import InvalidArgumentError, SerializationError
+from locus_store.state_classes import (
+    Checkpointable,
+    class_of,
+    has_room,
+    is_state_class,
+    require_named,
+)
 from locus_store.types import Mark
 
 MARK_KEY = "_locus_store_mark"
@@ -145,16 +152,6 @@ class AgentState(BaseModel):
         return cls.model_validate(data)
 
 
-@runtime_checkable
-class Checkpointable(Protocol):
-    """A state class of any library: what ``state_type=`` needs to be."""
-
-    def to_checkpoint(self) -> dict[str, Any]: ...
-
-    @classmethod
-    def from_checkpoint(cls, data: Any) -> Any: ...
-
-
 class LoadedDict(dict[str, Any]):
     """A plain dict state that remembers the version it was loaded from."""
 
@@ -249,46 +246,43 @@ def _unpacked(raw: bytes) -> Mark | None:
 
 
 class StateCodec:
-    """Turns states of one type into JSON objects and back.
+    """Turns states into JSON objects and back.
 
     Args:
-        state_type: ``AgentState``, any class with ``to_checkpoint`` and ``from_checkpoint``, any
-            pydantic model, or ``dict``.
+        state_type: The class that ``restore`` returns: ``AgentState``, any class with
+            ``to_checkpoint`` and ``from_checkpoint``, any pydantic model, or ``dict``. ``None``:
+            the class that was saved.
 
     Raises:
         InvalidArgumentError: ``state_type`` is none of these.
     """
 
-    def __init__(self, state_type: type[Any] = AgentState) -> None:
-        if not isinstance(state_type, type) or not (
-            issubclass(state_type, dict)
-            or issubclass(state_type, BaseModel)
-            or isinstance(state_type, Checkpointable)
-        ):
+    def __init__(self, state_type: type[Any] | None = None) -> None:
+        if state_type is not None and not is_state_class(state_type):
             raise InvalidArgumentError(
                 f"state_type={state_type!r} must be dict, a pydantic model, or a class with "
                 "to_checkpoint() and from_checkpoint()"
             )
-        self.state_type: Any = state_type
+        self.state_type = state_type
         self._tried: set[type[Any]] = set()
 
     def dump(self, state: Any) -> tuple[dict[str, Any], Lineage | None]:
         """The state as a JSON object, and the lineage that it carried.
+
+        A mark counts only where ``load`` puts it: in our own classes, and in the ``metadata`` of
+        a pydantic state that has room for it.
 
         Raises:
             SerializationError: The state gives no JSON object, or one that would not load.
         """
         data = self._plain(state)
         token = None
-        metadata = data.get("metadata")
-        if isinstance(metadata, dict) and MARK_KEY in metadata:
-            metadata = dict(metadata)
-            token = metadata.pop(MARK_KEY)
-            data = {**data, "metadata": metadata}
         if isinstance(state, LoadedDict):
             token = state.provenance.token
         elif isinstance(state, AgentState):
             token = state._provenance.token  # noqa: SLF001  (our own class)
+        elif has_room(type(state)):
+            data, token = without_mark(data)
         self._require_loadable(state, data)
         return data, Lineage.from_token(token) if token else None
 
@@ -319,67 +313,81 @@ class StateCodec:
     def _require_loadable(self, state: Any, data: dict[str, Any]) -> None:
         """Try, once per type, that what is saved can be loaded: an alias may be in the way."""
         kind = type(state)
-        if kind in self._tried or issubclass(self.state_type, dict):
+        target = self.state_type or kind
+        if kind in self._tried or issubclass(target, dict):
             return
+        if self.state_type is None:
+            require_named(state)
         if not isinstance(state, dict):
-            self._restored(data, Lineage(thread="", made_from=None, head=None))
+            _restored(target, data, Lineage(thread="", made_from=None, head=None))
         self._tried.add(kind)
 
-    def restore(self, data: dict[str, Any], lineage: Lineage) -> Any:
+    def class_for(self, labels: Mapping[str, Any], data: Mapping[str, Any]) -> type[Any]:
+        """The class of the state that ``restore`` builds from a stored version.
+
+        Raises:
+            SerializationError: It is to be the class that was saved, which is not imported.
+        """
+        return self.state_type or class_of(labels, data) or AgentState
+
+    def restore(
+        self, data: dict[str, Any], lineage: Lineage, labels: Mapping[str, Any] | None = None
+    ) -> Any:
         """The state of ``data``, carrying ``lineage`` where its type has room for one.
 
         Raises:
-            SerializationError: ``data`` does not fit ``state_type``.
+            SerializationError: ``data`` does not fit the class; see also ``class_for``.
         """
-        if issubclass(self.state_type, dict):
+        kind = self.class_for(labels or {}, data)
+        if issubclass(kind, dict):
             return LoadedDict(data, Provenance(lineage.token()))
-        return self._restored(data, lineage)
+        return _restored(kind, data, lineage)
 
-    def _restored(self, data: dict[str, Any], lineage: Lineage) -> Any:
-        try:
-            return self._built(data, lineage)
-        except ValidationError as exc:
-            raise SerializationError(
-                f"the state does not fit {self.state_type.__name__}: {exc.error_count()} field(s) "
-                f"refused, the first {'.'.join(map(str, exc.errors()[0]['loc']))!r}; with "
-                "state_type=dict it can be looked at"
-            ) from exc
 
-    def _built(self, data: dict[str, Any], lineage: Lineage) -> Any:
-        if self._has_metadata and not issubclass(self.state_type, AgentState):
-            metadata = data.get("metadata")
-            if metadata is None or isinstance(metadata, dict):
-                data = {**data, "metadata": {**(metadata or {}), MARK_KEY: lineage.token()}}
-        foreign: Callable[[Any], Any] | None = getattr(self.state_type, "from_checkpoint", None)
-        if foreign is not None:
-            state = foreign(data)
-        else:
-            state = self.state_type.model_validate(data, by_name=True, by_alias=False)
-        if isinstance(state, AgentState):
-            state._provenance = Provenance(lineage.token())  # noqa: SLF001  (our own class)
-        return state
+def carries_mark(kind: type[Any]) -> bool:
+    """Whether a loaded state of this class remembers the version it was loaded from."""
+    return issubclass(kind, dict | AgentState) or has_room(kind)
 
-    @property
-    def carries_marks(self) -> bool:
-        """Whether a loaded state of this type remembers the version it was loaded from."""
-        return (
-            issubclass(self.state_type, dict)
-            or self._has_metadata
-            or issubclass(self.state_type, AgentState)
-        )
 
-    @property
-    def _has_metadata(self) -> bool:
-        """Whether the type has a free ``metadata`` mapping, as Locus' AgentState has."""
-        if not issubclass(self.state_type, BaseModel):
-            return False
-        known = self.state_type.model_fields.get("metadata")
-        if known is None or known.metadata or known.validation_alias:
-            return False
-        return get_origin(known.annotation) in (dict, Mapping) and get_args(known.annotation) == (
-            str,
-            Any,
-        )
+def has_mark(data: Mapping[str, Any]) -> bool:
+    """Whether a mark, or anything by its name, stands in the metadata of a plain state."""
+    metadata = data.get("metadata")
+    return isinstance(metadata, Mapping) and MARK_KEY in metadata
+
+
+def without_mark(data: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+    """A plain state without its mark, and the mark's token; ``None`` where it has none."""
+    if not has_mark(data):
+        return data, None
+    metadata = dict(data["metadata"])
+    token = metadata.pop(MARK_KEY)
+    return {**data, "metadata": metadata}, token
+
+
+def _restored(kind: Any, data: dict[str, Any], lineage: Lineage) -> Any:
+    try:
+        return _built(kind, data, lineage)
+    except ValidationError as exc:
+        raise SerializationError(
+            f"the state does not fit {kind.__name__}: {exc.error_count()} field(s) "
+            f"refused, the first {'.'.join(map(str, exc.errors()[0]['loc']))!r}; with "
+            "state_type=dict it can be looked at"
+        ) from exc
+
+
+def _built(kind: Any, data: dict[str, Any], lineage: Lineage) -> Any:
+    if has_room(kind) and not issubclass(kind, AgentState):
+        metadata = data.get("metadata")
+        if metadata is None or isinstance(metadata, dict):
+            data = {**data, "metadata": {**(metadata or {}), MARK_KEY: lineage.token()}}
+    foreign: Callable[[Any], Any] | None = getattr(kind, "from_checkpoint", None)
+    if foreign is not None:
+        state = foreign(data)
+    else:
+        state = kind.model_validate(data, by_name=True, by_alias=False)
+    if isinstance(state, AgentState):
+        state._provenance = Provenance(lineage.token())  # noqa: SLF001  (our own class)
+    return state
 
 
 def _is_foreign(state: BaseModel) -> bool:

@@ -16,8 +16,8 @@ from sys import float_info
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 
 from locus_store import vectors
-from locus_store.arguments import check_limit, check_text
-from locus_store.encoding import canonical
+from locus_store.arguments import check_limit, check_text, checked_max_state_bytes
+from locus_store.encoding import MAX_STATE_BYTES, canonical, encode, require_size
 from locus_store.errors import InvalidArgumentError, UnsupportedError
 from locus_store.filters import Filter
 from locus_store.items import (
@@ -36,10 +36,14 @@ from locus_store.items import (
     check_namespace,
 )
 from locus_store.layout import text_in
+from locus_store.tenants import ForTenants
 from locus_store.text import query_words
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+    from sqlalchemy.engine import Connection
+    from sqlalchemy.ext.asyncio import AsyncConnection
 
     from locus_store.store_backends.memory import InMemoryStore  # see __getattr__
     from locus_store.vectors import Metric
@@ -61,7 +65,7 @@ SWEEP = 1000
 """Expired items that are removed at a time."""
 
 
-class BaseStore(ABC):
+class BaseStore(ForTenants, ABC):
     """Values under (namespace, key), for all threads.
 
     Args:
@@ -70,6 +74,7 @@ class BaseStore(ABC):
             product).
         embed: Makes embeddings of texts, several at once; asynchronous or not (then it runs in a
             thread). With it, ``put`` embeds the texts of a value, and ``search`` ranks by meaning.
+        max_state_bytes: The largest item, value and metadata as compact JSON.
 
     Raises:
         InvalidArgumentError: An option makes no sense.
@@ -82,6 +87,7 @@ class BaseStore(ABC):
         dimension: int | None = None,
         metric: Metric = "cosine",
         embed: Embed | None = None,
+        max_state_bytes: int = MAX_STATE_BYTES,
     ) -> None:
         if dimension is not None:
             vectors.check_dimension(dimension)
@@ -92,6 +98,7 @@ class BaseStore(ABC):
         self.dimension = dimension
         self.metric = metric
         self._embed = embed
+        self.max_state_bytes = checked_max_state_bytes(max_state_bytes)
 
     @property
     def capabilities(self) -> StoreCapabilities:
@@ -105,6 +112,10 @@ class BaseStore(ABC):
     @abstractmethod
     async def setup(self) -> None:
         """Open the storage, which the first call does otherwise: tells what is wrong with it."""
+
+    async def open(self) -> None:
+        """Open the storage, as ``setup``: a checkpointer calls it so."""
+        await self.setup()
 
     @abstractmethod
     async def apply(self, changes: Sequence[Change]) -> Versions:
@@ -156,6 +167,20 @@ class BaseStore(ABC):
     async def sweep(self, limit: int) -> int:
         """Remove expired items, at most so many; how many went."""
 
+    async def apply_on(self, changes: Sequence[Change], connection: object) -> Versions:
+        """Like ``apply``, inside a transaction of the caller's, who commits it.
+
+        Under a savepoint: an error leaves the caller's transaction usable, without the changes.
+
+        Raises:
+            InvalidArgumentError: ``connection`` is not SQLAlchemy's, or leads elsewhere.
+            UnsupportedError: This store does not keep its items in a SQL database.
+        """
+        raise UnsupportedError(
+            f"{type(self).__name__} has no SQL transaction to write in: connection= needs SQLite, "
+            "PostgreSQL or Oracle; nothing was written"
+        )
+
     @abstractmethod
     async def close(self) -> None:
         """Release what was opened; idempotent, and the store may be used again after."""
@@ -170,6 +195,8 @@ class BaseStore(ABC):
         metadata: Mapping[str, Any] | None = None,
         ttl_seconds: float | None = None,
         expected_version: int | None = None,
+        *,
+        connection: AsyncConnection | Connection | None = None,
     ) -> int:
         """Store a value, in the place of the one that is there; return the item's version.
 
@@ -180,6 +207,8 @@ class BaseStore(ABC):
             metadata: A JSON object; in the place of the one that is there.
             ttl_seconds: Its time to live; ``None``: for good.
             expected_version: Put only if this is the version that is there; 0: if there is none.
+            connection: Put inside the transaction of this SQLAlchemy connection, which the caller
+                commits or rolls back. SQL databases only.
 
         Raises:
             ConflictError: It is not; nothing was written.
@@ -187,7 +216,7 @@ class BaseStore(ABC):
             InvalidArgumentError: A name or option makes no sense.
         """
         item = PutItem(namespace, key, value, metadata, ttl_seconds, expected_version)
-        [version] = await self._put_all([item])
+        [version] = await self._put_all([item], connection)
         return version
 
     async def put_with_embedding(  # noqa: PLR0917  (its users' order)
@@ -199,6 +228,8 @@ class BaseStore(ABC):
         metadata: Mapping[str, Any] | None = None,
         ttl_seconds: float | None = None,
         expected_version: int | None = None,
+        *,
+        connection: AsyncConnection | Connection | None = None,
     ) -> int:
         """Store a value with its embedding; otherwise as ``put``.
 
@@ -210,13 +241,14 @@ class BaseStore(ABC):
             metadata: A JSON object.
             ttl_seconds: Its time to live.
             expected_version: The version that must be there.
+            connection: Whose transaction it is put in.
 
         Raises:
             UnsupportedError: The store has no embeddings.
             InvalidArgumentError: It is not such a list of numbers; nothing was written.
         """
         item = PutItem(namespace, key, value, metadata, ttl_seconds, expected_version, embedding)
-        [version] = await self._put_all([item])
+        [version] = await self._put_all([item], connection)
         return version
 
     async def get(self, namespace: Namespace, key: str) -> Any | None:
@@ -241,10 +273,16 @@ class BaseStore(ABC):
         found = await self.vectors_of(namespace, key)
         return vectors.unpacked(found[0]) if found else None
 
-    async def delete(self, namespace: Namespace, key: str) -> bool:
-        """Remove an item and its embeddings; whether there was one."""
+    async def delete(
+        self,
+        namespace: Namespace,
+        key: str,
+        *,
+        connection: AsyncConnection | Connection | None = None,
+    ) -> bool:
+        """Remove an item and its embeddings; whether there was one. ``connection``: see ``put``."""
         check_name(namespace, key)
-        [removed] = await self.apply([Remove(namespace=namespace, key=key)])
+        [removed] = await self._apply([Remove(namespace=namespace, key=key)], connection)
         return bool(removed)
 
     async def touch(self, namespace: Namespace, key: str) -> None:
@@ -254,8 +292,15 @@ class BaseStore(ABC):
 
     # --- many
 
-    async def put_batch(self, items: Sequence[PutItem | tuple[Any, ...]]) -> Versions:
+    async def put_batch(
+        self,
+        items: Sequence[PutItem | tuple[Any, ...]],
+        *,
+        connection: AsyncConnection | Connection | None = None,
+    ) -> Versions:
         """Store several items, all or none; of two with the same name the later counts.
+
+        ``connection``: see ``put``.
 
         Returns:
             The version of each.
@@ -270,7 +315,7 @@ class BaseStore(ABC):
                 fields = ", ".join(PutItem._fields)
                 raise InvalidArgumentError(f"an item of put_batch is a tuple ({fields})")
             made.append(PutItem(*item))
-        return await self._put_all(made)
+        return await self._put_all(made, connection)
 
     async def get_batch(self, keys: Sequence[Name]) -> dict[Name, Any]:
         """Return the values that are there, by namespace and key."""
@@ -456,13 +501,19 @@ class BaseStore(ABC):
 
     # --- checks
 
-    async def _put_all(self, items: Sequence[PutItem]) -> Versions:
+    async def _put_all(self, items: Sequence[PutItem], connection: object = None) -> Versions:
         checked = await self._with_embeddings(items, [self.checked(it) for it in items])
         last = {(it.namespace, it.key): it for it in checked}
         if not last:
             return []
-        versions = dict(zip(last, await self.apply([*last.values()]), strict=True))
+        applied = await self._apply([*last.values()], connection)
+        versions = dict(zip(last, applied, strict=True))
         return [versions[it.namespace, it.key] for it in checked]
+
+    async def _apply(self, changes: Sequence[Change], connection: object) -> Versions:
+        if connection is None:
+            return await self.apply(changes)
+        return await self.apply_on(changes, connection)
 
     def checked(self, item: PutItem) -> Put:
         """An item on its way to ``apply``.
@@ -488,11 +539,13 @@ class BaseStore(ABC):
         if item.embedding is not None:
             self._require_vectors()
             packed = (self._packed(item.embedding),)
+        value, metadata = canonical(item.value, "value"), _checked_metadata(item.metadata)
+        require_size(len(encode([value, metadata])), self.max_state_bytes)
         return Put(
             namespace=item.namespace,
             key=item.key,
-            value=canonical(item.value, "value"),
-            metadata=_checked_metadata(item.metadata),
+            value=value,
+            metadata=metadata,
             ttl_seconds=item.ttl_seconds,
             expected_version=expected,
             vectors=packed,

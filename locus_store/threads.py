@@ -10,7 +10,8 @@ from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, Final
 
 from locus_store import versions
-from locus_store.encoding import encode, pack_frame, unpack_frames
+from locus_store.archives import last_active_at
+from locus_store.encoding import UNLIMITED, encode, pack_frame, unpack_frames
 from locus_store.layout import readable
 from locus_store.text import Match
 from locus_store.types import (
@@ -21,6 +22,7 @@ from locus_store.types import (
     Hit,
     Mark,
     PendingWrite,
+    Removed,
     Save,
     Version,
 )
@@ -62,7 +64,7 @@ class Row:
     def body(self) -> bytes:
         """The operations as JSON."""
         is_framed, held = self._held
-        return b"".join(unpack_frames(held)) or NOTHING if is_framed else held
+        return b"".join(unpack_frames(held, UNLIMITED)) or NOTHING if is_framed else held
 
     def but(self, *, parent: int | None) -> Row:
         """The same version below another parent."""
@@ -146,6 +148,8 @@ class Thread:
 
     created_at: datetime
     active_at: datetime
+    """The exact time of the last save, but in Redis, where it is to the minute."""
+
     user_id: str | None = None
     name: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -158,6 +162,12 @@ class Thread:
         """Its time is not over."""
         return self.expires_at is None or self.expires_at > datetime.now(UTC)
 
+    @property
+    def exists(self) -> bool:
+        """Whether it is more than pending writes."""
+        has_version = any(it.line.head is not None for it in self.spaces.values())
+        return has_version or bool(self.messages) or (self.name, self.user_id) != (None, None)
+
     def copy(self) -> Thread:
         """One whose lines may be changed."""
         return replace(self, spaces={name: it.copy() for name, it in self.spaces.items()})
@@ -166,6 +176,15 @@ class Thread:
         """A namespace that has a version."""
         found = self.spaces.get(namespace)
         return found if found and found.line.head is not None else None
+
+    @property
+    def newest_at(self) -> datetime:
+        """The time of the newest version, message or pending write, else of the last activity."""
+        times = [it.created_at for it in self.messages]
+        for space in self.spaces.values():
+            times += [it.created_at for it in space.rows.values()]
+            times += [it.created_at for some in space.writes.values() for it in some.values()]
+        return max(times, default=self.active_at)
 
     def versions(self) -> int:
         """How many."""
@@ -190,12 +209,16 @@ class Thread:
             created_at=row.created_at,
         )
 
-    def hit(self, space: Space, wanted: list[str]) -> Hit | None:
-        """Where the words of a query stand in the visible versions; ``None``: not all of them."""
+    def hit(self, space: Space, wanted: list[str], max_state_bytes: int) -> Hit | None:
+        """Where the words of a query stand in the visible versions; ``None``: not all of them.
+
+        Raises:
+            IntegrityError: A version is damaged or exceeds ``max_state_bytes``.
+        """
         match = Match(wanted)
         rows = space.rows.items()
         records = ((sequence, row.record.chain, row.payload()) for sequence, row in rows)
-        for sequence, text in versions.visible_texts(space.line, records):
+        for sequence, text in versions.visible_texts(space.line, records, max_state_bytes):
             match.add(sequence, text)
         if not match.is_complete:
             return None
@@ -217,7 +240,7 @@ class Thread:
             name=self.name,
             metadata=deepcopy(self.metadata),
             created_at=self.created_at,
-            active_at=self.active_at,
+            active_at=_minute(self.active_at),
             expires_at=self.expires_at,
             lines=[_archived(self.spaces[it]) for it in sorted(self.spaces)],
             messages=deepcopy(self.messages),
@@ -245,10 +268,14 @@ class Edit:
         thread_id: The thread.
         old: What is stored of it.
         store: Identity of where it is stored.
+        max_state_bytes: The largest state that is folded.
     """
 
-    def __init__(self, thread_id: str, old: Thread | None, store: str) -> None:
+    def __init__(
+        self, thread_id: str, old: Thread | None, store: str, max_state_bytes: int
+    ) -> None:
         self.store = old.store if old else store
+        self.max_state_bytes = max_state_bytes
         self.old = old
         self.thread_id = thread_id
         self.thread = old.copy() if old and old.is_live else None
@@ -300,7 +327,7 @@ class Edit:
 
     def begin(self) -> Thread:
         """A thread without anything."""
-        self.thread = Thread(self.thread_id, self.store, self._now, _minute(self._now))
+        self.thread = Thread(self.thread_id, self.store, self._now, self._now)
         self.adds_only = False
         return self.thread
 
@@ -320,7 +347,7 @@ class Edit:
 
     def touch(self, save: Save) -> None:
         assert self.thread is not None  # noqa: S101  (made, or found)
-        self.thread.active_at = _minute(self._now)
+        self.thread.active_at = self._now
         if save.ttl_seconds is not None:
             self.thread.expires_at = self._now + timedelta(seconds=save.ttl_seconds)
 
@@ -328,14 +355,13 @@ class Edit:
         assert self.thread is not None  # noqa: S101  (it had a line)
         self.adds_only = False
         del self.thread.spaces[self._space(line).namespace]
-        if not self.thread.spaces and not self.thread.messages:
+        if not self.thread.spaces and not self.thread.exists:
             self.drop_thread()
 
-    def drop_thread(self) -> int:
-        """Remove all; return how many versions."""
-        count = self.thread.versions() if self.thread else 0
-        self.thread, self.drops = None, True
-        return count
+    def drop_thread(self) -> Removed:
+        """Remove all."""
+        old, self.thread, self.drops = self.thread, None, True
+        return Removed(old is not None and old.exists, old.versions() if old else 0)
 
     # --- versions
 
@@ -401,11 +427,12 @@ class Edit:
 
     # --- the rest
 
-    def restore(self, archived: ArchivedThread) -> None:
-        """Make the thread what it was elsewhere."""
+    def restore(self, archived: ArchivedThread, *, is_copy: bool = False) -> None:
+        """Make the thread what it was elsewhere; a copy is active when it is made."""
         thread = self.begin()
-        for name in ("user_id", "name", "created_at", "active_at", "expires_at"):
+        for name in ("user_id", "name", "created_at", "expires_at"):
             setattr(thread, name, getattr(archived, name))
+        thread.active_at = self._now if is_copy else last_active_at(archived)
         thread.metadata, thread.messages = deepcopy(archived.metadata), deepcopy(archived.messages)
         for old in archived.lines:
             space = self.add_space(thread, old.namespace)
@@ -438,7 +465,7 @@ class Edit:
 
 def body_of(payload: bytes) -> bytes:
     """The operations of a payload as one JSON list."""
-    return encode(readable(payload))
+    return encode(readable(payload, UNLIMITED))
 
 
 def _minute(moment: datetime) -> datetime:

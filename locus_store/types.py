@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime  # noqa: TC003  (pydantic evaluates it)
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,6 +46,21 @@ class CheckpointerCapabilities:
 
     persistent_checkpoint_ids: bool = False
     """A checkpoint id given out by one process names the same version in another."""
+
+    tenants: bool = False
+    """Several tenants share the storage: ``for_tenant`` and ``tenants``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """A tenant that has something stored, and how much."""
+
+    name: str
+    threads: int
+    """Live threads, as ``StorageBackend.scan`` lists them."""
+
+    items: int
+    """Live items of the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +137,34 @@ class Save:
 
 Outcome = Literal["head", "side", "same"]
 """``head``: the save is the thread's head; ``side``: kept beside it; ``same``: it was there."""
+
+
+class Active(NamedTuple):
+    """A thread in a list."""
+
+    thread_id: str
+    active_at: datetime
+    """Time of its last activity: no version of it is newer."""
+
+
+class Removed(NamedTuple):
+    """Outcome of removing a thread."""
+
+    existed: bool
+    """``False`` where there were only pending writes, or nothing."""
+
+    versions: int
+    """How many were removed."""
+
+
+class Vacuumed(NamedTuple):
+    """What a vacuum did."""
+
+    removed: int
+    """Versions."""
+
+    skipped: int
+    """Threads with old versions that other transactions hold: they stay as they are."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,7 @@ SECOND_UNKNOWN: Unknown = {
     ("VECTOR", "INDEX"): "vector indexes (23ai)",
     ("LOCK", "TABLE"): "LOCK TABLE",
     ("SET", "TRANSACTION"): "SET TRANSACTION",
+    ("SAVEPOINT",): "SAVEPOINT",
 }
 """Of ``second_errors``."""
 

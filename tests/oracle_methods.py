@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import oracledb
+from oracle_twin import watched
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from locus_store.items import NamespaceMatch, Put
 from locus_store.types import PendingWrite
@@ -85,6 +90,28 @@ async def _keep_last(it: Opened) -> None:
     await it.backend.write_state("t", {"n": 5}, checkpoint_id="v5", keep_last=1)
 
 
+@asynccontextmanager
+async def _begun() -> AsyncIterator[AsyncConnection]:
+    """A transaction of the user's."""
+    engine = create_async_engine(
+        "oracle+oracledb_async://", connect_args={"async_creator_fn": oracledb.connect_async}
+    )
+    watched(engine.sync_engine)
+    async with engine.begin() as connection:
+        yield connection
+    await engine.dispose()
+
+
+async def _commit_on(it: Opened) -> None:
+    async with _begun() as connection:
+        await it.backend.write_state("t", {"n": 4}, checkpoint_id="v4", connection=connection)
+
+
+async def _apply_on(it: Opened) -> None:
+    async with _begun() as connection:
+        await it.store.put(NS, "c", {"n": 3}, connection=connection)
+
+
 BACKEND: dict[str, Scenario] = {
     "save/first": lambda it: it.backend.save("new", {"n": 1}, checkpoint_id="v1"),
     "save/append": lambda it: it.backend.save("t", {"said": ["word"] * 4}, checkpoint_id="v4"),
@@ -95,6 +122,7 @@ BACKEND: dict[str, Scenario] = {
     "write_state/fork": lambda it: it.backend.write_state(
         "t", {"n": 9}, checkpoint_id="f1", parent_id="v1"),
     "commit": lambda it: it.backend.write_state("t", {"n": 4}, checkpoint_id="v4"),
+    "commit_on": _commit_on,
     "load": lambda it: it.backend.load("t"),
     "load/id": lambda it: it.backend.load("t", "v1"),
     "fetch": lambda it: it.backend.fetch("t"),
@@ -111,6 +139,8 @@ BACKEND: dict[str, Scenario] = {
     "history/before": lambda it: it.backend.history("t", before="v3"),
     "remove/versions": lambda it: it.backend.remove("t", ["v2"]),
     "remove/thread": lambda it: it.backend.remove("t"),
+    "remove_thread": lambda it: it.backend.remove_thread("t"),
+    "has_thread": lambda it: it.backend.has_thread("t"),
     "delete": lambda it: it.backend.delete("t", "v3"),
     "list_threads": lambda it: it.backend.list_threads(),
     "list_threads/pattern": lambda it: it.backend.list_threads(5, "t*", after="s"),
@@ -118,7 +148,10 @@ BACKEND: dict[str, Scenario] = {
     "query/number": lambda it: it.backend.query("k", 3),
     "query/text": lambda it: it.backend.query("a.b", "it's"),
     "query/flag": lambda it: it.backend.query("k", True),
+    "count": lambda it: it.backend.count("t%"),
+    "query_by_metadata": lambda it: it.backend.query_by_metadata("k", 3),
     "search": lambda it: it.backend.search("word"),
+    "search_data": lambda it: it.backend.search_data("n", 3),
     "find": lambda it: it.backend.find("word"),
     "create_search_index": _search_by_index,
     "copy_thread": lambda it: it.backend.copy_thread("t", "copy"),
@@ -138,10 +171,17 @@ BACKEND: dict[str, Scenario] = {
     "prune": lambda it: it.backend.prune("t"),
     "threads_of": lambda it: it.backend.threads_of("u"),
     "forget_user": lambda it: it.backend.forget_user("u"),
+    "threads_where": lambda it: it.backend.threads_where("k", 1),
+    "find_threads": lambda it: it.backend.find_threads("k", 1),
+    "forget_where": lambda it: it.backend.forget_where("k", 1),
+    "tenants": lambda it: it.backend.tenants(),
     "damage": lambda it: it.backend.damage(),
     "facts": lambda it: it.backend.facts(),
+    "tenant_facts": lambda it: it.backend.tenant_facts(),
     "vacuum": lambda it: it.backend.vacuum(30),
+    "vacuum_report": lambda it: it.backend.vacuum_report(0),
     "expire": lambda it: it.backend.expire(),
+    "renew": lambda it: it.backend.renew("t", 60),
 }  # fmt: skip
 
 SAVER: dict[str, Scenario] = {
@@ -184,6 +224,7 @@ STORE: dict[str, Scenario] = {
     "namespaces": lambda it: it.store.namespaces(NamespaceMatch(prefix=("memory",)), 10, 0),
     "clear_namespace": lambda it: it.store.clear_namespace(("memory",), recursive=True),
     "clear": lambda it: it.store.clear(NS, recursive=False),
+    "apply_on": _apply_on,
     "delete": lambda it: it.store.delete(NS, "a"),
     "touch": lambda it: it.store.touch(NS, "b"),
     "renew": lambda it: it.store.renew([(NS, "b")]),
@@ -198,6 +239,8 @@ SCENARIOS: dict[str, Scenario] = {
 }
 
 SAME: dict[str, tuple[str, ...]] = {
+    "backend": ("recent",),
+    "saver": ("renewals",),
     "store": ("recent", "nearest"),
 }
 """Public methods that another one of the list calls with nothing but its own arguments checked."""

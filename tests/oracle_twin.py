@@ -123,8 +123,8 @@ def watched(made: Any) -> Any:
         if context.compiled is None:
             conn.connection.driver_connection.element = None
 
-    event.listen(made.sync_engine, "before_execute", noted)
-    event.listen(made.sync_engine, "before_cursor_execute", known)
+    event.listen(made, "before_execute", noted)
+    event.listen(made, "before_cursor_execute", known)
     return made
 
 
@@ -534,11 +534,13 @@ def _teach(connection: sqlite3.Connection, _: object) -> None:
     connection.create_function("rawtohex", 1, lambda raw: raw.hex().upper())
     for name, kind in (("tables", "table"), ("views", "view")):
         connection.execute(
-            f"CREATE TEMP VIEW all_{name}{DB_LINK_PLACEHOLDER} AS SELECT upper(name) AS "
+            f"CREATE TEMP VIEW all_{name}{DB_LINK_PLACEHOLDER} AS SELECT CASE WHEN name = "
+            f"lower(name) THEN upper(name) ELSE name END AS "
             f"{kind}_name, 'LOCUS' AS owner FROM main.sqlite_master WHERE type = '{kind}'"
         )
     connection.execute(
-        "CREATE TEMP VIEW all_tab_columns AS SELECT upper(t.name) AS table_name, upper(c.name) AS "
+        "CREATE TEMP VIEW all_tab_columns AS SELECT CASE WHEN t.name = lower(t.name) THEN "
+        "upper(t.name) ELSE t.name END AS table_name, upper(c.name) AS "
         "column_name, c.type AS data_type, 'LOCUS' AS owner "
         "FROM main.sqlite_master t, pragma_table_info(t.name) c WHERE t.type IN ('table', 'view')"
     )

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from urllib.parse import quote, urlencode, urlsplit
 
 import pytest
@@ -664,6 +664,8 @@ class PgBouncer:
 class Proxy:
     """Loopback TCP in front of a server's port, on a thread of its own, with faults on request."""
 
+    side: ClassVar[type[_Side]]
+
     def __init__(self, port: int, host: str = LOOPBACK) -> None:
         self._upstream = (host, port)
         self._sides: set[_Side] = set()
@@ -713,7 +715,7 @@ class Proxy:
 
     def _accept(self) -> asyncio.Protocol:
         self.accepted += 1
-        return _Side(self, is_client=True)
+        return self.side(self, is_client=True)
 
     async def _set(self, *, held: bool, swallowing: bool) -> None:
         self.is_held, self.is_swallowing = held, swallowing
@@ -749,7 +751,7 @@ class _Side(asyncio.Protocol):
 
     async def _reach(self) -> None:
         proxy = self.proxy
-        side = _Side(proxy, is_client=False)
+        side = proxy.side(proxy, is_client=False)
         try:
             await proxy._loop.create_connection(lambda: side, *proxy._upstream)
         except OSError:
@@ -784,3 +786,6 @@ class _Side(asyncio.Protocol):
         with contextlib.suppress(OSError):
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.transport.abort()
+
+
+Proxy.side = _Side

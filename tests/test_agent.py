@@ -18,17 +18,19 @@ import pytest
 from locus import Agent, tool
 from locus.core.messages import Message
 from locus.core.state import AgentState
-from locus.memory.registry import get_checkpointer, register_checkpointer
+from locus.memory.registry import get_checkpointer
 from locus.testing import FunctionModel, ScriptedModel, tool_call
 
 from locus_store import (
     BaseCheckpointer,
     CheckpointerCapabilities,
     ConflictError,
+    InvalidArgumentError,
     MemoryBackend,
     StorageBackendAdapter,
     open_checkpointer,
 )
+from locus_store.adapters.locus import register
 
 pytestmark = pytest.mark.anyio
 
@@ -57,7 +59,6 @@ async def opened(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
     where = "" if request.param == "memory" else place(request.param, request, tmp_path)
 
     def new(**options: Any) -> BaseCheckpointer:
-        options = {"state_type": AgentState, **options}
         if where:
             made.append(open_checkpointer(where, **options))
         else:
@@ -123,7 +124,7 @@ async def test_a_run_that_was_left_after_its_first_event_is_remembered(opened: O
 
 
 def test_run_sync_twice_closes_and_comes_back_in_a_new_loop(url: str) -> None:
-    checkpointer = open_checkpointer(url, state_type=AgentState)
+    checkpointer = open_checkpointer(url)
     agent = agent_of(checkpointer, "Hello.", "Again?")
     agent.run_sync("I'm Alex.", thread_id="t1")
     result = agent.run_sync("I'm Alex still.", thread_id="t1")
@@ -131,7 +132,7 @@ def test_run_sync_twice_closes_and_comes_back_in_a_new_loop(url: str) -> None:
 
 
 def test_run_sync_keeps_what_is_in_memory() -> None:
-    checkpointer = open_checkpointer("memory://", state_type=AgentState)
+    checkpointer = open_checkpointer("memory://")
     agent_of(checkpointer, "Hello.").run_sync("I'm Alex.", thread_id="t1")
     result = agent_of(checkpointer, model=FunctionModel(who_am_i)).run_sync("Who?", thread_id="t1")
     assert result.text == "You are Alex."
@@ -419,7 +420,6 @@ async def test_a_reader_between_a_turns_load_and_its_save_changes_nothing(opened
 KILLED = """
     import asyncio, os, signal, sys
     from locus import Agent, tool
-    from locus.core.state import AgentState
     from locus.testing import ScriptedModel, tool_call
     from locus_store import open_checkpointer
 
@@ -437,7 +437,7 @@ KILLED = """
                              tool_call("note", line="b", call_id="2"), "Both."]),
         tools=[note],
         context_window=100_000,
-        checkpointer=open_checkpointer(sys.argv[1], state_type=AgentState),
+        checkpointer=open_checkpointer(sys.argv[1]),
     )
     asyncio.run(agent.arun("Write a and b.", thread_id="t1"))
 """
@@ -454,7 +454,7 @@ def killed(tmp_path: Path, url: str) -> str:
 
 
 async def test_a_turn_whose_process_was_killed_is_continued_by_another(killed: str) -> None:
-    async with open_checkpointer(killed, state_type=AgentState) as checkpointer:
+    async with open_checkpointer(killed) as checkpointer:
         model = ScriptedModel(["Both, I think."])
         agent = agent_of(checkpointer, model=model)
         async for _ in agent.continue_turn("t1"):
@@ -465,7 +465,7 @@ async def test_a_turn_whose_process_was_killed_is_continued_by_another(killed: s
 
 
 async def test_a_new_turn_may_follow_one_whose_process_was_killed(killed: str) -> None:
-    async with open_checkpointer(killed, state_type=AgentState) as checkpointer:
+    async with open_checkpointer(killed) as checkpointer:
         result = await agent_of(checkpointer, "Nothing.").arun("What now?", thread_id="t1")
         assert said(result.state)[:2] == ["Write a and b.", "wrote a"]
         assert said(result.state)[-2:] == ["What now?", "Nothing."]
@@ -517,20 +517,52 @@ async def test_a_users_own_subclass_works_wherever_a_checkpointer_goes() -> None
 
 
 async def test_the_registry_of_locus_opens_ours_by_name(url: str) -> None:
-    def by_url(config_hint: str = "memory://", **options: Any) -> Any:
-        return open_checkpointer(config_hint, state_type=AgentState, **options)
-
-    register_checkpointer("ours", by_url)
-    async with get_checkpointer(f"ours:{url}") as checkpointer:
+    register()
+    async with get_checkpointer(f"locus-store:{url}") as checkpointer:
         await agent_of(checkpointer, "Hello.").arun("I'm Alex.", thread_id="t1")
-    async with get_checkpointer(f"ours:{url}", keep_last=1) as checkpointer:
+    async with get_checkpointer(f"locus-store:{url}", keep_last=1) as checkpointer:
         agent = agent_of(checkpointer, model=FunctionModel(who_am_i))
         assert (await agent.arun("Who am I?", thread_id="t1")).text == "You are Alex."
+
+
+async def test_the_registry_asks_for_the_database_where_none_is_named() -> None:
+    register("ours")
+    with pytest.raises(InvalidArgumentError, match=r"ours:sqlite:///x\.db"):
+        get_checkpointer("ours")
+    with pytest.raises(TypeError, match="keep_lats"):
+        get_checkpointer("ours:memory://", keep_lats=1)
 
 
 async def test_a_backend_given_to_an_agent_by_mistake_names_the_factory() -> None:
     with pytest.raises(TypeError, match="MemoryCheckpointer"):
         await agent_of(MemoryBackend(), "Hello.").arun("Hi.", thread_id="t1")
+
+
+class Watched:
+    """A backend, and which of its attributes are read from outside."""
+
+    def __init__(self) -> None:
+        self._backend = MemoryBackend()
+        self.noted: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        self.noted.append(name)
+        return getattr(self._backend, name)
+
+
+async def test_the_sdk_asks_a_backend_for_nothing_but_load_before_its_model_runs() -> None:
+    """``load(thread_id)`` is a legitimate call, so no earlier refusal is possible."""
+    backend, seen = Watched(), list[list[str]]()
+
+    def answer(messages: list[Message], tools: list[dict[str, Any]]) -> str:
+        seen.append(list(backend.noted))
+        return "Hello."
+
+    agent = agent_of(backend, model=FunctionModel(answer))
+    backend.noted.clear()
+    with pytest.raises(TypeError, match="MemoryCheckpointer"):
+        await agent.arun("Hi.", thread_id="t1")
+    assert seen == [["load"]]
 
 
 # --- the demo

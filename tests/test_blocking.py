@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,9 +17,11 @@ from locus_store import (
     MemoryCheckpointer,
     Message,
     StorageBackendAdapter,
+    blocking,
+    loops,
     sqlite_checkpointer,
 )
-from locus_store.blocking import BlockingCheckpointer, open_checkpointer
+from locus_store.blocking import BlockingCheckpointer, Portals, open_checkpointer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -141,3 +144,72 @@ def test_errors_come_as_they_are(checkpointer: BlockingCheckpointer) -> None:
         checkpointer.save({}, "t", colour="red")
     with pytest.raises(ValueError, match="thread_id"):
         checkpointer.load("")
+
+
+# --- calls in a running loop
+
+
+class Home(loops.Home):
+    async def _release(self) -> None:
+        pass
+
+
+def test_a_call_that_waits_for_the_loop_it_stopped_is_ended(monkeypatch) -> None:
+    monkeypatch.setattr(blocking, "PATIENCE_SECONDS", 0.01)
+    portals = Portals()
+
+    async def main() -> None:
+        done = threading.Event()
+        released = Home().spawn(_set(done))
+        with pytest.raises(RuntimeError, match="a sync method of Saver waited"):
+            portals.run("Saver", asyncio.to_thread, done.wait, 60)
+        await released
+
+    async def _set(event: threading.Event) -> None:
+        event.set()
+
+    asyncio.run(main())
+    portals.close()
+
+
+def test_a_long_call_in_a_loop_without_other_work_is_waited_for(monkeypatch) -> None:
+    monkeypatch.setattr(blocking, "PATIENCE_SECONDS", 0)
+    portals = Portals()
+
+    async def main() -> str:
+        return portals.run("Saver", asyncio.sleep, 0.01, "done")
+
+    assert asyncio.run(main()) == "done"
+    portals.close()
+
+
+def test_a_call_on_the_portals_own_loop_is_refused() -> None:
+    portals = Portals()
+
+    async def inner() -> None:
+        portals.run("Saver", asyncio.sleep, 0)
+
+    with pytest.raises(RuntimeError, match="call its async method"):
+        portals.run("Saver", inner)
+    portals.close()
+
+
+def test_an_interrupted_call_is_cancelled(monkeypatch) -> None:
+    portals, started, cancelled = Portals(), threading.Event(), threading.Event()
+
+    async def forever() -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    def interrupted(owner: str, future: Future[None]) -> None:
+        started.wait(60)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(blocking, "_result", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        portals.run("Saver", forever)
+    assert cancelled.wait(60)
+    portals.close()

@@ -204,7 +204,7 @@ def test_sql_for_sqlite_makes_a_database_that_check_accepts(run: Run) -> None:
         (("upgrade", "--url", "mysql://u:s3cret@h/d"), "dialect 'mysql'"),
         (("upgrade", "--url", "sqlite:////no/such/x.db"), "cannot be opened"),
         (("upgrade", "nonsense"), "nonsense"),
-        (("check", "--prefix", "9"), "table prefix '9'"),
+        (("check", "--prefix", "9"), "prefix='9' must be"),
         (("sql", "--dialect", "mysql"), "sqlite, postgresql, oracle"),
         (("downgrade", "base", "--yes"), "no locus-store schema"),
     ],
@@ -252,14 +252,43 @@ COMMANDS = dict(groups())
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_every_command_explains_itself_its_options_and_its_exit_codes(
-    run: Run, command: tuple[str, ...]
-) -> None:
+def test_every_command_explains_itself_and_its_options(run: Run, command: tuple[str, ...]) -> None:
     code, out, _ = run(*command, "--help")
     assert code == 0
-    assert "Exit codes" in re.sub(r"\s+", " ", out)
+    assert "Exit codes" not in out
+    assert "<bool>" not in out
     assert COMMANDS[command].help
     assert [it.name for it in COMMANDS[command].params if not it.help] == []
+
+
+def test_the_exit_codes_are_one_line_of_the_first_help_page(run: Run) -> None:
+    out = run("--help")[1]
+    (line,) = [it for it in out.splitlines() if "Exit codes" in it]
+    assert all(f"{code} " in line for code in range(6))
+    assert len(line.strip()) <= 80
+
+
+def test_upgrade_says_what_it_drops(run: Run) -> None:
+    out = re.sub(r"\s+", " ", run("db", "upgrade", "--help")[1])
+    assert "Revision 0002 drops the table of embeddings" in out
+
+
+def test_an_index_is_answered_in_words(run: Run) -> None:
+    run("db", "upgrade")
+    assert run("db", "search-index")[1] == "created the full-text index\n"
+    assert run("db", "search-index")[1] == (
+        "the full-text index exists already; nothing was changed\n"
+    )
+
+
+@pytest.mark.parametrize("command", [("verify",), ("store", "list", "/"), ("db", "check")])
+def test_a_path_in_place_of_a_url_is_answered_by_the_url(
+    run: Run, command: tuple[str, ...]
+) -> None:
+    code, out, errors = run(*command, "--url", "x.db")
+    assert (code, out) == (1, "")
+    assert errors == "Error: 'x.db' is not a URL; did you mean sqlite:///x.db?\n"
+    assert not Path("x.db").exists()
 
 
 def test_the_commands_are_those_of_the_issue() -> None:
@@ -275,11 +304,11 @@ def test_the_commands_are_those_of_the_issue() -> None:
         "vector-index",
         "history",
     ]
-    others = {"doctor", "verify", "copy", "export", "forget"}
+    others = {"doctor", "verify", "copy", "export", "forget", "tenants list"}
     store = ["list", "get", "put", "delete", "search", "namespaces", "expire"]
     assert names == others | {f"threads {it}" for it in threads} | {f"db {it}" for it in db} | {
         f"store {it}" for it in store
-    } | {f"import {it}" for it in ("file", "locus", "langgraph")}
+    } | {f"import {it}" for it in ("file", "locus", "langgraph", "langgraph-store")}
 
 
 def test_the_page_of_the_command_line_is_what_the_code_gives() -> None:
@@ -424,7 +453,7 @@ def test_what_is_no_terminal_gets_no_bar_and_whole_lines_where_colours_are_force
     monkeypatch.setenv("COLUMNS", "20")
     code, out, errors = run("verify")
     assert (code, errors) == (0, "")
-    assert out == "0 threads, 0 versions, 0 problems\n"
+    assert out == "tenant 'default': 0 threads, 0 versions, 0 problems\n"
     _, out, errors = run("doctor")
     assert errors == ""
     assert "no: a search reads everything" in out

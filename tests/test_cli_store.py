@@ -313,8 +313,8 @@ def test_expired_items_are_shown_by_nothing_and_expire_removes_them(run: Run, ur
     fill(url, (("m",), "k", 1, None, 0.01), (("m",), "stays", 1))
     wait_until(lambda: len(parsed(run, "store", "list", "m")) == 1, "the item's end")
     assert run("store", "get", "m", "k")[0] == 4
-    assert parsed(run, "store", "expire") == {"removed": 1}
-    assert run("store", "expire")[1] == "0 items removed\n"
+    assert parsed(run, "store", "expire")["removed"] == 1
+    assert run("store", "expire")[1].endswith("0 items removed\n")
 
 
 # --- forget
@@ -395,7 +395,7 @@ def test_forget_does_not_take_everybodys_root(run: Run, url: str) -> None:
     fill(url, (("memory", "u"), "a", 1))
     code, _, errors = run("forget", "--user", "u", "--namespace", "/", "--yes")
     assert code == 1
-    assert "everybody's" in errors
+    assert "belongs to all users" in errors
     assert len(parsed(run, "store", "list", "memory/u")) == 1
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -17,7 +18,9 @@ from rich.console import Console
 from test_cli import Terminal
 
 from locus_store import open_checkpointer
+from locus_store.cli import graphs
 from locus_store.cli.differences import changed_part, differences, shown
+from locus_store.cli.output import put_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -353,9 +356,32 @@ def test_vacuum_names_what_is_old_and_removes_it(
     assert "1 whole thread" in errors
     assert "2 versions" in errors
     assert ids(url) == ["t"]
-    assert run("threads", "vacuum", "--older-than", "1", "--yes")[1] == "0 versions removed\n"
-    assert parsed(run, "threads", "vacuum", "--older-than", "0", "--yes") == {"removed": 2}
+    assert run("threads", "vacuum", "--older-than", "1", "--yes")[1].endswith(
+        "0 versions removed\n"
+    )
+    assert parsed(run, "threads", "vacuum", "--older-than", "0", "--yes")["removed"] == 2
     assert ids(url) == []
+
+
+def test_vacuum_says_how_many_threads_it_skipped(
+    run: Run, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from locus_store import RedisBackend
+    from locus_store.sql.backend import SqlBackend
+    from locus_store.types import Vacuumed
+
+    async def vacuumed(self: object, older_than_days: float = 30) -> Vacuumed:
+        return Vacuumed(removed=3, skipped=1)
+
+    save(url, "t", *CHAT)
+    for kind in (SqlBackend, RedisBackend):
+        monkeypatch.setattr(kind, "vacuum_report", vacuumed)
+    command = ("threads", "vacuum", "--older-than", "1", "--yes")
+    assert run(*command)[1].endswith(
+        "3 versions removed; 1 thread skipped, held by other transactions: run it again later\n"
+    )
+    found = parsed(run, *command)
+    assert (found["removed"], found["skipped"]) == (3, 1)
 
 
 @pytest.mark.parametrize("days", ["-1", "x", "1e9"])
@@ -371,8 +397,8 @@ def test_expire_sweeps_what_is_over(run: Run, url: str) -> None:
         return "t" not in {it["thread_id"] for it in parsed(run, "threads", "list")}
 
     servers.wait_until(is_over, "the thread expires")
-    assert parsed(run, "threads", "expire") == {"removed": 1}
-    assert run("threads", "expire")[1] == "0 threads removed\n"
+    assert parsed(run, "threads", "expire")["removed"] == 1
+    assert run("threads", "expire")[1].endswith("0 threads removed\n")
 
 
 def test_what_a_backend_does_not_declare_is_told(
@@ -384,7 +410,8 @@ def test_what_a_backend_does_not_declare_is_told(
 
     save(url, "t", *CHAT)
     for kind in (SqlBackend, RedisBackend):
-        monkeypatch.setattr(kind, "vacuum", StorageBackend.vacuum)
+        for name in ("vacuum", "vacuum_report"):
+            monkeypatch.setattr(kind, name, getattr(StorageBackend, name))
     code, out, errors = run("threads", "vacuum", "--older-than", "1", "--yes")
     assert (code, out) == (1, "")
     assert "capability 'vacuum'" in errors
@@ -445,3 +472,119 @@ def test_a_damaged_state_is_an_error_and_no_traceback(run: Run, tmp_path: Path) 
     code, out, errors = run("threads", "show", "t")
     assert (code, out) == (1, "")
     assert errors.startswith("Error: ")
+
+
+# --- threads of LangGraph's graphs
+
+
+@pytest.fixture
+def graph_thread(request: pytest.FixtureRequest, tmp_path: Path, migrated: Path, run: Run) -> str:
+    """A thread of a graph with messages."""
+    pytest.importorskip("langgraph")
+    from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+    from langgraph.graph import START, MessagesState, StateGraph
+
+    from locus_store.adapters.langgraph import LangGraphSaver
+
+    def answer(state: MessagesState) -> dict[str, Any]:
+        calls: Any = [{"name": "look", "args": {"a": 1}, "id": "1"}]
+        blocks: Any = [{"type": "text", "text": "Hello"}, {"type": "image_url"}]
+        return {
+            "messages": [AIMessage(blocks, tool_calls=calls), ToolMessage("42", tool_call_id="1")]
+        }
+
+    builder = StateGraph(MessagesState)
+    builder.add_node("answer", answer)
+    builder.add_edge(START, "answer")
+    url = f"sqlite:///{shutil.copy(migrated, tmp_path / 'graph.db')}"
+    with LangGraphSaver.from_url(url) as saver:
+        graph = builder.compile(checkpointer=saver)
+        said: Any = {"messages": [HumanMessage("hi é\x1b", name="bob")]}
+        graph.invoke(said, {"configurable": {"thread_id": "g"}})
+    return url
+
+
+def test_a_graphs_messages_are_shown_as_messages(run: Run, graph_thread: str) -> None:
+    code, out, _ = run("threads", "show", "g", "--url", graph_thread)
+    assert code == 0
+    assert out.partition("messages:\n")[2] == (
+        '  human (bob): hi é\\x1b\n  ai: Hello [image_url] [calls look({"a":1})]\n  tool: 42\n'
+    )
+    assert '"$"' not in out
+    assert "channel_versions" not in out
+    raw = run("threads", "show", "g", "--raw", "--url", graph_thread)[1]
+    assert '"$"' in raw
+    assert "channel_versions" in raw
+
+
+def test_a_graphs_differences_are_those_of_its_channels(run: Run, graph_thread: str) -> None:
+    _, out, _ = run("threads", "diff", "g", "--url", graph_thread)
+    assert out.splitlines()[0].endswith(": 2 differences")
+    assert '+ messages[2]: "tool: 42"' in out
+    assert "channel_versions" in run("threads", "diff", "g", "--raw", "--url", graph_thread)[1]
+
+
+def test_a_graphs_history_hides_what_only_langgraph_needs(run: Run, graph_thread: str) -> None:
+    out = run("threads", "history", "g", "--url", graph_thread)[1]
+    assert '"source":"loop"' in out
+    assert "parents" not in out
+    assert "parents" in run("threads", "history", "g", "--raw", "--url", graph_thread)[1]
+
+
+def test_json_of_a_graphs_thread_is_what_is_stored(run: Run, graph_thread: str) -> None:
+    state = parsed(run, "threads", "show", "g", "--url", graph_thread)["state"]
+    assert "channel_versions" in state
+    assert state["channel_values"]["messages"][0]["$"] == "x"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"$": "x"}, {"$": "x", "c": 5, "v": ["a"]}, {"$": "x", "c": 1, "b": "AA=="}, {"$": "d"},
+        {"$": "d", "k": ["a"], "v": {}}, {"$": "m", "v": [1]}, {"$": "unknown"}, {"$": []},
+        {"$": "x", "c": 5, "v": ["langchain_core.messages.x", "X", {"content": {"a": 1}}, "m"]},
+    ],
+)  # fmt: skip
+def test_what_the_codec_never_writes_is_shown_as_it_is(value: Any) -> None:
+    graphs.plain(value)
+    graphs.plain([{"k": value}])
+
+
+# --- on a terminal
+
+
+def test_a_table_that_is_too_narrow_for_its_words_is_a_list_of_records(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    out = Terminal()
+    monkeypatch.setattr("sys.stdout", out)
+    monkeypatch.setenv("COLUMNS", "80")
+    row = ("t" * 36, "v" * 36, "2026-01-01 00:00:00 UTC", '{"user_id":"alexandra"}')
+    put_table(("thread", "newest version", "saved", "metadata"), [row, row], ids=("thread",))
+    for it in row:
+        assert out.getvalue().count(it) == 2
+    assert f"thread:         {'t' * 36}\n" in out.getvalue()
+    assert max(map(len, out.getvalue().splitlines())) <= 80
+
+
+def test_a_table_is_folded_between_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = Terminal()
+    monkeypatch.setattr("sys.stdout", out)
+    monkeypatch.setenv("COLUMNS", "60")
+    words = "several words that are folded between two of them, never within"
+    put_table(("thread", "text"), [("t" * 30, words)], ids=("thread",))
+    assert "t" * 30 in out.getvalue()
+    assert all(it in out.getvalue() for it in words.split())
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())
+    assert max(map(len, shown.splitlines())) <= 60
+
+
+def test_a_checkpoint_that_is_not_there_is_told_from_its_thread(run: Run, url: str) -> None:
+    save(url, "t", *CHAT)
+    for options in ((), ("--yes",)):
+        code, _, errors = run("threads", "delete", "t", "--checkpoint", "nope", *options)
+        assert code == 4
+        assert "no checkpoint 'nope' in thread 't'" in errors
+        assert "threads history t" in errors
+    code, _, errors = run("threads", "delete", "no")
+    assert "no thread 'no'" in errors

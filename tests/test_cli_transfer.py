@@ -73,6 +73,16 @@ def lines(text: str) -> list[dict[str, Any]]:
     return [json.loads(it) for it in text.splitlines()]
 
 
+def named(url: str) -> str:
+    """What a summary begins with."""
+    return "tenant 'default': " if url.startswith(("sqlite", "postgresql")) else ""
+
+
+def with_tenant(url: str, counts: dict[str, int]) -> dict[str, Any]:
+    """The JSON of a summary."""
+    return {**counts, "tenant": "default"} if named(url) else counts
+
+
 def whole(url: str, thread: str) -> Any:
     async def asked() -> Any:
         async with open_checkpointer(url) as checkpointer:
@@ -85,11 +95,10 @@ def whole(url: str, thread: str) -> Any:
 
 
 def test_verify_counts_what_is_in_order(run: Run, url: str) -> None:
-    assert run("verify") == (0, "2 threads, 4 versions, 0 problems\n", "")
-    assert lines(run("verify", "--json")[1]) == [
-        {"kind": "summary", "threads": 2, "versions": 4, "problems": 0}
-    ]
-    assert run("verify", "t")[1] == "1 thread, 3 versions, 0 problems\n"
+    assert run("verify") == (0, f"{named(url)}2 threads, 4 versions, 0 problems\n", "")
+    counts = {"threads": 2, "versions": 4, "problems": 0}
+    assert lines(run("verify", "--json")[1]) == [{"kind": "summary", **with_tenant(url, counts)}]
+    assert run("verify", "t")[1] == f"{named(url)}1 thread, 3 versions, 0 problems\n"
 
 
 def test_verify_says_that_a_named_thread_is_not_there(run: Run, url: str) -> None:
@@ -124,10 +133,12 @@ def test_verify_finds_damage_and_tells_it_by_its_exit_code(run: Run) -> None:
 
 
 def test_copy_takes_everything_and_skips_what_is_there(run: Run, url: str, there: str) -> None:
-    assert parsed(run, "copy", "--from", url, "--to", there) == {"written": 2, "same": 0}
+    found = parsed(run, "copy", "--from", url, "--to", there)
+    assert found == with_tenant(url, {"written": 2, "same": 0})
     assert whole(there, "t") == whole(url, "t")
     code, out, _ = run("copy", "--from", url, "--to", there)
-    assert (code, out) == (0, "0 threads copied, 2 there already\n")
+    into = "" if named(url) else ", into tenant 'default'"
+    assert (code, out) == (0, f"{named(url)}0 threads copied, 2 there already{into}\n")
 
 
 def test_a_copy_goes_through_every_store_and_back_unchanged(
@@ -136,11 +147,14 @@ def test_a_copy_goes_through_every_store_and_back_unchanged(
     stores = [url, f"sqlite:///{tmp_path / 'one.db'}", f"file://{tmp_path / 'files'}", database]
     stores.append(f"sqlite:///{tmp_path / 'two.db'}")
     for here, next_ in pairwise(stores):
-        assert parsed(run, "copy", "--from", here, "--to", next_) == {"written": 2, "same": 0}
+        found = parsed(run, "copy", "--from", here, "--to", next_)
+        assert found == with_tenant(here, {"written": 2, "same": 0})
     for thread in ids(url):
         assert [whole(it, thread) for it in stores] == [whole(url, thread)] * len(stores)
-    assert parsed(run, "copy", "--from", stores[-1], "--to", url) == {"written": 0, "same": 2}
-    assert parsed(run, "copy", "--from", url, "--to", "memory://") == {"written": 2, "same": 0}
+    found = parsed(run, "copy", "--from", stores[-1], "--to", url)
+    assert found == with_tenant(stores[-1], {"written": 0, "same": 2})
+    found = parsed(run, "copy", "--from", url, "--to", "memory://")
+    assert found == with_tenant(url, {"written": 2, "same": 0})
 
 
 def test_copy_takes_only_the_threads_that_are_named(run: Run, url: str, there: str) -> None:
@@ -193,11 +207,12 @@ def test_no_message_repeats_a_password(run: Run, there: str) -> None:
 
 def test_what_is_exported_can_be_imported(run: Run, url: str, there: str) -> None:
     code, out, errors = run("export", "--all", "--output", "all.jsonl")
-    assert (code, out, errors) == (0, "", "2 threads exported\n")
-    assert parsed(run, "import", "file", "all.jsonl", "--url", there) == {"written": 2, "same": 0}
+    assert (code, out, errors) == (0, "", f"{named(url)}2 threads exported\n")
+    found = parsed(run, "import", "file", "all.jsonl", "--url", there)
+    assert found == with_tenant(there, {"written": 2, "same": 0})
     assert whole(there, "t") == whole(url, "t")
     assert run("import", "file", "all.jsonl", "--url", there)[1] == (
-        "0 threads imported, 2 there already\n"
+        f"{named(there)}0 threads imported, 2 there already\n"
     )
 
 
@@ -333,12 +348,38 @@ def test_import_hands_on_what_it_was_told(
     setattr(module, f"import_{name}", take)
     monkeypatch.setitem(sys.modules, f"locus_store.transfer.from_{name}", module)
     found = parsed(run, "import", name, "sqlite:///old.db", "--url", there, "--thread", "t")
-    assert found == {"written": 2, "same": 1}
+    assert found == with_tenant(there, {"written": 2, "same": 1})
     assert told[1:] == ["sqlite:///old.db", ["t"]]
     assert "there.db" in told[0]
     monkeypatch.setenv("LOCUS_STORE_FROM", "sqlite:///from.db")
-    assert run("import", name, "--url", there)[1] == "2 threads imported, 1 there already\n"
+    assert run("import", name, "--url", there)[1] == (
+        f"{named(there)}2 threads imported, 1 there already\n"
+    )
     assert told[-2:] == ["sqlite:///from.db", None]
+
+
+def test_an_encrypted_database_is_imported_with_its_key(
+    run: Run, there: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    savers = pytest.importorskip("langgraph.checkpoint.sqlite")
+    from langgraph.checkpoint.base import empty_checkpoint
+    from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+
+    monkeypatch.setenv("LANGGRAPH_AES_KEY", "0123456789abcdef")
+    with savers.SqliteSaver.from_conn_string("old.db") as saver:
+        saver.serde = EncryptedSerializer.from_pycryptodome_aes()
+        place = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+        saver.put(place, empty_checkpoint(), {}, {})
+    code, _, told = run("import", "langgraph", "sqlite:///old.db", "--url", there)
+    assert code == 1
+    assert "--decrypt" in told
+    monkeypatch.delenv("LANGGRAPH_AES_KEY")
+    command = ("import", "langgraph", "sqlite:///old.db", "--decrypt", "--url", there)
+    code, _, told = run(*command)
+    assert code == 1
+    assert "LANGGRAPH_AES_KEY" in told
+    monkeypatch.setenv("LANGGRAPH_AES_KEY", "0123456789abcdef")
+    assert parsed(run, *command) == {"written": 1, "same": 0, "tenant": "default"}
 
 
 def test_langgraphs_tables_are_imported(run: Run, there: str) -> None:
@@ -350,7 +391,7 @@ def test_langgraphs_tables_are_imported(run: Run, there: str) -> None:
         where = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
         saver.put(where, empty_checkpoint(), {"source": "input", "step": 0}, {})
     found = parsed(run, "import", "langgraph", "sqlite:///old.db", "--url", there)
-    assert found == {"written": 1, "same": 0}
+    assert found == with_tenant(there, {"written": 1, "same": 0})
     assert ids(there) == ["t"]
     assert run("import", "langgraph", "sqlite:///no.db", "--url", there)[0] == 1
 
@@ -361,7 +402,8 @@ def test_the_sdks_files_are_imported(run: Run, there: str) -> None:
     from locus.memory.backends.file import FileCheckpointer
 
     asyncio.run(FileCheckpointer("old").save(AgentState(agent_id="a"), "t"))
-    assert parsed(run, "import", "locus", "old", "--url", there) == {"written": 1, "same": 0}
+    found = parsed(run, "import", "locus", "old", "--url", there)
+    assert found == with_tenant(there, {"written": 1, "same": 0})
     assert parsed(run, "threads", "show", "t", "--url", there)["state"]["agent_id"] == "a"
     assert run("import", "locus", "no-such-folder", "--url", there)[0] == 1
 
@@ -376,7 +418,8 @@ def test_forget_asks_names_what_goes_and_leaves_the_others(
         monkeypatch.setattr("sys.stdin", Terminal(answer))
         code, _, errors = run("forget", "--user", "u")
         assert code == (0 if left == ["other"] else 1)
-        assert "1 thread with 3 versions, 1 namespace, 1 pending write" in errors
+        assert "1 thread" in errors
+        assert "with 3 versions, 1 namespace, 1 pending write" in errors
         assert ids(url) == left
 
 
@@ -387,7 +430,7 @@ def test_forget_counts_what_it_removed(run: Run, url: str) -> None:
 
 def test_forget_says_in_words_what_it_removed(run: Run, url: str) -> None:
     _, out, _ = run("forget", "--user", "u", "--yes")
-    assert out.startswith("removed: 1 thread, 3 versions, 1 pending write, 0 messages")
+    assert out.startswith(f"{named(url)}removed: 1 thread, 3 versions, 1 pending write, 0 messages")
     assert out.strip().endswith("0 messages") or "0 store items" in out
 
 

@@ -30,7 +30,7 @@ from locus_store import (
     sqlite_checkpointer,
 )
 from locus_store.blocking import BlockingCheckpointer
-from locus_store.encoding import unpack_frames
+from locus_store.encoding import MAX_STATE_BYTES, unpack_frames
 from locus_store.sql.repository import Repository
 from locus_store.sql.sqlite import SQLiteDatabase
 from locus_store.testing import (
@@ -67,7 +67,9 @@ class MemoryProbe:
             row.payload = change(row.payload)
 
     def holds(self, text: str) -> bool:
-        payloads = [body for row in self._rows() for body in unpack_frames(row.payload)]
+        payloads = [
+            body for row in self._rows() for body in unpack_frames(row.payload, MAX_STATE_BYTES)
+        ]
         told = [repr(row.record.metadata).encode() for row in self._rows()]
         return any(text.encode() in it for it in payloads + told)
 
@@ -111,7 +113,7 @@ class FileProbe:
 
     def holds(self, text: str) -> bool:
         rows = self._run("SELECT payload FROM locus_checkpoints")
-        frames = [body for (payload,) in rows for body in unpack_frames(payload)]
+        frames = [body for (payload,) in rows for body in unpack_frames(payload, MAX_STATE_BYTES)]
         files = [it.read_bytes() for it in self._path.parent.glob(f"{self._path.name}*")]
         assert files
         return any(text.encode() in it for it in frames + files)
@@ -312,9 +314,13 @@ class PortableBackend(SQLiteBackend):
 class TestPortable(OnFile):
     @pytest.fixture
     def reopen(self, path):
-        return lambda **options: StorageBackendAdapter(
-            PortableBackend(path), **{"state_type": self.state_type, **options}
-        )
+        def portable(**options):
+            limits = {it: options.pop(it) for it in ["max_state_bytes"] if it in options}
+            return StorageBackendAdapter(
+                PortableBackend(path, **limits), **{"state_type": self.state_type, **options}
+            )
+
+        return portable
 
 
 # --- the blocking facade
@@ -329,6 +335,9 @@ class Unblocked(BaseCheckpointer):
     capabilities = property(lambda self: self.blocking.capabilities)
     deletes_single_checkpoints = True
 
+    def for_tenant(self, tenant: str) -> Unblocked:
+        return Unblocked(self.blocking.for_tenant(tenant))
+
 
 def _in_a_thread(name: str):
     async def call(self, *args: Any, **kwargs: Any) -> Any:
@@ -339,8 +348,9 @@ def _in_a_thread(name: str):
 
 
 for _name in (
-    "save", "load", "list_checkpoints", "delete", "exists", "close", "search", "query_by_metadata",
-    "get_metadata", "vacuum", "expire", "copy_thread", "list_threads", "list_with_metadata",
+    "save", "load", "list_checkpoints", "delete", "exists", "open", "close", "search",
+    "query_by_metadata", "get_metadata", "vacuum", "expire", "copy_thread", "list_threads",
+    "list_with_metadata", "tenants",
 ):  # fmt: skip
     setattr(Unblocked, _name, _in_a_thread(_name))
 Unblocked.__abstractmethods__ = frozenset()

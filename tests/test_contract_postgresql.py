@@ -17,7 +17,7 @@ from sqlalchemy.pool import NullPool
 from test_contract import LocusStates
 
 from locus_store import InvalidArgumentError, StorageBackendAdapter, postgresql_checkpointer
-from locus_store.encoding import unpack_frames
+from locus_store.encoding import MAX_STATE_BYTES, unpack_frames
 from locus_store.testing import CheckpointerContract, StorageBackendContract
 
 if TYPE_CHECKING:
@@ -58,7 +58,9 @@ class ServerProbe:
     def holds(self, text: str) -> bool:
         """Whether any row has it; what a vacuum has not yet overwritten is not looked at."""
         rows = self._run("SELECT c::text AS told, payload FROM locus_checkpoints c")
-        frames = [body for row in rows for body in unpack_frames(row["payload"] or b"")]
+        frames = [
+            body for row in rows for body in unpack_frames(row["payload"] or b"", MAX_STATE_BYTES)
+        ]
         told = [row["told"].encode() for row in rows]
         return any(text.encode() in it for it in frames + told)
 
@@ -228,9 +230,9 @@ class TestStatementsOfOracle(OnServer):
     @pytest.fixture
     def reopen(self, url):
         def opened(**options: Any) -> StorageBackendAdapter:
-            return StorageBackendAdapter(
-                InKindBackend(url, pool_size=4), **{"state_type": self.state_type, **options}
-            )
+            limits = {it: options.pop(it) for it in ["max_state_bytes"] if it in options}
+            backend = InKindBackend(url, pool_size=4, **limits)
+            return StorageBackendAdapter(backend, **{"state_type": self.state_type, **options})
 
         return opened
 

@@ -17,9 +17,9 @@ from test_contract import LocusStates, Unblocked
 from locus_store import InvalidArgumentError
 from locus_store.backends.redis import RedisBackend, redis_checkpointer
 from locus_store.blocking import BlockingCheckpointer
-from locus_store.encoding import unpack_frames
+from locus_store.encoding import MAX_STATE_BYTES, unpack_frames
 from locus_store.redis import scripts
-from locus_store.redis.keys import BUCKETS
+from locus_store.redis.keys import BUCKETS, Keys
 from locus_store.redis.lines import read_log
 from locus_store.testing import CheckpointerContract, StorageBackendContract
 
@@ -70,7 +70,7 @@ class RedisProbe:
             for key in self._keys("log")
             for _, payload in read_log(self._client.lrange(key, 0, -1))
         ]
-        if any(wanted in b"".join(unpack_frames(it)) for it in found):
+        if any(wanted in b"".join(unpack_frames(it, MAX_STATE_BYTES)) for it in found):
             return True
         others = [self._client.hgetall(it) for it in (*self._keys("line"), *self._keys("writes"))]
         return any(wanted in it for each in others for pair in each.items() for it in pair)
@@ -89,10 +89,16 @@ class RedisProbe:
             there = self._client.lrange(log, 0, -1)
             assert self._client.zcard(order) == len(there), key
             assert [not it for it in there] == empty_places(there), key
+        keys = Keys("locus:state:")
         for bucket in range(BUCKETS):
             start = f"locus:state:{{{bucket}}}:"
             ids = set(self._client.zrange(start + "ids", 0, -1))
-            assert ids == set(self._client.hkeys(start + "entries"))
+            names = {it: keys.reading(it.decode(), "")[0] for it in ids}
+            listed = {it for it in ids if self._client.hget(names[it], "listed") == b"1"}
+            over = {it for it in ids if not self._client.exists(names[it])}
+            active = set(self._client.zrange(start + "active", 0, -1))
+            assert active - over == listed
+            assert active <= ids
 
 
 def empty_places(log: list[bytes]) -> list[bool]:

@@ -19,6 +19,7 @@ import ast
 import asyncio
 import functools
 import inspect
+import json
 import os
 import re
 import shlex
@@ -259,6 +260,16 @@ def run_here(name: str, command: str, environment: dict[str, str]) -> None:
         cwd=ROOT if name == "alembic" else None,
         env=environment,
     )
+
+
+def test_the_file_for_langgraph_dev_names_what_the_page_shows() -> None:
+    shown = list(blocks(ROOT / "docs" / "langgraph.md"))
+    (settings,) = [json.loads(it.code) for it in shown if it.language == "json"]
+    path, _, name = settings["checkpointer"]["path"].partition(":")
+    (code,) = [it.code for it in shown if it.code.startswith(f"# {path.removeprefix('./')}\n")]
+    assert f"async def {name}():" in code
+    for graph in settings["graphs"].values():
+        assert re.fullmatch(r"\./\w+\.py:\w+", graph)
 
 
 def targets() -> set[str]:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from locus_store import encoding
 from locus_store.encoding import (
     MAX_DEPTH,
+    MAX_STATE_BYTES,
     canonical,
     canonical_state,
     checked,
@@ -230,7 +231,7 @@ def test_a_dict_subclass_will_do_at_the_root_only() -> None:
 
 @given(st.lists(st.binary(max_size=400) | st.binary(max_size=9).map(lambda b: b * 60), max_size=5))
 def test_joined_frames_come_back_one_by_one(bodies: list[bytes]) -> None:
-    assert list(unpack_frames(b"".join(map(pack_frame, bodies)))) == bodies
+    assert list(unpack_frames(b"".join(map(pack_frame, bodies)), MAX_STATE_BYTES)) == bodies
 
 
 def test_a_large_frame_is_compressed_and_a_small_one_is_not() -> None:
@@ -240,7 +241,10 @@ def test_a_large_frame_is_compressed_and_a_small_one_is_not() -> None:
 
 
 def test_frames_without_a_checksum_are_read() -> None:
-    assert list(unpack_frames(b"\x01\x00\x05\x05agent" + pack_frame(b"s"))) == [b"agent", b"s"]
+    assert list(unpack_frames(b"\x01\x00\x05\x05agent" + pack_frame(b"s"), MAX_STATE_BYTES)) == [
+        b"agent",
+        b"s",
+    ]
 
 
 @pytest.mark.parametrize("body", [b"agent", b"hello, world " * 60], ids=["plain", "packed"])
@@ -250,7 +254,7 @@ def test_every_flipped_bit_of_a_frame_is_noticed(body: bytes) -> None:
         damaged = bytearray(packed)
         damaged[at // 8] ^= 1 << at % 8
         with pytest.raises(IntegrityError):
-            list(unpack_frames(bytes(damaged)))
+            list(unpack_frames(bytes(damaged), MAX_STATE_BYTES))
 
 
 def varint(number: int) -> bytes:
@@ -283,21 +287,21 @@ BAD_FRAMES = {
 @pytest.mark.parametrize("payload", BAD_FRAMES.values(), ids=BAD_FRAMES.keys())
 def test_a_frame_that_is_not_ours_is_an_integrity_error(payload: bytes) -> None:
     with pytest.raises(IntegrityError):
-        list(unpack_frames(payload))
+        list(unpack_frames(payload, MAX_STATE_BYTES))
 
 
 def test_a_compressed_bomb_is_not_inflated_past_what_it_says() -> None:
     bomb = zstandard.ZstdCompressor().compress(bytes(50_000_000))
     payload = b"\x01\x01" + varint(len(bomb)) + b"\x64" + bomb
     with pytest.raises(IntegrityError, match="another length"):
-        list(unpack_frames(payload))
+        list(unpack_frames(payload, MAX_STATE_BYTES))
 
 
 @settings(max_examples=300)
 @given(st.binary(max_size=60))
 def test_any_bytes_give_frames_or_an_integrity_error(payload: bytes) -> None:
     with contextlib.suppress(IntegrityError):
-        list(unpack_frames(payload))
+        list(unpack_frames(payload, MAX_STATE_BYTES))
 
 
 def test_bytes_that_are_not_json_are_an_integrity_error() -> None:

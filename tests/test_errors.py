@@ -31,6 +31,8 @@ from locus_store import (
     StorageBackendAdapter,
     errors,
     open_checkpointer,
+    open_saver,
+    open_store,
     sqlite_checkpointer,
 )
 
@@ -77,6 +79,26 @@ def test_an_unknown_scheme_names_the_known_ones(url: str) -> None:
         open_checkpointer(url)
 
 
+@pytest.mark.parametrize("opening", [open_checkpointer, open_saver, open_store])
+@pytest.mark.parametrize(
+    ("path", "url"),
+    [
+        ("x.db", "sqlite:///x.db"),
+        ("data/agents.sqlite3", "sqlite:///data/agents.sqlite3"),
+        ("/var/x.db", "sqlite:////var/x.db"),
+    ],
+)
+def test_a_path_in_place_of_a_url_is_answered_by_the_url(opening: Any, path: str, url: str) -> None:
+    with pytest.raises(InvalidArgumentError) as told:
+        opening(path)
+    assert str(told.value) == f"{path!r} is not a URL; did you mean {url}?"
+
+
+def test_a_directory_in_place_of_a_url_is_answered_by_a_file_url(tmp_path: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"did you mean file:{tmp_path}"):
+        open_checkpointer(str(tmp_path))
+
+
 @pytest.mark.parametrize(
     "url", ["sqlite://file.db", "sqlite://host/file.db", "memory://name", "sqlite:///a.db#x"]
 )
@@ -86,7 +108,11 @@ def test_a_url_that_says_too_much_is_refused(url: str) -> None:
 
 
 def test_a_secret_in_a_wrong_url_is_not_repeated() -> None:
-    for url in ("mysql://user:s3cret@host/db", "sqlite://user:s3cret@host/db"):
+    for url in (
+        "user:s3cret@host/x.db",
+        "mysql://user:s3cret@host/db",
+        "sqlite://user:s3cret@host/db",
+    ):
         with pytest.raises(InvalidArgumentError) as told:
             open_checkpointer(url)
         assert "s3cret" not in str(told.value)
@@ -350,7 +376,7 @@ async def test_a_state_that_is_too_deep_or_round_is_refused() -> None:
 
 
 async def test_a_stored_state_that_does_not_fit_the_type_says_how_to_look_at_it() -> None:
-    checkpointer = MemoryCheckpointer()
+    checkpointer = MemoryCheckpointer(state_type=AgentState)
     await checkpointer.save({"messages": "not a list"}, "t")
     with pytest.raises(SerializationError, match="state_type=dict"):
         await checkpointer.load("t")

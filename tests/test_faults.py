@@ -185,14 +185,13 @@ def the_newest_becomes_the_head(patch: Patch) -> None:
 
 @caught_by("test_deleting_a_thread_touches_no_other")
 def a_thread_is_deleted_by_prefix(patch: Patch) -> None:
-    async def remove(self, thread_id, checkpoint_ids=None, **options):
-        if checkpoint_ids is None:
-            for name in [it for it in self._memory.threads if it.startswith(thread_id + "/")]:
-                self._memory.drop_thread(name)
-        return await removed(self, thread_id, checkpoint_ids, **options)
+    async def remove_thread(self, thread_id):
+        for name in [it for it in self._memory.threads if it.startswith(thread_id + "/")]:
+            self._memory.drop_thread(name)
+        return await removed(self, thread_id)
 
-    removed = MemoryBackend.remove
-    patch.setattr(MemoryBackend, "remove", remove)
+    removed = MemoryBackend.remove_thread
+    patch.setattr(MemoryBackend, "remove_thread", remove_thread)
 
 
 @caught_by("test_keep_last_keeps_the_newest_versions")
@@ -242,8 +241,8 @@ def loaded_values_are_shared(patch: Patch) -> None:
 
 @caught_by("test_another_versions_bytes_are_told")
 def the_digest_is_not_checked(patch: Patch) -> None:
-    def believed(stored):
-        state = layout.fold(stored.payloads)
+    def believed(stored, limit):
+        state = layout.fold(stored.payloads, limit)
         return state, layout.shape_of(state)
 
     patch.setattr(base, "state_of", believed)
@@ -270,8 +269,8 @@ def minus_zero_is_zero(patch: Patch) -> None:
             return [unsigned(it) for it in value]
         return 0.0 if isinstance(value, float) and value == 0 else value
 
-    def believed(stored):
-        state, shape = checked(stored)
+    def believed(stored, limit):
+        state, shape = checked(stored, limit)
         return unsigned(state), shape
 
     checked = versions.state_of
@@ -283,9 +282,9 @@ def minus_zero_is_zero(patch: Patch) -> None:
 
 @caught_by("test_names_of_fields_never_match")
 def field_names_are_searched(patch: Patch) -> None:
-    def everything(line, records):
+    def everything(line, records, limit):
         for sequence, _, payload in records:
-            yield sequence, b" ".join(unpack_frames(payload)).decode()
+            yield sequence, b" ".join(unpack_frames(payload, limit)).decode()
 
     patched(patch, "visible_texts", everything)
 

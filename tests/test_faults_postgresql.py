@@ -25,6 +25,8 @@ from locus_store import (
     postgresql_checkpointer,
 )
 from locus_store.sql import migrate
+from locus_store.sql.postgresql import PostgreSQLDatabase
+from locus_store.types import Vacuumed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -634,3 +636,64 @@ async def test_errors_are_ours_whatever_is_called_without_a_server() -> None:
             with pytest.raises(LocusStoreError) as told:
                 await call
             assert isinstance(told.value, ConnectionFailedError)
+
+
+async def test_saves_that_wait_for_one_locked_thread_share_one_timeout(
+    migrated_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time that a save may take is counted from its submission, not from its turn."""
+    given: list[float] = []
+    begin = PostgreSQLDatabase.begin_write_within
+
+    def noted(self: PostgreSQLDatabase, connection: sa.Connection, seconds: float) -> None:
+        given.append(seconds)
+        begin(self, connection, seconds)
+
+    monkeypatch.setattr(PostgreSQLDatabase, "begin_write_within", noted)
+    async with opened(migrated_database, statement_timeout_seconds=0.5) as checkpointer:
+        await checkpointer.save(STATE, "t", "v0")
+        async with session(migrated_database, locked("t")):
+            saves = (checkpointer.save({"said": [it]}, "t", f"w{it}") for it in "abc")
+            answers = await in_time(asyncio.gather(*saves, return_exceptions=True))
+            assert [type(it) for it in answers] == [BackendError] * 3
+            assert all("took longer than its timeout" in str(it) for it in answers)
+            assert given, "the first save was given the time that was left"
+            assert sum(given) < 2 * 0.5, "the others were given no time of their own"
+        assert await checkpointer.save({"said": ["d"]}, "t", "v1") == "v1"
+        assert await checkpointer.list_checkpoints("t") == ["v1", "v0"]
+
+
+async def test_saves_without_a_timeout_wait_for_a_locked_thread(migrated_database: str) -> None:
+    async with opened(migrated_database, statement_timeout_seconds=None) as checkpointer:
+        await checkpointer.save(STATE, "t", "v0")
+        async with session(migrated_database, locked("t")):
+            saves = [
+                asyncio.create_task(checkpointer.save({"said": [it]}, "t", f"w{it}")) for it in "ab"
+            ]
+            await waiting(migrated_database)
+        assert await in_time(asyncio.gather(*saves)) == ["wa", "wb"]
+
+
+async def test_vacuum_skips_a_locked_thread_and_counts_it(
+    migrated_database: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(migrated_database, statement_timeout_seconds=None) as checkpointer:
+        for thread in ("held", "free"):
+            await checkpointer.save(STATE, thread, "v0")
+        async with session(migrated_database, locked("held")):
+            found = await in_time(checkpointer.backend.vacuum_report(0))
+            assert found == Vacuumed(removed=1, skipped=1)
+            assert await in_time(checkpointer.vacuum(0)) == 0
+            assert "vacuum: skipped 1 thread" in caplog.text
+        assert await checkpointer.list_threads() == ["held"]
+        assert await checkpointer.vacuum(0) == 1
+
+
+async def test_vacuum_skips_a_thread_whose_row_is_locked(migrated_database: str) -> None:
+    async with opened(migrated_database, statement_timeout_seconds=None) as checkpointer:
+        await checkpointer.save(STATE, "held", "v0")
+        query = "SELECT FROM locus_threads WHERE thread_id = 'held' FOR UPDATE"
+        async with session(migrated_database, query):
+            found = await in_time(checkpointer.backend.vacuum_report(0))
+        assert found == Vacuumed(removed=0, skipped=1)
+        assert await checkpointer.exists("held")

@@ -229,10 +229,10 @@ def refuse(monkeypatch: pytest.MonkeyPatch, name: str, ending: str) -> None:
     """A fault injected: root may look at everything."""
     call = getattr(os, name)
 
-    def refusing(path: Any, *more: Any) -> Any:
+    def refusing(path: Any, *more: Any, **options: Any) -> Any:
         if str(path).endswith(ending):
             raise PermissionError(13, os.strerror(13), str(path))
-        return call(path, *more)
+        return call(path, *more, **options)
 
     monkeypatch.setattr(os, name, refusing)
 
@@ -254,7 +254,7 @@ async def test_a_file_that_may_not_be_read_is_the_problem_of_its_thread(backend,
 
 async def test_a_new_file_system_with_its_lost_and_found_is_a_place(directory, monkeypatch):
     (directory / "lost+found").mkdir(parents=True)
-    refuse(monkeypatch, "scandir", "lost+found")
+    refuse(monkeypatch, "open", "lost+found")
     backend = FileBackend(directory)
     assert await backend.list_threads() == []
     assert await backend.save("t", {"n": 1})
@@ -341,8 +341,8 @@ def forking(monkeypatch: pytest.MonkeyPatch, directory: Path) -> Iterator[list[i
         os.read(ending, 1)
         os._exit(0)
 
-    def forking_open(path: Any, *more: Any) -> int:
-        descriptor = opened(path, *more)
+    def forking_open(path: Any, *more: Any, **options: Any) -> int:
+        descriptor = opened(path, *more, **options)
         if str(path).startswith(str(directory)):
             fork()
         return descriptor

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 import pytest
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langgraph.checkpoint.postgres import PostgresSaver
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, StateGraph
@@ -34,7 +35,7 @@ from locus_store import (
 from locus_store.adapters.langgraph import LangGraphSaver
 from locus_store.adapters.typed import from_json, plain_to_json, to_json
 from locus_store.archives import Problem
-from locus_store.transfer.from_langgraph import import_langgraph, in_order
+from locus_store.transfer.from_langgraph import aes_cipher, import_langgraph, in_order
 from locus_store.transfer.verifying import verify
 
 if TYPE_CHECKING:
@@ -335,6 +336,154 @@ def test_a_parent_comes_before_its_children_whatever_their_clocks_said() -> None
     for circle in ({"0": "0"}, {"0": "1", "1": "0"}):
         with pytest.raises(IntegrityError, match="circle"):
             list(in_order(circle))
+
+
+async def test_a_path_that_is_no_url_is_told_its_url() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"'graph.db' is not a URL.*sqlite:///graph.db"):
+        await import_langgraph(MemoryBackend(), "graph.db")
+
+
+# --- encrypted databases
+
+KEY = b"0123456789abcdef"
+
+
+def encrypting(key: bytes = KEY) -> EncryptedSerializer:
+    return EncryptedSerializer.from_pycryptodome_aes(key=key)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def encrypted(request, tmp_path):
+    """The URL of a database that LangGraph's saver wrote with an ``EncryptedSerializer``."""
+    url = f"sqlite:///{tmp_path / 'graph.db'}"
+    if request.param == "postgresql":
+        url = request.getfixturevalue("database")
+    with opened_saver(url) as saver:
+        saver.serde = encrypting()
+        talk_to(saver)
+    return url
+
+
+async def same_as_there(saver: LangGraphSaver, url: str) -> None:
+    """Compare every checkpoint with what LangGraph's saver reads."""
+    with opened_saver(url) as theirs:
+        theirs.serde = encrypting()
+        for it in theirs.list(None):
+            ours = await saver.aget_tuple(it.config)
+            assert exactly(ours.checkpoint) == exactly(it.checkpoint)
+            assert sorted(map(repr, ours.pending_writes)) == sorted(map(repr, it.pending_writes))
+
+
+async def goes_on(saver: LangGraphSaver) -> None:
+    """Answer what the graph of an imported thread asked."""
+    app = graph().compile(checkpointer=saver)
+    config = {"configurable": {"thread_id": "a:b/%_'日本語"}}
+    with pytest.raises(RuntimeError, match="as planned"):
+        await app.ainvoke(Command(resume="yes"), config)
+    state = await app.aget_state(config)
+    assert state.values["note"] == "yes"
+    assert [it.content for it in state.values["messages"]] == ["hello", "answer 1"]
+
+
+async def test_an_encrypted_database_is_decrypted_with_its_key(encrypted: str) -> None:
+    backend = MemoryBackend()
+    counts = await import_langgraph(backend, encrypted, cipher=encrypting().cipher)
+    assert (counts.written, counts.same) == (3, 0)
+    again = await import_langgraph(backend, encrypted, cipher=encrypting().cipher)
+    assert (again.written, again.same) == (0, 3)
+    for serde in (JsonPlusSerializer(), encrypting()):
+        await same_as_there(LangGraphSaver(backend, serde=serde), encrypted)
+    assert "failed" in await backend.search("hello answer")
+    await goes_on(LangGraphSaver(backend))
+
+
+async def test_what_is_encrypted_value_by_value_stays_so_without_the_key(encrypted: str) -> None:
+    backend = MemoryBackend()
+    if encrypted.startswith("sqlite"):
+        with pytest.raises(InvalidArgumentError, match="LANGGRAPH_AES_KEY"):
+            await import_langgraph(backend, encrypted)
+        assert await backend.scan() == []
+        return
+    await import_langgraph(backend, encrypted)
+    await same_as_there(LangGraphSaver(backend, serde=encrypting()), encrypted)
+    assert await backend.search("hello") == []
+    await goes_on(LangGraphSaver(backend, serde=encrypting()))
+
+
+async def test_another_key_is_told_and_nothing_written(encrypted: str) -> None:
+    backend = MemoryBackend()
+    with pytest.raises(IntegrityError, match="another key"):
+        await import_langgraph(backend, encrypted, cipher=encrypting(b"f" * 16).cipher)
+    assert await backend.scan() == []
+
+
+def test_the_key_of_an_import_is_langgraphs_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LANGGRAPH_AES_KEY", raising=False)
+    with pytest.raises(InvalidArgumentError, match="LANGGRAPH_AES_KEY"):
+        aes_cipher()
+    monkeypatch.setenv("LANGGRAPH_AES_KEY", "secret")
+    with pytest.raises(InvalidArgumentError, match="LANGGRAPH_AES_KEY") as told:
+        aes_cipher()
+    assert "secret" not in str(told.value)
+    monkeypatch.setenv("LANGGRAPH_AES_KEY", KEY.decode())
+    _, data = encrypting().dumps_typed("plain")
+    assert aes_cipher().decrypt("aes", data) == JsonPlusSerializer().dumps_typed("plain")[1]
+
+
+# --- checkpoints of formats below 4
+
+
+def fan_out() -> StateGraph:
+    """A graph that stops before the tasks that it sent."""
+
+    def part(state: State) -> State:
+        return {"parts": [state["note"]]}
+
+    outer = StateGraph(State)
+    outer.add_node("split", lambda _: {"count": 1})
+    outer.add_node("part", part)
+    outer.add_edge(START, "split")
+    outer.add_conditional_edges("split", lambda _: [Send("part", {"note": it}) for it in (1, "b")])
+    return outer
+
+
+def as_format_3(saver: Any, config: Any) -> None:
+    """Write a thread as LangGraph did before tasks had a channel."""
+    for it in list(saver.list(config)):
+        parts = dict(it.checkpoint)
+        for name in ("channel_values", "channel_versions"):
+            parts[name] = {key: it for key, it in parts[name].items() if key != "__pregel_tasks"}
+        place = {"thread_id": "old", "checkpoint_ns": ""}
+        saver.put(it.parent_config or {"configurable": place}, {**parts, "v": 3}, it.metadata, {})
+
+
+@pytest.mark.parametrize("name", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("is_encrypted", [False, True])
+async def test_tasks_to_start_of_an_old_format_are_started_here(
+    name: str, tmp_path: Path, request: pytest.FixtureRequest, *, is_encrypted: bool
+) -> None:
+    url = f"sqlite:///{tmp_path / 'theirs.db'}"
+    if name == "postgresql":
+        url = request.getfixturevalue("database")
+    config: Any = {"configurable": {"thread_id": "old"}}
+    with opened_saver(url) as saver:
+        if is_encrypted:
+            saver.serde = encrypting()
+        fan_out().compile(checkpointer=saver, interrupt_before=["part"]).invoke({}, config)
+        as_format_3(saver, config)
+    backend = MemoryBackend()
+    if is_encrypted:
+        with pytest.raises(InvalidArgumentError, match="LANGGRAPH_AES_KEY"):
+            await import_langgraph(backend, url)
+    await import_langgraph(backend, url, cipher=encrypting().cipher)
+    ours = LangGraphSaver(backend)
+    found = (await ours.aget_tuple(config)).checkpoint
+    assert found["v"] == 3
+    assert found["channel_values"]["__pregel_tasks"] == [
+        Send("part", {"note": it}) for it in (1, "b")
+    ]
+    answer = await fan_out().compile(checkpointer=ours).ainvoke(None, config)
+    assert answer["parts"] == [1, "b"]
 
 
 # --- values

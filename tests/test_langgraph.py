@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import gc
+import json
+import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from shutil import copyfile
 from uuid import UUID
@@ -11,6 +17,7 @@ from uuid import UUID
 import anyio
 import asyncpg
 import pytest
+import yaml
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.conformance import checkpointer_test, validate
 from langgraph.checkpoint.conformance.capabilities import Capability
@@ -29,6 +36,7 @@ from locus_store import (
     StorageBackendAdapter,
 )
 from locus_store.adapters.langgraph import LangGraphSaver
+from locus_store.adapters.langgraph.given import FIRST_SWEEP, MAX_ENTRIES
 from locus_store.state import AgentState, Message
 
 pytestmark = pytest.mark.anyio
@@ -122,6 +130,25 @@ async def listed(saver, config, **options):
 
 async def ids(saver, config, **options):
     return [it.checkpoint["id"] for it in await listed(saver, config, **options)]
+
+
+def tick():
+    """Let the clock of the coarsest backend move on: SQLite's counts milliseconds."""
+    now = time.time_ns() // 1_000_000
+    while time.time_ns() // 1_000_000 <= now:
+        pass
+
+
+async def date_back(backend, thread_id, age):
+    """Make a thread as old as if it had been saved before."""
+    thread = await backend.read_thread(thread_id)
+    await backend.remove(thread_id)
+    lines = [
+        replace(line, records=[replace(it, created_at=it.created_at - age) for it in line.records])
+        for line in thread.lines
+    ]
+    dates = {"created_at": thread.created_at - age, "active_at": thread.active_at - age}
+    assert await backend.write_thread(replace(thread, lines=lines, **dates))
 
 
 # --- LangGraph's suite
@@ -252,6 +279,93 @@ async def test_filters_are_typed_and_their_keys_literal(saver):
     assert await ids(saver, at(), filter={}) == ["v1", "v0"]
 
 
+FILTERS = [
+    ({"user.id": 7}, ["v0"]),
+    ({"user.id": "7"}, []),
+    ({"user.address.city": "Oslo"}, ["v1"]),
+    ({"user.address": {"city": "Oslo"}}, ["v1"]),
+    ({"user": {"id": 7}}, ["v0"]),
+    ({"user": {"address": {"city": "Oslo"}}}, ["v1"]),
+    ({"user": {"id": 8, "name": "Bo"}}, ["v1"]),
+    ({"user": {"id": 8, "name": "Al"}}, []),
+    ({"user": {}}, ["v1", "v0"]),
+    ({"user": {"id": True}}, []),
+    ({"tags": ["eu"]}, ["v1", "v0"]),
+    ({"tags": ["eu", "new"]}, ["v0"]),
+    ({"tags": ("new",)}, ["v0"]),
+    ({"tags": []}, ["v1", "v0"]),
+    ({"tags": ["none"]}, []),
+    ({"seen": [{"n": 1}]}, ["v1"]),
+    ({"tags": "eu"}, []),
+    ({"user.id": 7, "tags": ["new"]}, ["v0"]),
+    ({"user.id.deeper": 7}, []),
+    ({".": 7}, []),
+]
+
+
+@pytest.mark.parametrize(("wanted", "expected"), FILTERS, ids=repr)
+async def test_filters_of_both_sql_savers_find_what_they_found_there(saver, wanted, expected):
+    first = {"user": {"id": 7, "name": "Al"}, "tags": ["eu", "new"]}
+    second = {"user": {"id": 8, "name": "Bo", "address": {"city": "Oslo"}}}
+    second |= {"tags": ["eu"], "seen": [{"n": 1, "m": 2}]}
+    await put(saver, "v0", None, first)
+    await put(saver, "v1", at(checkpoint_id="v0"), second)
+    assert await ids(saver, at(), filter=wanted) == expected
+    assert await ids(saver, None, filter=wanted, limit=5) == expected
+
+
+@pytest.mark.parametrize("key", [7, None, ("a",)], ids=repr)
+async def test_a_filter_whose_key_is_no_text_is_refused(saver, key):
+    with pytest.raises(InvalidArgumentError, match="a filter's key must be a str"):
+        await ids(saver, at(), filter={key: 1})
+
+
+WRONG_THREADS = [None, "", True, 1.5, b"t", ["t"], {}]
+
+
+@pytest.mark.parametrize("wrong", WRONG_THREADS, ids=repr)
+async def test_a_config_without_a_thread_is_refused_by_every_method(saver, wrong):
+    await walk(saver, "v0", thread_id=str(wrong) or "None")
+    config = {"configurable": {"thread_id": wrong, "checkpoint_ns": "", "checkpoint_id": "v0"}}
+    calls = [
+        lambda: put(saver, "v1", config),
+        lambda: saver.aput_writes(config, [("c", 1)], "task"),
+        lambda: saver.aget_tuple(config),
+        lambda: ids(saver, config),
+        lambda: saver.adelete_thread(wrong),
+        lambda: saver.acopy_thread(wrong, "copy"),
+        lambda: saver.acopy_thread("None", wrong),
+        lambda: saver.aprune([wrong], strategy="delete"),
+        lambda: saver.aget_delta_channel_history(config=config, channels=["c"]),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidArgumentError, match="thread_id must be a non-empty str"):
+            await call()
+    assert await ids(saver, None) == ["v0"]
+
+
+@pytest.mark.parametrize("config", [{"configurable": {}}, {"tags": []}], ids=repr)
+async def test_a_config_that_names_no_thread_is_refused(saver, config):
+    with pytest.raises(InvalidArgumentError, match="thread_id"):
+        await saver.aget_tuple(config)
+    with pytest.raises(InvalidArgumentError, match="thread_id"):
+        await ids(saver, config)
+
+
+@pytest.mark.parametrize("checkpoint_ns", ["", "sub"])
+async def test_a_parent_that_is_not_there_is_named(saver, checkpoint_ns):
+    unknown = at("t", checkpoint_ns, "no-such")
+    with pytest.raises(ConflictError, match=r"'no-such'.*parent.*none at all") as told:
+        await put(saver, "v1", unknown)
+    assert "gone" not in str(told.value)
+    await walk(saver, "v0", checkpoint_ns=checkpoint_ns)
+    with pytest.raises(ConflictError, match=r"'no-such'.*parent.*newest one is 'v0'") as told:
+        await put(saver, "v1", unknown)
+    assert "thread 't'" in str(told.value)
+    assert told.value.head_id == "v0"
+    assert await ids(saver, at(checkpoint_ns=checkpoint_ns)) == ["v0"]
+
+
 async def test_a_filter_is_never_part_of_a_statement(saver):
     await walk(saver, "v0", "v1")
     for hostile in ("' OR 1=1 --", "source' = 'loop' OR 'a' = 'a", "'; DROP TABLE locus_threads;"):
@@ -270,9 +384,68 @@ async def test_a_list_without_a_config_is_of_all_threads(saver):
         (it.config["configurable"]["thread_id"], it.checkpoint["id"])
         for it in await listed(saver, None)
     ]
-    assert found == [("a", "v1"), ("a", "v0"), ("a", "w0"), ("b", "v1"), ("b", "v0")]
-    assert await ids(saver, None, limit=3) == ["v1", "v0", "w0"]
+    assert found == [("a", "w0"), ("a", "v1"), ("a", "v0"), ("b", "v1"), ("b", "v0")]
+    assert await ids(saver, None, limit=3) == ["w0", "v1", "v0"]
+    assert [it async for it in saver.alist({}, limit=1)] == await listed(saver, None, limit=1)
     assert await ids(saver, None, filter={"step": 1}) == ["v1", "v1"]
+
+
+async def test_a_list_of_all_threads_is_newest_first(saver):
+    config = await walk(saver, "z0", thread_id="z")
+    for name in ("a", "m"):
+        tick()
+        await walk(saver, f"{name}0", thread_id=name, metadata={"kind": name})
+    tick()
+    await put(saver, "z1", config)
+    tick()
+    await walk(saver, "s0", thread_id="a", checkpoint_ns="sub", metadata={"kind": "a"})
+    everything = ["s0", "z1", "m0", "a0", "z0"]
+    assert await ids(saver, None) == everything
+    for limit in range(6):
+        assert await ids(saver, None, limit=limit) == everything[:limit]
+    assert await ids(saver, None, filter={"kind": "a"}) == ["s0", "a0"]
+    assert await ids(saver, None, filter={"kind": "a"}, limit=1) == ["s0"]
+    assert await ids(saver, None, before=at("z", checkpoint_id="z1"), limit=3) == ["s0", "m0", "a0"]
+    await saver.saver.backend.remove("z", ["z1"])
+    assert await ids(saver, None, limit=3) == ["s0", "m0", "a0"]
+
+
+@pytest.mark.parametrize("apart", [timedelta(minutes=1), timedelta(milliseconds=20)], ids=str)
+async def test_a_short_list_of_all_threads_reads_few_of_them(saver, monkeypatch, apart):
+    for number in range(40):
+        await walk(saver, "v0", "v1", thread_id=f"t{number:02}")
+        await date_back(saver.saver.backend, f"t{number:02}", (40 - number) * apart)
+    asked = []
+    history = saver.saver.backend.history
+
+    async def counted(thread_id, **options):
+        asked.append(thread_id)
+        return await history(thread_id, **options)
+
+    monkeypatch.setattr(saver.saver.backend, "history", counted)
+    found = await listed(saver, None, limit=3)
+    assert [it.config["configurable"]["thread_id"] for it in found] == ["t39", "t39", "t38"]
+    assert len(asked) <= 4
+    assert await ids(saver, None, limit=80) == ["v1", "v0"] * 40
+
+
+async def test_a_thread_that_moves_while_all_are_listed_is_listed_once(saver, monkeypatch):
+    for number in range(5):
+        await walk(saver, "v0", thread_id=f"t{number}")
+        tick()
+    backend = saver.saver.backend
+    listing = backend.recent
+
+    async def by_two(limit=2, **options):
+        page = await listing(2, **options)
+        if page:
+            await put(saver, "v1", at(page[-1].thread_id, checkpoint_id="v0"), {"step": 1})
+        return page
+
+    monkeypatch.setattr(backend, "recent", by_two)
+    found = [it.config["configurable"] for it in await listed(saver, None)]
+    assert {it["thread_id"] for it in found} == {f"t{number}" for number in range(5)}
+    assert len({(it["thread_id"], it["checkpoint_id"]) for it in found}) == len(found)
 
 
 async def test_a_list_is_bounded_in_a_namespace_and_across_them(saver):
@@ -281,13 +454,13 @@ async def test_a_list_is_bounded_in_a_namespace_and_across_them(saver):
     everywhere = {"configurable": {"thread_id": "t"}}
     assert await ids(saver, at()) == ["e", "c", "a"]
     assert await ids(saver, at(checkpoint_ns="sub")) == ["d", "b"]
-    assert await ids(saver, everywhere) == ["e", "c", "a", "d", "b"]
-    assert await ids(saver, everywhere, limit=4) == ["e", "c", "a", "d"]
+    assert await ids(saver, everywhere) == ["d", "b", "e", "c", "a"]
+    assert await ids(saver, everywhere, limit=4) == ["d", "b", "e", "c"]
     assert await ids(saver, everywhere, limit=0) == []
     assert await ids(saver, at(), limit=2) == ["e", "c"]
     assert await ids(saver, at(), before=at(checkpoint_id="e")) == ["c", "a"]
     assert await ids(saver, at(), before=at(checkpoint_id="e"), limit=1) == ["c"]
-    assert await ids(saver, everywhere, before=at(checkpoint_id="c")) == ["a", "b"]
+    assert await ids(saver, everywhere, before=at(checkpoint_id="c")) == ["b", "a"]
     assert await ids(saver, at(), filter={"step": 1}, limit=1) == ["c"]
     assert await ids(saver, at(checkpoint_id="c")) == ["c"]
     assert await ids(saver, at("unknown")) == []
@@ -413,7 +586,7 @@ async def test_threads_are_pruned_and_deleted(saver, ask):
         await saver.aput_writes(config, [("c", 1)], "task")
         await walk(saver, "w0", "w1", thread_id=thread_id, checkpoint_ns="sub")
     await ask("prune", ["t", "unknown"])
-    assert await ids(saver, {"configurable": {"thread_id": "t"}}) == ["v2", "w1"]
+    assert await ids(saver, {"configurable": {"thread_id": "t"}}) == ["w1", "v2"]
     assert len((await saver.aget_tuple(at())).pending_writes) == 1
     assert len(await ids(saver, {"configurable": {"thread_id": "u"}})) == 5
     with pytest.raises(InvalidArgumentError, match="keep_all"):
@@ -467,6 +640,66 @@ async def test_what_a_delta_channel_is_rebuilt_from_stays(saver, ask):
         assert found == before
 
 
+# --- ids
+
+
+class AnyId(str):
+    """A text that equals every text, as LangGraph's tests have it."""
+
+    __slots__ = ()
+
+    def __eq__(self, other):
+        return type(other) is str
+
+    __hash__ = str.__hash__
+
+
+async def test_loaded_ids_are_plain_text(saver, ask):
+    await walk(saver, "v0", "v1")
+    found = await ask("get_tuple", at())
+    for it in (found, (await listed(saver, at()))[0]):
+        assert it.config == at(checkpoint_id=AnyId("any"))
+        assert it.parent_config == at(checkpoint_id=AnyId("any"))
+        assert type(it.checkpoint["id"]) is str
+        assert yaml.safe_load(yaml.safe_dump(it.config)) == it.config
+
+
+async def test_two_loads_of_one_checkpoint_are_told_apart(saver):
+    await walk(saver, "v0", "v1")
+    first = (await saver.aget_tuple(at())).config
+    second = (await saver.aget_tuple(at())).config
+    assert first == second
+    await put(saver, "v2", second)
+    rewound = (await saver.aget_tuple(at(checkpoint_id="v1"))).config
+    with pytest.raises(ConflictError):
+        await put(saver, "v3", first)
+    await put(saver, "v4", rewound)
+    assert await ids(saver, at()) == ["v4", "v2", "v1", "v0"]
+
+
+async def test_a_copied_config_keeps_how_it_was_loaded(saver):
+    await walk(saver, "v0", "v1")
+    found = await saver.aget_tuple(at(checkpoint_id="v0"))
+    await put(saver, "v2", copy.deepcopy(found.config))
+    typed = json.loads(json.dumps(found.config))
+    with pytest.raises(ConflictError):
+        await put(saver, "v3", typed)
+
+
+async def test_only_ids_that_somebody_holds_are_remembered():
+    async with LangGraphSaver(MemoryBackend()) as saver:
+        await walk(saver, "v0", "v1")
+        held = (await saver.aget_tuple(at(checkpoint_id="v0"))).config
+        for _ in range(5_000):
+            saver._given.give("some id", None)
+        assert len(saver._given) <= FIRST_SWEEP + 1
+        await put(saver, "v2", held)
+        ids = [saver._given.give("some id", None) for _ in range(MAX_ENTRIES + 2 * FIRST_SWEEP)]
+        assert len(saver._given) <= MAX_ENTRIES + FIRST_SWEEP
+        assert saver._given.find(ids[-1]) is not None
+        assert saver._given.find(ids[0]) is None
+
+
 # --- sync, threads, loops, connections
 
 
@@ -491,25 +724,32 @@ def test_sync_methods_may_be_called_from_many_threads(opened):
         assert saver.get_tuple(at("thread 0")) is None
 
 
-async def test_a_sync_method_in_a_running_loop_is_refused(saver):
-    await put(saver, "v")
-    calls = [
-        saver.setup,
-        saver.close,
-        partial(saver.get_tuple, at()),
-        partial(saver.put, at(), checkpoint("w"), {}, {}),
-        partial(saver.put_writes, at(checkpoint_id="v"), [("c", 1)], "task"),
-        lambda: list(saver.list(at())),
-        partial(saver.delete_thread, "t"),
-        partial(saver.delete_for_runs, ["r"]),
-        partial(saver.copy_thread, "t", "u"),
-        partial(saver.prune, ["t"]),
-        partial(saver.get_delta_channel_history, config=at(), channels=["c"]),
-    ]
-    for call in calls:
-        with pytest.raises(RuntimeError, match="running event loop"):
-            call()
-    assert await ids(saver, None) == ["v"]
+async def test_sync_methods_work_in_a_running_loop(saver):
+    await put(saver, "v0")
+    saver.put(at(checkpoint_id="v0"), checkpoint("v1"), {"source": "loop"}, {})
+    saver.put_writes(at(checkpoint_id="v1"), [("c", 1)], "task")
+    assert saver.get_tuple(at()).pending_writes == [("task", "c", 1)]
+    assert [it.checkpoint["id"] for it in saver.list(at())] == ["v1", "v0"]
+    assert saver.get_delta_channel_history(config=at(), channels=["c"]) == {"c": {"writes": []}}
+    saver.copy_thread("t", "u")
+    saver.prune(["u"])
+    saver.delete_for_runs(["r"])
+    saver.delete_thread("t")
+    assert await ids(saver, None) == ["v1"]
+    saver.close()
+    assert await ids(saver, None) == ["v1"]
+
+
+async def test_setup_may_be_awaited_or_not(saver):
+    saver.setup()
+    await saver.setup()
+    await saver.asetup()
+
+
+def test_setup_without_a_loop_leaves_nothing_to_await(opened):
+    with LangGraphSaver(opened()) as saver:
+        saver.setup()
+        gc.collect()
 
 
 def test_a_saver_serves_many_loops_one_after_another(opened):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import gc
 import random
+import secrets
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -14,10 +17,9 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from test_langgraph import checkpoint
 from test_langgraph_serializer import Cipher, Point, exact, opened  # noqa: F401  (a fixture)
 
-from locus_store import MemoryBackend, SerializationError
+from locus_store import InvalidArgumentError, MemoryBackend, SerializationError
 from locus_store.adapters.langgraph import LangGraphSaver
 from locus_store.adapters.langgraph.copies import maker
-from locus_store.adapters.langgraph.lists import Lists
 from locus_store.adapters.langgraph.serializer import ExactSerializer
 from locus_store.adapters.recent import Recent
 
@@ -207,7 +209,7 @@ async def test_another_serializer_gets_nothing_that_the_first_one_made(opened) -
         await put(saver, "v1", None, messages=[Point(1.0), HumanMessage("hi", id="1")])
         assert await read(saver) == [Point(1.0), HumanMessage("hi", id="1")]
         other = copy.copy(saver)  # as `with_allowlist` does it
-        other.serde = ExactSerializer()
+        other.serde = ExactSerializer([])
         with pytest.raises(SerializationError):
             await read(other)
         assert await read(saver) == [Point(1.0), HumanMessage("hi", id="1")]
@@ -240,7 +242,11 @@ def test_what_was_used_lately_stays_within_its_bound() -> None:
     kept: Recent[int, bytes] = Recent(100)
     for number in range(1000):
         kept.put(number % 70, b"", 10)
-        assert sum(size for held in (kept._young, kept._old) for _, size in held.values()) <= 200
+        held = sum(size for held in (kept._young, kept._old) for _, size in held.values())
+        assert held == kept.held_bytes <= 100
+    kept.put(3, b"most of it", 90)
+    assert kept.get(3) == b"most of it"
+    assert kept.held_bytes <= 100
     kept.put(1, b"large", 101)
     assert kept.get(1) is None
     kept.put(2, b"new", 10)
@@ -250,14 +256,65 @@ def test_what_was_used_lately_stays_within_its_bound() -> None:
 
 
 async def test_lists_that_are_not_kept_are_read_and_saved_all_the_same() -> None:
-    async with LangGraphSaver(MemoryBackend()) as saver:
-        saver._values._lists = Lists(max_bytes=0)
+    async with LangGraphSaver(MemoryBackend(), cache_bytes=0) as saver:
         messages = conversation()
         for turn in range(5):
             await put(saver, f"v{turn}", f"v{turn - 1}" if turn else None, messages=messages)
             messages = await read(saver)
             messages.append(HumanMessage(str(turn), id=f"m{turn}"))
         assert len(await read(saver)) == len(conversation()) + 4
+
+
+def talk(saver: Any, threads: int, count: int, size: int) -> None:
+    """Save and read threads of different messages."""
+    for thread in range(threads):
+        messages = [
+            AIMessage(
+                secrets.token_hex(size // 2),
+                id=f"{thread}-{it}",
+                tool_calls=[{"name": "f", "args": {"x": [it, {"y": 1.5}]}, "id": "c"}],
+            )
+            for it in range(count)
+        ]
+        config = {"configurable": {"thread_id": f"t{thread}", "checkpoint_ns": ""}}
+        saver.put(config, checkpoint("v", messages=messages), {"source": "loop", "step": 1}, {})
+        assert saver.get_tuple(config).checkpoint["channel_values"]["messages"] == messages
+
+
+@pytest.mark.parametrize(
+    ("threads", "count", "size"), [(60, 40, 20), (60, 20, 2000), (4, 700, 200), (800, 1, 100)]
+)
+def test_what_is_remembered_stays_within_one_bound_of_real_memory(
+    tmp_path, threads, count, size
+) -> None:
+    bound = 8 * 1024 * 1024
+    with LangGraphSaver.from_url(f"sqlite:///{tmp_path / 'x.db'}", cache_bytes=bound) as saver:
+        talk(saver, 2, count, size)
+        gc.collect()
+        tracemalloc.start()
+        try:
+            talk(saver, threads, count, size)
+            gc.collect()
+            grown = tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+        assert saver._caches.held_bytes + saver.saver.backend._known._bytes <= bound
+        assert bound // 4 < grown < bound
+
+
+async def test_clones_share_their_origins_memory(saver) -> None:
+    clones = [saver.with_allowlist([("a", f"C{it}")]) for it in range(3)]
+    for it in clones:
+        await put(it, "v1", None, messages=conversation())
+        assert exact(await read(it)) == exact(conversation())
+        assert it._caches is saver._caches
+    assert clones[0]._values._lists is not clones[1]._values._lists
+
+
+@pytest.mark.parametrize("wrong", [-1, 1.5, "64M", None, True])
+def test_a_bound_of_memory_that_is_none_is_refused(wrong) -> None:
+    with pytest.raises(InvalidArgumentError, match="cache_bytes"):
+        LangGraphSaver(MemoryBackend(), cache_bytes=wrong)
 
 
 class Own(HumanMessage):

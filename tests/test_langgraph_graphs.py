@@ -11,7 +11,7 @@ import sys
 import threading
 from collections import Counter
 from contextlib import suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -31,7 +31,7 @@ from servers import wait_until
 from workers import on_graph
 from workers.on_graph import DeltaSaid, Said, asks, at, chain, outcome, tells
 
-from locus_store import ConflictError
+from locus_store import ConflictError, InvalidArgumentError
 from locus_store.adapters.langgraph import LangGraphSaver
 
 WORKER = Path(on_graph.__file__)
@@ -41,6 +41,54 @@ NO_WAIT = RetryPolicy(initial_interval=0.0, jitter=False, max_attempts=5, retry_
 
 def said(snapshot):
     return snapshot.values.get("said", [])
+
+
+# --- times to live
+
+
+def test_a_run_gives_its_thread_a_time_to_live(any_storage, call):
+    saver = any_storage.open()
+    graph = chain(answers).compile(checkpointer=saver)
+    config: Any = at()
+    config["configurable"] |= {"ttl_seconds": 3_600}
+    call.invoke(graph, {"said": ["a"]}, config)
+    call.invoke(graph, {"said": ["b"]}, {"configurable": {"thread_id": "forever"}})
+
+    def left(thread_id):
+        found = saver._run(saver.saver.backend.read_thread, thread_id)
+        return found.expires_at and (found.expires_at - datetime.now(UTC)).total_seconds()
+
+    assert 3_500 < left(config["configurable"]["thread_id"]) < 3_700
+    assert left("forever") is None
+    with pytest.raises(InvalidArgumentError, match="ttl_seconds"):
+        call.invoke(graph, {"said": ["c"]}, {"configurable": {"thread_id": "u", "ttl_seconds": -1}})
+
+
+def test_reading_a_thread_renews_it_where_that_is_configured(storage, call):
+    with LangGraphSaver.from_url(storage.url, ttl={"default_ttl": 1}) as short:
+        chain(answers).compile(checkpointer=short).invoke({"said": ["a"]}, at())
+    ttl = {"default_ttl": 60, "refresh_on_read": True}
+    with LangGraphSaver.from_url(storage.url, ttl=ttl) as saver:
+        assert said(chain(answers).compile(checkpointer=saver).get_state(at())) != []
+        saver._run(saver.saver.renewals)
+        thread_id = at()["configurable"]["thread_id"]
+        found = saver._run(saver.saver.backend.read_thread, thread_id)
+        assert (found.expires_at - datetime.now(UTC)).total_seconds() > 3_500
+
+
+@pytest.mark.parametrize(
+    ("ttl", "options"),
+    [
+        ({"default_tll": 1}, {}),
+        ({"default_ttl": "1"}, {}),
+        ({"default_ttl": -1}, {}),
+        ({"refresh_on_read": True}, {}),
+        ({"default_ttl": 1}, {"ttl_seconds": 60}),
+    ],
+)
+def test_a_ttl_that_makes_no_sense_is_refused(ttl, options):
+    with pytest.raises(InvalidArgumentError):
+        LangGraphSaver.from_url("memory://", ttl=ttl, **options)
 
 
 # --- chat

@@ -317,7 +317,7 @@ def test_what_ours_wrote_is_read_by_langgraphs(value):
     ],
 )  # fmt: skip
 async def test_a_class_that_is_not_allowed_is_refused_on_writing(value):
-    saver = LangGraphSaver(MemoryBackend())
+    saver = LangGraphSaver(MemoryBackend(), allowed=[])
     with pytest.raises(SerializationError, match=r"channel 'c'|not allowed"):
         await put(saver, c=value)
     with pytest.raises(SerializationError):
@@ -327,7 +327,7 @@ async def test_a_class_that_is_not_allowed_is_refused_on_writing(value):
 
 @pytest.mark.parametrize("value", [Point(1), [Model(value=1)], {"k": Point(1)}, {Point}, len])
 async def test_a_class_that_is_not_allowed_is_refused_in_metadata(value):
-    saver = LangGraphSaver(MemoryBackend())
+    saver = LangGraphSaver(MemoryBackend(), allowed=[])
     with pytest.raises(SerializationError, match=r"metadata 'k'|not allowed"):
         await put(saver, {"k": value})
     assert [it async for it in saver.alist(None)] == []
@@ -337,7 +337,7 @@ async def test_a_class_that_is_not_allowed_is_refused_on_reading(opened):
     async with LangGraphSaver(opened(), allowed=[Point, *OURS]) as writer:
         config = await put(writer, c=[1, {"k": Point(1)}])
         await writer.aput_writes(config, [("c", Pair(1, 2))], "task")
-    async with LangGraphSaver(opened()) as reader:
+    async with LangGraphSaver(opened(), allowed=[]) as reader:
         with pytest.raises(SerializationError, match=r"class test_langgraph_serializer\.P"):
             await reader.aget_tuple(AT)
         with pytest.raises(SerializationError, match=r"class test_langgraph_serializer\.P"):

@@ -156,14 +156,15 @@ def test_sync_nodes_of_a_graph_that_runs_async_remember_too(opened):
     assert found["found"] == ["likes tea", "likes tea"]
 
 
-def test_a_sync_method_within_a_loop_is_told_and_stops_nothing(memory):
+def test_a_sync_method_works_in_a_running_loop(memory):
     async def within():
-        with pytest.raises(RuntimeError, match="LangGraphStore was called in a running"):
-            memory.get(("a",), "k")
-        await memory.aput(("a",), "k", {"n": 1})
-        return await memory.aget(("a",), "k")
+        await memory.setup()
+        memory.put(("a",), "k", {"n": 1})
+        return await memory.aget(("a",), "k"), memory.get(("a",), "k")
 
-    assert asyncio.run(within()).value == {"n": 1}
+    first, second = asyncio.run(within())
+    assert first == second
+    assert first.value == {"n": 1}
 
 
 def test_any_thread_may_call(memory):
@@ -320,6 +321,15 @@ def test_put_keeps_langgraphs_rules_of_namespaces(memory):
             memory.put(namespace, "k", {})
     memory.put(("a", "langgraph"), "k", {})
     assert memory.list_namespaces() == [("a", "langgraph")]
+
+
+def test_a_namespace_may_be_a_list(opened, call):
+    store: Any = opened()
+    call(store, "put", ["test", "sub"], "k", {"n": 1})
+    assert call(store, "get", ["test", "sub"], "k").namespace == ("test", "sub")
+    assert keys(call(store, "search", ["test"], filter={"n": {"$lt": float("inf")}})) == ["k"]
+    call(store, "delete", ["test", "sub"], "k")
+    assert call(store, "search", ["test"]) == []
 
 
 def test_namespaces_are_no_texts_with_dots(opened):

@@ -16,7 +16,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from locus_store.encoding import canonical_state, encode, pack_frame, pinned, unpack_frames
+from locus_store.encoding import (
+    MAX_STATE_BYTES,
+    canonical_state,
+    encode,
+    pack_frame,
+    pinned,
+    unpack_frames,
+)
 from locus_store.errors import IntegrityError, SerializationError
 from locus_store.layout import Grown, Shape, change, fold, fold_each, shape_of, text_of
 from locus_store.layout.alignment import align
@@ -166,16 +173,18 @@ def body(*operations: list[Any]) -> bytes:
 
 
 def operations_of(payload: bytes | None) -> list[Any]:
-    return [op for frame in unpack_frames(payload or b"") for op in operations(frame)]
+    return [
+        op for frame in unpack_frames(payload or b"", MAX_STATE_BYTES) for op in operations(frame)
+    ]
 
 
 @SLOW
 @given(st.lists(STATES, min_size=1, max_size=4))
 def test_every_version_of_any_states_comes_back_exactly(states: list[Any]) -> None:
     payloads = chain(states)
-    for state, folded in zip(states, fold_each(payloads), strict=True):
+    for state, folded in zip(states, fold_each(payloads, MAX_STATE_BYTES), strict=True):
         assert pinned(folded) == pinned(canonical_state(state))
-    assert pinned(fold(payloads)) == pinned(canonical_state(states[-1]))
+    assert pinned(fold(payloads, MAX_STATE_BYTES)) == pinned(canonical_state(states[-1]))
 
 
 @SLOW
@@ -189,12 +198,12 @@ def test_every_version_of_any_history_comes_back_exactly(kinds: list[str], seed:
         states.append(copy.deepcopy(state))
         done = change(scrambled(state, rng), shape)
         payloads.append(done.whole() if done.frames is None else done.frames)
-        loaded = shape_of(fold(payloads))
+        loaded = shape_of(fold(payloads, MAX_STATE_BYTES))
         assert loaded.digest == done.shape.digest
         assert loaded.state_bytes == done.shape.state_bytes == len(pinned(states[-1]))
-        assert same(fold([done.whole()]), state)
+        assert same(fold([done.whole()], MAX_STATE_BYTES), state)
         shape = loaded if rng.random() < 0.5 else done.shape
-    for folded, expected in zip(fold_each(payloads), states, strict=True):
+    for folded, expected in zip(fold_each(payloads, MAX_STATE_BYTES), states, strict=True):
         assert pinned(folded) == pinned(canonical_state(expected))
 
 
@@ -232,12 +241,12 @@ def test_a_change_between_equal_numbers_of_other_types_is_seen(size: int) -> Non
     pad = "x" * size
     before = {"a": 1, "m": [{"n": 1, "z": 0.0, "l": [True], "pad": pad}]}
     after = {"a": 1.0, "m": [{"n": True, "z": -0.0, "l": [1], "pad": pad}]}
-    assert pinned(fold(chain([before, after]))) == pinned(canonical_state(after))
+    assert pinned(fold(chain([before, after]), MAX_STATE_BYTES)) == pinned(canonical_state(after))
 
 
 def test_the_order_of_keys_given_first_is_learned() -> None:
     state = {"m": [{"z": n, "a": n} for n in range(50)]}
-    shape = shape_of(fold([change(state, None).whole()]))
+    shape = shape_of(fold([change(state, None).whole()], MAX_STATE_BYTES))
     learned = change(state, shape).shape
     assert learned._root.children["m"].fingerprints != shape._root.children["m"].fingerprints
 
@@ -274,7 +283,7 @@ def test_a_state_is_an_object(root: Any) -> None:
 
 
 def test_any_mapping_will_do_at_the_root() -> None:
-    assert fold([change(OrderedDict(b=1, a=2), None).whole()]) == {"a": 2, "b": 1}
+    assert fold([change(OrderedDict(b=1, a=2), None).whole()], MAX_STATE_BYTES) == {"a": 2, "b": 1}
 
 
 def deepest(kind: type, leaf: Any) -> Any:
@@ -289,7 +298,7 @@ def test_the_deepest_state_can_be_saved_edited_and_loaded(kind: type) -> None:
     states = [deepest(kind, [leaf, "x" * 2000][:1]) for leaf in (1, 2, "x" * 3000, "y" * 3000)]
     if kind is list:
         states = [deepest(kind, leaf) for leaf in (1, 2, "x" * 3000, "x" * 3000 + "y")]
-    for state, folded in zip(states, fold_each(chain(states)), strict=True):
+    for state, folded in zip(states, fold_each(chain(states), MAX_STATE_BYTES), strict=True):
         assert pinned(folded) == pinned(canonical_state(state))
 
 
@@ -300,7 +309,7 @@ def test_an_unchanged_state_is_no_frames() -> None:
 
 def test_empty_payloads_change_nothing() -> None:
     payloads = [change({"a": 1}, None).whole(), b"", b""]
-    assert list(fold_each(payloads)) == [{"a": 1}] * 3
+    assert list(fold_each(payloads, MAX_STATE_BYTES)) == [{"a": 1}] * 3
 
 
 @pytest.mark.parametrize("with_basis", [False, True])
@@ -310,7 +319,7 @@ def test_whole_gives_the_state_as_it_was(with_basis: bool) -> None:
     done = change(state, basis)
     state["m"][0]["a"].append(2)  # type: ignore[index]
     state["d"]["e"] = 5  # type: ignore[index,call-overload]
-    assert fold([done.whole()]) == {"m": [{"a": [1]}], "d": {"e": 1}}
+    assert fold([done.whole()], MAX_STATE_BYTES) == {"m": [{"a": [1]}], "d": {"e": 1}}
     assert done.whole() is done.whole()
 
 
@@ -324,7 +333,7 @@ def test_a_state_mutated_in_place_is_compared_with_what_was_saved() -> None:
         done = change(state, shape)
         payloads.append(done.frames or done.whole())
         shape = done.shape
-    assert pinned(fold(payloads)) == pinned(canonical_state(state))
+    assert pinned(fold(payloads, MAX_STATE_BYTES)) == pinned(canonical_state(state))
 
 
 def test_change_leaves_its_argument_alone() -> None:
@@ -336,12 +345,12 @@ def test_change_leaves_its_argument_alone() -> None:
 
 def test_folded_states_are_copies_of_their_own() -> None:
     payloads = chain([{"m": [{"a": [1]}]}, {"m": [{"a": [1]}, {"b": []}]}, {"m": [], "x": {}}])
-    for folded in fold_each(payloads):
+    for folded in fold_each(payloads, MAX_STATE_BYTES):
         folded["m"].append("spoiled")
         folded["m"][0] = "spoiled"
-    spoiled = fold(payloads[:2])
+    spoiled = fold(payloads[:2], MAX_STATE_BYTES)
     spoiled["m"][0]["a"].append("spoiled")
-    assert fold(payloads[:2]) == {"m": [{"a": [1]}, {"b": []}]}
+    assert fold(payloads[:2], MAX_STATE_BYTES) == {"m": [{"a": [1]}, {"b": []}]}
 
 
 def test_folded_keys_are_sorted() -> None:
@@ -349,8 +358,8 @@ def test_folded_keys_are_sorted() -> None:
         {"b": 1, "m": [{"y": "x" * 2000}]},
         {"b": 1, "a": 1, "m": [{"y": "x" * 2000, "c": 1}]},
     ]
-    assert encode(fold(chain(states))).startswith(b'{"a":1,"b":1,"m":[{"c":1,"y"')
-    assert list(fold(chain(states))) == ["a", "b", "m"]
+    assert encode(fold(chain(states), MAX_STATE_BYTES)).startswith(b'{"a":1,"b":1,"m":[{"c":1,"y"')
+    assert list(fold(chain(states), MAX_STATE_BYTES)) == ["a", "b", "m"]
 
 
 BASE = body(["=", [], {"a": {"b": 1}, "l": [1, 2], "t": "text"}])
@@ -395,24 +404,24 @@ MALFORMED: dict[str, list[Any]] = {
 @pytest.mark.parametrize("operation", MALFORMED.values(), ids=MALFORMED.keys())
 def test_an_operation_that_makes_no_sense_is_an_integrity_error(operation: list[Any]) -> None:
     with pytest.raises(IntegrityError):
-        fold([BASE, body(operation)])
+        fold([BASE, body(operation)], MAX_STATE_BYTES)
 
 
 @pytest.mark.parametrize("json", [b"", b"{", b"1", b'{"=":1}', b"[1]", b'["=",[],{}]', b"[[]]"])
 def test_a_frame_that_is_no_list_of_operations_is_an_integrity_error(json: bytes) -> None:
     with pytest.raises(IntegrityError):
-        fold([BASE, pack_frame(json)])
+        fold([BASE, pack_frame(json)], MAX_STATE_BYTES)
 
 
 @pytest.mark.parametrize("payloads", [[], [b""], [body(["=", ["a"], 1])], [body(["-", ["a"]])]])
 def test_a_chain_begins_with_a_whole_state(payloads: list[bytes]) -> None:
     with pytest.raises(IntegrityError):
-        fold(payloads)
+        fold(payloads, MAX_STATE_BYTES)
 
 
 @pytest.mark.parametrize("path", [["x"], ["x", "y"], ["a", "x"]])
 def test_deleting_what_is_absent_is_fine(path: list[str]) -> None:
-    assert fold([BASE, body(["-", path])]) == fold([BASE])
+    assert fold([BASE, body(["-", path])], MAX_STATE_BYTES) == fold([BASE], MAX_STATE_BYTES)
 
 
 @pytest.mark.parametrize("levels", [201, 260, 900])
@@ -421,7 +430,7 @@ def test_a_stored_state_nested_too_deeply_is_an_integrity_error(levels: int) -> 
         deep = opening * levels + b"1" + closing * levels
         payload = pack_frame(b'[["=",[],{"k":' + deep + b"}]]")
         with pytest.raises(IntegrityError):
-            shape_of(fold([payload]))
+            shape_of(fold([payload], MAX_STATE_BYTES))
 
 
 def sample() -> list[Any]:
@@ -433,7 +442,7 @@ def sample() -> list[Any]:
 
 def outcome(payloads: list[bytes]) -> list[bytes] | None:
     try:
-        return [shape_of(state).digest for state in fold_each(payloads)]
+        return [shape_of(state).digest for state in fold_each(payloads, MAX_STATE_BYTES)]
     except IntegrityError:
         return None
 
@@ -441,7 +450,7 @@ def outcome(payloads: list[bytes]) -> list[bytes] | None:
 @pytest.mark.parametrize("mask", [0x01, 0x20, 0x80, 0xFF])
 def test_a_changed_byte_is_an_error_another_digest_or_the_same_states(mask: int) -> None:
     payloads = chain(sample())
-    wanted = list(fold_each(payloads))
+    wanted = list(fold_each(payloads, MAX_STATE_BYTES))
     digests = [change(state, None).shape.digest for state in sample()]
     assert outcome(payloads) == digests
     unnoticed = 0
@@ -451,7 +460,7 @@ def test_a_changed_byte_is_an_error_another_digest_or_the_same_states(mask: int)
             damaged[at] ^= mask
             broken = [*payloads[:number], bytes(damaged), *payloads[number + 1 :]]
             if outcome(broken) == digests:
-                assert list(fold_each(broken)) == wanted
+                assert list(fold_each(broken, MAX_STATE_BYTES)) == wanted
                 unnoticed += 1
     assert unnoticed <= 4  # bits of a compressed stream that mean nothing
 
@@ -472,13 +481,13 @@ def test_text_of_is_the_values_and_never_the_keys() -> None:
         "t": "a" * 1000 + "mid" + "a" * 1000,
     }
     done = change(after, change(before, None).shape)
-    assert sorted(text_of(done.frames or b"").split("\n")) == ["mid", "new"]
-    whole = text_of(change(before, None).whole()).split("\n")
+    assert sorted(text_of(done.frames or b"", MAX_STATE_BYTES).split("\n")) == ["mid", "new"]
+    whole = text_of(change(before, None).whole(), MAX_STATE_BYTES).split("\n")
     assert whole == ["old", "hello", "a" * 2000]
-    assert sorted(text_of(change({"b": ["x", {"c": "y"}], "a": "z"}, None).whole())) == sorted(
-        "z\nx\ny"
-    )
-    assert text_of(b"") == ""
+    assert sorted(
+        text_of(change({"b": ["x", {"c": "y"}], "a": "z"}, None).whole(), MAX_STATE_BYTES)
+    ) == sorted("z\nx\ny")
+    assert text_of(b"", MAX_STATE_BYTES) == ""
 
 
 def size_of(states: list[Any]) -> int:
@@ -525,7 +534,7 @@ def test_an_edit_of_a_long_text_costs_the_edit(where: int) -> None:
     ):
         states = [wrap(text), wrap(edited)]
         assert size_of(states) < 100
-        assert same(fold(chain(states)), states[1])
+        assert same(fold(chain(states), MAX_STATE_BYTES), states[1])
 
 
 def test_tokens_streamed_onto_the_last_message_cost_the_tokens() -> None:
@@ -607,8 +616,8 @@ TEXT_EDITS: dict[str, list[list[Any]]] = {
 def test_a_spliced_text_meets_other_operations_in_order(edits: list[list[Any]]) -> None:
     first = [["=", [], {"t": "text", "u": 0, "l": ["a", "b"]}]]
     splices = [["t", ["t"], 4, 0, "!"], ["t", ["l", 1], 0, 0, "x"]]
-    at_once = fold([body(*first, *splices, *edits)])
-    stepwise = [*fold_each([body(op) for op in [*first, *splices, *edits]])][-1]
+    at_once = fold([body(*first, *splices, *edits)], MAX_STATE_BYTES)
+    stepwise = [*fold_each([body(op) for op in [*first, *splices, *edits]], MAX_STATE_BYTES)][-1]
     reference: Any = copy.deepcopy(first[0][2])
     for kind, path, *rest in itertools.chain(splices, copy.deepcopy(edits)):
         reference = apply_plainly(reference, kind, path, rest)
@@ -643,7 +652,7 @@ def test_a_shape_knows_its_size_and_weight() -> None:
 IMPORTS = """
     import sys
     from locus_store import layout
-    from locus_store.encoding import pack_frame
+    from locus_store.encoding import MAX_STATE_BYTES, pack_frame
     from locus_store.errors import IntegrityError
 
     seen = []
@@ -652,13 +661,13 @@ IMPORTS = """
     bad += [pack_frame(b'[["!","os","system"]]'), pack_frame(b"{"), pack_frame(b"[[]]")]
     sys.addaudithook(lambda event, args: seen.append((event, args)))
     for payload in bad:
-        for use in (layout.fold, lambda each: list(layout.fold_each(each))):
+        for use in (layout.fold, lambda *each: list(layout.fold_each(*each))):
             try:
-                layout.shape_of(use([payload]))
+                layout.shape_of(use([payload], MAX_STATE_BYTES))
             except (IntegrityError, AttributeError, TypeError):
                 pass
         try:
-            layout.text_of(payload)
+            layout.text_of(payload, MAX_STATE_BYTES)
         except IntegrityError:
             pass
     loads = ("marshal.loads", "pickle.find_class")

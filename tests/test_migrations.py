@@ -525,7 +525,7 @@ def test_down_to_base_leaves_nothing_and_up_again_works(url: str) -> None:
 
 
 @COMPARES
-@pytest.mark.parametrize("prefix", ["locus_", "mine_"])
+@pytest.mark.parametrize("prefix", ["locus_", "mine_", "MyTable_", "a" * 51 + "_"])
 def test_the_orm_schema_is_the_migrated_schema(url: str, prefix: str) -> None:
     ours = tables(prefix)
     ensure(url, prefix=prefix)

@@ -33,7 +33,7 @@ from locus_store.errors import (
     InvalidArgumentError,
     SchemaError,
 )
-from locus_store.sql import locks, migrate, status, targets
+from locus_store.sql import locks, migrate, status, targets, vectors
 from locus_store.sql.schema import tables
 
 if TYPE_CHECKING:
@@ -982,7 +982,10 @@ def test_an_older_library_works_on_a_newer_schema_down_to_the_floor(ours: Made) 
 
 
 @BOTH
-@pytest.mark.parametrize(("prefix", "schema"), [("locus_", None), ("mine_", ODD)])
+@pytest.mark.parametrize(
+    ("prefix", "schema"),
+    [("locus_", None), ("mine_", ODD), ("MyTable_", None), ("a" * 51 + "_", None)],
+)
 def test_the_orm_schema_is_the_migrated_schema(made: Made, prefix: str, schema: str | None) -> None:
     mine = tables(prefix, schema)
     ensure(made.url, prefix=prefix, schema=schema)
@@ -1311,6 +1314,7 @@ def run(connection):
         connection=connection,
         target_metadata=metadata,
         include_object={hook},
+        include_name={names},
         include_schemas={include_schemas},
     )
     with context.begin_transaction():
@@ -1335,6 +1339,7 @@ def autogenerate(
     *,
     imported: str,
     hook: str,
+    names: str = "None",
     schemas: tuple[str | None, ...] = (None,),
     upgrade: bool = True,
 ) -> str:
@@ -1348,7 +1353,11 @@ def autogenerate(
         template = Path(sys.modules["alembic"].__path__[0]) / "templates/generic/script.py.mako"
         shutil.copy(template, folder)
         env = USERS_ENV.format(
-            imported=imported, hook=hook, schemas=schemas, include_schemas=schemas != (None,)
+            imported=imported,
+            hook=hook,
+            names=names,
+            schemas=schemas,
+            include_schemas=schemas != (None,),
         )
         (folder / "env.py").write_text(env)
         script = command.revision(config, "mine", autogenerate=True)
@@ -1391,6 +1400,41 @@ def test_a_users_autogenerate_over_all_schemas_leaves_our_tables_alone(
         ensure(ours.url),
         ensure(ours.url, schema="locus_threads", prefix="mine_"),
     )
+
+
+def test_a_users_autogenerate_does_not_reflect_our_tables(ours: Made, tmp_path: Path) -> None:
+    """Warnings are errors: SQLAlchemy does not know the type ``vector``."""
+    ensure(ours.url)
+    vectors.create_vector_index(ours.url, dimension=3)
+    imported = "include_name, include_object"
+    with pytest.warns(sa.exc.SAWarning, match="vector"):
+        autogenerate(
+            tmp_path / "without",
+            ours.url,
+            imported=imported,
+            hook="include_object",
+            upgrade=False,
+        )
+    text = autogenerate(
+        tmp_path / "users",
+        ours.url,
+        imported=imported,
+        hook="include_object",
+        names="include_name",
+    )
+    assert "create_table('orders'" in text
+    assert "locus_" not in text
+    assert "drop_" not in text.partition("def downgrade")[0]
+
+
+def test_the_name_hook_asks_the_users_own_about_everything_else() -> None:
+    hook = migrate.excluding_names("app_", then=lambda name, *_: name != "tmp")
+    assert hook("app_threads", "table", {}) is False
+    assert hook("app_embeddings", "table", {}) is False
+    assert hook("app_version", "table", {}) is True  # so that a name passes
+    assert hook("locus_threads", "table", {}) is True
+    assert hook("tmp", "table", {}) is False
+    assert hook("app_threads", "index", {}) is True
 
 
 def test_without_the_hook_our_tables_would_be_dropped(ours: Made, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from oracle_twin import TwinServer, lost, server_error
+from oracle_twin import TwinServer, lost, server_error, watched
 from sqlalchemy.ext.asyncio import create_async_engine
 from test_contract_oracle import PLACE, twin
 
@@ -27,6 +27,7 @@ from locus_store import (
     BackendError,
     ConnectionFailedError,
     InvalidArgumentError,
+    NotFoundError,
     OracleBackend,
     OracleCheckpointSaver,
     OracleStore,
@@ -502,6 +503,43 @@ async def test_a_pool_of_the_callers_is_borrowed_from(twin: TwinServer) -> None:
     async with oracle_checkpointer(pool=Pool(), state_type=dict) as checkpointer:
         await checkpointer.save({"n": 1}, "t")
         assert await checkpointer.load("t") == {"n": 1}
+
+
+async def test_a_save_is_committed_and_undone_with_the_callers_rows(twin: TwinServer) -> None:
+    place = oracle_places.place(**PLACE)
+    engine = create_async_engine(
+        "oracle+oracledb_async://", connect_args={"async_creator_fn": place.connect}
+    )
+    watched(engine.sync_engine)
+    async with (
+        oracle_checkpointer(**PLACE, state_type=dict) as checkpointer,
+        OracleStore(backend=checkpointer.backend) as store,
+    ):
+        await checkpointer.save({"n": 0}, "t", "v0")
+        state = await checkpointer.load("t")
+        state["n"] = 1
+        async with engine.connect() as connection:
+            await checkpointer.save(state, "t", "v1", connection=connection)
+            await store.put(("a",), "k", 1, connection=connection)
+            await connection.rollback()
+            assert await checkpointer.list_checkpoints("t") == ["v0"]
+            assert await store.get(("a",), "k") is None
+            await checkpointer.save(state, "t", "v1", {"k": "x"}, connection=connection)
+            await store.put(("a",), "k", 1, connection=connection)
+            with pytest.raises(NotFoundError):
+                await checkpointer.save(
+                    state, "t", parent_checkpoint_id="none", connection=connection
+                )
+            await connection.commit()
+        assert await checkpointer.load("t") == {"n": 1}
+        assert await checkpointer.get_metadata("t") == {"k": "x"}
+        assert await store.get(("a",), "k") == 1
+        own = oracle.engine(place)
+        async with own.connect() as connection:
+            with pytest.raises(InvalidArgumentError, match="AUTOCOMMIT"):
+                await checkpointer.save(state, "t", "v2", connection=connection)
+        await own.dispose()
+    await engine.dispose()
 
 
 async def test_an_engine_of_the_callers_is_left_open_and_as_it_was(twin: TwinServer) -> None:

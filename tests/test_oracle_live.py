@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from test_langgraph import COUNTS, conforms
 
 from locus_store import OracleBackend, OracleStore, oracle_checkpointer
-from locus_store.encoding import unpack_frames
+from locus_store.encoding import MAX_STATE_BYTES, unpack_frames
 from locus_store.sql import migrate, oracle, oracle_places
 from locus_store.sql.schema import tables
 from locus_store.sql.vectors import create_vector_index
@@ -136,7 +136,7 @@ class LiveProbe:
             "SELECT payload, JSON_SERIALIZE(metadata), JSON_SERIALIZE(labels) "
             f"FROM {PREFIX}checkpoints"
         )
-        frames = [body for row in rows for body in unpack_frames(row[0] or b"")]
+        frames = [body for row in rows for body in unpack_frames(row[0] or b"", MAX_STATE_BYTES)]
         told = [str(it).encode() for row in rows for it in row[1:]]
         return any(text.encode() in it for it in frames + told)
 

@@ -1,21 +1,27 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.dialects import oracle, postgresql
+from sqlalchemy.orm import Session
 
+from locus_store import blocking
 from locus_store.encoding import canonical
 from locus_store.errors import InvalidArgumentError
-from locus_store.sql import columns, json_columns
+from locus_store.sql import columns, json_columns, models
 from locus_store.sql.migrate import ensure
-from locus_store.sql.schema import DEFAULT_PREFIX, MAX_PREFIX, Base, Tables, tables
+from locus_store.sql.names import DEFAULT_PREFIX, max_prefix, prefix_of
+from locus_store.sql.schema import METADATA, Tables, tables
 
-LONGEST = "p" * MAX_PREFIX
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LONGEST = "p" * max_prefix("postgresql")
 POSTGRESQL = postgresql.dialect()
 ORACLE = oracle.dialect()
 
@@ -51,8 +57,8 @@ def key_bytes(column: sa.Column[Any]) -> int:
 
 
 def test_the_default_tables_are_those_of_the_orm_classes() -> None:
-    assert tables().metadata is Base.metadata
-    assert tables().threads is Base.metadata.tables["locus_threads"]
+    assert tables().metadata is METADATA
+    assert tables().threads is METADATA.tables["locus_threads"]
 
 
 def test_every_name_begins_with_the_prefix_so_that_two_live_in_one_database() -> None:
@@ -60,7 +66,36 @@ def test_every_name_begins_with_the_prefix_so_that_two_live_in_one_database() ->
 
 
 def test_every_name_fits_postgresql_with_the_longest_prefix() -> None:
-    assert max(len(name.encode()) for name in names_of(tables(LONGEST))) <= 63
+    names = names_of(tables(LONGEST))
+    assert max(len(name.encode()) for name in names) == 63
+    assert len(names) == len(names_of(tables()))
+
+
+def test_a_table_name_of_the_sdk_means_a_prefix() -> None:
+    for name, prefix in (
+        ("customer_support_agent_state", "customer_support_agent_state_"),
+        ("MyTable", "MyTable_"),
+        ("app_checkpoints", "app_"),
+        ("app_store", "app_"),
+        ("a" * 51 + "_checkpoints", "a" * 51 + "_"),
+    ):
+        assert prefix_of(name, None, "postgresql") == prefix
+
+
+@pytest.mark.parametrize("dialect", ["sqlite", "postgresql", "oracle"])
+@pytest.mark.parametrize("name", ["", "_", "9x", "a-b", 'a"; DROP', "é", "a" * 300, 7])
+def test_a_table_name_that_names_no_table_is_refused_by_its_own_name(
+    name: Any, dialect: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"^table_name="):
+        prefix_of(name, None, dialect)
+
+
+@pytest.mark.parametrize(("dialect", "longest"), [("postgresql", 51), ("oracle", 116)])
+def test_a_table_name_may_be_as_long_as_the_database_allows(dialect: str, longest: int) -> None:
+    assert prefix_of("a" * longest, None, dialect) == "a" * longest + "_"
+    with pytest.raises(InvalidArgumentError, match=f"{longest} characters .*{dialect}"):
+        prefix_of("a" * (longest + 1), None, dialect)
 
 
 def test_another_prefix_leaves_the_default_names_alone() -> None:
@@ -72,7 +107,7 @@ def test_a_database_schema_qualifies_every_table() -> None:
     assert {table.schema for table in tables("x_", "app").metadata.tables.values()} == {"app"}
 
 
-@pytest.mark.parametrize("prefix", ["", "9x", "Locus_", "a-b", "a b", 'a"', "é_", "p" * 21])
+@pytest.mark.parametrize("prefix", ["", "9x", "a-b", "a b", 'a"', "é_", "p" * 245])
 def test_a_prefix_that_cannot_begin_a_table_name_is_refused(prefix: str) -> None:
     with pytest.raises(InvalidArgumentError, match="prefix"):
         tables(prefix)
@@ -314,3 +349,20 @@ def test_the_view_shows_times_that_people_read(connection: sa.Connection) -> Non
     shown = connection.scalar(sa.text("SELECT updated_at FROM locus_heads"))
     stored = connection.scalar(sa.select(tables().lines.c.updated_at).limit(1))
     assert datetime.fromisoformat(shown) == stored
+
+
+def test_the_orm_classes_read_what_was_saved(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/orm.db"
+    with blocking.open_checkpointer(url, state_type=dict) as checkpointer:
+        checkpointer.save({"n": 1, "user_id": "alex"}, "t", "v1", {"stage": "asked"})
+        checkpointer.save({"n": 2, "user_id": "alex"}, "t", "v2", {"stage": "booked"})
+    engine = sa.create_engine(url)
+    with Session(engine) as session:
+        (thread,) = session.scalars(sa.select(models.ThreadRow))
+        assert (thread.tenant, thread.thread_id) == ("default", "t")
+        wanted = sa.select(models.CheckpointRow).order_by(models.CheckpointRow.sequence)
+        found = [(it.checkpoint_id, it.metadata_["stage"]) for it in session.scalars(wanted)]
+        assert found == [("v1", "asked"), ("v2", "booked")]
+        mapped = {it.local_table.name for it in models.Base.registry.mappers}
+        assert mapped == {it.name for it in METADATA.sorted_tables}
+    engine.dispose()

@@ -48,6 +48,11 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     shown = "".join(it.read_text("utf-8") for it in site.rglob("*.html"))
     loaded = re.findall(r'<(?:script|link|img)[^>]*(?:src|href)="(https?:[^"]+)"', shown)
     assert loaded == [], "the site needs no network"
+    boxes = r'<(?:div|aside)[^>]*class="[^"]*(?:admonition error|system-message)[^"]*".*?</p>'
+    pages = {it.stem: it.read_text("utf-8") for it in site.glob("*.html")}
+    del pages["search"]  # it tells a browser without scripts that it needs them
+    wrong = [name for name, text in pages.items() if re.search(boxes, text, re.DOTALL)]
+    assert wrong == [], "no page shows an error of the theme"
     assert f"[{locus_store.__version__}]" in (site / "changelog.html").read_text("utf-8")
 
 

@@ -48,6 +48,9 @@ class Unblocked:
 
     capabilities = property(lambda self: self._blocking.capabilities)
 
+    def for_tenant(self, tenant: str) -> Unblocked:
+        return Unblocked(self._blocking.for_tenant(tenant))
+
     def __getattr__(self, name: str) -> Any:
         async def call(*args: Any, **kwargs: Any) -> Any:
             return await anyio.to_thread.run_sync(partial(method, *args, **kwargs))
@@ -81,7 +84,7 @@ def test_seed_001_works_without_await() -> None:
 
 
 def test_the_facade_has_every_method_with_the_same_arguments() -> None:
-    backends = BaseStore.__abstractmethods__ - {"setup", "close"}
+    backends = {*BaseStore.__abstractmethods__, "apply_on"} - {"setup", "close"}
     for name, method in inspect.getmembers(BaseStore, inspect.iscoroutinefunction):
         if name.startswith("_") or name in backends:
             continue

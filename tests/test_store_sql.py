@@ -85,6 +85,46 @@ def items_of(n: int) -> list[tuple[Any, ...]]:
 # --- both
 
 
+async def test_many_concurrent_calls_take_few_statements(make) -> None:
+    statements: list[str] = []
+
+    def note(_connection, _cursor, statement, *_) -> None:
+        statements.append(statement)
+
+    async with make() as store:
+        await store.put(NS, "first", 1)
+        sa.event.listen(sa.Engine, "before_cursor_execute", note)
+        try:
+            puts = (store.put(NS, f"{n}", n) for n in range(600))
+            gets = (store.get(NS, "first") for _ in range(600))
+            results = await asyncio.gather(*puts, *gets)
+        finally:
+            sa.event.remove(sa.Engine, "before_cursor_execute", note)
+    assert results == [1] * 1200
+    assert len(statements) <= 40
+
+
+async def test_a_loop_that_ends_in_the_midst_of_calls_says_nothing(make, capfd) -> None:
+    store = make()
+    await store.setup()
+
+    def other_loop() -> None:
+        async def leave() -> None:
+            for n in range(50):
+                _tasks.add(asyncio.ensure_future(store.put(NS, f"{n}", n)))
+                _tasks.add(asyncio.ensure_future(store.get(NS, f"{n}")))
+            await asyncio.sleep(0)
+
+        _tasks: set[Any] = set()
+        asyncio.run(leave())
+
+    for _ in range(3):
+        await asyncio.to_thread(other_loop)
+    assert await store.put(NS, "here", 1) == 1
+    await store.close()
+    assert capfd.readouterr().err == ""
+
+
 async def test_tenants_never_see_each_others_items(make) -> None:
     async with make(dimension=3) as ours, make(dimension=3, tenant="other") as theirs:
         await ours.put_with_embedding(NS, "k", "ours", [1, 0, 0], {"user_id": "u"})
@@ -222,6 +262,25 @@ async def test_an_async_engine_serves_a_store(tmp_path) -> None:
 
 
 # --- PostgreSQL
+
+
+async def test_a_locked_item_delays_no_other(migrated_database) -> None:
+    async with PostgreSQLStore(migrated_database, pool_size=4) as store:
+        await store.put(NS, "locked", 1)
+        other = await asyncpg.connect(migrated_database)
+        try:
+            transaction = other.transaction()
+            await transaction.start()
+            await other.execute("SELECT FROM locus_store FOR UPDATE")
+            waiting = [asyncio.ensure_future(store.put(NS, "locked", n)) for n in (2, 3)]
+            puts = (store.put(NS, f"{n}", n) for n in range(100))
+            assert await asyncio.wait_for(asyncio.gather(*puts), 30) == [1] * 100
+            assert not any(it.done() for it in waiting)
+            await transaction.rollback()
+        finally:
+            await other.close()
+        assert await asyncio.gather(*waiting) == [2, 3]
+        assert await store.get(NS, "locked") == 3
 
 
 @asynccontextmanager

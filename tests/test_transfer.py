@@ -21,6 +21,7 @@ from locus_store import (
     postgresql_checkpointer,
 )
 from locus_store.archives import Problem
+from locus_store.encoding import MAX_STATE_BYTES
 from locus_store.testing import HOSTILE_IDS, NUMBERS, TEXTS
 from locus_store.transfer.archive import all_threads, export_threads, from_lines, import_threads
 from locus_store.transfer.building import up_to
@@ -201,7 +202,7 @@ async def test_a_thread_is_cut_at_any_version_with_what_it_was_made_from(tmp_pat
         thread = await backend.read_thread("t")
         for name, kept in (("v8", "8 7 5 4 3 1 0"), ("fork", "4 3 1 0"), ("v0", "")):
             memory = MemoryBackend()
-            await memory.write_thread(await up_to(thread, name))
+            await memory.write_thread(await up_to(thread, name, max_state_bytes=MAX_STATE_BYTES))
             ids = [it.checkpoint_id for it in await memory.history("t", limit=99)]
             ancestors = [f"v{n}" for n in kept.split()]
             assert ids == (ancestors if name in ancestors else [name, *ancestors])
@@ -211,8 +212,8 @@ async def test_a_thread_is_cut_at_any_version_with_what_it_was_made_from(tmp_pat
             for it in await memory.history("t", limit=99):
                 assert it.created_at == times[it.checkpoint_id]
             assert len(await memory.get_writes("t", "v3")) == ("v3" in ids)
-        assert await up_to(thread, "v2") is None
-        assert await up_to(thread, "v1", namespace="other") is None
+        assert await up_to(thread, "v2", max_state_bytes=MAX_STATE_BYTES) is None
+        assert await up_to(thread, "v1", namespace="other", max_state_bytes=MAX_STATE_BYTES) is None
 
 
 async def test_a_cut_thread_shows_nothing_that_was_hidden() -> None:
@@ -220,8 +221,8 @@ async def test_a_cut_thread_shows_nothing_that_was_hidden() -> None:
     for n in range(6):
         await backend.write_state("t", {"n": n}, checkpoint_id=f"v{n}", keep_last=3)
     thread = await backend.read_thread("t")
-    assert await up_to(thread, "v1") is None
-    cut = await up_to(thread, "v4")
+    assert await up_to(thread, "v1", max_state_bytes=MAX_STATE_BYTES) is None
+    cut = await up_to(thread, "v4", max_state_bytes=MAX_STATE_BYTES)
     assert [it.checkpoint_id for it in cut.lines[0].records] == ["v3", "v4"]
 
 
@@ -233,6 +234,8 @@ async def test_a_cut_thread_shows_nothing_that_was_hidden() -> None:
         b'"thread"',
         b'{"kind":"line"}',
         b'{"kind":"thread","format":2}',
+        b'{"kind":"thread","format":2,"tenant":""}',
+        b'{"kind":"thread","format":3}',
         b"\xff",
         b"not JSON",
         b'{"kind":"thread","format":1,"thread_id":1}',

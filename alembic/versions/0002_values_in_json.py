@@ -9,6 +9,7 @@ from alembic import context, op
 
 from locus_store.sql.columns import BigKey, Blob, Instant, Key, Path
 from locus_store.sql.json_columns import Json, JsonValue
+from locus_store.sql.names import derived
 
 revision = "0002"
 down_revision = "0001"
@@ -102,7 +103,7 @@ def _rebuild(table: str, changed: list[sa.Column[Any]], value: str) -> None:
     """SQLite changes no column: the table is made anew."""
     schema: str | None = context.config.attributes["schema"]
     known = {it.name: it for it in changed}
-    op.drop_index(f"{table}_expires", table, schema=schema)
+    op.drop_index(derived(f"{table}_expires"), table, schema=schema)
     op.rename_table(table, f"{table}_old", schema=schema)
     columns = [
         sa.Column("item", BigKey, sa.Identity(), nullable=False),
@@ -119,13 +120,13 @@ def _rebuild(table: str, changed: list[sa.Column[Any]], value: str) -> None:
     op.create_table(
         table,
         *columns,
-        sa.PrimaryKeyConstraint("item", name=f"{table}_pk"),
-        sa.UniqueConstraint("tenant", "namespace", "key", name=f"{table}_id"),
+        sa.PrimaryKeyConstraint("item", name=derived(f"{table}_pk")),
+        sa.UniqueConstraint("tenant", "namespace", "key", name=derived(f"{table}_id")),
         schema=schema,
         sqlite_autoincrement=True,
     )
     op.create_index(
-        f"{table}_expires",
+        derived(f"{table}_expires"),
         table,
         ["expires_at"],
         schema=schema,

@@ -1,15 +1,46 @@
-"""The Locus SDK's long-term memory (``LLMMemoryManager``, ``NamespacedStore``) on our stores."""
+"""The Locus SDK: its registry of checkpointers, and its long-term memory on our stores."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from locus_store.errors import InvalidArgumentError, MissingExtraError
+from locus_store.open import open_checkpointer
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from locus_store.items import Namespace, SemanticSearchResult, StoreItem
     from locus_store.store import BaseStore
+
+
+def register(name: str = "locus-store") -> None:
+    """Make ``get_checkpointer("locus-store:sqlite:///x.db")`` of the Locus SDK open ours.
+
+    Keyword arguments of ``get_checkpointer`` are those of ``open_checkpointer``.
+
+    Args:
+        name: Before the colon.
+
+    Raises:
+        MissingExtraError: The Locus SDK is not installed.
+    """
+    try:
+        from locus.memory.registry import register_checkpointer  # noqa: PLC0415  (an extra)
+    except ImportError as exc:
+        raise MissingExtraError(
+            "register() needs the Locus SDK: pip install 'locus-store[agent]'"
+        ) from exc
+
+    def opened(config_hint: str | None = None, **options: Any) -> Any:
+        if config_hint is None:
+            raise InvalidArgumentError(
+                f"name the database: get_checkpointer({name + ':sqlite:///x.db'!r})"
+            )
+        return open_checkpointer(config_hint, **options)
+
+    register_checkpointer(name, opened)
 
 
 class LocusStore:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Generic, TypeVar
 
 K = TypeVar("K")
@@ -9,19 +10,24 @@ V = TypeVar("V")
 
 
 class Recent(Generic[K, V]):
-    """A cache of two generations: the older one goes when the younger one is full.
+    """A cache of two generations: the older one is dropped when both together are full.
 
-    May be used by several threads at once: whoever loses a race makes a value again.
+    May be used by several threads at once: of two that race, one makes a value again.
 
     Args:
-        max_bytes: Of a generation. What is larger by itself is not kept.
+        max_bytes: Of both generations. A value that is larger by itself is not kept.
     """
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._bytes = 0
         self._young: dict[K, tuple[V, int]] = {}
         self._old: dict[K, tuple[V, int]] = {}
+        self._young_bytes = self._old_bytes = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """The sizes of the values that are kept."""
+        return self._young_bytes + self._old_bytes
 
     def get(self, key: K) -> V | None:
         """What was put last."""
@@ -35,18 +41,30 @@ class Recent(Generic[K, V]):
 
     def put(self, key: K, value: V, size: int) -> None:
         """Keep a value of so many bytes, instead of the key's last one."""
-        _, before = self._young.pop(key, (None, 0))
-        self._bytes -= before
+        self.drop(key)
         if size > self._max_bytes:
-            self._old.pop(key, None)
             return
-        if self._bytes + size > self._max_bytes:
-            self._young, self._old, self._bytes = {}, self._young, 0
+        if self._young_bytes + size > self._max_bytes // 2 and self._young:
+            self._old, self._old_bytes = self._young, self._young_bytes
+            self._young, self._young_bytes = {}, 0
         self._young[key] = value, size
-        self._bytes += size
+        self._young_bytes += size
+        if self.held_bytes > self._max_bytes:
+            self._old, self._old_bytes = {}, 0
 
     def drop(self, key: K) -> None:
         """Keep nothing of a key."""
         _, before = self._young.pop(key, (None, 0))
-        self._bytes -= before
-        self._old.pop(key, None)
+        self._young_bytes -= before
+        _, before = self._old.pop(key, (None, 0))
+        self._old_bytes -= before
+
+
+def memory_of(value: object) -> int:
+    """About the bytes of memory of a JSON value; keys are shared by all, and count as nothing."""
+    size = 0 if value is None else sys.getsizeof(value)
+    if isinstance(value, dict):
+        return size + sum(map(memory_of, value.values()))
+    if isinstance(value, list):
+        return size + sum(map(memory_of, value))
+    return size

@@ -24,9 +24,9 @@ import base64
 import math
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.adapters.recent import Recent
+from locus_store.adapters.recent import Recent, memory_of
 from locus_store.encoding import MAX_INT, MIN_INT, pinned
-from locus_store.errors import IntegrityError, MissingExtraError
+from locus_store.errors import IntegrityError, InvalidArgumentError, MissingExtraError
 
 try:
     import ormsgpack
@@ -78,21 +78,33 @@ def stands_for_itself(pin: bytes) -> bool:
     return _TAGGED not in pin
 
 
+_ENTRY_BYTES: Final = 250
+"""Of memory for each of ``Elements``, beside its bytes and its JSON."""
+
+
 class Elements:
     """What the elements of lists became: a message that was sent before is not taken apart again.
 
     Known by their bytes, so that one that was changed is another one.
+
+    Args:
+        max_bytes: See ``Recent``.
     """
 
-    def __init__(self, max_bytes: int = 16 * 1024 * 1024) -> None:
+    def __init__(self, max_bytes: int) -> None:
         self._known: Recent[bytes, Any] = Recent(max_bytes)
+
+    @property
+    def held_bytes(self) -> int:
+        """About the memory that is in use."""
+        return self._known.held_bytes
 
     def to_json(self, data: bytes) -> Any:
         """The JSON of an element's MessagePack; shared, and never to be changed."""
         found = self._known.get(data)
         if found is None:
             found = to_json(MSGPACK, data)
-            self._known.put(data, found, len(data))
+            self._known.put(data, found, _ENTRY_BYTES + len(data) + memory_of(found))
         return found
 
 
@@ -177,16 +189,33 @@ def plain_to_json(value: Any) -> Any:
     return _frozen(value, _MAX_LEVELS)
 
 
+def members(value: Any) -> dict[str, Any]:
+    """The members of an object with text for keys, as JSON, in whatever order it had them."""
+    if isinstance(value, dict) and value.get(_TAG) == "d":
+        return dict(value["v"])
+    return dict(value or {})
+
+
 def members_to_json(kind: str, data: bytes) -> dict[str, Any]:
     """The members of a serialized object by their names, those of ``channel_values`` too.
 
     A member that cannot be taken apart stays bytes by itself.
 
     Raises:
-        IntegrityError: It is no object with text for keys.
+        IntegrityError: It is not an object with text for keys.
+        InvalidArgumentError: It is encrypted.
     """
+    if "+" in kind:
+        raise InvalidArgumentError(
+            f"a checkpoint is encrypted (type {kind!r}), its channels with it. Give its key: "
+            "--decrypt with the key in LANGGRAPH_AES_KEY, or cipher= in Python. It is then stored "
+            "in clear"
+        )
     if kind != MSGPACK:
-        raise IntegrityError(f"a checkpoint is of type {kind!r}, which langgraph 1 never writes")
+        raise IntegrityError(
+            f"a checkpoint is of type {kind!r}; those of type {MSGPACK!r} can be imported, which "
+            "LangGraph's serializer has written since langgraph-checkpoint 2"
+        )
     codec = _codec()
     try:
         value = codec.unpackb(data, ext_hook=_Extension, option=codec.OPT_NON_STR_KEYS)

@@ -12,26 +12,38 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeAlias, TypeVar
 from weakref import WeakSet
 
 from locus_store import layout
-from locus_store.archives import is_of, require_whole, same
-from locus_store.arguments import check_names, check_text, check_writes, checked_ttl
-from locus_store.encoding import canonical
+from locus_store.archives import has, require_whole, same
+from locus_store.arguments import (
+    check_names,
+    check_text,
+    check_writes,
+    checked_max_state_bytes,
+    checked_ttl,
+)
+from locus_store.backends import spellings
+from locus_store.encoding import MAX_STATE_BYTES, canonical
 from locus_store.errors import (
     ConflictError,
     IntegrityError,
+    InvalidArgumentError,
     NotFoundError,
     SerializationError,
     UnsupportedError,
 )
 from locus_store.facts import Fact
+from locus_store.filters import check_key
 from locus_store.observe import count, kept_beside, note, observed, stored_bytes
+from locus_store.state import MARK_KEY, has_mark
+from locus_store.tenants import ForTenants
 from locus_store.types import (
+    Active,
     ArchivedThread,
     CheckpointerCapabilities,
     Expected,
@@ -41,9 +53,12 @@ from locus_store.types import (
     Mark,
     OnConflict,
     PendingWrite,
+    Removed,
     Save,
     Snapshot,
     Stored,
+    Tenant,
+    Vacuumed,
     Version,
     Written,
 )
@@ -53,6 +68,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 T = TypeVar("T")
+LineKey: TypeAlias = tuple[str | None, str, str]
+"""A tenant, a thread and a namespace."""
 
 KNOWN_BYTES = 64 * 1024 * 1024
 """What one backend object may hold of versions that it read or wrote, so that saves send frames
@@ -68,7 +85,7 @@ THREADED_BYTES = 256 * 1024
 """Payloads above this are folded off the event loop."""
 
 
-class StorageBackend(ABC):
+class StorageBackend(ForTenants, ABC):
     """Keeps versions of plain dicts by thread; knows nothing of agents.
 
     The dict-shaped methods (``save``, ``load``, ``delete``, ``exists``, ``list_threads``,
@@ -81,8 +98,11 @@ class StorageBackend(ABC):
 
     capabilities: ClassVar[CheckpointerCapabilities] = CheckpointerCapabilities()
 
-    def __init__(self) -> None:
+    def __init__(self, *, max_state_bytes: int = MAX_STATE_BYTES) -> None:
+        self.max_state_bytes: Final = checked_max_state_bytes(max_state_bytes)
+        """The largest state and pending write that is saved or read, as compact JSON."""
         self._known = KnownVersions(KNOWN_BYTES)
+        """Shared by the objects of all tenants."""
 
     # --- to implement
 
@@ -96,6 +116,25 @@ class StorageBackend(ABC):
         Raises:
             ConflictError, NotFoundError: Nothing was written.
         """
+
+    async def commit_on(self, save: Save, connection: object) -> Written:
+        """Write one version inside a transaction of the caller's, who commits it.
+
+        Under a savepoint: an error leaves the caller's transaction usable, without the save.
+
+        Args:
+            save: As for ``commit``.
+            connection: SQLAlchemy's ``AsyncConnection`` or ``Connection``, to the same database.
+
+        Raises:
+            ConflictError, NotFoundError: Nothing was written.
+            InvalidArgumentError: ``connection`` is none, or leads elsewhere.
+            UnsupportedError: This backend does not keep its data in a SQL database.
+        """
+        raise UnsupportedError(
+            f"{type(self).__name__} has no SQL transaction to save in: connection= needs SQLite, "
+            "PostgreSQL or Oracle; nothing was written"
+        )
 
     @abstractmethod
     async def fetch(
@@ -144,7 +183,7 @@ class StorageBackend(ABC):
         namespace: str = "",
         writer: str | None = None,
     ) -> int:
-        """Remove versions, or the thread with all its namespaces; return how many versions.
+        """Remove versions, or the thread with all it owns; return how many versions.
 
         ``writer`` is who removes them, as in ``types.Save``: undoing its own work conflicts with
         nothing that it saves next.
@@ -153,13 +192,37 @@ class StorageBackend(ABC):
             ConflictError: A version that stays is rebuilt from one of them; nothing was removed.
         """
 
+    async def has_thread(self, thread_id: str) -> bool:
+        """Return whether the thread exists: it has a version, a message, or a name or user.
+
+        Overridden by backends that keep more of a thread than versions of the root namespace.
+        """
+        return await self.version(thread_id) is not None
+
+    async def remove_thread(self, thread_id: str) -> Removed:
+        """Remove a thread with all it owns, or the pending writes that are stored in its place.
+
+        Overridden by backends that keep more of a thread than versions.
+        """
+        versions = await self.remove(thread_id)
+        return Removed(existed=versions > 0, versions=versions)
+
     async def list_threads(
         self, limit: int = 100, pattern: str = "*", *, after: str | None = None
     ) -> list[str]:
-        """Return thread ids, the most recently active first (to the minute, then the newest made).
+        """Return thread ids, the most recently active first; see ``recent``."""
+        return [it.thread_id for it in await self.recent(limit, pattern, after=after)]
+
+    async def recent(
+        self, limit: int = 100, pattern: str = "*", *, after: str | None = None
+    ) -> list[Active]:
+        """Return threads and the times of their last activity, the most recent first.
+
+        The time is that of the last save in any namespace, or of the ``copy_thread`` that created
+        the thread; without versions, of the newest message. ``write_thread`` keeps it.
 
         Args:
-            limit: At most this many.
+            limit: Maximum number of threads.
             pattern: Shell-style: ``*``, ``?``, ``[ab]``, ``[!ab]``; case matters.
             after: Continue behind this thread.
 
@@ -169,7 +232,10 @@ class StorageBackend(ABC):
         raise self._unsupported("list_threads")
 
     async def heads(self, limit: int = 100) -> list[Head]:
-        """Return threads with their head's metadata, the most recently active first."""
+        """Return threads with their head's metadata, the most recently active first.
+
+        Only threads with a version in the root namespace have such a head.
+        """
         raise self._unsupported("list_with_metadata")
 
     async def query(self, key: str, value: Any, limit: int = 100) -> list[Head]:
@@ -177,19 +243,22 @@ class StorageBackend(ABC):
         raise self._unsupported("metadata_query")
 
     async def find(self, query: str, limit: int = 10) -> list[Hit]:
-        """Return threads that have all words of ``query``, best first."""
+        """Return threads that have all words of ``query``, best first.
+
+        A thread that exceeds ``max_state_bytes`` is skipped, and ``observe.skipped`` reports it.
+        """
         raise self._unsupported("search")
 
     async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
-        """Copy a thread with all its versions; ``False`` where there is no source.
+        """Copy a thread with all it owns; ``False`` where the source does not exist.
 
         Raises:
-            ConflictError: The destination is there already.
+            ConflictError: The destination exists, or holds pending writes.
         """
         raise self._unsupported("branching")
 
     async def scan(self, limit: int = 100, *, after: str | None = None) -> list[str]:
-        """Return all live threads, whatever is stored of them, by thread id (code points).
+        """Return all live threads, even of pending writes only, by thread id (code points).
 
         Args:
             limit: At most this many.
@@ -212,7 +281,8 @@ class StorageBackend(ABC):
             IntegrityError: ``thread`` is damaged, or was edited by hand.
             InvalidArgumentError, SerializationError: An id or metadata in it is none.
         """
-        await _off_loop(partial(require_whole, thread), THREADED_BYTES + 1)
+        check = partial(require_whole, thread, self.max_state_bytes)
+        await _off_loop(check, THREADED_BYTES + 1)
         there = await self.read_thread(thread.thread_id)
         if there is None:
             try:
@@ -345,12 +415,25 @@ class StorageBackend(ABC):
         in a state, at its top or in its ``metadata``.
         """
         check_text("user_id", user_id)
+        return await self.find_threads("user_id", user_id, user_id=user_id)
+
+    async def threads_where(self, key: str, value: Any) -> list[str]:
+        """Return the threads that have ``value`` at ``key`` in their metadata.
+
+        That is in the metadata of the thread, or in the metadata or labels of a version of any
+        namespace, hidden ones too; compared as ``BaseCheckpointer.query_by_metadata`` does.
+        """
+        self._require_condition(key, value)
+        return await self.find_threads(key, value)
+
+    async def find_threads(self, key: str, value: Any, *, user_id: str | None = None) -> list[str]:
+        """Return the live threads that ``archives.has`` is true of."""
         found: list[str] = []
         after: str | None = None
         while page := await self.scan(after=after):
             for thread_id in page:
                 thread = await self.read_thread(thread_id)
-                if thread is not None and is_of(thread, user_id):
+                if thread is not None and has(thread, key, value, user_id=user_id):
                     found.append(thread_id)
             after = page[-1]
         return found
@@ -359,29 +442,74 @@ class StorageBackend(ABC):
         """Remove the threads of ``threads_of`` with all they own; return how much of each kind.
 
         Keys: ``threads``, ``checkpoints``, ``writes``, ``messages``; in SQL databases ``store``,
-        the items whose metadata names the user.
+        the items whose metadata names the user. Only this object's tenant is looked at; see
+        ``for_tenant``.
 
         Raises:
-            ConflictError: Somebody saves the user's threads meanwhile.
+            ConflictError: Another caller saves the user's threads at the same time.
         """
+        return await self._forget(partial(self.threads_of, user_id), f"of user {user_id!r}")
+
+    async def forget_where(self, key: str, value: Any) -> dict[str, int]:
+        """Remove the threads of ``threads_where`` with all they own; return how much of each kind.
+
+        Keys: as of ``forget_user``; in SQL databases ``store`` counts the removed items whose
+        metadata has ``value`` at ``key``. Only this object's tenant is looked at; see
+        ``for_tenant``.
+
+        Raises:
+            ConflictError: Another caller saves such threads at the same time.
+            InvalidArgumentError: The condition makes no sense; nothing was removed.
+            UnsupportedError: The backend does not declare ``metadata_query``.
+        """
+        self._require_condition(key, value)
+        return await self._forget(partial(self.threads_where, key, value), f"where {key!r} matches")
+
+    def _require_condition(self, key: str, value: Any) -> None:
+        if not self.capabilities.metadata_query:
+            raise self._unsupported("metadata_query")
+        check_key(key)
+        if canonical(value, "value") == []:
+            raise InvalidArgumentError(
+                f"the value of {key!r} is an empty list, which every list contains; name an element"
+            )
+
+    async def _forget(self, find: Callable[[], Awaitable[list[str]]], which: str) -> dict[str, int]:
         counts = dict.fromkeys(("threads", "checkpoints", "writes", "messages"), 0)
         if self.capabilities.ttl:
-            await self.expire()  # what expired is not listed, and may be the user's
+            await self.expire()  # what expired is not listed, and may be among them
         for _ in range(FORGETTING_PASSES):
-            for thread_id in await self.threads_of(user_id):
+            for thread_id in await find():
                 thread = await self.read_thread(thread_id)
-                await self.remove(thread_id)
+                await self.remove_thread(thread_id)
                 if thread is not None:
                     counts["threads"] += 1
                     counts["messages"] += len(thread.messages)
                     counts["checkpoints"] += sum(len(it.records) for it in thread.lines)
                     counts["writes"] += sum(len(it.writes) for it in thread.lines)
-        if left := await self.threads_of(user_id):
+        if left := await find():
             raise ConflictError(
-                f"threads of user {user_id!r} are saved while they are removed, {left[0]!r} among "
-                "them; stop the agents that do it, and forget the user again"
+                f"threads {which} are saved while they are removed, {left[0]!r} among them; stop "
+                "the agents that save them, and forget again"
             )
         return counts
+
+    # --- tenants
+
+    @property
+    def tenant(self) -> str | None:
+        """The tenant whose threads this object sees; ``None`` where the storage has no tenants."""
+        return None
+
+    async def tenants(self) -> list[Tenant]:
+        """Return the tenants that have something stored, by name.
+
+        A tenant of which everything has expired is among them until ``expire`` removed it.
+
+        Raises:
+            UnsupportedError: The storage has no tenants.
+        """
+        raise self._unsupported("tenants")
 
     async def damage(self) -> list[str]:
         """Return what the storage's own check finds outside any thread; nothing where all is well.
@@ -398,18 +526,57 @@ class StorageBackend(ABC):
         can = [name for name, is_on in vars(self.capabilities).items() if is_on]
         return [Fact("backend", repr(self)), Fact("capabilities", ", ".join(can) or "none")]
 
+    async def tenant_facts(self) -> list[Fact]:
+        """Return facts of this object's tenant; none where the storage has no tenants."""
+        return []
+
+    async def renew(self, thread_id: str, ttl_seconds: float) -> bool:
+        """Give a thread that has a time to live so many seconds from now; whether it was changed.
+
+        Nothing is changed where it has none, or more is left of it; and it does not count as
+        activity. Needs ``capabilities.ttl``.
+        """
+        raise self._unsupported("ttl")
+
     async def vacuum(self, older_than_days: float = 30) -> int:
-        """Remove versions older than this, heads of younger threads excepted; return how many."""
+        """Remove versions older than this, heads of younger threads excepted; return how many.
+
+        A thread is removed whole when none of its versions, messages and pending writes is younger;
+        one that has none of them, by its last activity. Only this object's tenant is looked at; see
+        ``for_tenant``.
+        """
         raise self._unsupported("vacuum")
+
+    async def vacuum_report(self, older_than_days: float = 30) -> Vacuumed:
+        """Do ``vacuum``; return how many versions it removed, and how many threads it skipped.
+
+        Where transactions lock threads, a vacuum skips those that others hold, and does not wait.
+        """
+        return Vacuumed(removed=await self.vacuum(older_than_days), skipped=0)
 
     async def expire(self) -> int:
         """Remove the threads whose time to live is over; return how many.
 
-        They are invisible before; this gives their space back.
+        They are invisible before; this gives their space back. Only this object's tenant is looked
+        at; see ``for_tenant``.
         """
         raise self._unsupported("ttl")
 
-    async def close(self) -> None:  # noqa: B027  (optional: some backends own nothing)
+    async def open(self) -> None:
+        """Do now what the first call does otherwise: connect, and verify or create the schema.
+
+        Optional and idempotent. An application that starts with it learns at its start what is
+        wrong with the storage, and its first request does not wait.
+
+        Raises:
+            ConnectionFailedError, SchemaError: As the first call.
+        """
+
+    def limit_cache(self, max_bytes: int) -> None:
+        """Remember so much of threads at most, from the next call on; see ``KNOWN_BYTES``."""
+        self._known.limit(max_bytes)
+
+    async def close(self) -> None:
         """Release what this object opened itself; idempotent, and it may be used again after."""
 
     # --- states, over the above
@@ -434,12 +601,14 @@ class StorageBackend(ABC):
         side_parent: Mark | None = None,
         keep_last: int | None = None,
         ttl_seconds: float | None = None,
+        connection: object = None,
     ) -> Written:
         """Write one version; see ``types.Save`` for the options.
 
         Raises:
             InvalidArgumentError: An option makes no sense.
-            SerializationError: ``data`` or ``metadata`` cannot be kept exactly.
+            SerializationError: ``data`` or ``metadata`` cannot be kept exactly, or ``data`` exceeds
+                ``max_state_bytes``.
         """
         check_names(thread_id, namespace, checkpoint_id)
         if parent_id is not None:
@@ -448,8 +617,14 @@ class StorageBackend(ABC):
             if value is not None:
                 check_text(name, value)
         checked_ttl(ttl_seconds)
+        if has_mark(data):
+            raise SerializationError(
+                f"the state's metadata has the key {MARK_KEY!r}, which only a state object that "
+                "load returned may carry: save that object, or remove the key"
+            )
         told, named = _object("metadata", metadata), _object("labels", labels)
-        basis, change = await self._changed(thread_id, namespace, data)
+        reads_head = connection is None  # the caller may hold the pool's last connection
+        basis, change = await self._changed(thread_id, namespace, data, reads_head=reads_head)
         if parent_id is not None and not forks and expected is None:
             expected = self._expected(thread_id, namespace, parent_id)
         save = Save(
@@ -471,33 +646,41 @@ class StorageBackend(ABC):
             keep_last=keep_last,
             ttl_seconds=ttl_seconds,
         )
-        written = await self.commit(save)
+        if connection is None:
+            written = await self.commit(save)
+        else:
+            written = await self.commit_on(save, connection)
         stored = 0 if written.outcome == "same" else stored_bytes(change)
         note(checkpoint_id=written.checkpoint_id, outcome=written.outcome, written_bytes=stored)
         if written.outcome == "side":
             kept_beside(thread_id, written.checkpoint_id)
-        if written.outcome == "head":
-            key, name = (thread_id, namespace), written.checkpoint_id
+        if written.outcome == "head" and connection is None:  # the caller may roll back
+            key, name = self._line(thread_id, namespace), written.checkpoint_id
             self._known.put(key, written.mark, name, change.shape, change.snapshot)
         return written
 
+    def _line(self, thread_id: str, namespace: str) -> LineKey:
+        """The key of a line among what is known."""
+        return self.tenant, thread_id, namespace
+
     def _expected(self, thread_id: str, namespace: str, parent_id: str) -> Expected | None:
         """What is known of a parent that must be the head still."""
-        known = self._known.get((thread_id, namespace))
+        known = self._known.get(self._line(thread_id, namespace))
         if known is None or known.checkpoint_id != parent_id:
             return None
         return Expected(made_from=known.mark, head=known.mark)
 
     async def _changed(
-        self, thread_id: str, namespace: str, data: Mapping[str, Any]
+        self, thread_id: str, namespace: str, data: Mapping[str, Any], *, reads_head: bool
     ) -> tuple[Mark | None, layout.Change]:
         """The state as a change of the version that this object knows best, if any."""
-        known = self._known.get((thread_id, namespace))
+        known = self._known.get(self._line(thread_id, namespace))
         change = layout.change(data, known.shape if known else None)
-        if known is None and change.shape.state_bytes > COLD_STATE_BYTES:
+        change.snapshot.require_size(self.max_state_bytes)
+        if reads_head and known is None and change.shape.state_bytes > COLD_STATE_BYTES:
             if await self.read_state(thread_id, namespace=namespace) is None:
                 return None, change
-            known = self._known.get((thread_id, namespace))
+            known = self._known.get(self._line(thread_id, namespace))
             # As it was when it was handed in, whatever its owner did meanwhile.
             change = layout.change(change.snapshot.state(), known.shape if known else None)
         return known.mark if known else None, change
@@ -517,7 +700,8 @@ class StorageBackend(ABC):
         this object read or wrote last is not sent again.
 
         Raises:
-            IntegrityError: The stored bytes do not give the state that was saved.
+            IntegrityError: The stored bytes do not give the state that was saved, or one that
+                exceeds ``max_state_bytes``.
         """
         found = await self.read_kept(
             thread_id, checkpoint_id, namespace=namespace, with_writes=with_writes
@@ -541,7 +725,7 @@ class StorageBackend(ABC):
     ) -> Kept | None:
         """Return what ``read_state`` does, with the state packed, as it is kept in memory."""
         check_names(thread_id, namespace, checkpoint_id)
-        key = (thread_id, namespace)
+        key = self._line(thread_id, namespace)
         known = self._known.get(key) if checkpoint_id is None else None
         kept = known.snapshot if known else None  # may be dropped while we wait
         which: dict[str, Any] = {"namespace": namespace}
@@ -558,7 +742,7 @@ class StorageBackend(ABC):
         count("rows", len(stored.payloads))
         if known and kept and not stored.payloads and stored.version.mark == known.mark:
             return _kept(stored, kept)
-        state, shape = await _off_loop(partial(state_of, stored), size)
+        state, shape = await _off_loop(partial(state_of, stored, self.max_state_bytes), size)
         kept = layout.snapshot_of(state, shape)
         if stored.version.mark == stored.head:
             self._known.put(key, stored.head, stored.version.checkpoint_id, shape, kept)
@@ -568,7 +752,7 @@ class StorageBackend(ABC):
         self, thread_id: str, checkpoint_id: str, *, namespace: str = ""
     ) -> tuple[Mark, layout.Shape] | None:
         """A version with its shape, if it is the newest that this object knows of its line."""
-        known = self._known.get((thread_id, namespace))
+        known = self._known.get(self._line(thread_id, namespace))
         if known is None or known.checkpoint_id != checkpoint_id:
             return None
         return known.mark, known.shape
@@ -606,7 +790,8 @@ class StorageBackend(ABC):
         wanted = [it for it in versions if it.mark.sequence not in gone]
 
         def made() -> list[T]:
-            found = {it.mark.sequence: make(it, folder) for it, folder in replay(records, wanted)}
+            states = replay(records, wanted, self.max_state_bytes)
+            found = {it.mark.sequence: make(it, folder) for it, folder in states}
             return [found[it.mark.sequence] for it in wanted]
 
         try:
@@ -661,14 +846,19 @@ class StorageBackend(ABC):
     @observed("delete")
     async def delete(self, thread_id: str, checkpoint_id: str | None = None) -> bool:
         """Delete a version, or the thread with all it owns; whether there was one."""
-        ids = None if checkpoint_id is None else [checkpoint_id]
-        removed = await self.remove(thread_id, ids)
+        if checkpoint_id is None:
+            existed, removed = await self.remove_thread(thread_id)
+        else:
+            removed = await self.remove(thread_id, [checkpoint_id])
+            existed = removed > 0
         note(removed=removed)
-        return removed > 0
+        return existed
 
     @observed("exists")
     async def exists(self, thread_id: str, checkpoint_id: str | None = None) -> bool:
-        """Return whether the version, or any version of the thread, is there."""
+        """Return whether the thread exists, or that version of it."""
+        if checkpoint_id is None:
+            return await self.has_thread(thread_id)
         return await self.version(thread_id, checkpoint_id) is not None
 
     async def version(
@@ -683,6 +873,34 @@ class StorageBackend(ABC):
     async def search(self, query: str, limit: int = 10) -> list[str]:
         """Return the ids of the threads that have all words of ``query``, best first."""
         return [hit.thread_id for hit in await self.find(query, limit)]
+
+    @observed("query_by_metadata")
+    async def query_by_metadata(
+        self, key: str, value: Any, limit: int = 100
+    ) -> list[dict[str, Any]]:
+        """Return the threads whose newest version has ``value`` at ``key``, newest first.
+
+        Values match as in ``BaseCheckpointer.query_by_metadata``.
+
+        Returns:
+            Dicts of ``thread_id``, ``data`` (the state) and ``updated_at`` (ISO 8601).
+        """
+        return await spellings.query_by_metadata(self, key, value, limit)
+
+    async def search_data(self, path: str, value: Any, limit: int = 100) -> list[dict[str, Any]]:
+        """Return the threads whose newest state has ``value`` at ``path``, newest first.
+
+        Reads one state after another until ``limit`` of them match. A dot in ``path`` descends;
+        values match, and results look, as in ``query_by_metadata``.
+        """
+        return await spellings.search_data(self, path, value, limit)
+
+    async def count(self, pattern: str = "%") -> int:
+        """Return the number of threads whose id matches ``pattern``, as ``LIKE`` of SQL does.
+
+        ``%`` is any characters, ``_`` is one; case matters.
+        """
+        return await spellings.count(self, pattern)
 
     def _unsupported(self, capability: str) -> UnsupportedError:
         return UnsupportedError(
@@ -729,11 +947,17 @@ class KnownVersions:
         self._max_bytes = max_bytes
         self._bytes = 0
         self._lock = threading.Lock()  # several loops may use one backend
-        self._known: OrderedDict[tuple[str, str], _Known] = OrderedDict()
-        self._heavy: OrderedDict[tuple[str, str], _Known] = OrderedDict()
+        self._known: OrderedDict[LineKey, _Known] = OrderedDict()
+        self._heavy: OrderedDict[LineKey, _Known] = OrderedDict()
         _all_known.add(self)
 
-    def get(self, key: tuple[str, str]) -> _Known | None:
+    def limit(self, max_bytes: int) -> None:
+        """Hold so much at most, but the one used last in any case."""
+        with self._lock:
+            self._max_bytes = max_bytes
+            self._shrink()
+
+    def get(self, key: LineKey) -> _Known | None:
         """The newest version known of a line."""
         with self._lock:
             found = self._known.get(key)
@@ -743,7 +967,7 @@ class KnownVersions:
 
     def put(
         self,
-        key: tuple[str, str],
+        key: LineKey,
         mark: Mark,
         checkpoint_id: str,
         shape: layout.Shape,
@@ -762,7 +986,7 @@ class KnownVersions:
         while self._bytes > self._max_bytes and len(self._known) > 1:
             self._bytes -= self._known.popitem(last=False)[1].shape.weight
 
-    def _use(self, key: tuple[str, str], known: _Known) -> None:
+    def _use(self, key: LineKey, known: _Known) -> None:
         for order in (self._known, self._heavy) if known.snapshot else (self._known,):
             order[key] = known
             order.move_to_end(key)

@@ -6,10 +6,12 @@ import asyncio
 import os
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from locus_store import versions
+from locus_store.archives import occupied
 from locus_store.arguments import (
     check_days,
     check_limit,
@@ -19,9 +21,9 @@ from locus_store.arguments import (
     thread_pattern,
 )
 from locus_store.backends.base import StorageBackend
-from locus_store.checkpointer import StorageBackendAdapter
+from locus_store.checkpointer import S, StorageBackendAdapter
+from locus_store.encoding import MAX_STATE_BYTES
 from locus_store.errors import (
-    ConflictError,
     IntegrityError,
     InvalidArgumentError,
     LocusStoreError,
@@ -30,10 +32,11 @@ from locus_store.errors import (
 from locus_store.files.access import ThreadFiles
 from locus_store.files.directory import Directory
 from locus_store.files.examining import facts
-from locus_store.filters import check_key, has_value
-from locus_store.state import AgentState
+from locus_store.filters import check_key, has_value, is_found
+from locus_store.observe import skips_too_large
 from locus_store.text import query_words
 from locus_store.types import (
+    Active,
     ArchivedThread,
     CheckpointerCapabilities,
     Head,
@@ -41,6 +44,7 @@ from locus_store.types import (
     Mark,
     OnConflict,
     PendingWrite,
+    Removed,
     Save,
     Stored,
     Version,
@@ -59,6 +63,10 @@ BUSY_TIMEOUT_SECONDS = 30.0
 DAY = 86_400
 
 
+DEFAULT_DIRECTORY: Final = ".locus_checkpoints"
+"""The Locus SDK's."""
+
+
 class FileBackend(StorageBackend):
     """Keeps each thread in a JSON file of its own.
 
@@ -68,6 +76,7 @@ class FileBackend(StorageBackend):
     Args:
         directory: Made at the first write where there is none; ``~`` is expanded.
         busy_timeout_seconds: How long to wait for another process that writes the same thread.
+        max_state_bytes: The largest state that is saved or read, as compact JSON.
 
     Raises:
         InvalidArgumentError: An option makes no sense.
@@ -91,16 +100,21 @@ class FileBackend(StorageBackend):
         directory: str | os.PathLike[str],
         *,
         busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS,
+        max_state_bytes: int = MAX_STATE_BYTES,
     ) -> None:
-        super().__init__()
+        super().__init__(max_state_bytes=max_state_bytes)
         self._where = _checked_directory(directory)
-        self._files = ThreadFiles(Directory(self._where, _checked_timeout(busy_timeout_seconds)))
+        directory_of_files = Directory(self._where, _checked_timeout(busy_timeout_seconds))
+        self._files = ThreadFiles(directory_of_files, max_state_bytes=self.max_state_bytes)
 
     def __repr__(self) -> str:
         return f"FileBackend({self._where!r})"
 
-    async def close(self) -> None:
+    async def open(self) -> None:
         """See ``StorageBackend``, as the following."""
+        await asyncio.to_thread(self._files.directory.require_identity)
+
+    async def close(self) -> None:
         self._files.clear()
 
     async def _make(self, thread_id: str, body: Callable[[Edit], T]) -> T:
@@ -110,11 +124,15 @@ class FileBackend(StorageBackend):
         )
         return answer[0]  # type: ignore[return-value]  # None only where body gives it
 
+    async def _change(self, thread_id: str, body: Callable[[Edit], T]) -> T | None:
+        """Do something to a thread; ``None`` where it has no file."""
+        return await self._files.in_order(
+            thread_id, lambda: self._files.write(thread_id, body, creates=False)
+        )
+
     async def _take(self, thread_id: str, body: Callable[[Edit], int]) -> int:
         """Take something from a thread; 0 where there is none."""
-        return await self._files.in_order(
-            thread_id, lambda: self._files.write(thread_id, body, creates=False) or 0
-        )
+        return await self._change(thread_id, body) or 0
 
     async def _take_from_each(self, body: Callable[[Edit], int]) -> int:
         """Take something from all threads that can be read; raise at the end for the others."""
@@ -215,34 +233,54 @@ class FileBackend(StorageBackend):
         namespace: str = "",
         writer: str | None = None,
     ) -> int:
-        check_names(thread_id, namespace, *(checkpoint_ids or ()))
+        if checkpoint_ids is None:
+            return (await self.remove_thread(thread_id)).versions
+        names = list(checkpoint_ids)
+        check_names(thread_id, namespace, *names)
 
         def remove(edit: Edit) -> int:
-            if checkpoint_ids is None:
-                return edit.drop_thread() if edit.thread else 0
             line = edit.find(thread_id, namespace)
-            return versions.remove_named(edit, line, checkpoint_ids, writer) if line else 0
+            return versions.remove_named(edit, line, names, writer) if line else 0
 
         return await self._take(thread_id, remove)
 
+    async def has_thread(self, thread_id: str) -> bool:
+        check_text("thread_id", thread_id)
+        found = await asyncio.to_thread(self._files.read, thread_id)
+        return found is not None and found.exists
+
+    async def remove_thread(self, thread_id: str) -> Removed:
+        check_text("thread_id", thread_id)
+        nothing = Removed(existed=False, versions=0)
+        removed = await self._change(
+            thread_id, lambda it: it.drop_thread() if it.thread else nothing
+        )
+        return removed or nothing
+
     # --- lists
 
-    async def list_threads(
+    async def recent(
         self, limit: int = 100, pattern: str = "*", *, after: str | None = None
-    ) -> list[str]:
+    ) -> list[Active]:
         check_limit(limit)
         matches = thread_pattern(pattern).match
-        ids = [it.thread_id for it, _ in await asyncio.to_thread(self._roots)]
+        threads = await asyncio.to_thread(self._recent)
         if after is not None:
+            ids = [it.thread_id for it in threads]
             if after not in ids:
                 raise NotFoundError(f"there is no thread {after!r} to list after")
-            ids = ids[ids.index(after) + 1 :]
-        return [it for it in ids if matches(it)][:limit]
+            threads = threads[ids.index(after) + 1 :]
+        found = (Active(it.thread_id, it.active_at) for it in threads if matches(it.thread_id))
+        return list(islice(found, limit))
+
+    def _recent(self) -> list[Thread]:
+        """Threads that exist, the most recently active first."""
+        there = (it for it in self._files.live() if it.exists)
+        return sorted(there, key=lambda it: (it.active_at, it.created_at), reverse=True)
 
     def _roots(self) -> list[tuple[Thread, Space]]:
         """Threads whose root has a version, the most recently active first."""
-        shown = ((it, space) for it in self._files.live() if (space := it.space("")))
-        return sorted(shown, key=lambda it: (it[0].active_at, it[0].created_at), reverse=True)
+        return [(it, space) for it in self._recent() if (space := it.space(""))]
 
     async def heads(self, limit: int = 100) -> list[Head]:
         check_limit(limit)
@@ -269,20 +307,26 @@ class FileBackend(StorageBackend):
         wanted = query_words(query)
 
         def find() -> list[Hit]:
-            return [hit for it, space in self._roots() if (hit := it.hit(space, wanted))]
+            found = (self._hit(it.thread_id, it, space, wanted) for it, space in self._roots())
+            return [hit for hit in found if hit]
 
         hits = await asyncio.to_thread(find)
         return sorted(hits, key=lambda it: (it.score, it.updated_at), reverse=True)[:limit]
+
+    @skips_too_large
+    def _hit(self, thread_id: str, thread: Thread, space: Space, wanted: list[str]) -> Hit | None:
+        return thread.hit(space, wanted, self.max_state_bytes)
 
     # --- whole threads
 
     async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
         check_text("source_thread_id", source_thread_id)
         check_text("dest_thread_id", dest_thread_id)
-        source = await self.read_thread(source_thread_id)
-        if source is None:
+        source = await asyncio.to_thread(self._files.read, source_thread_id)
+        if source is None or not source.exists:
             return False
-        await self._restore(replace(source, thread_id=dest_thread_id), "copied")
+        copy = await asyncio.to_thread(source.archived)
+        await self._restore(replace(copy, thread_id=dest_thread_id), is_copy=True)
         return True
 
     async def scan(self, limit: int = 100, *, after: str | None = None) -> list[str]:
@@ -304,15 +348,13 @@ class FileBackend(StorageBackend):
         return await asyncio.to_thread(read)
 
     async def restore(self, thread: ArchivedThread) -> None:
-        await self._restore(thread, "written")
+        await self._restore(thread, is_copy=False)
 
-    async def _restore(self, thread: ArchivedThread, done: str) -> None:
+    async def _restore(self, thread: ArchivedThread, *, is_copy: bool) -> None:
         def restore(edit: Edit) -> None:
             if edit.thread is not None:
-                raise ConflictError(
-                    f"thread {thread.thread_id!r} is there already; nothing was {done}"
-                )
-            edit.restore(thread)
+                raise occupied(thread.thread_id, "copied" if is_copy else "written")
+            edit.restore(thread, is_copy=is_copy)
 
         await self._make(thread.thread_id, restore)
 
@@ -392,20 +434,42 @@ class FileBackend(StorageBackend):
         limit = datetime.now(UTC) - timedelta(days=check_days(older_than_days))
         return await self._take_from_each(lambda it: _vacuum(it, limit))
 
+    async def renew(self, thread_id: str, ttl_seconds: float) -> bool:
+        def renew(edit: Edit) -> bool:
+            thread, until = edit.thread, datetime.now(UTC) + timedelta(seconds=ttl_seconds)
+            if thread is None or not thread.is_live or thread.expires_at is None:
+                return False
+            is_late = thread.expires_at < until
+            thread.expires_at = max(thread.expires_at, until)
+            return is_late
+
+        check_text("thread_id", thread_id)
+        return bool(await self._change(thread_id, renew))
+
     async def expire(self) -> int:
         return await self._take_from_each(_expire)
 
+    def limit_cache(self, max_bytes: int) -> None:
+        """See ``StorageBackend``: half of it is for files as they were parsed."""
+        of_files = max_bytes // 2
+        super().limit_cache(max_bytes - of_files)
+        self._files.limit(of_files)
 
-class FileCheckpointer(StorageBackendAdapter):
+
+class FileCheckpointer(StorageBackendAdapter[S]):
     """A checkpointer over a directory of JSON files, one per thread.
 
     Args:
-        directory: See ``FileBackend``, as ``busy_timeout_seconds``.
+        directory: See ``FileBackend``, as ``busy_timeout_seconds`` and ``max_state_bytes``;
+            ``.locus_checkpoints`` in the working directory where none is given.
+        base_dir: The Locus SDK's word for ``directory``.
         busy_timeout_seconds: How long to wait for another process.
+        max_state_bytes: The largest state.
         state_type: See ``StorageBackendAdapter``, as the other options.
         on_conflict: What a losing save does.
         keep_last: Versions to keep per thread.
         ttl_seconds: A thread's time to live after its last save.
+        refresh_on_read: A load renews that time.
 
     Raises:
         InvalidArgumentError: An option makes no sense.
@@ -414,40 +478,57 @@ class FileCheckpointer(StorageBackendAdapter):
 
     def __init__(
         self,
-        directory: str | os.PathLike[str],
+        directory: str | os.PathLike[str] | None = None,
         *,
+        base_dir: str | os.PathLike[str] | None = None,
         busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS,
-        state_type: type[Any] = AgentState,
+        max_state_bytes: int = MAX_STATE_BYTES,
+        state_type: type[S] | None = None,
         on_conflict: OnConflict = "raise",
         keep_last: int | None = None,
         ttl_seconds: float | None = None,
+        refresh_on_read: bool = False,
     ) -> None:
+        if directory is not None and base_dir is not None:
+            raise InvalidArgumentError("give directory or base_dir, not both")
+        chosen = base_dir if directory is None else directory
         super().__init__(
-            FileBackend(directory, busy_timeout_seconds=busy_timeout_seconds),
+            FileBackend(
+                DEFAULT_DIRECTORY if chosen is None else chosen,
+                busy_timeout_seconds=busy_timeout_seconds,
+                max_state_bytes=max_state_bytes,
+            ),
             state_type=state_type,
             on_conflict=on_conflict,
             keep_last=keep_last,
             ttl_seconds=ttl_seconds,
+            refresh_on_read=refresh_on_read,
         )
 
 
 def file_checkpointer(
-    directory: str | os.PathLike[str],
+    directory: str | os.PathLike[str] | None = None,
     *,
+    base_dir: str | os.PathLike[str] | None = None,
     busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS,
-    state_type: type[Any] = AgentState,
+    max_state_bytes: int = MAX_STATE_BYTES,
+    state_type: type[S] | None = None,
     on_conflict: OnConflict = "raise",
     keep_last: int | None = None,
     ttl_seconds: float | None = None,
-) -> FileCheckpointer:
+    refresh_on_read: bool = False,
+) -> FileCheckpointer[S]:
     """Return a checkpointer over a directory of JSON files; options as ``FileCheckpointer``."""
     return FileCheckpointer(
         directory,
+        base_dir=base_dir,
         busy_timeout_seconds=busy_timeout_seconds,
+        max_state_bytes=max_state_bytes,
         state_type=state_type,
         on_conflict=on_conflict,
         keep_last=keep_last,
         ttl_seconds=ttl_seconds,
+        refresh_on_read=refresh_on_read,
     )
 
 
@@ -458,7 +539,7 @@ def _told(failed: Sequence[LocusStoreError], count: int) -> str:
 
 def _has(space: Space, sequence: int, key: str, value: Any) -> bool:
     record = space.rows[sequence].record
-    return has_value(record.metadata, key, value) or has_value(record.labels, key, value)
+    return is_found(record.metadata, record.labels, key, value)
 
 
 def _writes(space: Space, checkpoint_id: str) -> list[PendingWrite]:
@@ -477,9 +558,8 @@ def _vacuum(edit: Edit, limit: datetime) -> int:
     thread = edit.thread
     if thread is None:
         return 0
-    times = [row.created_at for space in thread.spaces.values() for row in space.rows.values()]
-    if max(times, default=thread.active_at) < limit:
-        return edit.drop_thread()
+    if thread.newest_at < limit:
+        return edit.drop_thread().versions
     removed = 0
     for space in list(thread.spaces.values()):
         line = edit.find(thread.thread_id, space.namespace)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from locus_store import versions
+from locus_store.archives import last_active_at, occupied
 from locus_store.arguments import (
     check_days,
     check_limit,
@@ -20,12 +21,14 @@ from locus_store.arguments import (
     thread_pattern,
 )
 from locus_store.backends.base import StorageBackend
-from locus_store.checkpointer import StorageBackendAdapter
-from locus_store.errors import ConflictError, NotFoundError
-from locus_store.filters import check_key, has_value
-from locus_store.state import AgentState
+from locus_store.checkpointer import S, StorageBackendAdapter
+from locus_store.encoding import MAX_STATE_BYTES
+from locus_store.errors import NotFoundError
+from locus_store.filters import check_key, has_value, is_found
+from locus_store.observe import skips_too_large
 from locus_store.text import Match, query_words
 from locus_store.types import (
+    Active,
     ArchivedLine,
     ArchivedMessage,
     ArchivedThread,
@@ -36,6 +39,7 @@ from locus_store.types import (
     Mark,
     OnConflict,
     PendingWrite,
+    Removed,
     Save,
     Stored,
     Version,
@@ -95,12 +99,28 @@ class _Thread:
     def is_live(self) -> bool:
         return self.expires_at is None or self.expires_at > _now()
 
+    @property
+    def exists(self) -> bool:
+        """Whether it is more than pending writes."""
+        has_version = any(line.head is not None for line, _ in self.lines.values())
+        return has_version or bool(self.messages) or (self.name, self.user_id) != (None, None)
+
+    @property
+    def newest_at(self) -> datetime:
+        """The time of the newest version, message or pending write, else of the last activity."""
+        times = [it.created_at for it in self.messages]
+        for _, rows in self.lines.values():
+            times += [it.created_at for it in rows.values()]
+            times += [it.created_at for some in rows.writes.values() for it in some.values()]
+        return max(times, default=self.active_at)
+
 
 class _Memory:
     """``versions.Lines`` over dicts; every call holds the backend's lock."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_state_bytes: int) -> None:
         self.store = uuid4().hex
+        self.max_state_bytes = max_state_bytes
         self.threads: dict[str, _Thread] = {}
         self._numbers = 0
         self._places: dict[int, tuple[str, str]] = {}
@@ -128,7 +148,7 @@ class _Memory:
     def add_thread(self, thread_id: str) -> _Thread:
         self.drop_thread(thread_id)
         self._numbers += 1
-        self.threads[thread_id] = _Thread(thread_id, self._numbers, _minute())
+        self.threads[thread_id] = _Thread(thread_id, self._numbers, _now())
         return self.threads[thread_id]
 
     def add_line(self, thread: _Thread, namespace: str) -> Line:
@@ -144,23 +164,24 @@ class _Memory:
 
     def touch(self, save: Save) -> None:
         thread = self.threads[save.thread_id]
-        thread.active_at = _minute()
+        thread.active_at = _now()
         if save.ttl_seconds is not None:
             thread.expires_at = _now() + timedelta(seconds=save.ttl_seconds)
 
     def drop(self, line: Line) -> None:
         thread_id, namespace = self._places.pop(line.line)
-        del self.threads[thread_id].lines[namespace]
-        if not self.threads[thread_id].lines and not self.threads[thread_id].messages:
+        thread = self.threads[thread_id]
+        del thread.lines[namespace]
+        if not thread.lines and not thread.exists:
             del self.threads[thread_id]
 
-    def drop_thread(self, thread_id: str) -> int:
+    def drop_thread(self, thread_id: str) -> Removed:
         thread = self.threads.pop(thread_id, None)
         if thread is None:
-            return 0
+            return Removed(existed=False, versions=0)
         for line, _ in thread.lines.values():
             self._places.pop(line.line)
-        return sum(len(rows) for _, rows in thread.lines.values())
+        return Removed(thread.exists, sum(len(rows) for _, rows in thread.lines.values()))
 
     def rows(self, line: Line) -> _Rows:
         thread_id, namespace = self._places[line.line]
@@ -240,9 +261,9 @@ class MemoryBackend(StorageBackend):
         persistent_checkpoint_ids=False,
     )
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._memory = _Memory()
+    def __init__(self, *, max_state_bytes: int = MAX_STATE_BYTES) -> None:
+        super().__init__(max_state_bytes=max_state_bytes)
+        self._memory = _Memory(self.max_state_bytes)
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -324,20 +345,31 @@ class MemoryBackend(StorageBackend):
         namespace: str = "",
         writer: str | None = None,
     ) -> int:
-        check_names(thread_id, namespace, *(checkpoint_ids or ()))
+        if checkpoint_ids is None:
+            return (await self.remove_thread(thread_id)).versions
+        check_names(thread_id, namespace, *checkpoint_ids)
         with self._lock:
-            if self._memory.thread(thread_id) is None:
-                return 0
-            if checkpoint_ids is None:
-                return self._memory.drop_thread(thread_id)
             line = self._memory.find(thread_id, namespace)
             if line is None:
                 return 0
             return versions.remove_named(self._memory, line, checkpoint_ids, writer)
 
-    async def list_threads(
+    async def has_thread(self, thread_id: str) -> bool:
+        check_text("thread_id", thread_id)
+        with self._lock:
+            found = self._memory.thread(thread_id)
+            return found is not None and found.exists
+
+    async def remove_thread(self, thread_id: str) -> Removed:
+        check_text("thread_id", thread_id)
+        with self._lock:
+            if self._memory.thread(thread_id) is None:
+                return Removed(existed=False, versions=0)
+            return self._memory.drop_thread(thread_id)
+
+    async def recent(
         self, limit: int = 100, pattern: str = "*", *, after: str | None = None
-    ) -> list[str]:
+    ) -> list[Active]:
         check_limit(limit)
         matches = thread_pattern(pattern).match
         with self._lock:
@@ -347,17 +379,18 @@ class MemoryBackend(StorageBackend):
                 if after not in places:
                     raise NotFoundError(f"there is no thread {after!r} to list after")
                 threads = threads[places.index(after) + 1 :]
-            return [it.thread_id for it in threads if matches(it.thread_id)][:limit]
+            found = (Active(it.thread_id, it.active_at) for it in threads if matches(it.thread_id))
+            return list(islice(found, limit))
 
     def _recent(self) -> list[_Thread]:
-        live = (it for it in self._memory.threads.values() if self._memory.find(it.thread_id, ""))
+        live = (it for it in self._memory.threads.values() if it.is_live and it.exists)
         return sorted(live, key=lambda it: (it.active_at, it.number), reverse=True)
 
     def _roots(self) -> Iterator[tuple[str, Line]]:
         """The root lines of live threads that have a head, the most recently active first."""
         for thread in self._recent():
-            line = thread.lines[""][0]
-            if line.head is not None:
+            line = self._memory.find(thread.thread_id, "")
+            if line is not None:
                 yield thread.thread_id, line
 
     async def heads(self, limit: int = 100) -> list[Head]:
@@ -384,7 +417,7 @@ class MemoryBackend(StorageBackend):
 
     def _has(self, line: Line, sequence: int, key: str, value: Any) -> bool:
         record = self._memory.rows(line)[sequence].record
-        return has_value(record.metadata, key, value) or has_value(record.labels, key, value)
+        return is_found(record.metadata, record.labels, key, value)
 
     async def find(self, query: str, limit: int = 10) -> list[Hit]:
         check_limit(limit)
@@ -397,11 +430,12 @@ class MemoryBackend(StorageBackend):
             ]
         return sorted(hits, key=lambda it: (it.score, it.updated_at), reverse=True)[:limit]
 
+    @skips_too_large
     def _hit(self, thread_id: str, line: Line, wanted: list[str]) -> Hit | None:
         match = Match(wanted)
         rows = self._memory.rows(line).items()
         records = ((sequence, row.record.chain, row.payload) for sequence, row in rows)
-        for sequence, text in versions.visible_texts(line, records):
+        for sequence, text in versions.visible_texts(line, records, self.max_state_bytes):
             match.add(sequence, text)
         if not match.is_complete:
             return None
@@ -420,14 +454,16 @@ class MemoryBackend(StorageBackend):
         check_text("dest_thread_id", dest_thread_id)
         with self._lock:
             source = self._memory.thread(source_thread_id)
-            if source is None:
+            if source is None or not source.exists:
                 return False
-            if self._memory.thread(dest_thread_id) is not None:
-                raise ConflictError(
-                    f"thread {dest_thread_id!r} is there already; nothing was copied"
-                )
+            self._require_free(dest_thread_id, "copied")
             self._restore(replace(self._archived(source), thread_id=dest_thread_id))
+            self._memory.threads[dest_thread_id].active_at = _now()
             return True
+
+    def _require_free(self, thread_id: str, done: str) -> None:
+        if self._memory.thread(thread_id) is not None:
+            raise occupied(thread_id, done)
 
     # --- whole threads
 
@@ -450,7 +486,7 @@ class MemoryBackend(StorageBackend):
             name=thread.name,
             metadata=deepcopy(thread.metadata),
             created_at=thread.created_at,
-            active_at=thread.active_at,
+            active_at=thread.active_at.replace(second=0, microsecond=0),
             expires_at=thread.expires_at,
             lines=[
                 _archived_line(namespace, *thread.lines[namespace])
@@ -461,16 +497,14 @@ class MemoryBackend(StorageBackend):
 
     async def restore(self, thread: ArchivedThread) -> None:
         with self._lock:
-            if self._memory.thread(thread.thread_id) is not None:
-                raise ConflictError(
-                    f"thread {thread.thread_id!r} is there already; nothing was written"
-                )
+            self._require_free(thread.thread_id, "written")
             self._restore(thread)
 
     def _restore(self, thread: ArchivedThread) -> None:
         made = self._memory.add_thread(thread.thread_id)
-        for name in ("user_id", "name", "created_at", "active_at", "expires_at"):
+        for name in ("user_id", "name", "created_at", "expires_at"):
             setattr(made, name, getattr(thread, name))
+        made.active_at = last_active_at(thread)
         made.metadata, made.messages = deepcopy(thread.metadata), list(thread.messages)
         for old in thread.lines:
             line = self._memory.add_line(made, old.namespace)
@@ -553,14 +587,42 @@ class MemoryBackend(StorageBackend):
             return sum(self._vacuum(it, limit) for it in list(self._memory.threads.values()))
 
     def _vacuum(self, thread: _Thread, limit: datetime) -> int:
-        rows = [row for _, rows in thread.lines.values() for row in rows.values()]
-        if rows and all(row.created_at < limit for row in rows):
-            return self._memory.drop_thread(thread.thread_id)
+        if thread.newest_at < limit:
+            return self._memory.drop_thread(thread.thread_id).versions
         removed = 0
         for line, of_line in list(thread.lines.values()):
             old = [it for it, row in of_line.items() if row.created_at < limit]
             removed += versions.vacuum(self._memory, replace(line), old)
         return removed
+
+    def clear(self) -> None:
+        """Remove all threads."""
+        with self._lock:
+            for thread_id in list(self._memory.threads):
+                self._memory.drop_thread(thread_id)
+
+    def thread_ids(self) -> list[str]:
+        """Return the ids of all threads that have a version."""
+        with self._lock:
+            return [thread_id for thread_id, _ in self._roots()]
+
+    def version_count(self, thread_id: str) -> int:
+        """Return how many versions a thread has."""
+        with self._lock:
+            line = self._memory.find(thread_id, "")
+            if line is None:
+                return 0
+            return sum(versions.is_visible(line, it) for it in self._memory.rows(line))
+
+    async def renew(self, thread_id: str, ttl_seconds: float) -> bool:
+        check_text("thread_id", thread_id)
+        until = _now() + timedelta(seconds=ttl_seconds)
+        with self._lock:
+            thread = self._memory.thread(thread_id)
+            if thread is None or thread.expires_at is None or thread.expires_at >= until:
+                return False
+            thread.expires_at = until
+        return True
 
     async def expire(self) -> int:
         with self._lock:
@@ -570,7 +632,7 @@ class MemoryBackend(StorageBackend):
             return len(over)
 
 
-class MemoryCheckpointer(StorageBackendAdapter):
+class MemoryCheckpointer(StorageBackendAdapter[S]):
     """A checkpointer in this process's memory, for tests and trials; gone when it ends.
 
     Args:
@@ -578,38 +640,64 @@ class MemoryCheckpointer(StorageBackendAdapter):
         on_conflict: What a losing save does.
         keep_last: Versions to keep per thread.
         ttl_seconds: A thread's time to live after its last save.
+        max_state_bytes: See ``MemoryBackend``.
+        refresh_on_read: A load renews that time.
     """
 
     def __init__(
         self,
         *,
-        state_type: type[Any] = AgentState,
+        state_type: type[S] | None = None,
         on_conflict: OnConflict = "raise",
         keep_last: int | None = None,
         ttl_seconds: float | None = None,
+        max_state_bytes: int = MAX_STATE_BYTES,
+        refresh_on_read: bool = False,
     ) -> None:
+        self._memory_backend = MemoryBackend(max_state_bytes=max_state_bytes)
         super().__init__(
-            MemoryBackend(),
+            self._memory_backend,
             state_type=state_type,
             on_conflict=on_conflict,
             keep_last=keep_last,
             ttl_seconds=ttl_seconds,
+            refresh_on_read=refresh_on_read,
         )
+
+    # --- as the Locus SDK's, which block
+
+    def clear(self) -> None:
+        """Remove all threads."""
+        self._memory_backend.clear()
+        self._loads.clear()
+
+    def get_thread_ids(self) -> list[str]:
+        """Return the ids of all threads."""
+        return self._memory_backend.thread_ids()
+
+    def get_checkpoint_count(self, thread_id: str | None = None) -> int:
+        """Return how many versions a thread has, or all threads have; 0 where there is none."""
+        ids = self.get_thread_ids() if thread_id is None else [thread_id]
+        return sum(map(self._memory_backend.version_count, ids))
 
 
 def memory_checkpointer(
     *,
-    state_type: type[Any] = AgentState,
+    state_type: type[S] | None = None,
     on_conflict: OnConflict = "raise",
     keep_last: int | None = None,
     ttl_seconds: float | None = None,
-) -> MemoryCheckpointer:
+    max_state_bytes: int = MAX_STATE_BYTES,
+    refresh_on_read: bool = False,
+) -> MemoryCheckpointer[S]:
     """Return a checkpointer in this process's memory; options as ``MemoryCheckpointer``."""
     return MemoryCheckpointer(
         state_type=state_type,
         on_conflict=on_conflict,
         keep_last=keep_last,
         ttl_seconds=ttl_seconds,
+        max_state_bytes=max_state_bytes,
+        refresh_on_read=refresh_on_read,
     )
 
 
@@ -627,7 +715,3 @@ def _archived_line(namespace: str, line: Line, rows: _Rows) -> ArchivedLine:
 
 def _now() -> datetime:
     return datetime.now(UTC)
-
-
-def _minute() -> datetime:
-    return _now().replace(second=0, microsecond=0)

@@ -13,20 +13,24 @@ from sqlalchemy.pool import NullPool, QueuePool
 
 from locus_store import observe
 from locus_store.arguments import check_text
-from locus_store.checkpointer import StorageBackendAdapter
+from locus_store.checkpointer import S, StorageBackendAdapter
+from locus_store.encoding import MAX_STATE_BYTES
 from locus_store.errors import InvalidArgumentError
 from locus_store.saver import CheckpointSaver
-from locus_store.sql import oracle, oracle_places
+from locus_store.sql import copying, oracle, oracle_places
 from locus_store.sql.backend import SqlBackend
 from locus_store.sql.facts import OracleExamination
-from locus_store.sql.options import check_count, check_seconds, prefix_of, refuse_ours, require_one
+from locus_store.sql.names import prefix_of
+from locus_store.sql.options import check_count, check_seconds, refuse_ours, require_one
 from locus_store.sql.pooled import PooledRunner
 from locus_store.sql.schema import tables
-from locus_store.state import AgentState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from typing_extensions import Unpack
+
+    from locus_store.options import OracleOptions
     from locus_store.sql.migrate import AutoMigrate
     from locus_store.types import Mark, OnConflict, Save, Stored, Written
 
@@ -66,6 +70,7 @@ class OracleBackend(SqlBackend):
         pool_timeout_seconds: How long to wait for a connection of the pool.
         connect_timeout_seconds: For connecting, all in all; ``None``: 20.
         statement_timeout_seconds: For each round trip but a migration's; ``None``: none.
+        max_state_bytes: The largest state that is saved or read, as compact JSON.
 
     Raises:
         InvalidArgumentError: An option makes no sense.
@@ -103,6 +108,7 @@ class OracleBackend(SqlBackend):
         pool_timeout_seconds: float = POOL_TIMEOUT_SECONDS,
         connect_timeout_seconds: float | None = None,
         statement_timeout_seconds: float | None = STATEMENT_TIMEOUT_SECONDS,
+        max_state_bytes: int = MAX_STATE_BYTES,
     ) -> None:
         oracle_places.require_oracledb()
         check_text("tenant", tenant)
@@ -148,11 +154,11 @@ class OracleBackend(SqlBackend):
         self._where = where
         database = self.database(
             where,
-            tables(prefix_of(table_name, prefix), schema_name),
+            tables(prefix_of(table_name, prefix, "oracle"), schema_name),
             tenant=tenant,
             auto_migrate=auto_migrate,
         )
-        super().__init__(database, runner(database))
+        super().__init__(database, runner(database), max_state_bytes=max_state_bytes)
 
     def __repr__(self) -> str:
         return f"OracleBackend({self._where!r})"
@@ -210,8 +216,8 @@ class OracleBackend(SqlBackend):
         database = self._database
         with self._translating():
             return await self._runner.write_on_snapshot(
-                lambda connection: database.on(connection).copy_thread(
-                    source_thread_id, dest_thread_id
+                lambda connection: copying.copy_thread(
+                    database.on(connection), source_thread_id, dest_thread_id
                 )
             )
 
@@ -244,7 +250,7 @@ def _handed_in(
         made, where = oracle.engine_of_pool(_checked_pool(pool)), "of the pool"
     else:
         made = _checked_engine(engine)
-        oracle.tell_types(made)
+        oracle.tell_types(made.sync_engine)
         where = made.url.render_as_string(hide_password=True)
     is_one_loops = pool is not None or isinstance(made.pool, QueuePool)
 
@@ -300,11 +306,13 @@ def oracle_checkpointer(
     pool_timeout_seconds: float = POOL_TIMEOUT_SECONDS,
     connect_timeout_seconds: float | None = None,
     statement_timeout_seconds: float | None = STATEMENT_TIMEOUT_SECONDS,
-    state_type: type[Any] = AgentState,
+    max_state_bytes: int = MAX_STATE_BYTES,
+    state_type: type[S] | None = None,
     on_conflict: OnConflict = "raise",
     keep_last: int | None = None,
     ttl_seconds: float | None = None,
-) -> StorageBackendAdapter:
+    refresh_on_read: bool = False,
+) -> StorageBackendAdapter[S]:
     """Return a checkpointer over an Oracle database.
 
     The first options are those of ``OracleBackend``, the last four of ``StorageBackendAdapter``.
@@ -335,6 +343,7 @@ def oracle_checkpointer(
         pool_timeout_seconds=pool_timeout_seconds,
         connect_timeout_seconds=connect_timeout_seconds,
         statement_timeout_seconds=statement_timeout_seconds,
+        max_state_bytes=max_state_bytes,
     )
     return StorageBackendAdapter(
         backend,
@@ -342,6 +351,7 @@ def oracle_checkpointer(
         on_conflict=on_conflict,
         keep_last=keep_last,
         ttl_seconds=ttl_seconds,
+        refresh_on_read=refresh_on_read,
     )
 
 
@@ -356,6 +366,7 @@ class OracleCheckpointSaver(CheckpointSaver):
         on_conflict: See ``CheckpointSaver``, as the two others.
         keep_last: Versions to keep of each namespace.
         ttl_seconds: A thread's time to live.
+        refresh_on_read: A load renews that time.
         options: Of ``OracleBackend``.
 
     Raises:
@@ -373,11 +384,13 @@ class OracleCheckpointSaver(CheckpointSaver):
         on_conflict: OnConflict = "raise",
         keep_last: int | None = None,
         ttl_seconds: float | None = None,
-        **options: Any,
+        refresh_on_read: bool = False,
+        **options: Unpack[OracleOptions],
     ) -> None:
         super().__init__(
             OracleBackend(dsn, user, password, table_name=table_name, **options),
             on_conflict=on_conflict,
             keep_last=keep_last,
             ttl_seconds=ttl_seconds,
+            refresh_on_read=refresh_on_read,
         )

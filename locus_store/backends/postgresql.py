@@ -11,24 +11,28 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.pool import NullPool, QueuePool
 
 from locus_store.arguments import check_limit, check_names, check_text
-from locus_store.checkpointer import StorageBackendAdapter
+from locus_store.checkpointer import S, StorageBackendAdapter
+from locus_store.encoding import MAX_STATE_BYTES
 from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.saver import CheckpointSaver
+from locus_store.sql import copying, postgresql, spellings
 from locus_store.sql import dsn as dsns
-from locus_store.sql import postgresql
 from locus_store.sql.backend import SqlBackend
 from locus_store.sql.batches import Batch, Batches
 from locus_store.sql.columns import encode_key
 from locus_store.sql.facts import PostgreSQLExamination
-from locus_store.sql.options import check_count, check_seconds, prefix_of, refuse_ours, require_one
+from locus_store.sql.names import prefix_of
+from locus_store.sql.options import check_seconds, refuse_ours, require_one
 from locus_store.sql.pooled import Home, PooledRunner
 from locus_store.sql.saves import GROUP, SENDERS, Saves
 from locus_store.sql.schema import tables
-from locus_store.state import AgentState
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
 
+    from typing_extensions import Unpack
+
+    from locus_store.options import PostgreSQLOptions
     from locus_store.sql.dsn import Target
     from locus_store.sql.migrate import AutoMigrate
     from locus_store.sql.repository import Repository
@@ -65,6 +69,12 @@ class PostgreSQLBackend(SqlBackend):
         prefix: Of the tables; excludes ``table_name``.
         schema: Of the tables, made with them where it is missing; ``None``: the first one of the
             role's search path.
+        schema_name: The Locus SDK's word for ``schema``.
+        host: Of the server, in place of ``dsn``, as in the Locus SDK: ``localhost`` where only
+            other parts are given.
+        port: As ``host``; 5432.
+        database: As ``host``; ``locus``.
+        user: As ``host``; ``postgres``.
         password: Wins over the DSN's; a callable, asynchronous or not, is asked for each new
             connection, so that a password may change.
         engine: An async SQLAlchemy engine (``postgresql+asyncpg``) used instead of ``dsn`` and
@@ -74,14 +84,19 @@ class PostgreSQLBackend(SqlBackend):
         auto_migrate: See ``SqlBackend``.
         pool_size: Connections per event loop that are kept.
         max_overflow: More of them when all are in use.
+        min_pool_size: The Locus SDK's word for ``pool_size``; given alone, up to 10 in all.
+        max_pool_size: The Locus SDK's word for ``pool_size`` and ``max_overflow`` together; given
+            alone, all of them are kept.
         pool_timeout_seconds: How long to wait for one.
         pool_recycle_seconds: Age at which one is replaced; ``None``: never.
         connect_timeout_seconds: For each host; ``None``: ``connect_timeout`` of the DSN, else 10.
-        statement_timeout_seconds: For each statement but a migration's; ``None``: none.
+        statement_timeout_seconds: For each statement but a migration's, and for a save from its
+            submission on; ``None``: none.
         pgbouncer: The server is reached through PgBouncer (or the like) in transaction mode:
             nothing that outlives a transaction is relied on. Also ``?pgbouncer=true`` or
             ``?statement_cache_size=0`` in the DSN.
         group_saves: ``False`` sends each save in a statement of its own.
+        max_state_bytes: The largest state that is saved or read, as compact JSON.
 
     Raises:
         InvalidArgumentError: An option makes no sense.
@@ -102,6 +117,11 @@ class PostgreSQLBackend(SqlBackend):
         *,
         prefix: str | None = None,
         schema: str | None = None,
+        schema_name: str | None = None,
+        host: str | None = None,
+        port: int | None = None,
+        database: str | None = None,
+        user: str | None = None,
         password: str | Callable[[], str | Awaitable[str]] | None = None,
         engine: AsyncEngine | None = None,
         pool: Any = None,
@@ -109,21 +129,32 @@ class PostgreSQLBackend(SqlBackend):
         auto_migrate: AutoMigrate = True,
         pool_size: int = POOL_SIZE,
         max_overflow: int = 0,
+        min_pool_size: int | None = None,
+        max_pool_size: int | None = None,
         pool_timeout_seconds: float = POOL_TIMEOUT_SECONDS,
         pool_recycle_seconds: float | None = None,
         connect_timeout_seconds: float | None = None,
         statement_timeout_seconds: float | None = STATEMENT_TIMEOUT_SECONDS,
         pgbouncer: bool = False,
         group_saves: bool = True,
+        max_state_bytes: int = MAX_STATE_BYTES,
     ) -> None:
         dsns.require_asyncpg()
         check_text("tenant", tenant)
-        require_one(dsn=dsn, engine=engine, pool=pool)
+        require_one(schema=schema, schema_name=schema_name)
+        place = spellings.place_of(dsn, host=host, port=port, database=database, user=user)
+        require_one(dsn=place, engine=engine, pool=pool)
+        is_default = (pool_size, max_overflow) == (POOL_SIZE, 0)
+        kept, overflow = spellings.pool_of(
+            pool_size, max_overflow, min_pool_size, max_pool_size, is_default=is_default
+        )
         if engine is not None or pool is not None:
             refuse_ours(
                 password=(password, None),
                 pool_size=(pool_size, POOL_SIZE),
                 max_overflow=(max_overflow, 0),
+                min_pool_size=(min_pool_size, None),
+                max_pool_size=(max_pool_size, None),
                 pool_timeout_seconds=(pool_timeout_seconds, POOL_TIMEOUT_SECONDS),
                 pool_recycle_seconds=(pool_recycle_seconds, None),
                 connect_timeout_seconds=(connect_timeout_seconds, None),
@@ -132,7 +163,7 @@ class PostgreSQLBackend(SqlBackend):
             )
             where, runner = _handed_in(engine, pool)
         else:
-            target = dsns.parse(dsn or "postgresql://", password=password, ours=OPTIONS)
+            target = dsns.parse(place or "postgresql://", password=password, ours=OPTIONS)
             settings = postgresql.ConnectionSettings(
                 connect_timeout_seconds=check_seconds("connect_timeout", connect_timeout_seconds),
                 statement_timeout_seconds=check_seconds(
@@ -145,22 +176,35 @@ class PostgreSQLBackend(SqlBackend):
                 _own_runner,
                 target=target,
                 settings=settings,
-                pool_size=check_count("pool_size", pool_size, least=1),
-                max_overflow=check_count("max_overflow", max_overflow, least=0),
+                pool_size=kept,
+                max_overflow=overflow,
                 pool_timeout=check_seconds("pool_timeout", pool_timeout_seconds),
                 pool_recycle=check_seconds("pool_recycle", pool_recycle_seconds) or -1,
             )
         self._where = where
-        database = self.database(
+        is_ours = engine is None and pool is None
+        self._save_timeout_seconds = statement_timeout_seconds if is_ours else None
+        made = self.database(
             where,
-            tables(prefix_of(table_name, prefix), schema),
+            tables(
+                prefix_of(table_name, prefix, "postgresql"),
+                schema if schema_name is None else schema_name,
+            ),
             tenant=tenant,
             auto_migrate=auto_migrate,
         )
-        super().__init__(database, runner(database))
+        super().__init__(made, runner(made), max_state_bytes=max_state_bytes)
+        self._begin()
+        self._group, self._senders = (GROUP, SENDERS) if group_saves else (1, kept + overflow)
+
+    def _begin(self) -> None:
+        """Begin without anything under way; saves are grouped by tenant."""
         self._saves: WeakKeyDictionary[Home, Saves] = WeakKeyDictionary()
         self._batches: WeakKeyDictionary[Home, Batches] = WeakKeyDictionary()
-        self._group, self._senders = (GROUP, SENDERS) if group_saves else (1, pool_size)
+
+    def _enter(self, tenant: str) -> None:
+        super()._enter(tenant)
+        self._begin()
 
     def __repr__(self) -> str:
         return f"PostgreSQLBackend({self._where!r})"
@@ -171,7 +215,13 @@ class PostgreSQLBackend(SqlBackend):
             home = await self._runner.home()
             saves = self._saves.get(home)
             if saves is None:
-                saves = Saves(home, self._database, size=self._group, senders=self._senders)
+                saves = Saves(
+                    home,
+                    self._database,
+                    size=self._group,
+                    senders=self._senders,
+                    timeout_seconds=self._save_timeout_seconds,
+                )
                 self._saves[home] = saves
             return await saves.submit(save)
 
@@ -279,8 +329,8 @@ class PostgreSQLBackend(SqlBackend):
         database = self._database
         with self._translating():
             return await self._runner.write_on_snapshot(
-                lambda connection: database.on(connection).copy_thread(
-                    source_thread_id, dest_thread_id
+                lambda connection: copying.copy_thread(
+                    database.on(connection), source_thread_id, dest_thread_id
                 )
             )
 
@@ -337,6 +387,11 @@ def postgresql_checkpointer(
     *,
     prefix: str | None = None,
     schema: str | None = None,
+    schema_name: str | None = None,
+    host: str | None = None,
+    port: int | None = None,
+    database: str | None = None,
+    user: str | None = None,
     password: str | Callable[[], str | Awaitable[str]] | None = None,
     engine: AsyncEngine | None = None,
     pool: Any = None,
@@ -344,17 +399,21 @@ def postgresql_checkpointer(
     auto_migrate: AutoMigrate = True,
     pool_size: int = POOL_SIZE,
     max_overflow: int = 0,
+    min_pool_size: int | None = None,
+    max_pool_size: int | None = None,
     pool_timeout_seconds: float = POOL_TIMEOUT_SECONDS,
     pool_recycle_seconds: float | None = None,
     connect_timeout_seconds: float | None = None,
     statement_timeout_seconds: float | None = STATEMENT_TIMEOUT_SECONDS,
     pgbouncer: bool = False,
     group_saves: bool = True,
-    state_type: type[Any] = AgentState,
+    max_state_bytes: int = MAX_STATE_BYTES,
+    state_type: type[S] | None = None,
     on_conflict: OnConflict = "raise",
     keep_last: int | None = None,
     ttl_seconds: float | None = None,
-) -> StorageBackendAdapter:
+    refresh_on_read: bool = False,
+) -> StorageBackendAdapter[S]:
     """Return a checkpointer over a PostgreSQL database.
 
     The first options are those of ``PostgreSQLBackend``, the last four of
@@ -369,6 +428,11 @@ def postgresql_checkpointer(
         table_name,
         prefix=prefix,
         schema=schema,
+        schema_name=schema_name,
+        host=host,
+        port=port,
+        database=database,
+        user=user,
         password=password,
         engine=engine,
         pool=pool,
@@ -376,12 +440,15 @@ def postgresql_checkpointer(
         auto_migrate=auto_migrate,
         pool_size=pool_size,
         max_overflow=max_overflow,
+        min_pool_size=min_pool_size,
+        max_pool_size=max_pool_size,
         pool_timeout_seconds=pool_timeout_seconds,
         pool_recycle_seconds=pool_recycle_seconds,
         connect_timeout_seconds=connect_timeout_seconds,
         statement_timeout_seconds=statement_timeout_seconds,
         pgbouncer=pgbouncer,
         group_saves=group_saves,
+        max_state_bytes=max_state_bytes,
     )
     return StorageBackendAdapter(
         backend,
@@ -389,6 +456,7 @@ def postgresql_checkpointer(
         on_conflict=on_conflict,
         keep_last=keep_last,
         ttl_seconds=ttl_seconds,
+        refresh_on_read=refresh_on_read,
     )
 
 
@@ -401,6 +469,7 @@ class PostgreSQLCheckpointSaver(CheckpointSaver):
         on_conflict: See ``CheckpointSaver``, as the two others.
         keep_last: Versions to keep of each namespace.
         ttl_seconds: A thread's time to live.
+        refresh_on_read: A load renews that time.
         options: Of ``PostgreSQLBackend``.
 
     Raises:
@@ -416,13 +485,15 @@ class PostgreSQLCheckpointSaver(CheckpointSaver):
         on_conflict: OnConflict = "raise",
         keep_last: int | None = None,
         ttl_seconds: float | None = None,
-        **options: Any,
+        refresh_on_read: bool = False,
+        **options: Unpack[PostgreSQLOptions],
     ) -> None:
         super().__init__(
             PostgreSQLBackend(dsn, table_name, **options),
             on_conflict=on_conflict,
             keep_last=keep_last,
             ttl_seconds=ttl_seconds,
+            refresh_on_read=refresh_on_read,
         )
 
 

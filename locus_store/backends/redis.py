@@ -17,12 +17,14 @@ from locus_store.arguments import (
     thread_pattern,
 )
 from locus_store.backends.base import StorageBackend
-from locus_store.checkpointer import StorageBackendAdapter
+from locus_store.checkpointer import S, StorageBackendAdapter
+from locus_store.encoding import MAX_STATE_BYTES
 from locus_store.errors import InvalidArgumentError, NotFoundError
-from locus_store.filters import check_key, has_value
+from locus_store.filters import check_key, has_value, is_found
+from locus_store.observe import skips_too_large
 from locus_store.redis import places
 from locus_store.redis.keys import Keys
-from locus_store.redis.lists import Lists, name_in
+from locus_store.redis.lists import Lists, name_in, time_in
 from locus_store.redis.places import (
     CONNECT_TIMEOUT_SECONDS,
     POOL_SIZE,
@@ -32,9 +34,9 @@ from locus_store.redis.places import (
 )
 from locus_store.redis.threads import AT_ONCE, Threads, all_read
 from locus_store.saver import CheckpointSaver
-from locus_store.state import AgentState
 from locus_store.text import query_words
 from locus_store.types import (
+    Active,
     ArchivedThread,
     CheckpointerCapabilities,
     Head,
@@ -42,6 +44,7 @@ from locus_store.types import (
     Mark,
     OnConflict,
     PendingWrite,
+    Removed,
     Save,
     Stored,
     Version,
@@ -51,7 +54,10 @@ from locus_store.types import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Sequence
 
+    from typing_extensions import Unpack
+
     from locus_store.facts import Fact
+    from locus_store.options import RedisOptions
     from locus_store.redis.connecting import Home
     from locus_store.threads import Edit, Thread
 
@@ -87,6 +93,7 @@ class RedisBackend(StorageBackend):
             cluster makes a replica a master.
         timeout_seconds: For each answer.
         connect_timeout_seconds: For each connection.
+        max_state_bytes: The largest state that is saved or read, as compact JSON.
 
     Raises:
         InvalidArgumentError: An option makes no sense.
@@ -119,8 +126,9 @@ class RedisBackend(StorageBackend):
         retry_seconds: float = RETRY_SECONDS,
         timeout_seconds: float = TIMEOUT_SECONDS,
         connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
+        max_state_bytes: int = MAX_STATE_BYTES,
     ) -> None:
-        super().__init__()
+        super().__init__(max_state_bytes=max_state_bytes)
         keys = Keys(prefix)
         options = places.Options(
             wait_replicas=wait_replicas,
@@ -140,18 +148,27 @@ class RedisBackend(StorageBackend):
         else:
             self.connections = places.named(url, db, options, is_cluster=cluster)
         self._where = self.connections.where
-        self._threads = Threads(self.connections, keys)
+        self._threads = Threads(self.connections, keys, self.max_state_bytes)
         self._lists = Lists(keys)
 
     def __repr__(self) -> str:
         return f"RedisBackend({self._where!r}, prefix={self._threads.keys.prefix!r})"
 
-    async def close(self) -> None:
+    async def open(self) -> None:
         """See ``StorageBackend``, as the following."""
+        await self.list_threads(1)
+
+    async def close(self) -> None:
         await self.connections.close()
 
     async def _home(self) -> Home:
         return await self.connections.home()
+
+    async def _listing(self) -> Home:
+        """The connections, once the lists of threads are as this release reads them."""
+        home = await self._home()
+        await self._threads.require_lists(home)
+        return home
 
     # --- versions
 
@@ -216,19 +233,28 @@ class RedisBackend(StorageBackend):
         namespace: str = "",
         writer: str | None = None,
     ) -> int:
-        check_names(thread_id, namespace, *(checkpoint_ids or ()))
+        if checkpoint_ids is None:
+            return (await self.remove_thread(thread_id)).versions
+        names = list(checkpoint_ids)
+        check_names(thread_id, namespace, *names)
         home = await self._home()
 
         def remove(edit: Edit) -> int:
             line = edit.find(thread_id, namespace)
-            return versions.remove_named(edit, line, checkpoint_ids or (), writer) if line else 0
+            return versions.remove_named(edit, line, names, writer) if line else 0
 
-        async def removed() -> int:
-            if checkpoint_ids is None:
-                return await self._threads.drop(home, thread_id)
-            return await self._take(home, thread_id, namespace, remove)
+        return await home.in_order(
+            thread_id, lambda: self._take(home, thread_id, namespace, remove)
+        )
 
-        return await home.in_order(thread_id, removed)
+    async def has_thread(self, thread_id: str) -> bool:
+        check_text("thread_id", thread_id)
+        return await self._threads.exists(await self._home(), thread_id)
+
+    async def remove_thread(self, thread_id: str) -> Removed:
+        check_text("thread_id", thread_id)
+        home = await self._home()
+        return await home.in_order(thread_id, lambda: self._threads.drop(home, thread_id))
 
     async def _take(
         self, home: Home, thread_id: str, namespace: str, body: Callable[[Edit], int]
@@ -239,12 +265,12 @@ class RedisBackend(StorageBackend):
 
     # --- lists
 
-    async def list_threads(
+    async def recent(
         self, limit: int = 100, pattern: str = "*", *, after: str | None = None
-    ) -> list[str]:
+    ) -> list[Active]:
         check_limit(limit)
         matches = thread_pattern(pattern).match
-        home = await self._home()
+        home = await self._listing()
         entry: bytes | None = b""
         if after is not None:
             check_text("after", after)
@@ -252,15 +278,15 @@ class RedisBackend(StorageBackend):
         if entry is None:
             raise NotFoundError(f"there is no thread {after!r} to list after")
         size = limit if pattern == "*" else max(limit, PAGE)
-        found: list[str] = []
+        found: list[Active] = []
         while len(found) < limit and (page := await self._lists.listed(home, size, entry)):
-            found += [name for it in page if matches(name := name_in(it))]
+            found += [Active(name, time_in(it)) for it in page if matches(name := name_in(it))]
             entry = page[-1]
         return found[:limit]
 
     async def heads(self, limit: int = 100) -> list[Head]:
         check_limit(limit)
-        home = await self._home()
+        home = await self._listing()
         found: list[Head] = []
         entry = b""
         while len(found) < limit and (
@@ -280,7 +306,7 @@ class RedisBackend(StorageBackend):
 
     async def _visible(self) -> AsyncIterator[Version]:
         """All visible versions of all listed threads."""
-        home = await self._home()
+        home = await self._listing()
         async for page in self._lists.every_listed(home, PAGE):
             for rows in await self._threads.histories(home, [(it, "") for it in page]):
                 for it in rows:
@@ -289,12 +315,21 @@ class RedisBackend(StorageBackend):
     async def find(self, query: str, limit: int = 10) -> list[Hit]:
         check_limit(limit)
         wanted = query_words(query)
-        home = await self._home()
+        home = await self._listing()
         hits: list[Hit] = []
+
+        def look(thread: Thread) -> Hit | None:
+            return self._hit(thread.thread_id, thread, wanted)
+
         async for page in self._lists.every_listed(home, AT_ONCE):
-            seen = await self._threads.looked_at(home, page, lambda it: _hit(it, wanted))
+            seen = await self._threads.looked_at(home, page, look)
             hits += filter(None, seen)
         return sorted(hits, key=lambda it: (it.score, it.updated_at), reverse=True)[:limit]
+
+    @skips_too_large
+    def _hit(self, thread_id: str, thread: Thread, wanted: list[str]) -> Hit | None:
+        space = thread.space("")
+        return thread.hit(space, wanted, self.max_state_bytes) if space else None
 
     async def tagged(self, key: str, value: Any) -> list[tuple[str, str, str]]:
         check_key(key)
@@ -322,11 +357,14 @@ class RedisBackend(StorageBackend):
     async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
         check_text("source_thread_id", source_thread_id)
         check_text("dest_thread_id", dest_thread_id)
-        source = await self.read_thread(source_thread_id)
-        if source is None:
-            await self._threads.refuse_foreign(await self._home(), source_thread_id)
+        home = await self._home()
+        found = await self._threads.archive(home, source_thread_id, is_whole=True)
+        if found is None or not found[0].exists:
+            await self._threads.refuse_foreign(home, source_thread_id)
             return False
-        await self.restore(replace(source, thread_id=dest_thread_id))
+        with all_read(source_thread_id):
+            copy = replace(found[0].archived(), thread_id=dest_thread_id)
+        await home.in_order(dest_thread_id, lambda: self._threads.restore(home, copy, is_copy=True))
         return True
 
     async def scan(self, limit: int = 100, *, after: str | None = None) -> list[str]:
@@ -410,10 +448,14 @@ class RedisBackend(StorageBackend):
     async def _vacuum(
         self, home: Home, thread: Thread, revisions: dict[str, str], limit: datetime
     ) -> int:
-        rows = [row for space in thread.spaces.values() for row in space.rows.values()]
-        newest = max((it.created_at for it in rows), default=thread.active_at)
-        if newest < limit:
-            return await self._threads.drop(home, thread.thread_id, revisions)
+        is_dated = thread.versions() > 0 or bool(thread.messages)
+        if not is_dated or thread.newest_at < limit:  # else pending writes make no difference
+            whole = await self._threads.archive(home, thread.thread_id, is_whole=True)
+            if whole is None:
+                return 0
+            thread, revisions = whole
+            if thread.newest_at < limit:
+                return (await self._threads.drop(home, thread.thread_id, revisions)).versions
 
         def vacuum(namespace: str, edit: Edit) -> int:
             line = edit.find(thread.thread_id, namespace)
@@ -428,17 +470,16 @@ class RedisBackend(StorageBackend):
                 removed += await self._take(home, thread.thread_id, name, partial(vacuum, name))
         return removed
 
+    async def renew(self, thread_id: str, ttl_seconds: float) -> bool:
+        check_text("thread_id", thread_id)
+        return await self._threads.renew(await self._home(), thread_id, ttl_seconds)
+
     async def expire(self) -> int:
         return await self._lists.sweep(await self._home())
 
 
-def _hit(thread: Thread, wanted: list[str]) -> Hit | None:
-    space = thread.space("")
-    return thread.hit(space, wanted) if space else None
-
-
 def _has(version: Version, key: str, value: Any) -> bool:
-    return has_value(version.metadata, key, value) or has_value(version.labels, key, value)
+    return is_found(version.metadata, version.labels, key, value)
 
 
 class RedisCheckpointSaver(CheckpointSaver):
@@ -450,6 +491,7 @@ class RedisCheckpointSaver(CheckpointSaver):
         on_conflict: See ``CheckpointSaver``, as the following.
         keep_last: Versions to keep per thread and namespace.
         ttl_seconds: A thread's time to live after its last save.
+        refresh_on_read: A load renews that time.
         options: Of ``RedisBackend``.
     """
 
@@ -461,13 +503,15 @@ class RedisCheckpointSaver(CheckpointSaver):
         on_conflict: OnConflict = "raise",
         keep_last: int | None = None,
         ttl_seconds: float | None = None,
-        **options: Any,
+        refresh_on_read: bool = False,
+        **options: Unpack[RedisOptions],
     ) -> None:
         super().__init__(
             RedisBackend(url, prefix, **options),
             on_conflict=on_conflict,
             keep_last=keep_last,
             ttl_seconds=ttl_seconds,
+            refresh_on_read=refresh_on_read,
         )
 
 
@@ -478,6 +522,7 @@ def redis_checkpointer(
     db: int = 0,
     client: Any = None,
     *,
+    refresh_on_read: bool = False,
     cluster: bool = False,
     wait_replicas: int = 0,
     wait_timeout_seconds: float = WAIT_SECONDS,
@@ -485,10 +530,11 @@ def redis_checkpointer(
     retry_seconds: float = RETRY_SECONDS,
     timeout_seconds: float = TIMEOUT_SECONDS,
     connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
-    state_type: type[Any] = AgentState,
+    max_state_bytes: int = MAX_STATE_BYTES,
+    state_type: type[S] | None = None,
     on_conflict: OnConflict = "raise",
     keep_last: int | None = None,
-) -> StorageBackendAdapter:
+) -> StorageBackendAdapter[S]:
     """Return a checkpointer over Redis or Valkey.
 
     Options are those of ``RedisBackend``, and ``state_type``, ``on_conflict``, ``keep_last`` and
@@ -511,9 +557,11 @@ def redis_checkpointer(
             retry_seconds=retry_seconds,
             timeout_seconds=timeout_seconds,
             connect_timeout_seconds=connect_timeout_seconds,
+            max_state_bytes=max_state_bytes,
         ),
         state_type=state_type,
         on_conflict=on_conflict,
         keep_last=keep_last,
         ttl_seconds=ttl_seconds,
+        refresh_on_read=refresh_on_read,
     )

@@ -8,22 +8,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sqlalchemy.engine import Engine
-from sqlalchemy.ext.asyncio import AsyncEngine
-from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
 from locus_store.arguments import check_text
-from locus_store.checkpointer import StorageBackendAdapter
+from locus_store.checkpointer import S, StorageBackendAdapter
+from locus_store.encoding import MAX_STATE_BYTES
 from locus_store.errors import InvalidArgumentError
 from locus_store.saver import CheckpointSaver
 from locus_store.sql import sqlite
 from locus_store.sql.backend import SqlBackend
 from locus_store.sql.facts import SQLiteExamination
 from locus_store.sql.grouping import READERS, AsyncEngineRunner, Runner, ThreadRunner
-from locus_store.sql.options import DAY, prefix_of
+from locus_store.sql.names import prefix_of
+from locus_store.sql.options import DAY
 from locus_store.sql.schema import tables
-from locus_store.state import AgentState
 
 if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+    from typing_extensions import Unpack
+
+    from locus_store.options import SQLiteOptions
     from locus_store.sql.migrate import AutoMigrate
     from locus_store.sql.repository import Repository
     from locus_store.types import OnConflict
@@ -49,6 +52,7 @@ class SQLiteBackend(SqlBackend):
         tenant: Whose threads this object sees.
         auto_migrate: See ``SqlBackend``.
         busy_timeout_seconds: How long to wait for another process's write.
+        max_state_bytes: The largest state that is saved or read, as compact JSON.
 
     Raises:
         InvalidArgumentError: An option makes no sense.
@@ -68,6 +72,7 @@ class SQLiteBackend(SqlBackend):
         tenant: str = "default",
         auto_migrate: AutoMigrate = True,
         busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS,
+        max_state_bytes: int = MAX_STATE_BYTES,
     ) -> None:
         handed_in = _checked_engine(engine)
         file = None if handed_in is not None else _checked_path(path)
@@ -76,15 +81,16 @@ class SQLiteBackend(SqlBackend):
         database = self.database(
             file,
             self._where,
-            tables(prefix_of(table_name, prefix)),
+            tables(prefix_of(table_name, prefix, "sqlite")),
             tenant=tenant,
             auto_migrate=auto_migrate,
         )
         timeout = _checked_timeout(busy_timeout_seconds)
         if file is not None:
-            super().__init__(database, _own_runner(database, file, timeout))
+            runner = _own_runner(database, file, timeout)
         else:
-            super().__init__(database, _runner(database, handed_in))
+            runner = _runner(database, handed_in)
+        super().__init__(database, runner, max_state_bytes=max_state_bytes)
 
     def __repr__(self) -> str:
         return f"SQLiteBackend({self._where!r})"
@@ -104,8 +110,8 @@ def _own_runner(database: sqlite.SQLiteDatabase, path: str, timeout: float) -> R
 
 
 def _runner(database: sqlite.SQLiteDatabase, engine: Any) -> Runner:
-    shares_connection = _shares_connection(engine)
-    if isinstance(engine, AsyncEngine):
+    shares_connection = sqlite.shares_connection(engine)
+    if not isinstance(engine, Engine):
         return AsyncEngineRunner(database, engine, shares_connection=shares_connection)
     engines = (engine, None if shares_connection else engine)
     return ThreadRunner(database, lambda: engines, owns_engines=False, keeps_open=shares_connection)
@@ -121,13 +127,6 @@ def _engines(
     return writes, sqlite.engine(path, busy_timeout_seconds=timeout, readers=READERS)
 
 
-def _shares_connection(engine: Any) -> bool:
-    """Whether the engine has but one connection, as for a database in memory."""
-    database = engine.url.database or ""
-    in_memory = database in {"", sqlite.MEMORY} or database.startswith("file::memory:")
-    return in_memory or isinstance(engine.pool, StaticPool | SingletonThreadPool)
-
-
 def sqlite_checkpointer(
     path: str | os.PathLike[str] = DEFAULT_PATH,
     table_name: str | None = None,
@@ -137,11 +136,13 @@ def sqlite_checkpointer(
     tenant: str = "default",
     auto_migrate: AutoMigrate = True,
     busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS,
-    state_type: type[Any] = AgentState,
+    max_state_bytes: int = MAX_STATE_BYTES,
+    state_type: type[S] | None = None,
     on_conflict: OnConflict = "raise",
     keep_last: int | None = None,
     ttl_seconds: float | None = None,
-) -> StorageBackendAdapter:
+    refresh_on_read: bool = False,
+) -> StorageBackendAdapter[S]:
     """Return a checkpointer over an SQLite file.
 
     The first options are those of ``SQLiteBackend``, the last four of ``StorageBackendAdapter``.
@@ -157,6 +158,7 @@ def sqlite_checkpointer(
         tenant=tenant,
         auto_migrate=auto_migrate,
         busy_timeout_seconds=busy_timeout_seconds,
+        max_state_bytes=max_state_bytes,
     )
     return StorageBackendAdapter(
         backend,
@@ -164,6 +166,7 @@ def sqlite_checkpointer(
         on_conflict=on_conflict,
         keep_last=keep_last,
         ttl_seconds=ttl_seconds,
+        refresh_on_read=refresh_on_read,
     )
 
 
@@ -176,6 +179,7 @@ class SQLiteCheckpointSaver(CheckpointSaver):
         on_conflict: See ``CheckpointSaver``, as the two others.
         keep_last: Versions to keep of each namespace.
         ttl_seconds: A thread's time to live.
+        refresh_on_read: A load renews that time.
         options: Of ``SQLiteBackend``.
 
     Raises:
@@ -190,13 +194,15 @@ class SQLiteCheckpointSaver(CheckpointSaver):
         on_conflict: OnConflict = "raise",
         keep_last: int | None = None,
         ttl_seconds: float | None = None,
-        **options: Any,
+        refresh_on_read: bool = False,
+        **options: Unpack[SQLiteOptions],
     ) -> None:
         super().__init__(
             SQLiteBackend(path, table_name, **options),
             on_conflict=on_conflict,
             keep_last=keep_last,
             ttl_seconds=ttl_seconds,
+            refresh_on_read=refresh_on_read,
         )
 
 
@@ -223,6 +229,8 @@ def _url_of(engine: Any) -> str:
 def _checked_engine(engine: object) -> AsyncEngine | Engine | None:
     if engine is None:
         return None
+    from sqlalchemy.ext.asyncio import AsyncEngine  # noqa: PLC0415  (slow: it imports the ORM)
+
     if not isinstance(engine, AsyncEngine | Engine) or engine.dialect.name != "sqlite":
         raise InvalidArgumentError(f"engine must be a SQLAlchemy engine for SQLite, not {engine!r}")
     return engine

@@ -12,10 +12,13 @@ import typer
 from locus_store import __version__
 from locus_store.cli.database import db
 from locus_store.cli.doctor import doctor
+from locus_store.cli.forgetting import forget
+from locus_store.cli.help import Command, Group
 from locus_store.cli.opening import DEFAULT_PREFIX, DEFAULT_URL
 from locus_store.cli.output import (
     CONFLICT,
     DONE,
+    EPILOG,
     EXIT_CODES,
     FAILED,
     INTERRUPTED,
@@ -24,9 +27,10 @@ from locus_store.cli.output import (
     note,
     say,
 )
-from locus_store.cli.removal import delete, expire, forget, vacuum
+from locus_store.cli.removal import delete, expire, vacuum
 from locus_store.cli.store import store
 from locus_store.cli.streams import OutputError, drop_output, standard_streams
+from locus_store.cli.tenants import tenants
 from locus_store.cli.threads import threads
 from locus_store.cli.transfer import copy, export, imports, verify
 from locus_store.errors import ConflictError, LocusStoreError, NotFoundError
@@ -36,8 +40,9 @@ __all__ = ["DEFAULT_PREFIX", "DEFAULT_URL", "EXIT_CODES", "app", "db", "main", "
 app = typer.Typer(
     name="locus-store",
     help="Durable, versioned memory for AI agents.",
-    epilog=EXIT_CODES,
+    epilog=EPILOG,
     no_args_is_help=True,
+    cls=Group,
     # Their frames show local variables, a URL with its password among them.
     pretty_exceptions_enable=False,
 )
@@ -63,11 +68,12 @@ def options(
 
 app.add_typer(threads, name="threads")
 app.add_typer(store, name="store")
+app.add_typer(tenants, name="tenants")
 app.add_typer(db, name="db")
 for removal in (delete, vacuum, expire):
-    threads.command(epilog=EXIT_CODES)(removal)
+    threads.command(cls=Command)(removal)
 for command in (doctor, verify, copy, export, forget):
-    app.command(epilog=EXIT_CODES)(command)
+    app.command(cls=Command)(command)
 app.add_typer(imports, name="import")
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from locus_store.cli.help import Command, Group
 from locus_store.cli.opening import DEFAULT_PREFIX, DEFAULT_URL, AsJson, Url, Yes, opened, run
 from locus_store.cli.output import (
-    EXIT_CODES,
     PROBLEMS,
     confirm,
     note,
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 db = typer.Typer(
     help="Create, upgrade and check the database schema.",
-    epilog=EXIT_CODES,
     no_args_is_help=True,
+    cls=Group,
 )
 
 Prefix = Annotated[str, typer.Option(help="What every table's name begins with.")]
@@ -36,7 +36,7 @@ Schema = Annotated[
 Revision = Annotated[str, typer.Argument(help="A revision of 'history'.")]
 
 
-@db.command(epilog=EXIT_CODES)
+@db.command(cls=Command)
 def upgrade(
     revision: Revision = "head",
     *,
@@ -44,12 +44,16 @@ def upgrade(
     schema: Schema = None,
     prefix: Prefix = DEFAULT_PREFIX,
 ) -> None:
-    """Create the schema, or bring it up to a revision; data is kept."""
+    """Create the schema, or bring it up to a revision.
+
+    Threads and store items are kept. Revision 0002 drops the table of embeddings and its dimension,
+    which the release before it created: run 'db vector-index', and put items with embeddings again.
+    """
     reached = _migrate().upgrade(url, revision, prefix=prefix, schema=schema)
     say(f"schema revision {reached}")
 
 
-@db.command(epilog=EXIT_CODES)
+@db.command(cls=Command)
 def downgrade(
     revision: Revision,
     *,
@@ -81,7 +85,7 @@ def _held(url: str, options: dict[str, Any]) -> str:
     return ""
 
 
-@db.command(epilog=EXIT_CODES)
+@db.command(cls=Command)
 def current(
     *,
     url: Url = DEFAULT_URL,
@@ -97,7 +101,7 @@ def current(
         say(revision or "none")
 
 
-@db.command(epilog=EXIT_CODES)
+@db.command(cls=Command)
 def check(
     *,
     url: Url = DEFAULT_URL,
@@ -120,7 +124,7 @@ def check(
         raise typer.Exit(PROBLEMS)
 
 
-@db.command(epilog=EXIT_CODES)
+@db.command(cls=Command)
 def sql(
     revision: Annotated[str, typer.Argument(help="To where, or from:to.")] = "head",
     *,
@@ -132,15 +136,20 @@ def sql(
     sys.stdout.write(_migrate().offline_sql(dialect, revision, prefix=prefix, schema=schema))
 
 
-@db.command("search-index", epilog=EXIT_CODES)
+@db.command("search-index", cls=Command)
 def search_index(
     *, url: Url = DEFAULT_URL, schema: Schema = None, prefix: Prefix = DEFAULT_PREFIX
 ) -> None:
     """Make the full-text index, which makes 'search' fast and takes space; once is enough."""
-    say("made" if run(_search_index(url, _options(prefix, schema))) else "it was there")
+    created = run(_search_index(url, _options(prefix, schema)))
+    say(_outcome("the full-text index", created=created))
 
 
-@db.command("vector-index", epilog=EXIT_CODES)
+def _outcome(what: str, *, created: bool) -> str:
+    return f"created {what}" if created else f"{what} exists already; nothing was changed"
+
+
+@db.command("vector-index", cls=Command)
 def vector_index(
     *,
     dimension: Annotated[int, typer.Option(help="Numbers in an embedding; the same for good.")],
@@ -155,7 +164,7 @@ def vector_index(
     made = vectors.create_vector_index(
         url, dimension=dimension, metric=metric, method=method, prefix=prefix, schema=schema
     )
-    say("made" if made else "it was there")
+    say(_outcome(f"the vector index of dimension {dimension} ({metric}, {method})", created=made))
 
 
 def _options(prefix: str, schema: str | None) -> dict[str, Any]:
@@ -171,7 +180,7 @@ async def _search_index(url: str, options: dict[str, Any]) -> bool:
         return made
 
 
-@db.command(epilog=EXIT_CODES)
+@db.command(cls=Command)
 def history(*, as_json: AsJson = False) -> None:
     """List the revisions that this library knows, oldest first; --json: [{revision, title}]."""
     revisions = _migrate().history()

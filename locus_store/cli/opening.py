@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import shlex
 from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -46,20 +47,32 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def opened(url: str, *, creates: bool = False, **options: Any) -> StorageBackend:
-    """The backend that ``url`` names; what is not there yet is made where ``creates`` says so.
+    """The backend that ``url`` names; where ``creates`` says so, what is missing is created.
 
-    Who types a command waits for as long as it takes: statements have no time limit.
+    Statements have no time limit: a person waits for them.
 
     Raises:
-        InvalidArgumentError: It has no such option.
+        InvalidArgumentError: The URL takes no such option.
     """
     opening = importlib.import_module("locus_store.open")
-    wanted = {"statement_timeout_seconds": None} | ({} if creates else {"auto_migrate": False})
-    known = opening.options_of(url)
-    taken = {name: value for name, value in wanted.items() if name in known}
+    wanted = options_for(url, options, creates=creates)
+    return opening.open_checkpointer(url, **wanted).backend  # type: ignore[no-any-return]
+
+
+def options_for(url: str, options: dict[str, Any], *, creates: bool = False) -> dict[str, Any]:
+    """The options with which a command opens ``url``.
+
+    Raises:
+        InvalidArgumentError: The URL takes no such option.
+    """
+    known = importlib.import_module("locus_store.open").options_of(url)
+    if "tenant" in options.keys() - known:
+        scheme = url.partition(":")[0]
+        raise InvalidArgumentError(f"a {scheme}: URL has no tenants: leave --tenant out")
     if unknown := options.keys() - known:
         raise InvalidArgumentError(f"this URL does not take the option {min(unknown)!r}")
-    return opening.open_checkpointer(url, **taken, **options).backend  # type: ignore[no-any-return]
+    wanted = {"statement_timeout_seconds": None} | ({} if creates else {"auto_migrate": False})
+    return {**{name: it for name, it in wanted.items() if name in known}, **options}
 
 
 async def contents(
@@ -87,6 +100,11 @@ def require(found: T | None, thread_id: str, checkpoint_id: str | None = None) -
     """
     if found:
         return found
-    which = f"thread {thread_id!r}"
-    which += f", checkpoint {checkpoint_id!r}" if checkpoint_id is not None else ""
-    raise NotFoundError(f"there is no {which}; 'locus-store threads list' shows what there is")
+    if checkpoint_id is None:
+        raise NotFoundError(
+            f"there is no thread {thread_id!r}; 'locus-store threads list' shows the threads"
+        )
+    raise NotFoundError(
+        f"there is no checkpoint {checkpoint_id!r} in thread {thread_id!r}; 'locus-store threads"
+        f" history {shlex.quote(thread_id)}' shows its checkpoints"
+    )

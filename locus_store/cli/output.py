@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import typer
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 from rich.table import Table
@@ -23,18 +24,25 @@ if TYPE_CHECKING:
 DONE, FAILED, USAGE, PROBLEMS, NOT_FOUND, CONFLICT = range(6)
 INTERRUPTED, READER_GONE = 130, 141
 
-EXIT_CODES = (
-    "Exit codes: 0 done; 1 failed, the message says why, or you answered no; 2 the command line"
-    " makes no sense, or there was nobody to ask; 3 'check', 'verify' or 'doctor' found problems;"
-    " 4 no such thread, version or user; 5 conflict, nothing was overwritten; 130 interrupted; 141"
-    " whoever read the output, such as 'head', went away."
-)
+EXIT_CODES = {
+    DONE: "done",
+    FAILED: "failed, the message says why, or you answered no",
+    USAGE: "the command line is not valid, or a question needs a terminal",
+    PROBLEMS: "'check', 'verify' or 'doctor' found problems",
+    NOT_FOUND: "no such thread, version, user or tenant",
+    CONFLICT: "conflict, nothing was overwritten",
+    INTERRUPTED: "interrupted",
+    READER_GONE: "broken pipe: the reader of the output, such as 'head', ended",
+}
+"""As docs/cli.md lists them."""
+
+EPILOG = "Exit codes: 0 done, 1 failed, 2 usage, 3 problems, 4 not found, 5 conflict."
 
 _UNLIMITED = 100_000
 """Columns of what is not a terminal: no table is cut or wrapped there."""
 
-_FOLDED, _GAP = 10, 2
-"""Columns of a terminal that a folded cell keeps, such as a date, and that are between two."""
+_GAP = 2
+"""Columns of a terminal between two columns of a table."""
 
 
 # --- texts of users: ids, metadata and states may hold anything
@@ -109,32 +117,51 @@ def put_line(document: object) -> None:
 def put_table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, ids: Sequence[str] = ()
 ) -> None:
-    """Print a table; on a terminal long cells are folded, but for ids, which can be copied.
+    """Print a table; on a terminal that is too narrow for whole words, a list of records.
 
-    Where the ids leave no room, lines are longer than the terminal is wide.
+    On a terminal long cells are folded between words. Ids are never folded, so that they can be
+    copied.
     """
     console = _out()
     cells = [[_cell(it) for it in row] for row in rows]
     table = [[Text(name) for name in columns], *cells]
     widths = {name: max(row[at].cell_len for row in table) for at, name in enumerate(columns)}
-    gaps = _GAP * (len(columns) - 1)
-    _fold(widths, console.width - gaps, foldable=[it for it in columns if it not in ids])
+    words = {name: max(_longest_word(row[at]) for row in table) for at, name in enumerate(columns)}
+    least = {name: widths[name] if name in ids else words[name] for name in columns}
+    room = console.width - _GAP * (len(columns) - 1)
+    if sum(least.values()) > room:
+        _put_records(console, columns, cells)
+        return
+    _fold(widths, room, least)
     made = Table(box=SIMPLE_HEAD, padding=(0, _GAP - 1, 0, 0), pad_edge=False, show_edge=False)
     for name, width in widths.items():
         made.add_column(name, overflow="fold", width=width)
     for row in cells:
         made.add_row(*row)
-    console.width = max(console.width, sum(widths.values()) + gaps)
     console.print(made)
 
 
-def _fold(widths: dict[str, int], room: int, *, foldable: Sequence[str]) -> None:
-    """Make the widest columns narrower until there is room, or all are as narrow as may be."""
-    while sum(widths.values()) > room and foldable:
-        widest = max(foldable, key=widths.__getitem__)
-        if widths[widest] <= _FOLDED:
-            return
+def _fold(widths: dict[str, int], room: int, least: dict[str, int]) -> None:
+    """Make the widest columns narrower until there is room."""
+    while sum(widths.values()) > room:
+        widest = max((it for it in widths if widths[it] > least[it]), key=widths.__getitem__)
         widths[widest] -= 1
+
+
+def _longest_word(cell: Text) -> int:
+    return max((cell_len(it) for it in cell.plain.split()), default=0)
+
+
+def _put_records(console: Console, columns: Sequence[str], rows: list[list[Text]]) -> None:
+    """Print a line for each cell, and an empty line between two rows."""
+    width = max(map(len, columns)) + _GAP
+    for number, row in enumerate(rows):
+        if number:
+            console.print()
+        for name, cell in zip(columns, row, strict=True):
+            if cell:
+                head = f"{name + ':' if name else '':<{width}}"
+                console.print(Text(head) + cell, soft_wrap=True)
 
 
 def _cell(value: object) -> Text:

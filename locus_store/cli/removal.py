@@ -1,4 +1,4 @@
-"""``locus-store threads delete | vacuum | expire`` and ``locus-store forget``."""
+"""``locus-store threads delete | vacuum | expire``."""
 
 from __future__ import annotations
 
@@ -25,13 +25,25 @@ from locus_store.cli.output import (
     put_json,
     say,
 )
-from locus_store.cli.store import items_in, namespace_of, opened_store
+from locus_store.cli.tenants import (
+    AllTenants,
+    Choice,
+    OfTenant,
+    Outcome,
+    chosen,
+    covered,
+    each,
+    of_tenant,
+    tell,
+)
 from locus_store.cli.threads import all_versions
-from locus_store.errors import InvalidArgumentError, NotFoundError
+from locus_store.errors import InvalidArgumentError
 from locus_store.transfer.archive import all_threads
 
 if TYPE_CHECKING:
-    from locus_store.items import Namespace
+    from collections.abc import Awaitable
+
+    from locus_store.backends.base import StorageBackend
 
 
 def delete(
@@ -52,10 +64,12 @@ def delete(
         confirm(f"This deletes {run(_owned(url, thread, checkpoint, namespace))}.")
 
     async def removed() -> int:
-        ids = None if checkpoint is None else [checkpoint]
         async with opened(url) as backend:
-            found = await backend.remove(thread, ids, namespace=namespace)
-            return require(found, thread, checkpoint)
+            if checkpoint is not None:
+                found = await backend.remove(thread, [checkpoint], namespace=namespace)
+                return require(found, thread, checkpoint)
+            require(await _held(backend, thread), thread)
+            return (await backend.remove_thread(thread)).versions
 
     _tell_removed(run(removed()), "version", as_json=as_json)
 
@@ -64,13 +78,19 @@ async def _owned(url: str, thread: str, checkpoint: str | None, namespace: str) 
     """What a deletion takes, for a person."""
     async with opened(url) as backend:
         if checkpoint is not None:
-            require(await backend.version(thread, checkpoint, namespace=namespace), thread)
+            version = await backend.version(thread, checkpoint, namespace=namespace)
+            require(version, thread, checkpoint)
             return f"version {checkpoint!r} of thread {thread!r}"
-        if not backend.capabilities.branching:
-            found = require(await all_versions(backend, thread), thread)
-            return f"thread {thread!r}: {counted(len(found), 'version')}"
-        held = require(await contents(backend, [thread]), thread)
-        return f"thread {thread!r}: {held}"
+        return f"thread {thread!r}: {require(await _held(backend, thread), thread)}"
+
+
+async def _held(backend: StorageBackend, thread: str) -> str:
+    """What is stored of a thread, for a person; "" where there is nothing."""
+    if backend.capabilities.branching:
+        held = await contents(backend, [thread])
+        return held or ("no versions" if await backend.exists(thread) else "")
+    found = await all_versions(backend, thread)
+    return counted(len(found), "version") if found else ""
 
 
 def vacuum(
@@ -78,129 +98,89 @@ def vacuum(
     older_than: Annotated[
         float, typer.Option(min=0, max=365_000, metavar="DAYS", help="By the server's clock.")
     ],
+    tenant: OfTenant = None,
+    all_tenants: AllTenants = False,
     url: Url = DEFAULT_URL,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Delete the versions older than some days.
 
-    A thread whose newest version is older goes whole; every other one keeps its head. --json:
-    {removed}, in versions.
+    A thread is deleted when no version, message or pending write of it is younger; every other
+    thread keeps its head. A thread that another transaction holds is skipped. --json: {removed,
+    skipped, tenant}, in versions and threads; with --all-tenants {removed, skipped, tenants: {name:
+    {removed, skipped}}}.
     """
+    choice = chosen(tenant, everyone=all_tenants)
     if not yes:
-        confirm(f"This deletes {run(_aged(url, older_than))} older than {older_than:g} days.")
+        confirm(f"This deletes {run(_aged(url, choice, older_than))}.")
 
-    async def removed() -> int:
-        async with opened(url) as backend:
-            return await backend.vacuum(older_than)
+    async def removed() -> Outcome:
+        async with covered(url, choice) as backends:
+            return await each(backends, lambda it: _vacuumed(it, older_than))
 
-    _tell_removed(run(removed()), "version", as_json=as_json)
+    tell(run(removed()), _versions, choice, as_json=as_json)
 
 
-async def _aged(url: str, days: float) -> str:
+async def _removed(removing: Awaitable[int]) -> dict[str, int]:
+    return {"removed": await removing}
+
+
+async def _vacuumed(backend: StorageBackend, days: float) -> dict[str, int]:
+    return (await backend.vacuum_report(days))._asdict()
+
+
+def _versions(counts: dict[str, int]) -> str:
+    told = f"{counted(counts['removed'], 'version')} removed"
+    if not counts["skipped"]:
+        return told
+    skipped = counted(counts["skipped"], "thread")
+    return f"{told}; {skipped} skipped, held by other transactions: run it again later"
+
+
+def _threads(counts: dict[str, int]) -> str:
+    return f"{counted(counts['removed'], 'thread')} removed"
+
+
+async def _aged(url: str, choice: Choice, days: float) -> str:
     """How much a vacuum would remove; by this machine's clock, and of the root namespaces."""
     limit = datetime.now(UTC) - timedelta(days=days)
     some = whole = versions = 0
-    async with opened(url) as backend:
+    async with covered(url, choice) as backends:
         with progress("counting", is_alone=True) as advance:
-            async for thread_id in all_threads(backend):
-                found = await all_versions(backend, thread_id)
-                old = sum(it.created_at < limit for it in found)
-                whole += old == len(found) > 0
-                some += 0 < old < len(found)
-                versions += old
-                advance()
-    return (
-        f"{counted(whole, 'whole thread')} and parts of {counted(some, 'other')}, about"
-        f" {counted(versions, 'version')}"
-    )
+            for backend in backends:
+                async for thread_id in all_threads(backend):
+                    found = await all_versions(backend, thread_id)
+                    old = sum(it.created_at < limit for it in found)
+                    whole += old == len(found) > 0
+                    some += 0 < old < len(found)
+                    versions += old
+                    advance()
+        return (
+            f"{counted(whole, 'whole thread')} and parts of {counted(some, 'other')}, about"
+            f" {counted(versions, 'version')} older than {days:g} days{of_tenant(backends)}"
+        )
 
 
-def expire(*, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Give back the space of threads whose time to live is over; --json: {removed}, in threads.
-
-    Nobody can see them any more, so nobody is asked.
-    """
-
-    async def removed() -> int:
-        async with opened(url) as backend:
-            return await backend.expire()
-
-    _tell_removed(run(removed()), "thread", as_json=as_json)
-
-
-def forget(
+def expire(
     *,
-    user: Annotated[str, typer.Option(help="A user id.")],
-    namespace: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Of the store, such as memory/u42: all items at and below it are the user's."
-            " May be given several times."
-        ),
-    ] = None,
+    tenant: OfTenant = None,
+    all_tenants: AllTenants = False,
     url: Url = DEFAULT_URL,
-    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete all that is stored of a user: threads, messages, store items.
+    """Give back the space of threads whose time to live is over.
 
-    Store items are the user's by their --namespace; in SQL databases also where their metadata
-    names the user. --json: {threads, checkpoints, writes, messages, …}, how many of each.
+    They are invisible already, so there is no question. --json: {removed, tenant}, in threads; with
+    --all-tenants {removed, tenants: {name: {removed}}}.
     """
-    wheres = [namespace_of(it) for it in namespace or ()]
-    if () in wheres:
-        raise InvalidArgumentError("the root namespace is everybody's: name the user's own")
-    if not yes:
-        confirm(f"This deletes all of user {user!r}: {run(_of_user(url, user, wheres))}.")
+    choice = chosen(tenant, everyone=all_tenants)
 
-    async def forgotten() -> dict[str, int]:
-        with progress("forgetting"):
-            cleared = await _cleared(url, wheres) if wheres else 0
-            async with opened(url) as backend:
-                counts = await backend.forget_user(user)
-        if wheres:
-            counts["store"] = counts.get("store", 0) + cleared
-        return counts
+    async def removed() -> Outcome:
+        async with covered(url, choice) as backends:
+            return await each(backends, lambda it: _removed(it.expire()))
 
-    counts = run(forgotten())
-    if not any(counts.values()):
-        raise NotFoundError(f"nothing is stored of user {user!r}")
-    if as_json:
-        put_json(counts)
-    else:
-        removed = (counted(number, _NOUNS.get(kind, kind)) for kind, number in counts.items())
-        say("removed: " + ", ".join(removed))
-
-
-_NOUNS = {
-    "threads": "thread",
-    "checkpoints": "version",
-    "writes": "pending write",
-    "messages": "message",
-    "store": "store item",
-}
-"""What ``forget_user`` counts, for a person."""
-
-
-async def _of_user(url: str, user: str, wheres: list[Namespace]) -> str:
-    async with opened(url) as backend:
-        found = await backend.threads_of(user)
-        with progress("counting", len(found), is_alone=True) as advance:
-            held = await contents(backend, found, advance)
-    told = f"{counted(len(found), 'thread')}{' with ' if held else ''}{held}"
-    if not wheres:
-        return told
-    async with opened_store(url) as store:
-        items = sum([await items_in(store, it, recursive=True) for it in wheres])
-    return f"{told}; {counted(items, 'store item')} of {counted(len(wheres), 'namespace')}"
-
-
-async def _cleared(url: str, wheres: list[Namespace]) -> int:
-    async with opened_store(url) as store:
-        removed = sum([await store.clear_namespace(it, recursive=True) for it in wheres])
-        await store.expire()  # what expired is not counted, and may be the user's
-        return removed
+    tell(run(removed()), _threads, choice, as_json=as_json)
 
 
 def _tell_removed(number: int, noun: str, *, as_json: bool) -> None:

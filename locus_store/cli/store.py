@@ -14,9 +14,9 @@ from urllib.parse import quote, unquote
 import orjson
 import typer
 
-from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, Yes, run
+from locus_store.cli.help import Command, Group
+from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, Yes, options_for, run
 from locus_store.cli.output import (
-    EXIT_CODES,
     confirm,
     counted,
     cut,
@@ -28,9 +28,11 @@ from locus_store.cli.output import (
     say,
     show,
 )
+from locus_store.cli.tenants import AllTenants, OfTenant, Outcome, chosen, covered, each, tell
 from locus_store.errors import InvalidArgumentError, NotFoundError
 
 if TYPE_CHECKING:
+    from locus_store.backends.base import StorageBackend
     from locus_store.items import Namespace, StoreItem
     from locus_store.store import BaseStore
 
@@ -38,8 +40,8 @@ store = typer.Typer(
     help="Look at the items of the long-term memory, put, search and remove them."
     " A namespace is typed as its segments with / between them, such as memory/u42; in a segment"
     " %2F stands for /, %25 for %, and so on; / alone is the root.",
-    epilog=EXIT_CODES,
     no_args_is_help=True,
+    cls=Group,
 )
 
 Where = Annotated[str, typer.Argument(help="Such as memory/u42, %2F for a / in it; / is the root.")]
@@ -61,16 +63,13 @@ _ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 # --- what is typed
 
 
-def opened_store(url: str) -> BaseStore:
+def opened_store(url: str, **options: Any) -> BaseStore:
     """The store that ``url`` names, which has to be there.
 
-    Who types a command waits for as long as it takes: statements have no time limit.
+    Statements have no time limit, as those of ``opened``.
     """
     opening = importlib.import_module("locus_store.open")
-    wanted = {"statement_timeout_seconds": None, "auto_migrate": False}
-    known = opening.options_of(url)
-    taken = {name: value for name, value in wanted.items() if name in known}
-    return opening.open_store(url, **taken)  # type: ignore[no-any-return]
+    return opening.open_store(url, **options_for(url, options))  # type: ignore[no-any-return]
 
 
 def namespace_of(typed: str) -> Namespace:
@@ -181,7 +180,7 @@ def _tell_more(how: str) -> None:
 # --- looking
 
 
-@store.command("list", epilog=EXIT_CODES)
+@store.command("list", cls=Command)
 def list_items(
     namespace: Where,
     *,
@@ -207,7 +206,7 @@ def list_items(
         _tell_more(f"--after={shlex.quote(last)}, or " if last.isprintable() else "")
 
 
-@store.command("get", epilog=EXIT_CODES)
+@store.command("get", cls=Command)
 def get_item(
     namespace: Where, key: Key, *, url: Url = DEFAULT_URL, as_json: AsJson = False
 ) -> None:
@@ -245,7 +244,7 @@ def _missing(namespace: str, key: str | None = None) -> NotFoundError:
     )
 
 
-@store.command(epilog=EXIT_CODES)
+@store.command(cls=Command)
 def search(
     namespace: Where,
     *,
@@ -287,7 +286,7 @@ def search(
         _tell_more(f"--offset={offset + limit}, or ")
 
 
-@store.command(epilog=EXIT_CODES)
+@store.command(cls=Command)
 def namespaces(
     prefix: Annotated[
         str, typer.Argument(help="They begin with its segments; * is any one.")
@@ -321,7 +320,7 @@ def namespaces(
 # --- changing
 
 
-@store.command("put", epilog=EXIT_CODES)
+@store.command("put", cls=Command)
 def put_item(
     namespace: Where,
     key: Key,
@@ -362,7 +361,7 @@ def put_item(
 # --- removing
 
 
-@store.command(epilog=EXIT_CODES)
+@store.command(cls=Command)
 def delete(
     namespace: Where,
     key: Annotated[str | None, typer.Argument(help="Of the item; or say --all.")] = None,
@@ -425,22 +424,41 @@ async def items_in(opened: BaseStore, namespace: Namespace, *, recursive: bool) 
     return count
 
 
-@store.command(epilog=EXIT_CODES)
-def expire(*, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Give back the space of items whose time to live is over; --json: {removed}, in items.
+@store.command(cls=Command)
+def expire(
+    *,
+    tenant: OfTenant = None,
+    all_tenants: AllTenants = False,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Give back the space of items whose time to live is over.
 
-    Nobody can see them any more, so nobody is asked.
+    They are invisible already, so there is no question. --json: {removed, tenant}, in items; with
+    --all-tenants {removed, tenants: {name: {removed}}}.
     """
+    choice = chosen(tenant, everyone=all_tenants)
 
-    async def removed() -> int:
-        async with opened_store(url) as opened:
-            return await opened.expire()
+    async def removed() -> Outcome:
+        async with opened_store(url) as opened, covered(url, choice) as backends:
 
-    _tell_removed(run(removed()), as_json=as_json)
+            async def expired(backend: StorageBackend) -> dict[str, int]:
+                name = backend.tenant
+                return {
+                    "removed": await (opened if name is None else opened.for_tenant(name)).expire()
+                }
+
+            return await each(backends, expired)
+
+    tell(run(removed()), lambda it: _removed(it["removed"]), choice, as_json=as_json)
+
+
+def _removed(number: int) -> str:
+    return f"{counted(number, 'item')} removed"
 
 
 def _tell_removed(number: int, *, as_json: bool) -> None:
     if as_json:
         put_json({"removed": number})
     else:
-        say(f"{counted(number, 'item')} removed")
+        say(_removed(number))

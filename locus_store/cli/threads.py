@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from locus_store.arguments import check_text
+from locus_store.cli import graphs
 from locus_store.cli.differences import Difference, changed_part, differences, shown
+from locus_store.cli.help import Command, Group
 from locus_store.cli.opening import (
     DEFAULT_URL,
     AsJson,
@@ -24,7 +26,6 @@ from locus_store.cli.opening import (
     run,
 )
 from locus_store.cli.output import (
-    EXIT_CODES,
     counted,
     cut,
     json_text,
@@ -37,6 +38,7 @@ from locus_store.cli.output import (
     visible,
 )
 from locus_store.errors import ConflictError
+from locus_store.filters import STATE_CLASS
 
 if TYPE_CHECKING:
     from locus_store.backends.base import StorageBackend
@@ -44,12 +46,15 @@ if TYPE_CHECKING:
 
 threads = typer.Typer(
     help="Look at threads, compare, copy and remove them.",
-    epilog=EXIT_CODES,
     no_args_is_help=True,
+    cls=Group,
 )
 
 Limit = Annotated[int, typer.Option(min=0, help="At most this many.")]
 Checkpoint = Annotated[str | None, typer.Option(help="A checkpoint id; without it the head.")]
+Raw = Annotated[
+    bool, typer.Option("--raw", help="A LangGraph thread as it is stored, bookkeeping and all.")
+]
 
 PAGE = 500
 """Versions that are asked for at once."""
@@ -64,7 +69,7 @@ CELL, LINE = 80, 200
 # --- looking
 
 
-@threads.command("list", epilog=EXIT_CODES)
+@threads.command("list", cls=Command)
 def list_threads(
     *,
     pattern: Annotated[str, typer.Option(help="Shell-style: * ? [ab] [!ab].")] = "*",
@@ -114,25 +119,29 @@ def _listed(thread_id: str, version: Version | None) -> dict[str, Any]:
     return {"thread_id": thread_id} | {name: getattr(version, name, None) for name in names}
 
 
-def _cells(version: Version | None) -> tuple[str, ...]:
+def _cells(version: Version | None, *, raw: bool = False) -> tuple[str, ...]:
     if version is None:
         return "", "", ""
-    told = version.labels | version.metadata
+    labels = {name: value for name, value in version.labels.items() if name != STATE_CLASS}
+    told = labels | version.metadata
+    told = told if raw else graphs.about(told)
     return version.checkpoint_id, moment(version.created_at), cut(told, CELL) if told else ""
 
 
-@threads.command("show", epilog=EXIT_CODES)
+@threads.command("show", cls=Command)
 def show_thread(
     thread: Thread,
     *,
     checkpoint: Checkpoint = None,
     namespace: Namespace = "",
+    raw: Raw = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
     """Print a version: what is known of it, and its state.
 
-    --json: {thread_id, namespace, checkpoint_id, parent_id, is_head, created_at, metadata, labels,
+    Of a LangGraph thread the channels are shown, messages as 'human: …'. --json, always of what is
+    stored: {thread_id, namespace, checkpoint_id, parent_id, is_head, created_at, metadata, labels,
     state}.
     """
     found = run(_read(url, thread, [checkpoint], namespace))[0]
@@ -140,9 +149,24 @@ def show_thread(
         put_json(_described(found.version, found.head.sequence) | {"state": found.state})
         return
     for name, value in _described(found.version, found.head.sequence).items():
-        text = moment(value) if isinstance(value, datetime) else value
+        is_told = name == "metadata" and not raw
+        text = graphs.about(value) if is_told else value
+        text = moment(value) if isinstance(value, datetime) else text
         say(f"{name + ':':<15}{text if isinstance(text, str) else json_text(text)}")
-    show(json_text(found.state, indent=True))
+    if raw or not graphs.is_graphs(found.state):
+        show(json_text(found.state, indent=True))
+    else:
+        _show_channels(graphs.readable(found.state))
+
+
+def _show_channels(channels: dict[str, Any]) -> None:
+    for name, value in channels.items():
+        if isinstance(value, list) and value and all(isinstance(it, str) for it in value):
+            say(f"{name}:")
+            for it in value:
+                say(f"  {it}")
+        else:
+            say(f"{name}: {value if isinstance(value, str) else json_text(value)}")
 
 
 async def _read(
@@ -161,7 +185,7 @@ def _described(version: Version, head: int | None) -> dict[str, Any]:
     return values | {"is_head": version.mark.sequence == head}
 
 
-@threads.command(epilog=EXIT_CODES)
+@threads.command(cls=Command)
 def history(
     thread: Thread,
     *,
@@ -169,6 +193,7 @@ def history(
     before: Annotated[str | None, typer.Option(help="Only what is older than this.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Without a limit.")] = False,
     namespace: Namespace = "",
+    raw: Raw = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -183,7 +208,8 @@ def history(
         return
     main = _main_line(found, head)
     rows = (
-        (it.checkpoint_id, it.parent_id, _place(it, head, main), *_cells(it)[1:]) for it in found
+        (it.checkpoint_id, it.parent_id, _place(it, head, main), *_cells(it, raw=raw)[1:])
+        for it in found
     )
     columns = ("version", "made from", "", "saved", "metadata")
     put_table(columns, rows, ids=columns[:2])
@@ -228,23 +254,28 @@ def _place(version: Version, head: int, main: set[str]) -> str:
     return "side" if main and version.checkpoint_id not in main else ""
 
 
-@threads.command(epilog=EXIT_CODES)
+@threads.command(cls=Command)
 def diff(
     thread: Thread,
     a: Annotated[str | None, typer.Argument(help="The older version.")] = None,
     b: Annotated[str | None, typer.Argument(help="The newer one; without it the head.")] = None,
     *,
     namespace: Namespace = "",
+    raw: Raw = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
     """Show what changed between two versions; without any, what the head changed.
 
-    --json: {thread_id, namespace, from, to, changes: [{what, path, before, after}]}; what is added,
-    removed or changed; path is a list of keys and indices.
+    Of a LangGraph thread the channels are compared, messages as 'human: …'. --json, always of the
+    stored state: {thread_id, namespace, from, to, changes: [{what, path, before, after}]}; what is
+    added, removed or changed; path is a list of keys and indices.
     """
     old, new = run(_compared(url, thread, namespace, a, b))
-    changes = list(differences(old.state if old else {}, new.state))
+    states = old.state if old else {}, new.state
+    if not raw and not as_json:
+        states = graphs.readable(states[0]), graphs.readable(states[1])
+    changes = list(differences(*states))
     names = (old.version.checkpoint_id if old else None, new.version.checkpoint_id)
     if as_json:
         document = {"thread_id": thread, "namespace": namespace, "from": names[0], "to": names[1]}
@@ -280,7 +311,7 @@ def _difference(it: Difference) -> str:
     return f"~ {path}: {cut(json_text(before), LINE)} → {cut(json_text(after), LINE)}"
 
 
-@threads.command(epilog=EXIT_CODES)
+@threads.command(cls=Command)
 def search(
     words: Annotated[list[str], typer.Argument(help="All of them have to be there.")],
     *,
@@ -310,7 +341,7 @@ def search(
 # --- copying
 
 
-@threads.command(epilog=EXIT_CODES)
+@threads.command(cls=Command)
 def fork(
     thread: Thread,
     new: Annotated[str, typer.Argument(help="Id of the copy; nothing may be there.")],
@@ -327,20 +358,22 @@ def fork(
     --json: {thread_id, checkpoint_id, versions}, of the copy.
     """
 
-    async def forked() -> tuple[str, int]:
+    async def forked() -> tuple[str | None, int]:
         async with opened(url) as backend:
             if checkpoint is None:
                 require(await backend.copy_thread(thread, new), thread)
             else:
                 await _fork_at(backend, thread, new, checkpoint, namespace)
-            head = require(await backend.version(new, namespace=namespace), new)
-            return head.checkpoint_id, len(await all_versions(backend, new, namespace))
+            head = await backend.version(new, namespace=namespace)
+            name = head.checkpoint_id if head else None  # a thread may have messages only
+            return name, len(await all_versions(backend, new, namespace))
 
     head, versions = run(forked())
     if as_json:
         put_json({"thread_id": new, "checkpoint_id": head, "versions": versions})
     else:
-        say(f"{new}: {counted(versions, 'version')}, the head is {head}")
+        told = "" if head is None else f", the head is {head}"
+        say(f"{new}: {counted(versions, 'version')}{told}")
 
 
 async def _fork_at(
@@ -348,7 +381,12 @@ async def _fork_at(
 ) -> None:
     building = importlib.import_module("locus_store.transfer.building")
     there = await backend.read_thread(thread)
-    found = await building.up_to(there, checkpoint, namespace=namespace) if there else None
+    limit = backend.max_state_bytes
+    found = (
+        await building.up_to(there, checkpoint, namespace=namespace, max_state_bytes=limit)
+        if there
+        else None
+    )
     copy = replace(require(found, thread, checkpoint), thread_id=new, messages=[])
     if not await backend.write_thread(copy):
         raise ConflictError(f"thread {new!r} is there already; nothing was written")

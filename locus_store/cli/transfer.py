@@ -10,13 +10,14 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from urllib.parse import parse_qsl, urlsplit
 
 import typer
 
 from locus_store.arguments import check_text
+from locus_store.cli.help import Command, Group
 from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, opened, run
 from locus_store.cli.output import (
-    EXIT_CODES,
     PROBLEMS,
     counted,
     note,
@@ -26,17 +27,31 @@ from locus_store.cli.output import (
     put_table,
     say,
 )
+from locus_store.cli.tenants import (
+    AllTenants,
+    Choice,
+    OfTenant,
+    Outcome,
+    chosen,
+    covered,
+    described,
+    each,
+    one_of,
+    require_tenants,
+    tell,
+)
 from locus_store.errors import InvalidArgumentError, LocusStoreError, NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from locus_store.backends.base import StorageBackend
     from locus_store.transfer.counts import Counts
 
 imports = typer.Typer(
     help="Take threads over from elsewhere; what is there already is left as it is.",
-    epilog=EXIT_CODES,
     no_args_is_help=True,
+    cls=Group,
 )
 
 Only = Annotated[
@@ -53,54 +68,72 @@ def verify(
         list[str] | None, typer.Argument(help="Only these; without any, all, and the storage.")
     ] = None,
     *,
+    tenant: OfTenant = None,
+    all_tenants: AllTenants = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Read everything that is stored and check it: digests, changes, parents, stray rows.
+    """Read all that is stored of a tenant and check it: digests, changes, parents, stray rows.
 
-    --json: JSON Lines as they come, {kind: "problem", thread_id, namespace, checkpoint_id, what},
-    and at last {kind: "summary", threads, versions, problems}.
+    --json: JSON Lines as they come, {kind: "problem", tenant, thread_id, namespace, checkpoint_id,
+    what}, and at last {kind: "summary", threads, versions, problems, tenant}; with --all-tenants
+    {…, tenants: {name: {…}}}.
     """
+    choice = chosen(tenant, everyone=all_tenants)
+    one_of(choice, "THREADS", is_named=bool(threads))
     for it in threads or ():
         check_text("thread", it)
-    found, counts, seen = run(_verified(url, threads or None, as_json=as_json))
+    problems, counts, seen = run(_verified(url, choice, threads or None, as_json=as_json))
     if as_json:
-        put_line({"kind": "summary", **counts})
+        put_line({"kind": "summary", **described(counts, choice)})
+        choice.tell_others()
     else:
-        if found:
-            keys = ("thread_id", "namespace", "checkpoint_id", "what")
-            rows = ([it[key] for key in keys] for it in found)
-            columns = ("thread", "namespace", "version", "problem")
-            put_table(columns, rows, ids=columns[:3])
-        say(", ".join(counted(number, noun[:-1]) for noun, number in counts.items()))
-    if counts["problems"]:
+        if problems:
+            _show(problems, choice)
+        tell(counts, _checked, choice)
+    if problems:
         note("Restore a backup, or delete what is damaged; other versions still load.")
         raise typer.Exit(PROBLEMS)
     _require_all(threads or (), seen)
 
 
+def _show(problems: list[dict[str, Any]], choice: Choice) -> None:
+    keys: tuple[str, ...] = ("thread_id", "namespace", "checkpoint_id", "what")
+    columns: tuple[str, ...] = ("thread", "namespace", "version", "problem")
+    if choice.everyone:
+        keys, columns = ("tenant", *keys), ("tenant", *columns)
+    put_table(columns, ([it[key] for key in keys] for it in problems), ids=columns[:-1])
+
+
+def _checked(counts: dict[str, int]) -> str:
+    return ", ".join(counted(number, noun[:-1]) for noun, number in counts.items())
+
+
 async def _verified(
-    url: str, threads: list[str] | None, *, as_json: bool
-) -> tuple[list[dict[str, Any]], dict[str, int], set[str]]:
+    url: str, choice: Choice, threads: list[str] | None, *, as_json: bool
+) -> tuple[list[dict[str, Any]], Outcome, set[str]]:
     verifying = importlib.import_module("locus_store.transfer.verifying")
-    counts = {"threads": 0, "versions": 0, "problems": 0}
+    found: Outcome = {}
     problems, seen = [], set()
     total = len(threads) if threads else None
-    async with opened(url) as backend:
+    async with covered(url, choice) as backends:
         with progress("verifying", total, is_alone=not as_json) as advance:
-            async for it in verifying.verify(backend, threads):
-                seen.add(it.thread_id)
-                if isinstance(it, verifying.Checked):
-                    counts["threads"] += 1
-                    counts["versions"] += it.versions
-                    advance()
-                    continue
-                counts["problems"] += 1
-                if as_json:
-                    put_line({"kind": "problem", **asdict(it)})
-                else:
-                    problems.append(asdict(it))
-    return problems, counts, seen
+            for backend in backends:
+                counts = found[backend.tenant] = {"threads": 0, "versions": 0, "problems": 0}
+                is_first = backend is backends[0]
+                async for it in verifying.verify(backend, threads, storage=is_first):
+                    seen.add(it.thread_id)
+                    if isinstance(it, verifying.Checked):
+                        counts["threads"] += 1
+                        counts["versions"] += it.versions
+                        advance()
+                        continue
+                    counts["problems"] += 1
+                    owner = None if it.thread_id is None else backend.tenant
+                    problems.append({"kind": "problem", "tenant": owner, **asdict(it)})
+                    if as_json:
+                        put_line(problems[-1])
+    return problems, found, seen
 
 
 def _require_all(wanted: Any, found: set[str]) -> None:
@@ -118,32 +151,74 @@ def copy(
         str, typer.Option("--from", envvar="LOCUS_STORE_FROM", help="Where from; only read.")
     ],
     target: Annotated[
-        str, typer.Option("--to", envvar="LOCUS_STORE_TO", help="Where to; made if it is not there")
+        str, typer.Option("--to", envvar="LOCUS_STORE_TO", help="Where to; created if missing.")
     ],
     thread: Only = None,
+    tenant: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Of the source; copied into the tenant of that name, unless --to has ?tenant=.",
+        ),
+    ] = None,
+    all_tenants: Annotated[
+        bool, typer.Option("--all-tenants", help="Each into the tenant of its name.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Copy threads with all versions, metadata and pending writes, and check them by digest.
 
-    After an interruption run it again: what is there already is skipped. A thread that is there
-    with other versions is a conflict. --json: {written, same}, in threads.
+    After an interruption run it again: threads that are there already are skipped. A thread that is
+    there with other versions is a conflict. --json: {written, same, tenant}, in threads; with
+    --all-tenants {written, same, tenants: {name: {…}}}.
     """
-
-    async def copied() -> Counts:
-        copying = importlib.import_module("locus_store.transfer.copying")
-        async with opened(source) as here, opened(target, creates=True) as there:
-            with progress("copying", len(thread) if thread else None) as advance:
-                counts: Counts = await copying.copy(here, there, thread or None, progress=advance)
-                return counts
-
-    _tell(run(copied()), "copied", as_json=as_json)
+    choice = chosen(tenant, everyone=all_tenants)
+    one_of(choice, "--thread", is_named=bool(thread))
+    found, into = run(_copied(source, target, choice, thread or None))
+    tell(found, lambda it: _moved(it, "copied") + into, choice, as_json=as_json)
 
 
-def _tell(counts: Counts, done: str, *, as_json: bool) -> None:
-    if as_json:
-        put_json({"written": counts.written, "same": counts.same})
-    else:
-        say(f"{counted(counts.written, 'thread')} {done}, {counts.same:,} there already")
+async def _copied(
+    source: str, target: str, choice: Choice, threads: list[str] | None
+) -> tuple[Outcome, str]:
+    """What was copied, and where to, if that is not the tenant that it came from."""
+    copying = importlib.import_module("locus_store.transfer.copying")
+    options = _of_target(target, choice)
+    async with (
+        covered(source, choice) as sources,
+        opened(target, creates=True, **options) as there,
+    ):
+        require_tenants(there, choice)
+
+        def place(here: StorageBackend) -> StorageBackend:
+            is_other = choice.everyone and here.tenant is not None
+            return there.for_tenant(str(here.tenant)) if is_other else there
+
+        with progress("copying", len(threads) if threads else None) as advance:
+
+            async def copied(here: StorageBackend) -> dict[str, int]:
+                return asdict(await copying.copy(here, place(here), threads, progress=advance))
+
+            found = await each(sources, copied)
+        to = place(sources[0]).tenant
+        is_same = choice.everyone or to in {None, sources[0].tenant}
+        return found, "" if is_same else f", into tenant {to!r}"
+
+
+def _of_target(target: str, choice: Choice) -> dict[str, Any]:
+    """The tenant of a copy's target, where neither its URL nor its backend says otherwise."""
+    opening = importlib.import_module("locus_store.open")
+    is_named = "tenant" in dict(parse_qsl(urlsplit(target).query))
+    takes = "tenant" in opening.options_of(target) and not is_named
+    return choice.options if takes else {}
+
+
+def _moved(counts: dict[str, int], done: str) -> str:
+    return f"{counted(counts['written'], 'thread')} {done}, {counts['same']:,} there already"
+
+
+def _tell_imported(counts: Counts, tenant: str | None, *, as_json: bool) -> None:
+    tell({tenant: asdict(counts)}, lambda it: _moved(it, "imported"), Choice(), as_json=as_json)
 
 
 # --- files
@@ -157,39 +232,64 @@ def export(
     output: Annotated[
         str, typer.Option("--output", "-o", help="A file that is not there yet; - is standard out.")
     ] = STANDARD,
+    tenant: OfTenant = None,
+    all_tenants: Annotated[
+        bool, typer.Option("--all-tenants", help="Of each tenant, whose name is written as well.")
+    ] = False,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Write threads as JSON Lines, which 'import file' reads: some, a user's, or all.
 
     A file is written whole or not at all.
     """
+    choice = chosen(tenant, everyone=all_tenants)
+    one_of(choice, "THREADS", is_named=bool(threads))
+    everything = everything or (all_tenants and user is None)
     if [bool(threads), user is not None, everything].count(True) != 1:
         raise typer.BadParameter("name threads, or --user, or --all")
     with _written(output) as file:
-        count = run(_exported(url, threads, user, file, is_alone=output != STANDARD))
-    note(f"{counted(count, 'thread')} exported")
+        found = run(_exported(url, choice, threads, user, file, is_alone=output != STANDARD))
+    for name, counts in found.items():
+        about = "" if name is None else f"tenant {name!r}: "
+        note(f"{about}{counted(counts['threads'], 'thread')} exported")
+    choice.tell_others()
 
 
 async def _exported(
-    url: str, threads: list[str] | None, user: str | None, file: BinaryIO, *, is_alone: bool
-) -> int:
+    url: str,
+    choice: Choice,
+    threads: list[str] | None,
+    user: str | None,
+    file: BinaryIO,
+    *,
+    is_alone: bool,
+) -> Outcome:
     archive = importlib.import_module("locus_store.transfer.archive")
     seen = set()
-    async with opened(url) as backend:
-        wanted: Any = threads or archive.all_threads(backend)
-        if user is not None:
-            wanted = await backend.threads_of(user)
-            if not wanted:
-                raise NotFoundError(f"user {user!r} has no threads")
-        with progress("exporting", len(threads) if threads else None, is_alone=is_alone) as advance:
+    total = len(threads) if threads else None
+    async with covered(url, choice) as backends:
+        with progress("exporting", total, is_alone=is_alone) as advance:
 
-            def exported(thread_id: str, _: bool) -> None:
+            def noted(thread_id: str, _: bool) -> None:
                 seen.add(thread_id)
                 advance()
 
-            count: int = await archive.export_threads(backend, wanted, file, progress=exported)
+            async def exported(backend: StorageBackend) -> dict[str, int]:
+                wanted: Any = threads or archive.all_threads(backend)
+                if user is not None:
+                    wanted = await backend.threads_of(user)
+                names = choice.everyone
+                return {
+                    "threads": await archive.export_threads(
+                        backend, wanted, file, names_tenant=names, progress=noted
+                    )
+                }
+
+            found = await each(backends, exported)
     _require_all(threads or (), seen)
-    return count
+    if user is not None and not seen:
+        raise NotFoundError(f"user {user!r} has no threads")
+    return found
 
 
 @contextmanager
@@ -243,28 +343,44 @@ def _told(file: str, done: str) -> Iterator[None]:
         raise InvalidArgumentError(f"{file} cannot be {done}: {exc.strerror}") from exc
 
 
-@imports.command("file", epilog=EXIT_CODES)
+@imports.command("file", cls=Command)
 def import_file(
     file: Annotated[str, typer.Argument(help="Of 'export'; - is standard input.")],
     *,
+    tenant: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Into this one, instead of ?tenant=.")
+    ] = None,
+    all_tenants: Annotated[
+        bool, typer.Option("--all-tenants", help="Each thread into the tenant that it names.")
+    ] = False,
+    from_tenant: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Only the threads that name this tenant in the file."),
+    ] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Take over threads from JSON Lines; run again, it goes on where it stopped.
+    """Import threads from JSON Lines; run again, it continues where it stopped.
 
-    --json: {written, same}, in threads.
+    Threads of 'export --all-tenants' name their tenant: say --all-tenants or --from-tenant. --json:
+    {written, same, tenant}, in threads.
     """
+    if all_tenants and (tenant, from_tenant) != (None, None):
+        raise InvalidArgumentError("say --all-tenants alone, or --tenant and --from-tenant")
 
-    async def imported(lines: BinaryIO) -> Counts:
+    async def imported(lines: BinaryIO) -> tuple[Counts, str | None]:
         archive = importlib.import_module("locus_store.transfer.archive")
-        async with opened(url, creates=True) as backend:
+        options = {"all_tenants": all_tenants, "from_tenant": from_tenant}
+        async with opened(url, creates=True, **Choice(tenant).options) as backend:
             with progress("importing") as advance:
-                counts: Counts = await archive.import_threads(backend, lines, progress=advance)
-                return counts
+                counts: Counts = await archive.import_threads(
+                    backend, lines, progress=advance, **options
+                )
+                return counts, None if all_tenants else backend.tenant
 
     with _told("standard input" if file == STANDARD else file, "read"), _read(file) as lines:
-        counts = run(imported(lines))
-    _tell(counts, "imported", as_json=as_json)
+        counts, into = run(imported(lines))
+    _tell_imported(counts, into, as_json=as_json)
 
 
 def _read(file: str) -> AbstractContextManager[BinaryIO]:
@@ -274,7 +390,7 @@ def _read(file: str) -> AbstractContextManager[BinaryIO]:
 # --- other software
 
 
-@imports.command("locus", epilog=EXIT_CODES)
+@imports.command("locus", cls=Command)
 def import_locus(
     source: Annotated[
         str,
@@ -292,10 +408,10 @@ def import_locus(
 
     --json: {written, same}, in threads.
     """
-    _tell(run(_taken("locus", url, source, thread)), "imported", as_json=as_json)
+    _tell_imported(*run(_taken("locus", url, source, thread)), as_json=as_json)
 
 
-@imports.command("langgraph", epilog=EXIT_CODES)
+@imports.command("langgraph", cls=Command)
 def import_langgraph(
     source: Annotated[
         str,
@@ -303,22 +419,73 @@ def import_langgraph(
     ],
     *,
     thread: Only = None,
+    decrypt: Annotated[
+        bool,
+        typer.Option("--decrypt", help="Store in clear what was encrypted with LANGGRAPH_AES_KEY."),
+    ] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Take over langgraph's checkpoints, blobs and pending writes, checked by reading both sides.
+    """Import langgraph's checkpoints, blobs and pending writes, checked by reading both sides.
 
     --json: {written, same}, in threads.
     """
-    _tell(run(_taken("langgraph", url, source, thread)), "imported", as_json=as_json)
+    options = {}
+    if decrypt:
+        module = importlib.import_module("locus_store.transfer.from_langgraph")
+        options["cipher"] = module.aes_cipher()
+    taken = run(_taken("langgraph", url, source, thread, **options))
+    _tell_imported(*taken, as_json=as_json)
 
 
-async def _taken(name: str, url: str, source: str, threads: list[str] | None) -> Counts:
+@imports.command("langgraph-store", cls=Command)
+def import_langgraph_store(
+    source: Annotated[
+        str,
+        typer.Argument(envvar="LOCUS_STORE_FROM", help="URL of a database, SQLite or PostgreSQL"),
+    ],
+    *,
+    dimension: Annotated[
+        int | None,
+        typer.Option(help="Dimensions of the embeddings; without it, they are left out."),
+    ] = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Import the items of langgraph's long-term store; items that are there already stay.
+
+    --json: {written, same, newer, without_embeddings}, in items.
+    """
+
+    async def imported() -> dict[str, int]:
+        module = importlib.import_module("locus_store.transfer.langgraph_store")
+        opening = importlib.import_module("locus_store.open")
+        async with opening.open_store(url, dimension=dimension) as store:
+            with progress("importing") as advance:
+                done = await module.import_langgraph_store(store, source, progress=advance)
+        names = ("written", "same", "newer", "without_embeddings")
+        return {name: getattr(done, name) for name in names}
+
+    counts = run(imported())
+    if as_json:
+        put_json(counts)
+        return
+    say(
+        f"{counted(counts['written'], 'item')} imported, {counts['same']:,} there already, "
+        f"{counts['newer']:,} there with another value"
+    )
+    if counts["without_embeddings"]:
+        say(f"{counted(counts['without_embeddings'], 'item')} without embeddings: see --dimension")
+
+
+async def _taken(
+    name: str, url: str, source: str, threads: list[str] | None, **options: Any
+) -> tuple[Counts, str | None]:
     module = importlib.import_module(f"locus_store.transfer.from_{name}")
     take = getattr(module, f"import_{name}")
     async with opened(url, creates=True) as backend:
         with progress("importing", len(threads) if threads else None) as advance:
             counts: Counts = await take(
-                backend, source, thread_ids=threads or None, progress=advance
+                backend, source, thread_ids=threads or None, progress=advance, **options
             )
-            return counts
+            return counts, backend.tenant

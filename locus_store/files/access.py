@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 from weakref import WeakSet
 
+from locus_store.encoding import MAX_STATE_BYTES
 from locus_store.errors import BackendError, IntegrityError, LocusStoreError
 from locus_store.files import format as file_format
 from locus_store.files.directory import ChangedError, Directory
 from locus_store.files.names import name_of, shown, thread_of
+from locus_store.loops import outlasting
 from locus_store.threads import Edit, Thread
 
 if TYPE_CHECKING:
@@ -37,8 +39,15 @@ ATTEMPTS = 20
 class ThreadFiles:
     """The threads of a directory; may be used from several threads, and on both sides of a fork."""
 
-    def __init__(self, directory: Directory, kept_bytes: int = KEPT_BYTES) -> None:
+    def __init__(
+        self,
+        directory: Directory,
+        *,
+        max_state_bytes: int = MAX_STATE_BYTES,
+        kept_bytes: int = KEPT_BYTES,
+    ) -> None:
         self.directory = directory
+        self._max_state_bytes = max_state_bytes
         self._max_bytes = kept_bytes
         self._start()
         _all_files.add(self)
@@ -55,6 +64,12 @@ class ThreadFiles:
         with self._lock:
             self._kept.clear()
             self._bytes = 0
+
+    def limit(self, max_bytes: int) -> None:
+        """Keep files of so many bytes at most, but the one used last in any case."""
+        with self._lock:
+            self._max_bytes = max_bytes
+            self._shrink()
 
     # --- reading
 
@@ -131,8 +146,11 @@ class ThreadFiles:
             old = self._kept.pop(thread_id, None)
             self._bytes += signature.size - (old[0].size if old else 0)
             self._kept[thread_id] = signature, parsed
-            while self._bytes > self._max_bytes and len(self._kept) > 1:
-                self._bytes -= self._kept.popitem(last=False)[1][0].size
+            self._shrink()
+
+    def _shrink(self) -> None:
+        while self._bytes > self._max_bytes and len(self._kept) > 1:
+            self._bytes -= self._kept.popitem(last=False)[1][0].size
 
     # --- writing
 
@@ -163,7 +181,7 @@ class ThreadFiles:
         """What ``body`` answers, and whether the file is gone."""
         old, end = self._parse(thread_id, held.file) if held.file else (None, None)
         store = self.directory.identity()
-        edit = Edit(thread_id, old, store or uuid4().hex)
+        edit = Edit(thread_id, old, store or uuid4().hex, self._max_state_bytes)
         answer = body(edit)
         edit.finish()
         if edit.thread is not None:
@@ -198,7 +216,7 @@ class ThreadFiles:
                 asyncio.get_running_loop().run_in_executor(None, self._drain, thread_id, lane)
             except RuntimeError:  # the loop is ending, and runs nothing beside it any more
                 self._drain(thread_id, lane)
-        answer: T = await asyncio.shield(asyncio.wrap_future(job.future))
+        answer: T = await outlasting(asyncio.wrap_future(job.future))
         return answer
 
     def _drain(self, thread_id: str, lane: deque[_Job]) -> None:

@@ -20,6 +20,7 @@ except ImportError:  # Windows
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_HAS_OPENAT = os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
 _TAIL_BYTES = 64
 _CANNOT_OPEN = {
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ELOOP,
@@ -41,12 +42,80 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 
 
 def has_locks() -> bool:
-    """Whether this system has POSIX file locks."""
-    return fcntl is not None
+    """Whether this system has POSIX file locks, and opens files relative to a directory."""
+    return fcntl is not None and _HAS_OPENAT
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A name in an open directory: what is above it cannot be replaced by a link any more."""
+
+    directory: int | None
+    """``None``: ``name`` is a path that the user gave, and may be a symbolic link."""
+
+    name: str
+    path: str
+    """For messages."""
+
+    @property
+    def _is_ours(self) -> bool:
+        return self.directory is not None
+
+    def stat(self) -> os.stat_result:
+        """Of what is there; a link below the user's directory is not followed."""
+        return os.stat(self.name, dir_fd=self.directory, follow_symlinks=not self._is_ours)
+
+    def exists(self) -> bool:
+        """Whether anything is there, and be it a broken link."""
+        try:
+            os.stat(self.name, dir_fd=self.directory, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def open(self, flags: int) -> int | None:
+        """A descriptor; ``None`` where there is nothing.
+
+        Raises:
+            IntegrityError: A link is there, or something else than ``flags`` ask for.
+        """
+        is_directory = bool(flags & os.O_DIRECTORY)
+        flags |= os.O_CLOEXEC | (os.O_NOFOLLOW if self._is_ours else 0)
+        flags |= 0 if is_directory else os.O_NONBLOCK
+        try:
+            return os.open(self.name, flags, 0o666, dir_fd=self.directory)
+        except FileNotFoundError:
+            return None
+        except OSError as exc:
+            if self._is_ours and self.exists():
+                self.require(self.stat(), is_directory=is_directory)
+            exc.filename = self.path
+            raise
+
+    def require(self, found: os.stat_result, *, is_directory: bool = False) -> None:
+        """Refuse what is neither a regular file nor, if it is to be one, a directory.
+
+        Raises:
+            IntegrityError: It is something else.
+        """
+        is_right = stat.S_ISDIR if is_directory else stat.S_ISREG
+        if is_right(found.st_mode):
+            return
+        if not is_directory:
+            raise IntegrityError(
+                f"{shown(self.path)} is no regular file, and none of this library's; move it out "
+                "of the directory"
+            )
+        what = "a symbolic link" if stat.S_ISLNK(found.st_mode) else "not a directory"
+        raise IntegrityError(
+            f"{shown(self.path)} is {what}, where threads with a long id have a directory; nothing "
+            "was read or written there. Move it out of the directory; if it leads to threads of "
+            "this store, put the directory itself in its place"
+        )
 
 
 @contextmanager
-def opened(path: str, flags: int = os.O_RDONLY) -> Iterator[int | None]:
+def opened(place: Place, flags: int = os.O_RDONLY) -> Iterator[int | None]:
     """An open file, unlocked and closed at the end; ``None`` where there is none.
 
     With ``O_DIRECTORY`` it is a directory.
@@ -54,13 +123,13 @@ def opened(path: str, flags: int = os.O_RDONLY) -> Iterator[int | None]:
     Raises:
         IntegrityError: Something else than a file is there. It is not waited for.
     """
-    descriptor = _descriptor(path, flags | os.O_CLOEXEC)
+    descriptor = place.open(flags)
     if descriptor is None:
         yield None
         return
     _open.add(descriptor)
     try:
-        require_file(os.fstat(descriptor), path, flags)
+        place.require(os.fstat(descriptor), is_directory=bool(flags & os.O_DIRECTORY))
         yield descriptor
     finally:
         if descriptor in _open:  # else this is a child process, and it is closed
@@ -68,31 +137,6 @@ def opened(path: str, flags: int = os.O_RDONLY) -> Iterator[int | None]:
                 fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child forked just now may have it too
             _open.discard(descriptor)
             os.close(descriptor)
-
-
-def _descriptor(path: str, flags: int) -> int | None:
-    no_waiting = 0 if flags & os.O_DIRECTORY else os.O_NOFOLLOW | os.O_NONBLOCK
-    try:
-        return os.open(path, flags | no_waiting, 0o666)
-    except FileNotFoundError:
-        return None
-    except OSError:
-        if os.path.lexists(path):
-            require_file(os.lstat(path), path, flags)  # a link, a socket
-        raise
-
-
-def require_file(found: os.stat_result, path: str, flags: int = 0) -> None:
-    """Refuse what is neither a regular file nor, with ``O_DIRECTORY``, to be a directory.
-
-    Raises:
-        IntegrityError: It is something else.
-    """
-    if not flags & os.O_DIRECTORY and not stat.S_ISREG(found.st_mode):
-        raise IntegrityError(
-            f"{shown(path)} is no regular file, and none of this library's; move it out of the "
-            "directory"
-        )
 
 
 def try_lock(descriptor: int) -> bool:
@@ -104,10 +148,10 @@ def try_lock(descriptor: int) -> bool:
     return True
 
 
-def is_at(descriptor: int, path: str) -> bool:
-    """Whether the path still names the open file."""
+def is_at(descriptor: int, place: Place) -> bool:
+    """Whether the place still is that of the open file."""
     try:
-        found = os.stat(path)
+        found = place.stat()
     except FileNotFoundError:
         return False
     return os.path.samestat(found, os.fstat(descriptor))
@@ -163,7 +207,8 @@ def translated(path: str) -> Iterator[None]:
     except LocusStoreError:  # some are OSErrors too
         raise
     except OSError as exc:
-        told = f"{shown(os.fsdecode(exc.filename or path))}: {exc.strerror or exc}"
+        named = os.fsdecode(exc.filename or "")  # relative to a directory, or the whole path
+        told = f"{shown(named if os.path.isabs(named) else path)}: {exc.strerror or exc}"
         if exc.errno in _CANNOT_OPEN:
             raise ConnectionFailedError(
                 f"{told}; look at the directory's path and permissions"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import time
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from locus_store.errors import (
@@ -18,10 +18,10 @@ from locus_store.errors import (
 )
 from locus_store.files.descriptors import (
     Opened,
+    Place,
     has_locks,
     is_at,
     opened,
-    require_file,
     signature_of,
     translated,
     try_lock,
@@ -33,7 +33,8 @@ from locus_store.files.names import (
     SUFFIX,
     TEMPORARY,
     identity_text,
-    refuse_sdk,
+    is_of_sdk,
+    refusal_of_sdk,
     store_in,
 )
 
@@ -49,7 +50,7 @@ _COPY_BYTES = 1 << 20
 class Held:
     """A thread's place in the directory, locked for writing."""
 
-    path: str
+    name: str
     file: Opened | None
     """``None``: there is no file, and the directory is locked so that nobody makes one."""
 
@@ -68,16 +69,19 @@ class Directory:
     the path names; for a new one it locks the directory. Readers need no lock: a file that they
     opened stays whole.
 
+    Below ``root`` no symbolic link is followed: each directory of a long name is opened relative to
+    the one above it.
+
     Args:
-        root: The directory, made at the first write.
+        root: The directory, made at the first write; it may be a symbolic link itself.
         busy_timeout_seconds: How long to wait for another writer.
     """
 
     def __init__(self, root: str, busy_timeout_seconds: float) -> None:
         if not has_locks():
             raise UnsupportedError(
-                "the file backend needs POSIX file locks, which this system does not have; use "
-                "sqlite_checkpointer"
+                "the file backend needs POSIX file locks and openat(), which this system does not "
+                "have; use sqlite_checkpointer"
             )
         self.root = root
         self._timeout = busy_timeout_seconds
@@ -88,11 +92,43 @@ class Directory:
         """Of a file of the directory."""
         return os.path.join(self.root, name)
 
+    @property
+    def _root(self) -> Place:
+        return Place(None, self.root, self.root)
+
+    @contextmanager
+    def _at(self, name: str) -> Iterator[Place | None]:
+        """The place of a file, in its open directory; ``None`` where that is missing."""
+        *folders, last = name.split("/")
+        with ExitStack() as stack:
+            at, path = self._root, self.root
+            for folder in (*folders, last):
+                descriptor = stack.enter_context(opened(at, os.O_RDONLY | os.O_DIRECTORY))
+                if descriptor is None:
+                    yield None
+                    return
+                path = os.path.join(path, folder)
+                at = Place(descriptor, folder, path)
+            yield at
+
+    @contextmanager
+    def _opened(self, name: str) -> Iterator[tuple[Place, int] | tuple[None, None]]:
+        """A file that is there, with its place."""
+        with self._at(name) as place:
+            if place is None:
+                yield None, None
+                return
+            with opened(place) as descriptor:
+                if descriptor is None:
+                    yield None, None
+                else:
+                    yield place, descriptor
+
     @contextmanager
     def reading(self, name: str) -> Iterator[Opened | None]:
         """An open file; ``None`` where there is none."""
         path = self.path(name)
-        with translated(path), opened(path) as descriptor:
+        with translated(path), self._opened(name) as (_, descriptor):
             if descriptor is None:
                 self.require_identity()
                 yield None
@@ -104,33 +140,32 @@ class Directory:
     def size(self, name: str) -> int:
         """Of a file; 0 where there is none any more."""
         path = self.path(name)
-        with translated(path), suppress(FileNotFoundError):
-            found = os.lstat(path)
-            require_file(found, path)
-            return found.st_size
+        with translated(path), self._at(name) as place, suppress(FileNotFoundError):
+            if place is not None:
+                found = place.stat()
+                place.require(found)
+                return found.st_size
         return 0
 
     def names(self) -> Iterator[str]:
         """Names of all files that are or should be threads, in no order; of no directories."""
         with translated(self.root):
             self.require_identity()
-            yield from self._below("", SUFFIX)
+            yield from self._below(self._root, "", SUFFIX)
 
-    def _below(self, folder: str, suffix: str) -> Iterator[str]:
-        try:
-            with os.scandir(self.path(folder)) as entries:
-                found = list(entries)
-        except FileNotFoundError:
-            return
-        for entry in found:
-            name = f"{folder}{entry.name}"
-            if entry.name.startswith("."):
-                continue
-            if entry.is_dir(follow_symlinks=False):
-                if entry.name.endswith(FOLDER):
-                    yield from self._below(f"{name}/", suffix)
-            elif entry.name.endswith(suffix):
-                yield name
+    def _below(self, place: Place, folder: str, suffix: str) -> Iterator[str]:
+        """Names with a suffix, and links in place of directories, which are nobody's."""
+        with opened(place, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
+            for entry in _entries(descriptor):
+                name = f"{folder}{entry.name}"
+                if entry.is_dir(follow_symlinks=False):
+                    if entry.name.endswith(FOLDER):
+                        below = Place(descriptor, entry.name, self.path(name))
+                        yield from self._below(below, f"{name}/", suffix)
+                elif entry.name.endswith(suffix) or (
+                    entry.name.endswith(FOLDER) and entry.is_symlink()
+                ):
+                    yield name
 
     # --- which store it is
 
@@ -141,7 +176,7 @@ class Directory:
             IntegrityError: The identity file is damaged, or is none.
         """
         path = self.path(IDENTITY)
-        with translated(path), opened(path) as descriptor:
+        with translated(path), self._opened(IDENTITY) as (_, descriptor):
             if descriptor is None:
                 return None
             store = store_in(os.pread(descriptor, HEAD_BYTES, 0))
@@ -168,12 +203,25 @@ class Directory:
                 "system; bring it back. To begin anew in an empty directory, open it again"
             )
         if found is None:
-            refuse_sdk(self.root)
+            self._refuse_sdk()
         return found
+
+    def _refuse_sdk(self) -> None:
+        """Look for what the SDK makes: a directory per thread, of which ours are none.
+
+        Raises:
+            SchemaError: There is such a file.
+        """
+        with translated(self.root), opened(self._root, os.O_RDONLY | os.O_DIRECTORY) as root:
+            for entry in _entries(root):
+                if entry.is_dir(follow_symlinks=False):
+                    with suppress(PermissionError, IntegrityError):  # such as lost+found
+                        folder = Place(root, entry.name, self.path(entry.name))
+                        _refuse_sdk_thread(folder)
 
     def identify(self, store: str) -> None:
         """Write the identity; the directory is locked."""
-        self._replace(self.path(IDENTITY), None, 0, identity_text(store))
+        self._replace(IDENTITY, None, 0, identity_text(store))
         self._has_identity = True
 
     # --- writing
@@ -189,11 +237,11 @@ class Directory:
         with translated(path):
             self._sweep_once()
             while True:
-                with opened(path) as descriptor:
-                    if descriptor is not None:
+                with self._opened(name) as (place, descriptor):
+                    if place is not None and descriptor is not None:
                         self._lock(descriptor, path, deadline)
-                        if is_at(descriptor, path):
-                            yield Held(path, Opened(path, descriptor, signature_of(descriptor)))
+                        if is_at(descriptor, place):
+                            yield Held(name, Opened(path, descriptor, signature_of(descriptor)))
                             return
                         continue
                 if not creates:
@@ -201,18 +249,22 @@ class Directory:
                     yield None
                     return
                 with self._locked_root(deadline) as is_there:
-                    if is_there and not os.path.lexists(path):
-                        yield Held(path, None)
+                    if is_there and not self._exists(name):
+                        yield Held(name, None)
                         return
+
+    def _exists(self, name: str) -> bool:
+        with self._at(name) as place:
+            return place is not None and place.exists()
 
     @contextmanager
     def _locked_root(self, deadline: float) -> Iterator[bool]:
         self.require_identity()
         _make(self.root)
-        with opened(self.root, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
+        with opened(self._root, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
             if descriptor is not None:
                 self._lock(descriptor, self.root, deadline)
-            yield descriptor is not None and is_at(descriptor, self.root)
+            yield descriptor is not None and is_at(descriptor, self._root)
 
     def _lock(self, descriptor: int, path: str, deadline: float) -> None:
         pause = 0.0005
@@ -232,39 +284,62 @@ class Directory:
             ChangedError: Somebody else changed the file meanwhile.
         """
         if held.file is None:
-            _make(os.path.dirname(held.path))
-        return self._replace(held.path, held.file, kept_bytes, rest)
+            self._make_folders(held.name)
+        return self._replace(held.name, held.file, kept_bytes, rest)
 
-    def _replace(self, path: str, old: Opened | None, kept_bytes: int, rest: bytes) -> Signature:
-        temporary = path + TEMPORARY
-        with self._temporary(temporary) as descriptor:
-            if old is not None:
-                os.fchmod(descriptor, os.fstat(old.descriptor).st_mode & 0o777)
-                _copy(old.descriptor, descriptor, kept_bytes)
-            _write(descriptor, rest)
-            os.fsync(descriptor)
-            _require_unchanged(path, old)
-            os.rename(temporary, path)
-            _sync(os.path.dirname(path))
-            return signature_of(descriptor)
+    def _make_folders(self, name: str) -> None:
+        """Make the directories of a long name; they are there after a crash."""
+        parts = name.split("/")
+        for count in range(1, len(parts)):
+            with self._there("/".join(parts[:count])) as place:
+                with suppress(FileExistsError):
+                    os.mkdir(place.name, dir_fd=place.directory)
+                _sync(place)
 
     @contextmanager
-    def _temporary(self, path: str) -> Iterator[int]:
+    def _there(self, name: str) -> Iterator[Place]:
+        """The place of a file whose directory must be there."""
+        with self._at(name) as place:
+            if place is None:
+                raise FileNotFoundError(errno.ENOENT, "no such directory", self.path(name))
+            yield place
+
+    def _replace(self, name: str, old: Opened | None, kept_bytes: int, rest: bytes) -> Signature:
+        with self._there(name) as place:
+            temporary = replace(place, name=place.name + TEMPORARY, path=place.path + TEMPORARY)
+            with self._temporary(temporary) as descriptor:
+                if old is not None:
+                    os.fchmod(descriptor, os.fstat(old.descriptor).st_mode & 0o777)
+                    _copy(old.descriptor, descriptor, kept_bytes)
+                _write(descriptor, rest)
+                os.fsync(descriptor)
+                _require_unchanged(place, old)
+                os.rename(
+                    temporary.name,
+                    place.name,
+                    src_dir_fd=place.directory,
+                    dst_dir_fd=place.directory,
+                )
+                _sync(place)
+                return signature_of(descriptor)
+
+    @contextmanager
+    def _temporary(self, place: Place) -> Iterator[int]:
         """An empty file, locked; what a killed writer left of it is used again."""
         deadline = time.monotonic() + self._timeout
         while True:
-            with opened(path, os.O_RDWR | os.O_CREAT) as descriptor:
+            with opened(place, os.O_RDWR | os.O_CREAT) as descriptor:
                 if descriptor is None:
-                    raise FileNotFoundError(errno.ENOENT, "no such directory", path)
-                self._lock(descriptor, path, deadline)
-                if not is_at(descriptor, path):
+                    raise FileNotFoundError(errno.ENOENT, "no such directory", place.path)
+                self._lock(descriptor, place.path, deadline)
+                if not is_at(descriptor, place):
                     continue
                 try:
                     os.ftruncate(descriptor, 0)
                     yield descriptor
                 except BaseException:
-                    if is_at(descriptor, path):
-                        os.unlink(path)
+                    if is_at(descriptor, place):
+                        os.unlink(place.name, dir_fd=place.directory)
                     raise
                 return
 
@@ -274,9 +349,10 @@ class Directory:
         Raises:
             ChangedError: Somebody else changed the file meanwhile.
         """
-        _require_unchanged(held.path, held.file)
-        os.unlink(held.path)
-        _sync(os.path.dirname(held.path))
+        with self._there(held.name) as place:
+            _require_unchanged(place, held.file)
+            os.unlink(place.name, dir_fd=place.directory)
+            _sync(place)
 
     def tidy(self, name: str) -> None:
         """Remove the directories of a long name that are empty."""
@@ -286,7 +362,8 @@ class Directory:
         deadline = time.monotonic() + self._timeout
         with suppress(OSError, LocusStoreError), self._locked_root(deadline):
             while folder:
-                os.rmdir(self.path(folder))
+                with self._there(folder) as place:
+                    os.rmdir(place.name, dir_fd=place.directory)
                 folder = os.path.dirname(folder)
 
     # --- what killed writers leave
@@ -300,39 +377,65 @@ class Directory:
     def sweep(self) -> None:
         """Remove the temporary files of writers that were killed."""
         with translated(self.root):
-            left = [*self._below("", SUFFIX + TEMPORARY), IDENTITY + TEMPORARY]
-        for path in map(self.path, left):
-            with suppress(IntegrityError), translated(path), opened(path) as descriptor:
-                if descriptor is not None and try_lock(descriptor) and is_at(descriptor, path):
-                    os.unlink(path)
+            left = [*self._below(self._root, "", SUFFIX + TEMPORARY), IDENTITY + TEMPORARY]
+        for name in left:
+            with suppress(IntegrityError), translated(self.path(name)):
+                self._sweep(name)
+
+    def _sweep(self, name: str) -> None:
+        with self._opened(name) as (place, descriptor):
+            if place is None or descriptor is None:
+                return
+            if try_lock(descriptor) and is_at(descriptor, place):
+                os.unlink(place.name, dir_fd=place.directory)
 
 
-def _require_unchanged(path: str, old: Opened | None) -> None:
+def _entries(descriptor: int | None) -> list[os.DirEntry[str]]:
+    """Of an open directory, without what begins with a dot."""
+    if descriptor is None:
+        return []
+    with os.scandir(descriptor) as entries:
+        return [it for it in entries if not it.name.startswith(".")]
+
+
+def _refuse_sdk_thread(folder: Place) -> None:
+    with opened(folder, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
+        for entry in _entries(descriptor):
+            if entry.name.endswith(SUFFIX) and entry.is_file(follow_symlinks=False):
+                place = Place(descriptor, entry.name, os.path.join(folder.path, entry.name))
+                with opened(place) as file:
+                    if file is not None and is_of_sdk(os.pread(file, HEAD_BYTES, 0)):
+                        raise refusal_of_sdk(place.path)
+                return
+
+
+def _require_unchanged(place: Place, old: Opened | None) -> None:
     if old is None:
-        if os.path.lexists(path):
+        if place.exists():
             raise ChangedError
-    elif not is_at(old.descriptor, path) or signature_of(old.descriptor) != old.signature:
+    elif not is_at(old.descriptor, place) or signature_of(old.descriptor) != old.signature:
         raise ChangedError
 
 
 def _make(path: str) -> None:
-    """Make a directory and those above it; they are there after a crash."""
+    """Make the user's directory and those above it; they are there after a crash."""
     if os.path.isdir(path):
         return
     above = os.path.dirname(os.path.abspath(path))
     _make(above)
     with suppress(FileExistsError):
         os.mkdir(path)
-    _sync(above)
-
-
-def _sync(path: str) -> None:
-    """Put a directory's names on disk."""
-    descriptor = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = os.open(above, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _sync(place: Place) -> None:
+    """Put the names of a place's directory on disk."""
+    assert place.directory is not None  # noqa: S101  (of a file below the user's directory)
+    os.fsync(place.directory)
 
 
 def _copy(source: int, target: int, size: int) -> None:

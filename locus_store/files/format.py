@@ -302,7 +302,7 @@ def _version(thread: Thread, space: Space, it: dict[str, Any]) -> None:
         told["expires_at"] = thread.expires_at = datetime.fromisoformat(told["expires_at"])
     body = encode(it["operations"]) if "operations" in it else NOTHING
     space.put(Row(record, created_at, body, told))
-    thread.active_at = created_at.replace(second=0, microsecond=0)
+    thread.active_at = created_at
     line = space.line
     line.last_sequence, line.floor = record.sequence, told.get("floor", 0)
     if "beside_head" not in told:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import suppress
 from typing import Final
 from urllib.parse import unquote_to_bytes
 from zlib import crc32
@@ -96,37 +95,3 @@ def refusal_of_sdk(path: str) -> SchemaError:
         f"{shown(path)} was written by the FileCheckpointer of the Locus SDK, and is left as it "
         "is; take another directory, and bring its threads there with `locus-store import locus`"
     )
-
-
-def refuse_sdk(root: str) -> None:
-    """Look for what the SDK makes: a directory per thread, of which ours are none.
-
-    Raises:
-        SchemaError: There is such a file.
-    """
-    try:
-        entries = _entries(root)
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    for entry in entries:
-        if not entry.name.startswith(".") and entry.is_dir():
-            with suppress(PermissionError):  # another's, such as lost+found
-                _refuse_sdk_thread(entry.path)
-
-
-def _refuse_sdk_thread(folder: str) -> None:
-    for entry in _entries(folder):
-        if entry.name.endswith(SUFFIX) and entry.is_file():
-            if is_of_sdk(_head(entry.path)):
-                raise refusal_of_sdk(entry.path)
-            return
-
-
-def _entries(path: str) -> list[os.DirEntry[str]]:
-    with os.scandir(path) as found:
-        return list(found)
-
-
-def _head(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read(HEAD_BYTES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
-from locus_store.encoding import Grown, Json, decode, encode, pack_frame
+from locus_store.encoding import Grown, Json, decode, encode, pack_frame, require_pinned
 from locus_store.errors import IntegrityError
 from locus_store.layout.diffing import Frame, diff
 from locus_store.layout.folding import (
@@ -86,6 +86,14 @@ class Snapshot:
         state = self.state()
         return snapshot_of(state, shape_of(state)).parts()
 
+    def require_size(self, max_bytes: int) -> None:
+        """Refuse a state whose compact JSON is longer than ``max_bytes``.
+
+        Raises:
+            SerializationError: It is longer.
+        """
+        require_pinned(lambda: thawed(self._kept), self._size, max_bytes)
+
     def payload(self) -> bytes:
         """The whole state as one frame."""
         if self._packed is None:  # two threads at once: the same bytes twice
@@ -100,7 +108,8 @@ class Change:
     shape: Shape
     """Of the new state."""
     frames: bytes | None
-    """Payload against the basis (``b""``: nothing changed); ``None`` without a basis."""
+    """Payload against the basis (``b""``: nothing changed); ``None`` without a basis, or where it
+    would be longer than the whole state."""
     snapshot: Snapshot = field(repr=False, compare=False)
     """The new state."""
 
@@ -141,7 +150,7 @@ def change(state: Mapping[str, object], basis: Shape | None) -> Change:
     if basis is not None:
         frame = Frame()
         diff(basis._root, root, plain, (), frame)  # noqa: SLF001  # a shape is opaque to others
-        frames = frame.payload()
+        frames = frame.payload_shorter_than(plain, root.size)
     return Change(Shape(root), frames, Snapshot(plain, root))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeAlias, cast
 from unicodedata import combining
 
-from locus_store.encoding import Json, encode, pack_frame, pinned, unpinned
+from locus_store.encoding import ENVELOPE_BYTES, Json, encode, pack_frame, pinned, unpinned
 from locus_store.layout.alignment import Gap, align, common_ends, digest_at, fingerprint_all, moved
 from locus_store.layout.shapes import Array, Node, Object, Path, Text, token_of
 
@@ -45,6 +45,18 @@ class Frame:
 
     def payload(self) -> bytes:
         return pack_frame(b"[%b]" % b",".join(self.operations)) if self.operations else b""
+
+    def payload_shorter_than(self, whole: object, pinned_bytes: int) -> bytes | None:
+        """The payload; ``None`` where it would be longer than ``whole``, the new value, as JSON.
+
+        Long keys that are repeated in many paths do that. A frame that exceeds no accepted state
+        exceeds no limit either.
+        """
+        plain_bytes = self.size + len(self.operations) + 1
+        is_short = plain_bytes * 5 <= pinned_bytes * 2  # "0," against the 5 bytes of an int
+        if not is_short and plain_bytes > len(encode(whole)) + ENVELOPE_BYTES:
+            return None
+        return self.payload()
 
 
 _Patch: TypeAlias = Callable[[int, int], "Frame | None"]

@@ -3,34 +3,43 @@
 from __future__ import annotations
 
 import math
+from reprlib import repr as short
 from typing import TYPE_CHECKING, cast
 
-from locus_store.encoding import Json, decode, encode, pack_frame, unpack_frames
+from locus_store.encoding import (
+    Json,
+    TooLargeError,
+    check_frames,
+    decode,
+    encode,
+    pack_frame,
+    unpack_frames,
+)
 from locus_store.errors import IntegrityError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 
-def fold(payloads: Iterable[bytes]) -> dict[str, Json]:
+def fold(payloads: Iterable[bytes], max_bytes: int) -> dict[str, Json]:
     """The state after a chain's payloads, in order; the first holds the whole state.
 
     Raises:
-        IntegrityError: the payloads are damaged, or not a chain.
+        IntegrityError: the payloads are damaged, or not a chain, or the state is too large.
     """
-    folder = Folder()
+    folder = Folder(max_bytes)
     for payload in payloads:
         folder.apply(payload)
     return folder.state()
 
 
-def fold_each(payloads: Iterable[bytes]) -> Iterator[dict[str, Json]]:
+def fold_each(payloads: Iterable[bytes], max_bytes: int) -> Iterator[dict[str, Json]]:
     """The state after each of a chain's payloads, every one a copy of its own.
 
     Raises:
-        IntegrityError: the payloads are damaged, or not a chain.
+        IntegrityError: the payloads are damaged, or not a chain, or a state is too large.
     """
-    folder = Folder()
+    folder = Folder(max_bytes)
     for payload in payloads:
         folder.apply(payload)
         try:
@@ -39,13 +48,14 @@ def fold_each(payloads: Iterable[bytes]) -> Iterator[dict[str, Json]]:
             raise IntegrityError("a stored state is nested too deeply") from exc
 
 
-def readable(payload: bytes) -> list[list[Json]]:
-    """The operations of a payload, as JSON.
+def readable(payload: bytes, max_bytes: int) -> list[list[Json]]:
+    """The operations of one record, as JSON.
 
     Raises:
-        IntegrityError: the payload is damaged.
+        IntegrityError: the payload is damaged, or too large.
     """
-    return [op for body in unpack_frames(payload) for op in operations(body)]
+    check_frames(payload, max_bytes)
+    return [op for body in unpack_frames(payload, max_bytes) for op in operations(body)]
 
 
 def payload_of(found: list[list[Json]]) -> bytes:
@@ -53,11 +63,9 @@ def payload_of(found: list[list[Json]]) -> bytes:
     return pack_frame(encode(found)) if found else b""
 
 
-def text_of(payload: bytes) -> str:
+def text_of(payload: bytes, max_bytes: int) -> str:
     """All texts that a payload brings: values, never keys, a line each."""
-    return "\n".join(
-        text for body in unpack_frames(payload) for op in operations(body) for text in _texts(op)
-    )
+    return "\n".join(text for op in readable(payload, max_bytes) for text in _texts(op))
 
 
 def text_in(value: Json) -> str:
@@ -87,34 +95,73 @@ def operations(body: bytes) -> list[list[Json]]:
 
 
 def _malformed(what: str, found: object) -> IntegrityError:
-    return IntegrityError(f"a stored frame has a {what} that makes no sense ({str(found)[:60]})")
+    return IntegrityError(f"a stored frame has a {what} that makes no sense ({short(found)[:60]})")
 
 
 class Folder:
     """A state in the making. What it is made of was decoded for it, so nothing is shared.
 
+    The state never grows to more than twice ``max_bytes`` while it is folded: the frames' plain
+    bytes are an upper bound of it, and where they exceed that, the state itself is measured.
+
     Args:
-        root: A state to go on with; it is changed.
+        max_bytes: The largest state, as compact JSON.
+        root: A state to go on with; it is changed, and not counted.
         logs: Keep what was done in ``log``.
     """
 
-    def __init__(self, root: dict[str, Json] | None = None, *, logs: bool = False) -> None:
+    def __init__(
+        self, max_bytes: int, root: dict[str, Json] | None = None, *, logs: bool = False
+    ) -> None:
         self.log: list[list[Json]] | None = [] if logs else None
         """The operations that were done; whoever reads them may clear it."""
         self._root: Json = root
+        self._max_bytes = max_bytes
+        self._most_bytes = 0
+        """The state's JSON is not longer than this; ``root`` is not counted."""
         self._ropes: dict[int, tuple[dict[str, Json] | list[Json], dict[str | int, _Rope]]] = {}
         self._unsorted: dict[int, dict[str, Json]] = {}
 
     def apply(self, payload: bytes) -> None:
-        """Do what the payload's frames say."""
-        for body in unpack_frames(payload):
+        """Do what the payload's frames say.
+
+        Raises:
+            IntegrityError: They are damaged, or the state is too large.
+        """
+        for body in unpack_frames(payload, self._max_bytes):
+            self._make_room(len(body))
             for operation in operations(body):
                 self._apply(operation)
                 if self.log is not None:
                     self.log.append(operation)
 
+    def _make_room(self, more_bytes: int) -> None:
+        if self._most_bytes + more_bytes > 2 * self._max_bytes:
+            self._measure()
+        self._most_bytes += more_bytes
+
+    def _measure(self) -> None:
+        if self._root is None:
+            return
+        try:
+            size = len(encode(self._sorted()))
+        except TypeError as exc:
+            raise IntegrityError("a stored state is nested too deeply") from exc
+        if size > self._max_bytes:
+            raise TooLargeError.of(size, self._max_bytes)
+        self._most_bytes = size
+
     def state(self) -> dict[str, Json]:
-        """The state itself, not a copy, keys sorted."""
+        """The state itself, not a copy, keys sorted.
+
+        Raises:
+            IntegrityError: There is none, or it is too large.
+        """
+        if self._most_bytes > self._max_bytes:
+            self._measure()
+        return self._sorted()
+
+    def _sorted(self) -> dict[str, Json]:
         for holder, ropes in self._ropes.values():
             _write_ropes(holder, ropes)
         self._ropes.clear()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, cast
 
-from locus_store.encoding import Json, decode, encode, pack_frame
+from locus_store.encoding import Json, decode, encode, pack_frame, require_pinned
 from locus_store.errors import IntegrityError
 from locus_store.layout.diffing import Frame, diff
 from locus_store.layout.folding import Folder, readable
@@ -19,21 +19,22 @@ FRAMED_BYTES: Final = 1024
 _KEY: Final = "value"
 
 
-def value_payload(value: object) -> bytes:
+def value_payload(value: object, max_bytes: int) -> bytes:
     """A value as a payload of its own.
 
     Raises:
-        SerializationError: It cannot be kept exactly.
+        SerializationError: It cannot be kept exactly, or is longer than ``max_bytes`` as JSON.
     """
-    measure({_KEY: value}, None)
+    _, root = measure({_KEY: value}, None)
+    require_pinned(lambda: value, root.size, max_bytes)
     return pack_frame(b'[["=",[],{"%b":%b}]]' % (_KEY.encode(), encode(value)))
 
 
-def value_frames(value: object, known: Shape, path: Sequence[str]) -> bytes | None:
+def value_frames(value: object, known: Shape, path: Sequence[str], max_bytes: int) -> bytes | None:
     """A value as frames against the one at ``path``; ``None`` where there is none to speak of.
 
     Raises:
-        SerializationError: It cannot be kept exactly.
+        SerializationError: It cannot be kept exactly, or is longer than ``max_bytes`` as JSON.
     """
     node = known._root  # noqa: SLF001  # a shape is opaque to others
     for key in path:
@@ -43,25 +44,26 @@ def value_frames(value: object, known: Shape, path: Sequence[str]) -> bytes | No
         node = cast("Object", child)
     old = Object(node.digest, node.size, b"", {_KEY: node})
     plain, root = measure({_KEY: value}, Shape(old))
+    require_pinned(lambda: value, root.size, max_bytes)
     if root.size <= FRAMED_BYTES:
         return None
     frame = Frame()
     diff(node, root.children[_KEY], plain[_KEY], (_KEY,), frame)
-    frames = frame.payload()
-    return frames if len(frames) <= root.size // 2 else None
+    frames = frame.payload_shorter_than(plain, root.size)
+    return frames if frames is not None and len(frames) <= root.size // 2 else None
 
 
-def value_of(payload: bytes, old: Json = None) -> Json:
+def value_of(payload: bytes, max_bytes: int, old: Json = None) -> Json:
     """The value of a payload, whole or against ``old``, which is left as it is.
 
     Elements of a list may be shared with it.
 
     Raises:
-        IntegrityError: It makes no sense.
+        IntegrityError: It makes no sense, or is too large.
     """
-    splices = all(it[:2] == ["[", [_KEY]] for it in readable(payload))
+    splices = all(it[:2] == ["[", [_KEY]] for it in readable(payload, max_bytes))
     copied = old.copy() if splices and isinstance(old, list) else decode(encode(old))
-    folder = Folder({_KEY: copied})
+    folder = Folder(max_bytes, {_KEY: copied})
     folder.apply(payload)
     state = folder.state()
     if state.keys() != {_KEY}:

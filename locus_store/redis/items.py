@@ -116,16 +116,16 @@ def rows_of(joined: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
         yield joined[first:second], joined[second:third], joined[third:at]
 
 
-def item_of(name: bytes, expires: bytes, packed: bytes) -> StoreItem:
+def item_of(name: bytes, expires: bytes, packed: bytes, max_bytes: int) -> StoreItem:
     """An item as scripts give it.
 
     Raises:
-        IntegrityError: It is not as it was written.
+        IntegrityError: It is not as it was written, or takes more than ``max_bytes``.
     """
     with _damage(name):
         namespace, key = parted(name)
         version, created, updated, ttl, frame = packed.split(b" ", 4)
-        [body] = encoding.unpack_frames(frame)
+        [body] = encoding.unpack_frames(frame, max_bytes)
         value, metadata = encoding.decode(body)  # type: ignore[misc,str-unpack]  # two of them
         return StoreItem(
             namespace=namespace,
@@ -158,6 +158,8 @@ def embeddings_of(data: bytes, size: int) -> list[bytes]:
 def _damage(name: bytes) -> Iterator[None]:
     try:
         yield
+    except encoding.TooLargeError as exc:
+        raise exc.at(f"item {name!r} in Redis") from exc
     except (ValueError, TypeError, OverflowError, IntegrityError) as exc:
         raise IntegrityError(
             f"item {name!r} in Redis is not as it was written; restore the server from a backup, "

@@ -17,9 +17,8 @@ script, all or nothing: an index cannot say other than the threads.
                                       which the others' places are empty
 ``<prefix>{17}:writes|<thread>|<ns>`` hash: pending writes
 ``<prefix>{17}:messages|<thread>``    list: the message log
-``<prefix>{17}:recent``               sorted set: listed threads by activity
-``<prefix>{17}:ids``                  sorted set: all threads by id
-``<prefix>{17}:entries``              hash: each thread's entry in ``recent``
+``<prefix>{17}:active``               sorted set: threads that exist by the microsecond of activity
+``<prefix>{17}:ids``                  sorted set: all threads by id, of pending writes only too
 ``<prefix>{17}:expiry``               sorted set: threads by the end of their time, in milliseconds
 ``<prefix>{17}:absent``               never there
 ====================================  ==========================================================
@@ -46,8 +45,8 @@ BUCKETS: Final = 64
 
 MAX_PREFIX: Final = 200
 
-ENTRY_DIGITS: Final = 22
-"""Of the minute of activity and the microsecond of birth, before the id in ``recent``."""
+ENTRY_DIGITS: Final = 18
+"""Of the microsecond of activity, before the id in an entry of a page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +83,13 @@ class Keys:
         return [f"{self.prefix}{thread_id}:{checkpoint_id}"]
 
     def indexes(self, bucket: int) -> list[str]:
-        """``recent``, ``ids``, ``entries`` and ``expiry``."""
+        """``active``, ``ids`` and ``expiry``."""
         return _indexes(self._start(bucket))
+
+    def relisting(self, bucket: int) -> list[str]:
+        """What is written where a list is taken over from layout 2."""
+        start = self._start(bucket)
+        return [*_indexes(start), f"{start}recent", f"{start}entries", absent(start)]
 
     def sweeping(self, bucket: int) -> list[str]:
         """What is written where threads are taken out of the indexes."""
@@ -115,7 +119,7 @@ class Keys:
 
 
 def _indexes(start: str) -> list[str]:
-    return [start + name for name in ("recent", "ids", "entries", "expiry")]
+    return [start + name for name in ("active", "ids", "expiry")]
 
 
 def absent(start: str) -> str:

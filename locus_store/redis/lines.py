@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from locus_store import versions
-from locus_store.archives import sealed, unsealed
-from locus_store.encoding import decode, encode
+from locus_store.archives import last_active_at, sealed, unsealed
+from locus_store.encoding import UNLIMITED, decode, encode
 from locus_store.errors import IntegrityError
 from locus_store.threads import KEY_BITS, Edit, Row, Space, Thread
 from locus_store.types import ArchivedMessage, ArchivedWrite, PendingWrite
@@ -302,12 +302,20 @@ class NamespaceEdit(Edit):
         old: What is stored of the thread, with this namespace alone.
         store: Identity of the store.
         has_writes: Whether ``old`` has the pending writes.
+        max_state_bytes: The largest state that is folded.
     """
 
     def __init__(
-        self, thread_id: str, namespace: str, old: Thread | None, store: str, *, has_writes: bool
+        self,
+        thread_id: str,
+        namespace: str,
+        old: Thread | None,
+        store: str,
+        *,
+        has_writes: bool,
+        max_state_bytes: int,
     ) -> None:
-        super().__init__(thread_id, old, store)
+        super().__init__(thread_id, old, store, max_state_bytes)
         self.namespace = namespace
         self.ttl_seconds: float | None = None
         self.is_active = False
@@ -421,9 +429,11 @@ def new_line_id() -> int:
     return 1 + secrets.randbelow(2**KEY_BITS)
 
 
-def restoring(archived: ArchivedThread, store: str) -> list[Any]:
-    """The arguments of ``restore`` for a thread."""
-    edit = NamespaceEdit(archived.thread_id, "", None, store, has_writes=True)
+def restoring(archived: ArchivedThread, store: str, *, is_copy: bool = False) -> list[Any]:
+    """The arguments of ``restore`` for a thread; a copy is active when it is made."""
+    edit = NamespaceEdit(
+        archived.thread_id, "", None, store, has_writes=True, max_state_bytes=UNLIMITED
+    )
     edit.restore(archived)
     thread = edit.thread
     assert thread is not None  # noqa: S101  (it was restored)
@@ -439,7 +449,8 @@ def restoring(archived: ArchivedThread, store: str) -> list[Any]:
     for space in thread.spaces.values():
         versions.settle(edit, space.line)
         told += _restoring_line(space)
-    return [thread.thread_id, store, secrets.token_hex(8), *told]
+    moment = "" if is_copy else microseconds(last_active_at(archived))
+    return [thread.thread_id, store, secrets.token_hex(8), moment, *told]
 
 
 def _restoring_line(space: Space) -> list[Any]:

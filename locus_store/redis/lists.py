@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Final
 
 from locus_store.redis import scripts
 from locus_store.redis.keys import BUCKETS, ENTRY_DIGITS, bucket_of
+from locus_store.redis.lines import moment
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from datetime import datetime
 
     from locus_store.redis.connecting import Home
     from locus_store.redis.keys import Keys
@@ -29,7 +31,7 @@ class Lists:
 
     async def listed(self, home: Home, limit: int, after: bytes = b"") -> list[bytes]:
         """Entries of listed threads, the most recently active first, behind ``after``."""
-        return await self._page(home, "recent", limit, after)
+        return await self._page(home, "active", limit, after)
 
     async def scanned(self, home: Home, limit: int, after: str | None) -> list[str]:
         """All live threads by id."""
@@ -45,14 +47,12 @@ class Lists:
 
     async def entry(self, home: Home, thread_id: str) -> bytes | None:
         """The entry of a listed thread."""
-        keys = self.keys.indexes(bucket_of(thread_id))
-        seen: bytes | None = None
-        while (found := await home.command("HGET", keys[2], thread_id)) != seen:
-            seen = found  # a save in another minute gives it another entry
-            if await home.command("ZSCORE", keys[0], seen) is not None:
-                thread = self.keys.reading(thread_id, "")[0]
-                return seen if await home.command("EXISTS", thread) else None
-        return None
+        active = self.keys.indexes(bucket_of(thread_id))[0]
+        score = await home.command("ZSCORE", active, thread_id)
+        thread = self.keys.reading(thread_id, "")[0]
+        if score is None or not await home.command("EXISTS", thread):
+            return None
+        return f"{float(score):0{ENTRY_DIGITS}.0f}{thread_id}".encode()
 
     async def _page(self, home: Home, kind: str, limit: int, after: bytes) -> list[bytes]:
         """The first entries of all buckets in order.
@@ -62,7 +62,7 @@ class Lists:
         """
         if limit == 0:
             return []
-        is_newest_first = kind == "recent"
+        is_newest_first = kind == "active"
         found: list[bytes] = []
         places: dict[int, bytes] = dict.fromkeys(range(BUCKETS), after)
         size = max(2, 2 * limit // BUCKETS)
@@ -115,6 +115,11 @@ def _before(entry: bytes, last: bytes, is_newest_first: bool) -> bool:
     return entry > last if is_newest_first else entry < last
 
 
+def time_in(entry: bytes) -> datetime:
+    """The time of a thread's activity, in an entry of ``Lists.listed``."""
+    return moment(int(entry[:ENTRY_DIGITS]))
+
+
 def name_in(entry: bytes) -> str:
-    """The thread's id in an entry of ``recent``."""
+    """The thread's id in an entry of ``Lists.listed``."""
     return entry[ENTRY_DIGITS:].decode()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from locus_store import versions
 from locus_store.redis.lines import new_line_id, rest_of
+from locus_store.renewing import ttl_slack
 
 if TYPE_CHECKING:
     from locus_store.redis.lines import NamespaceEdit
@@ -32,7 +33,7 @@ def appending(save: Save, store: str) -> list[Any] | None:
         *_mark(append.basis),
         *(save.checkpoint_id, save.change.shape.digest.hex(), append.added, append.most),
         *(save.writer or "", save.run or "", *_kept(save.keep_last)),
-        *_time_to_live(save.ttl_seconds),
+        *time_to_live(save.ttl_seconds),
     ]
     rest = rest_of(save.metadata, save.labels)
     return ["", append.payload, rest, "\0".join([*map(str, told), ""])]
@@ -53,15 +54,15 @@ def applying(
     """The arguments of ``apply``; ``token`` tells later whether it was done."""
     return [
         *(edit.thread_id, edit.namespace, edit.store, edit.new_line_id(), "", line_id, revision),
-        *_time_to_live(edit.ttl_seconds),
+        *time_to_live(edit.ttl_seconds),
         "1" if edit.is_active else "",
         *operations,
         *(("line", 1, "edit", token) if token else ()),
     ]
 
 
-def _time_to_live(seconds: float | None) -> tuple[Any, Any]:
+def time_to_live(seconds: float | None) -> tuple[Any, Any]:
     """In milliseconds, and how much later a thread may expire."""
     if seconds is None:
         return "", 0
-    return f"{seconds * 1000:.3f}", int(min(seconds / 20, 60.0) * 1000)
+    return f"{seconds * 1000:.3f}", int(ttl_slack(seconds) * 1000)

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import uuid4
 
 from locus_store import versions
-from locus_store.errors import BackendError, ConflictError, IntegrityError, SchemaError
+from locus_store.archives import occupied
+from locus_store.errors import BackendError, IntegrityError, SchemaError
 from locus_store.redis import failures, scripts
 from locus_store.redis.connecting import DRIVER_ERRORS
+from locus_store.redis.keys import BUCKETS
 from locus_store.redis.lines import (
     MissingError,
     NamespaceEdit,
@@ -29,8 +31,8 @@ from locus_store.redis.lines import (
     stored_write,
     thread_of,
 )
-from locus_store.redis.saving import appending, applying
-from locus_store.types import Mark, PendingWrite, Save, Stored, Version, Written
+from locus_store.redis.saving import appending, applying, time_to_live
+from locus_store.types import Mark, PendingWrite, Removed, Save, Stored, Version, Written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -43,11 +45,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LAYOUT: Final = b"2"
+LAYOUT: Final = b"3"
 """What the keys' names and values are to be read as."""
 
-FORMER: Final = frozenset({b"1"})
-"""Layouts all of whose values are of this one too."""
+FORMER: Final = frozenset({b"1", b"2"})
+"""Layouts all of whose values are of this one too, but for the lists of threads."""
 
 ATTEMPTS: Final = 100
 """To change a namespace that others change all the time."""
@@ -70,12 +72,15 @@ class Threads:
     Args:
         connections: To the server or cluster.
         keys: How things are called.
+        max_state_bytes: The largest state that is folded.
     """
 
-    def __init__(self, connections: Connections, keys: Keys) -> None:
+    def __init__(self, connections: Connections, keys: Keys, max_state_bytes: int) -> None:
         self.connections = connections
+        self._max_state_bytes = max_state_bytes
         self.keys = keys
         self._store: str | None = None
+        self._has_lists = False
 
     # --- the store
 
@@ -91,7 +96,7 @@ class Threads:
             await home.command("HSETNX", meta, "store", uuid4().hex)
             layout, store = await home.command("HMGET", meta, "layout", "store")
             if layout in FORMER:
-                await home.command("HSET", meta, "layout", LAYOUT)
+                await self._relist(home)
             elif layout != LAYOUT:
                 raise SchemaError(
                     f"the threads of prefix {self.keys.prefix!r} in Redis {home.where} are of "
@@ -100,6 +105,19 @@ class Threads:
                 )
             self._store = store.decode()
         return self._store
+
+    async def require_lists(self, home: Home) -> None:
+        """Take the lists of threads over from a former layout, before they are read."""
+        if not self._has_lists:
+            if await home.command("HGET", self.keys.meta, "layout") in FORMER:
+                await self._relist(home)
+            self._has_lists = True
+
+    async def _relist(self, home: Home) -> None:
+        """One script for each bucket; those that another client has done have nothing left."""
+        calls = [(self.keys.relisting(it), ()) for it in range(BUCKETS)]
+        await home.each(scripts.RELIST, calls)
+        await home.command("HSET", self.keys.meta, "layout", LAYOUT)
 
     async def refuse_foreign(self, home: Home, thread_id: str) -> None:
         """Refuse a thread that somebody else keeps below the same prefix.
@@ -219,7 +237,10 @@ class Threads:
                 await self.refuse_foreign(home, thread_id)
                 return 0
             decide = partial(
-                _decided, thread_id, namespace, found, store, body, has_writes=has_writes
+                _decided,
+                *(thread_id, namespace, found, store, body),
+                has_writes=has_writes,
+                max_state_bytes=self._max_state_bytes,
             )
             try:
                 decided = await _aside(found, decide)
@@ -245,6 +266,12 @@ class Threads:
             if attempt > 1:
                 await patience.rest()
         raise _busy(thread_id)
+
+    async def renew(self, home: Home, thread_id: str, ttl_seconds: float) -> bool:
+        """See ``StorageBackend.renew``."""
+        args = [thread_id, *time_to_live(ttl_seconds)]
+        reply = await home.again(lambda: self._given(home, scripts.RENEW, thread_id, None, args))
+        return bool(reply[0] == b"done")
 
     async def _given(
         self,
@@ -338,6 +365,13 @@ class Threads:
             payloads=payloads[: int(count)],  # a block may go on behind the version
             writes=_writes(version.checkpoint_id, writes) if with_writes else None,
         )
+
+    async def exists(self, home: Home, thread_id: str) -> bool:
+        """See ``StorageBackend.has_thread``."""
+        if await self._read(home, scripts.EXISTS, thread_id, "") == b"1":
+            return True
+        await self.refuse_foreign(home, thread_id)
+        return False
 
     async def history(
         self, home: Home, thread_id: str, namespace: str, limit: int, before: str | None
@@ -435,27 +469,25 @@ class Threads:
                 raise _damaged(thread_id)
         raise _busy(thread_id)
 
-    async def restore(self, home: Home, archived: ArchivedThread) -> None:
-        """Store a thread as it was elsewhere.
+    async def restore(self, home: Home, archived: ArchivedThread, *, is_copy: bool = False) -> None:
+        """Store a thread as it was elsewhere; a copy is active now.
 
         Raises:
             ConflictError: There is one of this id.
             SchemaError: Somebody else keeps another one of this id.
         """
         await self._refuse_to_replace(home, archived)
-        args = restoring(archived, await self.store(home))
+        args = restoring(archived, await self.store(home), is_copy=is_copy)
         names = [it.namespace for it in archived.lines] or [""]
         keys = self.keys.writing(archived.thread_id, names[0], names[1:])
         reply = await home.again(lambda: home.write(scripts.RESTORE, keys, *args))
         if reply[0] == b"there":
-            raise ConflictError(
-                f"thread {archived.thread_id!r} is there already; nothing was written"
-            )
+            raise occupied(archived.thread_id, "copied" if is_copy else "written")
 
     async def drop(
         self, home: Home, thread_id: str, revisions: dict[str, str] | None = None
-    ) -> int:
-        """Remove a thread; return how many versions it had.
+    ) -> Removed:
+        """Remove a thread.
 
         Args:
             home: Whose connections.
@@ -477,7 +509,9 @@ class Threads:
             reply = await home.once(
                 lambda: home.write(scripts.DROP, keys, thread_id, "", *revisions.values())
             )
-        return int(reply[1]) if reply[0] == b"done" else 0
+        if reply[0] != b"done":
+            return Removed(existed=False, versions=0)
+        return Removed(existed=bool(reply[2]), versions=int(reply[1]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -508,6 +542,7 @@ def _decided(
     body: Callable[[NamespaceEdit], Any],
     *,
     has_writes: bool,
+    max_state_bytes: int,
 ) -> _Decided:
     """Ask the rules about what ``view`` gave.
 
@@ -515,7 +550,9 @@ def _decided(
         MissingError: They need more of it.
     """
     old, revision, line_id = _seen(thread_id, namespace, found)
-    edit = NamespaceEdit(thread_id, namespace, old, store, has_writes=has_writes)
+    edit = NamespaceEdit(
+        *(thread_id, namespace, old, store), has_writes=has_writes, max_state_bytes=max_state_bytes
+    )
     answer = body(edit)
     operations = edit.operations()
     if not operations and not edit.is_active:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import sqlalchemy as sa
 
 from locus_store import versions
+from locus_store.renewing import ttl_slack
 from locus_store.sql.columns import after, minute, now
 from locus_store.sql.statements import (
     is_expiry_late,
     is_live,
-    ttl_slack,
 )
 
 if TYPE_CHECKING:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from locus_store import versions
-from locus_store.errors import ConflictError
-from locus_store.filters import has_value
+from locus_store.archives import last_active_at, occupied
+from locus_store.filters import has_value, is_found
 from locus_store.sql import pending
+from locus_store.sql.columns import now
 from locus_store.sql.json_columns import escape_text, unescape_text
 from locus_store.sql.statements import is_live, same_thread
 from locus_store.sql.vectors import DIMENSION_SETTING
@@ -19,6 +20,7 @@ from locus_store.types import (
     ArchivedRecord,
     ArchivedThread,
     ArchivedWrite,
+    Tenant,
 )
 
 if TYPE_CHECKING:
@@ -124,8 +126,9 @@ def read_thread(it: Repository, thread_id: str) -> ArchivedThread | None:
 
 
 def _message(row: dict[str, Any]) -> ArchivedMessage:
-    text = row["text"]
-    return ArchivedMessage(**{**row, "text": None if text is None else unescape_text(text)})
+    text, payload = row["text"], row["payload"] or None  # the column reads NULL as b""
+    text = None if text is None else unescape_text(text)
+    return ArchivedMessage(**{**row, "text": text, "payload": payload})
 
 
 def _message_row(thread: int, entry: ArchivedMessage) -> dict[str, Any]:
@@ -180,7 +183,7 @@ def _archived_writes(it: Repository, line: int) -> Iterable[ArchivedWrite]:
 def restore(it: Repository, thread: ArchivedThread) -> None:
     """See ``StorageBackend.restore``."""
     if not it.open_thread(thread.thread_id):
-        raise ConflictError(f"thread {thread.thread_id!r} is there already; nothing was written")
+        raise occupied(thread.thread_id, "written")
     threads = it.tables.threads
     which = threads.c.tenant == it.scope.tenant, threads.c.thread_id == thread.thread_id
     values = {threads.c[name]: getattr(thread, name) for name in _THREAD[1:]}
@@ -193,6 +196,12 @@ def restore(it: Repository, thread: ArchivedThread) -> None:
     )
     for line in thread.lines:
         _restore_line(it, thread.thread_id, line)
+    lines = it.tables.lines
+    it.connection.execute(
+        lines.update()
+        .where(lines.c.tenant == it.scope.tenant, lines.c.thread_id == thread.thread_id)
+        .values(updated_at=last_active_at(thread))
+    )
 
 
 def _restore_line(it: Repository, thread_id: str, archived: ArchivedLine) -> None:
@@ -220,35 +229,37 @@ def _restore_line(it: Repository, thread_id: str, archived: ArchivedLine) -> Non
     )
     versions.settle(it, line)
     it.update(line)
-    it.reindex(line.line)
+    if it.has_index:
+        it.reindex(line.line)
 
 
 # --- versions and threads by what they say
 
 
-def threads_of(it: Repository, user_id: str) -> list[str]:
-    """See ``StorageBackend.threads_of``; hidden versions and all namespaces are looked at."""
+def find_threads(it: Repository, key: str, value: Any, user_id: str | None) -> list[str]:
+    """See ``StorageBackend.find_threads``; hidden versions and all namespaces are looked at."""
     threads, lines, versions_ = it.tables.threads, it.tables.lines, it.tables.checkpoints
+    may_match = it.may_have(threads.c.metadata, key, value)
+    if user_id is not None:
+        may_match = sa.or_(threads.c.user_id == user_id, may_match)
     named = sa.select(threads.c.thread_id, threads.c.user_id, threads.c.metadata).where(
-        threads.c.tenant == it.scope.tenant,
-        is_live(it.tables),
-        sa.or_(threads.c.user_id == user_id, it.may_have(threads.c.metadata, "user_id", user_id)),
+        threads.c.tenant == it.scope.tenant, is_live(it.tables), may_match
     )
     found = [
         row.thread_id
         for row in it.connection.execute(named)
-        if row.user_id == user_id or has_value(row.metadata, "user_id", user_id)
+        if (user_id is not None and row.user_id == user_id) or has_value(row.metadata, key, value)
     ]
     told = _of_live_lines(it, lines.c.thread_id, versions_.c.metadata, versions_.c.labels).where(
         sa.or_(
-            it.may_have(versions_.c.metadata, "user_id", user_id),
-            it.may_have(versions_.c.labels, "user_id", user_id),
+            it.may_have(versions_.c.metadata, key, value),
+            it.may_have(versions_.c.labels, key, value),
         )
     )
     found += [
         row.thread_id
         for row in it.connection.execute(told)
-        if has_value(row.metadata, "user_id", user_id) or has_value(row.labels, "user_id", user_id)
+        if is_found(row.metadata, row.labels, key, value)
     ]
     return list(dict.fromkeys(found))
 
@@ -276,17 +287,16 @@ def _of_live_lines(it: Repository, *columns: sa.ColumnElement[Any]) -> sa.Select
     )
 
 
-def forget_items(it: Repository, user_id: str) -> int:
-    """Remove the store's items whose metadata names the user, with their embeddings; how many."""
+def forget_items(it: Repository, key: str, value: Any) -> int:
+    """Remove the store's items with ``value`` at ``key`` in their metadata; how many.
+
+    Their embeddings are removed with them.
+    """
     store = it.tables.store
     told = sa.select(store.c.item, store.c.metadata).where(
-        store.c.tenant == it.scope.tenant, it.may_have(store.c.metadata, "user_id", user_id)
+        store.c.tenant == it.scope.tenant, it.may_have(store.c.metadata, key, value)
     )
-    gone = [
-        row.item
-        for row in it.connection.execute(told)
-        if has_value(row.metadata, "user_id", user_id)
-    ]
+    gone = [row.item for row in it.connection.execute(told) if has_value(row.metadata, key, value)]
     embeddings, settings = it.tables.embeddings, it.tables.settings.c
     embeds = sa.select(settings.value).where(settings.name == DIMENSION_SETTING)
     has_embeddings = it.connection.execute(embeds).scalar() is not None
@@ -295,6 +305,28 @@ def forget_items(it: Repository, user_id: str) -> int:
         if has_embeddings:
             it.connection.execute(sa.delete(embeddings).where(embeddings.c.item.in_(items)))
     return len(gone)
+
+
+# --- tenants
+
+
+def tenants(it: Repository) -> list[Tenant]:
+    """See ``StorageBackend.tenants``."""
+    store = it.tables.store
+    is_live_item = sa.or_(store.c.expires_at.is_(None), store.c.expires_at > now())
+    threads = _by_tenant(it, it.tables.threads, is_live(it.tables))
+    items = _by_tenant(it, store, is_live_item)
+    names = sorted(threads.keys() | items.keys())
+    return [Tenant(name, threads.get(name, 0), items.get(name, 0)) for name in names]
+
+
+def _by_tenant(
+    it: Repository, table: sa.Table, is_counted: sa.ColumnElement[bool]
+) -> dict[str, int]:
+    """How many rows each tenant has that count; 0 where it has others only."""
+    count = sa.func.count(sa.case((is_counted, 1)))
+    query = sa.select(table.c.tenant, count).group_by(table.c.tenant)
+    return {row[0]: row[1] for row in it.connection.execute(query)}
 
 
 # --- what belongs to nothing

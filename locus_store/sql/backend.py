@@ -6,6 +6,7 @@ import asyncio
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
+from locus_store import observe
 from locus_store.arguments import (
     check_days,
     check_limit,
@@ -14,20 +15,27 @@ from locus_store.arguments import (
     check_text,
 )
 from locus_store.backends.base import StorageBackend
+from locus_store.encoding import MAX_STATE_BYTES
 from locus_store.errors import LocusStoreError
 from locus_store.filters import check_key
-from locus_store.sql import archives
+from locus_store.sql import archives, copying, listing, searching
+from locus_store.sql.existing import has_thread
 from locus_store.sql.facts import Examination
+from locus_store.sql.joining import joined
 from locus_store.text import query_words
 from locus_store.types import (
+    Active,
     ArchivedThread,
     CheckpointerCapabilities,
     Head,
     Hit,
     Mark,
     PendingWrite,
+    Removed,
     Save,
     Stored,
+    Tenant,
+    Vacuumed,
     Version,
     Written,
 )
@@ -66,6 +74,7 @@ class SqlBackend(StorageBackend):
     Args:
         database: What differs per dialect.
         runner: Where the transactions run.
+        max_state_bytes: The largest state that is saved or read, as compact JSON.
     """
 
     capabilities = CheckpointerCapabilities(
@@ -77,15 +86,20 @@ class SqlBackend(StorageBackend):
         list_threads=True,
         list_with_metadata=True,
         persistent_checkpoint_ids=True,
+        tenants=True,
     )
 
     examination: ClassVar[type[Examination]] = Examination
     """What ``facts`` looks at."""
 
-    def __init__(self, database: Database, runner: Runner) -> None:
-        super().__init__()
+    def __init__(
+        self, database: Database, runner: Runner, *, max_state_bytes: int = MAX_STATE_BYTES
+    ) -> None:
+        super().__init__(max_state_bytes=max_state_bytes)
         self._database = database
+        database.max_state_bytes = self.max_state_bytes
         self._runner = runner
+        self._owns_runner = True
 
     @property
     def shared(self) -> Shared:
@@ -93,16 +107,8 @@ class SqlBackend(StorageBackend):
         return Shared(self._database, self._runner, self._translating)
 
     async def _write(self, body: Callable[[Repository], T]) -> T:
-        database = self._database
-
-        def run(connection: Connection) -> T:
-            repository = database.on(connection)
-            result = body(repository)
-            repository.finish()
-            return result
-
         with self._translating():
-            return await self._runner.write(run)
+            return await self._runner.write(self._writing(body))
 
     async def _read(self, body: Callable[[Repository], T]) -> T:
         database = self._database
@@ -114,6 +120,24 @@ class SqlBackend(StorageBackend):
         with self._translating():
             return await self._runner.query(lambda connection: body(database.on(connection)))
 
+    async def _join(self, connection: object, body: Callable[[Repository], T]) -> T:
+        """Like ``_write``, inside a transaction of the caller's."""
+        self._database.require_joinable(connection)
+        with self._translating():
+            await self._runner.ready()
+            return await joined(self._database, connection, self._writing(body))
+
+    def _writing(self, body: Callable[[Repository], T]) -> Callable[[Connection], T]:
+        database = self._database
+
+        def run(connection: Connection) -> T:
+            repository = database.on(connection)
+            result = body(repository)
+            repository.finish()
+            return result
+
+        return run
+
     @contextmanager
     def _translating(self) -> Iterator[None]:
         try:
@@ -123,15 +147,26 @@ class SqlBackend(StorageBackend):
         except self._database.driver_errors as exc:
             raise self._database.translated(exc) from exc
 
+    async def open(self) -> None:
+        """See ``StorageBackend.open``."""
+        await self._read(lambda _: None)
+
     async def close(self) -> None:
         """See ``StorageBackend.close``."""
-        await self._runner.close()
+        if self._owns_runner:
+            await self._runner.close()
 
     # --- the contract
 
     async def commit(self, save: Save) -> Written:
         """See ``StorageBackend``, as the following."""
         return await self._write(lambda repository: repository.save(save))
+
+    async def commit_on(self, save: Save, connection: object) -> Written:
+        def saved(repository: Repository) -> Written:
+            return repository.save(save)
+
+        return await self._join(connection, saved)
 
     async def fetch(
         self,
@@ -174,20 +209,30 @@ class SqlBackend(StorageBackend):
         namespace: str = "",
         writer: str | None = None,
     ) -> int:
-        check_names(thread_id, namespace, *(checkpoint_ids or ()))
+        if checkpoint_ids is None:
+            return (await self.remove_thread(thread_id)).versions
+        check_names(thread_id, namespace, *checkpoint_ids)
         return await self._write(
             lambda it: it.delete(thread_id, namespace, checkpoint_ids, writer=writer)
         )
 
-    async def list_threads(
+    async def has_thread(self, thread_id: str) -> bool:
+        check_text("thread_id", thread_id)
+        return await self._query(lambda it: has_thread(it, thread_id))
+
+    async def remove_thread(self, thread_id: str) -> Removed:
+        check_text("thread_id", thread_id)
+        return await self._write(lambda it: it.delete_thread(thread_id))
+
+    async def recent(
         self, limit: int = 100, pattern: str = "*", *, after: str | None = None
-    ) -> list[str]:
+    ) -> list[Active]:
         check_limit(limit)
-        return await self._query(lambda it: it.threads(limit, pattern, after))
+        return await self._query(lambda it: listing.threads(it, limit, pattern, after))
 
     async def heads(self, limit: int = 100) -> list[Head]:
         check_limit(limit)
-        return await self._query(lambda it: it.heads(limit))
+        return await self._query(lambda it: listing.heads(it, limit))
 
     async def query(self, key: str, value: Any, limit: int = 100) -> list[Head]:
         check_key(key)
@@ -197,12 +242,37 @@ class SqlBackend(StorageBackend):
     async def find(self, query: str, limit: int = 10) -> list[Hit]:
         check_limit(limit)
         wanted = query_words(query)
-        return await self._read(lambda it: it.search(wanted, limit))
+        candidates = await self._query(lambda it: searching.candidates(it, wanted))
+        found: list[searching.Ranked] = []
+        for batch in searching.batched(candidates):
+            found += await self._ranked(batch, wanted)
+        best = sorted(found, key=lambda it: (it.score, it.created_at), reverse=True)
+        hits: list[Hit] = []
+        while best and len(hits) < limit:  # a version may have been removed meanwhile
+            missing = limit - len(hits)
+            some, best = best[:missing], best[missing:]
+            hits += await self._hits(some)
+        return hits
+
+    async def _ranked(
+        self, batch: list[searching.Candidate], wanted: list[str]
+    ) -> list[searching.Ranked]:
+        """The lines of a batch that match; no transaction is open while a text is looked at."""
+        if searching.is_large(batch):
+            line = batch[0].line
+            return await self._read(lambda it: searching.ranked_in_parts(it, line, wanted))
+        records = await self._query(lambda it: searching.records(it, batch))
+        return await asyncio.to_thread(searching.ranked, records, wanted, self.max_state_bytes)
+
+    async def _hits(self, best: list[searching.Ranked]) -> list[Hit]:
+        return await self._query(lambda it: searching.hits(it, best))
 
     async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
         check_text("source_thread_id", source_thread_id)
         check_text("dest_thread_id", dest_thread_id)
-        return await self._write(lambda it: it.copy_thread(source_thread_id, dest_thread_id))
+        return await self._write(
+            lambda it: copying.copy_thread(it, source_thread_id, dest_thread_id)
+        )
 
     # --- whole threads
 
@@ -259,14 +329,33 @@ class SqlBackend(StorageBackend):
         check_text("thread_id", thread_id)
         return await self._write(lambda it: it.prune(thread_id))
 
-    async def threads_of(self, user_id: str) -> list[str]:
-        check_text("user_id", user_id)
-        return await self._read(lambda it: archives.threads_of(it, user_id))
+    async def find_threads(self, key: str, value: Any, *, user_id: str | None = None) -> list[str]:
+        return await self._read(lambda it: archives.find_threads(it, key, value, user_id))
 
     async def forget_user(self, user_id: str) -> dict[str, int]:
         counts = await super().forget_user(user_id)
-        counts["store"] = await self._write(lambda it: archives.forget_items(it, user_id))
-        return counts
+        return counts | {"store": await self._forget_items("user_id", user_id)}
+
+    async def forget_where(self, key: str, value: Any) -> dict[str, int]:
+        counts = await super().forget_where(key, value)
+        return counts | {"store": await self._forget_items(key, value)}
+
+    async def _forget_items(self, key: str, value: Any) -> int:
+        return await self._write(lambda it: archives.forget_items(it, key, value))
+
+    # --- tenants
+
+    @property
+    def tenant(self) -> str:
+        return self._database.tenant
+
+    def _enter(self, tenant: str) -> None:
+        check_text("tenant", tenant)
+        self._database = self._database.for_tenant(tenant)
+        self._owns_runner = False
+
+    async def tenants(self) -> list[Tenant]:
+        return await self._read(archives.tenants)
 
     async def damage(self) -> list[str]:
         return await self._read(archives.damage)
@@ -274,21 +363,34 @@ class SqlBackend(StorageBackend):
     async def facts(self) -> list[Fact]:
         return [*await super().facts(), *await self._read(lambda it: self.examination(it).facts())]
 
+    async def tenant_facts(self) -> list[Fact]:
+        return await self._read(lambda it: self.examination(it).of_tenant())
+
     # --- housekeeping
 
     async def vacuum(self, older_than_days: float = 30) -> int:
+        return (await self.vacuum_report(older_than_days)).removed
+
+    async def vacuum_report(self, older_than_days: float = 30) -> Vacuumed:
         seconds = check_days(older_than_days) * SECONDS_PER_DAY
         aged = await self._query(lambda it: it.aged(seconds))
-        removed = 0
+        removed = skipped = 0
         for at in range(0, len(aged), VACUUM_BATCH):
             batch = aged[at : at + VACUUM_BATCH]
             counts = await asyncio.gather(*(self._vacuum_thread(it, seconds) for it in batch))
-            removed += sum(counts)
-        return removed
+            removed += sum(it for it in counts if it is not None)
+            skipped += counts.count(None)
+        if skipped:
+            observe.skipped("vacuum", skipped)
+        return Vacuumed(removed, skipped)
 
-    async def _vacuum_thread(self, thread_id: str, seconds: float) -> int:
+    async def _vacuum_thread(self, thread_id: str, seconds: float) -> int | None:
         """One thread's part; those of a batch may share a commit."""
         return await self._write(lambda it: it.vacuum_thread(thread_id, seconds))
+
+    async def renew(self, thread_id: str, ttl_seconds: float) -> bool:
+        check_text("thread_id", thread_id)
+        return await self._write(lambda it: it.renew(thread_id, ttl_seconds))
 
     async def expire(self) -> int:
         removed = 0

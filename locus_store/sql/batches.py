@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import proxy
 
+from locus_store import loops
 from locus_store.archives import sealed
 from locus_store.errors import LocusStoreError
 from locus_store.sql.columns import encode_key
@@ -70,7 +71,7 @@ class _Item:
         if self.done.done():  # cancelled
             return
         if isinstance(result, BaseException):
-            self.done.set_exception(result)
+            loops.fail(self.done, result)
         else:
             self.done.set_result(result)
 

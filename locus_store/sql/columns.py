@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import oracle
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql import operators
 from sqlalchemy.sql.functions import FunctionElement
@@ -52,7 +51,10 @@ class Instant(sa.types.TypeDecorator[datetime]):
         if dialect.name == "sqlite":
             return dialect.type_descriptor(BigInteger())
         if dialect.name == "oracle":
-            return dialect.type_descriptor(oracle.TIMESTAMP(timezone=True))
+            # Slow to import, and other databases do not need it.
+            from sqlalchemy.dialects.oracle import TIMESTAMP  # noqa: PLC0415
+
+            return dialect.type_descriptor(TIMESTAMP(timezone=True))
         return dialect.type_descriptor(sa.DateTime(timezone=True))
 
     def bind_expression(self, bindparam: sa.BindParameter[Any]) -> sa.ColumnElement[Any]:
@@ -118,6 +120,23 @@ class Minute(FunctionElement[datetime]):
     inherit_cache = True
 
 
+class Moment(FunctionElement[datetime]):
+    """The server's clock in microseconds, on SQLite too, where it is this machine's."""
+
+    type = Instant()
+    name = "moment"
+    inherit_cache = True
+
+
+def moment() -> Moment:
+    """The server's clock when the statement began: two saves have different ones."""
+    return Moment(sa.bindparam("moment", callable_=_here, type_=Instant()))
+
+
+def _here() -> datetime:
+    return datetime.now(UTC)
+
+
 def now() -> Clock:
     """The server's clock when the statement began; on SQLite in milliseconds."""
     return Clock()
@@ -159,6 +178,17 @@ def _clock_sqlite(element: Clock, compiler: SQLCompiler, **kw: Any) -> str:
     if shift is None:
         return f"({_SQLITE_NOW})"
     return f"({_SQLITE_NOW} + CAST(ROUND({shift} * 1000000.0) AS INTEGER))"
+
+
+@compiles(Moment, "sqlite")
+def _moment_sqlite(element: Moment, compiler: SQLCompiler, **kw: Any) -> str:
+    return compiler.process(next(iter(element.clauses)), **kw)
+
+
+@compiles(Moment)
+def _moment(element: Moment, compiler: SQLCompiler, **kw: Any) -> str:
+    del element
+    return compiler.process(now(), **kw)
 
 
 @compiles(Clock)
@@ -369,5 +399,21 @@ def _swapped(numbers: array[float]) -> array[float]:
 BigKey: Final = BigInteger().with_variant(Integer(), "sqlite")
 """A surrogate that the server counts; SQLite's AUTOINCREMENT wants exactly INTEGER."""
 
-Digest: Final = Binary(16).with_variant(oracle.RAW(16), "oracle")
+
+class _Digest(sa.types.TypeDecorator[bytes]):
+    """Sixteen bytes: RAW on Oracle."""
+
+    impl = Binary
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        """RAW is no LOB: it is compared and indexed."""
+        if dialect.name == "oracle":
+            from sqlalchemy.dialects.oracle import RAW  # noqa: PLC0415 - as above
+
+            return dialect.type_descriptor(RAW(16))
+        return dialect.type_descriptor(Binary(16))
+
+
+Digest: Final = _Digest(16)
 """Sixteen bytes."""

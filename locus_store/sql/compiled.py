@@ -40,6 +40,10 @@ class Compiled:
             (name, compiled.binds[name].type.dialect_impl(dialect).bind_processor(dialect))
             for name in compiled.positiontup or ()
         ]
+        self._asked = {
+            name: it.callable for name, it in compiled.binds.items() if it.callable is not None
+        }
+        """Parameters whose values are asked for at each execution."""
         self._columns = list(statement.selected_columns) if isinstance(statement, sa.Select) else []
         self._results = [
             it.type.dialect_impl(dialect).result_processor(dialect, None) for it in self._columns
@@ -79,6 +83,8 @@ class Compiled:
 
     def _executed(self, connection: Connection, values: Mapping[str, Any]) -> DBAPICursor:
         known = {**self._fixed, **values}
+        for name, ask in self._asked.items():
+            known[name] = ask()
         bound = tuple(
             convert(known[name]) if convert else known[name] for name, convert in self._binds
         )

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from locus_store.encoding import MAX_STATE_BYTES
 from locus_store.errors import InvalidArgumentError
 from locus_store.sql.migrate import AutoMigrate, ensure
 from locus_store.sql.reads import Scope
 from locus_store.sql.repository import Repository
+from locus_store.sql.statements import statements
+from locus_store.tenants import ForTenants
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -20,7 +24,18 @@ if TYPE_CHECKING:
     from locus_store.sql.status import Settings
 
 
-class Database(ABC):
+@dataclass(slots=True)
+class Opened:
+    """Facts of the opened database, shared by the objects of all tenants."""
+
+    store: str = ""
+    """``store_id``; ``""`` before the database was opened."""
+
+    has_index: bool = False
+    """There is a full-text index, as far as is known; a save refuses where it is wrong."""
+
+
+class Database(ForTenants, ABC):
     """A database by its tables and tenant.
 
     It knows neither the backend nor the runner, so that a thread that works for them does not keep
@@ -32,6 +47,9 @@ class Database(ABC):
         auto_migrate: ``True`` creates the schema where none exists, and never upgrades one;
             ``"upgrade"`` does both; ``False`` only verifies.
     """
+
+    dialect: ClassVar[str]
+    """SQLAlchemy's name of it."""
 
     repository: type[Repository] = Repository
     driver_errors: ClassVar[tuple[type[Exception], ...]] = (SQLAlchemyError, OSError)
@@ -47,7 +65,15 @@ class Database(ABC):
         self.tables = tables
         self.tenant = tenant
         self._auto_migrate = auto_migrate
+        self.max_state_bytes = MAX_STATE_BYTES
+        """The largest state that is folded; its backend sets it."""
+
+        self._facts = Opened()
         self._scope: Scope | None = None
+
+    def _enter(self, tenant: str) -> None:
+        self.tenant = tenant
+        self._scope = None
 
     @property
     def may_create(self) -> bool:
@@ -69,21 +95,88 @@ class Database(ABC):
             prefix=self.tables.prefix,
             schema=self.tables.schema,
         )
-        self._scope = Scope(tables=self.tables, tenant=self.tenant, store=settings.store_id)
+        self._facts.store = settings.store_id
         self.noted(settings)
 
-    def noted(self, settings: Settings) -> None:  # noqa: B027  (optional)
+    def noted(self, settings: Settings) -> None:
         """Take what a dialect wants of the settings of the database that was opened."""
 
     @property
     def scope(self) -> Scope:
         """Of the opened database."""
-        assert self._scope is not None  # noqa: S101  (a runner opens before it runs)
+        assert self.store  # noqa: S101  (a runner opens before it runs)
+        if self._scope is None or self._scope.store != self.store:
+            self._scope = Scope(
+                tables=self.tables,
+                tenant=self.tenant,
+                store=self.store,
+                max_state_bytes=self.max_state_bytes,
+            )
         return self._scope
+
+    @property
+    def store(self) -> str:
+        """Identity of the opened database; ``""`` before one was."""
+        return self._facts.store
+
+    @property
+    def has_index(self) -> bool:
+        """Whether there is a full-text index, as far as this object knows."""
+        return self._facts.has_index
+
+    @has_index.setter
+    def has_index(self, has_index: bool) -> None:
+        self._facts.has_index = has_index
 
     def on(self, connection: Connection) -> Repository:
         """The queries, on a connection of the opened database."""
         return self.repository(connection, self.scope)
+
+    # --- inside a transaction of the caller's
+
+    def require_joinable(self, connection: object) -> None:
+        """Check that nothing but the caller uses a connection of the caller's.
+
+        Raises:
+            InvalidArgumentError: Other users share it.
+        """
+
+    def join(self, connection: Connection) -> None:
+        """Begin the caller's transaction where a savepoint does not."""
+
+    def keep_index(self, connection: Connection) -> None:
+        """Let nobody create the full-text index while the transaction writes."""
+
+    def require_opened(self, connection: Connection) -> None:
+        """Check that a connection of the caller's leads to the opened database.
+
+        Raises:
+            InvalidArgumentError: It leads to another one.
+        """
+        setting = statements(self.tables, connection.dialect).setting
+        try:
+            row = setting.first(connection, {"name": "store_id"})
+        except self.driver_errors as exc:
+            if not self.lost_schema(exc):
+                raise
+            row = None
+        if row is None or row[0] != self.scope.store:
+            raise InvalidArgumentError(
+                "connection= leads to another database, or another schema, than these tables are "
+                "in; nothing was written"
+            )
+
+    def lost_race(self, exc: BaseException) -> bool:
+        """Whether the statement was undone for another transaction's sake, and may be run again."""
+        del exc
+        return False
+
+    def lost_schema(self, exc: BaseException) -> bool:
+        """Whether the tables are not there."""
+        del exc
+        return False
+
+    # --- transactions of our own
 
     @abstractmethod
     def begin_write(self, connection: Connection) -> None:
@@ -105,5 +198,5 @@ class Database(ABC):
     def translated(self, exc: Exception) -> LocusStoreError:
         """The error to raise for a driver's."""
 
-    def left(self) -> None:  # noqa: B027  (optional)
+    def left(self) -> None:
         """Check, with every connection closed, that what stands here now may be opened."""

@@ -54,9 +54,11 @@ class Examination:
             *self.schema(),
             *self.settings(),
             *self.sizes(),
-            *self.lengths(),
-            *self.leftovers(),
         ]
+
+    def of_tenant(self) -> list[Fact]:
+        """Facts of the repository's tenant."""
+        return [*self.lengths(), *self.leftovers()]
 
     # --- dialect hooks
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -11,29 +12,26 @@ from sqlalchemy.exc import DBAPIError
 from locus_store.errors import BackendError
 from locus_store.sql.status import place_of
 
-try:
-    import asyncpg  # type: ignore[import-untyped]
-except ImportError:  # told when something is opened
-    asyncpg = None
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sqlalchemy.engine import Connection
 
-DRIVER_ERRORS: Final[tuple[type[Exception], ...]] = (
-    (TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) if asyncpg else ()
-)
-"""What asyncpg raises, beside ``OSError``."""
+
+def driver_errors() -> tuple[type[Exception], ...]:
+    """What asyncpg raises, beside ``OSError``; nothing where nobody has imported it."""
+    asyncpg = sys.modules.get("asyncpg")
+    found: tuple[type[Exception], ...] = ()
+    if asyncpg:
+        found = asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError
+        found = (TimeoutError, *found)
+    return found
+
 
 _LOST_STATES: Final = frozenset({"57P01", "57P02", "57P05", "25P03"})
 """The server ended the session: shut down, crashed, idle for too long."""
 
 _FORBIDDEN: Final = "42501"
-
-_LOST: Final[tuple[type[BaseException], ...]] = (ConnectionError,) + (
-    (asyncpg.PostgresConnectionError,) if asyncpg else ()
-)
 
 
 class LostConnectionError(Exception):
@@ -66,9 +64,12 @@ _CODE: Final = re.compile(r"\b(?:ORA|PLS)-\d{5}\b")
 
 def is_lost(exc: BaseException) -> bool:
     """Whether a connection is gone, or could not be made."""
-    return sqlstate(exc) in _LOST_STATES or any(
-        isinstance(it, (LostConnectionError, *_LOST)) for it in causes(exc)
-    )
+    asyncpg = sys.modules.get("asyncpg")
+    theirs: tuple[type[BaseException], ...] = ()
+    if asyncpg:  # the second: it got FATAL between two statements, and the socket is not closed yet
+        theirs = asyncpg.PostgresConnectionError, asyncpg.InternalClientError
+    lost: tuple[type[BaseException], ...] = (LostConnectionError, ConnectionError, *theirs)
+    return sqlstate(exc) in _LOST_STATES or any(isinstance(it, lost) for it in causes(exc))
 
 
 def is_refused(exc: BaseException) -> bool:

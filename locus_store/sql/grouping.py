@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary, WeakSet, finalize
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.pool import QueuePool
 
-from locus_store import observe
+from locus_store import loops, observe
 from locus_store.errors import BackendError, InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -52,6 +52,9 @@ class Runner(Protocol):
     async def query(self, body: Body[T]) -> T:
         """Run ``body``, which is one statement and so its own snapshot."""
 
+    async def ready(self) -> None:
+        """Make sure that the database is open, and its schema verified."""
+
     async def close(self) -> None:
         """Finish what was submitted and release what was opened; usable again after."""
 
@@ -67,17 +70,17 @@ class _Job:
         if self.future.done():  # its caller was cancelled
             return
         if error is not None:
-            self.future.set_exception(error)
+            loops.fail(self.future, error)
         else:
             self.future.set_result(result)
 
 
 def _tell(jobs: list[_Job], answers: list[_Answer]) -> None:
     """Answer the callers: each loop is woken once."""
-    loops: dict[asyncio.AbstractEventLoop, list[tuple[_Job, _Answer]]] = {}
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Job, _Answer]]] = {}
     for job, answer in zip(jobs, answers, strict=True):
-        loops.setdefault(job.loop, []).append((job, answer))
-    for loop, told in loops.items():
+        by_loop.setdefault(job.loop, []).append((job, answer))
+    for loop, told in by_loop.items():
         with suppress(RuntimeError):  # the loop was closed: nobody waits
             loop.call_soon_threadsafe(_answer_all, told)
 
@@ -257,6 +260,13 @@ class ThreadRunner:
         while True:
             with suppress(_Stopped):
                 return await self._opened().read(body)
+
+    async def ready(self) -> None:
+        """See ``Runner``."""
+        while True:
+            with suppress(_Stopped):
+                await self._opened().writer.run(None)
+                return
 
     async def query(self, body: Body[T]) -> T:
         """See ``Runner``."""
@@ -439,11 +449,16 @@ class AsyncEngineRunner:
         """See ``Runner``."""
         return await self.read(body)
 
+    async def ready(self) -> None:
+        """See ``Runner``."""
+        self._require_own_loop()
+        await self._opened()
+
     async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return await asyncio.shield(task)
+        return await loops.outlasting(task)
 
     async def _alone(self, run: Callable[[Connection, Body[T]], T], body: Body[T]) -> T:
         lock = self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())

@@ -429,7 +429,7 @@ def _writes(row: Mapping[str, Any]) -> list[PendingWrite]:
 
 
 def _is_late(save: str) -> str:
-    """The expiry is to be written again: see ``statements.ttl_slack``."""
+    """The expiry is to be written again: see ``renewing.ttl_slack``."""
     least = f"statement_timestamp() + make_interval(secs => {save}.ttl)"
     return f"(t.expires_at IS NULL OR t.expires_at NOT BETWEEN {least} AND {_expiry(save)})"
 

@@ -14,6 +14,8 @@ from locus_store.sql.locking import LockingRepository
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from locus_store.sql.repository import Copied
+
 SEARCH_SETTING: Final = "full_text_index"
 """Row of ``settings`` that says that the index was made."""
 
@@ -62,6 +64,12 @@ class IndexedRepository(LockingRepository):
         if sequences is not None:
             gone = gone.where(self.index.c.sequence.in_(sequences))
         self.connection.execute(gone)
+
+    def copy_index(self, copied: Copied) -> None:
+        """See ``Repository``."""
+        names = [column.name for column in self.index.c]
+        rows = copied(self.index, names[1:])
+        self.connection.execute(self.index.insert().from_select(names, rows))
 
     def lines_with(self, wanted: Sequence[str]) -> list[int] | None:
         """Lines that have each word in one version or another."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import sqlalchemy as sa
 
 from locus_store import vectors
+from locus_store.errors import ConflictError
 from locus_store.items import (
     SEGMENT_END,
     Put,
@@ -24,7 +25,7 @@ from locus_store.sql.pending import batches
 from locus_store.sql.vectors import DIMENSION_SETTING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from sqlalchemy.engine import Connection, Row
 
@@ -36,6 +37,12 @@ if TYPE_CHECKING:
     AnyRow: TypeAlias = Row[*tuple[Any, ...]]
 
 Scored: TypeAlias = "tuple[StoreItem, float]"
+
+Outcome: TypeAlias = "list[int] | ConflictError | None"
+"""Of a batch of changes: what ``BaseStore.apply`` returns or raises; ``None``: see ``BUSY``."""
+
+BUSY: Final = None
+"""Others have locked an item; nothing was done."""
 
 BEYOND_SEGMENT_END: Final = chr(ord(SEGMENT_END) + 1)
 FIRST: Final = 64
@@ -176,23 +183,31 @@ class Items:
 
     # --- writing
 
-    def apply(self, changes: Sequence[Change]) -> list[int]:
-        """See ``BaseStore``, as the following."""
-        names = [(it.namespace, it.key) for it in changes]
+    def apply(self, wanted: Sequence[Sequence[Change]], *, waits: bool) -> list[Outcome]:
+        """Do each batch of changes as a whole or not at all; no item is in two of them.
+
+        Args:
+            wanted: Each is decided by itself.
+            waits: For items that others have locked. Else a batch with such an item may be left
+                undone, as ``BUSY``.
+        """
+        del waits  # portable statements cannot do without
+        names = [(it.namespace, it.key) for batch in wanted for it in batch]
         found = self._found(names)
-        versions = [self._version(found.get(name)) for name in names]
-        for change, version in zip(changes, versions, strict=True):
-            if isinstance(change, Put):
-                require_version(change, version)
-        self._unembed([row.item for row in found.values()])
-        gone = [found[it.namespace, it.key].item for it in changes
-                if not isinstance(it, Put) and (it.namespace, it.key) in found]  # fmt: skip
-        self._delete(gone)
-        self._put([it for it in changes if isinstance(it, Put)], found)
-        return [
-            version + 1 if isinstance(change, Put) else int(version > 0)
-            for change, version in zip(changes, versions, strict=True)
+        versions = {name: self._version(found.get(name)) for name in names}
+        outcomes = [outcome_of(it, versions) for it in wanted]
+        changes = [
+            it
+            for batch, outcome in zip(wanted, outcomes, strict=True)
+            for it in batch
+            if isinstance(outcome, list)
         ]
+        items = {(it.namespace, it.key): found.get((it.namespace, it.key)) for it in changes}
+        self._unembed([row.item for row in items.values() if row is not None])
+        gone = [items[it.namespace, it.key] for it in changes if not isinstance(it, Put)]
+        self._delete([row.item for row in gone if row is not None])
+        self._put([it for it in changes if isinstance(it, Put)], found)
+        return outcomes
 
     def _found(self, names: Sequence[Name]) -> dict[Name, AnyRow]:
         """Rows of these names, locked; expired ones too."""
@@ -441,6 +456,26 @@ class Items:
     @property
     def _live_column(self) -> sa.ColumnElement[int]:
         return sa.case((self._is_live, 1), else_=0).label("is_live")
+
+
+def outcome_of(batch: Sequence[Change], versions: Mapping[Name, int]) -> Outcome:
+    """What becomes of a batch.
+
+    Args:
+        batch: Changes of different items.
+        versions: Those that are there; 0: none.
+    """
+    found = [versions[it.namespace, it.key] for it in batch]
+    try:
+        for change, version in zip(batch, found, strict=True):
+            if isinstance(change, Put):
+                require_version(change, version)
+    except ConflictError as exc:
+        return exc
+    return [
+        version + 1 if isinstance(change, Put) else int(version > 0)
+        for change, version in zip(batch, found, strict=True)
+    ]
 
 
 def needs_look(wanted: Wanted) -> bool:

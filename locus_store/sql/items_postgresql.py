@@ -13,10 +13,10 @@ from sqlalchemy.sql.visitors import cloned_traverse
 
 from locus_store import vectors
 from locus_store.errors import BackendError
-from locus_store.items import Put, encode_namespace, require_version
+from locus_store.items import Put, encode_namespace
 from locus_store.sql.columns import after, encode_key, encode_path
 from locus_store.sql.conditions import on_jsonb, word_in_jsonb
-from locus_store.sql.items import Items, item_of
+from locus_store.sql.items import BUSY, Items, Outcome, item_of, outcome_of
 from locus_store.sql.json_columns import dump_jsonb, dump_valueb
 from locus_store.sql.pending import batches
 from locus_store.sql.vectors import DIMENSION_SETTING
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from locus_store.filters import Clause
-    from locus_store.items import Change, Name, Namespace, Wanted
+    from locus_store.items import Change, Name, Namespace, StoreItem, Wanted
     from locus_store.sql.items import Scored
 
 EFFORT: Final = 100
@@ -61,35 +61,49 @@ class PostgreSQLItems(Items):
         """A list of any length is two values to bind."""
         if len(names) == 1:
             return super().have_names(names)
-        texts = postgresql.ARRAY(sa.Text())
-        namespaces = [encode_path(encode_namespace(it)) for it, _ in names]
-        keys = [encode_key(it) for _, it in names]
-        wanted = sa.func.unnest(
-            sa.cast(sa.literal(namespaces, texts), texts), sa.cast(sa.literal(keys, texts), texts)
-        ).table_valued(sa.column("namespace", sa.Text()), sa.column("key", sa.Text()), name="n")
-        wanted = wanted.render_derived()
+        wanted = _table_of(names)
         c = self.store.c
         return sa.and_(
             c.tenant == self.shelf.scope.tenant,
             sa.tuple_(c.namespace, c.key).in_(sa.select(wanted.c.namespace, wanted.c.key)),
         )
 
+    def read(self, names: Sequence[Name]) -> list[StoreItem | None]:
+        """One statement, which looks each name up in the index.
+
+        To a plain join, a plan that was made when the table was small prefers the whole table.
+        """
+        if len(names) == 1:
+            return super().read(names)
+        c, wanted = self.store.c, _table_of(names)
+        is_it = sa.and_(
+            c.tenant == self.shelf.scope.tenant,
+            c.namespace == wanted.c.namespace,
+            c.key == wanted.c.key,
+        )
+        each = self._items().where(is_it, self._is_live).offset(sa.literal_column("0")).lateral()
+        query = sa.select(each).select_from(wanted.join(each, sa.true()))
+        rows = (item_of(row) for row in self.connection.execute(query))
+        found = {(it.namespace, it.key): it for it in rows}
+        return [found.get(name) for name in names]
+
     # --- writing
 
-    def apply(self, changes: Sequence[Change]) -> list[int]:
-        """One statement; see ``_APPLY``."""
-        rows = self.connection.execute(_apply(*self._words), self._bound(changes)).all()
+    def apply(self, wanted: Sequence[Sequence[Change]], *, waits: bool) -> list[Outcome]:
+        """One statement; see ``_apply``."""
+        statement = _apply(*self._words, waits=waits)
+        rows = self.connection.execute(statement, self._bound(wanted)).all()
         _require_holds(rows[0].holds)
-        found = [row.found for row in rows]
-        if not rows[0].does:
-            for change, version in zip(changes, found, strict=True):
-                if isinstance(change, Put):
-                    require_version(change, version)
         self._unembed([row.raced for row in rows if row.raced is not None])
-        return [
-            version + 1 if isinstance(change, Put) else int(version > 0)
-            for change, version in zip(changes, found, strict=True)
-        ]
+        rows_left, outcomes = iter(rows), list[Outcome]()
+        for batch in wanted:
+            its_rows = [next(rows_left) for _ in batch]
+            versions = {
+                (it.namespace, it.key): row.found for it, row in zip(batch, its_rows, strict=True)
+            }
+            is_busy = any(row.is_busy for row in its_rows)
+            outcomes.append(BUSY if is_busy else outcome_of(batch, versions))
+        return outcomes
 
     @property
     def _has_embeddings(self) -> bool:
@@ -105,9 +119,10 @@ class PostgreSQLItems(Items):
         store, settings, embeddings = map(quote.format_table, names)
         return store, settings, embeddings, home
 
-    def _bound(self, changes: Sequence[Change]) -> dict[str, Any]:
+    def _bound(self, wanted: Sequence[Sequence[Change]]) -> dict[str, Any]:
         """One list for each field."""
         scope = self.shelf.scope
+        changes = [it for batch in wanted for it in batch]
         puts = [it if isinstance(it, Put) else None for it in changes]
         bound = {
             "tenant": encode_key(scope.tenant),
@@ -120,6 +135,7 @@ class PostgreSQLItems(Items):
             "ttls": [None if it is None else it.ttl_seconds for it in puts],
             "expected": [None if it is None else it.expected_version for it in puts],
             "removes": [it is None for it in puts],
+            "batches": [at for at, batch in enumerate(wanted) for _ in batch],
         }
         if self._has_embeddings:
             parts = [
@@ -239,6 +255,16 @@ class PostgreSQLItems(Items):
         return [float32(it) for it in self.connection.execute(floats).scalars()]
 
 
+def _table_of(names: Sequence[Name]) -> sa.TableValuedAlias:
+    """Names as rows, of two values to bind."""
+    texts = postgresql.ARRAY(sa.Text())
+    namespaces = [encode_path(encode_namespace(it)) for it, _ in names]
+    keys = [encode_key(it) for _, it in names]
+    both = (sa.cast(sa.literal(it, texts), texts) for it in (namespaces, keys))
+    columns = sa.column("namespace", sa.Text()), sa.column("key", sa.Text())
+    return sa.func.unnest(*both).table_valued(*columns, name="n").render_derived()
+
+
 def _in_the_text(value: sa.BindParameter[Any]) -> None:
     value.literal_execute = True
 
@@ -302,72 +328,83 @@ def _require_holds(holds: bool) -> None:
 
 _LOOKED: Final = """
 WITH input AS MATERIALIZED (
-  SELECT * FROM unnest(:namespaces, :keys, :values, :metadata, :ttls, :expected, :removes)
-    WITH ORDINALITY i (namespace, key, value, metadata, ttl, expected, removes, position)),
+  SELECT * FROM unnest(:namespaces, :keys, :values, :metadata, :ttls, :expected, :removes, :batches)
+    WITH ORDINALITY i (namespace, key, value, metadata, ttl, expected, removes, batch, position)),
 fact AS MATERIALIZED (
   -- It is the opened database, with a table of embeddings if it had one then.
   SELECT count(*) = :facts AS holds FROM {settings} s
   WHERE (s.name = 'store_id' AND s.value = :store_id) OR s.name = 'vector_dimension'),
 locked AS MATERIALIZED (
-  SELECT s.item, s.namespace, s.key, s.version,
-    s.expires_at IS NULL OR s.expires_at > statement_timestamp() AS is_live
-  FROM input i JOIN {store} s
-    ON s.tenant = :tenant AND s.namespace = i.namespace AND s.key = i.key
-  WHERE (SELECT holds FROM fact) ORDER BY s.namespace, s.key FOR UPDATE OF s),
-looked AS MATERIALIZED (
+  -- Each by the index: a plan made when the table was small would prefer the whole table.
+  SELECT i.position, l.*
+  FROM (SELECT * FROM input ORDER BY namespace COLLATE "C", key COLLATE "C") i
+  CROSS JOIN LATERAL (
+    SELECT s.item, s.version,
+      s.expires_at IS NULL OR s.expires_at > statement_timestamp() AS is_live
+    FROM {store} s
+    WHERE s.tenant = :tenant AND s.namespace = i.namespace AND s.key = i.key
+      AND (SELECT holds FROM fact)
+    FOR UPDATE{skipping}) l),
+seen AS (
   SELECT i.*, l.item, coalesce(l.is_live, false) AS is_live,
-    CASE WHEN l.is_live THEN l.version ELSE 0 END AS found
-  FROM input i LEFT JOIN locked l USING (namespace, key)),
-verdict AS MATERIALIZED (
-  SELECT f.holds, f.holds AND NOT EXISTS (SELECT FROM looked l WHERE l.expected <> l.found) AS does
-  FROM fact f),
+    CASE WHEN l.is_live THEN l.version ELSE 0 END AS found, {busy} AS is_busy
+  FROM input i LEFT JOIN locked l USING (position)),
+looked AS MATERIALIZED (
+  SELECT *, bool_and((SELECT holds FROM fact) AND NOT is_busy
+      AND (expected IS NULL OR expected = found)) OVER (PARTITION BY batch) AS does
+  FROM seen),
 -- By name: a row that was changed since the statement began has another number by now.
 removed AS (
   DELETE FROM {store} t USING looked l
   WHERE t.tenant = :tenant AND t.namespace = l.namespace AND t.key = l.key AND l.removes
-    AND (SELECT does FROM verdict)),
+    AND l.does),
 updated AS (
   UPDATE {store} t SET {new_number}value = l.value::jsonb, metadata = l.metadata::jsonb,
     version = l.found + 1, ttl_seconds = l.ttl, updated_at = {moment}, expires_at = {expiry},
     created_at = CASE WHEN l.is_live THEN t.created_at ELSE {moment} END
   FROM looked l
   WHERE t.tenant = :tenant AND t.namespace = l.namespace AND t.key = l.key AND NOT l.removes
-    AND (SELECT does FROM verdict)
-  RETURNING t.item, t.namespace, t.key),
+    AND l.does AND l.item IS NOT NULL
+  RETURNING t.item, l.position),
 inserted AS (
   -- Where another one is faster, this is undone as a whole, and run again.
   INSERT INTO {store} (tenant, namespace, key, value, metadata, version, ttl_seconds, updated_at,
     expires_at, created_at)
   SELECT :tenant, l.namespace, l.key, l.value::jsonb, l.metadata::jsonb, 1, l.ttl, {moment},
     {expiry}, {moment}
-  FROM looked l WHERE l.item IS NULL AND NOT l.removes AND (SELECT does FROM verdict)
+  FROM looked l WHERE l.item IS NULL AND NOT l.removes AND l.does
   ORDER BY l.namespace COLLATE "C", l.key COLLATE "C" RETURNING item, namespace, key)
 """
 
-_PLAIN: Final = """
-SELECT v.holds, v.does, l.found, NULL AS raced FROM looked l, verdict v ORDER BY l.position
+_ALL: Final = """
+SELECT f.holds, l.found, l.is_busy, {raced} AS raced FROM looked l, fact f ORDER BY l.position
 """
 
 # Every put gives its item a new number, so that embeddings that another put wrote meanwhile, which
 # this statement does not see, are nobody's; `raced` is whose are to go in another statement.
 _EMBEDDING: Final = """,
 unembedded AS (
-  DELETE FROM {embeddings} e USING locked l WHERE e.item = l.item AND (SELECT does FROM verdict)),
+  DELETE FROM {embeddings} e USING looked l WHERE e.item = l.item AND l.does),
 embedded AS (
   INSERT INTO {embeddings} (item, part, embedding)
   SELECT w.item, p.part, p.embedding::{home}.vector
   FROM unnest(:positions, :parts, :embeddings) p (position, part, embedding)
-  JOIN input i USING (position)
-  JOIN (SELECT * FROM updated UNION ALL SELECT * FROM inserted) w USING (namespace, key))
-SELECT v.holds, v.does, l.found, CASE WHEN v.does AND l.item IS NOT NULL
-    AND NOT EXISTS (SELECT FROM {store} s WHERE s.item = l.item) THEN l.item END AS raced
-FROM looked l, verdict v ORDER BY l.position
+  JOIN (SELECT item, position FROM updated UNION ALL
+    SELECT n.item, l.position FROM inserted n JOIN looked l USING (namespace, key)) w
+  USING (position))
 """
+
+_RACED: Final = """CASE WHEN l.does AND l.item IS NOT NULL
+    AND NOT EXISTS (SELECT FROM {store} s WHERE s.item = l.item) THEN l.item END"""
+
+# What was skipped is there, and not among what was locked.
+_BUSY: Final = """l.position IS NULL AND EXISTS (SELECT FROM {store} s
+      WHERE s.tenant = :tenant AND s.namespace = i.namespace AND s.key = i.key)"""
 
 
 @lru_cache(maxsize=64)
-def _apply(store: str, settings: str, embeddings: str, home: str) -> sa.TextClause:
-    """The statement of all changes.
+def _apply(store: str, settings: str, embeddings: str, home: str, *, waits: bool) -> sa.TextClause:
+    """The statement of all batches of changes.
 
     Rows are locked in the order of their names, and then seen as they are by now. Of what is not
     there, nothing can be locked: a name that is taken meanwhile is a race, to be run again.
@@ -377,6 +414,7 @@ def _apply(store: str, settings: str, embeddings: str, home: str) -> sa.TextClau
         settings: Of the settings.
         embeddings: Of the embeddings.
         home: Where pgvector is; ``""``: there is no table of embeddings.
+        waits: For rows that others have locked; else they are busy.
     """
     texts, numbers = sa.ARRAY(sa.Text()), sa.ARRAY(sa.BigInteger())
     kinds: dict[str, Any] = {
@@ -384,17 +422,21 @@ def _apply(store: str, settings: str, embeddings: str, home: str) -> sa.TextClau
         "ttls": sa.ARRAY(sa.Double()),
         "expected": numbers,
         "removes": sa.ARRAY(sa.Boolean()),
+        "batches": numbers,
         "tenant": sa.Text(),
         "store_id": sa.Text(),
         "facts": sa.BigInteger(),
     }
     if home:
         kinds |= {"positions": numbers, "parts": numbers, "embeddings": texts}
-    text = (_LOOKED + (_EMBEDDING if home else _PLAIN)).format(
+    text = (_LOOKED + (_EMBEDDING if home else "") + _ALL).format(
         store=store,
         settings=settings,
         embeddings=embeddings,
         home=home,
+        skipping="" if waits else " SKIP LOCKED",
+        busy="false" if waits else _BUSY.format(store=store),
+        raced=_RACED.format(store=store) if home else "NULL",
         new_number="item = DEFAULT, " if home else "",
         moment="statement_timestamp() + (l.position - 1) * interval '1 microsecond'",
         expiry="statement_timestamp() + make_interval(secs => l.ttl)",

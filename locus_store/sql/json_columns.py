@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
@@ -27,6 +26,13 @@ if TYPE_CHECKING:
 # PostgreSQL's JSONB refuses U+0000, so it is written as two characters, and the first of those
 # as two others: order is kept, and nothing is lost.
 _ESCAPES: Final = (("\x01", "\x011"), ("\x00", "\x010"))
+
+
+def _jsonb(**options: Any) -> TypeEngine[Any]:
+    # SQLAlchemy's PostgreSQL dialects are slow to import, and other databases need none of them.
+    from sqlalchemy.dialects.postgresql import JSONB  # noqa: PLC0415
+
+    return JSONB(**options)
 
 
 def escape_text(value: str) -> str:
@@ -170,7 +176,7 @@ class Json(sa.types.TypeDecorator[dict[str, Any]]):
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         """TEXT where the database has no JSON type of its own."""
         if dialect.name == "postgresql":
-            return dialect.type_descriptor(postgresql.JSONB(none_as_null=True))
+            return dialect.type_descriptor(_jsonb(none_as_null=True))
         if dialect.name == "oracle":
             return dialect.type_descriptor(NativeJson())
         return dialect.type_descriptor(Text())
@@ -218,7 +224,7 @@ class JsonValue(sa.types.TypeDecorator[Any]):
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         """TEXT where the database has no JSON type of its own."""
         if dialect.name == "postgresql":
-            return dialect.type_descriptor(postgresql.JSONB())
+            return dialect.type_descriptor(_jsonb())
         return dialect.type_descriptor(NativeJson() if dialect.name == "oracle" else Text())
 
     def column_expression(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
@@ -288,4 +294,4 @@ def _bound_json(element: _BoundJson, compiler: SQLCompiler, **kw: Any) -> str:
 @compiles(_BoundJson, "postgresql")
 def _bound_json_postgresql(element: _BoundJson, compiler: SQLCompiler, **kw: Any) -> str:
     text = sa.type_coerce(next(iter(element.clauses)), _JsonText())
-    return compiler.process(sa.cast(text, postgresql.JSONB()), **kw)
+    return compiler.process(sa.cast(text, _jsonb()), **kw)

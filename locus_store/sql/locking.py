@@ -95,7 +95,7 @@ class LockingRepository(Repository):
         found = len(
             self.connection.execute(
                 sa.select(threads.c.thread)
-                .where(*self._is_thread(*thread_ids))
+                .where(*self.is_thread(*thread_ids))
                 .order_by(threads.c.thread_id)
                 .with_for_update()
             ).all()
@@ -103,11 +103,24 @@ class LockingRepository(Repository):
         self._lock_lines(thread_ids)
         return found > 0
 
+    def lock_unheld(self, thread_id: str) -> bool:
+        """In the order of ``lock``."""
+        lines, threads = self.tables.lines, self.tables.threads
+        of_thread = lines.c.tenant == self.scope.tenant, lines.c.thread_id == thread_id
+        for found in (
+            sa.select(lines.c.line).where(*of_thread),
+            sa.select(threads.c.thread).where(*self.is_thread(thread_id)),
+        ):
+            locked = self.connection.execute(found.with_for_update(skip_locked=True)).all()
+            if len(locked) < len(self.connection.execute(found).all()):
+                return False
+        return True
+
     def lock_thread(self, thread_id: str) -> None:
         """A save that makes a line comes before one that drops the thread, or after it."""
         threads = self.tables.threads
         self.connection.execute(
-            sa.select(threads.c.thread).where(*self._is_thread(thread_id)).with_for_update()
+            sa.select(threads.c.thread).where(*self.is_thread(thread_id)).with_for_update()
         )
 
     def _lock_lines(self, thread_ids: Sequence[str]) -> None:

@@ -10,6 +10,7 @@ import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -21,7 +22,8 @@ from locus_store import observe
 from locus_store.errors import InvalidArgumentError, SchemaError
 from locus_store.sql.failures import codes, sqlstate
 from locus_store.sql.locks import locked, process, refuse_transaction
-from locus_store.sql.schema import DEFAULT_PREFIX, Tables, tables
+from locus_store.sql.names import DEFAULT_PREFIX, check_prefix
+from locus_store.sql.schema import Tables, tables
 from locus_store.sql.status import (
     Settings,
     Status,
@@ -53,6 +55,17 @@ DEFAULT_URL: Final = "sqlite:///locus_checkpoints.db"
 _WHEEL = Path(__file__).parents[1] / "_alembic"
 SCRIPTS: Final = _WHEEL if _WHEEL.is_dir() else Path(__file__).parents[2] / "alembic"
 """The migrations: what the wheel carries, else the checkout's."""
+
+
+def load() -> None:
+    """Import what a migration needs: for a thread, as it takes long."""
+    for name in (
+        "alembic.command",
+        "alembic.config",
+        "alembic.script",
+        "alembic.runtime.migration",
+    ):
+        import_module(name)
 
 
 # --- opening --------------------------------------------------------------------------------
@@ -274,7 +287,7 @@ def offline_sql(
         _require_known(it)
     output, dialect = io.StringIO(), dialect_name(dialect)
     refuse_schema(dialect, schema)
-    config = _config(tables(prefix, schema), output)
+    config = _config(tables(check_prefix(prefix, dialect), schema), output)
     config.attributes["dialect"] = dialect
     process.refuse_beneath_another()
     with process.alone(), _translated():
@@ -378,6 +391,7 @@ def _refusals(connection: Connection) -> Iterator[None]:
 # --- other people's Alembic, and ours -------------------------------------------------------
 
 IncludeObject = Callable[[Any, Any, str, bool, Any], bool]
+IncludeName = Callable[[Any, str, Any], bool]
 
 
 def excluding(prefix: str = DEFAULT_PREFIX, *, then: IncludeObject | None = None) -> IncludeObject:
@@ -387,21 +401,53 @@ def excluding(prefix: str = DEFAULT_PREFIX, *, then: IncludeObject | None = None
         prefix: As the store is opened.
         then: Your own hook, asked about everything else.
     """
-    names = tables(prefix).names
-    made = ("search", "embeddings", "lock")  # on request
-    # Oracle's indexes of words and vectors have tables of their own.
-    grown = tuple(f"{of}{prefix}{it}" for it in made for of in ("", "dr$", "vector$"))
+    is_ours = _named(prefix)
 
     def include(item: Any, name: Any, kind: str, reflected: bool, other: Any) -> bool:
-        if kind == "table" and (name in names or str(name).lower().startswith(grown)):
+        if kind == "table" and is_ours(name):
             return False
         return then is None or then(item, name, kind, reflected, other)
 
     return include
 
 
+def excluding_names(
+    prefix: str = DEFAULT_PREFIX, *, then: IncludeName | None = None
+) -> IncludeName:
+    """An ``include_name`` for your ``env.py``: the tables of ``prefix`` are not even reflected.
+
+    Without it Alembic reads their columns and warns of types that SQLAlchemy does not know, such as
+    ``vector``. Give ``include_object`` as well: the version table passes here, because Alembic
+    reflects every table where no name passes, as in a database that has only ours.
+
+    Args:
+        prefix: As the store is opened.
+        then: Your own hook, asked about everything else.
+    """
+    is_ours, passes = _named(prefix), f"{prefix}version"
+
+    def include(name: Any, kind: str, parents: Any) -> bool:
+        if kind == "table" and is_ours(name):
+            return name == passes  # type: ignore[no-any-return]  # a name
+        return then is None or then(name, kind, parents)
+
+    return include
+
+
+def _named(prefix: str) -> Callable[[Any], bool]:
+    """Whether a table is ours, by its name."""
+    names = tables(prefix).names
+    made = ("search", "embeddings", "lock")  # on request
+    # Oracle's indexes of words and vectors have tables of their own.
+    grown = tuple(f"{of}{prefix}{it}".lower() for it in made for of in ("", "dr$", "vector$"))
+    return lambda name: name in names or str(name).lower().startswith(grown)
+
+
 include_object: Final = excluding()
 """``context.configure(..., include_object=include_object)``: for the default prefix."""
+
+include_name: Final = excluding_names()
+"""``context.configure(..., include_name=include_name)``: for the default prefix."""
 
 
 def only_ours(ours: Tables, dialect: str) -> IncludeObject:

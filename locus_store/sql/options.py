@@ -6,25 +6,8 @@ from typing import Final
 
 from locus_store.arguments import MAX_COUNT
 from locus_store.errors import InvalidArgumentError
-from locus_store.sql.schema import DEFAULT_PREFIX
 
 DAY: Final = 86_400
-
-
-def prefix_of(table_name: str | None, prefix: str | None) -> str:
-    """The table prefix that a Locus ``table_name`` means.
-
-    Raises:
-        InvalidArgumentError: Both are given.
-    """
-    if table_name is None:
-        return DEFAULT_PREFIX if prefix is None else prefix
-    if prefix is not None:
-        raise InvalidArgumentError("give table_name or prefix, not both")
-    stem = table_name.removesuffix("_checkpoints").removesuffix("_store").rstrip("_")
-    if not stem:
-        raise InvalidArgumentError(f"table_name={table_name!r} names no table")
-    return f"{stem}_"
 
 
 def require_one(**given: object) -> None:

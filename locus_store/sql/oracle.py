@@ -30,14 +30,15 @@ from locus_store.sql.failures import NOT_COMPILED, LostConnectionError, causes, 
 from locus_store.sql.indexing import SEARCH_SETTING, IndexedRepository, OtherDatabaseError
 from locus_store.sql.json_columns import Json, JsonValue
 from locus_store.sql.locks import locked
+from locus_store.sql.names import derived
 from locus_store.sql.oracle_places import DRIVER_ERRORS, connection_error
-from locus_store.sql.oracle_saves import OneTrip
+from locus_store.sql.oracle_saves import one_trip
 from locus_store.sql.pooled import ServerDatabase
 from locus_store.sql.status import PLACE, Place
 from locus_store.text import words
 
 if TYPE_CHECKING:
-    from sqlalchemy.engine import Connection, Dialect
+    from sqlalchemy.engine import Connection, Dialect, Engine
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from locus_store.sql.migrate import AutoMigrate
@@ -81,7 +82,7 @@ class OracleRepository(IndexedRepository):
         """The index keeps tokens only; the text stands beside the record for who writes SQL."""
         if not self.has_index:
             return None
-        text = layout.text_of(payload)
+        text = layout.text_of(payload, self.max_state_bytes)
         tokens = " ".join(dict.fromkeys(map(token, words(text))))
         self.connection.execute(
             self.index.insert().values(line=line, sequence=sequence, tokens=tokens or None)
@@ -126,9 +127,9 @@ def search_table(tables: Tables) -> sa.TableClause:
 def search_ddl(tables: Tables, dialect: Dialect) -> tuple[str, str]:
     """Makes the table and its index where they are not there."""
     name = dialect.identifier_preparer.format_table(search_table(tables))
-    key = dialect.identifier_preparer.quote(f"{tables.prefix}search_pk")
+    key = dialect.identifier_preparer.quote(derived(f"{tables.prefix}search_pk"))
     index = dialect.identifier_preparer.format_table(
-        sa.table(f"{tables.prefix}search_tokens", schema=tables.schema)
+        sa.table(derived(f"{tables.prefix}search_tokens"), schema=tables.schema)
     )
     return (
         (
@@ -159,6 +160,7 @@ class OracleDatabase(ServerDatabase):
         auto_migrate: What may be done to the schema.
     """
 
+    dialect = "oracle"
     repository = OracleRepository
     driver_errors = (*Database.driver_errors, LostConnectionError, *DRIVER_ERRORS)
 
@@ -167,9 +169,6 @@ class OracleDatabase(ServerDatabase):
     ) -> None:
         super().__init__(tables, tenant=tenant, auto_migrate=auto_migrate)
         self._where = where
-        self._one_trip: OneTrip | None = None
-        self.has_index = False
-        """As far as this object knows; a save refuses where it is wrong."""
 
     def on(self, connection: Connection) -> OracleRepository:
         return OracleRepository(connection, self.scope)
@@ -182,9 +181,7 @@ class OracleDatabase(ServerDatabase):
         values = None if self.has_index else values_of(save, self.scope.store, self.tenant)
         if values is None:
             return None
-        if self._one_trip is None:
-            self._one_trip = OneTrip(self.tables, connection.dialect)
-        return self._one_trip.save(connection, save, values)
+        return one_trip(self.tables, connection.dialect).save(connection, save, values)
 
     def save_by_rules(self, connection: Connection, save: Save) -> Written:
         """Do any save, within a transaction."""
@@ -207,7 +204,7 @@ class OracleDatabase(ServerDatabase):
     def _drop_failed(self, connection: Connection) -> None:
         """An index that could not be made is there, and would be taken for one that was."""
         prepare: Any = connection.dialect
-        name = f"{self.tables.prefix}search_tokens"
+        name = derived(f"{self.tables.prefix}search_tokens")
         query = sa.text("""
             SELECT i.status, i.domidx_opstatus FROM all_indexes i
             WHERE i.owner = COALESCE(:owner, SYS_CONTEXT('USERENV', 'CURRENT_SCHEMA'))
@@ -223,6 +220,9 @@ class OracleDatabase(ServerDatabase):
             shown = connection.dialect.identifier_preparer.format_table(index)
             connection.exec_driver_sql(f"DROP INDEX {shown} FORCE")
 
+    def join(self, connection: Connection) -> None:
+        tell_types(connection.engine)
+
     def begin_statement(self, connection: Connection) -> None:
         """The driver commits in the same round trip."""
         _autocommit(connection, is_on=True)
@@ -231,7 +231,7 @@ class OracleDatabase(ServerDatabase):
         """Each statement sees what was committed before it: locks first, then everything else."""
         _autocommit(connection, is_on=False)
         connection.begin()
-        self._keep_index(connection)
+        self.keep_index(connection)
 
     def begin_read(self, connection: Connection) -> None:
         _autocommit(connection, is_on=False)
@@ -243,13 +243,12 @@ class OracleDatabase(ServerDatabase):
         _autocommit(connection, is_on=False)
         connection.begin()
         connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE")
-        self._keep_index(connection)
+        self.keep_index(connection)
         # Who waited for an index that was made meanwhile gets ORA-08177 here.
         facts = self.tables.settings.c
         connection.execute(sa.select(facts.name).where(facts.name == "store_id").with_for_update())
 
-    def _keep_index(self, connection: Connection) -> None:
-        """While this transaction writes, nobody makes the text index."""
+    def keep_index(self, connection: Connection) -> None:
         table = connection.dialect.identifier_preparer.format_table(self.tables.checkpoints)
         connection.exec_driver_sql(f"LOCK TABLE {table} IN ROW EXCLUSIVE MODE")
 
@@ -443,7 +442,7 @@ def _engine(creator: Any, **options: Any) -> AsyncEngine:
     )
     event.listen(made.sync_engine, "before_cursor_execute", _prefetching)
     made.dialect.do_commit = _commit  # type: ignore[assignment]  # else it is a round trip
-    tell_types(made)
+    tell_types(made.sync_engine)
     return made
 
 
@@ -457,10 +456,10 @@ def _commit(connection: Any) -> None:
         connection.commit()
 
 
-def tell_types(made: AsyncEngine) -> None:
+def tell_types(made: Engine) -> None:
     """Tell the driver the types of parameters that it would take for something else."""
-    if not event.contains(made.sync_engine, "do_setinputsizes", sized):
-        event.listen(made.sync_engine, "do_setinputsizes", sized)
+    if not event.contains(made, "do_setinputsizes", sized):
+        event.listen(made, "do_setinputsizes", sized)
 
 
 def sized(

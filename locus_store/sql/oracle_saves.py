@@ -71,6 +71,17 @@ class OneTrip:
         return _Block(_BLOCK.format(body="\n  ".join(lines)), types, self._dialect)
 
 
+_cache: dict[tuple[Tables, type[Dialect]], OneTrip] = {}
+
+
+def one_trip(tables: Tables, dialect: Dialect) -> OneTrip:
+    """The blocks of ``tables``, compiled once per process and dialect."""
+    key = (tables, type(dialect))
+    if key not in _cache:
+        _cache[key] = OneTrip(tables, dialect)
+    return _cache[key]
+
+
 _PAYLOAD: Final = "its_payload"
 
 

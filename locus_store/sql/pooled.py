@@ -24,6 +24,7 @@ from locus_store.errors import ConnectionFailedError, SchemaError
 from locus_store.loops import Homes
 from locus_store.sql.database import Database
 from locus_store.sql.failures import LostConnectionError, is_overtime
+from locus_store.sql.migrate import load
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -166,6 +167,10 @@ class PooledRunner:
         home = await self.home()
         return await home.shielded(home.noted(home.define(body)))
 
+    async def ready(self) -> None:
+        """See ``Runner``."""
+        await self.home()
+
     async def home(self) -> Home:
         """The running loop's connections, with the schema verified."""
         home = await self._homes.mine()
@@ -232,14 +237,24 @@ class Home(loops.Home):
         if not self._owned:
             await _acquired(self._first)
             try:
-                await greenlet_spawn(self._opened, self._sync, self.database.opened)
+                await self._open_theirs()
             finally:
                 self._first.release()
             return
         with suppress(SchemaError):
             await greenlet_spawn(self._opened, self._sync, self.database.verified)
             return
+        if self.database.may_create:
+            await asyncio.to_thread(load)
         await self.define(self.database.opened)
+
+    async def _open_theirs(self) -> None:
+        if self.database.may_create:
+            with suppress(SchemaError):
+                await greenlet_spawn(self._opened, self._sync, self.database.verified)
+                return
+            await asyncio.to_thread(load)
+        await greenlet_spawn(self._opened, self._sync, self.database.opened)
 
     async def define(self, body: Body[T]) -> T:
         """Run a body that changes the schema, on a connection of its own where that is ours."""
@@ -263,11 +278,28 @@ class Home(loops.Home):
         with engine.connect() as connection:
             try:
                 yield connection
+            except BaseException as exc:
+                self._undo(connection, exc)
+                raise
             finally:
                 if not connection.invalidated:
                     self.database.leave(connection)
                     if self._is_over:
                         connection.detach()
+
+    def _undo(self, connection: Connection, exc: BaseException) -> None:
+        """Roll back after an error; where that fails, drop the connection, so that ``exc`` stays.
+
+        A connection whose task was cancelled may be in the middle of a statement: it is dropped.
+        """
+        if not isinstance(exc, Exception) or self._is_lost(connection, exc):
+            connection.invalidate()
+            return
+        try:
+            connection.rollback()
+        except self.database.driver_errors as failed:
+            observe.replaced("a rollback failed on its connection", failed)
+            connection.invalidate()
 
     # --- running
 
@@ -340,23 +372,24 @@ class Home(loops.Home):
                 result = body(connection)
                 lost = LostConnectionError
                 connection.commit()
-            except BaseException as exc:
-                is_closed = self._is_closed(connection)
-                if is_closed or not isinstance(exc, Exception):
-                    connection.invalidate()
-                # SQLAlchemy gives up the connection of a statement whose time was over.
-                if is_closed and isinstance(exc, Exception) and not is_overtime(exc):
+            except self.database.driver_errors as exc:
+                # SQLAlchemy closes the connection of a statement that timed out.
+                if self._is_lost(connection, exc) and not is_overtime(exc):
                     raise lost from exc
                 raise
             return result
 
-    def _is_closed(self, connection: Connection) -> bool:
+    def _is_lost(self, connection: Connection, exc: Exception) -> bool:
+        """Whether nothing more can be done on a connection after an error."""
         if connection.invalidated:  # SQLAlchemy saw it
             return True
         if connection.closed:
             return False
         driver: Any = connection.connection.driver_connection
-        return driver is None or self.database.is_closed(driver)
+        return driver is None or self._ended(driver, exc)
+
+    def _ended(self, driver: Any, exc: Exception) -> bool:
+        return self.database.is_closed(driver) or self.database.lost_connection(exc)
 
     @asynccontextmanager
     async def driver(self) -> AsyncIterator[Any]:
@@ -366,10 +399,10 @@ class Home(loops.Home):
         try:
             yield connection
         except BaseException as exc:
-            is_closed = self.database.is_closed(connection)
-            if is_closed or not isinstance(exc, Exception):
+            is_lost = not isinstance(exc, Exception) or self._ended(connection, exc)
+            if is_lost:
                 await greenlet_spawn(borrowed.invalidate)
-            if is_closed and isinstance(exc, Exception):
+            if is_lost and isinstance(exc, Exception):
                 raise LostConnectionError from exc
             raise
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -24,11 +25,13 @@ from locus_store.errors import (
     LocusStoreError,
     SchemaError,
 )
+from locus_store.loops import outlasting
+from locus_store.sql import negotiating
 from locus_store.sql.database import Database
 from locus_store.sql.dsn import connect, connection_error
 from locus_store.sql.failures import (
-    DRIVER_ERRORS,
     LostConnectionError,
+    driver_errors,
     is_lost,
     is_overtime,
     is_refused,
@@ -38,9 +41,13 @@ from locus_store.sql.failures import (
 from locus_store.sql.hot import Hot
 from locus_store.sql.indexing import SEARCH_SETTING, IndexedRepository, OtherDatabaseError
 from locus_store.sql.json_columns import dump_jsonb
+from locus_store.sql.names import derived
 from locus_store.sql.pooled import ServerDatabase
 from locus_store.sql.status import PLACE, Place
 from locus_store.text import words
+
+with suppress(ImportError):  # told when something is opened
+    import asyncpg  # type: ignore[import-untyped]  # noqa: F401  (driver_errors looks for it)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,6 +58,8 @@ if TYPE_CHECKING:
     from locus_store.sql.migrate import AutoMigrate
     from locus_store.sql.schema import Tables
     from locus_store.sql.status import Settings
+
+negotiating.install()
 
 CONNECT_TIMEOUT_SECONDS: Final = 10.0
 
@@ -113,7 +122,7 @@ class PostgreSQLRepository(IndexedRepository):
         """The index keeps words only; the text stands beside the record for who writes SQL."""
         if not self.has_index:
             return None
-        text = layout.text_of(payload)
+        text = layout.text_of(payload, self.max_state_bytes)
         for part, lexemes in enumerate(lexemes_of(text)):
             self.connection.execute(
                 self.index.insert().values(
@@ -156,10 +165,11 @@ def search_table(tables: Tables) -> sa.TableClause:
 
 def _create_search_table(tables: Tables, dialect: Dialect) -> tuple[str, str]:
     name = dialect.identifier_preparer.format_table(search_table(tables))
+    index = dialect.identifier_preparer.quote(derived(f"{tables.prefix}search_words"))
     return (
         f"""CREATE TABLE {name} (line bigint, sequence bigint, part integer,
           words tsvector NOT NULL, PRIMARY KEY (line, sequence, part))""",
-        f"CREATE INDEX {tables.prefix}search_words ON {name} USING gin (words)",
+        f"CREATE INDEX {index} ON {name} USING gin (words)",
     )
 
 
@@ -233,12 +243,13 @@ class PostgreSQLDatabase(ServerDatabase):
         auto_migrate: What may be done to the schema.
     """
 
+    dialect = "postgresql"
     repository = PostgreSQLRepository
     driver_errors = (
         *Database.driver_errors,
         LostConnectionError,
         AsyncAdapt_asyncpg_dbapi.Error,
-        *DRIVER_ERRORS,
+        *driver_errors(),
     )
 
     def __init__(
@@ -247,13 +258,6 @@ class PostgreSQLDatabase(ServerDatabase):
         super().__init__(tables, tenant=tenant, auto_migrate=auto_migrate)
         self._where = where
         self.hot = Hot(tables, PGDialect(paramstyle="numeric_dollar"))  # type: ignore[no-untyped-call]  # SQLAlchemy's
-        self.has_index = False
-        """As far as this object knows; the hot statements refuse where it is wrong."""
-
-    @property
-    def store(self) -> str:
-        """Identity of the opened database; ``""`` before one was."""
-        return self._scope.store if self._scope else ""
 
     def on(self, connection: Connection) -> PostgreSQLRepository:
         return PostgreSQLRepository(connection, self.scope)
@@ -263,9 +267,22 @@ class PostgreSQLDatabase(ServerDatabase):
 
     def begin_write(self, connection: Connection) -> None:
         """Each statement sees what was committed before it: locks first, then everything else."""
+        self._begin_write(connection)
+        self.keep_index(connection)
+
+    def _begin_write(self, connection: Connection) -> None:
         connection.execution_options(isolation_level="READ COMMITTED")
         connection.begin()
-        self._keep_index(connection)
+
+    def begin_write_within(self, connection: Connection, seconds: float) -> None:
+        """Like ``begin_write``; each statement takes at most so long, waiting for locks included.
+
+        The limit ends with the transaction.
+        """
+        self._begin_write(connection)
+        limit = f"{max(1, round(seconds * 1000))}ms"  # 0 would be no limit
+        connection.execute(sa.select(sa.func.set_config("statement_timeout", limit, sa.true())))
+        self.keep_index(connection)
 
     def begin_read(self, connection: Connection) -> None:
         connection.execution_options(isolation_level="REPEATABLE READ")
@@ -274,10 +291,9 @@ class PostgreSQLDatabase(ServerDatabase):
     def begin_copy(self, connection: Connection) -> None:
         """Begin to write what is read of one moment."""
         self.begin_read(connection)
-        self._keep_index(connection)
+        self.keep_index(connection)
 
-    def _keep_index(self, connection: Connection) -> None:
-        """While this transaction writes, nobody makes the full-text index."""
+    def keep_index(self, connection: Connection) -> None:
         table = connection.dialect.identifier_preparer.format_table(self.tables.checkpoints)
         connection.exec_driver_sql(f"LOCK TABLE {table} IN ROW EXCLUSIVE MODE")
 
@@ -399,7 +415,7 @@ def engine(target: Target, *, settings: ConnectionSettings, **pool: Any) -> Asyn
     async def connecting(*_: Any, **__: Any) -> Any:
         made = asyncio.ensure_future(settings.connect(target))
         try:
-            return await asyncio.shield(made)  # asyncpg does not like to be cancelled here
+            return await outlasting(made)  # asyncpg does not like to be cancelled here
         except asyncio.CancelledError:
             made.add_done_callback(_unwanted)
             raise

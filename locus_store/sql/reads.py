@@ -1,4 +1,4 @@
-"""Every query that changes nothing: versions, lists, metadata and text."""
+"""Queries that change nothing: versions, lists and metadata."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from locus_store import versions
-from locus_store.arguments import thread_pattern
-from locus_store.errors import NotFoundError
-from locus_store.filters import has_value
+from locus_store.filters import is_found
 from locus_store.sql import pending
 from locus_store.sql.statements import (
     LINE_STATE,
@@ -19,8 +17,7 @@ from locus_store.sql.statements import (
     same_thread,
     statements,
 )
-from locus_store.text import Match
-from locus_store.types import Head, Hit, Mark, Stored, Version
+from locus_store.types import Head, Mark, Stored, Version
 from locus_store.versions import Line, Record
 
 if TYPE_CHECKING:
@@ -50,6 +47,9 @@ class Scope:
     store: str
     """``store_id`` of the database: marks carry it."""
 
+    max_state_bytes: int
+    """The largest state that is folded."""
+
 
 class Reads:
     """Portable queries within one transaction, on a synchronous connection.
@@ -62,6 +62,7 @@ class Reads:
         self.connection = connection
         self.scope = scope
         self.store = scope.store
+        self.max_state_bytes = scope.max_state_bytes
         self.tables = scope.tables
         self.sql = statements(scope.tables, connection.dialect)
         self.noted: str | None = None
@@ -255,79 +256,8 @@ class Reads:
             created_at=created_at,
         )
 
-    # --- threads
-
-    def threads(self, limit: int, pattern: str, after: str | None) -> list[str]:
-        """See ``StorageBackend.list_threads``."""
-        threads, is_match = self.tables.threads, thread_pattern(pattern).match
-        query = self._recent(threads.c.thread_id, after=after)
-        in_sql = sa.true() if pattern == "*" else self.matches(threads.c.thread_id, pattern)
-        if in_sql is not None:
-            query = query.where(in_sql).limit(limit)
-        found: list[str] = []
-        for (thread_id,) in self.connection.execute(query):
-            if len(found) == limit:
-                break
-            if in_sql is not None or is_match(thread_id):
-                found.append(thread_id)
-        return found
-
-    def _recent(self, *columns: Any, after: str | None = None) -> sa.Select[Any]:
-        """Live threads with a head, the most recently active first.
-
-        Their lines are looked up one by one: as a join, without statistics, it read all lines for
-        each thread.
-        """
-        threads = self.tables.threads
-        return (
-            sa.select(*columns)
-            .where(threads.c.tenant == self.scope.tenant, is_live(self.tables))
-            .where(self._root().is_not(None), self.any_activity())
-            .where(sa.true() if after is None else self._behind(after))
-            .order_by(threads.c.active_at.desc(), threads.c.thread.desc())
-        )
-
-    def _root(self, column: str = "line") -> sa.ScalarSelect[int]:
-        """A column of the line of a thread's head, if it has one."""
-        lines = self.tables.lines
-        return (
-            sa.select(lines.c[column])
-            .where(same_thread(self.tables), lines.c.namespace == ROOT, lines.c.head.is_not(None))
-            .correlate(self.tables.threads)
-            .scalar_subquery()
-        )
-
-    def _behind(self, thread_id: str) -> sa.ColumnElement[bool]:
-        threads = self.tables.threads
-        at = self.connection.execute(
-            sa.select(threads.c.active_at, threads.c.thread).where(
-                threads.c.tenant == self.scope.tenant, threads.c.thread_id == thread_id
-            )
-        ).first()
-        if at is None:
-            raise NotFoundError(
-                f"there is no thread {thread_id!r} to list after; begin again without a cursor"
-            )
-        return self.below_row({threads.c.active_at: at.active_at, threads.c.thread: at.thread})
-
-    def heads(self, limit: int) -> list[Head]:
-        """See ``StorageBackend.heads``."""
-        threads, checkpoints = self.tables.threads, self.tables.checkpoints
-        head = [self._root(name).label(name) for name in ("line", "head")]
-        page = (
-            self._recent(threads.c.thread_id, threads.c.active_at, threads.c.thread, *head)
-            .limit(limit)
-            .subquery("page")
-        )
-        is_head = sa.and_(checkpoints.c.line == page.c.line, checkpoints.c.sequence == page.c.head)
-        query = (
-            sa.select(page.c.thread_id, *self._head_columns())
-            .join(checkpoints, is_head)
-            .order_by(page.c.active_at.desc(), page.c.thread.desc())
-        )
-        return [_head(row) for row in self.connection.execute(query)]
-
-    def _head_columns(self) -> list[sa.ColumnElement[Any]]:
+    def head_columns(self) -> list[sa.ColumnElement[Any]]:
+        """Of a version, what lists tell."""
         names = ("checkpoint_id", "metadata", "labels", "created_at")
         return [self.tables.checkpoints.c[name] for name in names]
 
@@ -340,10 +270,9 @@ class Reads:
         while len(found) < limit:
             rows = self.connection.execute(self._candidates(key, value, size, after)).all()
             found += [
-                _head(row)
+                head_of_row(row)
                 for row in rows
-                if row.thread_id is not None
-                and (has_value(row.metadata, key, value) or has_value(row.labels, key, value))
+                if row.thread_id is not None and is_found(row.metadata, row.labels, key, value)
             ]
             if len(rows) < size:
                 break
@@ -356,9 +285,7 @@ class Reads:
         """Versions of any tenant that may match, the newest first; whose, if they are seen."""
         checkpoints = self.tables.checkpoints
         names = ("created_at", "line", "sequence")
-        query = sa.select(
-            *(checkpoints.c[name] for name in names[1:]), *self._head_columns()
-        ).where(
+        query = sa.select(*(checkpoints.c[name] for name in names[1:]), *self.head_columns()).where(
             sa.or_(
                 self.may_have(checkpoints.c.metadata, key, value),
                 self.may_have(checkpoints.c.labels, key, value),
@@ -383,12 +310,12 @@ class Reads:
         return (
             sa.select(lines.c.thread_id)
             .where(lines.c.line == versions.c.line, lines.c.namespace == ROOT)
-            .where(lines.c.head.is_not(None), is_visible, self._live_thread().is_not(None))
+            .where(lines.c.head.is_not(None), is_visible, self.live_thread().is_not(None))
             .correlate(versions)
             .scalar_subquery()
         )
 
-    def _live_thread(self) -> sa.ScalarSelect[int]:
+    def live_thread(self) -> sa.ScalarSelect[int]:
         """The live thread of a line, if it is this tenant's.
 
         Without statistics an index on the tenant looks as good as any: as a join, it was read from
@@ -401,46 +328,6 @@ class Reads:
             .where(is_live(self.tables))
             .correlate(self.tables.lines)
             .scalar_subquery()
-        )
-
-    # --- text
-
-    def search(self, wanted: list[str], limit: int) -> list[Hit]:
-        """See ``StorageBackend.find``; the index only says which lines to look at."""
-        lines = self.tables.lines
-        columns = [lines.c[name] for name in ("line", *LINE_STATE)]
-        query = (
-            sa.select(lines.c.thread_id, *columns)
-            .where(lines.c.tenant == self.scope.tenant, self._live_thread().is_not(None))
-            .where(lines.c.namespace == ROOT, lines.c.head.is_not(None))
-            .order_by(lines.c.line.desc())
-        )
-        indexed = self.lines_with(wanted)
-        if indexed is None:
-            rows = list(self.connection.execute(query))
-        else:  # a statement takes so many parameters
-            parts = pending.batches(sorted(indexed, reverse=True))
-            queries = (query.where(lines.c.line.in_(some)) for some in parts)
-            rows = [row for it in queries for row in self.connection.execute(it)]
-        hits = [
-            hit for row in rows if (hit := self._hit(row.thread_id, line_of_row(row[1:]), wanted))
-        ]
-        return sorted(hits, key=lambda it: (it.score, it.updated_at), reverse=True)[:limit]
-
-    def _hit(self, thread_id: str, line: Line, wanted: list[str]) -> Hit | None:
-        match = Match(wanted)
-        for sequence, text in versions.visible_texts(line, self._all_records(line.line)):
-            match.add(sequence, text)
-        if not match.is_complete:
-            return None
-        version = self._versions(thread_id, ROOT, line, at=match.best[1])[0]
-        return Hit(
-            thread_id=thread_id,
-            checkpoint_id=version.checkpoint_id,
-            metadata=version.metadata,
-            updated_at=version.created_at,
-            score=match.score,
-            snippet=match.snippet,
         )
 
     def _all_records(self, line: int) -> Iterator[tuple[int, int, bytes]]:
@@ -466,7 +353,8 @@ def record_of_row(row: Sequence[Any]) -> Record:
     return Record(**dict(zip(RECORD, row, strict=True)))
 
 
-def _head(row: Row[Any]) -> Head:
+def head_of_row(row: Row[Any]) -> Head:
+    """A head by the thread's id and ``Reads.head_columns``."""
     return Head(
         thread_id=row.thread_id,
         checkpoint_id=row.checkpoint_id,

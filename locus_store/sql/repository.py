@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import sqlalchemy as sa
 
 from locus_store import versions
-from locus_store.errors import ConflictError
+from locus_store.renewing import ttl_slack
 from locus_store.sql import pending
-from locus_store.sql.columns import before, now
+from locus_store.sql.columns import after, before, now
+from locus_store.sql.existing import has_thread, is_old, versionless
 from locus_store.sql.pending import BATCH, batches
 from locus_store.sql.reads import Reads, line_of_row, record_of_row
-from locus_store.sql.statements import LINE_STATE, RECORD, ttl_slack
+from locus_store.sql.statements import LINE_STATE, RECORD
+from locus_store.types import Removed
 from locus_store.versions import Line, Record
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from locus_store.types import PendingWrite, Save, Written
 
+
+Copied: TypeAlias = "Callable[[sa.FromClause, Sequence[str]], sa.Select[Any]]"
+"""Gives columns of the source's rows in a table, behind the keys of the copied lines."""
 
 KEY = ("line", "checkpoint_id", "task_id", "idx")
 """Of a pending write."""
@@ -47,6 +52,14 @@ class Repository(Reads):
             Whether any was locked: what comes to be after that is not.
         """
         del thread_ids, namespace
+        return True
+
+    def lock_unheld(self, thread_id: str) -> bool:
+        """Lock a thread and its lines without waiting; ``False`` where another transaction has any.
+
+        The transaction that gets ``False`` may hold some of the locks: it should end.
+        """
+        del thread_id
         return True
 
     def lock_thread(self, thread_id: str) -> None:
@@ -85,6 +98,9 @@ class Repository(Reads):
     def unindex(self, line: int, sequences: Sequence[int] | None = None) -> None:
         """Take records, or a whole line, out of the full-text index before they go."""
 
+    def copy_index(self, copied: Copied) -> None:
+        """Add the lines of a copied thread to the full-text index, from those of its source."""
+
     def finish(self) -> None:
         """Do what is left to do before the transaction is committed."""
 
@@ -104,7 +120,7 @@ class Repository(Reads):
     def open_thread(self, thread_id: str) -> bool:
         """Lock a thread, which is made where there is none that is live; whether it was made."""
         self.lock_thread(thread_id)
-        found = self._thread(thread_id)
+        found = self.is_live_thread(thread_id)
         if found:
             return False
         if found is not None and self.lock(thread_id):
@@ -127,16 +143,16 @@ class Repository(Reads):
         ).first()
         return line_of_row(row) if row else Line(line=self.add_line(thread_id, namespace))
 
-    def _thread(self, thread_id: str) -> bool | None:
+    def is_live_thread(self, thread_id: str) -> bool | None:
         """Whether the thread is live; ``None`` where there is no row of it."""
         key = {"tenant": self.scope.tenant, "thread_id": thread_id}
         row = self.sql.thread.first(self.connection, key)
         return None if row is None else bool(row[1])
 
     def _is_there(self, thread_id: str) -> bool:
-        return self._thread(thread_id) is True
+        return self.is_live_thread(thread_id) is True
 
-    def _is_thread(self, *thread_ids: str) -> tuple[sa.ColumnElement[bool], ...]:
+    def is_thread(self, *thread_ids: str) -> tuple[sa.ColumnElement[bool], ...]:
         threads = self.tables.threads
         return threads.c.tenant == self.scope.tenant, threads.c.thread_id.in_(thread_ids)
 
@@ -168,6 +184,15 @@ class Repository(Reads):
             self.connection,
             {**key, "ttl": save.ttl_seconds, "ttl_and_slack": save.ttl_seconds + slack},
         )
+
+    def renew(self, thread_id: str, ttl_seconds: float) -> bool:
+        """See ``StorageBackend.renew``."""
+        threads = self.tables.threads
+        least, most = after(ttl_seconds), after(ttl_seconds + ttl_slack(ttl_seconds))
+        is_it = threads.c.tenant == self.scope.tenant, threads.c.thread_id == thread_id
+        is_short = threads.c.expires_at.between(now(), least)
+        renewed = threads.update().where(*is_it, is_short).values(expires_at=most)
+        return bool(self.connection.execute(renewed).rowcount)
 
     def append(self, line: Line, record: Record, payload: bytes) -> None:
         self.sql.new_record.run(
@@ -249,7 +274,7 @@ class Repository(Reads):
         ).scalar_one()
         self._drop_lines([line.line])
         self.lock(thread_id)  # somebody may be making another line of it
-        if not self._lines_of([thread_id]) and not self._has_messages(thread_id):
+        if not self._lines_of([thread_id]) and not has_thread(self, thread_id):
             self.drop_threads([thread_id])
 
     # --- saving and deleting
@@ -262,23 +287,27 @@ class Repository(Reads):
         self,
         thread_id: str,
         namespace: str,
-        checkpoint_ids: Sequence[str] | None,
+        checkpoint_ids: Sequence[str],
         *,
         writer: str | None = None,
     ) -> int:
         """See ``StorageBackend.remove``."""
-        if checkpoint_ids is None:
-            is_locked = self.lock(thread_id) and self._is_there(thread_id)
-            return self.drop_threads([thread_id]) if is_locked else 0
         line = self.find(thread_id, namespace)
         return versions.remove_named(self, line, checkpoint_ids, writer) if line else 0
+
+    def delete_thread(self, thread_id: str) -> Removed:
+        """See ``StorageBackend.remove_thread``."""
+        if not (self.lock(thread_id) and self._is_there(thread_id)):
+            return Removed(existed=False, versions=0)
+        existed = has_thread(self, thread_id)
+        return Removed(existed, self.drop_threads([thread_id]))
 
     def drop_threads(self, thread_ids: Sequence[str]) -> int:
         """Remove threads, expired or not, with all they own; return how many versions."""
         threads, messages = self.tables.threads, self.tables.messages
         removed = 0
         for batch in batches(thread_ids):
-            which = self._is_thread(*batch)
+            which = self.is_thread(*batch)
             keys = sa.select(threads.c.thread).where(*which)
             self.connection.execute(messages.delete().where(messages.c.thread.in_(keys)))
             removed += self._drop_lines(self._lines_of(batch))
@@ -306,16 +335,6 @@ class Repository(Reads):
             removed += gone.rowcount
         return removed
 
-    def _has_messages(self, thread_id: str) -> bool:
-        threads, messages = self.tables.threads, self.tables.messages
-        found = (
-            sa.select(messages.c.sequence)
-            .join(threads, threads.c.thread == messages.c.thread)
-            .where(*self._is_thread(thread_id))
-            .limit(1)
-        )
-        return self.connection.execute(found).first() is not None
-
     # --- housekeeping
 
     def expired(self, among: Sequence[str] | None = None) -> list[str]:
@@ -337,7 +356,7 @@ class Repository(Reads):
         return len(gone)
 
     def aged(self, seconds: float) -> list[str]:
-        """Threads with a version older than this by the server's clock."""
+        """Threads that may have something older than this by the server's clock."""
         checkpoints, lines = self.tables.checkpoints, self.tables.lines
         found = (
             sa.select(lines.c.thread_id)
@@ -346,16 +365,18 @@ class Repository(Reads):
             .where(checkpoints.c.created_at < before(seconds))
             .distinct()
         )
-        return list(self.connection.execute(found).scalars())
+        return [*self.connection.execute(found).scalars(), *versionless(self)]
 
-    def vacuum_thread(self, thread_id: str, seconds: float) -> int:
-        """Remove a thread's versions older than this, or all of it; return how many."""
-        if not self.lock(thread_id):
-            return 0
-        keys = self._lines_of([thread_id])
-        old = {line: self._older(line, seconds) for line in keys}
-        if keys and all(self._count(line) == len(old[line]) for line in keys):
+    def vacuum_thread(self, thread_id: str, seconds: float) -> int | None:
+        """Remove a thread's versions older than this, or all of it; return how many.
+
+        ``None``: another transaction holds the thread, and nothing was removed.
+        """
+        if not self.lock_unheld(thread_id):
+            return None
+        if is_old(self, thread_id, seconds):
             return self.drop_threads([thread_id])
+        old = {line: self._older(line, seconds) for line in self._lines_of([thread_id])}
         removed = 0
         for namespace in self._namespaces(thread_id):
             line = self.find(thread_id, namespace)
@@ -379,11 +400,6 @@ class Repository(Reads):
         )
         return list(self.connection.execute(found).scalars())
 
-    def _count(self, line: int) -> int:
-        checkpoints = self.tables.checkpoints
-        count = sa.select(sa.func.count()).where(checkpoints.c.line == line)
-        return self.connection.execute(count).scalar_one()
-
     def _namespaces(self, thread_id: str) -> list[str]:
         lines = self.tables.lines
         found = sa.select(lines.c.namespace).where(
@@ -391,63 +407,10 @@ class Repository(Reads):
         )
         return list(self.connection.execute(found).scalars())
 
-    # --- copying
-
-    def copy_thread(self, source: str, destination: str) -> bool:
-        """See ``StorageBackend.copy_thread``; rows are copied on the server, on one snapshot."""
-        if not self._is_there(source):
-            return False
-        if self._is_there(destination):
-            raise ConflictError(f"thread {destination!r} is there already; nothing was copied")
-        if self._thread(destination) is not None:
-            self.drop_threads([destination])
-        self._copy_thread_row(source, destination)
-        lines = self.tables.lines
-        for namespace in self._namespaces(source):
-            old = self.connection.execute(
-                sa.select(lines.c.line).where(
-                    lines.c.tenant == self.scope.tenant,
-                    lines.c.thread_id == source,
-                    lines.c.namespace == namespace,
-                )
-            ).scalar_one()
-            self._copy_line(old, self.add_line(destination, namespace))
-        return True
-
-    def _copy_thread_row(self, source: str, destination: str) -> None:
-        threads = self.tables.threads
-        kept = [it for it in threads.c if it.name not in {"thread", "thread_id"}]
-        row = sa.select(sa.literal(destination, threads.c.thread_id.type), *kept).where(
-            *self._is_thread(source)
-        )
-        self.connection.execute(
-            threads.insert().from_select(
-                ["thread_id", *(it.name for it in kept)], row, include_defaults=False
-            )
-        )
-
-    def _copy_line(self, old: int, new: int) -> None:
-        lines = self.tables.lines
-        moved = ("head", "open_chain", "open_bytes", "floor", "last_sequence")
-        values = sa.select(*(lines.c[name] for name in moved)).where(lines.c.line == old)
-        row = self.connection.execute(values).one()
-        self.connection.execute(
-            lines.update().where(lines.c.line == new).values(dict(zip(moved, row, strict=True)))
-        )
-        for table in (self.tables.checkpoints, self.tables.writes):
-            kept = [it for it in table.c if it.name != "line"]
-            rows = sa.select(sa.literal(new, table.c.line.type), *kept).where(table.c.line == old)
-            self.connection.execute(
-                table.insert().from_select(
-                    ["line", *(it.name for it in kept)], rows, include_defaults=False
-                )
-            )
-        self.reindex(new)
+    # --- the full-text index
 
     def reindex(self, line: int) -> None:
-        """Add a copied line's records to the full-text index, where there is one."""
-        if not self.has_index:
-            return
+        """Add a line's records to the full-text index."""
         for sequence, _, payload in list(self._all_records(line)):
             self.connection.execute(
                 self.tables.checkpoints.update()

@@ -11,16 +11,18 @@ import asyncio
 from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Final
 from weakref import proxy
 
-from locus_store import layout, observe, versions
+from locus_store import layout, loops, observe, versions
+from locus_store.encoding import UNLIMITED
 from locus_store.errors import LocusStoreError
+from locus_store.renewing import ttl_slack
 from locus_store.sql.columns import decode_key, encode_key
 from locus_store.sql.hot import Appended, Group, Row
 from locus_store.sql.json_columns import dump_jsonb
 from locus_store.sql.postgresql import lexemes_of
-from locus_store.sql.statements import ttl_slack
 from locus_store.types import Mark, Written
 
 if TYPE_CHECKING:
@@ -45,6 +47,42 @@ PATIENCE_SECONDS: Final = 0.05
 """A statement that takes longer does not count among them: it waits for somebody else's lock."""
 
 
+class _Deadline:
+    """The end of a save's statement timeout, by the event loop's clock.
+
+    Args:
+        seconds: From now; ``None``: there is none.
+    """
+
+    def __init__(self, seconds: float | None) -> None:
+        self._at = inf if seconds is None else _now() + seconds
+
+    def __lt__(self, other: _Deadline) -> bool:
+        return self._at < other._at
+
+    def seconds_left(self) -> float | None:
+        """More than 0; ``None``: there is no deadline.
+
+        Raises:
+            TimeoutError: It has passed.
+        """
+        if self._at == inf:
+            return None
+        left = self._at - _now()
+        if left <= 0:
+            raise TimeoutError
+        return left
+
+    @property
+    def has_passed(self) -> bool:
+        """Whether no time is left."""
+        return self._at <= _now()
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
 @dataclass(slots=True)
 class _Item:
     save: Save
@@ -53,6 +91,9 @@ class _Item:
 
     done: asyncio.Future[Written]
     operation: observe.Operation | None
+    deadline: _Deadline
+    """Counted from the submission."""
+
     is_answered: bool = False
 
     def answer(self, result: Written | BaseException) -> None:
@@ -63,7 +104,7 @@ class _Item:
         if isinstance(result, asyncio.CancelledError):
             self.done.cancel()
         elif isinstance(result, BaseException):
-            self.done.set_exception(result)
+            loops.fail(self.done, result)
         else:
             self.done.set_result(result)
 
@@ -76,15 +117,23 @@ class Saves:
         database: What is written to.
         size: Saves in one statement at most; 1 sends each by itself.
         senders: Statements under way at once.
+        timeout_seconds: A save fails so long after its submission; ``None``: never for that.
     """
 
     def __init__(
-        self, home: Home, database: PostgreSQLDatabase, *, size: int, senders: int
+        self,
+        home: Home,
+        database: PostgreSQLDatabase,
+        *,
+        size: int,
+        senders: int,
+        timeout_seconds: float | None,
     ) -> None:
         self._home: Home = proxy(home)  # it would never go: these are kept by it
         self._database = database
         self._size = size
         self._idle_senders = senders
+        self._timeout_seconds = timeout_seconds
         self._slow: set[asyncio.Task[None] | None] = set()
         """Senders that gave way, and end with what they are doing."""
         self._ready: deque[_Item] = deque()
@@ -95,7 +144,8 @@ class Saves:
         """Write a save; it goes on when its caller is cancelled."""
         database = self._database
         row = row_of(save, database.store, indexed=database.has_index)
-        item = _Item(save, row, asyncio.get_running_loop().create_future(), observe.current())
+        done: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
+        item = _Item(save, row, done, observe.current(), _Deadline(self._timeout_seconds))
         behind = self._behind.get(save.thread_id)
         if behind is not None:
             behind.append(item)
@@ -164,6 +214,9 @@ class Saves:
         group: list[_Item] = []
         size = 0
         while self._ready and len(group) < self._size:
+            if self._ready[0].deadline.has_passed:
+                self._finish(self._ready.popleft(), TimeoutError())
+                continue
             size += _weight(self._ready[0])
             if group and size > GROUP_BYTES:
                 break
@@ -172,8 +225,9 @@ class Saves:
 
     async def _send(self, group: list[_Item]) -> None:
         rows = [it.row for it in group if it.row is not None]
+        deadline = min(it.deadline for it in group)
         try:
-            won = await self._run(rows) if rows else {}
+            won = await self._run(rows, deadline) if rows else {}
         except Exception as exc:
             if not isinstance(exc, (LocusStoreError, *self._database.driver_errors)):
                 raise
@@ -203,7 +257,7 @@ class Saves:
 
         self._home.spawn(self._alone(item)).add_done_callback(ended)
 
-    async def _run(self, rows: Sequence[Row]) -> dict[str, tuple[int, int]]:
+    async def _run(self, rows: Sequence[Row], deadline: _Deadline) -> dict[str, tuple[int, int]]:
         """Run the statement; gives (line, sequence) by thread, of the saves that it did."""
         database = self._database
         is_indexed = database.has_index
@@ -212,12 +266,14 @@ class Saves:
         async with self._home.driver() as connection:
             with self._patience():
                 if alone is not None:
-                    found = await connection.fetch(database.hot.append, *alone)
+                    left = deadline.seconds_left()
+                    found = await connection.fetch(database.hot.append, *alone, timeout=left)
                     if found:
                         return {decode_key(alone.thread_id): (alone.line, found[0]["sequence"])}
                 fields = tuple(zip(*rows, strict=True))
                 group = database.hot.group[is_indexed]
-                found = await connection.fetch(group, *common, *fields)
+                left = deadline.seconds_left()
+                found = await connection.fetch(group, *common, *fields, timeout=left)
         return {decode_key(thread_id): (line, sequence) for thread_id, line, sequence in found}
 
     @contextmanager
@@ -238,10 +294,17 @@ class Saves:
             database.has_index = repository.has_index
             return repository.save(item.save)
 
+        def begin(connection: Connection) -> None:
+            left = item.deadline.seconds_left()
+            if left is None:
+                database.begin_write(connection)
+            else:
+                database.begin_write_within(connection, left)
+
         result: Written | Exception
         try:
             with observe.within(item.operation):
-                result = await self._home.again(lambda: self._home.transaction(body))
+                result = await self._home.again(lambda: self._home.transaction(body, begin))
         except Exception as exc:  # noqa: BLE001  (told to its caller)
             result = exc
         self._finish(item, result)
@@ -263,7 +326,7 @@ def row_of(save: Save, store: str, *, indexed: bool) -> Row | None:
     head, basis, payload = append.head, append.basis, append.payload
     added, words = None, None
     if indexed:
-        added = layout.text_of(payload).replace("\0", " ")
+        added = layout.text_of(payload, UNLIMITED).replace("\0", " ")
         parts = list(lexemes_of(added))
         if len(parts) > 1:
             return None

@@ -7,17 +7,13 @@ before their checkpoint.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from datetime import datetime  # noqa: TC003 - the ORM evaluates annotations
 from functools import lru_cache
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import sqlalchemy as sa
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from locus_store.arguments import check_text
-from locus_store.errors import InvalidArgumentError
 from locus_store.sql.columns import (
     BigKey,
     Blob,
@@ -31,11 +27,8 @@ from locus_store.sql.columns import (
     now,
 )
 from locus_store.sql.json_columns import Json, JsonValue
+from locus_store.sql.names import DEFAULT_PREFIX, check_prefix, derived
 from locus_store.sql.stored import BigInteger, Double, Integer, SmallInteger, String, Text
-
-DEFAULT_PREFIX: Final = "locus_"
-MAX_PREFIX: Final = 20
-"""Characters; with the longest index name this stays within PostgreSQL's 63 bytes."""
 
 # Characters. Every index key stays within Oracle's 6,398 bytes and PostgreSQL's 2,704 even when
 # each character takes four.
@@ -44,222 +37,193 @@ ID_LENGTH: Final = 255
 STORE_NAMESPACE_LENGTH: Final = 300
 NAME_LENGTH: Final = 1000
 
-_PREFIX = re.compile(rf"[a-z_][a-z0-9_]{{0,{MAX_PREFIX - 1}}}")
 _TABLE_NAMES = ("threads", "lines", "checkpoints", "writes", "messages", "store", "settings")
 _ONLY_POSTGRESQL = {"dialects": ("postgresql",)}
 
 
-class Base(DeclarativeBase):
-    """Root of the ORM classes, which carry the default prefix."""
+METADATA: Final = sa.MetaData()
+"""The tables of the default prefix."""
 
+# One conversation or run.
+sa.Table(
+    "locus_threads",
+    METADATA,
+    sa.Column("thread", BigKey, sa.Identity(), primary_key=True),
+    sa.Column("tenant", Key(TENANT_LENGTH), nullable=False),
+    sa.Column("thread_id", Key(ID_LENGTH), nullable=False),
+    sa.Column("user_id", Key(ID_LENGTH), nullable=True),
+    sa.Column("name", Key(NAME_LENGTH), nullable=True),
+    sa.Column("metadata", Json, nullable=True),
+    sa.Column("created_at", Instant, default=now(), nullable=False),
+    # Last activity to the minute: an index on an exact time turns HOT updates off.
+    sa.Column("active_at", Instant, default=minute(), nullable=False),
+    sa.Column("expires_at", Instant, nullable=True),
+    sa.PrimaryKeyConstraint("thread", name="locus_threads_pk"),
+    sa.UniqueConstraint("tenant", "thread_id", name="locus_threads_id"),
+    sa.Index(
+        "locus_threads_active",
+        "tenant",
+        "active_at",
+        "thread",
+        # Always true, and said by the queries that list threads only: without statistics this
+        # index looked as good as any to find one thread.
+        postgresql_where=sa.text("active_at > '-infinity'"),
+    ),
+    sa.Index(
+        "locus_threads_user",
+        "tenant",
+        "user_id",
+        "active_at",
+        "thread",
+        sqlite_where=sa.text("user_id IS NOT NULL"),
+        postgresql_where=sa.text("user_id IS NOT NULL"),
+    ),
+    sa.Index(
+        "locus_threads_expires",
+        "expires_at",
+        sqlite_where=sa.text("expires_at IS NOT NULL"),
+        postgresql_where=sa.text("expires_at IS NOT NULL"),
+    ),
+    sqlite_autoincrement=True,
+)
 
-class Thread(Base):
-    """One conversation or run."""
+# A (tenant, thread, namespace) in one incarnation.
+sa.Table(
+    "locus_lines",
+    METADATA,
+    sa.Column("line", BigKey, sa.Identity(), primary_key=True),
+    sa.Column("tenant", Key(TENANT_LENGTH), nullable=False),
+    sa.Column("thread_id", Key(ID_LENGTH), nullable=False),
+    sa.Column("namespace", Key(ID_LENGTH), nullable=False),
+    # Sequence of the checkpoint that a load gives; NULL: no such line for anybody.
+    sa.Column("head", BigInteger, nullable=True),
+    # The chain whose last record is the head; NULL: the next save starts a chain.
+    sa.Column("open_chain", BigInteger, nullable=True),
+    # Over the open chain: frame bytes and the overhead of each record.
+    sa.Column("open_bytes", BigInteger, server_default=sa.text("0"), nullable=False),
+    # Checkpoints with a smaller sequence are hidden and await pruning.
+    sa.Column("floor", BigInteger, server_default=sa.text("0"), nullable=False),
+    sa.Column("last_sequence", BigInteger, server_default=sa.text("0"), nullable=False),
+    # The load whose descendant moved the head.
+    sa.Column("writer", Key(ID_LENGTH), nullable=True),
+    # The run that moved the head.
+    sa.Column("run", Key(ID_LENGTH), nullable=True),
+    sa.Column("updated_at", Instant, default=now(), nullable=False),
+    sa.PrimaryKeyConstraint("line", name="locus_lines_pk"),
+    sa.UniqueConstraint("tenant", "thread_id", "namespace", name="locus_lines_id"),
+    sqlite_autoincrement=True,  # its fillfactor: SQLAlchemy 2.0 has no word for it here
+)
 
-    __tablename__ = "locus_threads"
+# One saved version: a record of its chain.
+#
+# The long columns stand last: SQLite walks a row's overflow pages to what is behind them.
+sa.Table(
+    "locus_checkpoints",
+    METADATA,
+    sa.Column("line", BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("sequence", BigInteger, primary_key=True, autoincrement=False),
+    # Sequence of the chain's first record.
+    sa.Column("chain", BigInteger, nullable=False),
+    sa.Column("parent", BigInteger, nullable=True),
+    sa.Column("checkpoint_id", Key(ID_LENGTH), nullable=False),
+    sa.Column("digest", Digest, nullable=False),
+    # How the payload is read; 0: JSON frames.
+    sa.Column("codec", SmallInteger, server_default=sa.text("0"), nullable=False),
+    sa.Column("metadata", Json, nullable=True),
+    # What the state says of itself: ``agent_id``, ``tags``.
+    sa.Column("labels", Json, nullable=True),
+    sa.Column("created_at", Instant, default=now(), nullable=False),
+    # What the checkpoint added, for the full-text index; NULL unless that index was made.
+    sa.Column("text", Text, nullable=True),
+    sa.Column("payload", Blob, nullable=True),
+    sa.PrimaryKeyConstraint("line", "sequence", name="locus_checkpoints_pk"),
+    sa.UniqueConstraint("line", "checkpoint_id", name="locus_checkpoints_id"),
+    sa.Index(
+        "locus_checkpoints_metadata",
+        "metadata",
+        postgresql_using="gin",
+        postgresql_ops={"metadata": "jsonb_path_ops"},
+        info=_ONLY_POSTGRESQL,
+    ),
+    sa.Index(
+        "locus_checkpoints_labels",
+        "labels",
+        postgresql_using="gin",
+        postgresql_ops={"labels": "jsonb_path_ops"},
+        info=_ONLY_POSTGRESQL,
+    ),
+)
 
-    thread: Mapped[int] = mapped_column(BigKey, sa.Identity(), primary_key=True)
-    tenant: Mapped[str] = mapped_column(Key(TENANT_LENGTH))
-    thread_id: Mapped[str] = mapped_column(Key(ID_LENGTH))
-    user_id: Mapped[str | None] = mapped_column(Key(ID_LENGTH))
-    name: Mapped[str | None] = mapped_column(Key(NAME_LENGTH))
-    metadata_: Mapped[dict[str, Any] | None] = mapped_column("metadata", Json)
-    created_at: Mapped[datetime] = mapped_column(Instant, default=now())
-    active_at: Mapped[datetime] = mapped_column(Instant, default=minute())
-    """Last activity to the minute: an index on an exact time turns HOT updates off."""
-    expires_at: Mapped[datetime | None] = mapped_column(Instant)
+# An output of a task that ran before its step's checkpoint was complete.
+sa.Table(
+    "locus_writes",
+    METADATA,
+    sa.Column("line", BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("checkpoint_id", Key(ID_LENGTH), primary_key=True),
+    sa.Column("task_id", Key(ID_LENGTH), primary_key=True),
+    sa.Column("idx", Integer, primary_key=True, autoincrement=False),
+    sa.Column("channel", Key(ID_LENGTH), nullable=False),
+    sa.Column("type", Key(ID_LENGTH), nullable=True),
+    sa.Column("task_path", Text, nullable=True),
+    # Sequence of the checkpoint that the payload's frames are against; NULL: whole.
+    sa.Column("basis", BigInteger, nullable=True),
+    sa.Column("created_at", Instant, default=now(), nullable=False),
+    sa.Column("payload", Blob, nullable=True),
+    sa.PrimaryKeyConstraint("line", "checkpoint_id", "task_id", "idx", name="locus_writes_pk"),
+)
 
-    __table_args__ = (
-        sa.PrimaryKeyConstraint("thread", name="locus_threads_pk"),
-        sa.UniqueConstraint("tenant", "thread_id", name="locus_threads_id"),
-        sa.Index(
-            "locus_threads_active",
-            "tenant",
-            "active_at",
-            "thread",
-            # Always true, and said by the queries that list threads only: without statistics this
-            # index looked as good as any to find one thread.
-            postgresql_where=sa.text("active_at > '-infinity'"),
-        ),
-        sa.Index(
-            "locus_threads_user",
-            "tenant",
-            "user_id",
-            "active_at",
-            "thread",
-            sqlite_where=sa.text("user_id IS NOT NULL"),
-            postgresql_where=sa.text("user_id IS NOT NULL"),
-        ),
-        sa.Index(
-            "locus_threads_expires",
-            "expires_at",
-            sqlite_where=sa.text("expires_at IS NOT NULL"),
-            postgresql_where=sa.text("expires_at IS NOT NULL"),
-        ),
-        {"sqlite_autoincrement": True},
-    )
+# One entry of a thread's message log.
+sa.Table(
+    "locus_messages",
+    METADATA,
+    sa.Column("thread", BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("sequence", BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("message_id", Key(ID_LENGTH), nullable=False),
+    sa.Column("role", Key(ID_LENGTH), nullable=False),
+    sa.Column("metadata", Json, nullable=True),
+    sa.Column("created_at", Instant, default=now(), nullable=False),
+    sa.Column("text", LongText, nullable=True),
+    sa.Column("payload", Blob, nullable=True),
+    sa.PrimaryKeyConstraint("thread", "sequence", name="locus_messages_pk"),
+    sa.UniqueConstraint("thread", "message_id", name="locus_messages_id"),
+)
 
+# A cross-thread key/value entry.
+sa.Table(
+    "locus_store",
+    METADATA,
+    sa.Column("item", BigKey, sa.Identity(), primary_key=True),
+    sa.Column("tenant", Key(TENANT_LENGTH), nullable=False),
+    # The tuple, as ``items.encode_namespace`` has it.
+    sa.Column("namespace", Path(STORE_NAMESPACE_LENGTH), nullable=False),
+    sa.Column("key", Key(ID_LENGTH), nullable=False),
+    sa.Column("metadata", Json, nullable=True),
+    sa.Column("version", BigInteger, server_default=sa.text("1"), nullable=False),
+    sa.Column("created_at", Instant, default=now(), nullable=False),
+    sa.Column("updated_at", Instant, default=now(), nullable=False),
+    sa.Column("expires_at", Instant, nullable=True),
+    sa.Column("value", JsonValue, nullable=True),
+    # What it was put with.
+    sa.Column("ttl_seconds", Double, nullable=True),
+    sa.PrimaryKeyConstraint("item", name="locus_store_pk"),
+    sa.UniqueConstraint("tenant", "namespace", "key", name="locus_store_id"),
+    sa.Index(
+        "locus_store_expires",
+        "expires_at",
+        sqlite_where=sa.text("expires_at IS NOT NULL"),
+        postgresql_where=sa.text("expires_at IS NOT NULL"),
+    ),
+    sqlite_autoincrement=True,
+)
 
-class Line(Base):
-    """A (tenant, thread, namespace) in one incarnation."""
-
-    __tablename__ = "locus_lines"
-
-    line: Mapped[int] = mapped_column(BigKey, sa.Identity(), primary_key=True)
-    tenant: Mapped[str] = mapped_column(Key(TENANT_LENGTH))
-    thread_id: Mapped[str] = mapped_column(Key(ID_LENGTH))
-    namespace: Mapped[str] = mapped_column(Key(ID_LENGTH))
-    head: Mapped[int | None] = mapped_column(BigInteger)
-    """Sequence of the checkpoint that a load gives; NULL: no such line for anybody."""
-    open_chain: Mapped[int | None] = mapped_column(BigInteger)
-    """The chain whose last record is the head; NULL: the next save starts a chain."""
-    open_bytes: Mapped[int] = mapped_column(BigInteger, server_default=sa.text("0"))
-    """Over the open chain: frame bytes and the overhead of each record."""
-    floor: Mapped[int] = mapped_column(BigInteger, server_default=sa.text("0"))
-    """Checkpoints with a smaller sequence are hidden and await pruning."""
-    last_sequence: Mapped[int] = mapped_column(BigInteger, server_default=sa.text("0"))
-    writer: Mapped[str | None] = mapped_column(Key(ID_LENGTH))
-    """The load whose descendant moved the head."""
-    run: Mapped[str | None] = mapped_column(Key(ID_LENGTH))
-    """The run that moved the head."""
-    updated_at: Mapped[datetime] = mapped_column(Instant, default=now())
-
-    __table_args__ = (
-        sa.PrimaryKeyConstraint("line", name="locus_lines_pk"),
-        sa.UniqueConstraint("tenant", "thread_id", "namespace", name="locus_lines_id"),
-        # Room on the page for the next version of each row: 89.7 % of updates were HOT without.
-        {"sqlite_autoincrement": True, "postgresql_with": {"fillfactor": 50}},
-    )
-
-
-class Checkpoint(Base):
-    """One saved version: a record of its chain.
-
-    The long columns stand last: SQLite walks a row's overflow pages to what is behind them.
-    """
-
-    __tablename__ = "locus_checkpoints"
-
-    line: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
-    sequence: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
-    chain: Mapped[int] = mapped_column(BigInteger)
-    """Sequence of the chain's first record."""
-    parent: Mapped[int | None] = mapped_column(BigInteger)
-    checkpoint_id: Mapped[str] = mapped_column(Key(ID_LENGTH))
-    digest: Mapped[bytes] = mapped_column(Digest)
-    codec: Mapped[int] = mapped_column(SmallInteger, server_default=sa.text("0"))
-    """How the payload is read; 0: JSON frames."""
-    metadata_: Mapped[dict[str, Any] | None] = mapped_column("metadata", Json)
-    labels: Mapped[dict[str, Any] | None] = mapped_column(Json)
-    """What the state says of itself: ``agent_id``, ``tags``."""
-    created_at: Mapped[datetime] = mapped_column(Instant, default=now())
-    text: Mapped[str | None] = mapped_column(Text)
-    """What the checkpoint added, for the full-text index; NULL unless that index was made."""
-    payload: Mapped[bytes | None] = mapped_column(Blob)
-
-    __table_args__ = (
-        sa.PrimaryKeyConstraint("line", "sequence", name="locus_checkpoints_pk"),
-        sa.UniqueConstraint("line", "checkpoint_id", name="locus_checkpoints_id"),
-        sa.Index(
-            "locus_checkpoints_metadata",
-            "metadata",
-            postgresql_using="gin",
-            postgresql_ops={"metadata": "jsonb_path_ops"},
-            info=_ONLY_POSTGRESQL,
-        ),
-        sa.Index(
-            "locus_checkpoints_labels",
-            "labels",
-            postgresql_using="gin",
-            postgresql_ops={"labels": "jsonb_path_ops"},
-            info=_ONLY_POSTGRESQL,
-        ),
-    )
-
-
-class Write(Base):
-    """An output of a task that ran before its step's checkpoint was complete."""
-
-    __tablename__ = "locus_writes"
-
-    line: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
-    checkpoint_id: Mapped[str] = mapped_column(Key(ID_LENGTH), primary_key=True)
-    task_id: Mapped[str] = mapped_column(Key(ID_LENGTH), primary_key=True)
-    idx: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
-    channel: Mapped[str] = mapped_column(Key(ID_LENGTH))
-    type: Mapped[str | None] = mapped_column(Key(ID_LENGTH))
-    task_path: Mapped[str | None] = mapped_column(Text)
-    basis: Mapped[int | None] = mapped_column(BigInteger)
-    """Sequence of the checkpoint that the payload's frames are against; NULL: whole."""
-    created_at: Mapped[datetime] = mapped_column(Instant, default=now())
-    payload: Mapped[bytes | None] = mapped_column(Blob)
-
-    __table_args__ = (
-        sa.PrimaryKeyConstraint("line", "checkpoint_id", "task_id", "idx", name="locus_writes_pk"),
-    )
-
-
-class LoggedMessage(Base):
-    """One entry of a thread's message log."""
-
-    __tablename__ = "locus_messages"
-
-    thread: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
-    sequence: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
-    message_id: Mapped[str] = mapped_column(Key(ID_LENGTH))
-    role: Mapped[str] = mapped_column(Key(ID_LENGTH))
-    metadata_: Mapped[dict[str, Any] | None] = mapped_column("metadata", Json)
-    created_at: Mapped[datetime] = mapped_column(Instant, default=now())
-    text: Mapped[str | None] = mapped_column(LongText)
-    payload: Mapped[bytes | None] = mapped_column(Blob)
-
-    __table_args__ = (
-        sa.PrimaryKeyConstraint("thread", "sequence", name="locus_messages_pk"),
-        sa.UniqueConstraint("thread", "message_id", name="locus_messages_id"),
-    )
-
-
-class StoreItem(Base):
-    """A cross-thread key/value entry."""
-
-    __tablename__ = "locus_store"
-
-    item: Mapped[int] = mapped_column(BigKey, sa.Identity(), primary_key=True)
-    tenant: Mapped[str] = mapped_column(Key(TENANT_LENGTH))
-    namespace: Mapped[str] = mapped_column(Path(STORE_NAMESPACE_LENGTH))
-    """The tuple, as ``items.encode_namespace`` has it."""
-    key: Mapped[str] = mapped_column(Key(ID_LENGTH))
-    metadata_: Mapped[dict[str, Any] | None] = mapped_column("metadata", Json)
-    version: Mapped[int] = mapped_column(BigInteger, server_default=sa.text("1"))
-    created_at: Mapped[datetime] = mapped_column(Instant, default=now())
-    updated_at: Mapped[datetime] = mapped_column(Instant, default=now())
-    expires_at: Mapped[datetime | None] = mapped_column(Instant)
-    value: Mapped[Any] = mapped_column(JsonValue, nullable=True)
-    ttl_seconds: Mapped[float | None] = mapped_column(Double)
-    """What it was put with."""
-
-    __table_args__ = (
-        sa.PrimaryKeyConstraint("item", name="locus_store_pk"),
-        sa.UniqueConstraint("tenant", "namespace", "key", name="locus_store_id"),
-        sa.Index(
-            "locus_store_expires",
-            "expires_at",
-            sqlite_where=sa.text("expires_at IS NOT NULL"),
-            postgresql_where=sa.text("expires_at IS NOT NULL"),
-        ),
-        {"sqlite_autoincrement": True},
-    )
-
-
-class Setting(Base):
-    """One fact about this database, verified at open."""
-
-    __tablename__ = "locus_settings"
-
-    name: Mapped[str] = mapped_column(String(64), primary_key=True)
-    value: Mapped[str] = mapped_column(String(1000))
-
-    __table_args__ = (sa.PrimaryKeyConstraint("name", name="locus_settings_pk"),)
+# One fact about this database, verified at open.
+sa.Table(
+    "locus_settings",
+    METADATA,
+    sa.Column("name", String(64), primary_key=True),
+    sa.Column("value", String(1000), nullable=False),
+    sa.PrimaryKeyConstraint("name", name="locus_settings_pk"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,27 +268,17 @@ class Tables:
         )
 
 
-def check_prefix(prefix: str) -> str:
-    """The prefix itself; ``InvalidArgumentError`` where it cannot start a table's name."""
-    if not _PREFIX.fullmatch(prefix):
-        raise InvalidArgumentError(
-            f"table prefix {prefix!r}: it must match [a-z_][a-z0-9_]* and have at most"
-            f" {MAX_PREFIX} characters, for example {DEFAULT_PREFIX!r}"
-        )
-    return prefix
-
-
 @lru_cache(maxsize=64)
 def tables(prefix: str = DEFAULT_PREFIX, schema: str | None = None) -> Tables:
-    """The tables of ``prefix`` in ``schema``; the ORM classes' own for the defaults."""
+    """The tables of ``prefix`` in ``schema``; ``METADATA``'s own for the defaults."""
     check_prefix(prefix)
     if schema is not None:
         check_text("schema", schema, minimum=0)
     if prefix == DEFAULT_PREFIX and schema is None:
-        metadata = Base.metadata
+        metadata = METADATA
     else:
         metadata = sa.MetaData()
-        for table in Base.metadata.sorted_tables:
+        for table in METADATA.sorted_tables:
             _copy(table, metadata, prefix, schema)
     found = {table.name.removeprefix(prefix): table for table in metadata.tables.values()}
     return Tables(prefix=prefix, schema=schema, metadata=metadata, **found)
@@ -338,7 +292,7 @@ def _copy(table: sa.Table, metadata: sa.MetaData, prefix: str, schema: str | Non
     info = {index.name: index.info for index in table.indexes}
     for index in copy.indexes:
         index.info.update(info[index.name])
-        index.name = sa.sql.quoted_name(renamed(index.name), quote=None)
+        index.name = sa.sql.quoted_name(derived(renamed(index.name)), quote=None)
     for constraint in copy.constraints:
         if constraint.name is not None:
-            constraint.name = renamed(constraint.name)
+            constraint.name = derived(renamed(constraint.name))

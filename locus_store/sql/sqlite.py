@@ -9,29 +9,33 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.pool import NullPool, QueuePool
+from sqlalchemy.pool import NullPool, QueuePool, SingletonThreadPool, StaticPool
 
 from locus_store import layout
 from locus_store.errors import (
     BackendError,
     ConnectionFailedError,
     IntegrityError,
+    InvalidArgumentError,
     LocusStoreError,
     SchemaError,
 )
 from locus_store.sql.database import Database
+from locus_store.sql.joining import autocommit_refused
 from locus_store.sql.json_columns import escape_text
 from locus_store.sql.migrate import check
+from locus_store.sql.pending import BATCH
 from locus_store.sql.repository import Repository
 from locus_store.sql.stored import storage_classes
 from locus_store.text import words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from sqlalchemy.engine import Connection, Engine
 
     from locus_store.sql.migrate import AutoMigrate
+    from locus_store.sql.repository import Copied
     from locus_store.sql.schema import Tables
 
 MEMORY = ":memory:"
@@ -41,6 +45,9 @@ SEARCH_SETTING = "full_text_index"
 
 _INDEXED_WORDS = 64
 """Words of a query that the index is asked for; SQLite compounds 500 selects at most."""
+
+_INDEX = "INSERT INTO {0}(rowid, words) VALUES (?, ?)"
+_UNINDEX = "INSERT INTO {0}({0}, rowid, words) VALUES ('delete', ?, ?)"
 
 _SEQUENCE_BITS = 32
 """A row of the index is numbered ``line << 32 | sequence``."""
@@ -91,9 +98,16 @@ class SQLiteRepository(Repository):
         """The index keeps words only; the text is kept beside the record for its deletion."""
         if not self.has_index:
             return None
-        text = layout.text_of(payload)
-        self._index_row("INSERT INTO {0}(rowid, words) VALUES (?, ?)", line, sequence, text)
+        text = layout.text_of(payload, self.max_state_bytes)
+        self._index_rows(_INDEX, [(line, sequence, text)])
         return text
+
+    def copy_index(self, copied: Copied) -> None:
+        """See ``Repository``; the words are those of the text that is kept for a deletion."""
+        c = self.tables.checkpoints.c
+        texts = copied(self.tables.checkpoints, ("sequence", "text")).where(c.text.is_not(None))
+        for some in self.connection.execute(texts).partitions(BATCH):
+            self._index_rows(_INDEX, some)
 
     def unindex(self, line: int, sequences: Sequence[int] | None = None) -> None:
         """FTS5 wants back the very words that it was given."""
@@ -105,10 +119,10 @@ class SQLiteRepository(Repository):
         )
         if sequences is not None:
             query = query.where(checkpoints.c.sequence.in_(sequences))
-        for row in self.connection.execute(query).all():
+        rows = [(line, row.sequence, row.text) for row in self.connection.execute(query)]
+        if rows:
             self._has_tombstones = True
-            statement = "INSERT INTO {0}({0}, rowid, words) VALUES ('delete', ?, ?)"
-            self._index_row(statement, line, row.sequence, row.text)
+            self._index_rows(_UNINDEX, rows)
 
     def finish(self) -> None:
         """A deletion only marks the words: merging all segments leaves no byte of them."""
@@ -117,11 +131,12 @@ class SQLiteRepository(Repository):
                 f"INSERT INTO {self._index}({self._index}) VALUES ('optimize')"  # noqa: S608
             )
 
-    def _index_row(self, statement: str, line: int, sequence: int, text: str) -> None:
-        rowid = line << _SEQUENCE_BITS | sequence
-        self.connection.exec_driver_sql(
-            statement.format(self._index), (rowid, " ".join(words(text)))
-        )
+    def _index_rows(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
+        values = [
+            (line << _SEQUENCE_BITS | sequence, " ".join(words(text)))
+            for line, sequence, text in rows
+        ]
+        self.connection.exec_driver_sql(statement.format(self._index), values)
 
     def lines_with(self, wanted: Sequence[str]) -> list[int] | None:
         """Lines that have each word in one version or another."""
@@ -216,6 +231,7 @@ class SQLiteDatabase(Database):
         auto_migrate: What may be done to the schema.
     """
 
+    dialect = "sqlite"
     repository = SQLiteRepository
     driver_errors = (*Database.driver_errors, sqlite3.Error, UnicodeDecodeError)
 
@@ -244,6 +260,29 @@ class SQLiteDatabase(Database):
 
     def begin_read(self, connection: Connection) -> None:
         _begun(connection, "BEGIN")
+
+    def require_joinable(self, connection: object) -> None:
+        engine = getattr(connection, "engine", None)
+        if engine is not None and shares_connection(engine):
+            raise InvalidArgumentError(
+                "connection= is of an engine whose users share one connection (in memory, or a "
+                "StaticPool): any other call would end its transaction. Use a database file"
+            )
+
+    def join(self, connection: Connection) -> None:
+        """Begin: a savepoint that begins a transaction would commit it when it is released."""
+        if not connection.in_transaction():
+            connection.begin()
+        driver: Any = connection.connection.driver_connection
+        if driver.in_transaction:
+            return
+        if driver.isolation_level is None:  # sqlite3's word for autocommit; nobody has begun
+            raise autocommit_refused()
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    def lost_schema(self, exc: BaseException) -> bool:
+        """SQLite has one code for every error in a statement; ours have no other."""
+        return _primary_code(exc) == "SQLITE_ERROR"
 
     def require_file(self) -> None:
         """Check that opening, which would make the file, may make one.
@@ -337,7 +376,7 @@ def _primary_code(exc: BaseException) -> str:
 _PRIMARY_CODES = {
     number: name
     for name, number in vars(sqlite3).items()
-    if name.startswith("SQLITE_") and name in {*_REMEDIES, *_KINDS}
+    if name.startswith("SQLITE_") and name in {*_REMEDIES, *_KINDS, "SQLITE_ERROR"}
 }
 
 
@@ -355,3 +394,10 @@ def _file_identity(path: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
+
+
+def shares_connection(engine: Any) -> bool:
+    """Whether the engine has one connection for all its users, as for a database in memory."""
+    database = engine.url.database or ""
+    in_memory = database in {"", MEMORY} or database.startswith("file::memory:")
+    return in_memory or isinstance(engine.pool, StaticPool | SingletonThreadPool)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from sqlalchemy import bindparam as bind
 
-from locus_store.sql.columns import after, minute, now
+from locus_store.sql.columns import after, minute, moment, now
 from locus_store.sql.compiled import Compiled
 
 if TYPE_CHECKING:
@@ -89,8 +89,11 @@ class Statements:
         values: dict[str, Any] = {
             name: bind(f"new_{name}", type_=lines.c[name].type) for name in LINE_STATE
         }
+        is_save = lines.c.last_sequence != values["last_sequence"]  # else a deletion
         return (
-            lines.update().where(lines.c.line == bind("of_line")).values(**values, updated_at=now())
+            lines.update()
+            .where(lines.c.line == bind("of_line"))
+            .values(**values, updated_at=sa.case((is_save, moment()), else_=lines.c.updated_at))
         )
 
     @property
@@ -218,14 +221,6 @@ class Statements:
     def _setting(self) -> sa.Select[Any]:
         settings = self.tables.settings
         return sa.select(settings.c.value).where(settings.c.name == bind("name"))
-
-
-def ttl_slack(ttl_seconds: float) -> float:
-    """How much later than asked a thread may expire, in seconds: a twentieth, a minute at most.
-
-    An expiry that is written with each save turns HOT updates off; with this, few write it.
-    """
-    return min(ttl_seconds / 20, 60.0)
 
 
 def whole_version(t: Tables, *, named: bool) -> sa.Select[Any]:

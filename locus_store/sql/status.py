@@ -11,7 +11,8 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 
 from locus_store.errors import SchemaError
-from locus_store.sql.schema import DEFAULT_PREFIX, Tables, tables
+from locus_store.sql.names import DEFAULT_PREFIX
+from locus_store.sql.schema import Tables, tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -198,6 +199,9 @@ def _names(connection: Connection, schema: str | None, wanted: frozenset[str]) -
     inspector = sa.inspect(connection)
     # Views first: when another process commits in between, the tables below are seen too.
     names = set(inspector.get_view_names(schema)) | set(inspector.get_table_names(schema))
+    if connection.dialect.name == "sqlite":  # there a name's case does not matter
+        names = {it.lower() for it in names}
+        return {it for it in wanted if it.lower() in names}
     return names & wanted
 
 

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+import asyncio
+from copy import deepcopy
+from dataclasses import replace
+from itertools import chain
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
-from locus_store.errors import UnsupportedError
+import orjson
+from sqlalchemy.exc import DBAPIError, OperationalError
+
+from locus_store.errors import ConflictError, LocusStoreError, UnsupportedError
 from locus_store.items import Put, StoreCapabilities
 from locus_store.sql import vectors
+from locus_store.sql.failures import is_overtime
+from locus_store.sql.gathering import Failed, Gathering, Limits, Undecided
 from locus_store.sql.items import Items, Shelf
+from locus_store.sql.joining import joined
+from locus_store.sql.saves import GROUP_BYTES
 from locus_store.store import BaseStore
 
 if TYPE_CHECKING:
@@ -17,8 +29,28 @@ if TYPE_CHECKING:
 
     from locus_store.items import Change, Name, Namespace, NamespaceMatch, StoreItem, Wanted
     from locus_store.sql.backend import SqlBackend
+    from locus_store.sql.items import Outcome
 
 T = TypeVar("T")
+
+CHANGES: Final = Limits(count=1000, size=GROUP_BYTES, senders=2)
+"""One statement or transaction is worked on while the next is put together."""
+
+READS: Final = Limits(count=1000, senders=2)
+QUERIES: Final = Limits(count=16, senders=8, spreads=True)
+
+
+class _Calls(NamedTuple):
+    """The calls of one event loop."""
+
+    changes: Gathering[Sequence[Change], list[int]]
+    reads: Gathering[Sequence[Name], list[StoreItem | None]]
+    queries: Gathering[Callable[[Items], Any], Any]
+
+    async def drain(self) -> None:
+        """Wait for all that was submitted."""
+        for each in self:
+            await each.drain()
 
 
 class SqlStore(BaseStore):
@@ -33,11 +65,12 @@ class SqlStore(BaseStore):
     items: ClassVar[type[Items]] = Items
 
     def __init__(self, backend: SqlBackend, *, owns: bool, **options: Any) -> None:
-        super().__init__(**options)
+        super().__init__(max_state_bytes=backend.max_state_bytes, **options)
         self.backend = backend
         self._owns = owns
         self._shared = backend.shared
         self._shelf: Shelf | None = None
+        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _Calls] = WeakKeyDictionary()
         self._no_vectors: UnsupportedError | None = None
         """Why there are no embeddings, although there is a dimension."""
 
@@ -46,7 +79,9 @@ class SqlStore(BaseStore):
         """What this store can do."""
         embeds = self.dimension is not None and self._no_vectors is None
         return StoreCapabilities(
-            semantic_search=embeds, embedding_dimension=self.dimension if embeds else None
+            semantic_search=embeds,
+            embedding_dimension=self.dimension if embeds else None,
+            tenants=True,
         )
 
     async def _embedding(self) -> None:
@@ -62,6 +97,13 @@ class SqlStore(BaseStore):
             await self._opened()
         if self._no_vectors is not None:
             raise UnsupportedError(str(self._no_vectors)) from self._no_vectors
+
+    def _enter(self, tenant: str) -> None:
+        self.backend = self.backend.for_tenant(tenant)
+        self._loops = WeakKeyDictionary()
+        self._shared = self.backend.shared
+        self._owns = False
+        self._shelf = None
 
     # --- opening
 
@@ -103,6 +145,7 @@ class SqlStore(BaseStore):
         vectors.make_table(connection, self._shared.database.tables, dimension)
 
     async def close(self) -> None:
+        await self._calls.drain()
         if self._owns:
             await self.backend.close()
         self._shelf = None
@@ -117,31 +160,137 @@ class SqlStore(BaseStore):
         """Run a body that changes the schema."""
         return await self._change(body)
 
+    async def _written(self, body: Callable[[Items], T]) -> T:
+        """Run a body that writes; raises the driver's errors."""
+        shelf = await self._opened()
+        return await self._change(lambda it: body(self.items(it, shelf)))
+
     async def _write(self, body: Callable[[Items], T]) -> T:
+        with self._shared.translating():
+            return await self._written(body)
+
+    async def _write_on(self, connection: object, body: Callable[[Items], T]) -> T:
+        """Run a body that writes, inside a transaction of the caller's."""
+        self._shared.database.require_joinable(connection)
+        with self._shared.translating():
+            await self._shared.runner.ready()
         shelf = await self._opened()
         with self._shared.translating():
-            return await self._change(lambda it: body(self.items(it, shelf)))
+            database = self._shared.database
+            return await joined(database, connection, lambda it: body(self.items(it, shelf)))
 
     async def _query(self, body: Callable[[Items], T]) -> T:
         """Run a body that is one statement, or need not see one moment."""
-        shelf = await self._opened()
-        with self._shared.translating():
-            return await self._shared.runner.query(lambda it: body(self.items(it, shelf)))
+        result: T = await self._calls.queries.submit(body)
+        return result
 
     async def _read(self, body: Callable[[Items], T]) -> T:
         shelf = await self._opened()
         with self._shared.translating():
             return await self._shared.runner.read(lambda it: body(self.items(it, shelf)))
 
+    # --- in groups
+
+    @property
+    def _calls(self) -> _Calls:
+        """Those of the running loop."""
+        loop = asyncio.get_running_loop()
+        calls = self._loops.get(loop)
+        if calls is None:
+            calls = self._loops[loop] = _Calls(
+                Gathering(self._run_changes, CHANGES),
+                Gathering(self._run_reads, READS),
+                Gathering(self._run_queries, QUERIES),
+            )
+        return calls
+
+    async def _run_changes(
+        self, batches: Sequence[Sequence[Change]], is_alone: bool
+    ) -> Sequence[list[int] | Failed | Undecided]:
+        with self._shared.translating():
+            try:
+                outcomes = await self._written(lambda it: it.apply(batches, waits=is_alone))
+            except DBAPIError as exc:
+                if len(batches) == 1 or isinstance(exc, OperationalError):
+                    raise
+                return [Undecided.ALONE] * len(batches)  # nothing was written
+        return [_answer(it) for it in outcomes]
+
+    async def _run_reads(
+        self, requests: Sequence[Sequence[Name]], _: bool
+    ) -> list[list[StoreItem | None]]:
+        names = dict.fromkeys(chain.from_iterable(requests))
+        shelf = await self._opened()
+        with self._shared.translating():
+            rows = await self._shared.runner.query(lambda it: self.items(it, shelf).read([*names]))
+        found, given = dict(zip(names, rows, strict=True)), set()
+
+        def item(name: Name) -> StoreItem | None:
+            it = found[name]
+            if it is None or name not in given:
+                given.add(name)
+                return it
+            return replace(it, value=deepcopy(it.value), metadata=deepcopy(it.metadata))
+
+        return [[item(it) for it in request] for request in requests]
+
+    async def _run_queries(
+        self, bodies: Sequence[Callable[[Items], Any]], _: bool
+    ) -> list[Any | Failed | Undecided]:
+        """One after the other on one connection; each is a snapshot of its own."""
+        shelf = await self._opened()
+        done: list[Any] = []
+
+        def run(connection: Connection) -> None:
+            done.clear()
+            for body in bodies:
+                try:
+                    done.append(body(self.items(connection, shelf)))
+                except (DBAPIError, LocusStoreError) as exc:
+                    if connection.invalidated:
+                        raise
+                    done.append(self._told(exc))
+
+        with self._shared.translating():
+            try:
+                await self._shared.runner.query(run)
+            except TimeoutError as exc:
+                if not is_overtime(exc):
+                    raise
+                done.append(self._told(exc))  # of this one; its connection was given up
+        return [*done, *[Undecided.AGAIN] * (len(bodies) - len(done))]
+
+    def _told(self, exc: Exception) -> Failed:
+        """What one caller of a group raises."""
+        try:
+            with self._shared.translating():
+                raise exc
+        except LocusStoreError as told:
+            return Failed(told)
+
     # --- the contract
 
     async def apply(self, changes: Sequence[Change]) -> list[int]:
         if any(isinstance(it, Put) and it.vectors for it in changes):
             await self._embedding()
-        return await self._write(lambda it: it.apply(changes))
+        if not changes:
+            return []
+        names = frozenset((it.namespace, it.key) for it in changes)
+        size = sum(_bytes_of(it) for it in changes)
+        return await self._calls.changes.submit(changes, names, count=len(changes), size=size)
+
+    async def apply_on(self, changes: Sequence[Change], connection: object) -> list[int]:
+        if any(isinstance(it, Put) and it.vectors for it in changes):
+            await self._embedding()
+        done = await self._write_on(connection, lambda it: it.apply([changes], waits=True))
+        outcome = done[0]
+        if isinstance(outcome, ConflictError):
+            raise outcome
+        assert outcome is not None  # noqa: S101  (it waited for every lock)
+        return outcome
 
     async def read(self, names: Sequence[Name]) -> list[StoreItem | None]:
-        return await self._query(lambda it: it.read(names))
+        return await self._calls.reads.submit(names, count=len(names))
 
     async def page(self, namespace: Namespace, limit: int, after: str | None) -> list[StoreItem]:
         return await self._query(lambda it: it.page(namespace, limit, after))
@@ -173,3 +322,16 @@ class SqlStore(BaseStore):
 
     async def sweep(self, limit: int) -> int:
         return await self._write(lambda it: it.sweep(limit))
+
+
+def _answer(outcome: Outcome) -> list[int] | Failed | Undecided:
+    if outcome is None:
+        return Undecided.ALONE
+    return Failed(outcome) if isinstance(outcome, ConflictError) else outcome
+
+
+def _bytes_of(change: Change) -> int:
+    """About as many as it adds to a statement."""
+    if not isinstance(change, Put):
+        return 0
+    return len(orjson.dumps(change.value)) + sum(map(len, change.vectors))

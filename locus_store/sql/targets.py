@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine, make_url
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
+from locus_store.arguments import is_path, not_a_url
 from locus_store.errors import (
     BackendError,
     ConnectionFailedError,
@@ -22,14 +22,17 @@ from locus_store.errors import (
     MissingExtraError,
 )
 from locus_store.sql import dsn
-from locus_store.sql.failures import DRIVER_ERRORS
+from locus_store.sql.failures import driver_errors
 from locus_store.sql.locks import process
+from locus_store.sql.names import DEFAULT_PREFIX, check_prefix
 from locus_store.sql.options import check_seconds
-from locus_store.sql.schema import DEFAULT_PREFIX, Tables, tables
+from locus_store.sql.schema import Tables, tables
 from locus_store.sql.status import PLACE, Place, masked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
 T = TypeVar("T")
 Target = Engine | Connection | URL | str
@@ -45,10 +48,11 @@ OPTIONS: Final = frozenset(
 )
 """Of the factories, for a URL may hold them; most mean nothing to a migration."""
 
-_FAILURES: Final[tuple[type[Exception], ...]] = (
-    *(DBAPIError, OSError, dsn.ConnectingError),
-    *DRIVER_ERRORS,
-)
+
+def _failures() -> tuple[type[Exception], ...]:
+    return (DBAPIError, OSError, dsn.ConnectingError, *driver_errors())
+
+
 _CONNECT_SECONDS: Final = 30.0
 
 
@@ -63,7 +67,7 @@ def run_on(
         MissingExtraError: Its driver is not installed.
         BackendError: The database failed, and the target is a URL.
     """
-    if isinstance(target, AsyncEngine | AsyncConnection):
+    if hasattr(target, "sync_engine"):  # of AsyncEngine and AsyncConnection, slow to import
         raise _asynchronous()
     if isinstance(target, Engine) and target.dialect.is_async:
         raise _asynchronous()
@@ -76,14 +80,14 @@ def run_on(
         ours = {name: str(url.query[name]) for name in OPTIONS & url.query.keys()}
         theirs = url.difference_update_query(ours)
         _require_known(theirs)
-        wanted = _named(ours, prefix, schema)
+        wanted = _named(ours, prefix, schema, theirs.get_backend_name())
         refuse_schema(theirs.get_backend_name(), wanted.schema)
         with _opened(theirs) as connection:
             return body(connection, wanted)
     if isinstance(target, Connection):
-        return body(target, tables(prefix, schema))
+        return body(target, _tables(prefix, schema, target.dialect.name))
     with target.connect() as connection:
-        return body(connection, tables(prefix, schema))
+        return body(connection, _tables(prefix, schema, target.dialect.name))
 
 
 def _asynchronous() -> InvalidArgumentError:
@@ -138,6 +142,8 @@ def dialect_name(url: str | URL) -> str:
     if name in _WITHOUT_SCHEMA:
         raise InvalidArgumentError("Redis has no schema; nothing to make")
     if name not in _DIALECTS:
+        if is_path(text):
+            raise not_a_url(text)
         raise InvalidArgumentError(f"dialect {name!r}: choose one of {', '.join(_DIALECTS)}")
     return name
 
@@ -218,7 +224,7 @@ def _on_engine(
         result: T = _finished(run)
     except LocusStoreError:
         raise
-    except _FAILURES as error:
+    except _failures() as error:
         told = connection_error(error, place.shown)
         raise told or BackendError(f"{place.shown}: {reason(error)}") from error
     return result
@@ -236,7 +242,7 @@ def _on_oracle(
     options, ours = oracle_places.read_url(text, OPTIONS)
     limit = _seconds(ours.get("connect_timeout_seconds"))
     target = oracle_places.place(**options, timeout_seconds=check_seconds("connect_timeout", limit))
-    tables_of = _named(ours, prefix, schema)
+    tables_of = _named(ours, prefix, schema, "oracle")
     return _on_engine(
         lambda: oracle.engine(target, poolclass=sa.NullPool),
         lambda connection: body(connection, tables_of),
@@ -259,7 +265,7 @@ def _on_postgresql(
     url: str | URL, body: Callable[[Connection, Tables], T], prefix: str, schema: str | None
 ) -> T:
     target = dsn.parse(url, ours=OPTIONS)
-    ours = _named(target.options, prefix, schema)
+    ours = _named(target.options, prefix, schema, "postgresql")
     place = Place(target.shown, is_whole=str(url) == target.shown)
 
     return _on_engine(
@@ -281,6 +287,8 @@ def _postgresql_engine(target: dsn.Target) -> AsyncEngine:
         "prepared_statement_cache_size": 0,
         "prepared_statement_name_func": str,
     }
+    from sqlalchemy.ext.asyncio import create_async_engine  # noqa: PLC0415 - as above
+
     try:
         return create_async_engine(
             "postgresql+asyncpg://", poolclass=sa.NullPool, connect_args=options
@@ -289,14 +297,18 @@ def _postgresql_engine(target: dsn.Target) -> AsyncEngine:
         raise _missing(target.shown, "postgresql", error) from error
 
 
-def _named(options: Mapping[str, str], prefix: str, schema: str | None) -> Tables:
+def _named(options: Mapping[str, str], prefix: str, schema: str | None, dialect: str) -> Tables:
     """The tables that the DSN means, where the call itself says nothing else."""
     if "table_name" in options:
         raise InvalidArgumentError("for a migration name the prefix: --prefix x_, not ?table_name=")
     if prefix == DEFAULT_PREFIX:
         prefix = options.get("prefix", prefix)
     named = options.get("schema") or options.get("schema_name")
-    return tables(prefix, named if schema is None else schema)
+    return _tables(prefix, named if schema is None else schema, dialect)
+
+
+def _tables(prefix: str, schema: str | None, dialect: str) -> Tables:
+    return tables(check_prefix(prefix, dialect), schema)
 
 
 def _finished(work: Callable[[], Any]) -> Any:

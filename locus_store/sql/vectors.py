@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
 
 import sqlalchemy as sa
@@ -11,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from locus_store.errors import InvalidArgumentError, SchemaError, UnsupportedError
 from locus_store.sql.failures import owner_only
 from locus_store.sql.locks import locked
-from locus_store.sql.schema import DEFAULT_PREFIX
+from locus_store.sql.names import DEFAULT_PREFIX, derived
 from locus_store.sql.status import commits_each, in_dictionary, place_of, read_status
 from locus_store.sql.targets import run_on
 from locus_store.vectors import Metric, check_dimension, check_metric
@@ -151,7 +152,7 @@ def make_table(connection: Connection, ours: Tables, dimension: int) -> bool:
     if found.dimension is not None:
         return True
     table = connection.dialect.identifier_preparer.format_table(ours.embeddings)
-    key = connection.dialect.identifier_preparer.quote(f"{ours.prefix}embeddings_pk")
+    key = connection.dialect.identifier_preparer.quote(derived(f"{ours.prefix}embeddings_pk"))
     columns = "item INTEGER NOT NULL, part INTEGER NOT NULL, embedding BLOB NOT NULL"
     if connection.dialect.name == "postgresql":
         home = connection.dialect.identifier_preparer.quote(_made_extension(connection, ours))
@@ -220,7 +221,7 @@ def _home(connection: Connection) -> str:
 
 
 def _index_name(ours: Tables, metric: Metric, method: Method) -> str:
-    return f"{ours.prefix}embeddings_{metric}_{method}"
+    return derived(f"{ours.prefix}embeddings_{metric}_{method}")
 
 
 def _has_index(connection: Connection, ours: Tables, metric: Metric, method: Method) -> bool:
@@ -246,7 +247,7 @@ def _make_index(connection: Connection, ours: Tables, metric: Metric, method: Me
     operators = f"{quote.quote(_home(connection))}.vector_{metric}_ops"
     with owner_only(connection):
         connection.exec_driver_sql(
-            f"CREATE INDEX {name} ON {table} USING {method} (embedding {operators}) "
+            f"CREATE INDEX {quote.quote(name)} ON {table} USING {method} (embedding {operators}) "
             f"WITH ({options})"
         )
         connection.exec_driver_sql(f"ANALYZE {table}, {quote.format_table(ours.store)}")
@@ -281,9 +282,8 @@ def _make_oracle_index(
         return False
     inspector: Any = sa.inspect(connection)
     others = [it["name"] for it in inspector.get_indexes(ours.embeddings.name, ours.schema)]
-    others = [
-        it for it in others if it.startswith(f"{ours.prefix}embeddings_") and it[-3:] != "_pk"
-    ]
+    made = {_index_name(ours, *it) for it in product(get_args(Metric), get_args(Method))}
+    others = [it for it in others if it in made]
     if others:
         raise UnsupportedError(
             f"Oracle takes one index on a column, and there is {others[0]}: drop it first"

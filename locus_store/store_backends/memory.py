@@ -7,7 +7,7 @@ import threading
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from locus_store import vectors
 from locus_store.items import (
@@ -25,6 +25,10 @@ from locus_store.store import BaseStore
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from typing_extensions import Unpack
+
+    from locus_store.options import InMemoryStoreOptions
+
 
 @dataclass(slots=True)
 class _Kept:
@@ -41,7 +45,7 @@ class InMemoryStore(BaseStore):
     See ``BaseStore`` for the options. Nothing outlives the object.
     """
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, **options: Unpack[InMemoryStoreOptions]) -> None:
         super().__init__(**options)
         self._items: dict[Name, _Kept] = {}
         self._order = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from locus_store.backends.oracle import OracleBackend
 from locus_store.sql import vectors
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sqlalchemy.engine import Connection
+    from typing_extensions import Unpack
 
+    from locus_store.options import OracleOptions
     from locus_store.sql.pooled import PooledRunner
     from locus_store.store import Embed
     from locus_store.vectors import Metric
@@ -60,7 +62,7 @@ class OracleStore(SqlStore):
         embed: Embed | None = None,
         table_name: str | None = None,
         backend: OracleBackend | None = None,
-        **options: Any,
+        **options: Unpack[OracleOptions],
     ) -> None:
         if backend is not None:
             is_alone = dsn is None and user is None and password is None

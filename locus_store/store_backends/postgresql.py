@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from locus_store.backends.postgresql import PostgreSQLBackend
 from locus_store.items import StoreCapabilities
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sqlalchemy.engine import Connection
+    from typing_extensions import Unpack
 
+    from locus_store.options import PostgreSQLOptions
     from locus_store.sql.items import Items
     from locus_store.sql.pooled import PooledRunner
     from locus_store.store import Embed
@@ -60,7 +62,7 @@ class PostgreSQLStore(SqlStore):
         metric: Metric = "cosine",
         embed: Embed | None = None,
         backend: PostgreSQLBackend | None = None,
-        **options: Any,
+        **options: Unpack[PostgreSQLOptions],
     ) -> None:
         if backend is not None:
             refuse_both(backend, PostgreSQLBackend, dsn is None, table_name, options)
@@ -78,7 +80,7 @@ class PostgreSQLStore(SqlStore):
     @property
     def capabilities(self) -> StoreCapabilities:
         """What this store can do; whether there is pgvector is known once it is open."""
-        return super().capabilities if self._shelf is not None else StoreCapabilities()
+        return super().capabilities if self._shelf is not None else StoreCapabilities(tenants=True)
 
     def _make_table(self, connection: Connection, dimension: int) -> None:
         tables = self._shared.database.tables
@@ -89,9 +91,16 @@ class PostgreSQLStore(SqlStore):
         runner: PooledRunner = self._shared.runner  # type: ignore[assignment]  # its backend's
         return await runner.write_once(body)
 
-    async def _write(self, body: Callable[[Items], T]) -> T:
+    async def _written(self, body: Callable[[Items], T]) -> T:
         try:
-            return await super()._write(body)
+            return await super()._written(body)
         except ChangedError:  # nothing was written
             self._shelf = None
-        return await super()._write(body)
+        return await super()._written(body)
+
+    async def _write_on(self, connection: object, body: Callable[[Items], T]) -> T:
+        try:
+            return await super()._write_on(connection, body)
+        except ChangedError:  # nothing was written
+            self._shelf = None
+        return await super()._write_on(connection, body)

@@ -10,6 +10,7 @@ from zlib import crc32
 
 from locus_store import vectors
 from locus_store.backends.redis import DEFAULT_URL, RedisBackend
+from locus_store.encoding import MAX_STATE_BYTES
 from locus_store.errors import SchemaError
 from locus_store.items import Put, decode_namespace, require_version
 from locus_store.redis import items, scripts
@@ -87,6 +88,7 @@ class RedisStore(BaseStore):
         retry_seconds: How long a call goes on trying; a put only while the server takes nothing up.
         timeout_seconds: For each answer.
         connect_timeout_seconds: For each connection.
+        max_state_bytes: The largest item, value and metadata as compact JSON.
 
     Raises:
         InvalidArgumentError: An option makes no sense.
@@ -110,8 +112,11 @@ class RedisStore(BaseStore):
         retry_seconds: float = RETRY_SECONDS,
         timeout_seconds: float = TIMEOUT_SECONDS,
         connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
+        max_state_bytes: int = MAX_STATE_BYTES,
     ) -> None:
-        super().__init__(dimension=dimension, metric=metric, embed=embed)
+        super().__init__(
+            dimension=dimension, metric=metric, embed=embed, max_state_bytes=max_state_bytes
+        )
         *self._keys, self._absent = items.keys_of(prefix)
         self.backend = RedisBackend(
             url,
@@ -125,6 +130,7 @@ class RedisStore(BaseStore):
             retry_seconds=retry_seconds,
             timeout_seconds=timeout_seconds,
             connect_timeout_seconds=connect_timeout_seconds,
+            max_state_bytes=max_state_bytes,
         )
         self._is_known = False
         """Whether it was seen to be of our layout and dimension."""
@@ -231,7 +237,7 @@ class RedisStore(BaseStore):
     ) -> list[tuple[StoreItem, bytes] | None]:
         found = await self._read(scripts.ITEM_READ, with_vectors, *names)
         return [
-            (items.item_of(name, expires, packed), data) if packed else None
+            (items.item_of(name, expires, packed, self.max_state_bytes), data) if packed else None
             for name, (expires, packed, data) in zip(names, items.rows_of(found), strict=True)
         ]
 
@@ -243,7 +249,7 @@ class RedisStore(BaseStore):
             count = min(limit - len(found), PAGE)
             bounds = items.bounds(start, at)
             rows, at = await self._read(scripts.ITEM_PAGE, *bounds, count, PAGE_BYTES)
-            found += [items.item_of(*it) for it in items.rows_of(rows)]
+            found += self._items_in(rows)
             if not at or len(found) == limit:
                 return found
 
@@ -312,7 +318,10 @@ class RedisStore(BaseStore):
         rows, at, last = await self._read(
             scripts.ITEM_RECENT, start, before, after, count, PAGE_BYTES
         )
-        return [items.item_of(*it) for it in items.rows_of(rows)], at, last
+        return self._items_in(rows), at, last
+
+    def _items_in(self, rows: bytes) -> list[StoreItem]:
+        return [items.item_of(*it, self.max_state_bytes) for it in items.rows_of(rows)]
 
     async def nearest(
         self, wanted: Wanted, vector: bytes, threshold: float | None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from locus_store.backends.sqlite import DEFAULT_PATH, SQLiteBackend
 from locus_store.errors import InvalidArgumentError
@@ -12,6 +12,9 @@ from locus_store.sql.store import SqlStore
 if TYPE_CHECKING:
     import os
 
+    from typing_extensions import Unpack
+
+    from locus_store.options import SQLiteOptions
     from locus_store.store import Embed
     from locus_store.vectors import Metric
 
@@ -49,7 +52,7 @@ class SQLiteStore(SqlStore):
         metric: Metric = "cosine",
         embed: Embed | None = None,
         backend: SQLiteBackend | None = None,
-        **options: Any,
+        **options: Unpack[SQLiteOptions],
     ) -> None:
         if backend is not None:
             refuse_both(backend, SQLiteBackend, path == DEFAULT_PATH, table_name, options)

@@ -41,9 +41,12 @@ from locus_store.testing.kit import (
     refused,
     tick,
 )
+from locus_store.testing.limits import Limits
 from locus_store.testing.minimal import Minimal, RoundTrip
 from locus_store.testing.sharing import Arguments, Concurrency, Copying, Integrity
+from locus_store.testing.states import Marks, StateClasses
 from locus_store.testing.store import StoreContract
+from locus_store.testing.tenants import Tenants
 
 __all__ = [
     "HOSTILE_IDS",
@@ -62,16 +65,20 @@ __all__ = [
     "History",
     "Integrity",
     "Kit",
+    "Limits",
     "Lineage",
+    "Marks",
     "Metadata",
     "Minimal",
     "MinimalCheckpointerContract",
     "Retention",
     "RoundTrip",
     "Search",
+    "StateClasses",
     "StorageBackendContract",
     "StorageProbe",
     "StoreContract",
+    "Tenants",
     "Threads",
     "exact",
     "needs",
@@ -87,6 +94,6 @@ class MinimalCheckpointerContract(Minimal):
 
 class CheckpointerContract(
     Minimal, RoundTrip, History, Lineage, Conflicts, Deleting, Retention, Expiry, Threads, Metadata,
-    Search, Copying, Arguments, Concurrency, Integrity,
+    Search, Copying, Arguments, Concurrency, Integrity, Marks, StateClasses, Tenants, Limits,
 ):  # fmt: skip
     """Everything that a checkpointer of this package promises; see the module's docstring."""

@@ -17,7 +17,13 @@ from locus_store.errors import (
     SerializationError,
 )
 from locus_store.state import AgentState
+from locus_store.testing.existing import Existence
+from locus_store.testing.forgetting import Forgetting
 from locus_store.testing.kit import HOSTILE_IDS, INVALID_IDS, NUMBERS, TEXTS, exact, needs, refused
+from locus_store.testing.limits import BackendLimits
+from locus_store.testing.recency import Recency
+from locus_store.testing.spellings import LocusSpellings
+from locus_store.testing.states import RefusedMarks
 from locus_store.testing.steps import (
     BackendKit,
     FramedWrites,
@@ -218,6 +224,28 @@ class WholeThreads(BackendKit):
             await backend.write_state("t", {"n": 1}, ttl_seconds=ttl)
         assert await backend.load("t") is None
 
+    async def test_renewing_gives_a_thread_more_time_and_never_less(self, backend: Any) -> None:
+        needs(backend, "branching", "ttl")
+        await backend.write_state("t", {"n": 1}, ttl_seconds=60)
+        await backend.write_state("forever", {"n": 1})
+        at = (await backend.read_thread("t")).expires_at
+        assert await backend.renew("t", 30) is False
+        assert (await backend.read_thread("t")).expires_at == at
+        assert await backend.renew("t", 3_600) is True
+        renewed = (await backend.read_thread("t")).expires_at
+        assert 3_400 < (renewed - at).total_seconds() < 3_700
+        assert await backend.renew("t", 3_600 - 200) is False
+        assert await backend.renew("forever", 60) is False
+        assert await backend.renew("missing", 60) is False
+        assert (await backend.read_thread("forever")).expires_at is None
+        assert (await backend.read_state("t")).state == {"n": 1}
+
+    async def test_an_expired_thread_is_not_renewed(self, backend: Any) -> None:
+        needs(backend, "branching", "ttl")
+        await backend.write_state("t", {"n": 1}, ttl_seconds=1e-6)
+        assert await backend.renew("t", 60) is False
+        assert await backend.load("t") is None
+
     async def test_what_expired_is_neither_scanned_nor_read(self, backend: Any) -> None:
         needs(backend, "branching", "ttl")
         await backend.write_state("t", {"n": 1}, ttl_seconds=1e-6)
@@ -252,7 +280,8 @@ class WholeThreads(BackendKit):
 
 
 class StorageBackendContract(
-    PendingWrites, FramedWrites, Reading, Needed, Parents, WholeThreads,
+    PendingWrites, FramedWrites, Reading, Needed, Parents, WholeThreads, Existence, Recency,
+    Forgetting, RefusedMarks, LocusSpellings, BackendLimits,
 ):  # fmt: skip
     """The dict-shaped methods of a ``StorageBackend``, and what lies under the adapter."""
 
@@ -328,15 +357,6 @@ class StorageBackendContract(
         assert left == [it for it in names if it != "a"]
         assert await backend.delete("t") is True
         assert [it for it in names if await backend.read_state("t", namespace=it)] == []
-
-    async def test_a_line_without_the_root_namespace_is_no_thread(self, backend: Any) -> None:
-        await backend.write_state("t", {"n": 1}, namespace="sub")
-        assert await backend.load("t") is None
-        assert await backend.exists("t") is False
-        if backend.capabilities.list_threads:
-            assert await backend.list_threads() == []
-        assert await backend.delete("t") is True
-        assert await backend.read_state("t", namespace="sub") is None
 
     async def test_parents_are_known(self, backend: Any) -> None:
         for n in range(3):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from locus_store.errors import (
+    BackendError,
     ConflictError,
     InvalidArgumentError,
     NotFoundError,
@@ -378,6 +379,87 @@ class Expiry(Kit):
         await checkpointer.save(self.new("b"), "t")
         await tick(another())
         assert await self.said_in(another(), "t") == ["b"]
+
+    async def test_a_save_gives_its_thread_a_time_to_live_of_its_own(
+        self, another: Another
+    ) -> None:
+        needs(another(), "ttl")
+        checkpointer = another(ttl_seconds=3_600)
+        await checkpointer.save(self.new("a"), "short", ttl_seconds=0.000001)
+        await checkpointer.save(self.new("a"), "long")
+        await tick(another())
+        assert await checkpointer.load("short") is None
+        assert await self.said_in(checkpointer, "long") == ["a"]
+        await checkpointer.save(self.new("b"), "long", ttl_seconds=0.000001)  # and shorter again
+        await tick(another())
+        assert await checkpointer.load("long") is None
+
+    async def test_a_save_without_a_time_to_live_leaves_the_threads_own(
+        self, another: Another
+    ) -> None:
+        needs(another(), "ttl", "branching")
+        checkpointer = self.with_backend(another())
+        await checkpointer.save(self.new("a"), "t", ttl_seconds=3_600)
+        at = await self.expires_at(checkpointer)
+        await checkpointer.save(self.said(await checkpointer.load("t"), "b"), "t")
+        assert await self.expires_at(checkpointer) == at
+
+    @staticmethod
+    def with_backend(checkpointer: Any) -> Any:
+        """The object, where its backend can be asked."""
+        if not hasattr(checkpointer, "backend"):
+            pytest.skip("has no backend to ask")
+        return checkpointer
+
+    @staticmethod
+    async def expires_at(checkpointer: Any) -> Any:
+        """When thread ``t`` expires."""
+        return (await checkpointer.backend.read_thread("t")).expires_at
+
+    async def test_a_read_renews_a_time_to_live_where_that_is_wished(
+        self, another: Another, reopen: Another
+    ) -> None:
+        needs(another(), "ttl", "branching")
+        await another(ttl_seconds=60).save(self.new("a"), "t")
+        plain = self.with_backend(another(ttl_seconds=3_600))
+        at = await self.expires_at(plain)
+        await plain.load("t")
+        assert await self.expires_at(plain) == at
+        renewing = reopen(ttl_seconds=3_600, refresh_on_read=True)
+        assert await self.said_in(renewing, "t") == ["a"]
+        assert await renewing.load("missing") is None
+        await renewing.renewals()
+        renewed = await self.expires_at(plain)
+        assert (renewed - at).total_seconds() > 3_400
+        for _ in range(20):
+            await renewing.load("t")
+        await renewing.renewals()
+        assert await self.expires_at(plain) == renewed
+        await renewing.close()
+
+    async def test_a_read_never_fails_with_the_renewal(
+        self, reopen: Another, checkpointer: Any, monkeypatch: Any
+    ) -> None:
+        needs(checkpointer, "ttl")
+        self.with_backend(checkpointer)
+
+        async def refuse(*_: Any) -> bool:
+            raise BackendError("the database is read-only")
+
+        await checkpointer.save(self.new("a"), "t", ttl_seconds=60)
+        renewing = reopen(ttl_seconds=60, refresh_on_read=True)
+        monkeypatch.setattr(renewing.backend, "renew", refuse)
+        assert self.texts(await renewing.load("t")) == ["a"]
+        await renewing.close()
+
+    async def test_renewing_without_a_time_to_live_is_refused(
+        self, checkpointer: Any, reopen: Another
+    ) -> None:
+        needs(checkpointer, "ttl")
+        with refused(InvalidArgumentError, None, match="ttl_seconds"):
+            reopen(refresh_on_read=True)
+        with refused(InvalidArgumentError, "yes", match="refresh_on_read"):
+            reopen(ttl_seconds=60, refresh_on_read="yes")
 
     async def test_a_time_to_live_that_is_none_is_refused(self, reopen: Another) -> None:
         for ttl in (0, -1, float("nan"), float("inf"), "60", True):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from datetime import date
 from typing import Any, Protocol
 
 import pytest
 
+from locus_store.backends.base import StorageBackend
 from locus_store.checkpointer import StorageBackendAdapter
 from locus_store.state import AgentState, Message
 
@@ -128,8 +130,10 @@ class Kit:
         """Makes another object on the same storage, from a factory's options."""
 
         def adapter(**options: Any) -> StorageBackendAdapter:
-            options = {"state_type": self.state_type, **options}
-            return StorageBackendAdapter(checkpointer.backend, **options)
+            backend = checkpointer.backend
+            if "max_state_bytes" in options:
+                backend = limited(backend, options.pop("max_state_bytes"))
+            return StorageBackendAdapter(backend, **{"state_type": self.state_type, **options})
 
         return adapter
 
@@ -175,6 +179,13 @@ class Kit:
         """The texts of every version, by id, newest first."""
         ids = await checkpointer.list_checkpoints(thread_id, limit=10_000)
         return {it: await self.said_in(checkpointer, thread_id, it) for it in ids}
+
+
+def limited(backend: StorageBackend, max_state_bytes: Any) -> StorageBackend:
+    """A backend on the same storage, in memory too, with another limit."""
+    other = copy(backend)
+    StorageBackend.__init__(other, max_state_bytes=max_state_bytes)
+    return other
 
 
 def needs(checkpointer: Any, *capabilities: str) -> None:

@@ -36,6 +36,20 @@ class Minimal(Kit):
         assert await self.said_in(other, "t") == ["hello"]
         assert await other.list_checkpoints("t") == [saved]
 
+    async def test_open_is_optional_and_may_be_repeated(
+        self, checkpointer: Any, another: Another
+    ) -> None:
+        for _ in range(2):
+            await checkpointer.open()
+        await checkpointer.save(self.new("hello"), "t")
+        await checkpointer.open()
+        other = another()
+        await other.open()
+        assert await self.said_in(other, "t") == ["hello"]
+        await other.close()
+        await other.open()
+        assert await self.said_in(other, "t") == ["hello"]
+
     async def test_an_unknown_thread_is_absent_not_an_error(self, checkpointer: Any) -> None:
         assert await checkpointer.load("t") is None
         assert await checkpointer.load("t", "v") is None

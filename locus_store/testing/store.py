@@ -22,6 +22,7 @@ from locus_store.testing.store_finding import Listing, Namespaces, Searching
 from locus_store.testing.store_items import Batches, Expiry, Values, Versions
 from locus_store.testing.store_kit import NS, StoreKit
 from locus_store.testing.store_vectors import Embeddings, Nearness
+from locus_store.testing.tenants import StoreTenants
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -163,6 +164,6 @@ class StoreConcurrency(StoreKit):
 
 class StoreContract(
     Values, Versions, Batches, Expiry, Namespaces, Listing, Searching, Filters, Embeddings,
-    Nearness, StoreConcurrency,
+    Nearness, StoreConcurrency, StoreTenants,
 ):  # fmt: skip
     """Everything that a ``BaseStore`` promises; see the module's docstring."""

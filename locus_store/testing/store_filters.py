@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from sys import float_info
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 ORDERS = ("$gt", "$gte", "$lt", "$lte")
 OPERATORS = ("$eq", "$ne", *ORDERS, "$in", "$exists")
+
+INFINITE, GREATEST = float("inf"), float_info.max
 
 MISSING: Any = ...
 """In ``EXAMPLES``: there is no such key."""
@@ -62,6 +65,14 @@ EXAMPLES: tuple[tuple[Any, list[Any], list[Any]], ...] = (
     ({"$lt": 2**53 + 1}, [2**53, 2.0**53], [2**53 + 1, 2**53 + 2]),
     ({"$gt": 2.0**63}, [2**63 + 1, 2.0**64], [2**63, 2**63 - 1]),
     ({"$gte": -(2**63)}, [-(2**63), 0, -(2.0**63)], [-1e19, "0"]),
+    ({"$lt": INFINITE}, [1, -1e308, GREATEST, 2**64 - 1], ["1", True, None, [1], {}, MISSING]),
+    ({"$lte": INFINITE, "$lt": 2}, [1, -GREATEST], [2, GREATEST, "1", None, MISSING]),
+    ({"$gt": -INFINITE}, [1, -GREATEST, 0], ["1", False, None, MISSING]),
+    ({"$gte": -INFINITE}, [1, -GREATEST, -(2**63)], ["", None, {}, MISSING]),
+    ({"$gt": INFINITE}, [], [GREATEST, 0, "z", None, MISSING]),
+    ({"$gte": INFINITE}, [], [GREATEST, 0, "z", None, MISSING]),
+    ({"$lt": -INFINITE}, [], [-GREATEST, 0, "", None, MISSING]),
+    ({"$lte": -INFINITE}, [], [-GREATEST, 0, "", None, MISSING]),
     ({"$gt": "9"}, ["91", "a", "é", "🎉"], ["9", "10", 10, True, None, ["a"], "", MISSING]),
     ({"$lt": "B"}, ["A", "", "1", "AZ", "\0"], ["B", "a", "b", "é", 1, None, MISSING]),
     ({"$gt": "\uffff"}, ["🎉", "\U0010ffff", "\uffff\0"], ["\uffff", "é", "z", "\ufffe"]),
@@ -87,8 +98,8 @@ INVALID_FILTERS: tuple[Any, ...] = (
     {"a": {"b": {"$eq'; DROP TABLE locus_store; --": 1}}}, {"{}": {"$nin": [1]}},
 )  # fmt: skip
 UNKEPT_FILTERS: tuple[Any, ...] = (
-    {"a": float("nan")}, {"a": {"$gt": float("inf")}}, {"a": 2**64}, {1: 2}, {"a": {1, 2}},
-    {"a": {"$in": [object()]}}, {"\ud800": 1}, {"a": "\ud800"}, {"a": b"x"},
+    {"a": float("nan")}, {"a": {"$gt": float("nan")}}, {"a": float("inf")}, {"a": 2**64}, {1: 2},
+    {"a": {1, 2}}, {"a": {"$in": [object()]}}, {"\ud800": 1}, {"a": "\ud800"}, {"a": b"x"},
 )  # fmt: skip
 
 HOSTILE_KEYS = (

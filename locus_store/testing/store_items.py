@@ -388,3 +388,54 @@ class Expiry(StoreKit):
         await put_over(store, NS, "k")
         versions = await asyncio.gather(*(store.put(NS, "k", n) for n in range(8)))
         assert sorted(versions) == list(range(1, 9))
+
+
+class Together(StoreKit):
+    """Many calls at once, which a store may carry out in groups."""
+
+    async def test_each_of_many_concurrent_calls_is_decided_by_itself(self, store: Any) -> None:
+        await store.put(NS, "k0007", "old")
+        expected = {7: 5, 100: 1, 101: 0}  # only the last one holds
+        puts = (store.put(NS, f"k{n:04}", n, None, None, expected.get(n)) for n in range(300))
+        results = await asyncio.gather(*puts, return_exceptions=True)
+        assert [n for n, it in enumerate(results) if isinstance(it, ConflictError)] == [7, 100]
+        assert [it for it in results if not isinstance(it, ConflictError)] == [1] * 298
+        values = await asyncio.gather(*(store.get(NS, f"k{n:04}") for n in range(300)))
+        assert values == [{7: "old", 100: None}.get(n, n) for n in range(300)]
+
+    async def test_concurrent_batches_are_written_as_a_whole_or_not_at_all(
+        self, store: Any
+    ) -> None:
+        batches = [
+            [PutItem(NS, f"{n}a", n), PutItem(NS, f"{n}b", n, expected_version=n % 2)]
+            for n in range(20)
+        ]
+        results = await asyncio.gather(*map(store.put_batch, batches), return_exceptions=True)
+        for n, result in enumerate(results):
+            assert isinstance(result, ConflictError) if n % 2 else result == [1, 1]
+        assert len(await store.list(NS)) == 20
+
+    async def test_concurrent_changes_of_one_item_happen_in_their_order(self, store: Any) -> None:
+        calls = (store.delete(NS, "k") if n == 10 else store.put(NS, "k", n) for n in range(20))
+        results = await asyncio.gather(*calls)
+        assert results == [*range(1, 11), True, *range(1, 10)]
+        assert await store.get(NS, "k") == 19
+
+    async def test_concurrent_readers_of_one_item_share_no_value(self, store: Any) -> None:
+        await store.put(NS, "k", {"a": [1]}, {"m": [1]})
+        first, *others = await asyncio.gather(*(store.get_item(NS, "k") for _ in range(5)))
+        first.value["a"].append(2)
+        first.metadata["m"].append(2)
+        assert all((it.value, it.metadata) == ({"a": [1]}, {"m": [1]}) for it in others)
+
+    async def test_a_cancelled_caller_takes_no_others_answer(self, store: Any) -> None:
+        tasks = [asyncio.ensure_future(store.put(NS, f"{n}", n)) for n in range(40)]
+        await asyncio.sleep(0)
+        for task in tasks[::2]:
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert results[1::2] == [1] * 20
+        assert await asyncio.gather(*(store.get(NS, f"{n}") for n in range(1, 40, 2))) == [
+            *range(1, 40, 2)
+        ]
+        assert await store.put(NS, "again", 1) == 1

@@ -1,6 +1,7 @@
 """Threads as JSON Lines: a file for people, other programs, and other databases.
 
-A thread is one line of kind ``thread``; then per namespace one ``line``, its ``version`` and its
+A thread is one line of kind ``thread``, which names its tenant in an export of several tenants;
+then per namespace one ``line``, its ``version`` and its
 ``write`` lines; then its ``message`` lines; then ``end``, which counts them. A version holds the
 operations that make it from the one before in its chain (docs/concepts.md), so that the file grows
 with what was said.
@@ -17,7 +18,13 @@ import orjson
 
 from locus_store import layout
 from locus_store.archives import require_form
-from locus_store.errors import IntegrityError, LocusStoreError
+from locus_store.arguments import check_text
+from locus_store.errors import (
+    IntegrityError,
+    InvalidArgumentError,
+    LocusStoreError,
+    UnsupportedError,
+)
 from locus_store.transfer.counts import Counts, Progress, Tally
 from locus_store.types import (
     ArchivedLine,
@@ -38,6 +45,9 @@ _MALFORMED = (LookupError, TypeError, ValueError, ArithmeticError, LocusStoreErr
 FORMAT: Final = 1
 """Version of the form; a newer one is refused."""
 
+FORMAT_WITH_TENANT: Final = 2
+"""Version of a thread that names its tenant, so that an older reader does not merge tenants."""
+
 _THREAD = ("thread_id", "user_id", "name", "metadata")
 _TIMES = ("created_at", "active_at", "expires_at")
 _VERSION = ("sequence", "chain", "parent", "checkpoint_id", "metadata", "labels")
@@ -50,18 +60,28 @@ async def export_threads(
     thread_ids: Iterable[str] | AsyncIterable[str],
     out: BinaryIO,
     *,
+    names_tenant: bool = False,
     progress: Progress | None = None,
 ) -> int:
     """Write threads to ``out``, each as it is at one moment; return how many there were.
 
-    A thread that is gone by then is left out.
+    A thread that was deleted by then is left out.
+
+    Args:
+        backend: Its tenant's threads are written.
+        thread_ids: Which.
+        out: A file, or anything with ``writelines``.
+        names_tenant: Write the tenant's name with each thread, so that a file may hold several
+            tenants; see ``import_threads``.
+        progress: See ``counts.Progress``.
     """
     count = 0
     async for thread_id in _each(thread_ids):
         thread = await backend.read_thread(thread_id)
         if thread is None:
             continue
-        out.writelines(to_lines(thread))
+        tenant = backend.tenant if names_tenant else None
+        out.writelines(to_lines(thread, backend.max_state_bytes, tenant))
         count += 1
         if progress:
             progress(thread_id, True)
@@ -69,21 +89,52 @@ async def export_threads(
 
 
 async def import_threads(
-    backend: StorageBackend, lines: Iterable[bytes], *, progress: Progress | None = None
+    backend: StorageBackend,
+    lines: Iterable[bytes],
+    *,
+    all_tenants: bool = False,
+    from_tenant: str | None = None,
+    progress: Progress | None = None,
 ) -> Counts:
     """Store the threads of such a file; those that are there already are left as they are.
 
-    Each thread is written whole or not at all; run again, it goes on where it stopped. A thread
-    that cannot be written stops no other; the error is raised at the end.
+    Each thread is written whole or not at all; run again, it continues where it stopped. A thread
+    that cannot be written stops no other; the error is raised at the end. Threads of two tenants
+    are never merged: one that names its tenant is refused, unless an option says where it goes.
+
+    Args:
+        backend: Threads that name no tenant are stored in its tenant.
+        lines: Of ``export_threads``.
+        all_tenants: Store a thread that names a tenant in the tenant of that name.
+        from_tenant: Store only the threads that name this tenant, in the tenant of ``backend``.
+        progress: See ``counts.Progress``.
 
     Raises:
         IntegrityError: A line is damaged or missing, and names it: what came before is written. Or
             a thread is.
         ConflictError: A thread of that id is there with other versions.
+        InvalidArgumentError: A thread names a tenant, and no option says where it goes; what came
+            before is written.
+        UnsupportedError: ``all_tenants``, and the storage has no tenants.
     """
+    if all_tenants and from_tenant is not None:
+        raise InvalidArgumentError("give all_tenants or from_tenant, not both")
+    if all_tenants and backend.tenant is None:
+        raise UnsupportedError(f"{type(backend).__name__} has no tenants: give from_tenant")
+    targets: dict[str | None, StorageBackend] = {None: backend, from_tenant: backend}
     tally = Tally(progress)
-    for thread in from_lines(lines):
-        await tally.add(thread.thread_id, backend.write_thread(thread))
+    for tenant, thread in from_lines(lines):
+        if from_tenant is not None and tenant != from_tenant:
+            continue
+        if all_tenants and tenant is not None and tenant not in targets:
+            targets[tenant] = backend.for_tenant(tenant)
+        if tenant not in targets:
+            raise InvalidArgumentError(
+                f"the file holds threads of tenant {tenant!r}: import each tenant's by "
+                "--all-tenants (all_tenants=True), or one tenant's by --from-tenant (from_tenant=)"
+            )
+        target = targets[tenant]
+        await tally.add(thread.thread_id, target.write_thread(thread), tenant=tenant)
     return tally.done()
 
 
@@ -108,10 +159,16 @@ async def all_threads(backend: StorageBackend, page: int = 500) -> AsyncIterator
 # --- to lines
 
 
-def to_lines(thread: ArchivedThread) -> Iterator[bytes]:
-    """A thread as lines, each ending in a newline."""
+def to_lines(
+    thread: ArchivedThread, max_state_bytes: int, tenant: str | None = None
+) -> Iterator[bytes]:
+    """A thread, and its tenant if it is to be named, as lines, each ending in a newline.
+
+    Raises:
+        IntegrityError: A version's changes take more than ``max_state_bytes``, or are damaged.
+    """
     count = 0
-    for it in _objects(thread):
+    for it in _objects(thread, max_state_bytes, tenant):
         count += 1
         yield _encoded(it)
     yield _encoded({"kind": "end", "lines": count})
@@ -121,9 +178,14 @@ def _encoded(value: dict[str, Any]) -> bytes:
     return orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
 
 
-def _objects(thread: ArchivedThread) -> Iterator[dict[str, Any]]:
+def _objects(
+    thread: ArchivedThread, max_state_bytes: int, tenant: str | None
+) -> Iterator[dict[str, Any]]:
     times = {name: getattr(thread, name) for name in _TIMES}
-    yield {"kind": "thread", "format": FORMAT, **_taken(thread, _THREAD), **times}
+    form = (
+        {"format": FORMAT} if tenant is None else {"format": FORMAT_WITH_TENANT, "tenant": tenant}
+    )
+    yield {"kind": "thread", **form, **_taken(thread, _THREAD), **times}
     for line in thread.lines:
         yield {"kind": "line", **_taken(line, ("namespace", "head", "floor", "last_sequence"))}
         for record in line.records:
@@ -132,7 +194,7 @@ def _objects(thread: ArchivedThread) -> Iterator[dict[str, Any]]:
                 **_taken(record, _VERSION),
                 "created_at": record.created_at,
                 "digest": record.digest.hex(),
-                "operations": layout.readable(record.payload),
+                "operations": layout.readable(record.payload, max_state_bytes),
             }
         for write in line.writes:
             yield {
@@ -162,8 +224,8 @@ def _base64(payload: bytes | None) -> str | None:
 # --- from lines
 
 
-def from_lines(lines: Iterable[bytes]) -> Iterator[ArchivedThread]:
-    """The threads of such lines.
+def from_lines(lines: Iterable[bytes]) -> Iterator[tuple[str | None, ArchivedThread]]:
+    """The threads of such lines, each with the tenant that it names.
 
     Raises:
         IntegrityError: A line is damaged, missing, or not of this form; names its number.
@@ -180,7 +242,7 @@ def from_lines(lines: Iterable[bytes]) -> Iterator[ArchivedThread]:
                 f" ({_reason(exc)}); the threads before it were taken"
             ) from exc
         if thread is not None:
-            yield thread
+            yield reader.tenant, thread
     if reader.is_inside:
         raise IntegrityError("the file ends in the middle of a thread; export it again")
 
@@ -193,6 +255,8 @@ class _Reader:
     """Puts a thread together, line by line."""
 
     def __init__(self) -> None:
+        self.tenant: str | None = None
+        """Tenant of the thread that was read last."""
         self._thread: dict[str, Any] | None = None
         self._lines: list[dict[str, Any]] = []
         self._messages: list[ArchivedMessage] = []
@@ -229,8 +293,12 @@ class _Reader:
     def _begin(self, it: dict[str, Any]) -> None:
         if self._thread is not None:
             raise ValueError("the thread before it has no end")
-        if it.pop("format") != FORMAT:
+        form = it.pop("format")
+        if form not in {FORMAT, FORMAT_WITH_TENANT}:
             raise ValueError("written by a newer locus-store; upgrade this one")
+        self.tenant = it.pop("tenant") if form == FORMAT_WITH_TENANT else None
+        if self.tenant is not None:
+            check_text("tenant", self.tenant)
         self._thread = {**it, **{name: _moment(it[name]) for name in _TIMES}}
         self._lines, self._messages, self._count = [], [], 0
 

@@ -119,7 +119,7 @@ class ThreadBuilder:
 
 
 async def up_to(
-    thread: ArchivedThread, checkpoint_id: str, *, namespace: str = ""
+    thread: ArchivedThread, checkpoint_id: str, *, namespace: str = "", max_state_bytes: int
 ) -> ArchivedThread | None:
     """The thread as it was when a version was its head; other namespaces stay whole.
 
@@ -137,7 +137,7 @@ async def up_to(
     folders: dict[int, layout.Folder] = {}
     writes: list[ArchivedWrite] = []
     for record in line.records:
-        folder = folders.setdefault(record.chain, layout.Folder())
+        folder = folders.setdefault(record.chain, layout.Folder(max_state_bytes))
         folder.apply(record.payload)
         if record.sequence in names:
             await builder.add(
@@ -152,7 +152,7 @@ async def up_to(
                 namespace=namespace,
             )
             writes += [
-                replace(it, write=whole_write(it.write, folder.state()))
+                replace(it, write=whole_write(it.write, folder.state(), max_state_bytes))
                 for it in line.writes
                 if it.checkpoint_id == record.checkpoint_id and current([it.write], record.sequence)
             ]

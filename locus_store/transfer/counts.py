@@ -55,14 +55,16 @@ class Tally:
     def __init__(self, progress: Progress | None = None) -> None:
         self._progress = progress
         self._counts = Counts()
-        self._failed: dict[str, LocusStoreError] = {}
+        self._failed: dict[tuple[str | None, str], LocusStoreError] = {}
 
-    async def add(self, thread_id: str, taking: Awaitable[bool | None]) -> None:
+    async def add(
+        self, thread_id: str, taking: Awaitable[bool | None], *, tenant: str | None = None
+    ) -> None:
         """Take one thread over: whether it was new; ``None`` where there is none any more."""
         try:
             is_new = await taking
         except _OF_A_THREAD as exc:
-            self._failed[thread_id] = exc
+            self._failed[tenant, thread_id] = exc
             return
         if is_new is not None:
             self._counts = self._counts.and_one(is_new=is_new)
@@ -78,12 +80,17 @@ class Tally:
         if not self._failed:
             return self._counts
         (first, exc), *more = self._failed.items()
-        text = f"{source + ', ' if source else ''}thread {first!r}: {exc}"
+        text = f"{source + ', ' if source else ''}thread {_shown(first)}: {exc}"
         if more:
-            names = ", ".join(repr(name) for name, _ in more[:_NAMED])
+            names = ", ".join(_shown(name) for name, _ in more[:_NAMED])
             dots = ", …" if len(more) > _NAMED else ""
             text += f". Nor were {len(more)} others: {names}{dots}"
         done = self._counts
         raise type(exc)(
             f"{text}. Of the others {done.written} were written, {done.same} were there"
         ) from exc
+
+
+def _shown(name: tuple[str | None, str]) -> str:
+    tenant, thread_id = name
+    return repr(thread_id) if tenant is None else f"{thread_id!r} of tenant {tenant!r}"

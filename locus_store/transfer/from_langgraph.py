@@ -8,21 +8,37 @@ as JSON (``adapters.typed``). The source is only read.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from locus_store import layout
-from locus_store.errors import IntegrityError, LocusStoreError, NotFoundError
+from locus_store.adapters.typed import members, plain_to_json
+from locus_store.encoding import UNLIMITED
+from locus_store.errors import (
+    IntegrityError,
+    InvalidArgumentError,
+    LocusStoreError,
+    MissingExtraError,
+    NotFoundError,
+)
 from locus_store.saver import line_labels, line_name
 from locus_store.transfer.building import NewVersion, ThreadBuilder
 from locus_store.transfer.counts import Counts, Progress, Tally
-from locus_store.transfer.langgraph_tables import UNKNOWN_TIME, Source, opened
+from locus_store.transfer.langgraph_tables import UNKNOWN_TIME, Cipher, Source, opened
 from locus_store.types import ArchivedThread, ArchivedWrite
+from locus_store.versions import CHANNELS
+from locus_store.versions import in_order as order_of_writes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from locus_store.backends.base import StorageBackend
+    from locus_store.types import PendingWrite
+
+
+_TASKS = "__pregel_tasks"
+_TASKS_FORMAT = 4
+"""The first format of checkpoints with a channel of this name."""
 
 
 async def import_langgraph(
@@ -30,6 +46,7 @@ async def import_langgraph(
     url: str,
     *,
     thread_ids: Sequence[str] | None = None,
+    cipher: Cipher | None = None,
     progress: Progress | None = None,
 ) -> Counts:
     """Store the threads of LangGraph's tables; those that are there already are left as they are.
@@ -43,6 +60,10 @@ async def import_langgraph(
         url: ``postgresql://…`` or ``sqlite:///file.db``: the database with LangGraph's tables. For
             tables in another PostgreSQL schema, say ``options=-csearch_path%3Dschema`` in it.
         thread_ids: Which; ``None``: all.
+        cipher: Decrypts what an ``EncryptedSerializer`` wrote, so that it is stored in clear; its
+            ``cipher``, or that of ``aes_cipher``. ``None``: values stay encrypted, to be read by a
+            saver with the same serializer; SQLite's savers encrypt whole checkpoints, which need
+            it.
         progress: See ``counts.Progress``.
 
     Raises:
@@ -53,7 +74,7 @@ async def import_langgraph(
         MissingExtraError: ``ormsgpack`` is not installed.
     """
     tally = Tally(progress)
-    async with opened(url) as source:
+    async with opened(url, cipher) as source:
         for thread_id in await source.threads() if thread_ids is None else thread_ids:
             await tally.add(thread_id, _taken(backend, source, thread_id))
         return tally.done(source.shown)
@@ -99,14 +120,68 @@ async def _read(source: Source, thread_id: str) -> ArchivedThread:
     return await builder.built(heads)
 
 
+def aes_cipher() -> Cipher:
+    """Return the cipher of LangGraph's ``from_pycryptodome_aes``, by ``LANGGRAPH_AES_KEY``.
+
+    Raises:
+        InvalidArgumentError: There is no such key, or it has a wrong length.
+        MissingExtraError: langgraph-checkpoint or pycryptodome is not installed.
+    """
+    try:
+        from langgraph.checkpoint.serde.encrypted import EncryptedSerializer  # noqa: PLC0415
+
+        found: Cipher = EncryptedSerializer.from_pycryptodome_aes().cipher
+    except ImportError as exc:
+        raise MissingExtraError(
+            'to decrypt, pip install "locus-store[langgraph]" pycryptodome'
+        ) from exc
+    except ValueError as exc:
+        raise InvalidArgumentError(str(exc)) from exc
+    return found
+
+
 async def _versions(
     source: Source, thread_id: str, namespace: str, parents: Mapping[str, str | None]
 ) -> AsyncIterator[NewVersion]:
+    sends = _sends(await source.writes(thread_id, namespace))
     for checkpoint_id in in_order(parents):
         found = await source.checkpoint(thread_id, namespace, checkpoint_id)
         parent = parents[checkpoint_id]
+        if parent in sends and found.state.get("v", 1) < _TASKS_FORMAT:
+            found = replace(found, state=_with_tasks(found.state, sends[parent]))
         labels = {**found.labels, **line_labels(namespace)}
         yield replace(found, parent_id=parent if parent in parents else None, labels=labels)
+
+
+def _sends(writes: Sequence[tuple[str, PendingWrite]]) -> dict[str | None, list[Any]]:
+    """What tasks sent to others, as JSON, by the checkpoint that they ran on."""
+    found: dict[str | None, list[Any]] = {}
+    for checkpoint_id, write in sorted(writes, key=lambda it: order_of_writes(it[1])):
+        if write.channel == _TASKS:
+            found.setdefault(checkpoint_id, []).append(layout.value_of(write.payload, UNLIMITED))
+    return found
+
+
+def _with_tasks(state: Mapping[str, Any], sends: list[Any]) -> dict[str, Any]:
+    """A state of a format below 4 with a channel for what was sent, as later formats have it.
+
+    Until then, LangGraph found it in the parent's pending writes.
+
+    Raises:
+        InvalidArgumentError: It is encrypted.
+    """
+    if any(isinstance(it, dict) and it.get("$") == "t" for it in sends):
+        raise InvalidArgumentError(
+            "tasks that a checkpoint of an old format has to start are encrypted; give the key: "
+            "--decrypt with the key in LANGGRAPH_AES_KEY, or cipher= in Python"
+        )
+    numbers = members(state.get("channel_versions"))
+    newest = max(numbers.values(), default=f"{1:032}")
+    return {
+        **state,
+        CHANNELS: {**state[CHANNELS], _TASKS: sends},
+        "channel_versions": plain_to_json({**numbers, _TASKS: newest}),
+    }
 
 
 def in_order(parents: Mapping[str, str | None]) -> Iterator[str]:

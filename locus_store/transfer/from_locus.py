@@ -14,7 +14,7 @@ from locus_store.errors import (
     NotFoundError,
     SerializationError,
 )
-from locus_store.state import StateCodec, labels_of
+from locus_store.state import labels_of, without_mark
 from locus_store.transfer.building import NewVersion, ThreadBuilder
 from locus_store.transfer.counts import Counts, Progress, Tally
 from locus_store.transfer.locus_rows import Entry, Found, fingerprint, repeated
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from locus_store.backends.base import StorageBackend
     from locus_store.types import ArchivedLine, ArchivedThread
-
-_PLAIN = StateCodec(dict)
 
 
 async def import_locus(
@@ -100,13 +98,14 @@ async def _taken(backend: StorageBackend, reader: Source, thread_id: str, found:
         states[entry.checkpoint_id] = fingerprint(version.state), version.metadata
         parent = entry.checkpoint_id
     is_new = await backend.write_thread(await builder.built())
-    _compare(found.entries, states, await backend.read_thread(thread_id))
+    there = await backend.read_thread(thread_id)
+    _compare(found.entries, states, there, backend.max_state_bytes)
     return is_new
 
 
 async def _version(reader: Source, entry: Entry, parent: str | None) -> NewVersion:
     content = await reader.read(entry)
-    state, _ = _PLAIN.dump(content.state)  # without a mark of ours
+    state, _ = without_mark(content.state)  # of a state that this library loaded
     return NewVersion(
         checkpoint_id=entry.checkpoint_id,
         parent_id=parent,
@@ -124,6 +123,7 @@ def _compare(
     entries: Sequence[Entry],
     states: Mapping[str, tuple[str, Mapping[str, object]]],
     thread: ArchivedThread | None,
+    max_bytes: int,
 ) -> None:
     """Unfold what was stored.
 
@@ -134,17 +134,18 @@ def _compare(
     records = lines[0].records if len(lines) == 1 else []
     if len(records) != len(entries) or lines[0].head != records[-1].sequence:
         raise IntegrityError("what was stored has other checkpoints, or was changed meanwhile")
-    for entry, record, kept in zip(entries, records, _fingerprints(lines[0]), strict=True):
+    found = _fingerprints(lines[0], max_bytes)
+    for entry, record, kept in zip(entries, records, found, strict=True):
         there = (record.checkpoint_id, record.created_at, kept, record.metadata)
         if there != (entry.checkpoint_id, entry.created_at, *states[entry.checkpoint_id]):
             raise IntegrityError(f"what was stored of {entry.where} differs from it")
 
 
-def _fingerprints(line: ArchivedLine) -> list[str]:
+def _fingerprints(line: ArchivedLine, max_bytes: int) -> list[str]:
     folders: dict[int, layout.Folder] = {}
     found = []
     for record in line.records:
-        folder = folders.setdefault(record.chain, layout.Folder())
+        folder = folders.setdefault(record.chain, layout.Folder(max_bytes))
         folder.apply(record.payload)
         found.append(fingerprint(folder.state()))
     return found

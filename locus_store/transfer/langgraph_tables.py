@@ -7,24 +7,24 @@ import sqlite3
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from locus_store import layout
-from locus_store.adapters.typed import members_to_json, plain_to_json, to_json
+from locus_store.adapters.typed import members, members_to_json, plain_to_json, to_json
+from locus_store.encoding import UNLIMITED
 from locus_store.errors import (
     ConnectionFailedError,
     IntegrityError,
     InvalidArgumentError,
     SchemaError,
 )
-from locus_store.saver import JSON_WRITE
 from locus_store.transfer.building import NewVersion
 from locus_store.types import PendingWrite
-from locus_store.versions import CHANNELS, REBUILT
+from locus_store.versions import CHANNELS, JSON_WRITE, REBUILT
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
 
 UNKNOWN_TIME = datetime(1970, 1, 1, tzinfo=UTC)
@@ -55,16 +55,51 @@ class Source(Protocol):
         """Pending writes, with their checkpoints' ids."""
 
 
+class Cipher(Protocol):
+    """LangGraph's ``CipherProtocol``, as far as an import needs it."""
+
+    def decrypt(self, ciphername: str, ciphertext: bytes) -> bytes:
+        """The plain bytes."""
+
+
+Clear: TypeAlias = "Callable[[str, bytes], tuple[str, bytes]]"
+"""Gives the type and bytes of a value without its encryption, where that is asked for."""
+
+
+def clear_by(cipher: Cipher | None) -> Clear:
+    """What decrypts what an ``EncryptedSerializer`` wrote; without a cipher, nothing does.
+
+    Raises:
+        IntegrityError: A value cannot be decrypted.
+    """
+
+    def clear(kind: str, data: bytes) -> tuple[str, bytes]:
+        plain, _, name = kind.partition("+")
+        if cipher is None or not name:
+            return kind, data
+        try:
+            return plain, cipher.decrypt(name, data)
+        except Exception as exc:  # a cipher of the user's raises what it likes
+            raise IntegrityError(
+                f"a value of type {kind!r} cannot be decrypted: it was written with another key, "
+                "or is damaged"
+            ) from exc
+
+    return clear
+
+
 @asynccontextmanager
-async def opened(url: str) -> AsyncIterator[Source]:
+async def opened(url: str, cipher: Cipher | None = None) -> AsyncIterator[Source]:
     """The tables behind a URL; see ``from_langgraph.import_langgraph``."""
-    scheme = urlsplit(url).scheme.partition("+")[0]
+    scheme, clear = urlsplit(url).scheme.partition("+")[0], clear_by(cipher)
     if scheme in {"postgresql", "postgres"}:
-        async with _opened_postgresql(url) as source:
+        async with _opened_postgresql(url, clear) as source:
             yield source
     elif scheme == "sqlite":
-        with _opened_sqlite(url) as source:
+        with _opened_sqlite(url, clear) as source:
             yield source
+    elif not scheme:
+        raise InvalidArgumentError(f"{url!r} is not a URL; did you mean sqlite:///{url}?")
     else:
         raise InvalidArgumentError(
             f"LangGraph's tables are read from postgresql:// and sqlite:///, not {scheme!r}"
@@ -78,7 +113,8 @@ def _version(
     metadata: Any,
 ) -> NewVersion:
     kept = {name: it for name, it in checkpoint.items() if name not in {CHANNELS, "id"}}
-    versions, counters = kept.get("channel_versions") or {}, (metadata or {}).get(_COUNTERS) or {}
+    versions = members(kept.get("channel_versions"))
+    counters = (metadata or {}).get(_COUNTERS) or {}
     rebuilt = sorted(it for it in counters if it in versions.keys() - channels.keys())
     return NewVersion(
         checkpoint_id=checkpoint_id,
@@ -113,13 +149,13 @@ def _moment(text: Any) -> datetime:
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-def _write(row: Any, payload: bytes | None) -> tuple[str, PendingWrite]:
+def _write(row: Any, payload: bytes | None, clear: Clear) -> tuple[str, PendingWrite]:
     return row["checkpoint_id"], PendingWrite(
         task_id=row["task_id"],
         idx=row["idx"],
         channel=row["channel"],
         type=JSON_WRITE,
-        payload=layout.value_payload(to_json(row["type"] or "", payload or b"")),
+        payload=layout.value_payload(to_json(*clear(row["type"] or "", payload or b"")), UNLIMITED),
         task_path=row["task_path"],
     )
 
@@ -130,7 +166,7 @@ _SQLITE_PARTS = {"checkpoints": "checkpoint", "writes": "value"}
 
 
 @contextmanager
-def _opened_sqlite(url: str) -> Iterator[_SQLite]:
+def _opened_sqlite(url: str, clear: Clear) -> Iterator[_SQLite]:
     path = Path(unquote(urlsplit(url).path.removeprefix("/"))).absolute()
     try:
         connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None)
@@ -138,7 +174,7 @@ def _opened_sqlite(url: str) -> Iterator[_SQLite]:
         raise ConnectionFailedError(f"SQLite {path}: cannot be opened: check the path") from exc
     connection.row_factory = sqlite3.Row
     try:
-        source = _SQLite(connection, path)
+        source = _SQLite(connection, path, clear)
         yield source
     except sqlite3.Error as exc:
         raise IntegrityError(f"SQLite {path}: {exc}") from exc
@@ -149,8 +185,9 @@ def _opened_sqlite(url: str) -> Iterator[_SQLite]:
 class _SQLite:
     """The tables ``checkpoints`` and ``writes``."""
 
-    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+    def __init__(self, connection: sqlite3.Connection, path: Path, clear: Clear) -> None:
         self._connection = connection
+        self._clear = clear
         self.shown = f"SQLite {path}"
         for table, column in _SQLITE_PARTS.items():
             found = {row["name"] for row in connection.execute(f"PRAGMA table_info({table})")}
@@ -202,7 +239,8 @@ class _SQLite:
             " WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?"
         )
         (row,) = self._rows(query, thread_id, namespace, checkpoint_id)
-        fields = members_to_json(row["type"], row["checkpoint"])
+        kind, data = row["type"] or "", row["checkpoint"] or b""
+        fields = members_to_json(*self._clear(kind, data))
         metadata = _parsed(row["metadata"] or b"{}", f"the metadata of {checkpoint_id!r}")
         return _version(checkpoint_id, fields, fields[CHANNELS], metadata)
 
@@ -211,21 +249,22 @@ class _SQLite:
             f"SELECT checkpoint_id, task_id, idx, channel, type, value, {self._task_path} AS"  # noqa: S608
             " task_path FROM writes WHERE thread_id = ? AND checkpoint_ns = ?"
         )
-        return [_write(row, row["value"]) for row in self._rows(query, thread_id, namespace)]
+        rows = self._rows(query, thread_id, namespace)
+        return [_write(row, row["value"], self._clear) for row in rows]
 
 
 # --- PostgreSQL
 
 
 @asynccontextmanager
-async def _opened_postgresql(url: str) -> AsyncIterator[_PostgreSQL]:
+async def _opened_postgresql(url: str, clear: Clear) -> AsyncIterator[_PostgreSQL]:
     from locus_store.sql import dsn  # noqa: PLC0415  (SQLAlchemy is not needed for SQLite)
 
     target = dsn.parse(url)
     connection = await dsn.connect(target, statement_cache_size=0)
     try:
         await _require_tables(connection, target.shown)
-        yield _PostgreSQL(connection, target.shown)
+        yield _PostgreSQL(connection, target.shown, clear)
     finally:
         await connection.close()
 
@@ -243,8 +282,9 @@ async def _require_tables(connection: Any, shown: str) -> None:
 class _PostgreSQL:
     """The tables ``checkpoints``, ``checkpoint_blobs`` and ``checkpoint_writes``."""
 
-    def __init__(self, connection: Any, shown: str) -> None:
+    def __init__(self, connection: Any, shown: str, clear: Clear) -> None:
         self._connection = connection
+        self._clear = clear
         self.shown = f"PostgreSQL {shown}"
 
     def snapshot(self) -> Any:
@@ -290,7 +330,9 @@ class _PostgreSQL:
         channels = {
             name: plain_to_json(it) for name, it in (checkpoint.get(CHANNELS) or {}).items()
         }
-        channels |= {it["channel"]: to_json(it["type"], it["blob"] or b"") for it in blobs}
+        channels |= {
+            it["channel"]: to_json(*self._clear(it["type"], it["blob"] or b"")) for it in blobs
+        }
         fields = {name: plain_to_json(it) for name, it in checkpoint.items()}
         return _version(checkpoint_id, fields, channels, metadata)
 
@@ -300,4 +342,4 @@ class _PostgreSQL:
             " FROM checkpoint_writes WHERE thread_id = $1 AND checkpoint_ns = $2"
         )
         rows = await self._connection.fetch(query, thread_id, namespace)
-        return [_write(row, row["blob"]) for row in rows]
+        return [_write(row, row["blob"], self._clear) for row in rows]

@@ -278,7 +278,7 @@ class _PostgreSQL:
     async def _fetch(self, query: str, *values: object) -> list[Any]:
         from locus_store.sql import dsn, failures  # noqa: PLC0415
 
-        errors: tuple[type[Exception], ...] = (*failures.DRIVER_ERRORS, OSError)
+        errors: tuple[type[Exception], ...] = (*failures.driver_errors(), OSError)
         try:
             rows: list[Any] = await self._connection.fetch(query, *values)
         except errors as exc:

@@ -30,9 +30,12 @@ class Checked:
 
 
 async def verify(
-    backend: StorageBackend, thread_ids: Iterable[str] | None = None
+    backend: StorageBackend, thread_ids: Iterable[str] | None = None, *, storage: bool = True
 ) -> AsyncIterator[Problem | Checked]:
     """Read a tenant's threads and fold each of their versions; without ids all, and the storage.
+
+    ``storage=False`` leaves the storage's own check out, which concerns all tenants: do it once,
+    where several tenants are verified.
 
     Found are: any flipped, lost or added byte of a stored version or pending write; versions that
     do not give the state whose digest was stored; heads, parents and chains that are not there;
@@ -41,7 +44,7 @@ async def verify(
     together with their digests, a version or pending write that is gone with all that tells of it.
     """
     if thread_ids is None:
-        damage = await _damage(backend)
+        damage = await _damage(backend) if storage else []
         for what in damage:
             yield Problem(thread_id=None, what=what)
         try:
@@ -76,6 +79,6 @@ async def _of_thread(backend: StorageBackend, thread_id: str) -> AsyncIterator[P
         return
     if thread is None:
         return
-    for problem in await asyncio.to_thread(lambda: list(problems(thread))):
+    for problem in await asyncio.to_thread(lambda: list(problems(thread, backend.max_state_bytes))):
         yield problem
     yield Checked(thread_id, sum(len(it.records) for it in thread.lines))

@@ -30,6 +30,9 @@ HIDDEN_BATCH = 64
 CHANNELS = "channel_values"
 """Where a graph runner's state has its channels, by name."""
 
+JSON_WRITE = "json"
+"""Type of a pending write whose payload is ``layout``'s form of a JSON value."""
+
 REBUILT = "rebuilt"
 """Label of a version whose state is not whole: the channels that are rebuilt from an ancestor's
 value and the pending writes since."""
@@ -86,6 +89,9 @@ class Lines(Records, Protocol):
 
     store: str
     """Identity of the database."""
+
+    max_state_bytes: int
+    """The largest state that is folded, as compact JSON."""
 
     def find(self, thread_id: str, namespace: str) -> Line | None:
         """Lock the line and read it; ``None`` where there is none or its thread has expired."""

@@ -65,20 +65,21 @@ def current(writes: Iterable[PendingWrite], sequence: int) -> list[PendingWrite]
     return [it for it in writes if it.basis in {None, sequence}]
 
 
-def whole_write(write: PendingWrite, state: Mapping[str, Any]) -> PendingWrite:
+def whole_write(write: PendingWrite, state: Mapping[str, Any], max_bytes: int) -> PendingWrite:
     """The write without frames.
 
     Args:
         write: Any.
         state: Of its checkpoint.
+        max_bytes: The largest frame and value.
 
     Raises:
-        IntegrityError: The frames make no sense.
+        IntegrityError: The frames make no sense, or are too large.
     """
     if write.basis is None:
         return write
-    value = layout.value_of(write.payload, channel_in(state, write.channel))
-    return replace(write, payload=layout.value_payload(value), basis=None)
+    value = layout.value_of(write.payload, max_bytes, channel_in(state, write.channel))
+    return replace(write, payload=layout.value_payload(value, max_bytes), basis=None)
 
 
 def channel_in(state: Mapping[str, Any], channel: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from locus_store import layout
+from locus_store.encoding import TooLargeError
 from locus_store.errors import IntegrityError, NotFoundError
 from locus_store.versions.lines import Line, Lines, Record, Records, head_of, is_visible
 
@@ -22,23 +23,30 @@ def target(records: Records, line: Line, checkpoint_id: str | None) -> Record | 
     return found if found and is_visible(line, found.sequence) else None
 
 
-def state_of(stored: Stored) -> tuple[dict[str, Any], layout.Shape]:
+def state_of(stored: Stored, max_bytes: int) -> tuple[dict[str, Any], layout.Shape]:
     """The state that stored bytes give, checked against its digest, and its shape.
 
     Raises:
-        IntegrityError: The stored bytes do not give the state that was saved.
+        IntegrityError: The stored bytes do not give the state that was saved, or one that is
+            larger than ``max_bytes``.
     """
     version = stored.version
     try:
-        state = layout.fold(stored.payloads)
+        state = layout.fold(stored.payloads, max_bytes)
         shape = layout.shape_of(state)
         _require_digest(version, shape)
     except IntegrityError as exc:
-        raise IntegrityError(f"{_where(version)}: {exc}; {_REMEDY}") from exc
+        raise _at(_where(version), exc) from exc
     return state, shape
 
 
 _REMEDY = "restore the database from a backup, or load another version"
+
+
+def _at(where: str, exc: IntegrityError) -> IntegrityError:
+    if isinstance(exc, TooLargeError):
+        return exc.at(where)
+    return IntegrityError(f"{where}: {exc}; {_REMEDY}")
 
 
 def _where(version: Version) -> str:
@@ -51,13 +59,14 @@ def _require_digest(version: Version, shape: layout.Shape) -> None:
 
 
 def replay(
-    records: Sequence[tuple[int, int, bytes]], wanted: Iterable[Version]
+    records: Sequence[tuple[int, int, bytes]], wanted: Iterable[Version], max_bytes: int
 ) -> Iterator[tuple[Version, layout.Folder]]:
     """The states of versions of one line, in one pass.
 
     Args:
         records: What ``StorageBackend.records`` gave for them.
         wanted: The versions, in any order.
+        max_bytes: The largest state that is folded.
 
     Yields:
         Each, ascending, with what has folded its state; that goes on with the next, and its
@@ -73,7 +82,7 @@ def replay(
     for sequence, chain, payload in records:
         if sequence > newest.get(chain, 0):
             continue
-        folder = folders.setdefault(chain, layout.Folder(logs=True))
+        folder = folders.setdefault(chain, layout.Folder(max_bytes, logs=True))
         version = missing.pop(sequence, None)
         try:
             folder.apply(payload)
@@ -81,7 +90,7 @@ def replay(
                 _require_digest(version, layout.shape_of(folder.state()))
         except IntegrityError as exc:
             where = _where(version) if version else f"version {sequence}"
-            raise IntegrityError(f"{where}: {exc}; {_REMEDY}") from exc
+            raise _at(where, exc) from exc
         if version is not None:
             yield version, folder
     for version in missing.values():
@@ -89,13 +98,14 @@ def replay(
 
 
 def visible_texts(
-    line: Line, records: Iterable[tuple[int, int, bytes]]
+    line: Line, records: Iterable[tuple[int, int, bytes]], max_bytes: int
 ) -> Iterator[tuple[int, str]]:
     """The text that each visible version brings, for a search.
 
     Args:
         line: The line.
         records: All its (sequence, chain, payload), ascending.
+        max_bytes: The largest state that is folded.
 
     Yields:
         (sequence, text). Where ``keep_last`` hid what a chain begins with, its first visible
@@ -104,12 +114,12 @@ def visible_texts(
     hidden: dict[int, layout.Folder] = {}
     for sequence, chain, payload in records:
         if not is_visible(line, sequence):
-            hidden.setdefault(chain, layout.Folder()).apply(payload)
+            hidden.setdefault(chain, layout.Folder(max_bytes)).apply(payload)
         elif folder := hidden.pop(chain, None):
             folder.apply(payload)
             yield sequence, layout.text_in(folder.state())
         else:
-            yield sequence, layout.text_of(payload)
+            yield sequence, layout.text_of(payload, max_bytes)
 
 
 def made_of(
@@ -138,4 +148,5 @@ def cursor(records: Records, line: Line, thread_id: str, checkpoint_id: str) -> 
 
 def state_at(lines: Lines, line: Line, record: Record) -> dict[str, Any]:
     """The state of a version."""
-    return layout.fold(it for _, it in lines.payloads(line, record.chain, upto=record.sequence))
+    rows = lines.payloads(line, record.chain, upto=record.sequence)
+    return layout.fold((it for _, it in rows), lines.max_state_bytes)

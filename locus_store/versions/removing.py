@@ -127,7 +127,7 @@ def _rewrite_chain(lines: Lines, line: Line, chain: int, gone: set[int]) -> None
     """Give the record after each removed run the frames from the state before the run."""
     rows = lines.payloads(line, chain)
     last_gone = max(i for i, (sequence, _) in enumerate(rows) if sequence in gone)
-    folder, before, in_run = layout.Folder(), None, False
+    folder, before, in_run = layout.Folder(lines.max_state_bytes), None, False
     for place, (sequence, payload) in enumerate(rows[: last_gone + 2]):
         if sequence in gone and not in_run:
             in_run, before = True, layout.shape_of(folder.state()) if place else None

@@ -160,6 +160,8 @@ def _lost(
         return Place(under.sequence if under else None, moves_head=True)
     if request.on_conflict == "branch":
         return Place(parent.sequence if parent else None, moves_head=False)
+    if request.parent_id is not None and not (line and lines.named(line, request.parent_id)):
+        raise _unknown_parent(request, head)
     now = f"is at {head.checkpoint_id!r}" if head else "is gone"
     was = f"at {parent.checkpoint_id!r}" if parent else "at a version that is gone"
     if not was_there:
@@ -170,6 +172,20 @@ def _lost(
         "keep this state beside the head",
         head_id=head.checkpoint_id if head else None,
         parent_id=parent.checkpoint_id if parent else None,
+    )
+
+
+def _unknown_parent(request: Save, head: Record | None) -> ConflictError:
+    """The error of a save whose explicit parent is not there."""
+    where = f"thread {request.thread_id!r}"
+    if request.namespace:
+        where += f" (namespace {request.namespace!r})"
+    has = f"its newest one is {head.checkpoint_id!r}" if head else "it has none at all"
+    return ConflictError(
+        f"{where} has no checkpoint {request.parent_id!r}, which this state names as its parent; "
+        f"{has}. The parent was deleted, expired, or was saved elsewhere. Nothing was written: "
+        "load the thread and run the step again, or save without a parent",
+        head_id=head.checkpoint_id if head else None,
     )
 
 
@@ -188,7 +204,7 @@ def _replace(lines: Lines, line: Line, same: Record, place: Place) -> Place:
     writes = current(lines.writes(line, same.checkpoint_id), same.sequence)
     if any(it.basis is not None for it in writes):
         state = state_at(lines, line, same)
-        writes = [whole_write(it, state) for it in writes]
+        writes = [whole_write(it, state, lines.max_state_bytes) for it in writes]
     forget(lines, line, [same.sequence], keep_line=True)
     lines.put_writes(line, same.checkpoint_id, writes)
     if place.parent == same.sequence:

@@ -11,23 +11,25 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from locus_store.adapters.langgraph.copies import SCALARS, Maker, is_message
-from locus_store.adapters.recent import Recent
+from locus_store.adapters.recent import memory_of
 from locus_store.encoding import pinned
 from locus_store.layout import Grown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from locus_store.adapters.recent import Recent
     from locus_store.layout import Listed
 
 Place: TypeAlias = tuple[str, str, str]
 """A thread, a line of it, and a channel."""
 
-KNOWN_BYTES: Final = 64 * 1024 * 1024
-"""About the memory of one generation of what is known; see ``Recent``."""
+_ELEMENT_BYTES: Final = 100
+"""Of memory for each element, beside its print, its JSON and its object."""
 
-_BYTES_PER_PRINT: Final = 6
-"""An element is kept as a print, as JSON, and as an object: so much of the first."""
+_BYTES_PER_JSON: Final = 2.2
+"""An element is kept as JSON and as an object: so much of the JSON's memory. Measured for messages
+of 20 to 2,000 characters, with and without tool calls; see docs/decisions.md."""
 
 _PLAIN: Final = SCALARS - {bytes}
 """Values that no other type has the same print as: an array has that of its bytes."""
@@ -44,15 +46,28 @@ class Known:
     makers: list[Maker | None]
     """What copies its elements, as far as they were asked for."""
 
+    weights: list[int]
+    """About the bytes of memory of each element, without its print."""
+
     digest: bytes = b""
     """Of the list, where it was read."""
 
+    @property
+    def weight(self) -> int:
+        """About its bytes of memory."""
+        return sum(self.weights) + sum(map(len, self.prints))
+
 
 class Lists:
-    """The lists of all channels; shared by all threads."""
+    """The lists of all channels; shared by all threads.
 
-    def __init__(self, max_bytes: int = KNOWN_BYTES) -> None:
-        self._known: Recent[Place, Known] = Recent(max_bytes)
+    Args:
+        known: Keeps them; may be shared, since no two objects of this class have a key in common.
+    """
+
+    def __init__(self, known: Recent[tuple[object, Place], Known]) -> None:
+        self._known = known
+        self._owner = object()
 
     def to_json(
         self, place: Place, items: list[Any], convert: Callable[[list[Any]], list[Any] | None]
@@ -66,18 +81,18 @@ class Lists:
         """
         prints = None if _PLAIN.issuperset(map(type, items)) else _prints(items)
         if prints is None:
-            self._known.drop(place)
+            self._known.drop((self._owner, place))
             return None
-        old = self._known.get(place) or _NOTHING
+        old = self._known.get((self._owner, place)) or _NOTHING
         count = len(old.prints)
         if count == len(prints) and prints == old.prints:
             return old.json
         base = old if count and prints[:count] == old.prints else _NOTHING
         made = self._grown(base, old, items, prints, convert)
         if made is None:
-            self._known.drop(place)
+            self._known.drop((self._owner, place))
             return None
-        self._known.put(place, made, _BYTES_PER_PRINT * sum(map(len, prints)))
+        self._known.put((self._owner, place), made, made.weight)
         return made.json
 
     @staticmethod
@@ -98,12 +113,13 @@ class Lists:
         if converted is None:
             return None
         made = dict(zip(new, converted, strict=True))
-        json, makers = list(base.json), list(base.makers)
+        json, makers, weights = list(base.json), list(base.makers), list(base.weights)
         for at in range(count, len(items)):
             before = None if at in made else there[prints[at]]
             json.append(made[at] if before is None else old.json[before])
             makers.append(None if before is None else old.makers[before])
-        return Known(Grown(json, base.json if count else None), prints, makers)
+            weights.append(_weight(made[at]) if before is None else old.weights[before])
+        return Known(Grown(json, base.json if count else None), prints, makers, weights)
 
     def copies(
         self, place: Place, listed: Listed, make: Callable[[list[Any]], list[Maker]]
@@ -115,13 +131,13 @@ class Lists:
             listed: The list.
             make: Gives what copies the objects that elements' JSON stands for.
         """
-        known = self._known.get(place)
+        known = self._known.get((self._owner, place))
         is_known = known is not None and (
             known.json.token is listed.token or known.digest == listed.digest
         )
         if known is None or not is_known:
             json = Grown(listed.elements())
-            known = Known(json, [], [None] * len(json))
+            known = Known(json, [], [None] * len(json), list(map(_weight, json)))
         known.digest = listed.digest
         missing = [at for at, it in enumerate(known.makers) if it is None]
         if missing:
@@ -131,11 +147,15 @@ class Lists:
         found = [it() for it in known.makers if it is not None]
         if not is_known:
             known.prints = (all(map(_is_plain, found)) and _prints(found)) or []
-            self._known.put(place, known, _BYTES_PER_PRINT * listed.size)
+            self._known.put((self._owner, place), known, known.weight)
         return found
 
 
-_NOTHING: Final = Known(Grown(()), [], [])
+_NOTHING: Final = Known(Grown(()), [], [], [])
+
+
+def _weight(json: object) -> int:
+    return _ELEMENT_BYTES + int(_BYTES_PER_JSON * memory_of(json))
 
 
 def _prints(items: list[Any]) -> list[bytes] | None:

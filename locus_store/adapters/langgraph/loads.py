@@ -7,9 +7,10 @@ from collections.abc import Collection
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from uuid import UUID
 
-from locus_store.errors import ConflictError
+from locus_store.errors import ConflictError, InvalidArgumentError
 from locus_store.types import Expected
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from langchain_core.runnables import RunnableConfig
 
+    from locus_store.adapters.langgraph.given import Given
     from locus_store.types import Mark
 
 Key: TypeAlias = tuple[str, int]
@@ -99,45 +101,48 @@ class _Seen(Collection[Key]):
         return len(self._keys - self._new)
 
 
-class Loaded(str):
-    """A checkpoint's id that remembers how it was loaded.
-
-    LangGraph carries it, as the text that it is, from ``get_tuple`` to the run's first ``put`` and
-    to the writes on the checkpoint: so a second writer is told from a fork.
-    """
-
-    __slots__ = ("load",)
-
-    def __new__(cls, value: str, load: Load | None = None) -> Self:
-        """``load`` is ``None`` for one that was listed: what is made from it is a fork."""
-        made = super().__new__(cls, value)
-        made.load = load
-        return made
-
-    def __reduce__(self) -> tuple[type[str], tuple[str]]:
-        return str, (str(self),)  # elsewhere, it is a text
-
-    def __deepcopy__(self, memo: object) -> Self:
-        return self
-
-    load: Load | None
-
-
 def place_of(config: RunnableConfig) -> tuple[str, str, str | None]:
-    """The thread, namespace and checkpoint that a config names."""
-    configurable = config["configurable"]
-    checkpoint_id = configurable.get("checkpoint_id") or None
-    return str(configurable["thread_id"]), configurable.get("checkpoint_ns") or "", checkpoint_id
+    """The thread, namespace and checkpoint that a config names.
+
+    Raises:
+        InvalidArgumentError: It names no thread.
+    """
+    configurable = config.get("configurable") or {}
+    thread_id = thread_name(configurable.get("thread_id"))
+    return thread_id, configurable.get("checkpoint_ns") or "", checkpoint_in(config)
 
 
-def parent_of(config: RunnableConfig) -> str | None:
+def thread_name(value: object) -> str:
+    """A thread id as text: a ``str``, or the text of an integer or a UUID.
+
+    Raises:
+        InvalidArgumentError: It is anything else, ``None`` or an empty text among them: as text,
+            ``None`` of one user would be the thread of all others that have none.
+    """
+    if isinstance(value, str | int | UUID) and value != "" and not isinstance(value, bool):
+        return str(value)
+    raise InvalidArgumentError(
+        f"thread_id must be a non-empty str, an int or a UUID, not {value!r}; give the graph "
+        '{"configurable": {"thread_id": "..."}}, an id of the conversation'
+    )
+
+
+def checkpoint_in(config: RunnableConfig) -> str | None:
     """The checkpoint that a config names."""
-    return place_of(config)[2]
+    return (config.get("configurable") or {}).get("checkpoint_id") or None
 
 
-def made_from(config: RunnableConfig, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """What a ``put`` says of its parent; see docs/langgraph.md."""
-    parent, source = parent_of(config), metadata.get("source")
+def made_from(
+    config: RunnableConfig, metadata: Mapping[str, Any], given: Given | None
+) -> dict[str, Any]:
+    """Arguments of a ``put`` that describe its parent; see docs/langgraph.md.
+
+    Args:
+        config: Names the parent.
+        metadata: Of the new checkpoint.
+        given: How the parent was loaded, where that is known.
+    """
+    parent, source = checkpoint_in(config), metadata.get("source")
     if parent is None:
         configurable = config["configurable"]
         replays = configurable.get(_REPLAY) is not None
@@ -145,12 +150,11 @@ def made_from(config: RunnableConfig, metadata: Mapping[str, Any]) -> dict[str, 
         if runs and not replays and source != "fork":
             return {"expected": Expected(made_from=None, head=None)}
         return {"is_root": True}
-    load = parent.load if isinstance(parent, Loaded) else None
-    if load is not None:
-        load.require_own()
-        expected = Expected(made_from=load.mark, head=load.head)
+    if given is not None and given.load is not None:
+        given.load.require_own()
+        expected = Expected(made_from=given.load.mark, head=given.load.head)
         return {"parent_checkpoint_id": str(parent), "expected": expected}
-    is_fork = source in _FORKS or isinstance(parent, Loaded)
+    is_fork = source in _FORKS or given is not None
     return {"parent_checkpoint_id": str(parent), "fork": is_fork}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
 
 from langgraph.checkpoint.base import (
@@ -11,30 +12,43 @@ from langgraph.checkpoint.base import (
     get_serializable_checkpoint_metadata,
 )
 
+from locus_store.adapters.langgraph.given import GivenIds
 from locus_store.adapters.langgraph.loads import (
     Load,
-    Loaded,
+    checkpoint_in,
     fork_of,
     made_from,
-    parent_of,
     place_of,
+    thread_name,
 )
-from locus_store.adapters.langgraph.pages import PAGE, Line, ancestors
-from locus_store.adapters.langgraph.serializer import ExactSerializer
-from locus_store.adapters.langgraph.values import History, Values
-from locus_store.arguments import MAX_COUNT
-from locus_store.blocking import Portals
+from locus_store.adapters.langgraph.pages import (
+    PAGE,
+    PAGE_OF_MANY,
+    Line,
+    Merged,
+    ancestors,
+    recent_threads,
+)
+from locus_store.adapters.langgraph.serializer import (
+    ExactSerializer,
+    exact_within,
+)
+from locus_store.adapters.langgraph.times import options_of_ttl, ttl_of
+from locus_store.adapters.langgraph.values import Caches, History, Values
+from locus_store.arguments import MAX_COUNT, check_limit, check_text
+from locus_store.blocking import Finished, Portals
 from locus_store.errors import ConflictError, InvalidArgumentError
+from locus_store.filters import holds
 from locus_store.open import open_saver
 from locus_store.saver import (
-    JSON_WRITE,
     SPECIAL_CHANNELS,
     CheckpointSaver,
     line_name,
     namespace_of,
     written_value,
 )
-from locus_store.versions import CHANNELS, REBUILT, current, whole_write
+from locus_store.tenants import ForTenants
+from locus_store.versions import CHANNELS, JSON_WRITE, REBUILT, current, whole_write
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -57,28 +71,43 @@ if TYPE_CHECKING:
     from locus_store.types import PendingWrite, Version
 
 _COUNTERS: Final = "counters_since_delta_snapshot"
+CACHE_BYTES: Final = 64 * 1024 * 1024
+"""Memory for what one saver and its backend remember, unless the caller says otherwise."""
+
+MAX_KEY_CHARACTERS: Final = 2**20
+"""Of a filter's key; no metadata has a longer one in practice."""
+
 T = TypeVar("T")
 Makers: TypeAlias = "list[Callable[[], CheckpointTuple]]"  # in the class, `list` is a method
+Made: TypeAlias = "list[tuple[Version, Callable[[], CheckpointTuple]]]"
+Lines: TypeAlias = "list[Line]"
 Versions: TypeAlias = "list[Version]"
 Path: TypeAlias = "list[str]"
 
 
-class LangGraphSaver(BaseCheckpointSaver[Any]):
+class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
     """Keeps the checkpoints of LangGraph's graphs in any backend of this package.
 
     One object serves the sync and the async methods of any number of graphs, from any thread and
-    any event loop; within a running loop only the async ones.
+    any event loop. A sync method in a running loop, as in a notebook, stops it for that long.
 
     ``put`` knows a second writer from a fork: a run whose thread was moved on by another one since
     it was loaded gets a ``ConflictError`` at its next checkpoint, by default.
 
     Args:
         saver: A ``CheckpointSaver``, which has the options, or a backend.
-        serde: Serializer; ``ExactSerializer`` unless given.
-        allowed: Classes that it may make on reading, without ``serde``; see ``ExactSerializer``.
+        serde: Serializer; ``ExactSerializer`` unless given. An ``EncryptedSerializer`` over
+            LangGraph's default serializer gets an ``ExactSerializer`` instead of that one, which
+            reads values that are not encrypted, and calls what they name.
+        allowed: The only classes of your own that may be stored, without ``serde`` or with such an
+            ``EncryptedSerializer``; ``None``: all pydantic models, dataclasses and enums. See
+            ``ExactSerializer``.
+        cache_bytes: Memory for what is remembered of threads: by this object and its clones, and,
+            a quarter of it, by the backend. 0 remembers as little as possible.
 
     Raises:
-        InvalidArgumentError: ``serde`` and ``allowed`` are both given.
+        InvalidArgumentError: ``serde`` and ``allowed`` are both given, or ``cache_bytes`` is
+            negative.
         TypeError: ``saver`` is neither.
     """
 
@@ -87,15 +116,22 @@ class LangGraphSaver(BaseCheckpointSaver[Any]):
         saver: CheckpointSaver | StorageBackend,
         *,
         serde: SerializerProtocol | None = None,
-        allowed: Iterable[tuple[str, ...] | type] = (),
+        allowed: Iterable[tuple[str, ...] | type] | None = None,
+        cache_bytes: int = CACHE_BYTES,
     ) -> None:
-        allowed = tuple(allowed)
-        if serde is not None and allowed:
+        check_limit(cache_bytes, "cache_bytes")
+        used = exact_within(serde, allowed)
+        if used is not None and used is serde and allowed is not None:
             raise InvalidArgumentError("give serde or allowed, not both: a serde has its own")
-        super().__init__(serde=serde or ExactSerializer(allowed))
+        super().__init__(serde=used or ExactSerializer(allowed))
         self.saver = saver if isinstance(saver, CheckpointSaver) else CheckpointSaver(saver)
-        self._made = Values(self.serde)
+        of_backend = cache_bytes // 4
+        self.saver.backend.limit_cache(of_backend)
+        self._caches = Caches(cache_bytes - of_backend)
+        self._made = Values(self.serde, self._caches)
+        self._given = GivenIds()
         self._portals = Portals()
+        self._owns_portals = True
 
     @classmethod
     def from_url(
@@ -103,14 +139,22 @@ class LangGraphSaver(BaseCheckpointSaver[Any]):
         url: str,
         *,
         serde: SerializerProtocol | None = None,
-        allowed: Iterable[tuple[str, ...] | type] = (),
+        allowed: Iterable[tuple[str, ...] | type] | None = None,
+        cache_bytes: int = CACHE_BYTES,
+        ttl: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Self:
         """Return a saver for a URL; see ``open_saver`` for the options.
 
-        Use it as it is, in ``with`` or in ``async with``.
+        Use it as it is, in ``with`` or in ``async with``. ``ttl`` is spelt as in
+        langgraph-checkpoint-redis: ``{"default_ttl": minutes, "refresh_on_read": True}``.
         """
-        return cls(open_saver(url, **options), serde=serde, allowed=allowed)
+        saver = open_saver(url, **options_of_ttl(ttl, options), **options)
+        return cls(saver, serde=serde, allowed=allowed, cache_bytes=cache_bytes)
+
+    def _enter(self, tenant: str) -> None:
+        self.saver = self.saver.for_tenant(tenant)
+        self._owns_portals = False
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.saver!r})"
@@ -118,7 +162,7 @@ class LangGraphSaver(BaseCheckpointSaver[Any]):
     @property
     def _values(self) -> Values:
         if self._made.serde is not self.serde:  # `with_allowlist` replaces it in a copy
-            self._made = Values(self.serde)
+            self._made = Values(self.serde, self._caches)
         return self._made
 
     # --- life
@@ -127,9 +171,10 @@ class LangGraphSaver(BaseCheckpointSaver[Any]):
         """Open the storage, which the first call does otherwise: tells what is wrong with it."""
         await self.saver.backend.scan(1)
 
-    def setup(self) -> None:
-        """See ``asetup``."""
+    def setup(self) -> Awaitable[None]:
+        """See ``asetup``; the result may be awaited, and need not be."""
         self._run(self.asetup)
+        return Finished()
 
     async def aclose(self) -> None:
         """Close what was opened; idempotent, and the saver may be used again after."""
@@ -137,8 +182,9 @@ class LangGraphSaver(BaseCheckpointSaver[Any]):
 
     def close(self) -> None:
         """See ``aclose``; ends the thread of the sync methods too."""
-        self._run(self.aclose)
-        self._portals.close()
+        if self._owns_portals:
+            self._run(self.aclose)
+            self._portals.close()
 
     def __enter__(self) -> Self:
         return self
@@ -180,25 +226,26 @@ class LangGraphSaver(BaseCheckpointSaver[Any]):
         )
         if found is None:
             return None
+        self.saver.note_read(thread_id)
         writes = current(found.writes or [], found.version.mark.sequence)
         load = Load(found.version.mark, found.head, {(it.task_id, it.idx) for it in writes})
         is_framed = any(it.basis is not None for it in writes)
         state = found.snapshot.state() if is_framed else {}
         return self._tuple(
             found.version,
-            Loaded(found.version.checkpoint_id, load),
+            self._given.give(found.version.checkpoint_id, load),
             self._values.checkpoint(found.version, found.snapshot.parts()),
             [self._write(it, state) for it in writes],
         )
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """See ``aget_tuple``; as every sync method, not within a running loop."""
+        """See ``aget_tuple``."""
         return self._run(self.aget_tuple, config)
 
     def _tuple(
         self,
         version: Version,
-        name: Loaded,
+        name: str,
         checkpoint: dict[str, Any],
         writes: list[tuple[str, str, Any]],
     ) -> CheckpointTuple:
@@ -215,7 +262,7 @@ class LangGraphSaver(BaseCheckpointSaver[Any]):
         )
 
     def _write(self, write: PendingWrite, state: Mapping[str, Any]) -> tuple[str, str, Any]:
-        value = written_value(write, state)
+        value = written_value(write, state, self.saver.backend.max_state_bytes)
         if write.type == JSON_WRITE:
             return write.task_id, write.channel, self._values.from_json(value)
         return write.task_id, write.channel, self._values.loaded(write.type, value)
@@ -250,13 +297,16 @@ class LangGraphSaver(BaseCheckpointSaver[Any]):
             "metadata": self._values.metadata_to_json(told),
             "rebuilt": rebuilt,
             "keep_last": self._kept(counters[it] for it in rebuilt),
+            "ttl_seconds": ttl_of(config),
         }
         try:
-            name = await self.saver.put(**save, **made_from(config, told))
+            name = await self.saver.put(
+                **save, **made_from(config, told, self._given.find(checkpoint_in(config)))
+            )
         except ConflictError as exc:
             if not await self._is_of_same_step(exc, thread_id, checkpoint_ns, save["metadata"]):
                 raise
-            name = await self.saver.put(**save, **fork_of(parent_of(config)))
+            name = await self.saver.put(**save, **fork_of(checkpoint_in(config)))
         place = {"thread_id": thread_id, "checkpoint_ns": checkpoint_ns, "checkpoint_id": name}
         return {"configurable": place}
 
@@ -309,7 +359,8 @@ class LangGraphSaver(BaseCheckpointSaver[Any]):
             raise InvalidArgumentError(
                 "put_writes needs the checkpoint_id that they are pending on"
             )
-        load = checkpoint_id.load if isinstance(checkpoint_id, Loaded) else None
+        given = self._given.find(checkpoint_id)
+        load = given.load if given else None
         keys = {(task_id, SPECIAL_CHANNELS.get(it, at)) for at, (it, _) in enumerate(writes)}
         save: dict[str, Any] = {
             "thread_id": thread_id,
@@ -349,10 +400,12 @@ class LangGraphSaver(BaseCheckpointSaver[Any]):
     ) -> AsyncIterator[CheckpointTuple]:
         """Yield checkpoints, newest first by the server's order.
 
+        Within a namespace that is the order of its saves; between namespaces and threads, the
+        server's time of the save.
+
         Args:
-            config: A thread, and perhaps a namespace and a checkpoint; ``None``: all threads, by
-                their ids.
-            filter: Metadata, whose values must be equal.
+            config: A thread, and perhaps a namespace and a checkpoint; ``None``: all threads.
+            filter: Metadata that a checkpoint must have; see ``filters.holds``.
             before: Only those below this checkpoint of the same namespace; in another one, those
                 with a smaller id.
             limit: At most this many.
@@ -383,57 +436,64 @@ class LangGraphSaver(BaseCheckpointSaver[Any]):
         before: RunnableConfig | None,
         limit: int | None,
     ) -> AsyncIterator[Makers]:
+        for name in wanted:
+            check_text("a filter's key", name, minimum=0, maximum=MAX_KEY_CHARACTERS)
         left = MAX_COUNT if limit is None else limit
         named = place_of(config)[2] if config else None
-        async for thread_id, namespace in self._lines(config):
-            below = before["configurable"].get("checkpoint_id") if before else None
-            lister = Line(self.saver.backend, thread_id, namespace, below)
-            while left > 0 and (page := await lister.page(PAGE)):
-                found = [
-                    it for it in page if named in {None, it.checkpoint_id} and self._has(it, wanted)
-                ][:left]
-                left -= len(found)
-                if found:
-                    yield await self._read(found)
+        size = PAGE if named or wanted else min(left, PAGE)
+        below = checkpoint_in(before) if before else None
+        versions = Merged(self._lines(config, below, size))
+        while left > 0 and (page := await versions.page(size)):
+            found = [it for it in page if named in {None, it.checkpoint_id}]
+            found = [it for it in found if self._has(it, wanted)][:left]
+            left -= len(found)
+            if found:
+                yield await self._read(found)
 
-    async def _lines(self, config: RunnableConfig | None) -> AsyncIterator[tuple[str, str]]:
-        """Threads and names of their lines."""
+    async def _lines(
+        self, config: RunnableConfig | None, below: str | None, size: int
+    ) -> AsyncIterator[tuple[float, Lines]]:
+        """The lines of a thread, or of each, as ``Merged`` takes them."""
         backend = self.saver.backend
-        if config is not None:
+        if config:
             thread_id, _, _ = place_of(config)
             checkpoint_ns = config["configurable"].get("checkpoint_ns")
-            if checkpoint_ns is not None:
-                yield thread_id, line_name(checkpoint_ns)
-                return
-            for namespace in await backend.namespaces(thread_id):
-                yield thread_id, namespace
+            names = [line_name(checkpoint_ns)] if checkpoint_ns is not None else None
+            if names is None:
+                names = await backend.namespaces(thread_id)
+            yield math.inf, [Line(backend, thread_id, it, below, size) for it in names]
             return
-        after: str | None = None
-        while threads := await backend.scan(after=after):
-            for after in threads:
-                for namespace in await backend.namespaces(after):
-                    yield after, namespace
+        size = min(size, PAGE_OF_MANY)
+        async for active_at, thread_id in recent_threads(backend):
+            names = await backend.namespaces(thread_id)
+            yield active_at, [Line(backend, thread_id, it, below, size) for it in names]
 
     def _has(self, version: Version, wanted: Mapping[str, Any]) -> bool:
-        if not wanted:
-            return True
-        metadata = self._values.metadata_from_json(version.metadata)
-        return all(name in metadata and metadata[name] == it for name, it in wanted.items())
+        return not wanted or holds(self._values.metadata_from_json(version.metadata), wanted)
 
     async def _read(self, versions: Versions) -> Makers:
-        """What makes the tuples of versions of one line, once each."""
+        """What makes the tuples of versions, once each and in their order."""
+        lines: dict[tuple[str, str], Versions] = {}
+        for it in versions:
+            lines.setdefault((it.thread_id, it.namespace), []).append(it)
+        made = [pair for it in lines.values() for pair in await self._read_line(it)]
+        places = {it.mark: place for place, it in enumerate(versions)}
+        return [make for _, make in sorted(made, key=lambda it: places[it[0].mark])]
+
+    async def _read_line(self, versions: Versions) -> Made:
+        """Versions of one line, each with what makes its tuple once."""
         backend, first = self.saver.backend, versions[0]
         ids = [it.checkpoint_id for it in versions]
         writes = await backend.writes_of(first.thread_id, ids, namespace=first.namespace)
         history = History(self._values)
 
-        def read(version: Version, folder: Folder) -> Callable[[], CheckpointTuple]:
+        def read(version: Version, folder: Folder) -> tuple[Version, Callable[[], CheckpointTuple]]:
             state = folder.state()
             of_it = current(writes.get(version.checkpoint_id, []), version.mark.sequence)
             pending = [self._write(it, state) for it in of_it]
-            name = Loaded(version.checkpoint_id, None)
+            name = self._given.give(version.checkpoint_id, None)
             make = history.read(version, folder)
-            return lambda: self._tuple(version, name, make(), pending)
+            return version, lambda: self._tuple(version, name, make(), pending)
 
         return await backend.read_states(versions, read)
 
@@ -441,7 +501,7 @@ class LangGraphSaver(BaseCheckpointSaver[Any]):
 
     async def adelete_thread(self, thread_id: str) -> None:
         """Remove a thread with all its namespaces, checkpoints and pending writes."""
-        await self.saver.delete_thread(str(thread_id))
+        await self.saver.delete_thread(thread_name(thread_id))
 
     def delete_thread(self, thread_id: str) -> None:
         """See ``adelete_thread``."""
@@ -467,7 +527,7 @@ class LangGraphSaver(BaseCheckpointSaver[Any]):
             NotFoundError: There is no source.
             ConflictError: The target is there already.
         """
-        await self.saver.copy_thread(str(source_thread_id), str(target_thread_id))
+        await self.saver.copy_thread(thread_name(source_thread_id), thread_name(target_thread_id))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """See ``acopy_thread``."""
@@ -481,7 +541,7 @@ class LangGraphSaver(BaseCheckpointSaver[Any]):
         Raises:
             InvalidArgumentError: ``strategy`` is neither ``"keep_latest"`` nor ``"delete"``.
         """
-        await self.saver.prune([str(it) for it in thread_ids], strategy=strategy)
+        await self.saver.prune([thread_name(it) for it in thread_ids], strategy=strategy)
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """See ``aprune``."""
@@ -550,7 +610,7 @@ class LangGraphSaver(BaseCheckpointSaver[Any]):
         found = await self.saver.backend.read_state(thread_id, checkpoint_id, namespace=namespace)
         if found is None or not current([write], found.version.mark.sequence):
             return None
-        return whole_write(write, found.state)
+        return whole_write(write, found.state, self.saver.backend.max_state_bytes)
 
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]

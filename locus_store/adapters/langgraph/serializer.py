@@ -1,33 +1,77 @@
-"""LangGraph's own serializer: strict, told of it, and with tuples that stay tuples."""
+"""LangGraph's serializer, exact, and safer on reading."""
 
 from __future__ import annotations
 
+import importlib
 from collections import deque
 from contextvars import ContextVar
-from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from functools import cache
+from inspect import isclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
+import langchain_core.agents  # noqa: F401  (its classes are always found)
 import ormsgpack
-from langgraph.checkpoint.serde._msgpack import SAFE_MSGPACK_TYPES
-from langgraph.checkpoint.serde.event_hooks import SerdeEvent, register_serde_event_listener
+from langchain_core.load.load import Reviver
+from langgraph.checkpoint.serde import _msgpack
+from langgraph.checkpoint.serde._msgpack import SAFE_MSGPACK_METHODS, SAFE_MSGPACK_TYPES
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import (
     EXT_CONSTRUCTOR_KW_ARGS,
     EXT_CONSTRUCTOR_POS_ARGS,
     EXT_CONSTRUCTOR_SINGLE_ARG,
     EXT_DELTA_SNAPSHOT,
+    EXT_METHOD_SINGLE_ARG,
     EXT_NUMPY_ARRAY,
+    EXT_PYDANTIC_V1,
     EXT_PYDANTIC_V2,
     JsonPlusSerializer,
+    _reconstruction_fallback,
+    _send_from_args,
 )
 from langgraph.checkpoint.serde.types import SendProtocol, _DeltaSnapshot
+from pydantic import BaseModel
 
+from locus_store.adapters.langgraph import classes
+from locus_store.adapters.langgraph.classes import Classes, Kind, Name, kind_of, name_of
 from locus_store.errors import SerializationError
 
+T = TypeVar("T")
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
+
+    from langgraph.checkpoint.serde.base import SerializerProtocol
 
 _TUPLE: Final = ("builtins", "tuple")
 _LISTED: Final = (set, frozenset, deque)
+
+_SECRETS: Final = frozenset({("pydantic.types", "SecretStr"), ("pydantic.types", "SecretBytes")})
+"""Made from the text that they hide."""
+
+ALWAYS: Final = (
+    SAFE_MSGPACK_TYPES
+    | _SECRETS
+    | {
+        _TUPLE,
+        ("langchain_core.agents", "AgentAction"),
+        ("langchain_core.agents", "AgentActionMessageLog"),
+        ("langchain_core.agents", "AgentStep"),
+        ("langchain_core.agents", "AgentFinish"),
+    }
+)
+"""Classes that are allowed in any case."""
+
+_CODES: Final[dict[Kind, int]] = {
+    "model": EXT_PYDANTIC_V2,
+    "model of pydantic 1": EXT_PYDANTIC_V1,
+    "dataclass": EXT_CONSTRUCTOR_KW_ARGS,
+    "enum": EXT_CONSTRUCTOR_SINGLE_ARG,
+}
+"""The extension that holds an object, by the kind of its class: LangGraph's own choice."""
+
+_KINDS: Final = {code: kind for kind, code in _CODES.items()}
+_METHOD: Final = "model_validate_json"
+"""Stands in the row of a model; never called."""
 
 # What LangGraph's serializer lets MessagePack do by itself, but for tuples; and it makes "?" of a
 # lone surrogate, which is refused here.
@@ -40,132 +84,310 @@ _OPTIONS: Final = (
     | ormsgpack.OPT_PASSTHROUGH_TUPLE
 )
 
-_blocked: ContextVar[list[str] | None] = ContextVar("locus_store_blocked_classes", default=None)
+_MESSAGES: Final = Reviver(allowed_objects="messages")
 
-
-def _listen(event: SerdeEvent) -> None:
-    found = _blocked.get()
-    if found is not None and event["kind"] == "msgpack_blocked":
-        found.append(f"{event['module']}.{event['name']}")
-
-
-register_serde_event_listener(_listen)
+_failures: ContextVar[list[SerializationError] | None] = ContextVar(
+    "locus_store_serializer_failures", default=None
+)
+"""Errors raised beneath ``ormsgpack``, which replaces them by its own."""
 
 
 class ExactSerializer(JsonPlusSerializer):
-    """``JsonPlusSerializer`` that makes no object of a class which nobody allowed.
+    """``JsonPlusSerializer`` that keeps types exactly, and is safer on reading.
 
-    Where LangGraph's own would give the object's fields instead, and log a warning, this one
-    refuses, on writing already. A tuple comes back as one; there it becomes a list.
+    Pydantic models, dataclasses and enums are stored by name. On reading, only such classes are
+    used, and only imported ones: nothing is imported, and nothing that a row names is called; see
+    ``classes``. Where LangGraph's serializer returns an object's fields instead of the object, this
+    one raises ``SerializationError``. A tuple comes back as a tuple; there it becomes a list.
 
     Args:
-        allowed: Classes that may be made on reading, beside those that LangGraph takes for safe
-            (messages, datetimes, UUIDs, Send, Interrupt and others): the classes themselves, or
-            pairs of module and name. A graph that is compiled with ``LANGGRAPH_STRICT_MSGPACK``
-            set adds those of its own state.
+        allowed: The only classes that may be stored and read, beside those that LangGraph considers
+            safe (messages, datetimes, UUIDs, Send, Interrupt and others) and LangChain's agent
+            classes: the classes themselves, or pairs of module and name. ``None``: all models,
+            dataclasses and enums, unless ``LANGGRAPH_STRICT_MSGPACK`` is set. With it, ``compile``
+            adds the classes of the graph's own state.
     """
 
-    def __init__(self, allowed: Iterable[tuple[str, ...] | type] = ()) -> None:
-        super().__init__(allowed_msgpack_modules=(_TUPLE, *allowed))
+    def __init__(self, allowed: Iterable[tuple[str, ...] | type] | None = None) -> None:
+        listed = tuple(allowed or ())
+        super().__init__(allowed_msgpack_modules=(_TUPLE, *listed))
+        self._is_open = allowed is None and not _msgpack.STRICT_MSGPACK_ENABLED
+        self._classes = Classes(it for it in listed if isclass(it))
 
     def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
         """Return an object's type and bytes.
 
         Raises:
-            SerializationError: It, or something in it, is of a class that is not allowed.
+            SerializationError: It, or an object in it, cannot be stored; names the class.
             TypeError: There is no form for it.
         """
         if obj is None or isinstance(obj, bytes | bytearray):
             return super().dumps_typed(obj)
-        return "msgpack", self._packed(obj)
+        return "msgpack", _unmasked(lambda: self._packed(obj))
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
         """Return the object of a type and bytes.
 
         Raises:
-            SerializationError: It, or something in it, is of a class that is not allowed.
+            SerializationError: It, or an object in it, is of a class that is not allowed, not
+                imported, or not as it was when the object was stored.
         """
-        blocked: list[str] = []
-        outer = _blocked.set(blocked)
+        kind, held = data
+        if kind != "msgpack":
+            return super().loads_typed(data)
+        return _unmasked(lambda: self._unpacked(held))
+
+    def _reviver(self, value: dict[str, Any]) -> Any:
+        """Return an object of a value of type ``json``: LangChain's messages, and LangGraph's own.
+
+        LangGraph would import and construct other classes of LangChain as well.
+        """
+        if value.get("lc") != 1:
+            return super()._reviver(value)
         try:
-            loaded = super().loads_typed(data)
-        finally:
-            _blocked.reset(outer)
-        if blocked:
-            raise _refusal(blocked[0])
-        return loaded
+            return _MESSAGES(value)
+        except (ValueError, NotImplementedError) as exc:
+            raise SerializationError(
+                f"a stored object of {value.get('id')!r:.100} is not a LangChain message, and "
+                "values of the type json may hold no other object"
+            ) from exc
+
+    # --- writing
 
     def _packed(self, obj: Any) -> bytes:
         packed: bytes = ormsgpack.packb(obj, default=self._extension, option=_OPTIONS)
         return packed
 
     def _extension(self, obj: Any) -> Any:
-        """What MessagePack has no form for, as LangGraph has it; what it holds is packed here."""
-        kind = type(obj)
-        if kind is tuple:
-            return self._made(EXT_CONSTRUCTOR_SINGLE_ARG, _TUPLE, list(obj))
-        name = (kind.__module__, kind.__name__)
-        if callable(getattr(obj, "model_dump", None)):
-            return self._made(EXT_PYDANTIC_V2, name, obj.model_dump(), "model_validate_json")
+        """An object that MessagePack has no form for; what it holds is packed here."""
+        try:
+            return self._of_tuple(obj) if type(obj) is tuple else self._of_object(obj)
+        except SerializationError as exc:
+            raise _noted(exc) from None
+
+    def _of_tuple(self, obj: Any) -> Any:
+        return self._made(EXT_CONSTRUCTOR_SINGLE_ARG, _TUPLE, list(obj))
+
+    def _of_object(self, obj: Any) -> Any:
+        cls = type(obj)
+        name = name_of(cls)
+        if name not in SAFE_MSGPACK_TYPES and (kind := kind_of(cls)) is not None:
+            self._require_allowed(name, kind)
+            self._classes.note(cls)
+            return self._made(_CODES[kind], name, *_data(obj, kind))
+        if name in SAFE_MSGPACK_TYPES and isinstance(obj, BaseModel):
+            return self._made(EXT_PYDANTIC_V2, name, obj.model_dump(), _METHOD)
         if isinstance(obj, _LISTED):
+            self._require_allowed(name)
             return self._made(EXT_CONSTRUCTOR_SINGLE_ARG, name, list(obj))
         return self._rarer(obj, name)
 
-    def _rarer(self, obj: Any, name: tuple[str, str]) -> Any:
+    def _rarer(self, obj: Any, name: Name) -> Any:
         if isinstance(obj, _DeltaSnapshot):
             return ormsgpack.Ext(EXT_DELTA_SNAPSHOT, self._packed(obj.value))
         if isinstance(obj, SendProtocol):
+            self._require_allowed(name)
             timeout = getattr(obj, "timeout", None)
             more = [] if timeout is None else [timeout]
             return self._made(EXT_CONSTRUCTOR_POS_ARGS, name, [obj.node, obj.arg, *more])
-        fields = _fields(obj)
-        if fields is not None:
-            return self._made(EXT_CONSTRUCTOR_KW_ARGS, name, fields)
+        if callable(getattr(obj, "_asdict", None)) and not isclass(obj):
+            self._require_allowed(name)
+            return self._made(EXT_CONSTRUCTOR_KW_ARGS, name, obj._asdict())
+        if kind_of(type(obj)) == "dataclass":
+            return self._made(EXT_CONSTRUCTOR_KW_ARGS, name, classes.dataclass_data(obj))
         return self._of_langgraph(obj)
 
     def _of_langgraph(self, obj: Any) -> Any:
-        made: Any = _unpacked(super().dumps_typed(obj)[1])
+        try:
+            made: Any = _taken_apart(super().dumps_typed(obj)[1])
+        except TypeError:
+            raise _unstorable(type(obj)) from None
         if not isinstance(made, _Extension):
             return made
         if made.code != EXT_NUMPY_ARRAY:
-            module, function, *_ = _unpacked(made.data)
+            module, function, *_ = _taken_apart(made.data)
             self._require_allowed((module, function))
         return ormsgpack.Ext(made.code, made.data)
 
-    def _made(self, code: int, name: tuple[str, str], held: Any, *more: Any) -> Any:
-        self._require_allowed(name)
+    def _made(self, code: int, name: Name, held: Any, *more: Any) -> Any:
         return ormsgpack.Ext(code, self._packed([*name, held, *more]))
 
-    def _require_allowed(self, name: tuple[str, str]) -> None:
-        allowed = self._allowed_msgpack_modules
-        if name in SAFE_MSGPACK_TYPES or allowed is True or (allowed and name in allowed):
+    # --- reading
+
+    def _unpacked(self, data: bytes) -> Any:
+        return ormsgpack.unpackb(data, ext_hook=self._object, option=ormsgpack.OPT_NON_STR_KEYS)
+
+    def _object(self, code: int, data: bytes) -> Any:
+        """The object of an extension."""
+        if code == EXT_NUMPY_ARRAY:
+            ormsgpack.unpackb(data, ext_hook=_refused)  # LangGraph's hook makes what is nested
+            return self._unpack_ext_hook(code, data)
+        held = self._unpacked(data)
+        if code == EXT_DELTA_SNAPSHOT:
+            return _DeltaSnapshot(held)
+        try:
+            return self._named(code, *held)
+        except SerializationError as exc:
+            raise _noted(exc) from exc
+        except Exception as exc:
+            raise _noted(_unreadable(held, exc)) from exc
+
+    def _named(self, code: int, module: str, path: str, held: Any, *more: Any) -> Any:
+        name = module, path
+        if code == EXT_METHOD_SINGLE_ARG:
+            return _method(module, path, held, *more)
+        if name in SAFE_MSGPACK_TYPES or name == _TUPLE:
+            return _safe(code, name, held)
+        kind = _KINDS.get(code)
+        self._require_allowed(name, kind)
+        cls = self._classes.find(name)
+        if kind is not None and kind_of(cls) == kind:
+            return _rebuilt(cls, kind, held, more)
+        if (name in _SECRETS or self._is_listed(name)) and kind_of(cls) is None:
+            return _CALLS[code](cls, held)
+        raise SerializationError(
+            f"{module}.{path} is not a pydantic model, dataclass or enum as stored; allow it with"
+            " LangGraphSaver(..., allowed=[…]) if its constructor may be called on reading"
+        )
+
+    # --- classes
+
+    def _is_listed(self, name: Name) -> bool:
+        listed = self._allowed_msgpack_modules
+        return listed is True or classes.is_listed(name, listed or ())
+
+    def _require_allowed(self, name: Name, kind: Kind | None = None) -> None:
+        if name in ALWAYS or (self._is_open and kind is not None) or self._is_listed(name):
             return
-        raise _refusal(".".join(name))
+        raise SerializationError(
+            f"class {'.'.join(name)} is not allowed: allow it with LangGraphSaver(...,"
+            " allowed=[…]), or keep its data as plain values"
+        )
+
+
+def exact_within(
+    serde: SerializerProtocol | None, allowed: Iterable[tuple[str, ...] | type] | None
+) -> SerializerProtocol | None:
+    """Return the serializer; where it encrypts over LangGraph's default, over an exact one.
+
+    An ``EncryptedSerializer`` hands values that are not encrypted to its inner serializer, so that
+    a row in clear would have the power that the encryption is to take away.
+    """
+    if type(serde) is EncryptedSerializer and type(serde.serde) is JsonPlusSerializer:
+        return EncryptedSerializer(serde.cipher, ExactSerializer(allowed))
+    return serde
 
 
 class _Extension(NamedTuple):
-    """What ``ormsgpack.Ext`` does not tell of itself."""
+    """The parts of an ``ormsgpack.Ext``, which does not show them."""
 
     code: int
     data: bytes
 
 
-def _unpacked(data: bytes) -> Any:
+def _refused(code: int, data: bytes) -> Any:
+    raise _noted(
+        SerializationError(f"an array has an extension in it (code {code}, {len(data)} bytes)")
+    )
+
+
+def _taken_apart(data: bytes) -> Any:
     return ormsgpack.unpackb(data, ext_hook=_Extension, option=ormsgpack.OPT_NON_STR_KEYS)
 
 
-def _fields(obj: Any) -> dict[str, Any] | None:
-    """Of a named tuple or a dataclass."""
-    if callable(getattr(obj, "_asdict", None)):
-        found: dict[str, Any] = obj._asdict()
-        return found
-    if is_dataclass(obj) and not isinstance(obj, type):
-        return {it.name: getattr(obj, it.name) for it in fields(obj)}
-    return None
+def _data(obj: Any, kind: Kind) -> tuple[Any, ...]:
+    """What an extension holds behind the name of the object's class."""
+    if kind == "model":
+        data, names = classes.model_data(obj)
+        return (data, _METHOD) if names is None else (data, _METHOD, names)
+    if kind == "model of pydantic 1":
+        return (dict(obj.__dict__),)
+    if kind == "dataclass":
+        classes.require_plain(type(obj))
+        return (classes.dataclass_data(obj),)
+    return (obj._value_,)
 
 
-def _refusal(name: str) -> SerializationError:
+def _rebuilt(cls: Any, kind: Kind, held: Any, more: Sequence[Any]) -> Any:
+    """The object of ``_data``."""
+    if kind == "model":
+        return classes.model(cls, held, more[1] if len(more) > 1 else None)
+    if kind == "model of pydantic 1":
+        return classes.model_of_1(cls, held)
+    return classes.dataclass(cls, held) if kind == "dataclass" else classes.member(cls, held)
+
+
+def _safe(code: int, name: Name, held: Any) -> Any:
+    """An object of a class that LangGraph considers safe, made as LangGraph does."""
+    try:
+        if name == ("langgraph.types", "Send"):
+            return _send_from_args(held)
+        return _CALLS[code](_safe_class(name), held)
+    except Exception as exc:  # noqa: BLE001  (LangGraph's promise: the data, and a warning)
+        return _reconstruction_fallback((*name, held), exc)
+
+
+@cache
+def _safe_class(name: Name) -> Any:
+    module, path = name
+    return getattr(importlib.import_module(module), path)
+
+
+def _method(module: str, path: str, held: Any, method: str) -> Any:
+    if (module, path, method) not in SAFE_MSGPACK_METHODS:
+        raise SerializationError(f"{module}.{path}.{method} is not allowed: no row may name it")
+    return getattr(_safe_class((module, path)), method)(held)
+
+
+def _model(cls: Any, held: Any) -> Any:
+    try:
+        return cls(**held)
+    except Exception:  # noqa: BLE001  (as LangGraph does)
+        return cls.model_construct(**held)
+
+
+_CALLS: Final[dict[int, Callable[[Any, Any], Any]]] = {
+    EXT_CONSTRUCTOR_SINGLE_ARG: lambda cls, held: cls(held),
+    EXT_CONSTRUCTOR_POS_ARGS: lambda cls, held: cls(*held),
+    EXT_CONSTRUCTOR_KW_ARGS: lambda cls, held: cls(**held),
+    EXT_PYDANTIC_V1: lambda cls, held: cls(**held),
+    EXT_PYDANTIC_V2: _model,
+}
+"""Calls of a constructor, by the extension; for classes that are safe or listed."""
+
+
+# --- errors
+
+
+def _unmasked(call: Callable[[], T]) -> T:
+    """Call ``ormsgpack``, and raise the error that it replaced by its own."""
+    failures: list[SerializationError] = []
+    outer = _failures.set(failures)
+    try:
+        return call()
+    except (TypeError, ValueError):
+        if failures:
+            raise failures[0] from None
+        raise
+    finally:
+        _failures.reset(outer)
+
+
+def _noted(failure: SerializationError) -> SerializationError:
+    failures = _failures.get()
+    if failures is not None:
+        failures.append(failure)
+    return failure
+
+
+def _unstorable(cls: type) -> SerializationError:
     return SerializationError(
-        f"class {name} is not allowed: it would not be made again on reading. Allow it with"
-        " LangGraphSaver(..., allowed=[…]), or keep its data as plain values"
+        f"an object of class {cls.__module__}.{cls.__qualname__} cannot be stored. Pydantic models,"
+        " dataclasses, enums, messages and plain values can: convert it to one of these, or pass a"
+        " serializer of your own with LangGraphSaver(..., serde=…)"
     )
+
+
+def _unreadable(held: Any, exc: Exception) -> SerializationError:
+    name = ".".join(map(str, held[:2])) if isinstance(held, list) else "an unknown class"
+    return SerializationError(f"an object of {name} cannot be read: {type(exc).__name__}")

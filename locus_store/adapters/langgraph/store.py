@@ -27,10 +27,20 @@ from langgraph.store.base import (
 
 from locus_store import open as opening
 from locus_store.arguments import check_limit
-from locus_store.blocking import Portals
+from locus_store.blocking import Finished, Portals
 from locus_store.errors import InvalidArgumentError, LocusStoreError
 from locus_store.filters import Filter
-from locus_store.items import Name, Namespace, PutItem, Remove, Wanted, check_name, check_namespace
+from locus_store.items import (
+    Name,
+    Namespace,
+    Put,
+    PutItem,
+    Remove,
+    Wanted,
+    check_name,
+    check_namespace,
+)
+from locus_store.tenants import ForTenants
 from locus_store.vectors import packed
 
 if TYPE_CHECKING:
@@ -39,7 +49,7 @@ if TYPE_CHECKING:
 
     from langgraph.store.base import IndexConfig, Op, Result, TTLConfig
 
-    from locus_store.items import Change, Put, StoreItem
+    from locus_store.items import Change, StoreItem
     from locus_store.store import BaseStore as Store
 
 T = TypeVar("T")
@@ -50,16 +60,15 @@ ALL: Final = "$"
 
 SECONDS: Final = 60
 DEFAULT_SWEEP_MINUTES: Final = 5.0
-_OPERATIONS: Final = (GetOp, SearchOp, PutOp, ListNamespacesOp)
 
 logger = logging.getLogger(__name__)
 
 
-class LangGraphStore(BaseStore):
+class LangGraphStore(ForTenants, BaseStore):
     """Keeps what LangGraph's graphs remember beyond a thread: ``graph.compile(store=…)``.
 
     One object serves the sync and the async methods of any number of graphs, from any thread and
-    any event loop; within a running loop only the async ones.
+    any event loop. A sync method in a running loop, as in a notebook, stops it for that long.
 
     ``batch`` reads first, then writes: its reads do not see its own writes, its writes are done all
     or none, and of two with the same name the later counts. A batch that makes no sense, or whose
@@ -108,6 +117,7 @@ class LangGraphStore(BaseStore):
         self.embeddings = ensure_embeddings(index.get("embed")) if index else None
         self._fields = [_tokens(it) for it in (index or {}).get("fields") or [ALL]]
         self._portals = Portals()
+        self._owns_portals = True
         self._sweeper: _Sweeper | None = None
         if index and store.dimension != _dimension(index):
             raise InvalidArgumentError(
@@ -131,6 +141,11 @@ class LangGraphStore(BaseStore):
         dimension = _dimension(index) if index else None
         return cls(opening.open_store(url, dimension=dimension, **options), index=index, ttl=ttl)
 
+    def _enter(self, tenant: str) -> None:
+        self.store = self.store.for_tenant(tenant)
+        self._owns_portals = False
+        self._sweeper = None
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.store!r})"
 
@@ -140,9 +155,10 @@ class LangGraphStore(BaseStore):
         """Open the storage, which the first call does otherwise: tells what is wrong with it."""
         await self.store.setup()
 
-    def setup(self) -> None:
-        """See ``asetup``."""
+    def setup(self) -> Awaitable[None]:
+        """See ``asetup``; the result may be awaited, and need not be."""
         self._run(self.asetup)
+        return Finished()
 
     async def aclose(self) -> None:
         """Stop the sweeper and close the store; idempotent, and it may be used again after."""
@@ -151,8 +167,10 @@ class LangGraphStore(BaseStore):
 
     def close(self) -> None:
         """See ``aclose``; ends the thread of the sync methods too."""
-        self._run(self.aclose)
-        self._portals.close()
+        if self._owns_portals or self._sweeper is not None:
+            self._run(self.aclose)
+        if self._owns_portals:
+            self._portals.close()
 
     def __enter__(self) -> Self:
         return self
@@ -192,20 +210,23 @@ class LangGraphStore(BaseStore):
             InvalidArgumentError: One makes no sense; nothing was done.
             SerializationError: JSON cannot keep a value exactly; nothing was done.
         """
-        todo = list(ops)
-        for op in todo:
-            if not isinstance(op, _OPERATIONS):
-                raise InvalidArgumentError(f"no operation of a store: {op!r}")
-        changes = await self._changes([it for it in todo if isinstance(it, PutOp)])
-        results = await self._read(todo)
+        todo = [_checked(it) for it in ops]
+        puts = [it for it in todo if isinstance(it, PutOp)]
+        changes = await self._changes(puts) if puts else []
+        results: list[Result] = []
+        if len(puts) < len(todo):
+            names = _names(todo)
+            found = await self.store.read(names) if names else []
+            results = await self._read(todo, dict(zip(names, found, strict=True)))
         if changes:
             await self.store.apply(changes)
-        return results
+        return results or [None] * len(todo)
 
-    async def _read(self, ops: Sequence[Op]) -> list[Result]:
+    async def _read(
+        self, ops: Sequence[Op], items: Mapping[Name, StoreItem | None]
+    ) -> list[Result]:
         """What the operations give that read; the times to live of what they gave begin anew."""
         wanted = [_wanted(it) if isinstance(it, SearchOp) else None for it in ops]
-        items = await self._items([it for it in ops if isinstance(it, GetOp)])
         queries = await self._queries([it for it in ops if isinstance(it, SearchOp)])
         results: list[Result] = []
         renewed: list[StoreItem] = []
@@ -228,12 +249,6 @@ class LangGraphStore(BaseStore):
         if names:
             await self.store.renew(list(names))
         return results
-
-    async def _items(self, ops: Sequence[GetOp]) -> dict[Name, StoreItem | None]:
-        for op in ops:
-            check_name(op.namespace, op.key)
-        names = list(dict.fromkeys((it.namespace, it.key) for it in ops))
-        return dict(zip(names, await self.store.read(names), strict=True)) if names else {}
 
     async def _namespaces(self, op: ListNamespacesOp) -> list[Namespace]:
         paths = _merged(op.match_conditions or ())
@@ -278,16 +293,14 @@ class LangGraphStore(BaseStore):
             change = self._change(op)
             checked.pop((op.namespace, op.key), None)
             checked[op.namespace, op.key] = op, change
-        texts = {
-            name: self._texts(op)
-            for name, (op, _) in checked.items()
-            if op.value is not None and self.embeddings is not None
-        }
+        if self.embeddings is None:
+            return [change for _, change in checked.values()]
+        texts = {name: self._texts(op) for name, (op, _) in checked.items() if op.value is not None}
         made = await self._embedded(dict.fromkeys(it for each in texts.values() for it in each))
         return [
-            change
-            if isinstance(change, Remove)
-            else replace(change, vectors=tuple(made[it] for it in texts.get(name, ())))
+            replace(change, vectors=tuple(made[it] for it in texts[name]))
+            if isinstance(change, Put) and texts.get(name)
+            else change
             for name, (_, change) in checked.items()
         ]
 
@@ -409,6 +422,33 @@ def _dimension(index: IndexConfig) -> int:
 
 def _tokens(path: str) -> Path:
     return path if path == ALL else tokenize_path(path)
+
+
+def _checked(op: Op) -> Op:
+    """The operation, with a tuple for a namespace that is a list: LangGraph's stores take both.
+
+    Raises:
+        InvalidArgumentError: It is no operation.
+    """
+    if isinstance(op, GetOp | PutOp):
+        namespace: object = op.namespace
+        return op._replace(namespace=tuple(namespace)) if isinstance(namespace, list) else op
+    if isinstance(op, SearchOp):
+        prefix: object = op.namespace_prefix
+        return op._replace(namespace_prefix=tuple(prefix)) if isinstance(prefix, list) else op
+    if not isinstance(op, ListNamespacesOp):
+        raise InvalidArgumentError(f"not an operation of a store: {op!r}")
+    return op
+
+
+def _names(ops: Iterable[Op]) -> list[Name]:
+    """The names of the items that are read, each once."""
+    names: dict[Name, None] = {}
+    for op in ops:
+        if isinstance(op, GetOp):
+            check_name(op.namespace, op.key)
+            names[op.namespace, op.key] = None
+    return [*names]
 
 
 def _wanted(op: SearchOp) -> Wanted:

@@ -11,6 +11,7 @@ from locus_store.adapters import typed
 from locus_store.adapters.langgraph.copies import maker
 from locus_store.adapters.langgraph.lists import Lists
 from locus_store.adapters.langgraph.serializer import ExactSerializer
+from locus_store.adapters.recent import Recent
 from locus_store.encoding import pinned, unpinned
 from locus_store.errors import SchemaError, SerializationError
 from locus_store.layout import Listed, thawed
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.serde.base import SerializerProtocol
 
     from locus_store.adapters.langgraph.copies import Maker
-    from locus_store.adapters.langgraph.lists import Place
+    from locus_store.adapters.langgraph.lists import Known, Place
     from locus_store.layout import Folder
     from locus_store.types import Version
 
@@ -31,17 +32,36 @@ _LIST_DEPTH: Final = 3
 """Keys and indices on the way to an element of a channel's list."""
 
 
+class Caches:
+    """What a saver remembers of values, in memory that its clones share.
+
+    Args:
+        max_bytes: Of memory, in all.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        of_elements = max_bytes // 12
+        self.elements = typed.Elements(of_elements)
+        self.lists: Recent[tuple[object, Place], Known] = Recent(max_bytes - of_elements)
+
+    @property
+    def held_bytes(self) -> int:
+        """About the memory that is in use."""
+        return self.elements.held_bytes + self.lists.held_bytes
+
+
 class Values:
     """Values to JSON and back, by a serializer, and what is known of them.
 
     Args:
         serde: LangGraph's, or the user's.
+        caches: What is known.
     """
 
-    def __init__(self, serde: SerializerProtocol) -> None:
+    def __init__(self, serde: SerializerProtocol, caches: Caches) -> None:
         self.serde = serde
-        self._elements = typed.Elements()
-        self._lists = Lists()
+        self._elements = caches.elements
+        self._lists = Lists(caches.lists)
         self._is_langgraphs = type(serde) in {JsonPlusSerializer, ExactSerializer}
         """What it gives depends on the value alone, and plain values stand for themselves."""
 
@@ -64,6 +84,8 @@ class Values:
                 if taken is not None:
                     return taken
             return typed.to_json(*self.serde.dumps_typed(value))
+        except SerializationError as exc:
+            raise SerializationError(f"{what}: {exc}") from exc
         except (TypeError, ValueError, OverflowError, RecursionError) as exc:
             raise SerializationError(
                 f"{what}: LangGraph's serializer cannot keep it: {exc}"

@@ -120,23 +120,24 @@ list_writes()
 
 call('HDEL', line, 'alone')
 local is_there = call('HINCRBY', line, 'rev', 1) > 0 and call('HEXISTS', line, 'id') == 1
-if not is_there then
+local has_head = is_there and call('HEXISTS', line, 'head') == 1
+if is_there then
+  call('HSET', thread, 'ns|' .. ARGV[2], has_head and '1' or '0')
+else
   call('DEL', line)
-  if call('HGET', thread, 'lines') == '0' and call('EXISTS', messages) == 0 then
-    call('DEL', thread)
-    forget(ARGV[1])
-    settle_indexes()
-    return {'done', row.store, id}
-  end
 end
-local is_listed = row.is_listed
-if ARGV[2] == '' then is_listed = is_there and call('HEXISTS', line, 'head') == 1 end
-if ARGV[10] == '1' then
-  touch(ARGV[1], row, is_listed, ttl, tonumber(ARGV[9]))
-elseif is_listed ~= row.is_listed then
-  call('HSET', thread, 'listed', is_listed and '1' or '0')
-  enter(ARGV[1], row.created, row.minute, is_listed)
+local exists = has_head or is_thread()
+if not exists and call('HGET', thread, 'lines') == '0' then
+  call('DEL', thread)
+  forget(ARGV[1])
   settle_indexes()
+  return {'done', row.store, id}
+end
+if ARGV[10] == '1' then
+  touch(ARGV[1], row, ttl, tonumber(ARGV[9]))
+elseif row.is_listed and not exists then
+  call('HSET', thread, 'listed', '0')
+  call('ZREM', active, ARGV[1])
 end
 if row.expires and not ttl then
   for n = 1, 6 do call('PEXPIREAT', KEYS[n], row.expires) end

@@ -4,8 +4,8 @@ if not found() then return {} end
 if not are_all_given(0) then return namespaces() end
 local is_whole = ARGV[1] == '1'
 local each = {}
-for at = 8, #KEYS, 4 do
-  local first = at == 8 and 2 or at
+for at = 7, #KEYS, 4 do
+  local first = at == 7 and 2 or at
   each[#each + 1] = {
     call('HGETALL', KEYS[first]), call('ZRANGE', KEYS[first + 1], 0, -1, 'WITHSCORES'),
     is_whole and call('LRANGE', KEYS[first + 2], 0, -1) or {},

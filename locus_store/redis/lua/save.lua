@@ -61,6 +61,7 @@ if not there and may_create ~= '1' then return {'create'} end
 
 there = there or made(name, its_store)
 id = id or opened_line(there, namespace, new_id)
+if not head then call('HSET', thread, 'ns|' .. namespace, '1') end
 local sequence = whole(tonumber(row[6] or '0') + 1)
 if call('ZADD', order, 'NX', sequence, checkpoint) == 0 then return {'rules'} end
 local chain = basis ~= '' and row[3] or sequence
@@ -77,5 +78,5 @@ if keep then
   local floor = call('ZREVRANGE', order, keep - 1, keep - 1, 'WITHSCORES')[2]
   if floor and tonumber(floor) > tonumber(row[5] or '0') then call('HSET', line, 'floor', floor) end
 end
-touch(name, there, namespace == '' or there.is_listed, time, tonumber(slack))
+touch(name, there, time, tonumber(slack))
 return there.store .. ' ' .. id .. ' ' .. sequence

@@ -1,11 +1,9 @@
 -- What writing scripts begin with, behind reading.lua. KEYS are those of Keys.writing.
-local messages, recent, ids, entries, expiry = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+local messages, active, ids, expiry = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 
 -- Take a thread out of the indexes.
 local function forget(name)
-  local entry = call('HGET', entries, name)
-  if entry then call('ZREM', recent, entry) end
-  call('HDEL', entries, name)
+  call('ZREM', active, name)
   call('ZREM', ids, name)
   call('ZREM', expiry, name)
 end
@@ -13,20 +11,9 @@ end
 -- How long the indexes have threads whose time is over: in milliseconds, for expire() to count.
 local LINGER = 60000
 
--- The number in so many hexadecimal digits, or what of those is nearest to it.
-local function digits(number, count)
-  local most = 16 ^ count - 16  -- a double holds it
-  return string.format('%0' .. count .. 'x', math.max(0, math.min(number, most)))
-end
-
--- Put a thread into the indexes, as it is now.
-local function enter(name, created, minute, is_listed)
-  local entry = digits(minute, 8) .. digits(created, 14) .. name
-  local old = call('HGET', entries, name)
-  if old and old ~= entry then call('ZREM', recent, old) end
-  call('HSET', entries, name, entry)
-  call('ZADD', ids, 0, name)
-  call(is_listed and 'ZADD' or 'ZREM', unpack(is_listed and {recent, 0, entry} or {recent, entry}))
+-- Put a thread into the list at the microsecond of its last activity.
+local function list_at(name, moment)
+  call('ZADD', active, whole(math.max(0, moment)), name)
 end
 
 -- Take away what was over for long. The indexes go by themselves behind the last thread in them,
@@ -38,7 +25,7 @@ local function settle_indexes()
   if call('ZCARD', ids) == call('ZCARD', expiry) then
     last = call('ZREVRANGE', expiry, 0, 0, 'WITHSCORES')[2]
   end
-  for at = 7, 10 do
+  for at = 7, 9 do
     if last then call('PEXPIREAT', KEYS[at], whole(last + LINGER)) else call('PERSIST', KEYS[at]) end
   end
 end
@@ -46,7 +33,7 @@ end
 -- The thread's keys: its own two, and four for each namespace that was given.
 local function each_key(work)
   for at = 1, #KEYS do
-    if at < 7 or at > 11 then work(KEYS[at]) end
+    if at < 7 or at > 10 then work(KEYS[at]) end
   end
 end
 
@@ -59,12 +46,12 @@ end
 
 -- Whether all namespaces were given, with those that are made now: so many more.
 local function are_all_given(more)
-  for at = 12, #KEYS, 4 do
+  for at = 11, #KEYS, 4 do
     if call('EXISTS', KEYS[at]) == 0 then return false end
   end
   local lines = tonumber(call('HGET', thread, 'lines') or '0') + more
-  if lines == 0 then return #KEYS == 11 end
-  return lines * 4 == #KEYS - 7 and (more == 1 or call('EXISTS', line) == 1)
+  if lines == 0 then return #KEYS == 10 end
+  return lines * 4 == #KEYS - 6 and (more == 1 or call('EXISTS', line) == 1)
 end
 
 local function namespaces()
@@ -80,11 +67,10 @@ local function begin_anew(store) call('HSET', thread, 'store', store) end
 
 -- The thread's row, and whether it has the namespace; nil where it is not there or over.
 local function opened(namespace)
-  local row = call('HMGET', thread, 'store', 'expires', 'created', 'minute', 'listed',
-    'ns|' .. namespace)
+  local row = call('HMGET', thread, 'store', 'expires', 'minute', 'listed', 'ns|' .. namespace)
   if row[1] and not is_over(row[2]) then
-    return {store = row[1], expires = row[2], created = tonumber(row[3]),
-      minute = tonumber(row[4]), is_listed = row[5] == '1', is_here = row[6]}
+    return {store = row[1], expires = row[2], minute = tonumber(row[3]),
+      is_listed = row[4] == '1', is_here = row[5]}
   end
   return nil
 end
@@ -97,17 +83,30 @@ local function made(name, store)
   local minute = math.floor(now / 60000000)
   call('HSET', thread, 'store', store, 'created', whole(now), 'minute', minute, 'listed', '0',
     'lines', 0)
-  enter(name, now, minute, false)
+  call('ZADD', ids, 0, name)
   settle_indexes()
-  return {store = store, created = now, minute = minute, is_listed = false}
+  return {store = store, minute = minute, is_listed = false}
 end
 
--- Note that the thread was active, and from when on it is over. ttl: milliseconds, or nil.
-local function touch(name, row, is_listed, ttl, slack)
+-- Whether the thread exists, by its row and messages: one of its namespaces has a head, which '1' in
+-- its field says, it has messages, or a name or user.
+local function is_thread()
+  if call('EXISTS', messages) == 1 then return true end
+  local row = call('HGETALL', thread)
+  for at = 1, #row, 2 do
+    local field = row[at]
+    if field == 'user' or field == 'name' then return true end
+    if string.sub(field, 1, 3) == 'ns|' and row[at + 1] == '1' then return true end
+  end
+  return false
+end
+
+-- Note that a version was saved, and from when on the thread is over. ttl: milliseconds, or nil.
+local function touch(name, row, ttl, slack)
   local minute = math.floor(now / 60000000)
-  if minute ~= row.minute or is_listed ~= row.is_listed then
-    call('HSET', thread, 'minute', minute, 'listed', is_listed and '1' or '0')
-    enter(name, row.created, minute, is_listed)
+  list_at(name, now)
+  if minute ~= row.minute or not row.is_listed then
+    call('HSET', thread, 'minute', minute, 'listed', '1')
     settle_indexes()
   end
   if ttl then
@@ -123,10 +122,10 @@ local function touch(name, row, is_listed, ttl, slack)
   end
 end
 
--- The namespace's id, which is made where it is not there.
+-- The namespace's id, which is made where it is not there, without a head.
 local function opened_line(row, namespace, new_id)
   if row.is_here then return call('HGET', line, 'id') end
-  call('HSET', thread, 'ns|' .. namespace, '1')
+  call('HSET', thread, 'ns|' .. namespace, '0')
   call('HINCRBY', thread, 'lines', 1)
   call('DEL', line, order, log, writes)  -- what is left of a thread that lost its row
   call('HSET', line, 'id', new_id, 'floor', 0, 'last', 0, 'bytes', 0, 'rev', 0)

@@ -1,4 +1,4 @@
-52 calls of the driver
+48 calls of the driver
 
 -- execute
 ALTER SESSION SET TIME_ZONE = '+00:00' NLS_COMP = BINARY NLS_SORT = BINARY NLS_NUMERIC_CHARACTERS = '.,'
@@ -57,17 +57,17 @@ SELECT locus_lines.line
 FROM locus_lines
 
 -- execute
+--   line_1: int as int
+SELECT locus_checkpoints.sequence, locus_checkpoints.chain, locus_checkpoints.payload
+FROM locus_checkpoints
+WHERE locus_checkpoints.line = :line_1 ORDER BY locus_checkpoints.sequence
+
+-- execute
 --   name_1_1: str
 --   name_1_2: str
 SELECT locus_settings.name, locus_settings.value
 FROM locus_settings
 WHERE locus_settings.name IN (:name_1_1, :name_1_2)
-
--- execute
---   line_1: int as int
-SELECT locus_checkpoints.sequence, locus_checkpoints.chain, locus_checkpoints.payload
-FROM locus_checkpoints
-WHERE locus_checkpoints.line = :line_1 ORDER BY locus_checkpoints.sequence
 
 -- execute
 --   line: int as int
@@ -273,28 +273,25 @@ INSERT INTO locus_checkpoints (line, sequence, chain, parent, checkpoint_id, dig
 --   new_writer: NULL
 --   new_run: NULL
 --   of_line: int as int
-UPDATE locus_lines SET head=:new_head, open_chain=:new_open_chain, open_bytes=:new_open_bytes, floor=:new_floor, last_sequence=:new_last_sequence, writer=:new_writer, run=:new_run, updated_at=FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00') WHERE locus_lines.line = :of_line
+UPDATE locus_lines SET head=:new_head, open_chain=:new_open_chain, open_bytes=:new_open_bytes, floor=:new_floor, last_sequence=:new_last_sequence, writer=:new_writer, run=:new_run, updated_at=CASE WHEN (locus_lines.last_sequence != :new_last_sequence) THEN FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00') ELSE locus_lines.updated_at END WHERE locus_lines.line = :of_line
 
 -- commit
 
--- execute
-SET TRANSACTION READ ONLY
-
--- execute
+-- execute, commits
 --   name_1_1: str
 --   name_1_2: str
 SELECT locus_settings.name, locus_settings.value
 FROM locus_settings
 WHERE locus_settings.name IN (:name_1_1, :name_1_2)
 
--- execute
+-- execute, commits
 --   param_1: str
 --   contains_1: int as int
 SELECT locus_search.line
 FROM locus_search
 WHERE contains(locus_search.tokens, :param_1) > :contains_1
 
--- execute
+-- execute, commits
 --   tenant_1: str
 --   tenant_2: str
 --   namespace_1: str
@@ -302,46 +299,29 @@ WHERE contains(locus_search.tokens, :param_1) > :contains_1
 --   line_1_2: int as int
 --   line_1_3: int as int
 --   line_1_4: int as int
-SELECT locus_lines.thread_id, locus_lines.line, locus_lines.head, locus_lines.open_chain, locus_lines.open_bytes, locus_lines.floor, locus_lines.last_sequence, locus_lines.writer, locus_lines.run
+SELECT locus_lines.line, (SELECT sum(length(locus_checkpoints.payload)) AS sum_1
+FROM locus_checkpoints
+WHERE locus_checkpoints.line = locus_lines.line) AS anon_1
 FROM locus_lines
 WHERE locus_lines.tenant = :tenant_1 AND (SELECT locus_threads.thread
 FROM locus_threads
 WHERE locus_threads.tenant = locus_lines.tenant AND locus_threads.thread_id = locus_lines.thread_id AND locus_threads.tenant = :tenant_2 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00'))) IS NOT NULL AND locus_lines.namespace = :namespace_1 AND locus_lines.head IS NOT NULL AND locus_lines.line IN (:line_1_1, :line_1_2, :line_1_3, :line_1_4) ORDER BY locus_lines.line DESC
 
--- execute
---   line_1: int as int
-SELECT locus_checkpoints.sequence, locus_checkpoints.chain, locus_checkpoints.payload
-FROM locus_checkpoints
-WHERE locus_checkpoints.line = :line_1 ORDER BY locus_checkpoints.sequence
+-- execute, commits
+--   line_1_1: int as int
+--   line_1_2: int as int
+SELECT locus_lines.thread_id, locus_lines.line, locus_lines.floor, locus_lines.head, locus_checkpoints.sequence, locus_checkpoints.chain, locus_checkpoints.created_at, locus_checkpoints.payload
+FROM locus_lines JOIN locus_checkpoints ON locus_checkpoints.line = locus_lines.line
+WHERE locus_checkpoints.line IN (:line_1_1, :line_1_2) ORDER BY locus_checkpoints.line DESC, locus_checkpoints.sequence
 
--- execute
---   line: int as int
---   floor: int as int
---   head: int as int
---   first: int as int
---   last: int as int
---   limit: int
-SELECT locus_checkpoints.sequence, locus_checkpoints.checkpoint_id, locus_checkpoints.digest, locus_checkpoints.metadata, locus_checkpoints.labels, locus_checkpoints.created_at, parents.checkpoint_id AS parent_id
-FROM locus_checkpoints LEFT OUTER JOIN locus_checkpoints parents ON parents.line = locus_checkpoints.line AND parents.sequence = locus_checkpoints.parent
-WHERE locus_checkpoints.line = :line AND (locus_checkpoints.sequence >= :floor OR locus_checkpoints.sequence = :head) AND locus_checkpoints.sequence >= :first AND locus_checkpoints.sequence <= :last ORDER BY locus_checkpoints.sequence DESC
- FETCH FIRST :limit ROWS ONLY
-
--- execute
---   line_1: int as int
-SELECT locus_checkpoints.sequence, locus_checkpoints.chain, locus_checkpoints.payload
-FROM locus_checkpoints
-WHERE locus_checkpoints.line = :line_1 ORDER BY locus_checkpoints.sequence
-
--- execute
---   line: int as int
---   floor: int as int
---   head: int as int
---   first: int as int
---   last: int as int
---   limit: int
-SELECT locus_checkpoints.sequence, locus_checkpoints.checkpoint_id, locus_checkpoints.digest, locus_checkpoints.metadata, locus_checkpoints.labels, locus_checkpoints.created_at, parents.checkpoint_id AS parent_id
-FROM locus_checkpoints LEFT OUTER JOIN locus_checkpoints parents ON parents.line = locus_checkpoints.line AND parents.sequence = locus_checkpoints.parent
-WHERE locus_checkpoints.line = :line AND (locus_checkpoints.sequence >= :floor OR locus_checkpoints.sequence = :head) AND locus_checkpoints.sequence >= :first AND locus_checkpoints.sequence <= :last ORDER BY locus_checkpoints.sequence DESC
- FETCH FIRST :limit ROWS ONLY
-
--- commit
+-- execute, commits
+--   tenant_1: str
+--   param_1_1_1: int as int
+--   param_1_1_2: int as int
+--   param_1_2_1: int as int
+--   param_1_2_2: int as int
+SELECT locus_checkpoints.line, locus_checkpoints.sequence, locus_checkpoints.checkpoint_id, locus_checkpoints.metadata, locus_checkpoints.created_at
+FROM locus_checkpoints JOIN locus_lines ON locus_lines.line = locus_checkpoints.line
+WHERE (locus_checkpoints.line, locus_checkpoints.sequence) IN ((:param_1_1_1, :param_1_1_2), (:param_1_2_1, :param_1_2_2)) AND (SELECT locus_threads.thread
+FROM locus_threads
+WHERE locus_threads.tenant = locus_lines.tenant AND locus_threads.thread_id = locus_lines.thread_id AND locus_threads.tenant = :tenant_1 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00'))) IS NOT NULL

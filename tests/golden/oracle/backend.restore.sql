@@ -1,4 +1,4 @@
-28 calls of the driver
+29 calls of the driver
 
 -- execute
 SET TRANSACTION READ ONLY
@@ -150,7 +150,7 @@ WHERE locus_checkpoints.line = :line AND locus_checkpoints.chain = :chain AND lo
 --   new_writer: NULL
 --   new_run: NULL
 --   of_line: int as int
-UPDATE locus_lines SET head=:new_head, open_chain=:new_open_chain, open_bytes=:new_open_bytes, floor=:new_floor, last_sequence=:new_last_sequence, writer=:new_writer, run=:new_run, updated_at=FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00') WHERE locus_lines.line = :of_line
+UPDATE locus_lines SET head=:new_head, open_chain=:new_open_chain, open_bytes=:new_open_bytes, floor=:new_floor, last_sequence=:new_last_sequence, writer=:new_writer, run=:new_run, updated_at=CASE WHEN (locus_lines.last_sequence != :new_last_sequence) THEN FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00') ELSE locus_lines.updated_at END WHERE locus_lines.line = :of_line
 
 -- execute
 --   name_1_1: str
@@ -203,6 +203,12 @@ WHERE locus_checkpoints.line = :line AND locus_checkpoints.chain = :chain AND lo
 --   new_writer: NULL
 --   new_run: NULL
 --   of_line: int as int
-UPDATE locus_lines SET head=:new_head, open_chain=:new_open_chain, open_bytes=:new_open_bytes, floor=:new_floor, last_sequence=:new_last_sequence, writer=:new_writer, run=:new_run, updated_at=FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00') WHERE locus_lines.line = :of_line
+UPDATE locus_lines SET head=:new_head, open_chain=:new_open_chain, open_bytes=:new_open_bytes, floor=:new_floor, last_sequence=:new_last_sequence, writer=:new_writer, run=:new_run, updated_at=CASE WHEN (locus_lines.last_sequence != :new_last_sequence) THEN FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00') ELSE locus_lines.updated_at END WHERE locus_lines.line = :of_line
+
+-- execute
+--   updated_at: datetime as DB_TYPE_TIMESTAMP
+--   tenant_1: str
+--   thread_id_1: str
+UPDATE locus_lines SET updated_at=FROM_TZ(CAST(:updated_at AS TIMESTAMP), '+00:00') WHERE locus_lines.tenant = :tenant_1 AND locus_lines.thread_id = :thread_id_1
 
 -- commit

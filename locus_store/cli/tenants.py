@@ -1,0 +1,211 @@
+"""``--tenant`` and ``--all-tenants``, and ``locus-store tenants``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+
+from locus_store.cli.help import Command, Group
+from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, opened, run
+from locus_store.cli.output import counted, note, put_json, put_table, say
+from locus_store.errors import InvalidArgumentError, LocusStoreError, NotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from locus_store.backends.base import StorageBackend
+    from locus_store.types import Tenant
+
+tenants = typer.Typer(help="Look at the tenants of a database.", no_args_is_help=True, cls=Group)
+
+OfTenant = Annotated[
+    str | None,
+    typer.Option("--tenant", metavar="NAME", help="Instead of the URL's ?tenant=."),
+]
+AllTenants = Annotated[
+    bool, typer.Option("--all-tenants", help="All tenants that have something stored.")
+]
+Outcome: TypeAlias = dict[str | None, dict[str, int]]
+"""Counts by tenant; ``None`` stands for a storage without tenants."""
+
+NAMED = 5
+"""Tenants that a warning names."""
+
+
+# --- which ones
+
+
+@dataclass(slots=True)
+class Choice:
+    """The tenants of ``--tenant`` and ``--all-tenants``."""
+
+    tenant: str | None = None
+    everyone: bool = False
+    others: list[str] = field(default_factory=list)
+    """Tenants that were left out, once a storage was opened."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Options of ``opened``."""
+        return {} if self.tenant is None else {"tenant": self.tenant}
+
+    def tell_others(self) -> None:
+        """Warn of the tenants that were left out."""
+        if self.others:
+            names = ", ".join(map(repr, self.others[:NAMED]))
+            more = ", …" if len(self.others) > NAMED else ""
+            note(
+                f"Not covered: {counted(len(self.others), 'other tenant')} ({names}{more});"
+                " --all-tenants covers all."
+            )
+
+
+def chosen(tenant: str | None, *, everyone: bool) -> Choice:
+    """The choice that the options make.
+
+    Raises:
+        InvalidArgumentError: They contradict each other.
+    """
+    if tenant is not None and everyone:
+        raise InvalidArgumentError("name one --tenant, or say --all-tenants, not both")
+    return Choice(tenant, everyone)
+
+
+def one_of(choice: Choice, what: str, *, is_named: bool) -> None:
+    """Refuse names that mean something in one tenant only.
+
+    Raises:
+        InvalidArgumentError: All tenants were chosen.
+    """
+    if choice.everyone and is_named:
+        raise InvalidArgumentError(f"{what} names a thread of one tenant: say --tenant")
+
+
+@asynccontextmanager
+async def covered(url: str, choice: Choice) -> AsyncIterator[list[StorageBackend]]:
+    """The storage of ``url``, as ``covering`` gives it."""
+    async with opened(url, **choice.options) as backend:
+        yield await covering(backend, choice)
+
+
+async def covering(backend: StorageBackend, choice: Choice) -> list[StorageBackend]:
+    """One backend for each tenant that was chosen, by name.
+
+    Raises:
+        InvalidArgumentError: The storage has no tenants.
+        NotFoundError: There is no such tenant.
+    """
+    if not backend.capabilities.tenants:
+        require_tenants(backend, choice)
+        return [backend]
+    names = [it.name for it in await backend.tenants()]
+    if choice.everyone:
+        return [backend.for_tenant(it) for it in names] or [backend]
+    choice.others = [it for it in names if it != backend.tenant]
+    if choice.tenant is not None and choice.tenant not in names:
+        raise NotFoundError(
+            f"nothing is stored of tenant {choice.tenant!r}; 'locus-store tenants list' shows the"
+            " tenants"
+        )
+    return [backend]
+
+
+def require_tenants(backend: StorageBackend, choice: Choice) -> None:
+    """Refuse ``--all-tenants`` where there are no tenants.
+
+    Raises:
+        InvalidArgumentError: It was given.
+    """
+    if choice.everyone and not backend.capabilities.tenants:
+        raise InvalidArgumentError(
+            f"{type(backend).__name__} has no tenants: leave --all-tenants out"
+        )
+
+
+async def each(
+    backends: list[StorageBackend], work: Callable[[StorageBackend], Awaitable[dict[str, int]]]
+) -> Outcome:
+    """The counts of each tenant; a tenant that fails stops no other.
+
+    Raises:
+        LocusStoreError: The first error, once all tenants had their turn.
+    """
+    found: Outcome = {}
+    failed: dict[str | None, LocusStoreError] = {}
+    for backend in backends:
+        try:
+            found[backend.tenant] = await work(backend)
+        except LocusStoreError as exc:
+            failed[backend.tenant] = exc
+    if not failed:
+        return found
+    (tenant, first), *more = failed.items()
+    if len(backends) == 1:
+        raise first
+    also = f" Tenants that failed as well: {', '.join(repr(it) for it, _ in more)}." if more else ""
+    raise type(first)(f"tenant {tenant!r}: {first}{also}") from first
+
+
+# --- what is said of them
+
+
+def of_tenant(backends: list[StorageBackend]) -> str:
+    """`` of tenant 'acme'``, `` of 3 tenants``, or nothing where there are none."""
+    if len(backends) == 1:
+        name = backends[0].tenant
+        return "" if name is None else f" of tenant {name!r}"
+    return f" of {counted(len(backends), 'tenant')}"
+
+
+def total(found: Outcome) -> dict[str, int]:
+    """The sum over all tenants."""
+    counts: Counter[str] = Counter()
+    for it in found.values():
+        counts.update(it)
+    return dict(counts)
+
+
+def tell(
+    found: Outcome, text: Callable[[dict[str, int]], str], choice: Choice, *, as_json: bool = False
+) -> None:
+    """Print the counts of each tenant and their sum, and warn of the tenants left out."""
+    if as_json:
+        put_json(described(found, choice))
+    else:
+        for name, counts in found.items():
+            say(text(counts) if name is None else f"tenant {name!r}: {text(counts)}")
+        if choice.everyone:
+            say(f"{counted(len(found), 'tenant')}: {text(total(found)) if found else 'nothing'}")
+    choice.tell_others()
+
+
+def described(found: Outcome, choice: Choice) -> dict[str, Any]:
+    """The sum, with ``tenant``, or by name in ``tenants``."""
+    if choice.everyone:
+        return {**total(found), "tenants": found}
+    ((name, counts),) = found.items()
+    return counts if name is None else {**counts, "tenant": name}
+
+
+# --- the command
+
+
+@tenants.command("list", cls=Command)
+def list_tenants(*, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """List the tenants that have something stored; --json: [{tenant, threads, items}]."""
+
+    async def listed() -> list[Tenant]:
+        async with opened(url) as backend:
+            return await backend.tenants()
+
+    found = run(listed())
+    if as_json:
+        put_json([{"tenant": it.name, "threads": it.threads, "items": it.items} for it in found])
+        return
+    columns = ("tenant", "threads", "store items")
+    rows = ((it.name, f"{it.threads:,}", f"{it.items:,}") for it in found)
+    put_table(columns, rows, ids=columns[:1])

@@ -1,0 +1,234 @@
+"""Calls of one event loop in groups: those of one tick, and those that wait, run together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+LONE: Final = 2
+"""Calls that run alone at once; each may wait for a lock."""
+
+
+class Undecided(Enum):
+    """The answer to a call for which nothing was done yet."""
+
+    AGAIN = 0
+    """It goes into the next group."""
+
+    ALONE = 1
+    """It has to run alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The answer to a call that raises."""
+
+    error: Exception
+
+
+Run = Callable[[Sequence[Q], bool], Awaitable[Sequence[A | Failed | Undecided]]]
+"""Runs a group and answers each of its calls; the flag says that it is one that runs alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The bounds of a group; a single call may exceed them."""
+
+    count: int
+    """Of what its calls ask for."""
+
+    senders: int
+    """Groups under way at once."""
+
+    size: int = 0
+    """Bytes; 0: any."""
+
+    spreads: bool = False
+    """What waits is divided among the senders; else one takes as much as it may."""
+
+
+@dataclass(slots=True, eq=False)
+class _Call(Generic[Q, A]):
+    what: Q
+    names: frozenset[Hashable]
+    count: int
+    size: int
+    done: asyncio.Future[A]
+
+    def answer(self, answer: A | Failed) -> None:
+        """Tell the caller, if it is still there."""
+        if self.done.done():  # cancelled
+            return
+        if isinstance(answer, Failed):
+            self.done.set_exception(answer.error)
+            self.done.exception()  # heard: a caller that is cancelled now would leave it to asyncio
+        else:
+            self.done.set_result(answer)
+
+
+class Gathering(Generic[Q, A]):
+    """The calls of one kind, of one event loop.
+
+    Calls that share a name are neither in one group nor under way at once: they run in the order in
+    which they were submitted. A call that is cancelled before its group runs is left out of it; a
+    later one is carried out. No task is left while nothing waits.
+
+    Args:
+        run: Runs a group. What it raises, each call of the group raises.
+        limits: Of groups.
+    """
+
+    def __init__(self, run: Run[Q, A], limits: Limits) -> None:
+        self._run = run
+        self._limits = limits
+        self._ready: deque[_Call[Q, A]] = deque()
+        self._alone: deque[_Call[Q, A]] = deque()
+        self._idle, self._idle_alone = limits.senders, LONE
+        self._under_way: set[Hashable] = set()
+        self._aside: Counter[Hashable] = Counter()
+        """Names of the calls that run alone, or are to."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def submit(
+        self, what: Q, names: frozenset[Hashable] = frozenset(), *, count: int = 1, size: int = 0
+    ) -> asyncio.Future[A]:
+        """Run a call with those that wait.
+
+        No coroutine: what is alive while thousands of calls wait, Python's garbage collector visits
+        again and again.
+
+        Args:
+            what: The call, as ``run`` takes it.
+            names: What no other call may touch meanwhile.
+            count: How much it adds to a group.
+            size: Bytes that it adds to a group.
+        """
+        done: asyncio.Future[A] = asyncio.get_running_loop().create_future()
+        self._ready.append(_Call(what, names, count, size, done))
+        if self._idle:
+            self._wake()
+        return done
+
+    async def drain(self) -> None:
+        """Wait for all that was submitted."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    # --- senders
+
+    def _wake(self) -> None:
+        while self._ready and self._ready[0].done.done():  # its caller was cancelled
+            self._ready.popleft()
+        if self._ready and self._idle:
+            self._idle -= 1
+            self._spawn(self._send())
+        if self._alone and self._idle_alone:
+            self._idle_alone -= 1
+            self._spawn(self._send_alone())
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():  # others may still wait
+            self._wake()
+
+    async def _send(self) -> None:
+        """Run groups while there are any."""
+        try:
+            while group := self._take():
+                await self._carry_out(group, is_alone=False)
+        finally:
+            self._idle += 1
+
+    async def _send_alone(self) -> None:
+        """Run calls alone while there are any."""
+        try:
+            while call := self._take_alone():
+                await self._carry_out([call], is_alone=True)
+        finally:
+            self._idle_alone += 1
+
+    def _take_alone(self) -> _Call[Q, A] | None:
+        """The first of those to run alone that has to wait for none before it."""
+        taken = set(self._under_way)
+        for call in list(self._alone):
+            if call.done.done():  # its caller was cancelled
+                self._alone.remove(call)
+                self._aside -= Counter(call.names)
+            elif taken.isdisjoint(call.names):
+                self._alone.remove(call)
+                self._under_way |= call.names
+                return call
+            else:
+                taken |= call.names
+        return None
+
+    def _take(self) -> list[_Call[Q, A]]:
+        """The next group; what shares a name with a call that runs alone, runs alone behind it."""
+        limits, group = self._limits, list[_Call[Q, A]]()
+        most = -(-len(self._ready) // limits.senders) if limits.spreads else limits.count
+        count = size = 0
+        while self._ready:
+            call = self._ready[0]
+            if call.done.done():  # its caller was cancelled
+                self._ready.popleft()
+                continue
+            if not self._aside.keys().isdisjoint(call.names):
+                self._put_aside(self._ready.popleft())
+                continue
+            count, size = count + call.count, size + call.size
+            is_full = count > min(most, limits.count) or (limits.size and size > limits.size)
+            if (group and is_full) or not self._under_way.isdisjoint(call.names):
+                break
+            self._under_way |= call.names
+            group.append(self._ready.popleft())
+        return group
+
+    def _put_aside(self, call: _Call[Q, A]) -> None:
+        self._alone.append(call)
+        self._aside.update(call.names)
+
+    async def _carry_out(self, group: list[_Call[Q, A]], *, is_alone: bool) -> None:
+        try:
+            answers = await self._answers(group, is_alone=is_alone)
+        except BaseException:  # the loop ends
+            for call in group:
+                call.done.cancel()
+            raise
+        finally:
+            for call in group:
+                self._under_way -= call.names
+                if is_alone:
+                    self._aside -= Counter(call.names)
+        again: list[_Call[Q, A]] = []
+        for call, answer in zip(group, answers, strict=True):
+            if answer is Undecided.ALONE:
+                self._put_aside(call)
+            elif answer is Undecided.AGAIN:
+                again.append(call)
+            else:
+                call.answer(answer)
+        self._ready.extendleft(reversed(again))
+        self._wake()
+
+    async def _answers(
+        self, group: list[_Call[Q, A]], *, is_alone: bool
+    ) -> Sequence[A | Failed | Undecided]:
+        try:
+            return await self._run([it.what for it in group], is_alone)
+        except Exception as exc:  # noqa: BLE001  (raised to every caller of the group)
+            return [Failed(exc)] * len(group)

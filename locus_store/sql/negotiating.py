@@ -1,0 +1,34 @@
+"""asyncpg's request for TLS, whose error may be left without anybody to retrieve it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+try:
+    from asyncpg import connect_utils  # type: ignore[import-untyped]
+except ImportError:  # reported when something is opened
+    connect_utils = None
+
+
+def quiet(protocol: type[Any]) -> type[Any]:
+    """The protocol of that request, with its error marked as retrieved.
+
+    Whoever awaits the answer gets the error all the same. Nobody does where a task is cancelled
+    between the connection and the request, as all tasks are at the end of ``asyncio.run``: asyncio
+    then prints "Future exception was never retrieved". asyncpg has no hook for it (0.32.0).
+    """
+
+    class Quiet(protocol):  # type: ignore[misc]  # a class of asyncpg's, given as an argument
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            if self.on_data.done() and not self.on_data.cancelled():
+                self.on_data.exception()
+
+    return Quiet
+
+
+def install() -> None:
+    """Have asyncpg use the quiet protocol; nothing where its parts have other names."""
+    found = getattr(connect_utils, "TLSUpgradeProto", None)
+    if found is not None and found.__name__ != "Quiet":
+        connect_utils.TLSUpgradeProto = quiet(found)

@@ -1,0 +1,224 @@
+"""Full-text search over SQL: many lines in one statement, matched outside of the transaction.
+
+Candidates, records and hits are read in transactions of their own. A batch holds a bounded number
+of lines and bytes; a thread that is larger than a batch has one to itself, in parts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import chain, groupby
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import sqlalchemy as sa
+
+from locus_store import versions
+from locus_store.encoding import TooLargeError
+from locus_store.observe import skipped_too_large
+from locus_store.sql.pending import BATCH, batches
+from locus_store.text import Match
+from locus_store.types import Hit
+from locus_store.versions import Line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from datetime import datetime
+
+    from locus_store.sql.reads import Reads
+
+ROOT: Final = ""
+"""The namespace that a search looks at."""
+
+BATCH_BYTES: Final = 8 * 1024 * 1024
+"""Payload that is read at once; one larger record is read whole."""
+
+
+class Candidate(NamedTuple):
+    """A line that may match."""
+
+    line: int
+    stored_bytes: int
+
+
+class Found(NamedTuple):
+    """A record, with what its line says of it."""
+
+    thread_id: str
+    line: int
+    floor: int
+    head: int | None
+    sequence: int
+    chain: int
+    created_at: datetime
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A thread that matches."""
+
+    thread_id: str
+    line: int
+    sequence: int
+    """The version that matches best."""
+
+    created_at: datetime
+    score: float
+    snippet: str
+
+
+# --- statements
+
+
+def candidates(it: Reads, wanted: Sequence[str]) -> list[Candidate]:
+    """The live lines that may match, the newest first; all of them without an index."""
+    lines, checkpoints = it.tables.lines, it.tables.checkpoints
+    stored = sa.select(sa.func.sum(sa.func.length(checkpoints.c.payload))).where(
+        checkpoints.c.line == lines.c.line
+    )
+    query = (
+        sa.select(lines.c.line, stored.correlate(lines).scalar_subquery())
+        .where(lines.c.tenant == it.scope.tenant, it.live_thread().is_not(None))
+        .where(lines.c.namespace == ROOT, lines.c.head.is_not(None))
+        .order_by(lines.c.line.desc())
+    )
+    indexed = it.lines_with(wanted)
+    if indexed is None:
+        queries = [query]
+    else:  # a statement takes so many parameters
+        parts = batches(sorted(indexed, reverse=True))
+        queries = [query.where(lines.c.line.in_(some)) for some in parts]
+    return [
+        Candidate(line, int(size or 0))
+        for query in queries
+        for line, size in it.connection.execute(query)
+    ]
+
+
+def batched(found: Iterable[Candidate]) -> Iterator[list[Candidate]]:
+    """Candidates that are read together."""
+    batch: list[Candidate] = []
+    size = 0
+    for candidate in found:
+        size += candidate.stored_bytes
+        if batch and (size > BATCH_BYTES or len(batch) == BATCH):
+            yield batch
+            batch, size = [], candidate.stored_bytes
+        batch.append(candidate)
+    if batch:
+        yield batch
+
+
+def is_large(batch: Sequence[Candidate]) -> bool:
+    """Whether it is one line, of more than a batch's bytes."""
+    return batch[0].stored_bytes > BATCH_BYTES
+
+
+def records(it: Reads, batch: Sequence[Candidate]) -> list[Found]:
+    """All records of the lines, in one statement."""
+    c = it.tables.checkpoints.c
+    return _records(it, c.line.in_([candidate.line for candidate in batch]))
+
+
+def _records(it: Reads, *conditions: sa.ColumnElement[bool]) -> list[Found]:
+    lines, checkpoints = it.tables.lines, it.tables.checkpoints
+    names = ("sequence", "chain", "created_at", "payload")
+    query = (
+        sa.select(
+            *(lines.c[name] for name in ("thread_id", "line", "floor", "head")),
+            *(checkpoints.c[name] for name in names),
+        )
+        .join(checkpoints, checkpoints.c.line == lines.c.line)
+        .where(*conditions)
+        .order_by(checkpoints.c.line.desc(), checkpoints.c.sequence)
+    )
+    return [Found(*row) for row in it.connection.execute(query)]
+
+
+def ranked_in_parts(it: Reads, line: int, wanted: list[str]) -> list[Ranked]:
+    """A large line's match, read in several statements of one snapshot."""
+    return ranked(_in_parts(it, line), wanted, it.max_state_bytes)
+
+
+def _in_parts(it: Reads, line: int) -> Iterator[Found]:
+    checkpoints = it.tables.checkpoints
+    c = checkpoints.c
+    sizes = sa.select(c.sequence, sa.func.length(c.payload)).where(c.line == line)
+    for first, last in _ranges(it.connection.execute(sizes.order_by(c.sequence)).all()):
+        yield from _records(it, c.line == line, c.sequence.between(first, last))
+
+
+def _ranges(sizes: Sequence[Any]) -> Iterator[tuple[int, int]]:
+    """First and last sequence of parts that are no larger than a batch."""
+    part: list[int] = []
+    total = 0
+    for sequence, size in sizes:
+        total += size
+        if part and total > BATCH_BYTES:
+            yield part[0], part[-1]
+            part, total = [], size
+        part.append(sequence)
+    if part:
+        yield part[0], part[-1]
+
+
+def hits(it: Reads, best: Sequence[Ranked]) -> list[Hit]:
+    """The hits of matches, in their order; without those whose version was removed meanwhile."""
+    lines, checkpoints = it.tables.lines, it.tables.checkpoints
+    c = checkpoints.c
+    found: dict[tuple[int, int], Any] = {}
+    for some in batches([(match.line, match.sequence) for match in best]):
+        query = (
+            sa.select(c.line, c.sequence, c.checkpoint_id, c.metadata, c.created_at)
+            .join(lines, lines.c.line == c.line)
+            .where(sa.tuple_(c.line, c.sequence).in_(some), it.live_thread().is_not(None))
+        )
+        found |= {(row.line, row.sequence): row for row in it.connection.execute(query)}
+    return [
+        Hit(
+            thread_id=match.thread_id,
+            checkpoint_id=row.checkpoint_id,
+            metadata=row.metadata,
+            updated_at=row.created_at,
+            score=match.score,
+            snippet=match.snippet,
+        )
+        for match in best
+        if (row := found.get((match.line, match.sequence))) is not None
+    ]
+
+
+# --- matching
+
+
+def ranked(found: Iterable[Found], wanted: list[str], max_bytes: int) -> list[Ranked]:
+    """The lines that have all words; the records of a line stand together, ascending.
+
+    A line that holds a state larger than ``max_bytes`` is left out and reported.
+    """
+    lines = (of_line for _, of_line in groupby(found, key=lambda it: it.line))
+    matches = (_ranked(of_line, wanted, max_bytes) for of_line in lines)
+    return [match for match in matches if match is not None]
+
+
+def _ranked(found: Iterator[Found], wanted: list[str], max_bytes: int) -> Ranked | None:
+    first = next(found)
+    times: dict[int, datetime] = {}
+
+    def read() -> Iterator[tuple[int, int, bytes]]:
+        for record in chain([first], found):
+            times[record.sequence] = record.created_at
+            yield record.sequence, record.chain, record.payload
+
+    line = Line(line=first.line, head=first.head, floor=first.floor)
+    match = Match(wanted)
+    try:
+        for sequence, text in versions.visible_texts(line, read(), max_bytes):
+            match.add(sequence, text)
+    except TooLargeError:
+        skipped_too_large(first.thread_id)
+        return None
+    if not match.is_complete:
+        return None
+    best = match.best[1]
+    return Ranked(first.thread_id, first.line, best, times[best], match.score, match.snippet)

@@ -1,0 +1,38 @@
+"""``for_tenant``, which every object over a storage with tenants has."""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import TYPE_CHECKING
+
+from locus_store.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from typing import Self
+
+
+class ForTenants:
+    """An object that can be had for another tenant of the same storage."""
+
+    def for_tenant(self, tenant: str) -> Self:
+        """Return this object for a tenant: the same options, connections and caches.
+
+        The new object sees what ``tenant`` owns and nothing else. It is cheap to make and need not
+        be closed: its ``close`` releases nothing, and the ``close`` of the object that opened the
+        connections releases them for all tenants.
+
+        Raises:
+            InvalidArgumentError: ``tenant`` is not a valid name.
+            UnsupportedError: The storage has no tenants; ``capabilities.tenants`` says so.
+        """
+        other = copy(self)
+        other._enter(tenant)  # noqa: SLF001  (a copy of this object)
+        return other
+
+    def _enter(self, tenant: str) -> None:
+        """Change a fresh copy into the object of ``tenant``."""
+        del tenant
+        raise UnsupportedError(
+            f"{type(self).__name__} does not declare the capability 'tenants': give each tenant "
+            "a storage of its own"
+        )

@@ -1,0 +1,305 @@
+"""Which threads exist: those with a version, a message, or a name or user of their own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from locus_store.checkpointer import StorageBackendAdapter
+from locus_store.errors import ConflictError
+from locus_store.testing.kit import needs
+from locus_store.testing.steps import BackendKit, problems, written
+from locus_store.types import ArchivedLine, ArchivedMessage, ArchivedThread, ArchivedWrite
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+DAY = timedelta(days=1)
+
+
+def without_versions(thread_id: str, days: float = 0, **changes: Any) -> ArchivedThread:
+    """A thread of nothing, so many days old; ``changes`` give it something."""
+    moment = datetime.now(UTC) - days * DAY
+    empty: dict[str, Any] = {
+        **dict.fromkeys(("user_id", "name", "expires_at")),
+        "metadata": {},
+        "lines": [],
+        "messages": [],
+    }
+    minute = moment.replace(second=0, microsecond=0)
+    return ArchivedThread(
+        thread_id=thread_id, created_at=moment, active_at=minute, **{**empty, **changes}
+    )
+
+
+def message(sequence: int = 1, days: float = 0, text: str | None = "hello") -> ArchivedMessage:
+    """A message, so many days old."""
+    return ArchivedMessage(
+        sequence=sequence,
+        message_id=f"m{sequence}",
+        role="user",
+        metadata={"n": sequence, "of": [1.5, None]},
+        created_at=datetime.now(UTC) - days * DAY,
+        text=text,
+        payload=None if text else b"\0payload",
+    )
+
+
+def pending(days: float = 0) -> ArchivedLine:
+    """A namespace with nothing but a pending write, so many days old."""
+    moment = datetime.now(UTC) - days * DAY
+    write = ArchivedWrite(checkpoint_id="v", write=written("a"), created_at=moment)
+    return ArchivedLine(
+        namespace="", head=None, floor=0, last_sequence=0, records=[], writes=[write]
+    )
+
+
+def aged(thread: ArchivedThread, days: float) -> ArchivedThread:
+    """The thread as if all its versions were so many days older."""
+    lines = [
+        replace(
+            line,
+            records=[replace(it, created_at=it.created_at - days * DAY) for it in line.records],
+        )
+        for line in thread.lines
+    ]
+    return replace(thread, lines=lines)
+
+
+MAKERS: dict[str, Callable[[str], ArchivedThread]] = {
+    "message": lambda name: without_versions(name, messages=[message(1), message(2, text=None)]),
+    "name": lambda name: without_versions(name, name="Lisbon"),
+    "user": lambda name: without_versions(name, user_id="alex"),
+}
+"""A thread by the only thing that makes it one."""
+
+
+class Existence(BackendKit):
+    """``exists``, lists, copies, ``delete`` and ``vacuum`` agree on what a thread is."""
+
+    @pytest.fixture(params=["version", "version in a namespace", *MAKERS])
+    async def made(self, backend: Any, request: pytest.FixtureRequest) -> str:
+        """Thread ``t``, made by one thing; what it is."""
+        needs(backend, "branching")
+        if request.param in MAKERS:
+            assert await backend.write_thread(MAKERS[request.param]("t")) is True
+        else:
+            namespace = "" if request.param == "version" else "sub"
+            await backend.write_state("t", {"n": 1}, namespace=namespace, checkpoint_id="v")
+        return str(request.param)
+
+    async def listed(self, backend: Any) -> list[str]:
+        """What is listed; where there are no lists, what exists of two names."""
+        if backend.capabilities.list_threads:
+            found: list[str] = await backend.list_threads()
+            return found
+        return [it for it in ("copy", "t") if await backend.exists(it)]
+
+    async def test_a_version_a_message_a_name_or_a_user_makes_a_thread(
+        self, backend: Any, made: str
+    ) -> None:
+        assert await backend.exists("t") is True
+        assert await self.listed(backend) == ["t"]
+        assert await backend.exists("t", "v") is (made == "version")
+        assert (await backend.load("t") is not None) is (made == "version")
+        assert await backend.scan() == ["t"]
+
+    async def test_only_threads_with_a_version_have_a_head_to_list(
+        self, backend: Any, made: str
+    ) -> None:
+        needs(backend, "list_with_metadata")
+        heads = ["t"] if made == "version" else []
+        assert [it.thread_id for it in await backend.heads()] == heads
+
+    async def test_whatever_makes_a_thread_is_copied(self, backend: Any, made: str) -> None:
+        assert await backend.copy_thread("t", "copy") is True
+        source, copy = [await backend.read_thread(it) for it in ("t", "copy")]
+        assert replace(copy, thread_id="t", active_at=source.active_at) == source
+        assert await self.listed(backend) == ["copy", "t"]
+        with pytest.raises(ConflictError, match="'copy'"):
+            await backend.copy_thread("t", "copy")
+        assert await problems(backend) == []
+
+    async def test_delete_answers_whether_there_was_a_thread(self, backend: Any, made: str) -> None:
+        checkpointer = StorageBackendAdapter(backend, state_type=dict)
+        await backend.copy_thread("t", "u")
+        for it, name in ((backend, "t"), (checkpointer, "u")):
+            assert await it.delete(name, "unknown") is False
+            assert [await it.delete(name) for _ in range(2)] == [True, False]
+            assert await it.exists(name) is False
+        assert await backend.scan() == []
+
+    async def test_a_copy_keeps_the_message_log_and_whose_it_is(self, backend: Any) -> None:
+        needs(backend, "branching")
+        for n in range(3):
+            await backend.save("t", {"n": n}, checkpoint_id=f"v{n}")
+        await backend.put_writes("t", "v2", [written("a")])
+        thread = replace(
+            await backend.read_thread("t"),
+            user_id="alex",
+            name="Lisbon",
+            metadata={"k": [1, {"é": None}]},
+            messages=[message(n, text="" if n == 2 else "hi") for n in (1, 2, 3, 7)],
+        )
+        await backend.delete("t")
+        await backend.write_thread(thread)
+        assert await backend.copy_thread("t", "copy") is True
+        await backend.delete("t")
+        copy = await backend.read_thread("copy")
+        assert replace(copy, thread_id="t", active_at=thread.active_at) == thread
+        assert await backend.load("copy", "v0") == {"n": 0}
+
+    async def test_pending_writes_alone_are_no_thread(self, backend: Any) -> None:
+        needs(backend, "branching")
+        await backend.put_writes("t", "v", [written("a")])
+        assert await backend.exists("t") is False
+        assert await self.listed(backend) == []
+        assert [await backend.copy_thread("t", "copy") for _ in range(2)] == [False, False]
+        assert await backend.read_thread("copy") is None
+        assert await backend.scan() == ["t"]
+        assert len(await backend.get_writes("t", "v")) == 1
+
+    async def test_deleting_pending_writes_alone_removes_them_and_is_false(
+        self, backend: Any
+    ) -> None:
+        needs(backend, "branching")
+        await backend.put_writes("t", "v", [written("a")])
+        assert await backend.delete("t") is False
+        assert await backend.get_writes("t", "v") == []
+        assert await backend.scan() == []
+
+    async def test_a_copy_onto_pending_writes_is_a_conflict(self, backend: Any) -> None:
+        needs(backend, "branching")
+        await backend.save("t", {"n": 1})
+        await backend.put_writes("copy", "v", [written("a")])
+        with pytest.raises(ConflictError, match=r"'copy'.*pending writes"):
+            await backend.copy_thread("t", "copy")
+        assert len(await backend.get_writes("copy", "v")) == 1
+        assert await backend.load("copy") is None
+
+    async def test_a_thread_outlives_its_last_version_by_what_else_makes_it_one(
+        self, backend: Any, made: str
+    ) -> None:
+        is_version = made.startswith("version")
+        namespace = "other" if is_version else ""
+        await backend.write_state("t", {"n": 2}, namespace=namespace, checkpoint_id="w")
+        assert await self.listed(backend) == ["t"]
+        before = await backend.read_thread("t")
+        assert await backend.remove("t", ["w"], namespace=namespace) == 1
+        assert await backend.exists("t") is True
+        assert await self.listed(backend) == ["t"]
+        after = await backend.read_thread("t")
+        assert (after.messages, after.name, after.user_id) == (
+            before.messages, before.name, before.user_id,
+        )  # fmt: skip
+        if is_version:
+            assert await backend.remove("t", ["v"], namespace=after.lines[0].namespace) == 1
+            assert await backend.scan() == []
+
+    async def test_pending_writes_do_not_keep_a_thread_that_lost_its_versions(
+        self, backend: Any
+    ) -> None:
+        needs(backend, "branching")
+        await backend.save("t", {"n": 1}, checkpoint_id="v")
+        await backend.put_writes("t", "w", [written("a")], namespace="sub")
+        assert await backend.delete("t", "v") is True
+        assert await backend.exists("t") is False
+        assert await self.listed(backend) == []
+        assert await backend.delete("t") is False
+        assert await backend.scan() == []
+
+    async def test_saves_go_on_from_a_thread_without_versions(
+        self, backend: Any, made: str
+    ) -> None:
+        before = await backend.read_thread("t")
+        for n in range(2):
+            await backend.save("t", {"n": n}, checkpoint_id=f"s{n}")
+        after = await backend.read_thread("t")
+        assert (after.messages, after.name, after.user_id) == (
+            before.messages, before.name, before.user_id,
+        )  # fmt: skip
+        assert await backend.load("t") == {"n": 1}
+        assert await self.listed(backend) == ["t"]
+
+    async def test_an_expired_thread_without_versions_is_gone(
+        self, backend: Any, made: str
+    ) -> None:
+        needs(backend, "ttl")
+        if made.startswith("version"):
+            pytest.skip("the contract of expiry has it")
+        ended = datetime.now(UTC) - DAY
+        await backend.delete("t")
+        await backend.write_thread(replace(MAKERS[made]("t"), expires_at=ended))
+        assert await backend.exists("t") is False
+        assert await self.listed(backend) == []
+        assert await backend.copy_thread("t", "copy") is False
+        assert await backend.delete("t") is False
+
+    async def test_all_threads_of_a_user_are_forgotten(self, backend: Any, made: str) -> None:
+        thread = await backend.read_thread("t")
+        await backend.delete("t")
+        await backend.write_thread(replace(thread, user_id="u"))
+        counts = await backend.forget_user("u")
+        assert counts["threads"] == 1
+        assert counts["messages"] == len(thread.messages)
+        assert await backend.exists("t") is False
+        assert await backend.scan() == []
+
+    async def test_threads_without_versions_stand_among_the_others(self, backend: Any) -> None:
+        needs(backend, "branching", "list_threads")
+        for n in range(4):
+            await backend.save(f"saved {n}", {"n": n})
+            await backend.put_writes(f"pending {n}", "v", [written("a")])
+            logged = replace(message(), created_at=datetime.now(UTC) - 9 * DAY - timedelta(hours=n))
+            minute = logged.created_at.replace(second=0, microsecond=0)
+            old = without_versions(f"logged {n}", messages=[logged])
+            await backend.write_thread(replace(old, active_at=minute))
+        expected = [f"saved {n}" for n in (3, 2, 1, 0)] + [f"logged {n}" for n in range(4)]
+        assert await backend.list_threads() == expected
+        for place, name in enumerate(expected):
+            assert await backend.list_threads(3, after=name) == expected[place + 1 : place + 4]
+        assert await backend.list_threads(pattern="l*") == expected[4:]
+
+    async def test_vacuum_spares_a_thread_with_a_young_message(self, backend: Any) -> None:
+        needs(backend, "branching", "vacuum")
+        for n in range(3):
+            await backend.save("t", {"n": n}, checkpoint_id=f"v{n}")
+        thread = aged(await backend.read_thread("t"), 40)
+        await backend.delete("t")
+        await backend.write_thread(replace(thread, messages=[message(1, 50), message(2, 1)]))
+        assert await backend.vacuum(30) == 2
+        assert await backend.load("t") == {"n": 2}
+        assert len((await backend.read_thread("t")).messages) == 2
+        assert await problems(backend) == []
+
+    async def test_vacuum_spares_a_thread_with_a_young_pending_write(self, backend: Any) -> None:
+        needs(backend, "branching", "vacuum")
+        await backend.save("t", {"n": 1}, checkpoint_id="v")
+        thread = aged(await backend.read_thread("t"), 40)
+        await backend.delete("t")
+        await backend.write_thread(thread)
+        await backend.put_writes("t", "v", [written("a")])
+        assert await backend.vacuum(30) == 0
+        assert len(await backend.get_writes("t", "v")) == 1
+
+    async def test_vacuum_removes_threads_of_which_nothing_is_young(self, backend: Any) -> None:
+        needs(backend, "branching", "vacuum", "list_threads")
+        await backend.save("saved", {"n": 1})
+        saved = await backend.read_thread("saved")
+        for thread in (
+            without_versions("old message", messages=[message(1, 50), message(2, 40)]),
+            without_versions("young message", 40, messages=[message(1, 50), message(2, 1)]),
+            without_versions("old name", 40, name="Lisbon"),
+            without_versions("young name", 1, name="Lisbon"),
+            without_versions("old write", lines=[pending(40)]),
+            without_versions("young write", 40, lines=[pending(1)]),
+            aged(replace(saved, thread_id="old version", messages=[message(1, 41)]), 40),
+        ):
+            await backend.write_thread(thread)
+        assert await backend.vacuum(30) == 1
+        assert await backend.scan() == ["saved", "young message", "young name", "young write"]
+        assert await backend.vacuum(30) == 0
+        assert await problems(backend) == []

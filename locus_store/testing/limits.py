@@ -1,0 +1,212 @@
+"""``max_state_bytes``: what is refused, skipped and reported above it, and that nothing else is."""
+
+from __future__ import annotations
+
+import logging
+import random
+import tracemalloc
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from locus_store import layout
+from locus_store.encoding import pack_frame
+from locus_store.errors import IntegrityError, InvalidArgumentError, SerializationError
+from locus_store.saver import CheckpointSaver
+from locus_store.testing.kit import (
+    Another,
+    Kit,
+    StorageProbe,
+    exact,
+    limited,
+    needs,
+    probe,
+    refused,
+)
+from locus_store.testing.steps import BackendKit, problems
+from locus_store.types import PendingWrite
+from locus_store.versions import JSON_WRITE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LIMIT = 20_000
+LARGE = 50 * LIMIT
+BOMB_BYTES = 64 * 1024 * 1024
+
+
+class Limits(Kit):
+    """A state above ``max_state_bytes`` is neither saved nor read; any other one is both."""
+
+    async def plant(self, another: Another, thread_id: str = "large") -> Any:
+        """Save a state above the limit by an object that may; it compresses to almost nothing."""
+        generous = another(max_state_bytes=2 * LARGE)
+        await generous.save(self.holding("needle " + "a" * LARGE), thread_id, "v")
+        return generous
+
+    @pytest.mark.parametrize("wrong", [0, -1, 1.5, "1", None, True])
+    async def test_max_state_bytes_is_checked(self, another: Another, wrong: Any) -> None:
+        with refused(InvalidArgumentError, wrong, match="max_state_bytes"):
+            another(max_state_bytes=wrong)
+
+    async def test_a_state_above_max_state_bytes_is_not_saved(self, another: Another) -> None:
+        limited = another(max_state_bytes=LIMIT)
+        await limited.save(self.new("small"), "t", "v1")
+        for thread_id in ("t", "new"):
+            with pytest.raises(SerializationError, match="max_state_bytes=20000"):
+                await limited.save(self.holding("a" * LIMIT), thread_id, "v2")
+        assert await limited.list_checkpoints("t") == ["v1"]
+        assert await self.said_in(limited, "t") == ["small"]
+        assert not await limited.exists("new")
+
+    async def test_what_save_accepts_is_loaded(self, another: Another) -> None:
+        limited = another(max_state_bytes=LIMIT)
+        dice = random.Random(5)  # noqa: S311  (test data)
+        accepted = dict[str, Any]()
+        value: Any = _value(dice)
+        for number in range(60):
+            value = _value(dice) if dice.random() < 0.3 else _changed(dice, value)
+            try:
+                await limited.save(self.holding(value), "t", f"v{number}")
+            except SerializationError:
+                value = _value(dice)
+            else:
+                accepted[f"v{number}"] = exact(value)
+        assert 20 < len(accepted) < 60
+        other = another(max_state_bytes=LIMIT)
+        for name, expected in accepted.items():
+            assert exact(self.held(await other.load("t", name))) == expected
+
+    async def test_a_stored_state_above_max_state_bytes_is_not_loaded(
+        self, another: Another
+    ) -> None:
+        generous = await self.plant(another)
+        limited = another(max_state_bytes=LIMIT)
+        with pytest.raises(IntegrityError, match="max_state_bytes=20000"):
+            await limited.load("large")
+        with pytest.raises(IntegrityError, match="max_state_bytes=20000"):
+            await limited.load("large", "v")
+        assert await limited.list_checkpoints("large") == ["v"]
+        assert len(self.held(await generous.load("large"))) > LARGE
+        assert await limited.delete("large") is True
+
+    async def test_changes_that_fold_to_more_than_max_state_bytes_are_not_loaded(
+        self, another: Another
+    ) -> None:
+        generous = another(max_state_bytes=2 * LARGE)
+        value = list[str]()
+        for number in range(8):
+            value = [*value, *(f"{number} " + "a" * 1000,) * 8]  # each change is below the limit
+            await generous.save(self.holding(value), "t", f"v{number}")
+        limited = another(max_state_bytes=LIMIT)
+        assert len(self.held(await limited.load("t", "v1"))) == 16
+        with pytest.raises(IntegrityError, match="max_state_bytes=20000"):
+            await limited.load("t")
+
+    async def test_search_skips_a_thread_above_max_state_bytes(
+        self, checkpointer: Any, another: Another, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        needs(checkpointer, "search")
+        await self.plant(another)
+        limited = another(max_state_bytes=LIMIT)
+        await limited.save(self.new("a needle"), "small")
+        with caplog.at_level(logging.WARNING, "locus_store.operations"):
+            assert [it["thread_id"] for it in await limited.search("needle")] == ["small"]
+        assert "skipped thread 'large'" in caplog.text
+        assert "max_state_bytes" in caplog.text
+
+    async def test_a_bomb_takes_no_memory(
+        self, checkpointer: Any, another: Another, storage: StorageProbe | None
+    ) -> None:
+        below = probe(storage)
+        await checkpointer.save(self.new("a"), "t")
+        bomb = pack_frame(b'[["=",[],{"a":"%b"}]]' % (b"a" * BOMB_BYTES))
+        below.damage(lambda _: bomb)
+        limited = another(max_state_bytes=LIMIT)
+        with _peak() as peak, pytest.raises(IntegrityError):
+            await limited.load("t")
+        assert peak[0] < BOMB_BYTES // 8
+
+
+class BackendLimits(BackendKit):
+    """The same below a checkpointer: whole threads, pending writes, and the check of them all."""
+
+    async def plant(self, backend: Any) -> None:
+        """Save a state and a pending write above the limit."""
+        await backend.write_state("large", {"value": "a" * LARGE}, checkpoint_id="v")
+        payload = layout.value_payload("a" * LARGE, 2 * LARGE)
+        await backend.put_writes("large", "v", [PendingWrite("task", 0, "c", JSON_WRITE, payload)])
+
+    async def test_an_archived_state_above_max_state_bytes_is_not_restored(
+        self, backend: Any
+    ) -> None:
+        needs(backend, "branching")
+        await self.plant(backend)
+        archived = replace(await backend.read_thread("large"), thread_id="copy")
+        (line,) = archived.lines
+        for name, it in {
+            "checkpoint": replace(line, writes=[]),
+            "pending write": replace(line, records=[], head=None),
+        }.items():
+            with refused(IntegrityError, name, match="max_state_bytes=20000"):
+                await limited(backend, LIMIT).write_thread(replace(archived, lines=[it]))
+        assert await backend.read_thread("copy") is None
+
+    async def test_a_check_reports_what_is_above_max_state_bytes(self, backend: Any) -> None:
+        needs(backend, "branching")
+        await self.plant(backend)
+        found = await problems(limited(backend, LIMIT))
+        assert len(found) == 2
+        assert all("max_state_bytes=20000" in it for it in found)
+
+    async def test_a_pending_write_above_max_state_bytes_is_neither_saved_nor_read(
+        self, backend: Any
+    ) -> None:
+        needs(backend, "branching")
+        saver = CheckpointSaver(limited(backend, LIMIT))
+        of: dict[str, Any] = {"thread_id": "t"}
+        await saver.put(**of, checkpoint_id="v", checkpoint_data={"channel_values": {"c": "a"}})
+        of["checkpoint_id"] = "v"
+        for large in ("a" * LARGE, ["a" * 1000] * 30):
+            with pytest.raises(SerializationError, match="max_state_bytes=20000"):
+                await saver.put_writes(**of, task_id="task", writes=[("c", large)])
+        assert await backend.get_writes("t", "v") == []
+        writes = [("c", "a" * LARGE)]
+        await CheckpointSaver(backend).put_writes(**of, task_id="task", writes=writes)
+        with pytest.raises(IntegrityError, match="max_state_bytes=20000"):
+            await saver.get_writes(**of)
+
+
+@contextmanager
+def _peak() -> Iterator[list[int]]:
+    """The most bytes of memory that were in use at once, beside those at the beginning."""
+    peak = [0]
+    tracemalloc.start()
+    try:
+        yield peak
+        peak[0] = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def _value(dice: random.Random) -> Any:
+    """A value about as large as the limit, in another form each time."""
+    size = dice.randrange(LIMIT * 9 // 10, LIMIT)
+    forms: Any = ("a" * size, "\x01" * (size // 6), ["b" * 90] * (size // 93), [[]] * (size // 3))
+    if dice.random() < 0.2:  # a long key, which every change below it repeats
+        return {"k" * (size // 2): {str(it): 0 for it in range(size // 20)}}
+    return dice.choice(forms)
+
+
+def _changed(dice: random.Random, value: Any) -> Any:
+    if isinstance(value, str):
+        at = dice.randrange(len(value) + 1)
+        return value[:at] + dice.choice(("", "\x01é", "c" * 40)) + value[at + dice.randrange(60) :]
+    if isinstance(value, list):
+        at = dice.randrange(len(value) + 1)
+        gone = dice.randrange(40)
+        return [*value[:at], *([f"{dice.random()}"] * dice.randrange(40)), *value[at + gone :]]
+    ((key, below),) = value.items()
+    return {key: {it: below[it] + 1 for it in below}}

@@ -1,0 +1,193 @@
+"""State classes: marks that a user cannot forge, and ``load`` that returns the class saved."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pydantic import BaseModel
+
+from locus_store.errors import ConflictError, SerializationError
+from locus_store.saver import CheckpointSaver
+from locus_store.state import MARK_KEY, AgentState
+from locus_store.state_classes import label_of
+from locus_store.testing.kit import Another, Kit, needs
+from locus_store.testing.steps import BackendKit
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class RoomyState(BaseModel):
+    """A pydantic state whose ``metadata`` has room for a mark, as the Locus SDK's has."""
+
+    texts: list[str] = []
+    metadata: dict[str, Any] = {}
+
+
+class Marks(Kit):
+    """A mark counts only in a state that ``load`` returned."""
+
+    async def token(self, another: Another, thread_id: str) -> str:
+        """The mark of a load of the thread."""
+        loaded = await another(state_type=RoomyState).load(thread_id)
+        return str(loaded.metadata[MARK_KEY])
+
+    async def test_a_dict_with_the_mark_of_another_load_is_refused(
+        self, checkpointer: Any, another: Another
+    ) -> None:
+        await another(state_type=RoomyState).save(RoomyState(texts=["a"]), "t", "v1")
+        token = await self.token(another, "t")
+        forged = {"texts": ["forged"], "metadata": {MARK_KEY: token, "k": 1}}
+        for writer in (checkpointer, another(state_type=dict)):
+            with pytest.raises(SerializationError, match=MARK_KEY):
+                await writer.save(forged, "t")
+            with pytest.raises(SerializationError, match=MARK_KEY):
+                await writer.save(forged, "new")
+        assert await checkpointer.list_checkpoints("t") == ["v1"]
+        assert await checkpointer.exists("new") is False
+
+    async def test_a_value_that_is_no_mark_is_refused_at_its_place_too(
+        self, checkpointer: Any
+    ) -> None:
+        values: list[Any] = ["nonsense", None, 7, {}]
+        for value in values:
+            with pytest.raises(SerializationError, match=MARK_KEY):
+                await checkpointer.save({"metadata": {MARK_KEY: value}}, "t")
+        assert await checkpointer.exists("t") is False
+
+    async def test_the_key_is_an_ordinary_one_anywhere_else(self, another: Another) -> None:
+        checkpointer = another(state_type=dict)
+        state = {MARK_KEY: 1, "metadata": {"deep": {MARK_KEY: 2}}}
+        await checkpointer.save(state, "t", metadata={MARK_KEY: 3})
+        assert await checkpointer.load("t") == state
+        if checkpointer.capabilities.metadata_query:
+            assert await checkpointer.get_metadata("t") == {MARK_KEY: 3}
+
+    async def test_a_loaded_dict_or_state_does_not_take_a_mark_from_its_metadata(
+        self, checkpointer: Any, another: Another
+    ) -> None:
+        await checkpointer.save(AgentState(), "t", "v1")
+        token = await self.token(another, "t")
+        plain = await another(state_type=dict).load("t")
+        plain["metadata"][MARK_KEY] = token
+        ours = (await another(state_type=AgentState).load("t")).with_metadata(MARK_KEY, token)
+        for state in (plain, ours):
+            with pytest.raises(SerializationError, match=MARK_KEY):
+                await checkpointer.save(state, "t")
+        assert await checkpointer.list_checkpoints("t") == ["v1"]
+
+    async def test_a_pydantic_state_with_room_carries_its_mark_between_objects(
+        self, another: Another
+    ) -> None:
+        await another(state_type=RoomyState).save(RoomyState(texts=["a"]), "t")
+        stale = await another(state_type=RoomyState).load("t")
+        await another(state_type=dict).save({"texts": ["b"], "metadata": {}}, "t")
+        with pytest.raises(ConflictError):
+            await another(state_type=dict).save(stale, "t")
+
+
+class OtherState(BaseModel):
+    """A pydantic state with no room for a mark."""
+
+    total: int = 0
+
+
+class StateClasses(Kit):
+    """Without ``state_type=``, ``load`` returns the class that was saved."""
+
+    def states(self) -> list[Any]:
+        """One state of each kind."""
+        return [
+            {"total": 1},
+            AgentState(agent_id="a"),
+            RoomyState(texts=["a"]),
+            OtherState(total=1),
+        ]
+
+    async def test_load_returns_the_class_that_was_saved(self, another: Another) -> None:
+        for number, state in enumerate(self.states()):
+            await another(state_type=None).save(state, f"t{number}")
+            found = await another(state_type=None).load(f"t{number}")
+            assert isinstance(found, type(state))
+            assert found == state or isinstance(state, RoomyState)
+            again = await another(state_type=None).save(found, f"t{number}")
+            assert isinstance(await another(state_type=None).load(f"t{number}", again), type(state))
+
+    async def test_a_checkpointer_with_a_state_type_records_the_class_too(
+        self, another: Another
+    ) -> None:
+        await another(state_type=dict).save(OtherState(total=1), "t")
+        assert await another(state_type=None).load("t") == OtherState(total=1)
+
+    async def test_a_state_type_wins_over_the_recorded_class(self, another: Another) -> None:
+        await another(state_type=None).save(OtherState(total=1), "t")
+        assert await another(state_type=dict).load("t") == {"total": 1}
+        assert (await another(state_type=AgentState).load("t")).model_extra == {"total": 1}
+
+    async def test_each_version_is_loaded_as_its_own_class(self, another: Another) -> None:
+        checkpointer = another(state_type=None)
+        ids = [await checkpointer.save(it, "t") for it in self.states()]
+        for checkpoint_id, state in zip(ids, self.states(), strict=True):
+            found = await another(state_type=None).load("t", checkpoint_id)
+            assert isinstance(found, type(state))
+
+    async def test_a_copied_thread_keeps_the_class(self, another: Another) -> None:
+        checkpointer = another(state_type=None)
+        needs(checkpointer, "branching")
+        await checkpointer.save(OtherState(total=1), "t")
+        assert await checkpointer.copy_thread("t", "copy") is True
+        assert await another(state_type=None).load("copy") == OtherState(total=1)
+
+    async def test_no_metadata_query_finds_the_recorded_class(self, another: Another) -> None:
+        checkpointer = another(state_type=None)
+        needs(checkpointer, "metadata_query")
+        await checkpointer.save(OtherState(), "t")
+        (label, name), *_ = label_of(OtherState()).items()
+        assert await checkpointer.query_by_metadata(label, name) == []
+        assert await checkpointer.get_metadata("t") == {}
+        await checkpointer.save(OtherState(), "mine", metadata={label: name})
+        found = await checkpointer.query_by_metadata(label, name)
+        assert [it["thread_id"] for it in found] == ["mine"]
+
+    async def test_a_class_that_is_not_imported_is_an_error_that_names_the_import(
+        self, another: Another, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        module = ModuleType("shop_states")
+        order = type("Order", (OtherState,), {"__module__": "shop_states"})
+        vars(module)["Order"] = order
+        monkeypatch.setitem(sys.modules, "shop_states", module)
+        await another(state_type=None).save(order(total=1), "t")
+        assert type(await another(state_type=None).load("t")) is order
+        monkeypatch.delitem(sys.modules, "shop_states")
+        with pytest.raises(SerializationError, match="import shop_states"):
+            await another(state_type=None).load("t")
+        assert await another(state_type=dict).load("t") == {"total": 1}
+
+    async def test_a_class_that_load_could_not_find_is_refused(self, another: Another) -> None:
+        class Hidden(OtherState):
+            pass
+
+        with pytest.raises(SerializationError, match="state_type=Hidden"):
+            await another(state_type=None).save(Hidden(), "t")
+        assert await another(state_type=None).exists("t") is False
+        await another(state_type=Hidden).save(Hidden(total=1), "t")
+        assert await another(state_type=Hidden).load("t") == Hidden(total=1)
+
+
+class RefusedMarks(BackendKit):
+    """No backend stores a mark."""
+
+    async def test_a_mark_in_plain_data_is_refused(self, backend: Any) -> None:
+        for metadata in ({MARK_KEY: "1.a.b.c"}, {MARK_KEY: None, "k": 1}):
+            data: Mapping[str, Any] = {"n": 1, "metadata": metadata}
+            with pytest.raises(SerializationError, match=MARK_KEY):
+                await backend.save("t", data)
+            with pytest.raises(SerializationError, match=MARK_KEY):
+                await CheckpointSaver(backend).put(
+                    thread_id="t", checkpoint_id="v1", checkpoint_data=data
+                )
+        assert await backend.exists("t") is False
+        await backend.save("t", {"metadata": {"deep": {MARK_KEY: 1}}})

@@ -1,0 +1,184 @@
+"""Tenants of one storage: objects made by ``for_tenant``."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from locus_store.errors import ConflictError, InvalidArgumentError, UnsupportedError
+from locus_store.testing.kit import INVALID_IDS, Another, Kit, needs, refused, tick
+from locus_store.testing.store_kit import NS, StoreKit, put_over
+
+NAMES = (*("a", "A", "a:b", "%", "*", "'", "a\u0301", "\u00e1", "日本語", " ", "null"), "x" * 64)
+"""Names that some database could take for one another."""
+
+
+class Tenants(Kit):
+    """``for_tenant`` and ``tenants`` of a checkpointer."""
+
+    async def listed(self, checkpointer: Any) -> list[tuple[str, int]]:
+        """The tenants with their numbers of threads."""
+        return [(it.name, it.threads) for it in await checkpointer.tenants()]
+
+    async def test_without_tenants_both_calls_are_refused(self, checkpointer: Any) -> None:
+        if checkpointer.capabilities.tenants:
+            pytest.skip(f"{type(checkpointer).__name__} declares tenants")
+        with pytest.raises(UnsupportedError, match="tenants"):
+            checkpointer.for_tenant("acme")
+        with pytest.raises(UnsupportedError, match="tenants"):
+            await checkpointer.tenants()
+
+    async def test_a_tenant_sees_its_own_threads_only(self, checkpointer: Any) -> None:
+        needs(checkpointer, "tenants")
+        tenants = {name: checkpointer.for_tenant(name) for name in NAMES}
+        for name, tenant in tenants.items():
+            await tenant.save(self.new(f"of {name}"), "t", "v", {"k": 1})
+        for name, tenant in tenants.items():
+            assert await self.said_in(tenant, "t") == [f"of {name}"]
+            assert await tenant.list_threads() == ["t"]
+            assert len(await tenant.query_by_metadata("k", 1)) == 1
+            assert len(await tenant.search("of")) == 1
+        assert await tenants["a"].delete("t") is True
+        assert await tenants["a"].exists("t") is False
+        assert await self.said_in(tenants["A"], "t") == ["of A"]
+        assert await checkpointer.exists("t") is False
+
+    async def test_an_object_of_the_same_tenant_sees_the_same(self, checkpointer: Any) -> None:
+        needs(checkpointer, "tenants")
+        first, second = checkpointer.for_tenant("acme"), checkpointer.for_tenant("acme")
+        state = await first.load("t")
+        await first.save(self.new("a") if state is None else state, "t")
+        await second.save(self.said(await second.load("t"), "b"), "t")
+        assert await self.said_in(first, "t") == ["a", "b"]
+        assert await self.said_in(first.for_tenant("acme"), "t") == ["a", "b"]
+
+    async def test_a_tenants_object_keeps_the_options(self, another: Another) -> None:
+        checkpointer = another(keep_last=2, on_conflict="branch")
+        needs(checkpointer, "tenants")
+        acme = checkpointer.for_tenant("acme")
+        ids = await self.grow(acme, "t", "a", "b", "c")
+        assert await acme.list_checkpoints("t") == ids[:0:-1]
+        mine, theirs = await acme.load("t"), await acme.load("t")
+        await acme.save(self.said(theirs, "d"), "t")
+        await acme.save(self.said(mine, "lost"), "t")
+        assert await self.said_in(acme, "t") == ["a", "b", "c", "d"]
+
+    async def test_a_load_of_one_tenant_is_no_basis_in_another(self, checkpointer: Any) -> None:
+        needs(checkpointer, "tenants")
+        acme, globex = map(checkpointer.for_tenant, ("acme", "globex"))
+        await self.grow(acme, "t", "a")
+        await self.grow(globex, "t", "g", "h")
+        foreign = await acme.load("t")
+        with pytest.raises(ConflictError):
+            await globex.save(self.said(foreign, "b"), "t")
+        assert await self.said_in(globex, "t") == ["g", "h"]
+        assert await self.said_in(acme, "t") == ["a"]
+
+    async def test_closing_a_tenants_object_leaves_the_others_open(self, checkpointer: Any) -> None:
+        needs(checkpointer, "tenants")
+        acme, globex = map(checkpointer.for_tenant, ("acme", "globex"))
+        for it in (acme, globex, checkpointer):
+            await self.grow(it, "t", "a")
+        await acme.close()
+        await acme.close()
+        for it in (globex, checkpointer, acme):
+            assert await self.said_in(it, "t") == ["a"]
+            await it.save(self.said(await it.load("t"), "b"), "t")
+
+    async def test_tenants_may_be_used_again_after_the_first_object_was_closed(
+        self, checkpointer: Any
+    ) -> None:
+        needs(checkpointer, "tenants")
+        acme = checkpointer.for_tenant("acme")
+        await self.grow(acme, "t", "a")
+        await checkpointer.close()
+        await acme.save(self.said(await acme.load("t"), "b"), "t")
+        assert await self.said_in(acme, "t") == ["a", "b"]
+
+    async def test_many_tenants_at_once_lose_nothing(self, checkpointer: Any) -> None:
+        needs(checkpointer, "tenants")
+        tenants = [checkpointer.for_tenant(f"tenant {n}") for n in range(12)]
+        await asyncio.gather(*(self.grow(it, "t", "a", "b", "c") for it in tenants))
+        for it in tenants:
+            assert await self.said_in(it, "t") == ["a", "b", "c"]
+        assert await self.listed(checkpointer) == sorted((f"tenant {n}", 1) for n in range(12))
+
+    async def test_tenants_are_listed_by_name_with_what_they_have(self, checkpointer: Any) -> None:
+        needs(checkpointer, "tenants")
+        assert await checkpointer.tenants() == []
+        for name in ("b", "a", "A", "日本語"):
+            for thread in range(1 + (name == "a")):
+                await checkpointer.for_tenant(name).save(self.new("x"), f"t{thread}")
+        await checkpointer.for_tenant("left").save(self.new("x"), "t")
+        await checkpointer.for_tenant("left").delete("t")
+        wanted = [("A", 1), ("a", 2), ("b", 1), ("日本語", 1)]
+        assert await self.listed(checkpointer) == wanted
+        assert await self.listed(checkpointer.for_tenant("b")) == wanted
+
+    async def test_vacuum_removes_of_its_own_tenant_only(self, checkpointer: Any) -> None:
+        needs(checkpointer, "tenants", "vacuum")
+        for name in ("acme", "globex"):
+            await checkpointer.for_tenant(name).save(self.new("x"), "t")
+        assert await checkpointer.vacuum(0) == 0
+        assert await checkpointer.for_tenant("acme").vacuum(0) == 1
+        assert await self.listed(checkpointer) == [("globex", 1)]
+
+    async def test_expire_removes_of_its_own_tenant_only(self, another: Another) -> None:
+        needs(another(), "tenants", "ttl")
+        checkpointer = another(ttl_seconds=0.000001)
+        acme, globex = map(checkpointer.for_tenant, ("acme", "globex"))
+        for it in (acme, globex):
+            await it.save(self.new("x"), "t")
+        await tick(another().for_tenant("acme"))
+        assert await self.listed(checkpointer) == [("acme", 0), ("globex", 0)]
+        assert await checkpointer.expire() == 0
+        assert await acme.expire() == 1
+        assert await self.listed(checkpointer) == [("globex", 0)]
+        assert await globex.expire() == 1
+
+    async def test_what_is_no_tenant_is_refused(self, checkpointer: Any) -> None:
+        needs(checkpointer, "tenants")
+        for bad in INVALID_IDS:
+            with refused(InvalidArgumentError, bad, match="tenant"):
+                checkpointer.for_tenant(bad)
+
+
+class StoreTenants(StoreKit):
+    """``for_tenant`` of a store."""
+
+    async def test_a_store_without_tenants_refuses(self, store: Any) -> None:
+        if store.capabilities.tenants:
+            pytest.skip(f"{type(store).__name__} declares tenants")
+        with pytest.raises(UnsupportedError, match="tenants"):
+            store.for_tenant("acme")
+
+    async def test_a_tenant_sees_its_own_items_only(self, store: Any) -> None:
+        needs(store, "tenants")
+        acme, globex = map(store.for_tenant, ("acme", "globex"))
+        for it, text in ((acme, "a"), (globex, "g")):
+            await it.put_with_embedding(NS, "k", text, [1.0, 0.0, 0.0])
+        assert (await acme.get(NS, "k"), await globex.get(NS, "k")) == ("a", "g")
+        found = await acme.search_by_embedding(NS, [1.0, 0.0, 0.0])
+        assert [it.item.value for it in found] == ["a"]
+        assert await store.get(NS, "k") is None
+        assert await acme.clear_namespace(NS) == 1
+        assert await globex.get(NS, "k") == "g"
+
+    async def test_closing_a_tenants_store_leaves_the_others_open(self, store: Any) -> None:
+        needs(store, "tenants")
+        acme = store.for_tenant("acme")
+        await acme.put(NS, "k", 1)
+        await acme.close()
+        await store.put(NS, "k", 2)
+        assert (await acme.get(NS, "k"), await store.get(NS, "k")) == (1, 2)
+
+    async def test_expire_removes_of_its_own_tenants_items_only(self, store: Any) -> None:
+        needs(store, "tenants")
+        acme, globex = map(store.for_tenant, ("acme", "globex"))
+        for it in (acme, globex):
+            await put_over(it, NS, "k")
+        assert await store.expire() == 0
+        assert await acme.expire() == 1
+        assert await globex.expire() == 1

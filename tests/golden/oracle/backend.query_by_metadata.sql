@@ -1,0 +1,29 @@
+2 calls of the driver
+
+-- execute, commits
+--   namespace_1: str
+--   tenant_1: str
+--   param_1: Decimal
+--   param_2: str
+--   param_3: Decimal
+--   param_4: str
+SELECT page.line, page.sequence, page.checkpoint_id, page.metadata, page.labels, page.created_at, (SELECT locus_lines.thread_id
+FROM locus_lines
+WHERE locus_lines.line = page.line AND locus_lines.namespace = :namespace_1 AND locus_lines.head IS NOT NULL AND (page.sequence >= locus_lines.floor OR page.sequence = locus_lines.head) AND (SELECT locus_threads.thread
+FROM locus_threads
+WHERE locus_threads.tenant = locus_lines.tenant AND locus_threads.thread_id = locus_lines.thread_id AND locus_threads.tenant = :tenant_1 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00'))) IS NOT NULL) AS thread_id
+FROM (SELECT locus_checkpoints.line AS line, locus_checkpoints.sequence AS sequence, locus_checkpoints.checkpoint_id AS checkpoint_id, locus_checkpoints.metadata AS metadata, locus_checkpoints.labels AS labels, locus_checkpoints.created_at AS created_at
+FROM locus_checkpoints
+WHERE JSON_EXISTS(locus_checkpoints.metadata, '$."k"[*]?(@.numberOnly() == $v)' PASSING :param_1 AS "v") OR JSON_EXISTS(locus_checkpoints.metadata, '$."k"[*]?(@.stringOnly() == $v)' PASSING :param_2 AS "v") OR JSON_EXISTS(locus_checkpoints.labels, '$."k"[*]?(@.numberOnly() == $v)' PASSING :param_3 AS "v") OR JSON_EXISTS(locus_checkpoints.labels, '$."k"[*]?(@.stringOnly() == $v)' PASSING :param_4 AS "v") ORDER BY locus_checkpoints.created_at DESC, locus_checkpoints.line DESC, locus_checkpoints.sequence DESC
+ FETCH FIRST 200 ROWS ONLY) page ORDER BY page.created_at DESC, page.line DESC, page.sequence DESC
+
+-- execute, commits
+--   known_line: int as int
+--   known_sequence: int as int
+--   known_digest: bytes
+--   tenant: str
+--   thread_id: str
+--   namespace: str
+SELECT locus_lines.line, locus_lines.head, heads.digest AS head_digest, locus_checkpoints.sequence, locus_checkpoints.checkpoint_id, locus_checkpoints.digest, locus_checkpoints.metadata, locus_checkpoints.labels, locus_checkpoints.created_at, parents.checkpoint_id AS parent_id, records.payload
+FROM locus_lines JOIN locus_threads ON locus_threads.tenant = locus_lines.tenant AND locus_threads.thread_id = locus_lines.thread_id JOIN locus_checkpoints ON locus_checkpoints.line = locus_lines.line AND locus_checkpoints.sequence = locus_lines.head JOIN locus_checkpoints heads ON heads.line = locus_lines.line AND heads.sequence = locus_lines.head LEFT OUTER JOIN locus_checkpoints parents ON parents.line = locus_checkpoints.line AND parents.sequence = locus_checkpoints.parent LEFT OUTER JOIN locus_checkpoints records ON records.line = locus_checkpoints.line AND records.chain = locus_checkpoints.chain AND records.sequence BETWEEN locus_checkpoints.chain AND locus_checkpoints.sequence AND NOT (locus_checkpoints.line = :known_line AND locus_checkpoints.sequence = :known_sequence AND locus_checkpoints.digest = :known_digest)
+WHERE locus_lines.tenant = :tenant AND locus_lines.thread_id = :thread_id AND locus_lines.namespace = :namespace AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')) ORDER BY records.sequence

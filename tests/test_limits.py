@@ -1,0 +1,179 @@
+"""``max_state_bytes`` below the contracts: frames, folding, items of a store, and telemetry."""
+
+from __future__ import annotations
+
+import tracemalloc
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import zstandard
+
+from locus_store import (
+    IntegrityError,
+    InvalidArgumentError,
+    SerializationError,
+    open_checkpointer,
+    open_saver,
+    open_store,
+)
+from locus_store.encoding import (
+    MAX_DEPTH,
+    MAX_STATE_BYTES,
+    _varint,
+    encode,
+    pack_frame,
+    unpack_frames,
+)
+from locus_store.layout import change, fold, shape_of, text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.anyio
+
+MIB = 1024 * 1024
+
+
+@contextmanager
+def at_most(limit_bytes: int) -> Iterator[None]:
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < limit_bytes
+    finally:
+        tracemalloc.stop()
+
+
+def whole(json: bytes) -> bytes:
+    return pack_frame(b'[["=",[],%b]]' % json)
+
+
+# --- frames
+
+
+def test_a_frame_above_the_limit_is_not_decompressed() -> None:
+    bomb = whole(b'{"a":"%b"}' % bytes(300 * MIB).replace(b"\0", b"a"))
+    assert len(bomb) < 50_000
+    for use in (lambda it: fold([it], MAX_STATE_BYTES), lambda it: text_of(it, MAX_STATE_BYTES)):
+        with at_most(MIB), pytest.raises(IntegrityError, match="max_state_bytes=268435456"):
+            use(bomb)
+
+
+def test_frames_of_one_payload_are_added_up() -> None:
+    payload = pack_frame(b'[["=",["a"],"%b"]]' % (b"a" * MIB)) * 64
+    with at_most(24 * MIB), pytest.raises(IntegrityError, match="max_state_bytes"):
+        text_of(payload, 2 * MIB)
+
+
+@pytest.mark.parametrize("said", [10, 1000], ids=["less", "nothing"])
+def test_a_frame_that_says_too_little_is_not_decompressed(said: int) -> None:
+    options = {"write_content_size": said == 10}
+    stored = zstandard.ZstdCompressor(**options).compress(bytes(64 * MIB))
+    lengths = b"".join(_varint(it) for it in (len(stored), said))
+    with at_most(MIB), pytest.raises(IntegrityError, match="another length"):
+        list(unpack_frames(b"\x01\x01" + lengths + stored, MAX_STATE_BYTES))
+
+
+# --- folding
+
+
+def test_changes_that_add_up_are_found_before_they_take_memory() -> None:
+    more = b"[" + b",".join([b'"%b"' % (b"a" * 1000)] * 1000) + b"]"
+    splices = [pack_frame(b'[["[",["m"],0,0,%b]]' % more)] * 200
+    with at_most(32 * MIB), pytest.raises(IntegrityError, match="max_state_bytes=4194304"):
+        fold([whole(b'{"m":[]}'), *splices], 4 * MIB)
+
+
+def test_texts_that_add_up_are_found_before_they_take_memory() -> None:
+    splices = [pack_frame(b'[["t",["t"],0,0,"%b"]]' % (b"a" * MIB))] * 300
+    with at_most(100 * MIB), pytest.raises(IntegrityError, match="max_state_bytes=4194304"):
+        fold([whole(b'{"t":""}'), *splices], 4 * MIB)
+
+
+def test_a_long_chain_of_large_changes_to_a_small_state_is_folded() -> None:
+    """What compresses well makes chains of a few stored bytes and many plain ones."""
+    replaced = [pack_frame(b'[["=",["a"],"%b"]]' % (b"%d" % it * 100_000)) for it in range(200)]
+    assert fold([whole(b"{}"), *replaced], MIB) == {"a": "199" * 100_000}
+
+
+def test_a_frame_is_never_longer_than_the_state() -> None:
+    """The path to each change repeats the key."""
+    key = "k" * 10_000
+    before = {key: {str(it): 0 for it in range(1000)}}
+    after = {key: {str(it): 1 for it in range(1000)}}
+    done = change(after, change(before, None).shape)
+    for payloads in ([done.whole()], [change(before, None).whole(), done.frames or done.whole()]):
+        assert fold(payloads, len(encode(after))) == after
+
+
+@pytest.mark.parametrize("text", ["a" * 1000, "\x01" * 1000, "é" * 500, '"' * 1000])
+def test_the_limit_is_the_length_of_the_json(text: str) -> None:
+    state: dict[str, Any] = {"text": text, "list": [False, None, 1, 1.5] * 50, "none": {}}
+    size = len(encode(state))
+    done = change(state, None)
+    done.snapshot.require_size(size)
+    assert fold([done.whole()], size) == state
+    with pytest.raises(SerializationError, match=f"max_state_bytes={size - 1}"):
+        done.snapshot.require_size(size - 1)
+
+
+@pytest.mark.parametrize("levels", [MAX_DEPTH + 1, 1000, 100_000])
+@pytest.mark.parametrize("forms", [b"[]", b'{"a":}'], ids=["lists", "objects"])
+def test_deep_nesting_is_an_integrity_error(levels: int, forms: bytes) -> None:
+    begin, end = forms[:-1] * levels, forms[-1:] * levels
+    for body in (b'{"a":%b0%b}' % (begin, end), b'[["=",[],{"a":%b0%b}]]' % (begin, end)):
+        with pytest.raises(IntegrityError):
+            shape_of(fold([pack_frame(body)], MAX_STATE_BYTES))
+
+
+def test_nesting_that_grows_with_each_change_is_an_integrity_error() -> None:
+    path, deep = [], "[" * 150 + "]" * 150
+    payloads = [whole(b'{"a":%b}' % deep.encode())]
+    for _ in range(20):
+        path += [0] * 149
+        payloads.append(
+            pack_frame(b'[["[",["a",%b],0,0,[%b]]]' % (encode(path)[1:-1], deep.encode()))
+        )
+    with pytest.raises(IntegrityError):
+        shape_of(fold(payloads, MAX_STATE_BYTES))
+
+
+# --- the option
+
+
+@pytest.mark.parametrize("url", ["sqlite:///{}/a.db", "file://{}/files", "memory://"])
+async def test_the_option_may_stand_in_the_url(url: str, tmp_path: Path) -> None:
+    place = f"{url.format(tmp_path)}?max_state_bytes=1000"
+    async with open_checkpointer(place, state_type=dict) as checkpointer:
+        await checkpointer.save({"a": "a" * 900}, "t")
+        with pytest.raises(SerializationError, match="max_state_bytes=1000"):
+            await checkpointer.save({"a": "a" * 1000}, "t")
+    async with open_saver(place) as saver:
+        with pytest.raises(SerializationError, match="max_state_bytes=1000"):
+            await saver.put(thread_id="u", checkpoint_id="v", checkpoint_data={"a": "a" * 1000})
+
+
+# --- a store's items
+
+
+@pytest.mark.parametrize("url", ["sqlite:///{}/a.db", "memory://"])
+async def test_an_item_above_the_limit_is_refused(url: str, tmp_path: Path) -> None:
+    async with open_store(f"{url.format(tmp_path)}?max_state_bytes=1000") as store:
+        await store.put(("a",), "k", {"a": "a" * 900})
+        with pytest.raises(SerializationError, match="max_state_bytes=1000"):
+            await store.put(("a",), "k", {"a": "a" * 1000})
+        assert await store.get(("a",), "k") == {"a": "a" * 900}
+    with pytest.raises(InvalidArgumentError, match="max_state_bytes"):
+        open_store("memory://", max_state_bytes=0)
+
+
+async def test_a_compressed_item_above_the_limit_is_not_read(redis_url: str) -> None:
+    async with open_store(redis_url) as store:
+        await store.put(("a",), "k", {"a": "a" * 100_000})
+    async with open_store(redis_url, max_state_bytes=1000) as store:
+        with pytest.raises(IntegrityError, match="max_state_bytes=1000"):
+            await store.get(("a",), "k")
+        with pytest.raises(SerializationError, match="max_state_bytes=1000"):
+            await store.put(("a",), "k", {"a": "a" * 1000})

@@ -1,0 +1,107 @@
+"""``open()``: what it finds at once, and on which thread the slow part of it runs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from locus_store import (
+    SchemaError,
+    open_checkpointer,
+    open_saver,
+    open_store,
+)
+from locus_store.blocking import BlockingCheckpointer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.anyio
+
+RECORDED = """
+    import asyncio, sys, threading
+    from importlib.abc import MetaPathFinder
+    from locus_store import open_checkpointer
+
+    class Finder(MetaPathFinder):
+        def find_spec(self, name, path=None, target=None):
+            if name.partition(".")[0] == "alembic":
+                seen.add(threading.get_ident())
+
+    seen = set()
+    sys.meta_path.insert(0, Finder())
+
+    async def main():
+        async with open_checkpointer(sys.argv[1], state_type=dict) as checkpointer:
+            await checkpointer.open()
+            assert "alembic" in sys.modules or sys.argv[2] == "there"
+            await checkpointer.save({"n": 1}, "t")
+
+    asyncio.run(main())
+    assert threading.get_ident() not in seen, "imported by the thread of the event loop"
+    assert bool(seen) is (sys.argv[2] == "new"), seen
+"""
+
+
+def run(url: str, expected: str) -> None:
+    source = "\n".join(line[4:] for line in RECORDED.splitlines())
+    subprocess.run([sys.executable, "-c", source, url, expected], check=True, timeout=120)
+
+
+def test_sqlite_imports_alembic_off_the_loop_and_only_to_migrate(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/a.db"
+    run(url, "new")
+    run(url, "there")
+
+
+def test_postgresql_imports_alembic_off_the_loop_and_only_to_migrate(database: str) -> None:
+    run(database, "new")
+    run(database, "there")
+
+
+async def test_open_makes_the_schema(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/a.db"
+    async with open_checkpointer(url) as checkpointer:
+        await checkpointer.open()
+    async with open_checkpointer(url, auto_migrate=False) as checkpointer:
+        await checkpointer.open()
+
+
+@pytest.mark.parametrize("opened", [open_checkpointer, open_saver, open_store])
+async def test_open_reports_a_missing_schema(opened, tmp_path: Path) -> None:
+    (tmp_path / "a.db").touch()
+    it = opened(f"sqlite:///{tmp_path}/a.db", auto_migrate=False)
+    with pytest.raises(SchemaError):
+        await it.open()
+    await it.close()
+
+
+def test_the_blocking_facade_opens(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/a.db"
+    with BlockingCheckpointer(open_checkpointer(url, state_type=dict)) as checkpointer:
+        checkpointer.open()
+        checkpointer.open()
+        assert checkpointer.load("t") is None
+
+
+def test_sqlite_is_opened_without_what_it_does_not_need(tmp_path: Path) -> None:
+    """Each of these takes long to import."""
+    unneeded = ["sqlalchemy.orm", "sqlalchemy.ext.asyncio", "asyncpg", "alembic", "rich", "typer"]
+    url = f"sqlite:///{tmp_path}/a.db"
+    run(url, "new")
+    code = (
+        "import asyncio, sys, locus_store\n"
+        "async def main():\n"
+        "    async with locus_store.open_checkpointer(sys.argv[1], state_type=dict) as it:\n"
+        "        await it.open()\n"
+        "        assert await it.load('t')\n"
+        "asyncio.run(main())\n"
+        f"print([it for it in {unneeded} if it in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, url], check=True, capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout.strip() == "[]"

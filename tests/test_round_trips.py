@@ -1,0 +1,187 @@
+"""Statements that a call sends: their number does not grow with what is stored."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import sqlalchemy as sa
+
+from locus_store import postgresql_checkpointer, sqlite_checkpointer
+from locus_store.sql import searching
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+    from locus_store import StorageBackendAdapter
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """Opens a checkpointer over one database."""
+    if request.param == "sqlite":
+        return lambda **options: sqlite_checkpointer(
+            str(tmp_path / "x.db"), state_type=dict, **options
+        )
+    url = request.getfixturevalue("migrated_database")
+    return lambda **options: postgresql_checkpointer(url, state_type=dict, pool_size=2, **options)
+
+
+@pytest.fixture
+async def checkpointer(opened: Any) -> AsyncIterator[StorageBackendAdapter]:
+    async with opened() as made:
+        yield made
+
+
+@contextmanager
+def statements() -> Iterator[list[str]]:
+    """What SQLAlchemy sends meanwhile, on any engine."""
+    sent: list[str] = []
+
+    def note(*given: Any) -> None:
+        sent.append(given[2])
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", note)
+    try:
+        yield sent
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", note)
+
+
+async def grow(checkpointer: StorageBackendAdapter, *numbers: int) -> None:
+    for number in numbers:
+        for step in range(3):
+            said = [f"tea {number}", *("milk" for _ in range(step))]
+            await checkpointer.save({"said": said}, f"t{number}", f"v{step}")
+
+
+@pytest.mark.parametrize("is_indexed", [False, True], ids=["unindexed", "indexed"])
+async def test_search_reads_many_threads_in_one_statement(
+    is_indexed: bool, checkpointer: Any
+) -> None:
+    if is_indexed:
+        await checkpointer.backend.create_search_index()
+    counts = []
+    for first, last in ((0, 3), (3, 40)):
+        await grow(checkpointer, *range(first, last))
+        await checkpointer.search("tea")
+        with statements() as sent:
+            assert len(await checkpointer.search("milk tea")) == min(last, 10)
+        counts.append(len(sent))
+    assert counts[0] == counts[1] <= 5, sent
+
+
+async def test_search_fetches_the_versions_of_returned_hits_only(checkpointer: Any) -> None:
+    await grow(checkpointer, *range(5))
+    with statements() as sent:
+        assert len(await checkpointer.search("tea", 2)) == 2
+    reading = [it for it in sent if "payload" in it and "checkpoint_id" in it]
+    assert reading == []
+
+
+@pytest.mark.parametrize("size", [1, 300, 700])
+async def test_search_in_small_batches_finds_the_same(
+    size: int, opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(keep_last=2) as checkpointer:
+        await grow(checkpointer, *range(6))
+        await checkpointer.save({"said": ["tea", "tea", "milk"] * 40}, "large", "v0")
+        await checkpointer.save({"said": ["tea", "tea", "milk"] * 41 + ["last"]}, "large", "v1")
+        expected = await checkpointer.search("milk tea", 20)
+        assert len(expected) == 7
+        monkeypatch.setattr(searching, "BATCH_BYTES", size)
+        monkeypatch.setattr(searching, "BATCH", 2)
+        assert await checkpointer.search("milk tea", 20) == expected
+
+
+async def test_search_fills_the_place_of_a_hit_that_is_removed_meanwhile(
+    checkpointer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await grow(checkpointer, 1, 2)
+    await checkpointer.save({"said": ["tea tea tea milk milk milk"]}, "best", "v0")
+    assert [it["thread_id"] for it in await checkpointer.search("tea", 1)] == ["best"]
+    backend = checkpointer.backend
+    hits = backend._hits
+
+    async def after_a_removal(best: Any) -> Any:
+        await backend.remove("best")
+        return await hits(best)
+
+    monkeypatch.setattr(backend, "_hits", after_a_removal)
+    assert [it["thread_id"] for it in await checkpointer.search("tea", 1)] == ["t2"]
+
+
+async def test_search_holds_no_connection_while_it_matches(
+    migrated_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transaction that is open while texts are looked at holds back the server's vacuum."""
+    async with postgresql_checkpointer(
+        migrated_database, state_type=dict, pool_size=1
+    ) as checkpointer:
+        await grow(checkpointer, 1, 2)
+        homes: Any = checkpointer.backend._runner._homes._homes  # type: ignore[attr-defined]
+        pool = homes[asyncio.get_running_loop()]._sync.pool
+        ranked = searching.ranked
+        out: list[int] = []
+
+        def noted(*given: Any) -> Any:
+            out.append(pool.checkedout())
+            return ranked(*given)
+
+        monkeypatch.setattr(searching, "ranked", noted)
+        assert len(await checkpointer.search("tea")) == 2
+        assert out == [0]
+
+
+@pytest.mark.parametrize("is_indexed", [False, True], ids=["unindexed", "indexed"])
+async def test_a_copy_takes_as_many_statements_for_any_number_of_versions_and_namespaces(
+    is_indexed: bool, checkpointer: Any
+) -> None:
+    backend = checkpointer.backend
+    if is_indexed:
+        await backend.create_search_index()
+    counts = []
+    for number, size in enumerate((1, 30)):
+        for step in range(size):
+            await checkpointer.save({"said": [f"tea {step}"]}, f"t{number}", f"v{step}")
+            await backend.write_state(
+                f"t{number}", {"n": step}, namespace=f"n{step}", checkpoint_id="s"
+            )
+        with statements() as sent:
+            assert await checkpointer.copy_thread(f"t{number}", f"copy{number}")
+        counts.append(len(sent))
+        assert not [it for it in sent if it.startswith("UPDATE locus_checkpoints")]
+    assert counts[0] == counts[1] <= 12, sent
+    assert await backend.namespaces("copy1") == await backend.namespaces("t1")
+    assert await checkpointer.list_checkpoints("copy1", 99) == await checkpointer.list_checkpoints(
+        "t1", 99
+    )
+
+
+async def test_a_copy_is_found_by_the_index_and_leaves_it_when_it_is_deleted(
+    checkpointer: Any,
+) -> None:
+    async def found(words: str) -> list[str]:
+        return sorted(it["thread_id"] for it in await checkpointer.search(words, 99))
+
+    backend = checkpointer.backend
+    await backend.create_search_index()
+    for step in range(450):
+        await backend.write_state("t", {"said": [f"word{step}"]}, checkpoint_id=f"v{step}")
+    await checkpointer.save({}, "t", "empty")
+    assert await checkpointer.copy_thread("t", "copy")
+    assert await found("word0 word449") == ["copy", "t"]
+    await checkpointer.delete("t")
+    assert await found("word0 word449") == ["copy"]
+    await checkpointer.delete("copy", "v7")
+    await checkpointer.delete("copy", "empty")
+    assert await found("word7") == []
+    assert await found("word8") == ["copy"]
+    await checkpointer.delete("copy")
+    assert await found("word8") == []
+    assert await backend.damage() == []

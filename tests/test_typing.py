@@ -1,0 +1,170 @@
+"""Type checkers know what ``load`` returns, and every option."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mypy import api
+
+from locus_store import options
+from locus_store.backends import file, memory, oracle, postgresql, redis, sqlite
+
+ROOT = Path(__file__).parents[1]
+
+PASSING = """
+from pydantic import BaseModel
+
+from locus_store import (
+    BaseCheckpointer, CheckpointSaver, FileCheckpointer, MemoryCheckpointer, SQLiteBackend,
+    SQLiteStore, StorageBackendAdapter, blocking, open_checkpointer, open_saver, open_store,
+    postgresql_checkpointer, sqlite_checkpointer,
+)
+
+
+class MyState(BaseModel):
+    total: int = 0
+
+
+async def asks(url: str, mine: BaseCheckpointer[MyState]) -> None:
+    reveal_type(await mine.load("t"))  # reveals: MyState | None
+    reveal_type(await open_checkpointer(url).load("t"))  # reveals: Any | None
+    by_url = open_checkpointer(url, state_type=MyState, keep_last=3, tenant="acme")
+    reveal_type(by_url)  # reveals: StorageBackendAdapter[MyState]
+    reveal_type(await by_url.load("t"))  # reveals: MyState | None
+    async with by_url as opened:
+        reveal_type(await opened.load("t", "v1"))  # reveals: MyState | None
+    made = postgresql_checkpointer(host="db", schema_name="agents", state_type=MyState)
+    reveal_type(await made.load("t"))  # reveals: MyState | None
+    plain = sqlite_checkpointer(state_type=dict)
+    reveal_type(await plain.load("t"))  # reveals: dict[Any, Any] | None
+    reveal_type(await MemoryCheckpointer(state_type=MyState).load("t"))  # reveals: MyState | None
+    file = FileCheckpointer(base_dir="x", state_type=MyState)
+    reveal_type(await file.load("t"))  # reveals: MyState | None
+    reveal_type(await FileCheckpointer().load("t"))  # reveals: Any | None
+    adapter = StorageBackendAdapter(SQLiteBackend("x.db"), state_type=MyState)
+    reveal_type(await adapter.load("t"))  # reveals: MyState | None
+    waits = blocking.open_checkpointer(url, state_type=MyState)
+    reveal_type(waits.load("t"))  # reveals: MyState | None
+    reveal_type(blocking.BlockingCheckpointer(mine).load("t"))  # reveals: MyState | None
+    reveal_type(open_saver(url, keep_last=1))  # reveals: CheckpointSaver
+    open_store(url, dimension=3, tenant="acme")
+    blocking.open_store(url, dimension=3, tenant="acme")
+    SQLiteStore("x.db", dimension=3, tenant="acme")
+
+
+class Users(BaseCheckpointer):
+    async def save(self, state: object, thread_id: str, checkpoint_id: str | None = None,
+                   metadata: dict[str, object] | None = None) -> str:
+        return ""
+
+    async def load(self, thread_id: str, checkpoint_id: str | None = None) -> MyState | None:
+        return None
+
+    async def list_checkpoints(self, thread_id: str, limit: int = 10) -> list[str]:
+        return []
+
+
+async def takes_any(checkpointer: BaseCheckpointer) -> None:
+    reveal_type(await checkpointer.load("t"))  # reveals: Any | None
+    reveal_type(await Users().load("t"))  # reveals: MyState | None
+"""
+
+FAILING = """
+from locus_store import (
+    MemoryCheckpointer, PostgreSQLCheckpointSaver, SQLiteStore, blocking, open_checkpointer,
+    open_saver, open_store, sqlite_checkpointer,
+)
+from locus_store.store_backends import PostgreSQLStore
+
+u = "sqlite:///x.db"
+open_checkpointer(u, state_typo=dict)  # error: Unexpected keyword argument "state_typo"
+open_checkpointer(u, keep_last="3")  # error: "keep_last"
+open_checkpointer(u, on_conflict="riase")  # error: "on_conflict"
+open_checkpointer(u, state_type=dict())  # error: "state_type"
+open_saver(u, state_type=dict)  # error: "state_type"
+open_saver(u, keep_lats=3)  # error: Unexpected keyword argument "keep_lats"
+open_store(u, dimensions=3)  # error: Unexpected keyword argument "dimensions"
+blocking.open_checkpointer(u, state_typo=dict)  # error: Unexpected keyword argument "state_typo"
+blocking.open_store(u, tennant="a")  # error: Unexpected keyword argument "tennant"
+blocking.InMemoryStore(dimensions=3)  # error: Unexpected keyword argument "dimensions"
+sqlite_checkpointer(pool_size=3)  # error: Unexpected keyword argument "pool_size"
+MemoryCheckpointer(state_typo=dict)  # error: Unexpected keyword argument "state_typo"
+PostgreSQLCheckpointSaver(shcema="x")  # error: Unexpected keyword argument "shcema"
+SQLiteStore("x.db", pool_size=3)  # error: Unexpected keyword argument "pool_size"
+PostgreSQLStore("x", busy_timeout_seconds=3)  # error: Unexpected keyword argument
+"""
+
+
+def expected(name: str, text: str) -> dict[int, str]:
+    """What is to be said of each line."""
+    found = enumerate(text.splitlines(), 1)
+    marks = ((number, re.search(r"# (reveals|error): (.*)", line)) for number, line in found)
+    return {number: mark[2] for number, mark in marks if mark}
+
+
+def test_mypy_reveals_the_state_and_refuses_unknown_options(tmp_path: Path) -> None:
+    """One run for all, since mypy reads this package first."""
+    examples = {"passing.py": PASSING, "failing.py": FAILING}
+    for name, text in examples.items():
+        (tmp_path / name).write_text(text)
+    config = ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(tmp_path / "cache")]
+    files = [str(tmp_path / name) for name in examples]
+    told, problem, _ = api.run([*config, "--no-error-summary", "--hide-error-context", *files])
+    assert problem == ""
+    said: dict[str, dict[int, str]] = {name: {} for name in examples}
+    for line in told.splitlines():
+        found = re.match(r".*?(\w+\.py):(\d+): (?:error|note): (.*)", line)
+        assert found, line
+        text = re.sub(r"\b\w+(?:\.\w+)*\.(\w+)", r"\1", found[3])
+        said[found[1]].setdefault(int(found[2]), text)
+    for name, text in examples.items():
+        wanted = expected(name, text)
+        assert said[name].keys() == wanted.keys(), told
+        for number, part in wanted.items():
+            revealed = f'Revealed type is "{part}"'
+            assert part in said[name][number], told
+            assert name == "failing.py" or said[name][number] == revealed, told
+
+
+# --- the options are those of the signatures
+
+PLACES = {"self", "dsn", "path", "url", "directory", "base_dir"}
+
+
+def parameters(call: Any) -> dict[str, str]:
+    """Names and annotations of what it takes, but the place."""
+    found = inspect.signature(call).parameters.values()
+    return {it.name: str(it.annotation) for it in found if it.name not in PLACES}
+
+
+@pytest.mark.parametrize(
+    ("named", "backend", "positional"),
+    [
+        (options.SQLiteOptions, sqlite.SQLiteBackend, {"table_name"}),
+        (options.PostgreSQLOptions, postgresql.PostgreSQLBackend, {"table_name"}),
+        (options.OracleOptions, oracle.OracleBackend, {"table_name", "user", "password"}),
+        (options.RedisOptions, redis.RedisBackend, {"prefix"}),
+    ],
+)
+def test_the_options_of_a_backend_are_its_parameters(
+    named: Any, backend: Any, positional: set[str]
+) -> None:
+    taken = {name: kind for name, kind in parameters(backend).items() if name not in positional}
+    assert {name: it.__forward_arg__ for name, it in named.__annotations__.items()} == taken
+
+
+def test_the_options_of_a_url_are_those_of_all_factories() -> None:
+    factories = (
+        file.file_checkpointer,
+        memory.memory_checkpointer,
+        oracle.oracle_checkpointer,
+        postgresql.postgresql_checkpointer,
+        redis.redis_checkpointer,
+        sqlite.sqlite_checkpointer,
+    )
+    taken = {name for it in factories for name in parameters(it)}
+    assert taken - {"state_type"} == options.CheckpointerOptions.__annotations__.keys()
