@@ -43,7 +43,8 @@ OPTIONS: Final = frozenset(
         *("on_conflict", "pgbouncer", "pool_recycle_seconds", "pool_size", "pool_timeout_seconds"),
         *("prefix", "prepared_statement_cache_size", "schema", "statement_cache_size"),
         *("busy_timeout_seconds", "statement_timeout_seconds", "table_name", "tenant"),
-        *("ttl_seconds", "min_pool_size", "max_pool_size", "schema_name"),
+        *("ttl_seconds", "refresh_on_read", "max_state_bytes"),
+        *("min_pool_size", "max_pool_size", "schema_name"),
     }
 )
 """Of the factories, for a URL may hold them; most mean nothing to a migration."""
