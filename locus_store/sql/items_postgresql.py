@@ -406,7 +406,7 @@ embedded AS (
 _RACED: Final = """CASE WHEN l.does AND l.item IS NOT NULL
     AND NOT EXISTS (SELECT FROM {store} s WHERE s.item = l.item) THEN l.item END"""
 
-# A name that another transaction has inserted and not committed cannot be skipped: its insert waits.
+# What another transaction has inserted and not committed cannot be skipped: an insert waits for it.
 _PATIENCE: Final = " AND set_config('lock_timeout', '100ms', true) IS NOT NULL"
 
 # What was skipped is there, and not among what was locked.
@@ -426,8 +426,8 @@ def _apply(store: str, settings: str, embeddings: str, home: str, *, waits: bool
         settings: Of the settings.
         embeddings: Of the embeddings.
         home: Where pgvector is; ``""``: there is no table of embeddings.
-        waits: For rows that others have locked; else they are busy, and the statement fails where an
-            insert waits for longer than 100 ms.
+        waits: For rows that others have locked; else they are busy, and the statement fails where
+            an insert waits for longer than 100 ms.
     """
     texts, numbers = sa.ARRAY(sa.Text()), sa.ARRAY(sa.BigInteger())
     kinds: dict[str, Any] = {
