@@ -14,7 +14,6 @@ from locus_store.cli.opening import (
     Url,
     Yes,
     contents,
-    opened,
     require,
     run,
 )
@@ -34,6 +33,7 @@ from locus_store.cli.tenants import (
     covered,
     each,
     of_tenant,
+    opened_of,
     tell,
 )
 from locus_store.cli.threads import all_versions
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from locus_store.backends.base import StorageBackend
+    from locus_store.cli.threads import Storage
 
 
 def delete(
@@ -53,6 +54,7 @@ def delete(
         str | None, typer.Option(help="Only this version; without it the whole thread.")
     ] = None,
     namespace: Annotated[str, typer.Option(help="That --checkpoint is in.")] = "",
+    tenant: OfTenant = None,
     url: Url = DEFAULT_URL,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -61,10 +63,11 @@ def delete(
     if namespace and checkpoint is None:
         raise InvalidArgumentError("a namespace has no deletion of its own: name a --checkpoint")
     if not yes:
-        confirm(f"This deletes {run(_owned(url, thread, checkpoint, namespace))}.")
+        owned = _owned(opened_of(url, tenant), thread, checkpoint, namespace)
+        confirm(f"This deletes {run(owned)}.")
 
     async def removed() -> int:
-        async with opened(url) as backend:
+        async with opened_of(url, tenant) as backend:
             if checkpoint is not None:
                 found = await backend.remove(thread, [checkpoint], namespace=namespace)
                 return require(found, thread, checkpoint)
@@ -74,9 +77,9 @@ def delete(
     _tell_removed(run(removed()), "version", as_json=as_json)
 
 
-async def _owned(url: str, thread: str, checkpoint: str | None, namespace: str) -> str:
+async def _owned(storage: Storage, thread: str, checkpoint: str | None, namespace: str) -> str:
     """What a deletion takes, for a person."""
-    async with opened(url) as backend:
+    async with storage as backend:
         if checkpoint is not None:
             version = await backend.version(thread, checkpoint, namespace=namespace)
             require(version, thread, checkpoint)
