@@ -13,6 +13,7 @@ from locus_store.arguments import (
     check_limit,
     check_names,
     check_scan,
+    check_tenant,
     check_text,
 )
 from locus_store.backends.base import StorageBackend
@@ -354,7 +355,7 @@ class SqlBackend(StorageBackend):
         return self._database.tenant
 
     def _enter(self, tenant: str) -> None:
-        check_text("tenant", tenant)
+        check_tenant(tenant)
         self._database = self._database.for_tenant(tenant)
         self._owns_runner = False
 
