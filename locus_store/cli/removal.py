@@ -146,23 +146,37 @@ def _threads(counts: dict[str, int]) -> str:
 
 
 async def _aged(url: str, choice: Choice, days: float) -> str:
-    """How much a vacuum would remove; by this machine's clock, and of the root namespaces."""
+    """How much a vacuum would remove, by this machine's clock; messages and writes are not read."""
     limit = datetime.now(UTC) - timedelta(days=days)
     some = whole = versions = 0
     async with covered(url, choice) as backends:
         with progress("counting", is_alone=True) as advance:
             for backend in backends:
                 async for thread_id in all_threads(backend):
-                    found = await all_versions(backend, thread_id)
-                    old = sum(it.created_at < limit for it in found)
-                    whole += old == len(found) > 0
-                    some += 0 < old < len(found)
+                    old, is_whole = await _old_versions(backend, thread_id, limit)
+                    whole += is_whole
+                    some += old > 0 and not is_whole
                     versions += old
                     advance()
         return (
-            f"{counted(whole, 'whole thread')} and parts of {counted(some, 'other')}, about"
-            f" {counted(versions, 'version')} older than {days:g} days{of_tenant(backends)}"
+            f"about {counted(versions, 'version')} older than {days:g} days{of_tenant(backends)}:"
+            f" up to {counted(whole, 'whole thread')}, where no message or pending write is"
+            f" younger, and parts of {counted(some, 'other')}"
         )
+
+
+async def _old_versions(
+    backend: StorageBackend, thread_id: str, limit: datetime
+) -> tuple[int, bool]:
+    """Versions that a vacuum would remove in all namespaces, and whether none is younger."""
+    names = await backend.namespaces(thread_id) if backend.capabilities.branching else [""]
+    lines = [await all_versions(backend, thread_id, namespace=it) for it in names]
+    old = [sum(it.created_at < limit for it in line) for line in lines]
+    every = [len(it) for it in lines]
+    if old == every:
+        return sum(old), True
+    heads = sum(map(int.__eq__, old, every))  # of a namespace that is old, the head stays
+    return sum(old) - heads, False
 
 
 def expire(
