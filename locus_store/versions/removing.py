@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from locus_store import layout
 from locus_store.errors import ConflictError
+from locus_store.values import frames
 from locus_store.versions.lines import (
     REBUILT,
     RECORD_OVERHEAD,
@@ -127,17 +127,17 @@ def _rewrite_chain(lines: Lines, line: Line, chain: int, gone: set[int]) -> None
     """Give the record after each removed run the frames from the state before the run."""
     rows = lines.payloads(line, chain)
     last_gone = max(i for i, (sequence, _) in enumerate(rows) if sequence in gone)
-    folder, before, in_run = layout.Folder(lines.max_state_bytes), None, False
+    folder, before, in_run = frames.Folder(lines.max_state_bytes), None, False
     for place, (sequence, payload) in enumerate(rows[: last_gone + 2]):
         if sequence in gone and not in_run:
-            in_run, before = True, layout.shape_of(folder.state()) if place else None
+            in_run, before = True, frames.shape_of(folder.state()) if place else None
         folder.apply(payload)
         if sequence not in gone and in_run:
             in_run = False
-            lines.rewrite(line, sequence, _smallest(layout.change(folder.state(), before)))
+            lines.rewrite(line, sequence, _smallest(frames.change(folder.state(), before)))
 
 
-def _smallest(change: layout.Change) -> bytes:
+def _smallest(change: frames.Change) -> bytes:
     if change.frames is None or len(change.frames) > change.shape.state_bytes // 2:
         return change.whole()
     return change.frames
