@@ -10,10 +10,10 @@ import pytest
 from test_contract import LocusStates, Unblocked
 
 from locus_store import FileBackend, file_checkpointer
-from locus_store.backends.file import format as file_format
+from locus_store.backends.documents import format as file_format
+from locus_store.backends.documents.threads import ThreadFiles
 from locus_store.backends.file.directory import Directory
 from locus_store.backends.file.names import name_of
-from locus_store.backends.file.threads import ThreadFiles
 from locus_store.blocking import BlockingCheckpointer
 from locus_store.testing import CheckpointerContract, StorageBackendContract
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from locus_store import versions
 from locus_store.backend import StorageBackend
+from locus_store.backends.documents.threads import ThreadFiles
 from locus_store.backends.file.diagnostics import facts
 from locus_store.backends.file.directory import Directory
-from locus_store.backends.file.threads import ThreadFiles
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import (
     IntegrityError,

@@ -13,8 +13,8 @@ from locus_store.types.facts import Fact
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from locus_store.backends.documents.threads import ThreadFiles
     from locus_store.backends.file.directory import Directory
-    from locus_store.backends.file.threads import ThreadFiles
 
 _NEEDS_SPACE = "each save writes its file anew beside the old one; keep_last= bounds files"
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 from weakref import WeakSet
 
-from locus_store.backends.file import format as file_format
+from locus_store.backends.documents import format as file_format
 from locus_store.backends.file.directory import ChangedError, Directory
 from locus_store.backends.file.names import name_of, shown, thread_of
 from locus_store.errors import BackendError, IntegrityError, LocusStoreError

@@ -1,0 +1,1 @@
+"""Whole threads as documents behind a conditional put."""
