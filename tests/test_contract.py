@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import anyio.to_thread
 import pytest
+from document_probe import DocumentsProbe
 from locus.core.messages import Message as LocusMessage
 from locus.core.state import AgentState as LocusState
 from pydantic import BaseModel
@@ -45,37 +46,11 @@ if TYPE_CHECKING:
 # --- memory
 
 
-class MemoryProbe:
+class MemoryProbe(DocumentsProbe):
     """Below a ``MemoryBackend``."""
 
     def __init__(self, backend: MemoryBackend) -> None:
-        self._memory = backend._memory
-
-    def _rows(self):
-        for thread in self._memory.threads.values():
-            for _, rows in thread.lines.values():
-                yield from rows.values()
-
-    def age(self, seconds: float) -> None:
-        from datetime import timedelta
-
-        for row in self._rows():
-            row.created_at -= timedelta(seconds=seconds)
-
-    def damage(self, change: Callable[[bytes], bytes]) -> None:
-        for row in self._rows():
-            row.payload = change(row.payload)
-
-    def holds(self, text: str) -> bool:
-        payloads = [
-            body for row in self._rows() for body in unpack_frames(row.payload, MAX_STATE_BYTES)
-        ]
-        told = [repr(row.record.metadata).encode() for row in self._rows()]
-        return any(text.encode() in it for it in payloads + told)
-
-    def rows(self) -> int:
-        lines = [it for thread in self._memory.threads.values() for it in thread.lines]
-        return len(self._memory.threads) + len(lines) + len(list(self._rows()))
+        super().__init__(backend._documents)
 
 
 class TestMemory(CheckpointerContract):

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from document_probe import DocumentsProbe, damaged
 from test_contract import LocusStates, Unblocked
 
 from locus_store import FileBackend, file_checkpointer
-from locus_store.backends.documents import format as file_format
-from locus_store.backends.documents.threads import ThreadFiles
 from locus_store.backends.file.directory import Directory
-from locus_store.backends.file.names import name_of
 from locus_store.blocking import BlockingCheckpointer
 from locus_store.testing import CheckpointerContract, StorageBackendContract
 
@@ -21,50 +18,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from locus_store.versions.threads import Thread
 
-OPERATIONS = b',"operations":'
-CHECK_BYTES = len(b',"check":"01234567"}')
-
-
-class FilesProbe:
+class FilesProbe(DocumentsProbe):
     """Below a directory, by its files."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
-
-    def _threads(self) -> list[Thread]:
-        files = ThreadFiles(Directory(str(self._directory), 1.0))
-        return list(files.live())
-
-    def age(self, seconds: float) -> None:
-        for thread in self._threads():
-            for space in thread.spaces.values():
-                for row in space.rows.values():
-                    row.created_at -= timedelta(seconds=seconds)
-            content, _ = file_format.whole(thread)
-            (self._directory / name_of(thread.thread_id)).write_bytes(content)
+        super().__init__(Directory(str(directory), 1.0))
+        self._path = directory
 
     def damage(self, change: Callable[[bytes], bytes]) -> None:
-        """Of the operations as they stand in the file; their checksum is left as it was."""
-        for path in sorted(self._directory.rglob("*.json")):
-            lines = path.read_bytes().split(b"\n")
-            for at, line in enumerate(lines):
-                if OPERATIONS in line:
-                    start = line.index(OPERATIONS) + len(OPERATIONS)
-                    body = change(line[start:-CHECK_BYTES])
-                    lines[at] = line[:start] + body + line[-CHECK_BYTES:]
-            path.write_bytes(b"\n".join(lines))
+        """In place, as an editor does."""
+        for path in sorted(self._path.rglob("*.json")):
+            path.write_bytes(damaged(path.read_bytes(), change))
 
     def holds(self, text: str) -> bool:
-        contents = [it.read_bytes() for it in self._directory.rglob("*") if it.is_file()]
+        contents = [it.read_bytes() for it in self._path.rglob("*") if it.is_file()]
         assert contents
         return any(text.encode() in it for it in contents)
-
-    def rows(self) -> int:
-        threads = self._threads()
-        spaces = [it for thread in threads for it in thread.spaces.values()]
-        return len(threads) + len(spaces) + sum(len(it.rows) for it in spaces)
 
 
 class OnFiles(CheckpointerContract):

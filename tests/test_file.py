@@ -142,11 +142,11 @@ async def test_a_save_reads_no_file_again(backend, monkeypatch):
 async def test_what_is_kept_of_files_is_bounded(backend):
     for n in range(8):
         await grown(backend, 3, f"t{n}")
-    files = backend._files
+    files = backend._threads
     files._max_bytes = 2 * files._bytes // 8
     await grown(backend, 1, "one more")
     assert len(files._kept) <= 3
-    assert sum(it.size for it, _ in files._kept.values()) == files._bytes
+    assert sum(it.end.size for it in files._kept.values()) == files._bytes
     assert (await backend.load("t0"))["said"][2] == "turn 2 " * 20
 
 
@@ -202,9 +202,9 @@ async def turns(is_so: Callable[[], Any]) -> None:
 
 async def test_a_cancelled_save_goes_on(backend):
     await backend.save("t", {"n": 0})
-    await turns(lambda: not backend._files._lanes)
+    await turns(lambda: not backend._threads._lanes)
     save = asyncio.create_task(backend.save("t", {"n": 1}))
-    await turns(lambda: backend._files._lanes)
+    await turns(lambda: backend._threads._lanes)
     save.cancel()
     with pytest.raises(asyncio.CancelledError):
         await save
@@ -322,11 +322,11 @@ async def test_a_line_that_was_changed_lost_or_moved_is_told(backend, directory,
 async def test_damaged_operations_with_a_right_checksum_are_told(backend, directory):
     """As by a program that writes such files: the state's digest is what counts."""
     await grown(backend, 2)
-    files = file_access.ThreadFiles(file_directory.Directory(str(directory), 1.0))
+    files = file_access.DocumentThreads(file_directory.Directory(str(directory), 1.0))
     thread = files.read("t")
     row = thread.spaces[""].rows[2]
     row._held = False, row.body().replace(b"turn 1", b"turn 7")
-    (directory / "t.json").write_bytes(file_format.whole(thread)[0])
+    (directory / "t.json").write_bytes(file_format.whole(thread)[0].whole())
     with pytest.raises(IntegrityError):
         await FileBackend(directory).load("t")
     found = [it async for it in verify(FileBackend(directory)) if hasattr(it, "what")]
@@ -661,7 +661,7 @@ def told_by_a_child(look: Callable[[], int]) -> int:
 async def test_a_child_process_keeps_no_lock_of_its_parents(backend, directory):
     """A child that is forked in the middle of a save, and lives on when its parent is killed."""
     await grown(backend, 1)
-    with backend._files.directory.holding("t.json"):
+    with backend._directory.holding("t.json"):
         assert told_by_a_child(lambda: len(descriptors._open)) == 0
         assert len(descriptors._open) == 2  # the directory, and the file that is locked
     await backend.save("t", {"n": 1})
@@ -669,7 +669,7 @@ async def test_a_child_process_keeps_no_lock_of_its_parents(backend, directory):
 
 def test_a_child_that_was_forked_in_the_middle_of_a_save_saves(backend):
     asyncio.run(grown(backend, 1))
-    files = backend._files
+    files = backend._threads
     with files._lock:
         files._lanes["t"] = deque([file_access._Job(list)])  # by a thread that no child has
         saved = told_by_a_child(lambda: len(asyncio.run(backend.save("t", {"n": 1}))))

@@ -1,7 +1,7 @@
-"""A thread as a JSON file in which every line is an entry, and a save adds one.
+"""A thread as a JSON document in which every line is an entry, and a save adds one.
 
-The file is one JSON object. Its first line says whose it is, each further one is an entry of its
-list ``log``: a ``line`` (a namespace, and what has become of it), a ``version``, a ``write``, a
+It is one JSON object. Its first line says whose it is, each further one is an entry of its list
+``log``: a ``line`` (a namespace, and what has become of it), a ``version``, a ``write``, a
 ``message``, an ``activity``. Read in order they give the thread. Commas stand at the beginning of
 lines, so that what is added leaves every line as it was.
 
@@ -19,7 +19,7 @@ from zlib import crc32
 
 import orjson
 
-from locus_store.backends.file.names import is_of_sdk, refusal_of_sdk
+from locus_store.backends.documents.protocol import Body, Documents
 from locus_store.errors import IntegrityError, SchemaError
 from locus_store.types import ArchivedMessage, ArchivedWrite, PendingWrite
 from locus_store.values.encoding import encode
@@ -48,14 +48,19 @@ _MESSAGE: Final = ("sequence", "message_id", "role", "metadata", "text")
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Where a file can be continued."""
+    """Where a document can be continued."""
 
     kept_bytes: int
-    """What comes before the end that every file has."""
+    """What comes before the end that every document has."""
 
     entries: int
     checksum: int
     """Of the last line by itself."""
+
+    @property
+    def size(self) -> int:
+        """Of the document."""
+        return self.kept_bytes + len(_END)
 
 
 Entry = tuple[bytes, ...]
@@ -64,8 +69,8 @@ Entry = tuple[bytes, ...]
 # --- to bytes
 
 
-def whole(thread: Thread) -> tuple[bytes, End]:
-    """The file of a thread."""
+def whole(thread: Thread) -> tuple[Body, End]:
+    """The document of a thread."""
     times = {"created_at": thread.created_at}
     named = {name: getattr(thread, name) for name in ("thread_id", "store")}
     told = {name: value for name in ("user_id", "name") if (value := getattr(thread, name))}
@@ -74,17 +79,28 @@ def whole(thread: Thread) -> tuple[bytes, End]:
     first = b"%b%b%08x%b" % (head, _CHECK, crc32(head), _LOG)
     end = End(len(first), 0, crc32(head))
     implied = Thread(thread.thread_id, thread.store, thread.created_at, thread.created_at)
-    return _continued(first, end, implied, thread, _everything(thread))
+    content, end = _continued(first, end, implied, thread, _everything(thread))
+    return Body(0, content), end
 
 
-def tail(edit: Edit, end: End) -> tuple[bytes, End]:
-    """What comes behind ``end.kept_bytes`` of the stored file; ``b""``: nothing has changed."""
+def tail(edit: Edit, end: End) -> tuple[Body, End]:
+    """The stored document with what was added; its rest is ``b""`` where nothing has changed."""
     assert edit.old is not None and edit.thread is not None  # noqa: S101, PT018  (it adds only)
     lines = {it: replace(space.line) for it, space in edit.old.spaces.items()}
     spaces = {name: Space(name, line) for name, line in lines.items()}
     entries = (_entry(space, it) for space, it in edit.added)
     rest, after = _continued(b"", end, replace(edit.old, spaces=spaces), edit.thread, entries)
-    return (b"", end) if after.entries == end.entries else (rest, after)
+    if after.entries == end.entries:
+        return Body(end.kept_bytes, b""), end
+    return Body(end.kept_bytes, rest), after
+
+
+def holds(content: bytes, body: Body) -> bool:
+    """Whether a document is what a put of ``body`` leaves, or has grown from that.
+
+    Entries tell puts apart: they have ids, microseconds, and a checksum of the entry above.
+    """
+    return content.startswith(body.rest.removesuffix(_END), body.kept_bytes)
 
 
 def _continued(
@@ -202,29 +218,42 @@ def _base64(payload: bytes | None) -> str | None:
 # --- from bytes
 
 
-def parsed(content: bytes, thread_id: str, path: str) -> tuple[Thread, End]:
-    """The thread of a file.
+def parsed(
+    content: bytes, thread_id: str, where: str, remedy: str = Documents.remedy
+) -> tuple[Thread, End]:
+    """The thread of a document.
+
+    Args:
+        content: Of the document.
+        thread_id: Whose it is to be.
+        where: The document's place, for messages.
+        remedy: The instruction for a damaged document.
 
     Raises:
         IntegrityError: It was cut off or changed, or is another thread's, or none of ours.
-        SchemaError: It is of the Locus SDK, or of a newer version of this library.
+        SchemaError: It is of a newer version of this library.
     """
-    if is_of_sdk(content):
-        raise refusal_of_sdk(path)
+    try:
+        return _parsed(content, thread_id, where)
+    except _LineError as exc:
+        raise IntegrityError(f"{where} is damaged or was edited: {exc}. {remedy}") from exc
+
+
+def _parsed(content: bytes, thread_id: str, where: str) -> tuple[Thread, End]:
     if not content.endswith(_END):
-        raise _damaged(path, "it is cut off, or no file of this library")
+        raise _LineError("it is cut off, or was not written by this library")
     lines = content[: -len(_END)].split(b"\n")
     try:
-        thread, checksum = _header(lines[0], path)
+        thread, checksum = _header(lines[0], where)
         for number, line in enumerate(lines[1:], 2):
             checksum = _apply_line(thread, line, number, checksum)
-    except _LineError as exc:
-        raise _damaged(path, str(exc)) from exc
+    except _LineError:
+        raise
     except (LookupError, TypeError, ValueError, AttributeError) as exc:
-        raise _damaged(path, f"it holds what no save writes ({exc!r:.100})") from exc
+        raise _LineError(f"it holds what no save writes ({exc!r:.100})") from exc
     if thread.thread_id != thread_id:
-        raise _damaged(
-            path, f"it is of the thread {thread.thread_id!r}, and its name says {thread_id!r}"
+        raise _LineError(
+            f"it is of the thread {thread.thread_id!r}, and its name says {thread_id!r}"
         )
     return thread, End(len(content) - len(_END), len(lines) - 1, checksum)
 
@@ -233,20 +262,13 @@ class _LineError(ValueError):
     """A line is not as it was written."""
 
 
-def _damaged(path: str, what: str) -> IntegrityError:
-    return IntegrityError(
-        f"{path} is damaged or was edited: {what}. Restore the file, as with `git checkout`, or "
-        "remove it"
-    )
-
-
-def _header(line: bytes, path: str) -> tuple[Thread, int]:
+def _header(line: bytes, where: str) -> tuple[Thread, int]:
     body = line[: -len(_CHECK) - _CHECK_DIGITS - len(_LOG)]
     if line != b"%b%b%08x%b" % (body, _CHECK, crc32(body), _LOG):
         raise _LineError("line 1 is not as it was written")
     it = orjson.loads(body + b"}")
     if it.pop("locus_store") != FORMAT:
-        raise SchemaError(f"{path} was written by a newer locus-store; upgrade this one")
+        raise SchemaError(f"{where} was written by a newer locus-store; upgrade this one")
     created_at = datetime.fromisoformat(it.pop("created_at"))
     return Thread(**it, created_at=created_at, active_at=created_at), crc32(body)
 

@@ -1,20 +1,22 @@
-"""Threads in a directory: each is read and written as a whole, and kept as it was parsed."""
+"""Threads over documents: each is read and written whole, and kept as it was parsed."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import random
 import threading
+import time
 from collections import OrderedDict, deque
 from concurrent.futures import Future
+from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from uuid import uuid4
 from weakref import WeakSet
 
-from locus_store.backends.documents import format as file_format
-from locus_store.backends.file.directory import ChangedError, Directory
-from locus_store.backends.file.names import name_of, shown, thread_of
+from locus_store.backends.documents import format as documents_format
+from locus_store.backends.documents.protocol import ChangedError
 from locus_store.errors import BackendError, IntegrityError, LocusStoreError
 from locus_store.runtime.loops import outlasting
 from locus_store.values.encoding import MAX_STATE_BYTES
@@ -23,40 +25,53 @@ from locus_store.versions.threads import Edit, Thread
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from locus_store.backends.file.descriptors import Opened, Signature
-    from locus_store.backends.file.directory import Held
+    from locus_store.backends.documents.format import End
+    from locus_store.backends.documents.protocol import Access, Body, Documents, Tag
 
 T = TypeVar("T")
-Parsed = tuple[Thread, file_format.End]
 
 KEPT_BYTES = 64 * 1024 * 1024
-"""Of files that one object keeps as it parsed them."""
+"""Of documents that one object keeps as it parsed them."""
 
 ATTEMPTS = 20
-"""To write a file that somebody else changes at the same time, without a lock."""
+"""To write a document that another writer changes at the same time."""
+
+LONGEST_PAUSE_SECONDS = 0.1
+"""Between two of them, at most."""
 
 
-class ThreadFiles:
-    """The threads of a directory; may be used from several threads, and on both sides of a fork."""
+class Parsed(NamedTuple):
+    """A thread as it was parsed from a document."""
+
+    tag: Tag
+    thread: Thread
+    """Shared: nobody may change it."""
+
+    end: End
+
+
+class DocumentThreads:
+    """The threads of a storage; may be used by several threads, and on both sides of a fork."""
 
     def __init__(
         self,
-        directory: Directory,
+        documents: Documents,
         *,
         max_state_bytes: int = MAX_STATE_BYTES,
         kept_bytes: int = KEPT_BYTES,
     ) -> None:
-        self.directory = directory
-        self._max_state_bytes = max_state_bytes
+        self.documents = documents
+        self.max_state_bytes = max_state_bytes
         self._max_bytes = kept_bytes
         self._start()
-        _all_files.add(self)
+        _all_threads.add(self)
 
     def _start(self) -> None:
         """Begin with nothing: in a new object, and in a child process."""
         self._lock = threading.Lock()
+        self._writing = threading.Lock()
         self._bytes = 0
-        self._kept: OrderedDict[str, tuple[Signature, Parsed]] = OrderedDict()
+        self._kept: OrderedDict[str, Parsed] = OrderedDict()
         self._lanes: dict[str, deque[_Job]] = {}
 
     def clear(self) -> None:
@@ -66,29 +81,19 @@ class ThreadFiles:
             self._bytes = 0
 
     def limit(self, max_bytes: int) -> None:
-        """Keep files of so many bytes at most, but the one used last in any case."""
+        """Keep documents of so many bytes at most, but the one used last in any case."""
         with self._lock:
             self._max_bytes = max_bytes
             self._shrink()
 
     # --- reading
 
-    def listed(self) -> tuple[list[str], list[str]]:
-        """All thread ids in order, also those whose time is over; what is wrong with other files.
-
-        That is: with those that cannot be a thread's.
-        """
-        names = {name: thread_of(name) for name in self.directory.names()}
-        ids = sorted(it for it in names.values() if it is not None)
-        return ids, [self._misnamed(name) for name in sorted(names) if names[name] is None]
-
     def scan(self, limit: int, after: str | None) -> list[str]:
-        """See ``FileBackend``."""
-        ids, misnamed = self.listed()
-        there = (it for it in ids if (after is None or it > after) and self._is_there(it))
+        """See ``DocumentBackend``."""
+        there = (it for it in self.documents.keys(after or "") if self._is_there(it))
         found = list(islice(there, limit))
-        if misnamed and limit and not found:
-            raise IntegrityError(misnamed[0])
+        if limit and not found:
+            self._refuse_strays()
         return found
 
     def _is_there(self, thread_id: str) -> bool:
@@ -97,115 +102,101 @@ class ThreadFiles:
         except LocusStoreError:
             return True
 
+    def _refuse_strays(self) -> None:
+        for stray in self.documents.strays():
+            raise IntegrityError(stray)
+
     def live(self) -> Iterator[Thread]:
         """All threads; nobody may change them.
 
         Raises:
-            IntegrityError: A file is damaged, or cannot be a thread's.
+            IntegrityError: A document is damaged, or cannot be a thread's.
         """
-        ids, misnamed = self.listed()
-        if misnamed:
-            raise IntegrityError(misnamed[0])
-        for thread_id in ids:
+        self._refuse_strays()
+        for thread_id in self.documents.keys(after=""):
             thread = self.read(thread_id)
             if thread is not None:
                 yield thread
 
     def read(self, thread_id: str) -> Thread | None:
         """A thread, unless its time is over; nobody may change it."""
-        with self.directory.reading(name_of(thread_id)) as opened:
-            found = self._parse(thread_id, opened)[0] if opened else None
-        return found if found and found.is_live else None
+        found = self.parsed(self.documents, thread_id)
+        return found.thread if found and found.thread.is_live else None
 
     def damage(self) -> list[str]:
-        """What is wrong with the directory itself."""
+        """Return what is wrong with the storage itself."""
         try:
-            self.directory.identity()
+            self.documents.identity()
         except IntegrityError as exc:
             return [str(exc)]
-        return self.listed()[1]
+        return self.documents.strays()
 
-    def _misnamed(self, name: str) -> str:
-        return (
-            f"{shown(self.directory.path(name))} is not named as the file of a thread; move it out "
-            "of the directory, or give it its name back"
-        )
-
-    def _parse(self, thread_id: str, opened: Opened) -> Parsed:
-        with self._lock:
-            signature, parsed = self._kept.get(thread_id, (None, None))
-            if parsed is not None and signature == opened.signature:
-                self._kept.move_to_end(thread_id)
-                return parsed
-        made = file_format.parsed(opened.content(), thread_id, opened.path)
-        self._keep(thread_id, opened.signature, made)
+    def parsed(self, access: Access, thread_id: str) -> Parsed | None:
+        """What is stored of a thread."""
+        kept = self._kept.get(thread_id)
+        found = access.get(thread_id, known=kept.tag if kept else None)
+        if found is None:
+            self.forget(thread_id)
+            return None
+        if kept is not None and found.content is None:
+            self._keep(kept)
+            return kept
+        content, where = found.content or b"", self.documents.where(thread_id)
+        thread, end = documents_format.parsed(content, thread_id, where, self.documents.remedy)
+        made = Parsed(found.tag, thread, end)
+        self._keep(made)
         return made
 
-    def _keep(self, thread_id: str, signature: Signature, parsed: Parsed) -> None:
+    def _keep(self, parsed: Parsed) -> None:
+        """Keep a thread, as the one used last."""
+        thread_id = parsed.thread.thread_id
         with self._lock:
             old = self._kept.pop(thread_id, None)
-            self._bytes += signature.size - (old[0].size if old else 0)
-            self._kept[thread_id] = signature, parsed
+            self._kept[thread_id] = parsed
+            self._bytes += parsed.end.size - (old.end.size if old else 0)
             self._shrink()
+
+    def forget(self, thread_id: str) -> None:
+        """Keep nothing of a thread that was deleted."""
+        with self._lock:
+            old = self._kept.pop(thread_id, None)
+            self._bytes -= old.end.size if old else 0
 
     def _shrink(self) -> None:
         while self._bytes > self._max_bytes and len(self._kept) > 1:
-            self._bytes -= self._kept.popitem(last=False)[1][0].size
+            self._bytes -= self._kept.popitem(last=False)[1].end.size
 
     # --- writing
 
-    def write(self, thread_id: str, body: Callable[[Edit], T], *, creates: bool) -> T | None:
-        """Do something to a thread; ``None`` where there is none and ``creates`` is off.
+    def write(self, thread_id: str, change: Callable[[Edit], T], *, creates: bool) -> T | None:
+        """Change a thread; ``None`` where there is none and ``creates`` is off.
 
         Raises:
             BackendError: It could not be written.
         """
-        name = name_of(thread_id)
-        for _ in range(ATTEMPTS):
-            try:
-                with self.directory.holding(name, creates=creates) as held:
-                    if held is None:
-                        return None
-                    answer, is_gone = self._edit(held, thread_id, body)
-            except ChangedError:
-                continue
-            if is_gone:
-                self.directory.tidy(name)
-            return answer
+        write = _Write(self, thread_id, change, creates=creates)
+        for attempt in range(ATTEMPTS):
+            _pause(attempt)
+            with (
+                suppress(ChangedError),
+                self.documents.held(thread_id, creates=creates) as access,
+            ):
+                return write.attempt(access)
         raise BackendError(
-            f"{self.directory.path(name)} is changed all the time by a program that locks nothing; "
-            "nothing was written"
+            f"{self.documents.where(thread_id)} is changed all the time by "
+            f"{self.documents.rivals}; nothing was written"
         )
 
-    def _edit(self, held: Held, thread_id: str, body: Callable[[Edit], T]) -> tuple[T, bool]:
-        """What ``body`` answers, and whether the file is gone."""
-        old, end = self._parse(thread_id, held.file) if held.file else (None, None)
-        store = self.directory.identity()
-        edit = Edit(thread_id, old, store or uuid4().hex, self._max_state_bytes)
-        answer = body(edit)
-        edit.finish()
-        if edit.thread is not None:
-            if held.file is None and store is None:
-                self.directory.identify(edit.store)
-            self._store(held, edit, edit.thread, end)
-        elif held.file is not None and edit.drops:
-            self.directory.remove(held)
-            return answer, True
-        return answer, False
-
-    def _store(self, held: Held, edit: Edit, thread: Thread, end: file_format.End | None) -> None:
-        if end is not None and edit.adds_only:
-            kept_bytes, (rest, after) = end.kept_bytes, file_format.tail(edit, end)
-        else:
-            kept_bytes, (rest, after) = 0, file_format.whole(thread)
-        if rest:
-            signature = self.directory.replace(held, kept_bytes, rest)
-            self._keep(thread.thread_id, signature, (thread, after))
+    def keep(self, tag: Tag, thread: Thread, end: End) -> None:
+        """Keep a thread as it was written."""
+        self._keep(Parsed(tag, thread, end))
 
     # --- in order
 
     async def in_order(self, thread_id: str, work: Callable[[], T]) -> T:
         """Do what writes a thread, after all that was handed in before; also when cancelled."""
+        if not self.documents.blocks:
+            return self.at_once(work)
         job = _Job(work)
         with self._lock:
             lane = self._lanes.setdefault(thread_id, deque())
@@ -219,6 +210,11 @@ class ThreadFiles:
         answer: T = await outlasting(asyncio.wrap_future(job.future))
         return answer
 
+    def at_once(self, work: Callable[[], T]) -> T:
+        """Do what writes a thread, where no call waits; one at a time."""
+        with self._writing:
+            return work()
+
     def _drain(self, thread_id: str, lane: deque[_Job]) -> None:
         """Do what waits in a lane; its first job stays in it until it is done."""
         while True:
@@ -228,6 +224,72 @@ class ThreadFiles:
                 if not lane:
                     del self._lanes[thread_id]
                     return
+
+
+class _Write(Generic[T]):
+    """A change of one thread, and what became of it."""
+
+    def __init__(
+        self,
+        threads: DocumentThreads,
+        thread_id: str,
+        change: Callable[[Edit], T],
+        *,
+        creates: bool,
+    ) -> None:
+        self._threads = threads
+        self._thread_id = thread_id
+        self._change = change
+        self._creates = creates
+        self._sent: tuple[Body | None, T] | None = None
+        """What the last attempt put (``None``: it deleted), and the answer."""
+
+    def attempt(self, access: Access) -> T | None:
+        """Read, change, and write; return the answer of the change.
+
+        Raises:
+            ChangedError: The thread was changed meanwhile, or nobody knows.
+        """
+        if self._sent is not None and self._is_stored(access, self._sent[0]):
+            return self._sent[1]
+        self._sent = None
+        old = self._threads.parsed(access, self._thread_id)
+        if old is None and not self._creates:
+            return None
+        documents = self._threads.documents
+        store = documents.identity()
+        thread, most = old.thread if old else None, self._threads.max_state_bytes
+        edit = Edit(self._thread_id, thread, store or uuid4().hex, most)
+        answer = self._change(edit)
+        edit.finish()
+        if edit.thread is not None:
+            if old is None and store is None:
+                documents.identify(edit.store)
+            self._put(access, edit, edit.thread, old, answer)
+        elif old is not None and edit.drops:
+            self._sent = None, answer
+            access.delete(self._thread_id, tag=old.tag)
+            self._threads.forget(self._thread_id)
+        return answer
+
+    def _is_stored(self, access: Access, sent: Body | None) -> bool:
+        """Whether the put, or the deletion, was done: its answer was lost."""
+        found = access.get(self._thread_id)
+        if found is None or sent is None:
+            return found is None and sent is None
+        return documents_format.holds(found.content or b"", sent)
+
+    def _put(
+        self, access: Access, edit: Edit, thread: Thread, old: Parsed | None, answer: T
+    ) -> None:
+        if old is not None and edit.adds_only:
+            body, end = documents_format.tail(edit, old.end)
+        else:
+            body, end = documents_format.whole(thread)
+        if body.rest:
+            self._sent = body, answer
+            tag = access.put(self._thread_id, body, tag=old.tag if old else None)
+            self._threads.keep(tag, thread, end)
 
 
 class _Job:
@@ -247,13 +309,20 @@ class _Job:
             self.future.set_result(answer)
 
 
-_all_files: WeakSet[ThreadFiles] = WeakSet()
+def _pause(attempt: int) -> None:
+    """Let other writers finish; longer with each attempt, but the first."""
+    if attempt:
+        most = min(2**attempt / 1000, LONGEST_PAUSE_SECONDS)
+        time.sleep(random.uniform(0, most))  # noqa: S311  (no secret)
+
+
+_all_threads: WeakSet[DocumentThreads] = WeakSet()
 
 
 def _after_fork() -> None:
     """The parent's threads are not here: what they hold or had begun is theirs."""
-    for files in _all_files:
-        files._start()  # noqa: SLF001  (of this module)
+    for threads in _all_threads:
+        threads._start()  # noqa: SLF001  (of this module)
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows

@@ -13,22 +13,21 @@ from locus_store.types.facts import Fact
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from locus_store.backends.documents.threads import ThreadFiles
     from locus_store.backends.file.directory import Directory
 
 _NEEDS_SPACE = "each save writes its file anew beside the old one; keep_last= bounds files"
 
 
-def facts(files: ThreadFiles) -> list[Fact]:
+def facts(directory: Directory) -> list[Fact]:
     """How many threads there are, how large they are, and what does not belong there."""
-    root = files.directory.root
+    root = directory.root
     if not os.path.isdir(root):
         return [Fact("threads", "none: the first save makes the directory")]
     try:
-        ids, wrong = files.listed()
+        ids, wrong = directory.listed()
     except IntegrityError as exc:  # of the identity
         return [_fault(str(exc))]
-    sizes, others = _sizes(files.directory, ids)
+    sizes, others = _sizes(directory, ids)
     return [*_space(root, sizes), *map(_fault, wrong + others)]
 
 

@@ -1,0 +1,148 @@
+"""The storage that the engine stands on: documents that are read whole and put on a condition."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterator
+
+Tag: TypeAlias = "Hashable"
+"""Identifies the content of a document, as an object store's ETag does: compared, never read."""
+
+IDENTITY_KEY: Final = ""
+"""Key of the document that names the store; a thread's key is its id, which is not empty."""
+
+
+class ChangedError(Exception):
+    """The stored tag is another one, or the answer of the storage was lost: nobody knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A document that is stored."""
+
+    tag: Tag
+    content: bytes | None
+    """``None``: the caller knows it, since its tag is the one that was given as ``known``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """The content of a document that is to be put."""
+
+    kept_bytes: int
+    """It begins with so many bytes of the stored content; 0 where none is stored."""
+
+    rest: bytes
+
+    def whole(self, stored: bytes = b"") -> bytes:
+        """All of it, where ``stored`` is the content whose tag the put names."""
+        return stored[: self.kept_bytes] + self.rest if self.kept_bytes else self.rest
+
+
+class Access(Protocol):
+    """Reads, and writes on a condition, of single documents."""
+
+    def get(self, key: str, *, known: Tag | None = None) -> Found | None:
+        """Return a document; ``None`` where there is none.
+
+        The content may be left out where its tag is ``known``.
+        """
+
+    def put(self, key: str, body: Body, *, tag: Tag | None) -> Tag:
+        """Replace the document that has this tag, or create one where ``tag`` is ``None``.
+
+        Atomic and durable when it returns: a reader finds the old content or the new one, and of
+        two puts on the same tag one fails.
+
+        Returns:
+            The new tag, which no earlier content of this key has had.
+
+        Raises:
+            ChangedError: The stored tag is another one (a document is there, for ``None``), and
+                nothing was written; or it is not known whether the put was done.
+        """
+
+    def delete(self, key: str, *, tag: Tag) -> None:
+        """Delete the document that has this tag.
+
+        Raises:
+            ChangedError: As ``put``; also where there is no document.
+        """
+
+
+class Documents(Access, ABC):
+    """Documents by key. Four methods are to be implemented; they may be called by any thread.
+
+    Keys are texts of up to 255 characters, any of which may occur, but NUL.
+    """
+
+    blocks: ClassVar[bool] = True
+    """Whether a call may wait, for a disk or a network, and so runs in a worker thread."""
+
+    rivals: ClassVar[str] = "other writers"
+    """Who may change a document while it is held; for messages."""
+
+    remedy: ClassVar[str] = "Restore it from a backup, or remove it"
+    """The instruction for a damaged document; for messages."""
+
+    _store: str | None = None
+
+    @abstractmethod
+    def get(self, key: str, *, known: Tag | None = None) -> Found | None:
+        """See ``Access``, as the next two."""
+
+    @abstractmethod
+    def put(self, key: str, body: Body, *, tag: Tag | None) -> Tag: ...
+
+    @abstractmethod
+    def delete(self, key: str, *, tag: Tag) -> None: ...
+
+    @abstractmethod
+    def keys(self, after: str = "") -> Iterator[str]:
+        """Return the keys above ``after`` in the order of code points, read page by page."""
+
+    # --- what a storage may do better
+
+    @contextmanager
+    def held(self, key: str, *, creates: bool) -> Iterator[Access]:
+        """Return access to one document for a read and the write that follows from it.
+
+        A storage that has locks keeps other writers of the document waiting meanwhile, and with
+        ``creates`` those that would create it. The condition of ``put`` decides in any case.
+        """
+        del key, creates
+        yield self
+
+    def identity(self) -> str | None:
+        """Return the name of the store, which marks of versions carry; ``None``: not written yet.
+
+        Raises:
+            IntegrityError: It is damaged.
+        """
+        if self._store is None and (found := self.get(IDENTITY_KEY)) and found.content:
+            self._store = found.content.decode()
+        return self._store
+
+    def identify(self, store: str) -> None:
+        """Write the name of the store, before the first thread.
+
+        Raises:
+            ChangedError: Another writer was faster.
+        """
+        self.put(IDENTITY_KEY, Body(0, store.encode()), tag=None)
+
+    def where(self, key: str) -> str:
+        """Return the place of a document, for messages."""
+        return f"document {key!r}"
+
+    def strays(self) -> list[str]:
+        """Return a message for each document that cannot be a thread's."""
+        return []
+
+    def sweep(self) -> None:
+        """Remove what writers that were killed have left beside the documents."""
