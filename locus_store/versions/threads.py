@@ -39,18 +39,24 @@ NOTHING: Final = b"[]"
 
 
 class Row:
-    """A version. Its operations are kept as JSON until they are asked for as a payload."""
+    """A version. Its operations are kept as they came: as JSON, or as a payload of frames."""
 
     __slots__ = ("_held", "created_at", "record", "told")
 
     def __init__(
-        self, record: Record, created_at: datetime, body: bytes, told: dict[str, Any] | None = None
+        self,
+        record: Record,
+        created_at: datetime,
+        operations: bytes,
+        told: dict[str, Any] | None = None,
+        *,
+        is_framed: bool = False,
     ) -> None:
         self.record = record
         self.created_at = created_at
         self.told = told or {}
         """What its save did to the line, as its entry in the file says it."""
-        self._held = False, body
+        self._held = is_framed, operations
         """Whether they are frames, and they: one value, as several threads may be here at once."""
 
     def payload(self) -> bytes:
@@ -64,11 +70,13 @@ class Row:
     def body(self) -> bytes:
         """The operations as JSON."""
         is_framed, held = self._held
-        return b"".join(unpack_frames(held, UNLIMITED)) or NOTHING if is_framed else held
+        return body_of(held) if is_framed else held
 
     def but(self, *, parent: int | None) -> Row:
         """The same version below another parent."""
-        return Row(replace(self.record, parent=parent), self.created_at, self.body(), self.told)
+        is_framed, held = self._held
+        record = replace(self.record, parent=parent)
+        return Row(record, self.created_at, held, self.told, is_framed=is_framed)
 
 
 @dataclass(slots=True)
@@ -94,7 +102,7 @@ class Space:
         """One that may be changed."""
         writes = {name: dict(it) for name, it in self.writes.items()}
         by_chain = {chain: list(it) for chain, it in self.by_chain.items()}
-        line, rows, by_id = replace(self.line), dict(self.rows), dict(self.by_id)
+        line, rows, by_id = self.line.copy(), dict(self.rows), dict(self.by_id)
         return Space(self.namespace, line, rows, by_id, by_chain, writes, self.is_settled)
 
     def put(self, row: Row) -> None:
@@ -170,7 +178,18 @@ class Thread:
 
     def copy(self) -> Thread:
         """One whose lines may be changed."""
-        return replace(self, spaces={name: it.copy() for name, it in self.spaces.items()})
+        return Thread(
+            thread_id=self.thread_id,
+            store=self.store,
+            created_at=self.created_at,
+            active_at=self.active_at,
+            user_id=self.user_id,
+            name=self.name,
+            metadata=self.metadata,
+            expires_at=self.expires_at,
+            spaces={name: it.copy() for name, it in self.spaces.items()},
+            messages=self.messages,
+        )
 
     def space(self, namespace: str) -> Space | None:
         """A namespace that has a version."""
@@ -300,7 +319,7 @@ class Edit:
         told: dict[str, Any] | None = None,
     ) -> Row:
         """A version that holds ``payload``."""
-        return Row(record, created_at, body_of(payload), told)
+        return Row(record, created_at, payload, told, is_framed=True)
 
     # --- threads and namespaces
 
@@ -313,12 +332,12 @@ class Edit:
         if not space.is_settled:
             versions.settle(self, space.line)
             space.is_settled = True
-        return replace(space.line)
+        return space.line.copy()
 
     def create(self, save: Save) -> Line:
         line = self.open_space(save.namespace).line
         self.touch(save)
-        return replace(line)
+        return line.copy()
 
     def open_space(self, namespace: str) -> Space:
         """The namespace, which is made where it is not there; it may have pending writes only."""
@@ -339,11 +358,13 @@ class Edit:
         return space
 
     def _space(self, line: Line) -> Space:
-        spaces = self.thread.spaces.values() if self.thread else ()
-        return next(it for it in spaces if it.line.line == line.line)
+        for space in self.thread.spaces.values() if self.thread else ():
+            if space.line.line == line.line:
+                return space
+        raise LookupError(f"line {line.line} is not of thread {self.thread_id!r}")
 
     def update(self, line: Line) -> None:
-        self._space(line).line = replace(line)
+        self._space(line).line = line.copy()
 
     def touch(self, save: Save) -> None:
         assert self.thread is not None  # noqa: S101  (made, or found)
@@ -464,7 +485,10 @@ class Edit:
 
 
 def body_of(payload: bytes) -> bytes:
-    """The operations of a payload as one JSON list."""
+    """The operations of a payload as one JSON list, on one line."""
+    bodies = list(unpack_frames(payload, UNLIMITED))
+    if len(bodies) == 1 and b"\n" not in bodies[0]:  # as nearly all: it is one
+        return bodies[0]
     return encode(readable(payload, UNLIMITED))
 
 

@@ -12,9 +12,9 @@ changed, lost, added or moved is found.
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from zlib import crc32
 
 import orjson
@@ -24,7 +24,7 @@ from locus_store.errors import IntegrityError, SchemaError
 from locus_store.types import ArchivedMessage, ArchivedWrite, PendingWrite
 from locus_store.values.encoding import encode
 from locus_store.versions import Line, Record
-from locus_store.versions.threads import NOTHING, Row, Space, Thread
+from locus_store.versions.threads import Row, Space, Thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -63,8 +63,11 @@ class End:
         return self.kept_bytes + len(_END)
 
 
-Entry = tuple[bytes, ...]
+Entry: TypeAlias = tuple[bytes, ...]
 """An object without its end, and for a version its operations behind it."""
+
+Added: TypeAlias = "tuple[Space, Row | ArchivedWrite | None]"
+"""See ``Edit.added``."""
 
 # --- to bytes
 
@@ -79,17 +82,20 @@ def whole(thread: Thread) -> tuple[Body, End]:
     first = b"%b%b%08x%b" % (head, _CHECK, crc32(head), _LOG)
     end = End(len(first), 0, crc32(head))
     implied = Thread(thread.thread_id, thread.store, thread.created_at, thread.created_at)
-    content, end = _continued(first, end, implied, thread, _everything(thread))
+    content, end = _continued(
+        first, end, implied, thread, _everything(thread), messages=map(_of_message, thread.messages)
+    )
     return Body(0, content), end
 
 
 def tail(edit: Edit, end: End) -> tuple[Body, End]:
     """The stored document with what was added; its rest is ``b""`` where nothing has changed."""
     assert edit.old is not None and edit.thread is not None  # noqa: S101, PT018  (it adds only)
-    lines = {it: replace(space.line) for it, space in edit.old.spaces.items()}
-    spaces = {name: Space(name, line) for name, line in lines.items()}
-    entries = (_entry(space, it) for space, it in edit.added)
-    rest, after = _continued(b"", end, replace(edit.old, spaces=spaces), edit.thread, entries)
+    old = edit.old
+    spaces = {name: Space(name, it.line.copy()) for name, it in old.spaces.items()}
+    implied = Thread(old.thread_id, old.store, old.created_at, old.active_at, spaces=spaces)
+    implied.expires_at = old.expires_at
+    rest, after = _continued(b"", end, implied, edit.thread, edit.added)
     if after.entries == end.entries:
         return Body(end.kept_bytes, b""), end
     return Body(end.kept_bytes, rest), after
@@ -104,16 +110,23 @@ def holds(content: bytes, body: Body) -> bool:
 
 
 def _continued(
-    before: bytes, end: End, implied: Thread, thread: Thread, entries: Iterable[Entry]
+    before: bytes,
+    end: End,
+    implied: Thread,
+    thread: Thread,
+    added: Iterable[Added],
+    *,
+    messages: Iterable[Entry] = (),
 ) -> tuple[bytes, End]:
-    """The entries, and those that say what they do not imply.
+    """The entries of what was added, and those that say what they do not imply.
 
     Args:
         before: What stands before them.
         end: Of what stands before them.
-        implied: The thread without them; it becomes what a reader would make of all.
+        implied: The thread without them; its lines and times become what a reader makes of all.
         thread: What a reader is to make of all.
-        entries: What was added.
+        added: In order.
+        messages: Entries behind them.
     """
     out, checksum, count = [before], end.checksum, end.entries
 
@@ -123,13 +136,22 @@ def _continued(
         out.append(b"\n%b%b%08x%b" % (body, _CHECK, crc32(body, checksum), _CLOSE))
         checksum, count = crc32(body), count + 1
 
-    for entry in entries:
-        add(entry)
-        _apply(implied, orjson.loads(entry[0] + b"}"))
-    for entry in list(_corrections(implied, thread)):
+    for space, it in added:
+        add(_entry(space, it))
+        _imply(implied, space, it)
+    for entry in (*messages, *_corrections(implied, thread)):
         add(entry)
     size = end.kept_bytes + sum(map(len, out[1:]))
     return b"".join(out) + _END, End(size, count, checksum)
+
+
+def _imply(implied: Thread, space: Space, it: Row | ArchivedWrite | None) -> None:
+    """Do to the lines and times what a reader of the entry does."""
+    if it is None:
+        name, line = space.namespace, Line(line=space.line.line)
+        implied.spaces[name] = Space(name, line)
+    elif isinstance(it, Row):
+        _advance(implied, implied.spaces[space.namespace].line, it)
 
 
 def _corrections(implied: Thread, thread: Thread) -> Iterator[Entry]:
@@ -145,23 +167,25 @@ def _facts(line: Line) -> dict[str, Any]:
     return {name: value for name in _LINE if (value := getattr(line, name))}
 
 
-def _everything(thread: Thread) -> Iterator[Entry]:
-    """All entries, by time; those of a namespace keep their order."""
-    dated = [it for space in thread.spaces.values() for it in _dated(space, thread.created_at)]
-    yield from (entry for _, entry in sorted(dated, key=lambda it: it[0]))
-    yield from map(_of_message, thread.messages)
+def _everything(thread: Thread) -> list[Added]:
+    """All but the messages, by time; what is of one namespace keeps its order."""
+    spaces = thread.spaces.values()
+    dated = [(at, space, it) for space in spaces for at, it in _dated(space, thread.created_at)]
+    return [(space, it) for _, space, it in sorted(dated, key=lambda it: it[0])]
 
 
-def _dated(space: Space, made_at: datetime) -> Iterator[tuple[datetime, Entry]]:
+def _dated(
+    space: Space, made_at: datetime
+) -> Iterator[tuple[datetime, Row | ArchivedWrite | None]]:
     rows = list(space.rows.values())
     at = first = rows[0].created_at if rows else made_at
-    yield at, _of_line(space, {})
+    yield at, None
     for row in rows:
         at = max(at, row.created_at)
-        yield at, _of_version(space, row)
+        yield at, row
     for of_checkpoint in space.writes.values():
         for write in of_checkpoint.values():
-            yield max(first, write.created_at), _of_write(space, write)
+            yield max(first, write.created_at), write
 
 
 def _entry(space: Space, it: Row | ArchivedWrite | None) -> Entry:
@@ -321,14 +345,20 @@ def _version(thread: Thread, space: Space, it: dict[str, Any]) -> None:
     )
     told = {name: it[name] for name in _TOLD if name in it}
     if "expires_at" in told:
-        told["expires_at"] = thread.expires_at = datetime.fromisoformat(told["expires_at"])
-    body = encode(it["operations"]) if "operations" in it else NOTHING
-    space.put(Row(record, created_at, body, told))
-    thread.active_at = created_at
-    line = space.line
-    line.last_sequence, line.floor = record.sequence, told.get("floor", 0)
+        told["expires_at"] = datetime.fromisoformat(told["expires_at"])
+    row = Row(record, created_at, encode(it["operations"]), told)
+    space.put(row)
+    _advance(thread, space.line, row)
+
+
+def _advance(thread: Thread, line: Line, row: Row) -> None:
+    """Do what the save of a version did to its line and the thread."""
+    told = row.told
+    thread.active_at = row.created_at
+    thread.expires_at = told.get("expires_at", thread.expires_at)
+    line.last_sequence, line.floor = row.record.sequence, told.get("floor", 0)
     if "beside_head" not in told:
-        line.head = record.sequence
+        line.head = row.record.sequence
         line.writer, line.run = told.get("writer"), told.get("run")
 
 

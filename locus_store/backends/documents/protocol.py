@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
+    from contextlib import AbstractContextManager
 
 Tag: TypeAlias = "Hashable"
 """Identifies the content of a document, as an object store's ETag does: compared, never read."""
@@ -108,15 +109,14 @@ class Documents(Access, ABC):
 
     # --- what a storage may do better
 
-    @contextmanager
-    def held(self, key: str, *, creates: bool) -> Iterator[Access]:
+    def held(self, key: str, *, creates: bool) -> AbstractContextManager[Access]:
         """Return access to one document for a read and the write that follows from it.
 
         A storage that has locks keeps other writers of the document waiting meanwhile, and with
         ``creates`` those that would create it. The condition of ``put`` decides in any case.
         """
         del key, creates
-        yield self
+        return nullcontext(self)
 
     def identity(self) -> str | None:
         """Return the name of the store, which marks of versions carry; ``None``: not written yet.

@@ -139,13 +139,19 @@ class DocumentThreads:
             self.forget(thread_id)
             return None
         if kept is not None and found.content is None:
-            self._keep(kept)
+            self._used(thread_id)
             return kept
         content, where = found.content or b"", self.documents.where(thread_id)
         thread, end = documents_format.parsed(content, thread_id, where, self.documents.remedy)
         made = Parsed(found.tag, thread, end)
         self._keep(made)
         return made
+
+    def _used(self, thread_id: str) -> None:
+        """Keep it longer than those used before."""
+        with self._lock:
+            if thread_id in self._kept:
+                self._kept.move_to_end(thread_id)
 
     def _keep(self, parsed: Parsed) -> None:
         """Keep a thread, as the one used last."""
