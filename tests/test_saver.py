@@ -13,6 +13,7 @@ from shutil import copyfile
 
 import anyio
 import pytest
+from drawer import Drawer
 
 import locus_store
 from locus_store import (
@@ -32,6 +33,7 @@ from locus_store import (
     open_saver,
 )
 from locus_store.backends import PostgreSQLCheckpointSaver, SQLiteCheckpointSaver
+from locus_store.backends.documents import DocumentBackend
 from locus_store.transfer.archive import export_threads, import_threads
 from locus_store.transfer.copying import copy
 from locus_store.transfer.verifying import verify
@@ -39,7 +41,7 @@ from locus_store.transfer.verifying import verify
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=["memory", "file", "sqlite", "postgresql", "redis"])
+@pytest.fixture(params=["memory", "file", "documents", "sqlite", "postgresql", "redis"])
 def opened(request, tmp_path):
     """Makes backends on one storage."""
     if request.param == "memory":
@@ -47,6 +49,8 @@ def opened(request, tmp_path):
         return lambda: shared
     if request.param == "file":
         return partial(FileBackend, tmp_path / "files")
+    if request.param == "documents":
+        return lambda: DocumentBackend(Drawer(tmp_path / "drawer.db"))
     if request.param == "sqlite":
         migrated = request.getfixturevalue("migrated")
         return partial(SQLiteBackend, copyfile(migrated, tmp_path / "checkpoints.db"))
