@@ -6,7 +6,7 @@ import threading
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from itertools import islice, takewhile
+from itertools import count, islice, takewhile
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -26,6 +26,7 @@ from locus_store.encoding import MAX_STATE_BYTES
 from locus_store.errors import NotFoundError
 from locus_store.filters import check_key, has_value, is_found
 from locus_store.observe import skips_too_large
+from locus_store.sweeping import Sweep
 from locus_store.text import Match, query_words
 from locus_store.types import (
     Active,
@@ -42,6 +43,7 @@ from locus_store.types import (
     Removed,
     Save,
     Stored,
+    Vacuumed,
     Version,
     Written,
 )
@@ -122,7 +124,7 @@ class _Memory:
         self.store = uuid4().hex
         self.max_state_bytes = max_state_bytes
         self.threads: dict[str, _Thread] = {}
-        self._numbers = 0
+        self._numbers = count(1)
         self._places: dict[int, tuple[str, str]] = {}
 
     def thread(self, thread_id: str) -> _Thread | None:
@@ -147,13 +149,11 @@ class _Memory:
 
     def add_thread(self, thread_id: str) -> _Thread:
         self.drop_thread(thread_id)
-        self._numbers += 1
-        self.threads[thread_id] = _Thread(thread_id, self._numbers, _now())
+        self.threads[thread_id] = _Thread(thread_id, next(self._numbers), _now())
         return self.threads[thread_id]
 
     def add_line(self, thread: _Thread, namespace: str) -> Line:
-        self._numbers += 1
-        line = Line(line=self._numbers)
+        line = Line(line=next(self._numbers))
         thread.lines[namespace] = (line, _Rows())
         self._places[line.line] = (thread.thread_id, namespace)
         return replace(line)
@@ -581,19 +581,23 @@ class MemoryBackend(StorageBackend):
             lines = [self._memory.find(thread_id, it) for it in found.lines] if found else []
             return sum(versions.prune(self._memory, it) for it in lines if it)
 
-    async def vacuum(self, older_than_days: float = 30) -> int:
+    async def vacuum_report(self, older_than_days: float = 30) -> Vacuumed:
         limit = _now() - timedelta(days=check_days(older_than_days))
+        sweep = Sweep()
         with self._lock:
-            return sum(self._vacuum(it, limit) for it in list(self._memory.threads.values()))
+            for thread in list(self._memory.threads.values()):
+                self._vacuum(thread, limit, sweep)
+        return sweep.report()
 
-    def _vacuum(self, thread: _Thread, limit: datetime) -> int:
+    def _vacuum(self, thread: _Thread, limit: datetime, sweep: Sweep) -> None:
         if thread.newest_at < limit:
-            return self._memory.drop_thread(thread.thread_id).versions
-        removed = 0
+            sweep.count(thread.thread_id, self._memory.drop_thread(thread.thread_id).versions)
+            return
         for line, of_line in list(thread.lines.values()):
             old = [it for it, row in of_line.items() if row.created_at < limit]
-            removed += versions.vacuum(self._memory, replace(line), old)
-        return removed
+            with sweep.of(thread.thread_id):
+                removed = versions.vacuum(self._memory, replace(line), old)
+                sweep.count(thread.thread_id, removed)
 
     def clear(self) -> None:
         """Remove all threads."""

@@ -6,7 +6,6 @@ import asyncio
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
-from locus_store import observe
 from locus_store.arguments import (
     check_days,
     check_limit,
@@ -22,6 +21,7 @@ from locus_store.sql import archives, copying, listing, searching
 from locus_store.sql.existing import has_thread
 from locus_store.sql.facts import Examination
 from locus_store.sql.joining import joined
+from locus_store.sweeping import Sweep
 from locus_store.text import query_words
 from locus_store.types import (
     Active,
@@ -368,25 +368,20 @@ class SqlBackend(StorageBackend):
 
     # --- housekeeping
 
-    async def vacuum(self, older_than_days: float = 30) -> int:
-        return (await self.vacuum_report(older_than_days)).removed
-
     async def vacuum_report(self, older_than_days: float = 30) -> Vacuumed:
         seconds = check_days(older_than_days) * SECONDS_PER_DAY
         aged = await self._query(lambda it: it.aged(seconds))
-        removed = skipped = 0
+        sweep = Sweep()
         for at in range(0, len(aged), VACUUM_BATCH):
             batch = aged[at : at + VACUUM_BATCH]
-            counts = await asyncio.gather(*(self._vacuum_thread(it, seconds) for it in batch))
-            removed += sum(it for it in counts if it is not None)
-            skipped += counts.count(None)
-        if skipped:
-            observe.skipped("vacuum", skipped)
-        return Vacuumed(removed, skipped)
+            await asyncio.gather(*(self._vacuum_thread(it, seconds, sweep) for it in batch))
+        return sweep.report()
 
-    async def _vacuum_thread(self, thread_id: str, seconds: float) -> int | None:
+    async def _vacuum_thread(self, thread_id: str, seconds: float, sweep: Sweep) -> None:
         """One thread's part; those of a batch may share a commit."""
-        return await self._write(lambda it: it.vacuum_thread(thread_id, seconds))
+        with sweep.of(thread_id):
+            removed = await self._write(lambda it: it.vacuum_thread(thread_id, seconds))
+            sweep.count(thread_id, removed)
 
     async def renew(self, thread_id: str, ttl_seconds: float) -> bool:
         check_text("thread_id", thread_id)
