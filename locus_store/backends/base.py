@@ -218,8 +218,9 @@ class StorageBackend(ForTenants, ABC):
     ) -> list[Active]:
         """Return threads and the times of their last activity, the most recent first.
 
-        The time is that of the last save in any namespace, or of the ``copy_thread`` that created
-        the thread; without versions, of the newest message. ``write_thread`` keeps it.
+        The time is that of the last save in any namespace, repeated or not, or of the
+        ``copy_thread`` that created the thread; without versions, copied or not, of the newest
+        message. Deletions leave it, and ``write_thread`` keeps it.
 
         Args:
             limit: Maximum number of threads.

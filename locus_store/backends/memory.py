@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from locus_store import versions
-from locus_store.archives import last_active_at, occupied
+from locus_store.archives import has_versions, last_active_at, minute_of, occupied, resting_at
 from locus_store.arguments import (
     check_days,
     check_limit,
@@ -104,8 +104,13 @@ class _Thread:
     @property
     def exists(self) -> bool:
         """Whether it is more than pending writes."""
-        has_version = any(line.head is not None for line, _ in self.lines.values())
-        return has_version or bool(self.messages) or (self.name, self.user_id) != (None, None)
+        is_named = (self.name, self.user_id) != (None, None)
+        return self.has_versions or bool(self.messages) or is_named
+
+    @property
+    def has_versions(self) -> bool:
+        """Whether it has a version, in any namespace."""
+        return any(line.head is not None for line, _ in self.lines.values())
 
     @property
     def newest_at(self) -> datetime:
@@ -174,6 +179,8 @@ class _Memory:
         del thread.lines[namespace]
         if not thread.lines and not thread.exists:
             del self.threads[thread_id]
+        elif not thread.has_versions:
+            thread.active_at = resting_at(thread.active_at, thread.messages)
 
     def drop_thread(self, thread_id: str) -> Removed:
         thread = self.threads.pop(thread_id, None)
@@ -457,8 +464,10 @@ class MemoryBackend(StorageBackend):
             if source is None or not source.exists:
                 return False
             self._require_free(dest_thread_id, "copied")
-            self._restore(replace(self._archived(source), thread_id=dest_thread_id))
-            self._memory.threads[dest_thread_id].active_at = _now()
+            copy = replace(self._archived(source), thread_id=dest_thread_id)
+            self._restore(copy)
+            if has_versions(copy):
+                self._memory.threads[dest_thread_id].active_at = _now()
             return True
 
     def _require_free(self, thread_id: str, done: str) -> None:
@@ -486,7 +495,7 @@ class MemoryBackend(StorageBackend):
             name=thread.name,
             metadata=deepcopy(thread.metadata),
             created_at=thread.created_at,
-            active_at=thread.active_at.replace(second=0, microsecond=0),
+            active_at=minute_of(thread.active_at),
             expires_at=thread.expires_at,
             lines=[
                 _archived_line(namespace, *thread.lines[namespace])

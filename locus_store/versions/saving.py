@@ -49,6 +49,7 @@ def save(lines: Lines, request: Save) -> Written:
     same = lines.named(line, request.checkpoint_id) if line else None
     if line and same and _is_repeat(lines, line, same, request):
         lines.touch(request)
+        lines.update(line)
         return Written(same.checkpoint_id, mark_of(lines, line, same), "same")
     place = _place(lines, line, request)
     if same and not place.moves_head:  # a losing save replaces nobody's version
