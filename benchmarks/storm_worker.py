@@ -388,17 +388,18 @@ def _grouped_and_undone() -> None:
     Saves._run = forgetful  # type: ignore[method-assign]
 
 
-def _dirty_reads_of_ids() -> None:
-    """A version is taken for another that had its id before: the frames are looked up by id."""
-    from locus_store.backends.base import ShapeCache
+def _stale_shapes() -> None:
+    """A version is known by the shape of its line's first version: frames are against that one."""
+    from locus_store.backends.base import KnownVersions
 
-    put = ShapeCache.put
+    put = KnownVersions.put
     first: dict[Any, Any] = {}
 
-    def stale(self: Any, key: Any, mark: Any, shape: Any) -> None:
-        put(self, key, mark, first.setdefault(key, shape))
+    def stale(self: Any, key: Any, *version: Any) -> None:
+        mark, name, shape, snapshot = version
+        put(self, key, mark, name, first.setdefault(key, shape), snapshot)
 
-    ShapeCache.put = stale
+    KnownVersions.put = stale  # type: ignore[method-assign]
 
 
 FAULTS: dict[str, Callable[[], None]] = {
@@ -406,7 +407,7 @@ FAULTS: dict[str, Callable[[], None]] = {
     "any-basis": _any_basis,
     "frames-stay": _frames_stay,
     "lost-acknowledgement": _lost_acknowledgement,
-    "stale-shapes": _dirty_reads_of_ids,
+    "stale-shapes": _stale_shapes,
     "grouped-without-conflicts": _grouped_without_conflicts,
     "grouped-and-undone": _grouped_and_undone,
 }

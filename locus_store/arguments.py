@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from locus_store.types import PendingWrite
 
 MAX_ID_CHARACTERS = 255
+MAX_TENANT_CHARACTERS = 64
 MAX_PATH_CHARACTERS = 100_000
 MAX_COUNT = 2**31 - 1
 MAX_DAYS = 365_000
@@ -40,6 +41,15 @@ def check_text(
         )
     if "\0" in value or _SURROGATE.search(value):
         raise InvalidArgumentError(f"{name} {value!r} has a NUL or a lone surrogate in it")
+
+
+def check_tenant(tenant: object) -> None:
+    """Refuse what is not the name of a tenant.
+
+    Raises:
+        InvalidArgumentError: See ``check_text``.
+    """
+    check_text("tenant", tenant, maximum=MAX_TENANT_CHARACTERS)
 
 
 def check_names(thread_id: object, namespace: object, *checkpoint_ids: object) -> None:

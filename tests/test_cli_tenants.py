@@ -233,6 +233,21 @@ def test_threads_are_forgotten_by_any_metadata(run: Run, url: str) -> None:
     assert (held(url, "acme"), len(held(url, "globex"))) == ({}, 1)
 
 
+def test_a_thread_of_another_tenant_is_looked_at_copied_and_deleted(run: Run, url: str) -> None:
+    for command in (
+        ("list",), ("show", "t"), ("history", "t"), ("diff", "t"), ("search", "globex"),
+    ):  # fmt: skip
+        code, out, errors = run("threads", *command, "--tenant", "globex", "--json")
+        assert (code, errors) == (0, ""), command
+        found = json.loads(out)
+        found = found[0] if isinstance(found, list) else found
+        assert found["thread_id"] == "t", command
+    for command in (("fork", "t", "copy"), ("delete", "t", "--yes")):
+        assert run("threads", *command, "--tenant", "globex")[0] == 0, command
+    assert held(url, "globex") == {"copy": {"of": "globex"}}
+    assert set(held(url, "acme")) == {"t", "u"}
+
+
 def test_vacuum_and_expire_are_of_one_tenant_or_of_all(run: Run, url: str) -> None:
     assert run("threads", "vacuum", "--older-than", "0", "--yes") == (
         0,
@@ -258,7 +273,8 @@ def test_a_question_names_the_tenants(run: Run, url: str, monkeypatch: pytest.Mo
 
 def test_a_tenant_of_which_nothing_is_stored_is_not_found(run: Run, url: str) -> None:
     for command in (
-        ("verify",), ("doctor",), ("export", "--all"), ("threads", "expire"),
+        ("verify",), ("doctor",), ("export", "--all"), ("threads", "expire"), ("threads", "list"),
+        ("threads", "show", "t"), ("threads", "delete", "t", "--yes"),
         ("forget", "--user", "u", "--yes"), ("threads", "vacuum", "--older-than", "0", "--yes"),
     ):  # fmt: skip
         code, _, errors = run(*command, "--tenant", "acne")

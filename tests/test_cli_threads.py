@@ -363,6 +363,23 @@ def test_vacuum_names_what_is_old_and_removes_it(
     assert ids(url) == []
 
 
+def test_vacuum_names_what_is_old_in_every_namespace(
+    run: Run, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def grow() -> None:
+        async with open_checkpointer(url) as checkpointer:
+            for namespace in ("", "inner"):
+                for step in range(3):
+                    await checkpointer.backend.write_state(
+                        "t", {"n": step}, namespace=namespace, checkpoint_id=f"v{step}"
+                    )
+
+    asyncio.run(grow())
+    monkeypatch.setattr("sys.stdin", Terminal("n\n"))
+    _, _, errors = run("threads", "vacuum", "--older-than", "0")
+    assert "6 versions" in errors
+
+
 def test_vacuum_says_how_many_threads_it_skipped(
     run: Run, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from locus_store import (
+    BackendError,
     ConflictError,
     InvalidArgumentError,
     MemoryBackend,
@@ -199,6 +200,26 @@ async def test_a_conflict_leaves_the_users_transaction_usable(world: World) -> N
         await execute(connection, NEW, {"id": 2})
     assert await world.orders() == 2
     assert await world.checkpointer.list_checkpoints("t") == ["v1", "v0"]
+
+
+@pytest.mark.parametrize("world", ["asyncpg", "psycopg", "psycopg async"], indirect=True)
+async def test_a_transaction_that_has_failed_is_to_be_rolled_back(world: World) -> None:
+    async with world.begin(undo=True) as connection:
+        with pytest.raises(sa.exc.DBAPIError):
+            await execute(connection, sa.text("SELECT 1 / 0"))
+        with pytest.raises(BackendError, match="of this connection has failed; roll it back"):
+            await world.checkpointer.save({"n": 1}, "t", connection=connection)
+
+
+@pytest.mark.parametrize("world", ["sqlite3 with BEGIN"], indirect=True)
+async def test_a_transaction_that_read_before_another_wrote_is_to_be_rolled_back(
+    world: World,
+) -> None:
+    async with world.begin(undo=True) as connection:
+        await execute(connection, sa.text("SELECT * FROM orders"))
+        await world.checkpointer.save({"n": 1}, "other")
+        with pytest.raises(BackendError, match="roll it back and run it again"):
+            await world.checkpointer.save({"n": 1}, "t", connection=connection)
 
 
 async def test_a_steps_put_shares_the_users_transaction(world: World) -> None:

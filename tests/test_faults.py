@@ -282,7 +282,7 @@ def minus_zero_is_zero(patch: Patch) -> None:
 
 @caught_by("test_names_of_fields_never_match")
 def field_names_are_searched(patch: Patch) -> None:
-    def everything(line, records, limit):
+    def everything(line, records, limit, hidden=None):
         for sequence, _, payload in records:
             yield sequence, b" ".join(unpack_frames(payload, limit)).decode()
 

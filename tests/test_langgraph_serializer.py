@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import operator
+import sys
 import uuid
 from collections import OrderedDict, deque, namedtuple
 from dataclasses import dataclass, field
@@ -18,13 +19,15 @@ from re import compile as pattern
 from shutil import copyfile
 from typing import Any
 
+import numpy as np
+import ormsgpack
 import pytest
 from cryptography.fernet import Fernet
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.serde.base import CipherProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
-from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.checkpoint.serde.jsonplus import EXT_NUMPY_ARRAY, JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.types import Command, Interrupt, Send
 from pydantic import BaseModel
@@ -364,6 +367,58 @@ def test_a_function_is_never_called_on_reading(nest, tmp_path):
     with pytest.raises(SerializationError, match=r"\.system is not allowed"):
         ExactSerializer().loads_typed(("msgpack", nest(calling(os.system, f"touch {made}"))))
     assert not made.exists()
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(6.0).reshape(2, 3), np.arange(6).reshape(2, 3).T, np.zeros((2, 0)),
+        np.array(3, dtype=">i2"), np.array(["é", ""]), np.array([b"x"]),
+        np.array([True, False]), np.array([1j]),
+    ],
+    ids=lambda it: it.dtype.str,
+)  # fmt: skip
+def test_an_array_comes_back(array):
+    serializer = ExactSerializer()
+    [back] = serializer.loads_typed(serializer.dumps_typed([array]))
+    assert (back.dtype, back.shape) == (array.dtype, array.shape)
+    assert (back == array).all()
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.array([object()]), np.array([(1, 2.0)], dtype=[("a", "i4"), ("b", "f8")]),
+        np.array([None, 1]),
+    ],
+)  # fmt: skip
+def test_an_array_that_would_not_come_back_is_refused(array):
+    with pytest.raises(SerializationError, match="NumPy array of dtype"):
+        ExactSerializer().dumps_typed([array])
+
+
+def test_an_array_is_not_read_before_numpy_is_imported(monkeypatch):
+    data = ExactSerializer().dumps_typed({"a": np.arange(3)})
+    monkeypatch.delitem(sys.modules, "numpy")
+    with pytest.raises(SerializationError, match="`import numpy`"):
+        ExactSerializer().loads_typed(data)
+    assert "numpy" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        None, [], ["<i8", [2], "C"], ["<i8", [3], "C", b"12345678"], ["<i8", [1], "C", b"1234567"],
+        ["|O", [1], "C", b"12345678"], ["|T16", [1], "C", b"1234567812345678"],
+        ["<M8[s]", [1], "C", b"12345678"], ["i4,f4", [1], "C", b"12345678"],
+        [{"names": ["a"]}, [1], "C", b"12345678"],
+        ["<i8", [1], "?", b"12345678"], ["<i8", "x", "C", b"12345678"], ["<i8", [1], "C", "text"],
+    ],
+)  # fmt: skip
+def test_a_damaged_array_is_an_error(held):
+    data = ormsgpack.packb({"a": ormsgpack.Ext(EXT_NUMPY_ARRAY, ormsgpack.packb(held))})
+    with pytest.raises(SerializationError, match="a NumPy array cannot be read"):
+        ExactSerializer().loads_typed(("msgpack", data))
 
 
 def test_pickles_are_not_read():

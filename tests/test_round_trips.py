@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import sqlalchemy as sa
 
 from locus_store import postgresql_checkpointer, sqlite_checkpointer
 from locus_store.sql import searching
+from locus_store.text import Match
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -116,8 +118,9 @@ async def test_search_fills_the_place_of_a_hit_that_is_removed_meanwhile(
     assert [it["thread_id"] for it in await checkpointer.search("tea", 1)] == ["t2"]
 
 
-async def test_search_holds_no_connection_while_it_matches(
-    migrated_database: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("size", [1, searching.BATCH_BYTES], ids=["in parts", "whole"])
+async def test_search_matches_on_another_thread_and_without_a_connection(
+    size: int, migrated_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A transaction that is open while texts are looked at holds back the server's vacuum."""
     async with postgresql_checkpointer(
@@ -126,16 +129,17 @@ async def test_search_holds_no_connection_while_it_matches(
         await grow(checkpointer, 1, 2)
         homes: Any = checkpointer.backend._runner._homes._homes  # type: ignore[attr-defined]
         pool = homes[asyncio.get_running_loop()]._sync.pool
-        ranked = searching.ranked
-        out: list[int] = []
+        add, here = Match.add, threading.get_ident()
+        seen: set[tuple[int, bool]] = set()
 
-        def noted(*given: Any) -> Any:
-            out.append(pool.checkedout())
-            return ranked(*given)
+        def noted(*given: Any) -> None:
+            seen.add((pool.checkedout(), threading.get_ident() == here))
+            add(*given)
 
-        monkeypatch.setattr(searching, "ranked", noted)
+        monkeypatch.setattr(searching, "BATCH_BYTES", size)
+        monkeypatch.setattr(Match, "add", noted)
         assert len(await checkpointer.search("tea")) == 2
-        assert out == [0]
+        assert seen == {(0, False)}
 
 
 @pytest.mark.parametrize("is_indexed", [False, True], ids=["unindexed", "indexed"])

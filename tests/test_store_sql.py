@@ -283,6 +283,27 @@ async def test_a_locked_item_delays_no_other(migrated_database) -> None:
         assert await store.get(NS, "locked") == 3
 
 
+async def test_an_uncommitted_insert_delays_only_the_puts_of_its_key(migrated_database) -> None:
+    store = PostgreSQLStore(migrated_database, pool_size=6, statement_timeout_seconds=2)
+    engine = create_async_engine(migrated_database.replace("postgresql:", "postgresql+asyncpg:"))
+    async with store:
+        await store.put(NS, "there", {"n": 0})
+        async with engine.begin() as connection:
+            await store.put(NS, "taken", {"n": 1}, connection=connection)
+            puts = {
+                key: asyncio.ensure_future(store.put(NS, key, {"n": 2}))
+                for key in ("a", "taken", "there", "b")
+            }
+            waiting = puts.pop("taken")
+            await asyncio.gather(*puts.values())
+            assert not waiting.done()
+            lone = asyncio.ensure_future(store.put(NS, "taken", {"n": 3}))
+            await asyncio.gather(*(store.put(NS, f"{n}", {"n": n}) for n in range(20)))
+            assert not lone.done()
+        assert [await waiting, await lone] == [2, 3]
+    await engine.dispose()
+
+
 @asynccontextmanager
 async def counted(store: PostgreSQLStore):
     """The statements that are sent meanwhile."""

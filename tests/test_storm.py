@@ -36,6 +36,7 @@ FAULTS = [
     ("any-basis", "wrong read"),
     ("frames-stay", "wrong read"),
     ("lost-acknowledgement", "lost save|wrong read"),
+    ("stale-shapes", "other exception"),
 ]
 
 

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.pool import NullPool, QueuePool
 
 from locus_store import observe
-from locus_store.arguments import check_text
+from locus_store.arguments import check_tenant, check_text
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.encoding import MAX_STATE_BYTES
 from locus_store.errors import InvalidArgumentError
@@ -111,7 +111,7 @@ class OracleBackend(SqlBackend):
         max_state_bytes: int = MAX_STATE_BYTES,
     ) -> None:
         oracle_places.require_oracledb()
-        check_text("tenant", tenant)
+        check_tenant(tenant)
         require_one(dsn=dsn, engine=engine, pool=pool)
         if engine is not None or pool is not None:
             names = ("user", "password", "wallet_location", "wallet_password", "host", "port")

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.pool import NullPool, QueuePool
 
-from locus_store.arguments import check_limit, check_names, check_text
+from locus_store.arguments import check_limit, check_names, check_tenant, check_text
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.encoding import MAX_STATE_BYTES
 from locus_store.errors import InvalidArgumentError, NotFoundError
@@ -140,7 +140,7 @@ class PostgreSQLBackend(SqlBackend):
         max_state_bytes: int = MAX_STATE_BYTES,
     ) -> None:
         dsns.require_asyncpg()
-        check_text("tenant", tenant)
+        check_tenant(tenant)
         require_one(schema=schema, schema_name=schema_name)
         place = spellings.place_of(dsn, host=host, port=port, database=database, user=user)
         require_one(dsn=place, engine=engine, pool=pool)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from sqlalchemy.engine import Engine
 
-from locus_store.arguments import check_text
+from locus_store.arguments import check_tenant
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.encoding import MAX_STATE_BYTES
 from locus_store.errors import InvalidArgumentError
@@ -77,7 +77,7 @@ class SQLiteBackend(SqlBackend):
         handed_in = _checked_engine(engine)
         file = None if handed_in is not None else _checked_path(path)
         self._where = file or _url_of(handed_in)
-        check_text("tenant", tenant)
+        check_tenant(tenant)
         database = self.database(
             file,
             self._where,

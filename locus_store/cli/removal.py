@@ -14,7 +14,6 @@ from locus_store.cli.opening import (
     Url,
     Yes,
     contents,
-    opened,
     require,
     run,
 )
@@ -34,6 +33,7 @@ from locus_store.cli.tenants import (
     covered,
     each,
     of_tenant,
+    opened_of,
     tell,
 )
 from locus_store.cli.threads import all_versions
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from locus_store.backends.base import StorageBackend
+    from locus_store.cli.threads import Storage
 
 
 def delete(
@@ -53,6 +54,7 @@ def delete(
         str | None, typer.Option(help="Only this version; without it the whole thread.")
     ] = None,
     namespace: Annotated[str, typer.Option(help="That --checkpoint is in.")] = "",
+    tenant: OfTenant = None,
     url: Url = DEFAULT_URL,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -61,10 +63,11 @@ def delete(
     if namespace and checkpoint is None:
         raise InvalidArgumentError("a namespace has no deletion of its own: name a --checkpoint")
     if not yes:
-        confirm(f"This deletes {run(_owned(url, thread, checkpoint, namespace))}.")
+        owned = _owned(opened_of(url, tenant), thread, checkpoint, namespace)
+        confirm(f"This deletes {run(owned)}.")
 
     async def removed() -> int:
-        async with opened(url) as backend:
+        async with opened_of(url, tenant) as backend:
             if checkpoint is not None:
                 found = await backend.remove(thread, [checkpoint], namespace=namespace)
                 return require(found, thread, checkpoint)
@@ -74,9 +77,9 @@ def delete(
     _tell_removed(run(removed()), "version", as_json=as_json)
 
 
-async def _owned(url: str, thread: str, checkpoint: str | None, namespace: str) -> str:
+async def _owned(storage: Storage, thread: str, checkpoint: str | None, namespace: str) -> str:
     """What a deletion takes, for a person."""
-    async with opened(url) as backend:
+    async with storage as backend:
         if checkpoint is not None:
             version = await backend.version(thread, checkpoint, namespace=namespace)
             require(version, thread, checkpoint)
@@ -147,23 +150,37 @@ def _threads(counts: dict[str, int]) -> str:
 
 
 async def _aged(url: str, choice: Choice, days: float) -> str:
-    """How much a vacuum would remove; by this machine's clock, and of the root namespaces."""
+    """How much a vacuum would remove, by this machine's clock; messages and writes are not read."""
     limit = datetime.now(UTC) - timedelta(days=days)
     some = whole = versions = 0
     async with covered(url, choice) as backends:
         with progress("counting", is_alone=True) as advance:
             for backend in backends:
                 async for thread_id in all_threads(backend):
-                    found = await all_versions(backend, thread_id)
-                    old = sum(it.created_at < limit for it in found)
-                    whole += old == len(found) > 0
-                    some += 0 < old < len(found)
+                    old, is_whole = await _old_versions(backend, thread_id, limit)
+                    whole += is_whole
+                    some += old > 0 and not is_whole
                     versions += old
                     advance()
         return (
-            f"{counted(whole, 'whole thread')} and parts of {counted(some, 'other')}, about"
-            f" {counted(versions, 'version')} older than {days:g} days{of_tenant(backends)}"
+            f"about {counted(versions, 'version')} older than {days:g} days{of_tenant(backends)}:"
+            f" up to {counted(whole, 'whole thread')}, where no message or pending write is"
+            f" younger, and parts of {counted(some, 'other')}"
         )
+
+
+async def _old_versions(
+    backend: StorageBackend, thread_id: str, limit: datetime
+) -> tuple[int, bool]:
+    """Versions that a vacuum would remove in all namespaces, and whether none is younger."""
+    names = await backend.namespaces(thread_id) if backend.capabilities.branching else [""]
+    lines = [await all_versions(backend, thread_id, namespace=it) for it in names]
+    old = [sum(it.created_at < limit for it in line) for line in lines]
+    every = [len(it) for it in lines]
+    if old == every:
+        return sum(old), True
+    heads = sum(map(int.__eq__, old, every))  # of a namespace that is old, the head stays
+    return sum(old) - heads, False
 
 
 def expire(

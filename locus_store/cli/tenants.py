@@ -92,6 +92,20 @@ async def covered(url: str, choice: Choice) -> AsyncIterator[list[StorageBackend
         yield await covering(backend, choice)
 
 
+@asynccontextmanager
+async def opened_of(url: str, tenant: str | None) -> AsyncIterator[StorageBackend]:
+    """The storage of ``url``, for a command that works on one tenant.
+
+    Raises:
+        NotFoundError: Nothing is stored of the tenant that was named.
+    """
+    choice = Choice(tenant)
+    async with opened(url, **choice.options) as backend:
+        if tenant is not None:
+            await covering(backend, choice)
+        yield backend
+
+
 async def covering(backend: StorageBackend, choice: Choice) -> list[StorageBackend]:
     """One backend for each tenant that was chosen, by name.
 

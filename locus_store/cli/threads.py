@@ -21,7 +21,6 @@ from locus_store.cli.opening import (
     Namespace,
     Thread,
     Url,
-    opened,
     require,
     run,
 )
@@ -37,12 +36,18 @@ from locus_store.cli.output import (
     show,
     visible,
 )
+from locus_store.cli.tenants import OfTenant, opened_of
 from locus_store.errors import ConflictError
 from locus_store.filters import STATE_CLASS
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+    from typing import TypeAlias
+
     from locus_store.backends.base import StorageBackend
     from locus_store.types import Hit, Snapshot, Version
+
+    Storage: TypeAlias = AbstractAsyncContextManager[StorageBackend]
 
 threads = typer.Typer(
     help="Look at threads, compare, copy and remove them.",
@@ -75,6 +80,7 @@ def list_threads(
     pattern: Annotated[str, typer.Option(help="Shell-style: * ? [ab] [!ab].")] = "*",
     limit: Limit = 100,
     after: Annotated[str | None, typer.Option(help="Go on behind this thread.")] = None,
+    tenant: OfTenant = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -82,7 +88,7 @@ def list_threads(
 
     --json: [{thread_id, checkpoint_id, created_at, metadata, labels}].
     """
-    found = run(_newest(url, pattern, limit, after))
+    found = run(_newest(opened_of(url, tenant), pattern, limit, after))
     if as_json:
         put_json([_listed(thread_id, version) for thread_id, version in found])
         return
@@ -99,9 +105,9 @@ def _more(last: str) -> str:
 
 
 async def _newest(
-    url: str, pattern: str, limit: int, after: str | None
+    storage: Storage, pattern: str, limit: int, after: str | None
 ) -> list[tuple[str, Version | None]]:
-    async with opened(url) as backend:
+    async with storage as backend:
         gate = asyncio.Semaphore(AT_ONCE)
 
         async def newest(thread_id: str) -> tuple[str, Version | None]:
@@ -135,6 +141,7 @@ def show_thread(
     checkpoint: Checkpoint = None,
     namespace: Namespace = "",
     raw: Raw = False,
+    tenant: OfTenant = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -144,7 +151,7 @@ def show_thread(
     stored: {thread_id, namespace, checkpoint_id, parent_id, is_head, created_at, metadata, labels,
     state}.
     """
-    found = run(_read(url, thread, [checkpoint], namespace))[0]
+    found = run(_read(opened_of(url, tenant), thread, [checkpoint], namespace))[0]
     if as_json:
         put_json(_described(found.version, found.head.sequence) | {"state": found.state})
         return
@@ -170,9 +177,9 @@ def _show_channels(channels: dict[str, Any]) -> None:
 
 
 async def _read(
-    url: str, thread: str, checkpoints: list[str | None], namespace: str
+    storage: Storage, thread: str, checkpoints: list[str | None], namespace: str
 ) -> list[Snapshot]:
-    async with opened(url) as backend:
+    async with storage as backend:
         return [
             require(await backend.read_state(thread, it, namespace=namespace), thread, it)
             for it in checkpoints
@@ -194,6 +201,7 @@ def history(
     everything: Annotated[bool, typer.Option("--all", help="Without a limit.")] = False,
     namespace: Namespace = "",
     raw: Raw = False,
+    tenant: OfTenant = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -202,7 +210,9 @@ def history(
     A version marked 'side' is neither the head nor one that the head was made from. --json:
     [{thread_id, namespace, checkpoint_id, parent_id, is_head, created_at, metadata, labels}].
     """
-    head, found = run(_history(url, thread, namespace, None if everything else limit, before))
+    head, found = run(
+        _history(opened_of(url, tenant), thread, namespace, None if everything else limit, before)
+    )
     if as_json:
         put_json([_described(it, head) for it in found])
         return
@@ -216,9 +226,9 @@ def history(
 
 
 async def _history(
-    url: str, thread: str, namespace: str, limit: int | None, before: str | None
+    storage: Storage, thread: str, namespace: str, limit: int | None, before: str | None
 ) -> tuple[int, list[Version]]:
-    async with opened(url) as backend:
+    async with storage as backend:
         head = require(await backend.version(thread, namespace=namespace), thread)
         if limit is None:
             return head.mark.sequence, await all_versions(backend, thread, namespace, before)
@@ -262,6 +272,7 @@ def diff(
     *,
     namespace: Namespace = "",
     raw: Raw = False,
+    tenant: OfTenant = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -271,7 +282,7 @@ def diff(
     stored state: {thread_id, namespace, from, to, changes: [{what, path, before, after}]}; what is
     added, removed or changed; path is a list of keys and indices.
     """
-    old, new = run(_compared(url, thread, namespace, a, b))
+    old, new = run(_compared(opened_of(url, tenant), thread, namespace, a, b))
     states = old.state if old else {}, new.state
     if not raw and not as_json:
         states = graphs.readable(states[0]), graphs.readable(states[1])
@@ -287,9 +298,9 @@ def diff(
 
 
 async def _compared(
-    url: str, thread: str, namespace: str, a: str | None, b: str | None
+    storage: Storage, thread: str, namespace: str, a: str | None, b: str | None
 ) -> tuple[Snapshot | None, Snapshot]:
-    async with opened(url) as backend:
+    async with storage as backend:
 
         async def read(checkpoint: str | None) -> Snapshot:
             found = await backend.read_state(thread, checkpoint, namespace=namespace)
@@ -316,6 +327,7 @@ def search(
     words: Annotated[list[str], typer.Argument(help="All of them have to be there.")],
     *,
     limit: Limit = 10,
+    tenant: OfTenant = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -325,7 +337,7 @@ def search(
     """
 
     async def found() -> list[Hit]:
-        async with opened(url) as backend:
+        async with opened_of(url, tenant) as backend:
             return await backend.find(" ".join(words), limit)
 
     hits = run(found())
@@ -350,6 +362,7 @@ def fork(
         str | None, typer.Option(help="Copy only this version and what it was made from.")
     ] = None,
     namespace: Annotated[str, typer.Option(help="That --checkpoint is in.")] = "",
+    tenant: OfTenant = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -359,7 +372,7 @@ def fork(
     """
 
     async def forked() -> tuple[str | None, int]:
-        async with opened(url) as backend:
+        async with opened_of(url, tenant) as backend:
             if checkpoint is None:
                 require(await backend.copy_thread(thread, new), thread)
             else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from locus_store.arguments import (
@@ -11,6 +12,7 @@ from locus_store.arguments import (
     check_limit,
     check_names,
     check_scan,
+    check_tenant,
     check_text,
 )
 from locus_store.backends.base import StorageBackend
@@ -258,11 +260,14 @@ class SqlBackend(StorageBackend):
         self, batch: list[searching.Candidate], wanted: list[str]
     ) -> list[searching.Ranked]:
         """The lines of a batch that match; no transaction is open while a text is looked at."""
+        parts = [searching.Part([candidate.line for candidate in batch])]
         if searching.is_large(batch):
-            line = batch[0].line
-            return await self._read(lambda it: searching.ranked_in_parts(it, line, wanted))
-        records = await self._query(lambda it: searching.records(it, batch))
-        return await asyncio.to_thread(searching.ranked, records, wanted, self.max_state_bytes)
+            parts = await self._query(lambda it: searching.parts(it, batch))
+        matching = searching.Matching(wanted, self.max_state_bytes)
+        for part in parts:
+            records = await self._query(partial(searching.records, part=part))
+            await asyncio.to_thread(matching.add, records)
+        return matching.ranked
 
     async def _hits(self, best: list[searching.Ranked]) -> list[Hit]:
         return await self._query(lambda it: searching.hits(it, best))
@@ -350,7 +355,7 @@ class SqlBackend(StorageBackend):
         return self._database.tenant
 
     def _enter(self, tenant: str) -> None:
-        check_text("tenant", tenant)
+        check_tenant(tenant)
         self._database = self._database.for_tenant(tenant)
         self._owns_runner = False
 

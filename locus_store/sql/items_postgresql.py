@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.visitors import cloned_traverse
 
 from locus_store import vectors
@@ -16,6 +17,7 @@ from locus_store.errors import BackendError
 from locus_store.items import Put, encode_namespace
 from locus_store.sql.columns import after, encode_key, encode_path
 from locus_store.sql.conditions import on_jsonb, word_in_jsonb
+from locus_store.sql.failures import sqlstate
 from locus_store.sql.items import BUSY, Items, Outcome, item_of, outcome_of
 from locus_store.sql.json_columns import dump_jsonb, dump_valueb
 from locus_store.sql.pending import batches
@@ -36,6 +38,8 @@ MOST_EFFORT: Final = 1000
 
 PROBES: Final = 10
 """Lists of an IVFFlat index that are looked into first."""
+
+_LOCK_NOT_AVAILABLE: Final = "55P03"
 
 _OPERATORS: Final = {"cosine": "<=>", "l2": "<->", "ip": "<#>"}
 
@@ -92,7 +96,12 @@ class PostgreSQLItems(Items):
     def apply(self, wanted: Sequence[Sequence[Change]], *, waits: bool) -> list[Outcome]:
         """One statement; see ``_apply``."""
         statement = _apply(*self._words, waits=waits)
-        rows = self.connection.execute(statement, self._bound(wanted)).all()
+        try:
+            rows = self.connection.execute(statement, self._bound(wanted)).all()
+        except DBAPIError as exc:
+            if waits or sqlstate(exc) != _LOCK_NOT_AVAILABLE:
+                raise
+            return [BUSY] * len(wanted)
         _require_holds(rows[0].holds)
         self._unembed([row.raced for row in rows if row.raced is not None])
         rows_left, outcomes = iter(rows), list[Outcome]()
@@ -332,7 +341,7 @@ WITH input AS MATERIALIZED (
     WITH ORDINALITY i (namespace, key, value, metadata, ttl, expected, removes, batch, position)),
 fact AS MATERIALIZED (
   -- It is the opened database, with a table of embeddings if it had one then.
-  SELECT count(*) = :facts AS holds FROM {settings} s
+  SELECT count(*) = :facts{patience} AS holds FROM {settings} s
   WHERE (s.name = 'store_id' AND s.value = :store_id) OR s.name = 'vector_dimension'),
 locked AS MATERIALIZED (
   -- Each by the index: a plan made when the table was small would prefer the whole table.
@@ -397,6 +406,9 @@ embedded AS (
 _RACED: Final = """CASE WHEN l.does AND l.item IS NOT NULL
     AND NOT EXISTS (SELECT FROM {store} s WHERE s.item = l.item) THEN l.item END"""
 
+# What another transaction has inserted and not committed cannot be skipped: an insert waits for it.
+_PATIENCE: Final = " AND set_config('lock_timeout', '100ms', true) IS NOT NULL"
+
 # What was skipped is there, and not among what was locked.
 _BUSY: Final = """l.position IS NULL AND EXISTS (SELECT FROM {store} s
       WHERE s.tenant = :tenant AND s.namespace = i.namespace AND s.key = i.key)"""
@@ -414,7 +426,8 @@ def _apply(store: str, settings: str, embeddings: str, home: str, *, waits: bool
         settings: Of the settings.
         embeddings: Of the embeddings.
         home: Where pgvector is; ``""``: there is no table of embeddings.
-        waits: For rows that others have locked; else they are busy.
+        waits: For rows that others have locked; else they are busy, and the statement fails where
+            an insert waits for longer than 100 ms.
     """
     texts, numbers = sa.ARRAY(sa.Text()), sa.ARRAY(sa.BigInteger())
     kinds: dict[str, Any] = {
@@ -435,6 +448,7 @@ def _apply(store: str, settings: str, embeddings: str, home: str, *, waits: bool
         embeddings=embeddings,
         home=home,
         skipping="" if waits else " SKIP LOCKED",
+        patience="" if waits else _PATIENCE,
         busy="false" if waits else _BUSY.format(store=store),
         raced=_RACED.format(store=store) if home else "NULL",
         new_number="item = DEFAULT, " if home else "",

@@ -358,6 +358,7 @@ _REMEDIES: Final = {
     "42501": "the role may not do this: grant it SELECT, INSERT, UPDATE and DELETE on the tables",
     "25006": "the server is read-only: connect to the primary (target_session_attrs=read-write)",
     _CANCELLED: "the statement took longer than its timeout and was cancelled: try again",
+    "25P02": "the transaction of this connection has failed; roll it back first",
     "26000": f"a prepared statement is gone, {_BOUNCED}",
     "42P05": f"a prepared statement is there already, {_BOUNCED}",
     "23": "two transactions made the same row several times over: try again",

@@ -13,7 +13,7 @@ from typing import Final, cast
 
 import sqlalchemy as sa
 
-from locus_store.arguments import check_text
+from locus_store.arguments import MAX_TENANT_CHARACTERS, check_text
 from locus_store.sql.columns import (
     BigKey,
     Blob,
@@ -32,7 +32,7 @@ from locus_store.sql.stored import BigInteger, Double, Integer, SmallInteger, St
 
 # Characters. Every index key stays within Oracle's 6,398 bytes and PostgreSQL's 2,704 even when
 # each character takes four.
-TENANT_LENGTH: Final = 64
+TENANT_LENGTH: Final = MAX_TENANT_CHARACTERS
 ID_LENGTH: Final = 255
 STORE_NAMESPACE_LENGTH: Final = 300
 NAME_LENGTH: Final = 1000

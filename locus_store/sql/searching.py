@@ -1,13 +1,13 @@
 """Full-text search over SQL: many lines in one statement, matched outside of the transaction.
 
 Candidates, records and hits are read in transactions of their own. A batch holds a bounded number
-of lines and bytes; a thread that is larger than a batch has one to itself, in parts.
+of lines and bytes; a thread that is larger than a batch has one to itself, which is read in parts.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import chain, groupby
+from dataclasses import dataclass, field
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import sqlalchemy as sa
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from datetime import datetime
 
+    from locus_store.layout import Folder
     from locus_store.sql.reads import Reads
 
 ROOT: Final = ""
@@ -38,6 +39,14 @@ class Candidate(NamedTuple):
 
     line: int
     stored_bytes: int
+
+
+class Part(NamedTuple):
+    """What is read in one statement."""
+
+    lines: list[int]
+    sequences: tuple[int, int] | None = None
+    """First and last of one line; ``None``: all of them."""
 
 
 class Found(NamedTuple):
@@ -114,13 +123,17 @@ def is_large(batch: Sequence[Candidate]) -> bool:
     return batch[0].stored_bytes > BATCH_BYTES
 
 
-def records(it: Reads, batch: Sequence[Candidate]) -> list[Found]:
-    """All records of the lines, in one statement."""
+def parts(it: Reads, batch: Sequence[Candidate]) -> list[Part]:
+    """The parts of a large line, ascending."""
+    [line] = lines = [candidate.line for candidate in batch]
     c = it.tables.checkpoints.c
-    return _records(it, c.line.in_([candidate.line for candidate in batch]))
+    sizes = sa.select(c.sequence, sa.func.length(c.payload)).where(c.line == line)
+    found = it.connection.execute(sizes.order_by(c.sequence)).all()
+    return [Part(lines, sequences) for sequences in _ranges(found)]
 
 
-def _records(it: Reads, *conditions: sa.ColumnElement[bool]) -> list[Found]:
+def records(it: Reads, part: Part) -> list[Found]:
+    """The records of a part, in one statement."""
     lines, checkpoints = it.tables.lines, it.tables.checkpoints
     names = ("sequence", "chain", "created_at", "payload")
     query = (
@@ -129,23 +142,12 @@ def _records(it: Reads, *conditions: sa.ColumnElement[bool]) -> list[Found]:
             *(checkpoints.c[name] for name in names),
         )
         .join(checkpoints, checkpoints.c.line == lines.c.line)
-        .where(*conditions)
+        .where(checkpoints.c.line.in_(part.lines))
         .order_by(checkpoints.c.line.desc(), checkpoints.c.sequence)
     )
+    if part.sequences is not None:
+        query = query.where(checkpoints.c.sequence.between(*part.sequences))
     return [Found(*row) for row in it.connection.execute(query)]
-
-
-def ranked_in_parts(it: Reads, line: int, wanted: list[str]) -> list[Ranked]:
-    """A large line's match, read in several statements of one snapshot."""
-    return ranked(_in_parts(it, line), wanted, it.max_state_bytes)
-
-
-def _in_parts(it: Reads, line: int) -> Iterator[Found]:
-    checkpoints = it.tables.checkpoints
-    c = checkpoints.c
-    sizes = sa.select(c.sequence, sa.func.length(c.payload)).where(c.line == line)
-    for first, last in _ranges(it.connection.execute(sizes.order_by(c.sequence)).all()):
-        yield from _records(it, c.line == line, c.sequence.between(first, last))
 
 
 def _ranges(sizes: Sequence[Any]) -> Iterator[tuple[int, int]]:
@@ -191,34 +193,61 @@ def hits(it: Reads, best: Sequence[Ranked]) -> list[Hit]:
 # --- matching
 
 
-def ranked(found: Iterable[Found], wanted: list[str], max_bytes: int) -> list[Ranked]:
-    """The lines that have all words; the records of a line stand together, ascending.
+class Matching:
+    """The lines of a batch that have all words, found part by part.
 
     A line that holds a state larger than ``max_bytes`` is left out and reported.
     """
-    lines = (of_line for _, of_line in groupby(found, key=lambda it: it.line))
-    matches = (_ranked(of_line, wanted, max_bytes) for of_line in lines)
-    return [match for match in matches if match is not None]
+
+    def __init__(self, wanted: list[str], max_bytes: int) -> None:
+        self._wanted = wanted
+        self._max_bytes = max_bytes
+        self._lines: dict[int, _Line] = {}
+
+    def add(self, found: Iterable[Found]) -> None:
+        """Match a part; the records of a line stand together, ascending."""
+        for number, some in groupby(found, key=lambda it: it.line):
+            of_line = list(some)
+            line = _Line(of_line[0], Match(self._wanted))
+            self._lines.setdefault(number, line).add(of_line, self._max_bytes)
+
+    @property
+    def ranked(self) -> list[Ranked]:
+        """The lines that match."""
+        return [it.ranked for it in self._lines.values() if it.match.is_complete]
 
 
-def _ranked(found: Iterator[Found], wanted: list[str], max_bytes: int) -> Ranked | None:
-    first = next(found)
-    times: dict[int, datetime] = {}
+@dataclass(slots=True)
+class _Line:
+    """A line, as far as its records were matched."""
 
-    def read() -> Iterator[tuple[int, int, bytes]]:
-        for record in chain([first], found):
-            times[record.sequence] = record.created_at
+    first: Found
+    match: Match
+    is_skipped: bool = False
+    times: dict[int, datetime] = field(default_factory=dict)
+    hidden: dict[int, Folder] = field(default_factory=dict)
+
+    def add(self, found: Iterable[Found], max_bytes: int) -> None:
+        if self.is_skipped:
+            return
+        line = Line(line=self.first.line, head=self.first.head, floor=self.first.floor)
+        try:
+            for sequence, text in versions.visible_texts(
+                line, self._noted(found), max_bytes, self.hidden
+            ):
+                self.match.add(sequence, text)
+        except TooLargeError:
+            skipped_too_large(self.first.thread_id)
+            self.is_skipped, self.match = True, Match(self.match.wanted)
+
+    def _noted(self, found: Iterable[Found]) -> Iterator[tuple[int, int, bytes]]:
+        for record in found:
+            self.times[record.sequence] = record.created_at
             yield record.sequence, record.chain, record.payload
 
-    line = Line(line=first.line, head=first.head, floor=first.floor)
-    match = Match(wanted)
-    try:
-        for sequence, text in versions.visible_texts(line, read(), max_bytes):
-            match.add(sequence, text)
-    except TooLargeError:
-        skipped_too_large(first.thread_id)
-        return None
-    if not match.is_complete:
-        return None
-    best = match.best[1]
-    return Ranked(first.thread_id, first.line, best, times[best], match.score, match.snippet)
+    @property
+    def ranked(self) -> Ranked:
+        match, first, best = self.match, self.first, self.match.best[1]
+        return Ranked(
+            first.thread_id, first.line, best, self.times[best], match.score, match.snippet
+        )

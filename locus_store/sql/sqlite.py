@@ -282,7 +282,7 @@ class SQLiteDatabase(Database):
 
     def lost_schema(self, exc: BaseException) -> bool:
         """SQLite has one code for every error in a statement; ours have no other."""
-        return _primary_code(exc) == "SQLITE_ERROR"
+        return _code(exc) == "SQLITE_ERROR"
 
     def require_file(self) -> None:
         """Check that opening, which would make the file, may make one.
@@ -326,7 +326,7 @@ class SQLiteDatabase(Database):
     def translated(self, exc: Exception) -> LocusStoreError:
         """By its code."""
         is_no_text = isinstance(exc, UnicodeDecodeError)  # what SQLite says of a damaged file
-        code = "SQLITE_CORRUPT" if is_no_text else _primary_code(exc)
+        code = "SQLITE_CORRUPT" if is_no_text else _code(exc)
         kind = _KINDS.get(code, BackendError)
         remedy = _REMEDIES.get(code, str(getattr(exc, "orig", exc)))
         return kind(f"SQLite {self._where}: {code or type(exc).__name__}: {remedy}")
@@ -356,24 +356,27 @@ _REMEDIES = {
     "SQLITE_NOTADB": "the file is no SQLite database: name another path",
     "SQLITE_READONLY": "the file or its directory is read-only: grant write permission",
     "SQLITE_FULL": "the disk is full: free some space and save again",
-    "SQLITE_BUSY": "another process held the write lock for the whole busy timeout: save again",
+    "SQLITE_BUSY": "a transaction, yours or another process's, held the write lock for the whole"
+    " busy timeout: save again when it has ended",
+    "SQLITE_BUSY_SNAPSHOT": "the transaction of this connection has read what another one has"
+    " changed since: roll it back and run it again",
     "SQLITE_LOCKED": "another connection of this process holds a lock: save again",
     "SQLITE_CORRUPT": "the file is damaged: restore it from a backup",
     "SQLITE_IOERR": "the file system failed: look at the system's log",
 }
 
 
-def _primary_code(exc: BaseException) -> str:
-    """``SQLITE_IOERR`` of ``SQLITE_IOERR_WRITE``: the extended code's primary one."""
+def _code(exc: BaseException) -> str:
+    """``SQLITE_IOERR`` of ``SQLITE_IOERR_WRITE``: the code, else its primary one."""
     number = next(
         (it.sqlite_errorcode for it in _causes(exc) if hasattr(it, "sqlite_errorcode")), None
     )
     if number is None:
         return ""
-    return _PRIMARY_CODES.get(number & 0xFF, "")
+    return _CODES.get(number) or _CODES.get(number & 0xFF, "")
 
 
-_PRIMARY_CODES = {
+_CODES = {
     number: name
     for name, number in vars(sqlite3).items()
     if name.startswith("SQLITE_") and name in {*_REMEDIES, *_KINDS, "SQLITE_ERROR"}

@@ -11,7 +11,10 @@ from locus_store.errors import ConflictError, InvalidArgumentError, UnsupportedE
 from locus_store.testing.kit import INVALID_IDS, Another, Kit, needs, refused, tick
 from locus_store.testing.store_kit import NS, StoreKit, put_over
 
-NAMES = (*("a", "A", "a:b", "%", "*", "'", "a\u0301", "\u00e1", "日本語", " ", "null"), "x" * 64)
+NAMES = (
+    *("a", "A", "a:b", "%", "*", "'", "a\u0301", "\u00e1", "日本語", " ", "null"),
+    *("x" * 64, "/" * 64, "日" * 64),
+)
 """Names that some database could take for one another."""
 
 
@@ -140,7 +143,7 @@ class Tenants(Kit):
 
     async def test_what_is_no_tenant_is_refused(self, checkpointer: Any) -> None:
         needs(checkpointer, "tenants")
-        for bad in INVALID_IDS:
+        for bad in (*INVALID_IDS, "x" * 65, "日" * 65):
             with refused(InvalidArgumentError, bad, match="tenant"):
                 checkpointer.for_tenant(bad)
 

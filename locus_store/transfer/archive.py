@@ -18,7 +18,7 @@ import orjson
 
 from locus_store import layout
 from locus_store.archives import require_form
-from locus_store.arguments import check_text
+from locus_store.arguments import check_tenant
 from locus_store.errors import (
     IntegrityError,
     InvalidArgumentError,
@@ -298,7 +298,7 @@ class _Reader:
             raise ValueError("written by a newer locus-store; upgrade this one")
         self.tenant = it.pop("tenant") if form == FORMAT_WITH_TENANT else None
         if self.tenant is not None:
-            check_text("tenant", self.tenant)
+            check_tenant(self.tenant)
         self._thread = {**it, **{name: _moment(it[name]) for name in _TIMES}}
         self._lines, self._messages, self._count = [], [], 0
 

@@ -98,7 +98,10 @@ def replay(
 
 
 def visible_texts(
-    line: Line, records: Iterable[tuple[int, int, bytes]], max_bytes: int
+    line: Line,
+    records: Iterable[tuple[int, int, bytes]],
+    max_bytes: int,
+    hidden: dict[int, layout.Folder] | None = None,
 ) -> Iterator[tuple[int, str]]:
     """The text that each visible version brings, for a search.
 
@@ -106,12 +109,14 @@ def visible_texts(
         line: The line.
         records: All its (sequence, chain, payload), ascending.
         max_bytes: The largest state that is folded.
+        hidden: Carries over what was folded of hidden versions, where the records come in several
+            calls; an empty dict at first.
 
     Yields:
         (sequence, text). Where ``keep_last`` hid what a chain begins with, its first visible
         version brings the whole of its state.
     """
-    hidden: dict[int, layout.Folder] = {}
+    hidden = {} if hidden is None else hidden
     for sequence, chain, payload in records:
         if not is_visible(line, sequence):
             hidden.setdefault(chain, layout.Folder(max_bytes)).apply(payload)

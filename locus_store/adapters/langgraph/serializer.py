@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import re
+import sys
 from collections import deque
 from contextvars import ContextVar
 from functools import cache
@@ -72,6 +74,9 @@ _CODES: Final[dict[Kind, int]] = {
 _KINDS: Final = {code: kind for kind, code in _CODES.items()}
 _METHOD: Final = "model_validate_json"
 """Stands in the row of a model; never called."""
+
+_DTYPE: Final = re.compile(r"[<>|][biufcSUV]\d+")
+"""A dtype of plain values as NumPy writes it; objects and NumPy's own strings hold addresses."""
 
 # What LangGraph's serializer lets MessagePack do by itself, but for tuples; and it makes "?" of a
 # lone surrogate, which is refused here.
@@ -204,7 +209,9 @@ class ExactSerializer(JsonPlusSerializer):
             raise _unstorable(type(obj)) from None
         if not isinstance(made, _Extension):
             return made
-        if made.code != EXT_NUMPY_ARRAY:
+        if made.code == EXT_NUMPY_ARRAY:
+            _require_exact(obj.dtype)
+        else:
             module, function, *_ = _taken_apart(made.data)
             self._require_allowed((module, function))
         return ormsgpack.Ext(made.code, made.data)
@@ -220,8 +227,7 @@ class ExactSerializer(JsonPlusSerializer):
     def _object(self, code: int, data: bytes) -> Any:
         """The object of an extension."""
         if code == EXT_NUMPY_ARRAY:
-            ormsgpack.unpackb(data, ext_hook=_refused)  # LangGraph's hook makes what is nested
-            return self._unpack_ext_hook(code, data)
+            return _array(data)
         held = self._unpacked(data)
         if code == EXT_DELTA_SNAPSHOT:
             return _DeltaSnapshot(held)
@@ -289,6 +295,46 @@ def _refused(code: int, data: bytes) -> Any:
     raise _noted(
         SerializationError(f"an array has an extension in it (code {code}, {len(data)} bytes)")
     )
+
+
+def _require_exact(dtype: Any) -> None:
+    """Refuse an array whose elements are objects, or that would be read with another dtype."""
+    numpy = sys.modules["numpy"]
+    if not _DTYPE.fullmatch(dtype.str) or numpy.dtype(dtype.str) != dtype:
+        raise SerializationError(
+            f"a NumPy array of dtype {dtype!s:.100} cannot be stored: convert it to a list, or to"
+            " arrays of plain numbers"
+        )
+
+
+def _array(data: bytes) -> Any:
+    """The array of an extension; NumPy is not imported for it.
+
+    Raises:
+        SerializationError: NumPy is not imported, or the data is damaged.
+    """
+    try:
+        dtype, shape, order, held = ormsgpack.unpackb(data, ext_hook=_refused)
+        if not _DTYPE.fullmatch(dtype):
+            raise ValueError(dtype)  # noqa: TRY301  (as one that NumPy refuses)
+        numpy = _numpy()
+        return numpy.frombuffer(held, dtype=numpy.dtype(dtype)).reshape(shape, order=order)
+    except Exception as exc:
+        failure = SerializationError(f"a NumPy array cannot be read: {type(exc).__name__}")
+        raise _noted(failure) from exc
+
+
+def _numpy() -> Any:
+    """NumPy, if the program has imported it."""
+    found = sys.modules.get("numpy")
+    if found is None:
+        raise _noted(
+            SerializationError(
+                "a NumPy array is stored here, and nothing is imported on reading. Write"
+                " `import numpy` where your program opens the saver"
+            )
+        )
+    return found
 
 
 def _taken_apart(data: bytes) -> Any:
