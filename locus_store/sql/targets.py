@@ -21,7 +21,6 @@ from locus_store.errors import (
     LocusStoreError,
     MissingExtraError,
 )
-from locus_store.sql import dsn
 from locus_store.sql.failures import driver_errors
 from locus_store.sql.locks import process
 from locus_store.sql.names import DEFAULT_PREFIX, check_prefix
@@ -33,6 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from locus_store.sql import dsn
 
 T = TypeVar("T")
 Target = Engine | Connection | URL | str
@@ -51,6 +52,8 @@ OPTIONS: Final = frozenset(
 
 
 def _failures() -> tuple[type[Exception], ...]:
+    from locus_store.sql import dsn  # noqa: PLC0415 - only servers need it
+
     return (DBAPIError, OSError, dsn.ConnectingError, *driver_errors())
 
 
@@ -265,6 +268,8 @@ def _seconds(text: str | None) -> object:
 def _on_postgresql(
     url: str | URL, body: Callable[[Connection, Tables], T], prefix: str, schema: str | None
 ) -> T:
+    from locus_store.sql import dsn  # noqa: PLC0415 - as above
+
     target = dsn.parse(url, ours=OPTIONS)
     ours = _named(target.options, prefix, schema, "postgresql")
     place = Place(target.shown, is_whole=str(url) == target.shown)
@@ -278,6 +283,8 @@ def _on_postgresql(
 
 
 def _postgresql_engine(target: dsn.Target) -> AsyncEngine:
+    from locus_store.sql import dsn  # noqa: PLC0415 - as above
+
     async def connect(*_: Any, **__: Any) -> Any:
         limit = target.arguments.get("timeout", _CONNECT_SECONDS)
         return await dsn.connect(target, timeout=limit, statement_cache_size=0)
