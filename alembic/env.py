@@ -11,10 +11,10 @@ from sqlalchemy.schema import CreateSchema
 
 from locus_store.errors import LocusStoreError
 from locus_store.sql import migrate
-from locus_store.sql.locks import locked
+from locus_store.sql.migration_lock import locked
+from locus_store.sql.migration_targets import dialect_name, run_on
 from locus_store.sql.names import DEFAULT_PREFIX
 from locus_store.sql.schema import tables
-from locus_store.sql.targets import dialect_name, run_on
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection

@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from locus_store.encoding import MAX_STATE_BYTES, encode, unpack_frames
-from locus_store.layout import change, fold
+from locus_store.values.encoding import MAX_STATE_BYTES, encode, unpack_frames
+from locus_store.values.frames import change, fold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -181,7 +181,7 @@ def alignment() -> Iterator[tuple[str, bytes, bytes]]:
 
 
 def print_alignment() -> None:
-    from locus_store.layout.alignment import align as _align
+    from locus_store.values.frames.alignment import align as _align
 
     for name, old, new in alignment():
         times = []

@@ -23,8 +23,8 @@ import workloads
 from peer import Peer
 
 from locus_store import MemoryCheckpointer, sqlite_checkpointer
-from locus_store.encoding import MAX_STATE_BYTES, encode, unpack_frames
-from locus_store.state import StateCodec
+from locus_store.types.state import StateCodec
+from locus_store.values.encoding import MAX_STATE_BYTES, encode, unpack_frames
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator

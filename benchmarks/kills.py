@@ -23,7 +23,7 @@ from storm_places import add_place, place
 from workloads import prose
 
 from locus_store import ConflictError, open_checkpointer
-from locus_store.encoding import encode
+from locus_store.values.encoding import encode
 
 THREADS = 4
 KEPT = 40

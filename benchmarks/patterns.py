@@ -21,8 +21,8 @@ import machine
 from workloads import State, prose
 
 from locus_store import sqlite_checkpointer
-from locus_store.encoding import MAX_STATE_BYTES, encode, unpack_frames
-from locus_store.layout import change
+from locus_store.values.encoding import MAX_STATE_BYTES, encode, unpack_frames
+from locus_store.values.frames import change
 
 Pattern = Callable[[int, random.Random], Iterator[State]]
 TOLERANCE = 1.5

@@ -23,7 +23,7 @@ import workloads
 from storm_places import server
 
 from locus_store import AgentState, Message, postgresql_checkpointer
-from locus_store.encoding import encode
+from locus_store.values.encoding import encode
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from workloads import prose
 
 from locus_store import ConflictError, NotFoundError, open_checkpointer
-from locus_store.encoding import encode
+from locus_store.values.encoding import encode
 from locus_store.versions import removing, saving
 
 if TYPE_CHECKING:
@@ -347,7 +347,7 @@ def _lost_acknowledgement() -> None:
 
 def _grouped_without_conflicts() -> None:
     """PostgreSQL's statement for a group is not told what a save expects."""
-    from locus_store.sql import saves
+    from locus_store.backends.postgresql import saves
 
     row_of = saves.row_of
 
@@ -361,7 +361,7 @@ def _grouped_without_conflicts() -> None:
 
 def _grouped_and_undone() -> None:
     """One of PostgreSQL's groups in twenty is acknowledged and rolled back."""
-    from locus_store.sql.saves import Saves
+    from locus_store.backends.postgresql.saves import Saves
 
     run, calls = Saves._run, itertools.count(1)
 
@@ -390,7 +390,7 @@ def _grouped_and_undone() -> None:
 
 def _stale_shapes() -> None:
     """A version is known by the shape of its line's first version: frames are against that one."""
-    from locus_store.backends.base import KnownVersions
+    from locus_store.backend import KnownVersions
 
     put = KnownVersions.put
     first: dict[Any, Any] = {}

@@ -20,43 +20,47 @@ from locus_store.errors import (
 )
 
 if TYPE_CHECKING:
-    from locus_store.backends.base import StorageBackend
-    from locus_store.backends.file import FileBackend, FileCheckpointer, file_checkpointer
-    from locus_store.backends.memory import MemoryBackend, MemoryCheckpointer, memory_checkpointer
-    from locus_store.backends.oracle import (
-        OracleBackend,
-        OracleCheckpointSaver,
-        oracle_checkpointer,
-    )
-    from locus_store.backends.postgresql import (
-        PostgreSQLBackend,
-        PostgreSQLCheckpointSaver,
-        postgresql_checkpointer,
-    )
-    from locus_store.backends.redis import (
-        RedisBackend,
-        RedisCheckpointSaver,
-        redis_checkpointer,
-    )
-    from locus_store.backends.sqlite import (
-        SQLiteBackend,
-        SQLiteCheckpointSaver,
-        sqlite_checkpointer,
-    )
-    from locus_store.checkpointer import BaseCheckpointer, StorageBackendAdapter
-    from locus_store.items import SemanticSearchResult, StoreCapabilities, StoreItem
-    from locus_store.open import open_checkpointer, open_saver, open_store
-    from locus_store.saver import CheckpointSaver
-    from locus_store.state import AgentState, Message, Role, ToolCall
-    from locus_store.store import BaseStore
-    from locus_store.store_backends import (
+    from locus_store.backend import StorageBackend
+    from locus_store.backends import (
         InMemoryStore,
         OracleStore,
         PostgreSQLStore,
         RedisStore,
         SQLiteStore,
     )
+    from locus_store.backends.file.backend import FileBackend, FileCheckpointer, file_checkpointer
+    from locus_store.backends.memory.backend import (
+        MemoryBackend,
+        MemoryCheckpointer,
+        memory_checkpointer,
+    )
+    from locus_store.backends.oracle.backend import (
+        OracleBackend,
+        OracleCheckpointSaver,
+        oracle_checkpointer,
+    )
+    from locus_store.backends.postgresql.backend import (
+        PostgreSQLBackend,
+        PostgreSQLCheckpointSaver,
+        postgresql_checkpointer,
+    )
+    from locus_store.backends.redis.backend import (
+        RedisBackend,
+        RedisCheckpointSaver,
+        redis_checkpointer,
+    )
+    from locus_store.backends.sqlite.backend import (
+        SQLiteBackend,
+        SQLiteCheckpointSaver,
+        sqlite_checkpointer,
+    )
+    from locus_store.checkpointer import BaseCheckpointer, StorageBackendAdapter
+    from locus_store.open import open_checkpointer, open_saver, open_store
+    from locus_store.saver import CheckpointSaver
+    from locus_store.store import BaseStore
     from locus_store.types import CheckpointerCapabilities, Tenant
+    from locus_store.types.items import SemanticSearchResult, StoreCapabilities, StoreItem
+    from locus_store.types.state import AgentState, Message, Role, ToolCall
 
 __version__ = "0.1.0"
 
@@ -115,7 +119,7 @@ __all__ = [
 ]
 
 _LAZY = {
-    **dict.fromkeys(("AgentState", "Message", "Role", "ToolCall"), "state"),
+    **dict.fromkeys(("AgentState", "Message", "Role", "ToolCall"), "types.state"),
     **dict.fromkeys(("BaseCheckpointer", "StorageBackendAdapter"), "checkpointer"),
     **dict.fromkeys(("FileBackend", "FileCheckpointer", "file_checkpointer"), "backends"),
     **dict.fromkeys(("MemoryBackend", "MemoryCheckpointer", "memory_checkpointer"), "backends"),
@@ -125,9 +129,9 @@ _LAZY = {
     **dict.fromkeys(("SQLiteBackend", "sqlite_checkpointer", "StorageBackend"), "backends"),
     **dict.fromkeys(("PostgreSQLCheckpointSaver", "SQLiteCheckpointSaver"), "backends"),
     **dict.fromkeys(("open_checkpointer", "open_saver", "open_store"), "open"),
-    **dict.fromkeys(("SemanticSearchResult", "StoreCapabilities", "StoreItem"), "items"),
-    **dict.fromkeys(("InMemoryStore", "PostgreSQLStore", "SQLiteStore"), "store_backends"),
-    **dict.fromkeys(("OracleStore", "RedisStore"), "store_backends"),
+    **dict.fromkeys(("SemanticSearchResult", "StoreCapabilities", "StoreItem"), "types.items"),
+    **dict.fromkeys(("InMemoryStore", "PostgreSQLStore", "SQLiteStore"), "backends"),
+    **dict.fromkeys(("OracleStore", "RedisStore"), "backends"),
     "BaseStore": "store",
     "CheckpointSaver": "saver",
     "CheckpointerCapabilities": "types",

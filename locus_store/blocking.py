@@ -15,12 +15,12 @@ import anyio
 from anyio.from_thread import BlockingPortal
 
 from locus_store import open as opening
+from locus_store.backends.memory import store as memory
 from locus_store.checkpointer import BaseCheckpointer, Loads, S, loaded_here
 from locus_store.errors import InvalidArgumentError
-from locus_store.loops import is_at_work
+from locus_store.runtime.loops import is_at_work
 from locus_store.store import BaseStore
-from locus_store.store_backends import memory
-from locus_store.tenants import ForTenants
+from locus_store.types.tenants import ForTenants
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
-    from locus_store.items import Name, Namespace, PutItem, StoreCapabilities, StoreItem
-    from locus_store.options import CheckpointerOptions, InMemoryStoreOptions, StoreOptions
+    from locus_store.backends.options import CheckpointerOptions, InMemoryStoreOptions, StoreOptions
     from locus_store.store import Embed, Hits, Items, Keys, Lists, Namespaces, Versions
     from locus_store.types import CheckpointerCapabilities, Tenant
-    from locus_store.vectors import Metric
+    from locus_store.types.items import Name, Namespace, PutItem, StoreCapabilities, StoreItem
+    from locus_store.values.vectors import Metric
 
 PATIENCE_SECONDS: Final = 5.0
 """Time that a sync call in a running loop waits before it looks whether it waits for that loop."""

@@ -13,14 +13,9 @@ from typing import TYPE_CHECKING, Any, Generic, Self, get_args
 
 from typing_extensions import TypeVar
 
-from locus_store.arguments import MAX_COUNT, check_text, checked_ttl
-from locus_store.backends.base import StorageBackend
+from locus_store.backend import StorageBackend
 from locus_store.errors import InvalidArgumentError, UnsupportedError
-from locus_store.observe import note, observed
-from locus_store.renewing import renewing
-from locus_store.state import Lineage, StateCodec, carries_mark, labels_of, thread_key
-from locus_store.state_classes import label_of
-from locus_store.tenants import ForTenants
+from locus_store.runtime.observe import note, observed
 from locus_store.types import (
     CheckpointerCapabilities,
     Expected,
@@ -30,6 +25,11 @@ from locus_store.types import (
     Snapshot,
     Tenant,
 )
+from locus_store.types.arguments import MAX_COUNT, check_text, checked_ttl
+from locus_store.types.state import Lineage, StateCodec, carries_mark, labels_of, thread_key
+from locus_store.types.state_classes import label_of
+from locus_store.types.tenants import ForTenants
+from locus_store.versions.renewing import renewing
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection

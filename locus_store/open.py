@@ -8,19 +8,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from locus_store.arguments import is_path, not_a_url
 from locus_store.errors import InvalidArgumentError
 from locus_store.saver import CheckpointSaver
+from locus_store.types.arguments import is_path, not_a_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from typing_extensions import Unpack
 
+    from locus_store.backends.options import CheckpointerOptions, StoreOptions
     from locus_store.checkpointer import S, StorageBackendAdapter
-    from locus_store.options import CheckpointerOptions, StoreOptions
     from locus_store.store import BaseStore, Embed
-    from locus_store.vectors import Metric
+    from locus_store.values.vectors import Metric
 
 SCHEMES = {
     "file": ("file", "file_checkpointer"),
@@ -55,7 +55,7 @@ STORES = {
     "redis": "RedisStore",
     "sqlite": "SQLiteStore",
 }
-"""Module to class under ``store_backends``."""
+"""Module to class of a store."""
 
 BACKENDS = {
     "oracle": "OracleBackend",
@@ -138,7 +138,7 @@ def open_store(
     if module not in STORES:
         there = ", ".join(f"{it}://" for it, (known, _) in SCHEMES.items() if known in STORES)
         raise InvalidArgumentError(f"no store for {_scheme(str(url))}: URLs; there are: {there}")
-    store = getattr(import_module("locus_store.store_backends"), STORES[module])
+    store = getattr(import_module("locus_store.backends"), STORES[module])
     found = _read(str(url), module, factory)
     known = _options(_backend(module)) if module in BACKENDS else {}
     kept = {*known, *PLACES, "max_state_bytes"}
@@ -164,7 +164,7 @@ def _read(url: str, module: str, factory: Callable[..., Any]) -> dict[str, Any]:
         place, ours = _parted(url, _options(factory))
         return {"url": place, **_from_query(factory, ours)}
     if module == "oracle":
-        places = import_module("locus_store.sql.oracle_places")
+        places = import_module("locus_store.backends.oracle.addresses")
         parts = places.split(url)
         return {**places.parts_of(parts), **_from_query(factory, parts.query)}
     parts = urlsplit(url)

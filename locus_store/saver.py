@@ -12,18 +12,18 @@ from contextlib import contextmanager
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from locus_store import layout
-from locus_store.arguments import MAX_ID_CHARACTERS, check_text, checked_ttl
-from locus_store.backends.base import StorageBackend
+from locus_store.backend import StorageBackend
 from locus_store.checkpointer import checked_keep_last, checked_on_conflict
-from locus_store.encoding import decode, encode
 from locus_store.errors import InvalidArgumentError, NotFoundError
-from locus_store.observe import note, observed
-from locus_store.renewing import renewing
-from locus_store.state import labels_of
-from locus_store.tenants import ForTenants
+from locus_store.runtime.observe import note, observed
 from locus_store.types import PendingWrite
+from locus_store.types.arguments import MAX_ID_CHARACTERS, check_text, checked_ttl
+from locus_store.types.state import labels_of
+from locus_store.types.tenants import ForTenants
+from locus_store.values import frames as layout
+from locus_store.values.encoding import decode, encode
 from locus_store.versions import CHANNELS, JSON_WRITE, REBUILT, channel_in, current
+from locus_store.versions.renewing import renewing
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -15,12 +15,9 @@ from importlib import import_module
 from sys import float_info
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 
-from locus_store import vectors
-from locus_store.arguments import check_limit, check_text, checked_max_state_bytes
-from locus_store.encoding import MAX_STATE_BYTES, canonical, encode, require_size
 from locus_store.errors import InvalidArgumentError, UnsupportedError
-from locus_store.filters import Filter
-from locus_store.items import (
+from locus_store.types.arguments import check_limit, check_text, checked_max_state_bytes
+from locus_store.types.items import (
     Change,
     Name,
     Namespace,
@@ -35,9 +32,12 @@ from locus_store.items import (
     check_name,
     check_namespace,
 )
-from locus_store.layout import text_in
-from locus_store.tenants import ForTenants
-from locus_store.text import query_words
+from locus_store.types.tenants import ForTenants
+from locus_store.values import vectors
+from locus_store.values.encoding import MAX_STATE_BYTES, canonical, encode, require_size
+from locus_store.values.filters import Filter
+from locus_store.values.frames import text_in
+from locus_store.values.text import query_words
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-    from locus_store.store_backends.memory import InMemoryStore  # see __getattr__
-    from locus_store.vectors import Metric
+    from locus_store.backends.memory.store import InMemoryStore  # see __getattr__
+    from locus_store.values.vectors import Metric
 
 __all__ = ["BaseStore", "InMemoryStore"]
 
@@ -362,7 +362,7 @@ class BaseStore(ForTenants, ABC):
             query: With ``embed``, items with an embedding are ranked by their meaning's nearness;
                 else those that have all its words in their text, the last updated first. ``None``:
                 the last updated first.
-            filter: Of the values; see ``locus_store.filters.Filter``.
+            filter: Of the values; see ``locus_store.values.filters.Filter``.
             limit: At most this many.
             offset: So many are left out first.
             metadata_filter: Of the metadata.
@@ -658,4 +658,4 @@ def __getattr__(name: str) -> Any:
     """``InMemoryStore`` comes from here too, on first use: it is made of ``BaseStore``."""
     if name != "InMemoryStore":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return import_module("locus_store.store_backends.memory").InMemoryStore
+    return import_module("locus_store.backends.memory.store").InMemoryStore

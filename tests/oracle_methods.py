@@ -11,8 +11,8 @@ import oracledb
 from oracle_twin import watched
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
-from locus_store.items import NamespaceMatch, Put
 from locus_store.types import PendingWrite
+from locus_store.types.items import NamespaceMatch, Put
 
 if TYPE_CHECKING:
     from locus_store import OracleBackend, OracleCheckpointSaver, OracleStore

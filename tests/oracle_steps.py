@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from locus_store.backends.oracle.append import appending, made_by, values_of
 from locus_store.backends.postgresql import PostgreSQLBackend
-from locus_store.sql.appending import appending, made_by, values_of
 from locus_store.sql.backend import SqlBackend
 from locus_store.types import Mark, Written
 

@@ -30,12 +30,13 @@ from sqlalchemy import event
 from sqlalchemy.dialects.oracle.dictionary import DB_LINK_PLACEHOLDER
 from sqlalchemy.ext.compiler import compiles
 
-from locus_store.sql import migrate, oracle
-from locus_store.sql.appending import appending
+from locus_store.backends.oracle import dialect
+from locus_store.backends.oracle.append import appending
+from locus_store.backends.oracle.save_block import OneTrip
+from locus_store.sql import migrate
 from locus_store.sql.conditions import _JsonExists
 from locus_store.sql.json_columns import Json, JsonValue, _ReadJson, load_value, oracle_value
 from locus_store.sql.merge import Merge
-from locus_store.sql.oracle_saves import OneTrip
 from locus_store.sql.schema import tables
 
 if TYPE_CHECKING:
@@ -90,17 +91,17 @@ class TwinServer:
     @contextmanager
     def in_its_place(self) -> Iterator[None]:
         """The driver connects to it, whatever it is asked for."""
-        connect, tell = oracledb.connect_async, oracle.tell_types
+        connect, tell = oracledb.connect_async, dialect.tell_types
 
         def told(made: Any) -> None:
             tell(made)
             watched(made)
 
-        oracledb.connect_async, oracle.tell_types = self.connect, told
+        oracledb.connect_async, dialect.tell_types = self.connect, told
         try:
             yield
         finally:
-            oracledb.connect_async, oracle.tell_types = connect, tell
+            oracledb.connect_async, dialect.tell_types = connect, tell
 
     async def connect(self, *_: Any, **__: Any) -> TwinConnection:
         """A connection."""
@@ -445,7 +446,7 @@ class Result:
 # --- values
 
 
-ORACLE = oracle._engine(None).dialect
+ORACLE = dialect._engine(None).dialect
 
 
 def fetched(kind: Any, value: Any) -> Any:

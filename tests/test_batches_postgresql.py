@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from locus_store import PostgreSQLBackend
-from locus_store.sql.batches import Batches
+from locus_store.backends.postgresql.pending_writes import Batches
 from locus_store.types import PendingWrite
 
 pytestmark = pytest.mark.anyio

@@ -18,10 +18,10 @@ from locus_store import (
     Message,
     StorageBackendAdapter,
     blocking,
-    loops,
     sqlite_checkpointer,
 )
 from locus_store.blocking import BlockingCheckpointer, Portals, open_checkpointer
+from locus_store.runtime import loops
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,8 +18,8 @@ from test_cli_threads import parsed, save
 
 from locus_store import InvalidArgumentError
 from locus_store import open as opening
+from locus_store.backends import InMemoryStore
 from locus_store.cli.store import PAGE, items_in, namespace_of, opened_store, typed_form
-from locus_store.store_backends import InMemoryStore
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

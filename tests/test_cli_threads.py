@@ -422,7 +422,7 @@ def test_what_a_backend_does_not_declare_is_told(
     run: Run, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from locus_store import RedisBackend
-    from locus_store.backends.base import StorageBackend
+    from locus_store.backend import StorageBackend
     from locus_store.sql.backend import SqlBackend
 
     save(url, "t", *CHAT)

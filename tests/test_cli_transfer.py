@@ -346,7 +346,7 @@ def test_import_hands_on_what_it_was_told(
 
     module = ModuleType("taken")
     setattr(module, f"import_{name}", take)
-    monkeypatch.setitem(sys.modules, f"locus_store.transfer.from_{name}", module)
+    monkeypatch.setitem(sys.modules, f"locus_store.adapters.{name}.import_threads", module)
     found = parsed(run, "import", name, "sqlite:///old.db", "--url", there, "--thread", "t")
     assert found == with_tenant(there, {"written": 2, "same": 1})
     assert told[1:] == ["sqlite:///old.db", ["t"]]
@@ -397,7 +397,7 @@ def test_langgraphs_tables_are_imported(run: Run, there: str) -> None:
 
 
 def test_the_sdks_files_are_imported(run: Run, there: str) -> None:
-    pytest.importorskip("locus_store.transfer.from_locus")
+    pytest.importorskip("locus_store.adapters.locus.import_threads")
     from locus.core.state import AgentState
     from locus.memory.backends.file import FileCheckpointer
 

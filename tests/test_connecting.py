@@ -18,8 +18,8 @@ import asyncpg
 import pytest
 import servers
 
+from locus_store.backends.postgresql.dsn import connect, connection_error, parse
 from locus_store.errors import ConnectionFailedError, InvalidArgumentError
-from locus_store.sql.dsn import connect, connection_error, parse
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -25,8 +25,8 @@ from locus_store import (
     postgresql_checkpointer,
     sqlite_checkpointer,
 )
+from locus_store.backends.memory.store import InMemoryStore
 from locus_store.blocking import BlockingCheckpointer
-from locus_store.store_backends.memory import InMemoryStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

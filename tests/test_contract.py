@@ -29,16 +29,16 @@ from locus_store import (
     StorageBackendAdapter,
     sqlite_checkpointer,
 )
+from locus_store.backends.sqlite.dialect import SQLiteDatabase
 from locus_store.blocking import BlockingCheckpointer
-from locus_store.encoding import MAX_STATE_BYTES, unpack_frames
 from locus_store.sql.repository import Repository
-from locus_store.sql.sqlite import SQLiteDatabase
 from locus_store.testing import (
     CheckpointerContract,
     MinimalCheckpointerContract,
     StorageBackendContract,
 )
 from locus_store.types import Vacuumed
+from locus_store.values.encoding import MAX_STATE_BYTES, unpack_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable

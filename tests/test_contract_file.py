@@ -10,18 +10,18 @@ import pytest
 from test_contract import LocusStates, Unblocked
 
 from locus_store import FileBackend, file_checkpointer
+from locus_store.backends.file import format as file_format
+from locus_store.backends.file.directory import Directory
+from locus_store.backends.file.names import name_of
+from locus_store.backends.file.threads import ThreadFiles
 from locus_store.blocking import BlockingCheckpointer
-from locus_store.files import format as file_format
-from locus_store.files.access import ThreadFiles
-from locus_store.files.directory import Directory
-from locus_store.files.names import name_of
 from locus_store.testing import CheckpointerContract, StorageBackendContract
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from locus_store.threads import Thread
+    from locus_store.versions.threads import Thread
 
 OPERATIONS = b',"operations":'
 CHECK_BYTES = len(b',"check":"01234567"}')

@@ -17,8 +17,8 @@ from sqlalchemy.pool import NullPool
 from test_contract import LocusStates
 
 from locus_store import InvalidArgumentError, StorageBackendAdapter, postgresql_checkpointer
-from locus_store.encoding import MAX_STATE_BYTES, unpack_frames
 from locus_store.testing import CheckpointerContract, StorageBackendContract
+from locus_store.values.encoding import MAX_STATE_BYTES, unpack_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable

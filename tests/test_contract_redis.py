@@ -15,13 +15,12 @@ from anyio import to_thread
 from test_contract import LocusStates, Unblocked
 
 from locus_store import InvalidArgumentError
-from locus_store.backends.redis import RedisBackend, redis_checkpointer
+from locus_store.backends.redis import RedisBackend, redis_checkpointer, scripts
+from locus_store.backends.redis.keys import BUCKETS, Keys
+from locus_store.backends.redis.records import read_log
 from locus_store.blocking import BlockingCheckpointer
-from locus_store.encoding import MAX_STATE_BYTES, unpack_frames
-from locus_store.redis import scripts
-from locus_store.redis.keys import BUCKETS, Keys
-from locus_store.redis.lines import read_log
 from locus_store.testing import CheckpointerContract, StorageBackendContract
+from locus_store.values.encoding import MAX_STATE_BYTES, unpack_frames
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator

@@ -307,8 +307,8 @@ def anchors(page: Path) -> set[str]:
 def test_every_dsn_that_is_shown_can_be_read(
     dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from locus_store.backends.postgresql import OPTIONS
-    from locus_store.sql import dsn as dsns
+    from locus_store.backends.postgresql import dsn as dsns
+    from locus_store.backends.postgresql.backend import OPTIONS
 
     monkeypatch.chdir(tmp_path)
     for name in re.findall(r"ssl\w+=(\w+\.\w+)", dsn):

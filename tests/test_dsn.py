@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.engine import URL, make_url
 
+from locus_store.backends.postgresql import dsn as module
+from locus_store.backends.postgresql.dsn import Target, connect, connection_error, parse
 from locus_store.errors import ConnectionFailedError, InvalidArgumentError, MissingExtraError
-from locus_store.sql import dsn as module
-from locus_store.sql.dsn import Target, connect, connection_error, parse
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,8 +15,9 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from locus_store import encoding
-from locus_store.encoding import (
+from locus_store.errors import IntegrityError, SerializationError
+from locus_store.values import encoding
+from locus_store.values.encoding import (
     MAX_DEPTH,
     MAX_STATE_BYTES,
     canonical,
@@ -30,7 +31,6 @@ from locus_store.encoding import (
     pinned_reference,
     unpack_frames,
 )
-from locus_store.errors import IntegrityError, SerializationError
 
 INTS = st.one_of(st.integers(-5, 5), st.integers(-(2**63), 2**64 - 1))
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

@@ -11,19 +11,13 @@ import pytest
 import sqlalchemy as sa
 import test_contract
 
-from locus_store import (
-    MemoryBackend,
-    StorageBackendAdapter,
-    layout,
-    sqlite_checkpointer,
-    text,
-    versions,
-)
-from locus_store.backends import base, memory
-from locus_store.encoding import unpack_frames
+from locus_store import MemoryBackend, StorageBackendAdapter, backend, sqlite_checkpointer, versions
+from locus_store.backends import memory
+from locus_store.backends.sqlite.dialect import SQLiteRepository
 from locus_store.errors import IntegrityError, LocusStoreError
-from locus_store.sql.sqlite import SQLiteRepository
 from locus_store.types import CheckpointerCapabilities
+from locus_store.values import frames, text
+from locus_store.values.encoding import unpack_frames
 from locus_store.versions import lines as lines_
 from locus_store.versions import pending, reading, removing, saving
 from locus_store.versions.saving import Place
@@ -235,17 +229,17 @@ def loaded_values_are_shared(patch: Patch) -> None:
         return cache[key]
 
     cache: dict[Any, Any] = {}
-    read_state = base.StorageBackend.read_state
-    patch.setattr(base.StorageBackend, "read_state", read)
+    read_state = backend.StorageBackend.read_state
+    patch.setattr(backend.StorageBackend, "read_state", read)
 
 
 @caught_by("test_another_versions_bytes_are_told")
 def the_digest_is_not_checked(patch: Patch) -> None:
     def believed(stored, limit):
-        state = layout.fold(stored.payloads, limit)
-        return state, layout.shape_of(state)
+        state = frames.fold(stored.payloads, limit)
+        return state, frames.shape_of(state)
 
-    patch.setattr(base, "state_of", believed)
+    patch.setattr(backend, "state_of", believed)
 
 
 @caught_by("test_damage_is_told")
@@ -274,7 +268,7 @@ def minus_zero_is_zero(patch: Patch) -> None:
         return unsigned(state), shape
 
     checked = versions.state_of
-    patch.setattr(base, "state_of", believed)
+    patch.setattr(backend, "state_of", believed)
 
 
 # --- search, metadata, copies, capabilities

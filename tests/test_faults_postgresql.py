@@ -24,8 +24,8 @@ from locus_store import (
     SchemaError,
     postgresql_checkpointer,
 )
+from locus_store.backends.postgresql.dialect import PostgreSQLDatabase
 from locus_store.sql import migrate
-from locus_store.sql.postgresql import PostgreSQLDatabase
 from locus_store.types import Vacuumed
 
 if TYPE_CHECKING:

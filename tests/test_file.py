@@ -46,11 +46,11 @@ from locus_store import (
     UnsupportedError,
     open_checkpointer,
 )
-from locus_store.files import access as file_access
-from locus_store.files import descriptors
-from locus_store.files import directory as file_directory
-from locus_store.files import format as file_format
-from locus_store.files.names import name_of, thread_of
+from locus_store.backends.file import descriptors
+from locus_store.backends.file import directory as file_directory
+from locus_store.backends.file import format as file_format
+from locus_store.backends.file import threads as file_access
+from locus_store.backends.file.names import name_of, thread_of
 from locus_store.testing import HOSTILE_IDS
 from locus_store.transfer.verifying import verify
 from locus_store.types import Expected, PendingWrite

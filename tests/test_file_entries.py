@@ -26,12 +26,12 @@ from locus_store import (
     MemoryBackend,
     SchemaError,
 )
-from locus_store import threads as file_threads
-from locus_store.encoding import pack_frame
-from locus_store.files import descriptors
+from locus_store.backends.file import descriptors
 from locus_store.transfer.copying import copy
 from locus_store.transfer.verifying import Checked, verify
 from locus_store.types import PendingWrite
+from locus_store.values.encoding import pack_frame
+from locus_store.versions import threads as file_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from locus_store import FileBackend, IntegrityError, LocusStoreError
-from locus_store.files.names import name_of
+from locus_store.backends.file.names import name_of
 from locus_store.transfer.verifying import verify
 
 if TYPE_CHECKING:

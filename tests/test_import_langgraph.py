@@ -33,10 +33,10 @@ from locus_store import (
     SQLiteBackend,
 )
 from locus_store.adapters.langgraph import LangGraphSaver
-from locus_store.adapters.typed import from_json, plain_to_json, to_json
-from locus_store.archives import Problem
-from locus_store.transfer.from_langgraph import aes_cipher, import_langgraph, in_order
+from locus_store.adapters.langgraph.import_threads import aes_cipher, import_langgraph, in_order
+from locus_store.adapters.langgraph.typed_values import from_json, plain_to_json, to_json
 from locus_store.transfer.verifying import verify
+from locus_store.versions.archives import Problem
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,9 +19,9 @@ from locus_store import (
     SchemaError,
     SQLiteStore,
 )
+from locus_store.adapters.langgraph import import_items
+from locus_store.adapters.langgraph.import_items import import_langgraph_store
 from locus_store.cli import app
-from locus_store.transfer import langgraph_store
-from locus_store.transfer.langgraph_store import import_langgraph_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,7 +99,7 @@ async def test_items_are_imported_with_values_times_and_order(source) -> None:
 async def test_a_second_import_overwrites_nothing_and_goes_on(source, monkeypatch) -> None:
     url, make = source
     fill(make)
-    monkeypatch.setattr(langgraph_store, "PAGE", 2)
+    monkeypatch.setattr(import_items, "PAGE", 2)
     store = InMemoryStore()
     await store.put(("users", "u1"), "a", {"text": "newer"})
     await store.put(("users", "u2"), "k' %_", {"text": "blue"})

@@ -43,10 +43,10 @@ from locus_store import (
     open_checkpointer,
 )
 from locus_store import StorageBackendAdapter as OurAdapter
-from locus_store.archives import Problem
+from locus_store.adapters.locus.import_threads import import_locus
 from locus_store.transfer.counts import Counts
-from locus_store.transfer.from_locus import import_locus
 from locus_store.transfer.verifying import verify
+from locus_store.versions.archives import Problem
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -344,7 +344,7 @@ async def test_a_thread_that_went_on_there_is_told_and_taken_over_afresh(place: 
 KILLED = """
     import asyncio, os, signal, sys
     from locus_store import SQLiteBackend
-    from locus_store.transfer.from_locus import import_locus
+    from locus_store.adapters.locus.import_threads import import_locus
 
     def kill(thread_id, is_new):
         if thread_id == "t3":

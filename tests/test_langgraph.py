@@ -36,8 +36,8 @@ from locus_store import (
     StorageBackendAdapter,
 )
 from locus_store.adapters.langgraph import LangGraphSaver
-from locus_store.adapters.langgraph.given import FIRST_SWEEP, MAX_ENTRIES
-from locus_store.state import AgentState, Message
+from locus_store.adapters.langgraph.given_ids import FIRST_SWEEP, MAX_ENTRIES
+from locus_store.types.state import AgentState, Message
 
 pytestmark = pytest.mark.anyio
 

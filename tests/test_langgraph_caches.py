@@ -20,8 +20,8 @@ from test_langgraph_serializer import Cipher, Point, exact, opened  # noqa: F401
 from locus_store import InvalidArgumentError, MemoryBackend, SerializationError
 from locus_store.adapters.langgraph import LangGraphSaver
 from locus_store.adapters.langgraph.copies import maker
+from locus_store.adapters.langgraph.recent import Recent
 from locus_store.adapters.langgraph.serializer import ExactSerializer
-from locus_store.adapters.recent import Recent
 
 pytestmark = pytest.mark.anyio
 

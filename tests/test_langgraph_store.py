@@ -32,8 +32,8 @@ from workers.on_graph import Caller
 
 from locus_store import InvalidArgumentError, SerializationError
 from locus_store.adapters.langgraph import LangGraphStore
+from locus_store.backends import InMemoryStore
 from locus_store.errors import BackendError
-from locus_store.store_backends import InMemoryStore
 
 DIMENSION = 8
 ROUNDS = 125

@@ -16,7 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from locus_store.encoding import (
+from locus_store.errors import IntegrityError, SerializationError
+from locus_store.values.encoding import (
     MAX_STATE_BYTES,
     canonical_state,
     encode,
@@ -24,10 +25,9 @@ from locus_store.encoding import (
     pinned,
     unpack_frames,
 )
-from locus_store.errors import IntegrityError, SerializationError
-from locus_store.layout import Grown, Shape, change, fold, fold_each, shape_of, text_of
-from locus_store.layout.alignment import align
-from locus_store.layout.folding import _Rope, operations
+from locus_store.values.frames import Grown, Shape, change, fold, fold_each, shape_of, text_of
+from locus_store.values.frames.alignment import align
+from locus_store.values.frames.folding import _Rope, operations
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -651,8 +651,8 @@ def test_a_shape_knows_its_size_and_weight() -> None:
 
 IMPORTS = """
     import sys
-    from locus_store import layout
-    from locus_store.encoding import MAX_STATE_BYTES, pack_frame
+    from locus_store.values import frames as layout
+    from locus_store.values.encoding import MAX_STATE_BYTES, pack_frame
     from locus_store.errors import IntegrityError
 
     seen = []
@@ -690,8 +690,8 @@ def test_the_loader_imports_opens_and_runs_nothing() -> None:
 def test_without_the_accelerator_digests_and_frames_are_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from locus_store import encoding
-    from locus_store.layout import alignment, diffing, shapes
+    from locus_store.values import encoding
+    from locus_store.values.frames import alignment, diffing, shapes
 
     def run() -> list[Any]:
         states = [scrambled(state, random.Random(2)) for state in sample()]

@@ -17,7 +17,7 @@ from locus_store import (
     open_saver,
     open_store,
 )
-from locus_store.encoding import (
+from locus_store.values.encoding import (
     MAX_DEPTH,
     MAX_STATE_BYTES,
     _varint,
@@ -25,7 +25,7 @@ from locus_store.encoding import (
     pack_frame,
     unpack_frames,
 )
-from locus_store.layout import change, fold, shape_of, text_of
+from locus_store.values.frames import change, fold, shape_of, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,10 +8,9 @@ import pytest
 from sqlalchemy import make_url
 
 from locus_store import FileCheckpointer, MemoryCheckpointer, open_checkpointer
-from locus_store.backends import PostgreSQLBackend, postgresql_checkpointer
+from locus_store.backends import PostgreSQLBackend, PostgreSQLStore, postgresql_checkpointer
+from locus_store.backends.postgresql.sdk_options import place_of, pool_of
 from locus_store.errors import InvalidArgumentError
-from locus_store.sql.spellings import place_of, pool_of
-from locus_store.store_backends import PostgreSQLStore
 
 if TYPE_CHECKING:
     from pathlib import Path

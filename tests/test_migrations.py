@@ -24,6 +24,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from locus_store import SQLiteBackend
+from locus_store.backends import SQLiteStore
 from locus_store.errors import (
     BackendError,
     ConnectionFailedError,
@@ -33,7 +34,6 @@ from locus_store.errors import (
 )
 from locus_store.sql import migrate, status
 from locus_store.sql.schema import tables
-from locus_store.store_backends import SQLiteStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

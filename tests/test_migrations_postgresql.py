@@ -33,7 +33,7 @@ from locus_store.errors import (
     InvalidArgumentError,
     SchemaError,
 )
-from locus_store.sql import locks, migrate, status, targets, vectors
+from locus_store.sql import migrate, migration_lock, migration_targets, status, vectors
 from locus_store.sql.schema import tables
 
 if TYPE_CHECKING:
@@ -429,7 +429,9 @@ def lock_held(made: Made, what: str) -> Iterator[Callable[[], None]]:
 
     async def hold(connection: Any) -> None:
         async with connection.transaction():
-            await connection.execute("SELECT pg_advisory_xact_lock($1)", locks.advisory_key(what))
+            await connection.execute(
+                "SELECT pg_advisory_xact_lock($1)", migration_lock.advisory_key(what)
+            )
             taken.set()
             await asyncio.to_thread(release.wait)
 
@@ -1105,7 +1107,7 @@ def test_the_view_shows_the_root_head_of_every_live_thread(made: Made, schema: s
 @pytest.mark.parametrize("kept", KEPT, ids=lambda path: path.stem)
 def test_a_kept_database_is_upgraded_and_used(made: Made, kept: Path) -> None:
     from locus_store import PostgreSQLBackend
-    from locus_store.store_backends import PostgreSQLStore
+    from locus_store.backends import PostgreSQLStore
 
     made.execute(kept.read_text())
     assert migrate.current(made.url) == kept.stem
@@ -1210,7 +1212,7 @@ def test_a_dsn_may_hold_every_option_of_the_checkpointer() -> None:
     objects = {"dsn", "engine", "pool", "state_type"}
     parts_of_the_url = {"host", "port", "user", "password", "database"}
     options = set(inspect.signature(postgresql_checkpointer).parameters)
-    assert options - objects - parts_of_the_url <= targets.OPTIONS
+    assert options - objects - parts_of_the_url <= migration_targets.OPTIONS
 
 
 def test_a_migration_may_be_called_beneath_a_running_loop(made: Made) -> None:

@@ -34,7 +34,7 @@ from locus_store import (
     open_checkpointer,
     postgresql_checkpointer,
 )
-from locus_store.observe import observed
+from locus_store.runtime.observe import observed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -37,8 +37,9 @@ from locus_store import (
     open_store,
     oracle_checkpointer,
 )
+from locus_store.backends.oracle import addresses, dialect
 from locus_store.blocking import BlockingCheckpointer
-from locus_store.sql import migrate, oracle, oracle_places
+from locus_store.sql import migrate
 from locus_store.sql.vectors import oracle_index
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def anyio_backend() -> str:
 
 
 def test_host_port_and_service_are_one_way_to_say_it() -> None:
-    place = oracle_places.place(None, **WHO, host="db", service_name="x")
+    place = addresses.place(None, **WHO, host="db", service_name="x")
     assert place.shown == "locus@db:1521/x"
     assert {**place.arguments} == {**WHO, "host": "db", "port": 1521, "service_name": "x"}
 
@@ -129,7 +130,7 @@ def encrypted_key(password: bytes) -> str:
 
 
 def test_the_certificates_of_the_system_are_no_directory() -> None:
-    place = oracle_places.place("db_low", **WHO, wallet_location="SYSTEM")
+    place = addresses.place("db_low", **WHO, wallet_location="SYSTEM")
     assert place.arguments["wallet_location"] == "SYSTEM"
     assert "config_dir" not in place.arguments
 
@@ -140,26 +141,26 @@ def test_a_wallet_is_looked_at_before_anything_is_sent(
     monkeypatch.setenv("HOME", str(tmp_path))
     made = wallet(tmp_path / "wallet")
     for password in (None, ""):
-        place = oracle_places.place(
+        place = addresses.place(
             "db_low", **WHO, wallet_location="~/wallet", wallet_password=password
         )
         assert place.arguments["wallet_location"] == place.arguments["config_dir"] == str(made)
         assert "wallet_password" not in place.arguments
     wallet(tmp_path / "wallet", "-----BEGIN ENCRYPTED PRIVATE KEY-----\n")
     with pytest.raises(InvalidArgumentError, match="is encrypted"):
-        oracle_places.place("db_low", **WHO, wallet_location=str(made))
+        addresses.place("db_low", **WHO, wallet_location=str(made))
     for password in ("w", "another"):
         wallet(made, encrypted_key(b"w"))
         options: dict[str, Any] = {"wallet_location": str(made), "wallet_password": password}
         if password == "w":  # noqa: S105
-            place = oracle_places.place("db_low", **WHO, **options)
+            place = addresses.place("db_low", **WHO, **options)
             assert place.arguments["wallet_password"] == "w"  # noqa: S105
         else:
             with pytest.raises(InvalidArgumentError, match="another wallet_password made it"):
-                oracle_places.place("db_low", **WHO, **options)
+                addresses.place("db_low", **WHO, **options)
     (made / "ewallet.pem").unlink()
     with pytest.raises(InvalidArgumentError, match="has no ewallet"):
-        oracle_places.place("db_low", **WHO, wallet_location=str(made))
+        addresses.place("db_low", **WHO, wallet_location=str(made))
 
 
 @pytest.mark.parametrize(
@@ -172,7 +173,7 @@ def test_a_wallet_is_looked_at_before_anything_is_sent(
     ],
 )
 def test_a_url_names_a_place(url: str, found: dict[str, Any]) -> None:
-    parts = oracle_places.parts_of(oracle_places.split(url))
+    parts = addresses.parts_of(addresses.split(url))
     assert parts == {"user": "u", "password": "p@s", **found}
 
 
@@ -506,7 +507,7 @@ async def test_a_pool_of_the_callers_is_borrowed_from(twin: TwinServer) -> None:
 
 
 async def test_a_save_is_committed_and_undone_with_the_callers_rows(twin: TwinServer) -> None:
-    place = oracle_places.place(**PLACE)
+    place = addresses.place(**PLACE)
     engine = create_async_engine(
         "oracle+oracledb_async://", connect_args={"async_creator_fn": place.connect}
     )
@@ -534,7 +535,7 @@ async def test_a_save_is_committed_and_undone_with_the_callers_rows(twin: TwinSe
         assert await checkpointer.load("t") == {"n": 1}
         assert await checkpointer.get_metadata("t") == {"k": "x"}
         assert await store.get(("a",), "k") == 1
-        own = oracle.engine(place)
+        own = dialect.engine(place)
         async with own.connect() as connection:
             with pytest.raises(InvalidArgumentError, match="AUTOCOMMIT"):
                 await checkpointer.save(state, "t", "v2", connection=connection)
@@ -543,7 +544,7 @@ async def test_a_save_is_committed_and_undone_with_the_callers_rows(twin: TwinSe
 
 
 async def test_an_engine_of_the_callers_is_left_open_and_as_it_was(twin: TwinServer) -> None:
-    engine = oracle.engine(oracle_places.place(**PLACE))
+    engine = dialect.engine(addresses.place(**PLACE))
     async with oracle_checkpointer(engine=engine, state_type=dict) as checkpointer:
         await checkpointer.save({"n": 1}, "t")
     async with engine.connect() as connection:
@@ -607,7 +608,7 @@ async def test_with_an_engine_of_the_callers_the_cause_is_told_too() -> None:
 def test_a_vector_index_is_made_by_one_statement(metric: Any, method: Any) -> None:
     from locus_store.sql.schema import tables
 
-    made = oracle_index(tables(), metric, method, oracle._engine(None).dialect)
+    made = oracle_index(tables(), metric, method, dialect._engine(None).dialect)
     words = {"cosine": "COSINE", "l2": "EUCLIDEAN", "ip": "DOT"}
     kinds = {"hnsw": "INMEMORY NEIGHBOR GRAPH", "ivfflat": "NEIGHBOR PARTITIONS"}
     assert made == (
@@ -625,7 +626,10 @@ def test_the_longest_keys_stay_within_an_index_of_oracles() -> None:
                 continue
             lengths = [
                 4
-                * (getattr(it.type.dialect_impl(oracle._engine(None).dialect), "length", None) or 6)
+                * (
+                    getattr(it.type.dialect_impl(dialect._engine(None).dialect), "length", None)
+                    or 6
+                )
                 for it in keys.columns
             ]
             assert sum(lengths) + 2 * len(lengths) <= 6_398, keys

@@ -19,11 +19,12 @@ import sqlalchemy as sa
 from test_langgraph import COUNTS, conforms
 
 from locus_store import OracleBackend, OracleStore, oracle_checkpointer
-from locus_store.encoding import MAX_STATE_BYTES, unpack_frames
-from locus_store.sql import migrate, oracle, oracle_places
+from locus_store.backends.oracle import addresses, dialect
+from locus_store.sql import migrate
 from locus_store.sql.schema import tables
 from locus_store.sql.vectors import create_vector_index
 from locus_store.testing import CheckpointerContract, StorageBackendContract, StoreContract
+from locus_store.values.encoding import MAX_STATE_BYTES, unpack_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -61,7 +62,7 @@ def run(place: dict[str, Any], body: Callable[[Any], Any]) -> Any:
     """Run a body on a synchronous connection of SQLAlchemy's, and commit."""
 
     async def done() -> Any:
-        engine = oracle.engine(oracle_places.place(**place))
+        engine = dialect.engine(addresses.place(**place))
         try:
             async with engine.connect() as connection:
                 return await connection.run_sync(body)

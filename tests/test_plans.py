@@ -18,10 +18,11 @@ import asyncpg
 import pytest
 from servers import run
 
-from locus_store import ConflictError, layout
+from locus_store import ConflictError
 from locus_store.backends.postgresql import PostgreSQLBackend
-from locus_store.encoding import pack_frame
 from locus_store.types import Expected, PendingWrite, Save
+from locus_store.values import frames
+from locus_store.values.encoding import pack_frame
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -37,7 +38,7 @@ DAY = 86_400.0
 LARGE = {f"locus_{name}" for name in ("threads", "lines", "checkpoints", "writes", "messages")}
 
 STATE = {"n": 1, "text": "x" * 100}
-BASIS = layout.change(STATE, None)
+BASIS = frames.change(STATE, None)
 STEP = pack_frame(b'[["=",["text"],"%b"]]' % (b"x" * 100))
 
 # Three quarters of the threads are the default tenant's; one in 20 has a time to live, which is
@@ -356,7 +357,7 @@ async def operations(backend: PostgreSQLBackend) -> dict[str, Callable[[], Await
 
 
 def new(thread_id: str, *, id: str = "new-id", **options: Any) -> Save:  # noqa: A002
-    change = layout.change({**STATE, "n": 2}, BASIS.shape)
+    change = frames.change({**STATE, "n": 2}, BASIS.shape)
     kept = {"metadata": {"step": 1}, "labels": {"agent_id": "a"}}
     return Save(thread_id=thread_id, checkpoint_id=id, change=change, **kept, **options)
 

@@ -33,9 +33,9 @@ from locus_store import (
     open_saver,
     redis_checkpointer,
 )
-from locus_store.redis import scripts, threads
-from locus_store.redis.keys import BUCKETS, Keys, bucket_of
-from locus_store.redis.lines import restoring
+from locus_store.backends.redis import scripts, threads
+from locus_store.backends.redis.keys import BUCKETS, Keys, bucket_of
+from locus_store.backends.redis.records import restoring
 from locus_store.sql import migrate
 from locus_store.types import ArchivedMessage, PendingWrite
 
@@ -986,7 +986,7 @@ def test_loops_that_ended_well_leave_no_garbage_to_collect(
 ) -> None:
     """A collection of all garbage takes long in a large program, and there may be many loops."""
     collected: list[None] = []
-    monkeypatch.setattr("locus_store.loops.gc.collect", lambda: collected.append(None))
+    monkeypatch.setattr("locus_store.runtime.loops.gc.collect", lambda: collected.append(None))
     backend = RedisBackend(redis_url)
     for n in range(3):
         asyncio.run(backend.save("t", {"n": n}))
@@ -1074,14 +1074,14 @@ async def test_more_calls_than_connections_wait_for_each_other(
         assert found == [{"n": n} for n in range(200)]
 
 
-MODULES = ("connecting", "failures", "keys", "lines", "places", "scripts", "threads")
+MODULES = ("connections", "failures", "keys", "records", "addresses", "scripts", "threads")
 
 
 def test_a_missing_driver_is_named_whatever_is_imported_first() -> None:
     names = [
-        *(f"locus_store.redis.{it}" for it in MODULES),
+        *(f"locus_store.backends.redis.{it}" for it in MODULES),
         "locus_store.backends.redis",
-        "locus_store.transfer.locus_redis",
+        "locus_store.adapters.locus.source_redis",
     ]
     code = f"""
 import sys

@@ -13,8 +13,8 @@ import redis
 from test_contract_redis import empty_places
 
 from locus_store import IntegrityError, RedisBackend
-from locus_store.redis.keys import Keys
-from locus_store.redis.lines import read_log
+from locus_store.backends.redis.keys import Keys
+from locus_store.backends.redis.records import read_log
 from locus_store.testing.steps import problems
 
 pytestmark = pytest.mark.anyio

@@ -24,7 +24,7 @@ from locus_store import (
     RedisBackend,
     redis_checkpointer,
 )
-from locus_store.redis.keys import bucket_of
+from locus_store.backends.redis.keys import bucket_of
 from locus_store.testing.steps import problems
 from locus_store.types import ArchivedMessage, PendingWrite
 

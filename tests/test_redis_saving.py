@@ -11,13 +11,13 @@ import pytest
 import redis
 
 from locus_store import ConflictError, NotFoundError, RedisBackend, redis_checkpointer
-from locus_store.redis.keys import Keys
+from locus_store.backends.redis.keys import Keys
 from locus_store.testing.steps import problems
 from locus_store.types import Expected, PendingWrite
 from locus_store.versions import CHAIN_ALLOWANCE, CHAIN_FACTOR, RECORD_OVERHEAD
 
 if TYPE_CHECKING:
-    from locus_store.redis.scripts import Script
+    from locus_store.backends.redis.scripts import Script
 
 pytestmark = pytest.mark.anyio
 

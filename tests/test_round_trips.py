@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from locus_store import postgresql_checkpointer, sqlite_checkpointer
 from locus_store.sql import searching
-from locus_store.text import Match
+from locus_store.values.text import Match
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -11,12 +11,12 @@ from sqlalchemy.dialects import oracle, postgresql
 from sqlalchemy.orm import Session
 
 from locus_store import blocking
-from locus_store.encoding import canonical
 from locus_store.errors import InvalidArgumentError
 from locus_store.sql import columns, json_columns, models
 from locus_store.sql.migrate import ensure
 from locus_store.sql.names import DEFAULT_PREFIX, max_prefix, prefix_of
 from locus_store.sql.schema import METADATA, Tables, tables
+from locus_store.values.encoding import canonical
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,8 +11,8 @@ from locus.core.state import AgentState as LocusState
 
 from locus_store import AgentState, Message, SQLiteBackend, StorageBackendAdapter
 from locus_store.errors import SerializationError
-from locus_store.filters import STATE_CLASS
-from locus_store.state_classes import LOCUS_STATE
+from locus_store.types.state_classes import LOCUS_STATE
+from locus_store.values.filters import STATE_CLASS
 
 pytestmark = pytest.mark.anyio
 
@@ -53,8 +53,8 @@ sys.addaudithook(_audit)
         "antigravity:Anything",
         "this:AgentState",
         "collections:OrderedDict",
-        "locus_store.state:BaseModel",  # not where that class is defined
-        "locus_store.state:AgentState.model_validate",
+        "locus_store.types.state:BaseModel",  # not where that class is defined
+        "locus_store.types.state:AgentState.model_validate",
         "locus_store.backends:FileCheckpointer",  # imported by the module's __getattr__
         "lazy_states:Plan",
         "no.such.module:Plan",
@@ -94,7 +94,7 @@ async def test_nothing_is_imported_or_called_by_a_recorded_name(
         await adapter.load("t")
 
 
-@pytest.mark.parametrize("recorded", [7, None, ["locus_store.state:AgentState"], {"a": 1}])
+@pytest.mark.parametrize("recorded", [7, None, ["locus_store.types.state:AgentState"], {"a": 1}])
 async def test_a_record_that_is_no_text_counts_as_none(backend: Any, recorded: Any) -> None:
     assert type(await loaded(backend, {"agent_id": "a"}, recorded)) is AgentState
 

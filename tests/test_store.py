@@ -22,8 +22,8 @@ from locus_store import (
     blocking,
 )
 from locus_store.blocking import BlockingStore
-from locus_store.items import check_name, decode_namespace, encode_namespace
 from locus_store.testing import StoreContract
+from locus_store.types.items import check_name, decode_namespace, encode_namespace
 
 NS = ("memory", "u42")
 

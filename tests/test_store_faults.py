@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from locus_store import InMemoryStore, LocusStoreError
-from locus_store.filters import Filter
-from locus_store.items import Put
 from locus_store.testing import StoreContract
-from locus_store.vectors import packed, unpacked
+from locus_store.types.items import Put
+from locus_store.values.filters import Filter
+from locus_store.values.vectors import packed, unpacked
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,7 @@ from locus.testing import ScriptedModel
 
 from locus_store import open as opening
 from locus_store.adapters.locus import LocusStore
-from locus_store.store_backends import InMemoryStore
+from locus_store.backends import InMemoryStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -20,11 +20,11 @@ from locus_store import (
     open_store,
     redis_checkpointer,
 )
+from locus_store.backends import RedisStore
+from locus_store.backends.redis import items
+from locus_store.backends.redis import store as module
+from locus_store.backends.redis.items import KINDS
 from locus_store.blocking import BlockingStore
-from locus_store.redis import items
-from locus_store.redis.items import KINDS
-from locus_store.store_backends import RedisStore
-from locus_store.store_backends import redis as module
 from locus_store.testing import StoreContract
 
 NS = ("memory", "u42")

@@ -16,9 +16,9 @@ from locus_store import (
     IntegrityError,
     SchemaError,
 )
-from locus_store.items import PutItem, Remove
-from locus_store.redis.items import KINDS
-from locus_store.store_backends import RedisStore
+from locus_store.backends import RedisStore
+from locus_store.backends.redis.items import KINDS
+from locus_store.types.items import PutItem, Remove
 
 NS = ("memory", "u42")
 

@@ -26,8 +26,8 @@ from locus_store import (
     postgresql_checkpointer,
     sqlite_checkpointer,
 )
+from locus_store.backends.sqlite.items import loads_vec
 from locus_store.sql import migrate
-from locus_store.sql.items_sqlite import loads_vec
 from locus_store.sql.vectors import create_vector_index
 from locus_store.testing import StoreContract
 

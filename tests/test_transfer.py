@@ -20,17 +20,17 @@ from locus_store import (
     SQLiteBackend,
     postgresql_checkpointer,
 )
-from locus_store.archives import Problem
-from locus_store.encoding import MAX_STATE_BYTES
 from locus_store.testing import HOSTILE_IDS, NUMBERS, TEXTS
 from locus_store.transfer.archive import all_threads, export_threads, from_lines, import_threads
 from locus_store.transfer.building import up_to
 from locus_store.transfer.copying import copy
 from locus_store.transfer.verifying import Checked, verify
 from locus_store.types import ArchivedMessage, PendingWrite
+from locus_store.values.encoding import MAX_STATE_BYTES
+from locus_store.versions.archives import Problem
 
 if TYPE_CHECKING:
-    from locus_store.backends.base import StorageBackend
+    from locus_store.backend import StorageBackend
 
 pytestmark = pytest.mark.anyio
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from mypy import api
 
-from locus_store import options
-from locus_store.backends import file, memory, oracle, postgresql, redis, sqlite
+from locus_store.backends import file, memory, options, oracle, postgresql, redis, sqlite
 
 ROOT = Path(__file__).parents[1]
 
@@ -78,7 +77,7 @@ from locus_store import (
     MemoryCheckpointer, PostgreSQLCheckpointSaver, SQLiteStore, blocking, open_checkpointer,
     open_saver, open_store, sqlite_checkpointer,
 )
-from locus_store.store_backends import PostgreSQLStore
+from locus_store.backends import PostgreSQLStore
 
 u = "sqlite:///x.db"
 open_checkpointer(u, state_typo=dict)  # error: Unexpected keyword argument "state_typo"

@@ -6,44 +6,58 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from locus_store.backends.base import StorageBackend
-    from locus_store.backends.file import FileBackend, FileCheckpointer, file_checkpointer
-    from locus_store.backends.memory import MemoryBackend, MemoryCheckpointer, memory_checkpointer
-    from locus_store.backends.oracle import (
+    from locus_store.backend import StorageBackend
+    from locus_store.backends.file.backend import FileBackend, FileCheckpointer, file_checkpointer
+    from locus_store.backends.memory.backend import (
+        MemoryBackend,
+        MemoryCheckpointer,
+        memory_checkpointer,
+    )
+    from locus_store.backends.memory.store import InMemoryStore
+    from locus_store.backends.oracle.backend import (
         OracleBackend,
         OracleCheckpointSaver,
         oracle_checkpointer,
     )
-    from locus_store.backends.postgresql import (
+    from locus_store.backends.oracle.store import OracleStore
+    from locus_store.backends.postgresql.backend import (
         PostgreSQLBackend,
         PostgreSQLCheckpointSaver,
         postgresql_checkpointer,
     )
-    from locus_store.backends.redis import (
+    from locus_store.backends.postgresql.store import PostgreSQLStore
+    from locus_store.backends.redis.backend import (
         RedisBackend,
         RedisCheckpointSaver,
         redis_checkpointer,
     )
-    from locus_store.backends.sqlite import (
+    from locus_store.backends.redis.store import RedisStore
+    from locus_store.backends.sqlite.backend import (
         SQLiteBackend,
         SQLiteCheckpointSaver,
         sqlite_checkpointer,
     )
+    from locus_store.backends.sqlite.store import SQLiteStore
     from locus_store.checkpointer import StorageBackendAdapter
 
 __all__ = [
     "FileBackend",
     "FileCheckpointer",
+    "InMemoryStore",
     "MemoryBackend",
     "MemoryCheckpointer",
     "OracleBackend",
     "OracleCheckpointSaver",
+    "OracleStore",
     "PostgreSQLBackend",
     "PostgreSQLCheckpointSaver",
+    "PostgreSQLStore",
     "RedisBackend",
     "RedisCheckpointSaver",
+    "RedisStore",
     "SQLiteBackend",
     "SQLiteCheckpointSaver",
+    "SQLiteStore",
     "StorageBackend",
     "StorageBackendAdapter",
     "file_checkpointer",
@@ -72,7 +86,12 @@ _MODULES = {
     **dict.fromkeys(
         ("SQLiteBackend", "SQLiteCheckpointSaver", "sqlite_checkpointer"), "backends.sqlite"
     ),
-    "StorageBackend": "backends.base",
+    "InMemoryStore": "backends.memory.store",
+    "OracleStore": "backends.oracle.store",
+    "PostgreSQLStore": "backends.postgresql.store",
+    "RedisStore": "backends.redis.store",
+    "SQLiteStore": "backends.sqlite.store",
+    "StorageBackend": "backend",
     "StorageBackendAdapter": "checkpointer",
 }
 """Loaded on first use, so that none of these modules loads another."""

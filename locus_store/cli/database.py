@@ -21,7 +21,7 @@ from locus_store.cli.output import (
 from locus_store.errors import LocusStoreError, UnsupportedError
 
 if TYPE_CHECKING:
-    from locus_store.facts import Fact
+    from locus_store.types.facts import Fact
 
 db = typer.Typer(
     help="Create, upgrade and check the database schema.",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from locus_store.encoding import pinned
-from locus_store.layout.alignment import align, common_ends, fingerprint_all
+from locus_store.values.encoding import pinned
+from locus_store.values.frames.alignment import align, common_ends, fingerprint_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -21,10 +21,10 @@ from locus_store.errors import (
     SchemaError,
     UnsupportedError,
 )
-from locus_store.facts import Fact
+from locus_store.types.facts import Fact
 
 if TYPE_CHECKING:
-    from locus_store.backends.base import StorageBackend
+    from locus_store.backend import StorageBackend
     from locus_store.cli.tenants import Choice
 
 

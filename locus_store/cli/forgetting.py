@@ -24,11 +24,11 @@ from locus_store.cli.tenants import (
     total,
 )
 from locus_store.errors import InvalidArgumentError, NotFoundError
-from locus_store.filters import check_key
+from locus_store.values.filters import check_key
 
 if TYPE_CHECKING:
-    from locus_store.backends.base import StorageBackend
-    from locus_store.items import Namespace
+    from locus_store.backend import StorageBackend
+    from locus_store.types.items import Namespace
 
 _NOUNS = {
     "threads": "thread",

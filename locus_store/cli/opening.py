@@ -19,7 +19,7 @@ from locus_store.errors import InvalidArgumentError, NotFoundError
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
 
-    from locus_store.backends.base import StorageBackend
+    from locus_store.backend import StorageBackend
 
 T = TypeVar("T")
 

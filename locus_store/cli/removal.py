@@ -43,7 +43,7 @@ from locus_store.transfer.archive import all_threads
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from locus_store.backends.base import StorageBackend
+    from locus_store.backend import StorageBackend
     from locus_store.cli.threads import Storage
 
 

@@ -32,9 +32,9 @@ from locus_store.cli.tenants import AllTenants, OfTenant, Outcome, chosen, cover
 from locus_store.errors import InvalidArgumentError, NotFoundError
 
 if TYPE_CHECKING:
-    from locus_store.backends.base import StorageBackend
-    from locus_store.items import Namespace, StoreItem
+    from locus_store.backend import StorageBackend
     from locus_store.store import BaseStore
+    from locus_store.types.items import Namespace, StoreItem
 
 store = typer.Typer(
     help="Look at the items of the long-term memory, put, search and remove them."

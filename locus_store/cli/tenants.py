@@ -17,7 +17,7 @@ from locus_store.errors import InvalidArgumentError, LocusStoreError, NotFoundEr
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from locus_store.backends.base import StorageBackend
+    from locus_store.backend import StorageBackend
     from locus_store.types import Tenant
 
 tenants = typer.Typer(help="Look at the tenants of a database.", no_args_is_help=True, cls=Group)

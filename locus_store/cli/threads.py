@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from locus_store.arguments import check_text
 from locus_store.cli import graphs
 from locus_store.cli.differences import Difference, changed_part, differences, shown
 from locus_store.cli.help import Command, Group
@@ -38,13 +37,14 @@ from locus_store.cli.output import (
 )
 from locus_store.cli.tenants import OfTenant, opened_of
 from locus_store.errors import ConflictError
-from locus_store.filters import STATE_CLASS
+from locus_store.types.arguments import check_text
+from locus_store.values.filters import STATE_CLASS
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from typing import TypeAlias
 
-    from locus_store.backends.base import StorageBackend
+    from locus_store.backend import StorageBackend
     from locus_store.types import Hit, Snapshot, Version
 
     Storage: TypeAlias = AbstractAsyncContextManager[StorageBackend]

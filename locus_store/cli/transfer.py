@@ -14,7 +14,6 @@ from urllib.parse import parse_qsl, urlsplit
 
 import typer
 
-from locus_store.arguments import check_text
 from locus_store.cli.help import Command, Group
 from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, opened, run
 from locus_store.cli.output import (
@@ -41,11 +40,12 @@ from locus_store.cli.tenants import (
     tell,
 )
 from locus_store.errors import InvalidArgumentError, LocusStoreError, NotFoundError
+from locus_store.types.arguments import check_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from locus_store.backends.base import StorageBackend
+    from locus_store.backend import StorageBackend
     from locus_store.transfer.counts import Counts
 
 imports = typer.Typer(
@@ -432,7 +432,7 @@ def import_langgraph(
     """
     options = {}
     if decrypt:
-        module = importlib.import_module("locus_store.transfer.from_langgraph")
+        module = importlib.import_module("locus_store.adapters.langgraph.import_threads")
         options["cipher"] = module.aes_cipher()
     taken = run(_taken("langgraph", url, source, thread, **options))
     _tell_imported(*taken, as_json=as_json)
@@ -458,7 +458,7 @@ def import_langgraph_store(
     """
 
     async def imported() -> dict[str, int]:
-        module = importlib.import_module("locus_store.transfer.langgraph_store")
+        module = importlib.import_module("locus_store.adapters.langgraph.import_items")
         opening = importlib.import_module("locus_store.open")
         async with opening.open_store(url, dimension=dimension) as store:
             with progress("importing") as advance:
@@ -481,7 +481,7 @@ def import_langgraph_store(
 async def _taken(
     name: str, url: str, source: str, threads: list[str] | None, **options: Any
 ) -> tuple[Counts, str | None]:
-    module = importlib.import_module(f"locus_store.transfer.from_{name}")
+    module = importlib.import_module(f"locus_store.adapters.{name}.import_threads")
     take = getattr(module, f"import_{name}")
     async with opened(url, creates=True) as backend:
         with progress("importing", len(threads) if threads else None) as advance:

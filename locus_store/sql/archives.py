@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from locus_store import versions
-from locus_store.archives import last_active_at, occupied
-from locus_store.filters import has_value, is_found
 from locus_store.sql import pending
 from locus_store.sql.columns import now
 from locus_store.sql.json_columns import escape_text, unescape_text
@@ -22,6 +20,8 @@ from locus_store.types import (
     ArchivedWrite,
     Tenant,
 )
+from locus_store.values.filters import has_value, is_found
+from locus_store.versions.archives import last_active_at, occupied
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence

@@ -7,24 +7,12 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
-from locus_store.arguments import (
-    check_days,
-    check_limit,
-    check_names,
-    check_scan,
-    check_tenant,
-    check_text,
-)
-from locus_store.backends.base import StorageBackend
-from locus_store.encoding import MAX_STATE_BYTES
+from locus_store.backend import StorageBackend
 from locus_store.errors import LocusStoreError
-from locus_store.filters import check_key
 from locus_store.sql import archives, copying, listing, searching
-from locus_store.sql.existing import has_thread
-from locus_store.sql.facts import Examination
-from locus_store.sql.joining import joined
-from locus_store.sweeping import Sweep
-from locus_store.text import query_words
+from locus_store.sql.callers_transaction import joined
+from locus_store.sql.diagnostics import Examination
+from locus_store.sql.existence import has_thread
 from locus_store.types import (
     Active,
     ArchivedThread,
@@ -41,6 +29,18 @@ from locus_store.types import (
     Version,
     Written,
 )
+from locus_store.types.arguments import (
+    check_days,
+    check_limit,
+    check_names,
+    check_scan,
+    check_tenant,
+    check_text,
+)
+from locus_store.values.encoding import MAX_STATE_BYTES
+from locus_store.values.filters import check_key
+from locus_store.values.text import query_words
+from locus_store.versions.sweeping import Sweep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -48,10 +48,10 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection
 
-    from locus_store.facts import Fact
+    from locus_store.backends.sqlite.runners import Runner
     from locus_store.sql.database import Database
-    from locus_store.sql.grouping import Runner
     from locus_store.sql.repository import Repository
+    from locus_store.types.facts import Fact
 
 T = TypeVar("T")
 

@@ -12,8 +12,8 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql import operators
 from sqlalchemy.sql.functions import FunctionElement
 
+from locus_store.sql.column_types import BigInteger, Binary, Integer, String, Text, stored
 from locus_store.sql.json_columns import escape_text, unescape_text
-from locus_store.sql.stored import BigInteger, Binary, Integer, String, Text, stored
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Dialect

@@ -15,13 +15,13 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.compiler import compiles
 
-from locus_store.filters import IS_OBJECT
 from locus_store.sql.json_columns import dump_valueb, escape_text, oracle_value
+from locus_store.values.filters import IS_OBJECT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from locus_store.filters import Clause
+    from locus_store.values.filters import Clause
 
     Condition = sa.ColumnElement[bool] | None
 

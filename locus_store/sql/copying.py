@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 
-from locus_store.archives import occupied
 from locus_store.sql.columns import minute, moment
-from locus_store.sql.existing import has_thread, last_save
+from locus_store.sql.existence import has_thread, last_save
+from locus_store.versions.archives import occupied
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from locus_store.encoding import MAX_STATE_BYTES
 from locus_store.errors import InvalidArgumentError
 from locus_store.sql.migrate import AutoMigrate, ensure
 from locus_store.sql.reads import Scope
 from locus_store.sql.repository import Repository
 from locus_store.sql.statements import statements
-from locus_store.tenants import ForTenants
+from locus_store.types.tenants import ForTenants
+from locus_store.values.encoding import MAX_STATE_BYTES
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import sqlalchemy as sa
 
-from locus_store import vectors
 from locus_store.errors import ConflictError
-from locus_store.items import (
+from locus_store.sql.columns import EPOCH, after, now
+from locus_store.sql.pending import batches
+from locus_store.sql.vectors import DIMENSION_SETTING
+from locus_store.types.items import (
     SEGMENT_END,
     Put,
     StoreItem,
@@ -20,19 +22,17 @@ from locus_store.items import (
     encode_namespace,
     require_version,
 )
-from locus_store.sql.columns import EPOCH, after, now
-from locus_store.sql.pending import batches
-from locus_store.sql.vectors import DIMENSION_SETTING
+from locus_store.values import vectors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from sqlalchemy.engine import Connection, Row
 
-    from locus_store.filters import Clause
-    from locus_store.items import Change, Name, Namespace, NamespaceMatch, Wanted
     from locus_store.sql.reads import Scope
     from locus_store.sql.vectors import Found
+    from locus_store.types.items import Change, Name, Namespace, NamespaceMatch, Wanted
+    from locus_store.values.filters import Clause
 
     AnyRow: TypeAlias = Row[*tuple[Any, ...]]
 

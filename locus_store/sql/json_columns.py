@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
-from locus_store.sql.stored import Text, damage, stored
+from locus_store.sql.column_types import Text, damage, stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 
-from locus_store.arguments import thread_pattern
 from locus_store.errors import NotFoundError
-from locus_store.sql.existing import last_active
+from locus_store.sql.existence import last_active
 from locus_store.sql.reads import ROOT, head_of_row
 from locus_store.sql.statements import is_live
 from locus_store.types import Active
+from locus_store.types.arguments import thread_pattern
 
 if TYPE_CHECKING:
     from locus_store.sql.reads import Reads

@@ -18,10 +18,18 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
-from locus_store import observe
 from locus_store.errors import InvalidArgumentError, SchemaError
+from locus_store.runtime import observe
 from locus_store.sql.failures import codes, sqlstate
-from locus_store.sql.locks import locked, process, refuse_transaction
+from locus_store.sql.migration_lock import locked, process, refuse_transaction
+from locus_store.sql.migration_targets import (
+    Target,
+    absent_file,
+    dialect_name,
+    reason,
+    refuse_schema,
+    run_on,
+)
 from locus_store.sql.names import DEFAULT_PREFIX, check_prefix
 from locus_store.sql.schema import Tables, tables
 from locus_store.sql.status import (
@@ -34,14 +42,6 @@ from locus_store.sql.status import (
     place_of,
     read_settings,
     read_status,
-)
-from locus_store.sql.targets import (
-    Target,
-    absent_file,
-    dialect_name,
-    reason,
-    refuse_schema,
-    run_on,
 )
 
 if TYPE_CHECKING:

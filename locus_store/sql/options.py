@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from locus_store.arguments import MAX_COUNT
 from locus_store.errors import InvalidArgumentError
+from locus_store.types.arguments import MAX_COUNT
 
 DAY: Final = 86_400
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from locus_store import versions
-from locus_store.archives import sealed, unsealed
 from locus_store.sql.statements import WRITE
 from locus_store.types import PendingWrite
+from locus_store.versions.archives import sealed, unsealed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

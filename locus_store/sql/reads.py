@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from locus_store import versions
-from locus_store.filters import is_found
 from locus_store.sql import pending
 from locus_store.sql.statements import (
     LINE_STATE,
@@ -18,6 +17,7 @@ from locus_store.sql.statements import (
     statements,
 )
 from locus_store.types import Head, Mark, Stored, Version
+from locus_store.values.filters import is_found
 from locus_store.versions import Line, Record
 
 if TYPE_CHECKING:

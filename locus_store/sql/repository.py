@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import sqlalchemy as sa
 
 from locus_store import versions
-from locus_store.renewing import ttl_slack
 from locus_store.sql import pending
 from locus_store.sql.columns import after, before, now
-from locus_store.sql.existing import has_thread, is_old, keep_place, versionless
+from locus_store.sql.existence import has_thread, is_old, keep_place, versionless
 from locus_store.sql.pending import BATCH, batches
 from locus_store.sql.reads import Reads, line_of_row, record_of_row
 from locus_store.sql.statements import LINE_STATE, RECORD
 from locus_store.types import Removed
 from locus_store.versions import Line, Record
+from locus_store.versions.renewing import ttl_slack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence

@@ -13,7 +13,7 @@ from typing import Final, cast
 
 import sqlalchemy as sa
 
-from locus_store.arguments import MAX_TENANT_CHARACTERS, check_text
+from locus_store.sql.column_types import BigInteger, Double, Integer, SmallInteger, String, Text
 from locus_store.sql.columns import (
     BigKey,
     Blob,
@@ -28,7 +28,7 @@ from locus_store.sql.columns import (
 )
 from locus_store.sql.json_columns import Json, JsonValue
 from locus_store.sql.names import DEFAULT_PREFIX, check_prefix, derived
-from locus_store.sql.stored import BigInteger, Double, Integer, SmallInteger, String, Text
+from locus_store.types.arguments import MAX_TENANT_CHARACTERS, check_text
 
 # Characters. Every index key stays within Oracle's 6,398 bytes and PostgreSQL's 2,704 even when
 # each character takes four.

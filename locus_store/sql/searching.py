@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import sqlalchemy as sa
 
 from locus_store import versions
-from locus_store.encoding import TooLargeError
-from locus_store.observe import skipped_too_large
+from locus_store.runtime.observe import skipped_too_large
 from locus_store.sql.pending import BATCH, batches
-from locus_store.text import Match
 from locus_store.types import Hit
+from locus_store.values.encoding import TooLargeError
+from locus_store.values.text import Match
 from locus_store.versions import Line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from datetime import datetime
 
-    from locus_store.layout import Folder
     from locus_store.sql.reads import Reads
+    from locus_store.values.frames import Folder
 
 ROOT: Final = ""
 """The namespace that a search looks at."""

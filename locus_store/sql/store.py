@@ -12,24 +12,24 @@ from weakref import WeakKeyDictionary
 import orjson
 from sqlalchemy.exc import DBAPIError, OperationalError
 
+from locus_store.backends.postgresql.saves import GROUP_BYTES
 from locus_store.errors import ConflictError, LocusStoreError, UnsupportedError
-from locus_store.items import Put, StoreCapabilities
 from locus_store.sql import vectors
+from locus_store.sql.callers_transaction import joined
 from locus_store.sql.failures import is_overtime
 from locus_store.sql.gathering import Failed, Gathering, Limits, Undecided
 from locus_store.sql.items import Items, Shelf
-from locus_store.sql.joining import joined
-from locus_store.sql.saves import GROUP_BYTES
 from locus_store.store import BaseStore
+from locus_store.types.items import Put, StoreCapabilities
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from sqlalchemy.engine import Connection
 
-    from locus_store.items import Change, Name, Namespace, NamespaceMatch, StoreItem, Wanted
     from locus_store.sql.backend import SqlBackend
     from locus_store.sql.items import Outcome
+    from locus_store.types.items import Change, Name, Namespace, NamespaceMatch, StoreItem, Wanted
 
 T = TypeVar("T")
 

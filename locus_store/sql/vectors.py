@@ -11,19 +11,19 @@ from sqlalchemy.exc import DBAPIError
 
 from locus_store.errors import InvalidArgumentError, SchemaError, UnsupportedError
 from locus_store.sql.failures import owner_only
-from locus_store.sql.locks import locked
+from locus_store.sql.migration_lock import locked
+from locus_store.sql.migration_targets import run_on
 from locus_store.sql.names import DEFAULT_PREFIX, derived
 from locus_store.sql.status import commits_each, in_dictionary, place_of, read_status
-from locus_store.sql.targets import run_on
-from locus_store.vectors import Metric, check_dimension, check_metric
+from locus_store.values.vectors import Metric, check_dimension, check_metric
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sqlalchemy.engine import Connection, Dialect
 
+    from locus_store.sql.migration_targets import Target
     from locus_store.sql.schema import Tables
-    from locus_store.sql.targets import Target
 
 Method = Literal["hnsw", "ivfflat"]
 

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from locus_store.backends.memory import MemoryBackend
+from locus_store.backends.memory.backend import MemoryBackend
 from locus_store.errors import (
     ConflictError,
     IntegrityError,
     InvalidArgumentError,
     SerializationError,
 )
-from locus_store.state import AgentState
 from locus_store.testing.existing import Existence
 from locus_store.testing.forgetting import Forgetting
 from locus_store.testing.kit import HOSTILE_IDS, INVALID_IDS, NUMBERS, TEXTS, exact, needs, refused
@@ -34,6 +33,7 @@ from locus_store.testing.steps import (
     problems,
 )
 from locus_store.types import Expected, PendingWrite
+from locus_store.types.state import AgentState
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

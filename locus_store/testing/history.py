@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from locus_store.backends.memory import MemoryCheckpointer
+from locus_store.backends.memory.backend import MemoryCheckpointer
 from locus_store.errors import (
     ConflictError,
     InvalidArgumentError,

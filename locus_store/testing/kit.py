@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 import pytest
 
-from locus_store.backends.base import StorageBackend
+from locus_store.backend import StorageBackend
 from locus_store.checkpointer import StorageBackendAdapter
-from locus_store.state import AgentState, Message
+from locus_store.types.state import AgentState, Message
 
 HOSTILE_IDS = (
     "latest", "_checkpoints", "a:b", "b:c", "a", "c", "acme_42", "acme/42", "acme%42", "acme*42",

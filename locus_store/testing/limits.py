@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from locus_store import layout
-from locus_store.encoding import pack_frame
 from locus_store.errors import IntegrityError, InvalidArgumentError, SerializationError
 from locus_store.saver import CheckpointSaver
 from locus_store.testing.kit import (
@@ -28,6 +26,8 @@ from locus_store.testing.kit import (
 )
 from locus_store.testing.steps import BackendKit, problems
 from locus_store.types import PendingWrite, Vacuumed
+from locus_store.values import frames
+from locus_store.values.encoding import pack_frame
 from locus_store.versions import JSON_WRITE
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class BackendLimits(BackendKit):
     async def plant(self, backend: Any) -> None:
         """Save a state and a pending write above the limit."""
         await backend.write_state("large", {"value": "a" * LARGE}, checkpoint_id="v")
-        payload = layout.value_payload("a" * LARGE, 2 * LARGE)
+        payload = frames.value_payload("a" * LARGE, 2 * LARGE)
         await backend.put_writes("large", "v", [PendingWrite("task", 0, "c", JSON_WRITE, payload)])
 
     async def test_an_archived_state_above_max_state_bytes_is_not_restored(

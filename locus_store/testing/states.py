@@ -13,10 +13,10 @@ from pydantic import BaseModel
 
 from locus_store.errors import ConflictError, SerializationError
 from locus_store.saver import CheckpointSaver
-from locus_store.state import MARK_KEY, AgentState
-from locus_store.state_classes import label_of
 from locus_store.testing.kit import Another, Kit, needs
 from locus_store.testing.steps import BackendKit
+from locus_store.types.state import MARK_KEY, AgentState
+from locus_store.types.state_classes import label_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from locus_store import layout
-from locus_store.archives import Problem
-from locus_store.encoding import MAX_STATE_BYTES
 from locus_store.errors import ConflictError, InvalidArgumentError, NotFoundError
 from locus_store.testing.kit import INVALID_IDS, exact, needs, refused
 from locus_store.transfer.verifying import verify
 from locus_store.types import Expected, Mark, PendingWrite, Version
+from locus_store.values import frames
+from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.versions import CHANNELS, REBUILT
+from locus_store.versions.archives import Problem
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -172,7 +172,7 @@ class FramedWrites(BackendKit):
         state = {CHANNELS: {"c": LONG}}
         await backend.write_state("t", state, checkpoint_id="v")
         mark, shape = backend.known_version("t", "v")
-        payload = layout.value_frames(said, shape, (CHANNELS, "c"), MAX_STATE_BYTES)
+        payload = frames.value_frames(said, shape, (CHANNELS, "c"), MAX_STATE_BYTES)
         assert payload is not None
         return mark, replace(written("a", payload), basis=mark.sequence)
 
@@ -181,7 +181,7 @@ class FramedWrites(BackendKit):
         found = await backend.read_state("t", checkpoint_id, with_writes=True)
         (write,) = found.writes
         old = found.state[CHANNELS]["c"] if write.basis is not None else None
-        return layout.value_of(write.payload, MAX_STATE_BYTES, old)
+        return frames.value_of(write.payload, MAX_STATE_BYTES, old)
 
     async def test_a_write_may_be_what_changed_in_its_checkpoint(self, backend: Any) -> None:
         needs(backend, "branching")
@@ -216,7 +216,7 @@ class FramedWrites(BackendKit):
         assert [it.basis for it in await backend.get_writes("t", "v")] == [None]
         await backend.write_state("t", {"no": "channels"}, checkpoint_id="v")
         assert (
-            layout.value_of((await backend.get_writes("t", "v"))[0].payload, MAX_STATE_BYTES)
+            frames.value_of((await backend.get_writes("t", "v"))[0].payload, MAX_STATE_BYTES)
             == said
         )
         assert await problems(backend) == []
@@ -344,7 +344,7 @@ class Reading(BackendKit):
             at = version.mark.sequence
             (chain,) = [it[1] for it in records if it[0] == at]
             payloads = [it[2] for it in records if it[1] == chain and it[0] <= at]
-            assert exact(layout.fold(payloads, MAX_STATE_BYTES)) == exact(
+            assert exact(frames.fold(payloads, MAX_STATE_BYTES)) == exact(
                 states[version.checkpoint_id]
             )
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from locus_store.errors import InvalidArgumentError, SerializationError
-from locus_store.filters import Filter
 from locus_store.testing.kit import HOSTILE_IDS, refused
 from locus_store.testing.store_kit import NS, StoreKit, keys_of
+from locus_store.values.filters import Filter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -110,7 +110,7 @@ HOSTILE_KEYS = (
 
 
 class Filters(StoreKit):
-    """``filter`` and ``metadata_filter``: what ``locus_store.filters.Filter`` says."""
+    """``filter`` and ``metadata_filter``: what ``locus_store.values.filters.Filter`` says."""
 
     async def test_every_operator_takes_what_its_examples_say(self, store: Any) -> None:
         """Of values, deeper in values and of metadata."""

@@ -20,7 +20,7 @@ from locus_store.testing.store_kit import (
 )
 
 if TYPE_CHECKING:
-    from locus_store.items import Namespace
+    from locus_store.types.items import Namespace
 
 MOST = 2**31 - 1
 

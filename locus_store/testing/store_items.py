@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from locus_store.errors import ConflictError, InvalidArgumentError, SerializationError
-from locus_store.items import PutItem
 from locus_store.testing.kit import (
     HOSTILE_IDS,
     INVALID_IDS,
@@ -22,6 +21,7 @@ from locus_store.testing.kit import (
     refused,
 )
 from locus_store.testing.store_kit import LONG, NS, SHORT, StoreKit, keys_of, over, put_over
+from locus_store.types.items import PutItem
 
 
 class Values(StoreKit):

@@ -13,8 +13,8 @@ from locus_store.testing.kit import HOSTILE_IDS
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from locus_store.items import Namespace
     from locus_store.testing.kit import Another
+    from locus_store.types.items import Namespace
 
 NS: Namespace = ("memory", "u42")
 

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from locus_store import vectors
 from locus_store.errors import ConflictError, InvalidArgumentError, UnsupportedError
-from locus_store.items import Put
 from locus_store.testing.kit import INVALID_LIMITS, Another, needs, refused
 from locus_store.testing.store_kit import (
     HOSTILE_NAMESPACES,
@@ -21,11 +19,13 @@ from locus_store.testing.store_kit import (
     keys_of,
     over,
 )
+from locus_store.types.items import Put
+from locus_store.values import vectors
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from locus_store.items import Namespace
+    from locus_store.types.items import Namespace
 
 X, Y, Z = [1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]
 NEAR_X, BACK_X = [0.8, 0.6, 0.0], [-1.0, 0.0, 0.0]

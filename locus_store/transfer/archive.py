@@ -16,9 +16,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import orjson
 
-from locus_store import layout
-from locus_store.archives import require_form
-from locus_store.arguments import check_tenant
 from locus_store.errors import (
     IntegrityError,
     InvalidArgumentError,
@@ -34,11 +31,14 @@ from locus_store.types import (
     ArchivedWrite,
     PendingWrite,
 )
+from locus_store.types.arguments import check_tenant
+from locus_store.values import frames
+from locus_store.versions.archives import require_form
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from locus_store.backends.base import StorageBackend
+    from locus_store.backend import StorageBackend
 
 _MALFORMED = (LookupError, TypeError, ValueError, ArithmeticError, LocusStoreError)
 
@@ -194,7 +194,7 @@ def _objects(
                 **_taken(record, _VERSION),
                 "created_at": record.created_at,
                 "digest": record.digest.hex(),
-                "operations": layout.readable(record.payload, max_state_bytes),
+                "operations": frames.readable(record.payload, max_state_bytes),
             }
         for write in line.writes:
             yield {
@@ -320,7 +320,7 @@ def _version(it: dict[str, Any]) -> ArchivedRecord:
         **_only(it, _VERSION),
         digest=bytes.fromhex(it["digest"]),
         created_at=datetime.fromisoformat(it["created_at"]),
-        payload=layout.payload_of(it["operations"]),
+        payload=frames.payload_of(it["operations"]),
     )
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from locus_store import layout
-from locus_store.backends.memory import MemoryBackend
+from locus_store.backends.memory.backend import MemoryBackend
 from locus_store.errors import IntegrityError
+from locus_store.values import frames
 from locus_store.versions import current, whole_write
 
 if TYPE_CHECKING:
@@ -134,10 +134,10 @@ async def up_to(
     if line is None or not kept:
         return None
     builder, names = ThreadBuilder(thread.thread_id), {it.sequence: it.checkpoint_id for it in kept}
-    folders: dict[int, layout.Folder] = {}
+    folders: dict[int, frames.Folder] = {}
     writes: list[ArchivedWrite] = []
     for record in line.records:
-        folder = folders.setdefault(record.chain, layout.Folder(max_state_bytes))
+        folder = folders.setdefault(record.chain, frames.Folder(max_state_bytes))
         folder.apply(record.payload)
         if record.sequence in names:
             await builder.add(

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from locus_store.archives import same
 from locus_store.errors import IntegrityError, NotFoundError
 from locus_store.transfer.archive import all_threads
 from locus_store.transfer.counts import Counts, Progress, Tally
+from locus_store.versions.archives import same
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from locus_store.backends.base import StorageBackend
+    from locus_store.backend import StorageBackend
 
 
 async def copy(

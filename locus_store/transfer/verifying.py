@@ -6,14 +6,14 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from locus_store.archives import Problem, problems
 from locus_store.errors import BackendError, ConnectionFailedError, IntegrityError, SchemaError
 from locus_store.transfer.archive import all_threads
+from locus_store.versions.archives import Problem, problems
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
-    from locus_store.backends.base import StorageBackend
+    from locus_store.backend import StorageBackend
 
 
 DAMAGE = (IntegrityError, BackendError, TypeError, ValueError)

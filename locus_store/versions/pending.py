@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from locus_store import layout
 from locus_store.errors import ConflictError
+from locus_store.values import frames
 from locus_store.versions.lines import CHANNELS, Line, Lines, mark_of
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ def whole_write(write: PendingWrite, state: Mapping[str, Any], max_bytes: int) -
     """
     if write.basis is None:
         return write
-    value = layout.value_of(write.payload, max_bytes, channel_in(state, write.channel))
-    return replace(write, payload=layout.value_payload(value, max_bytes), basis=None)
+    value = frames.value_of(write.payload, max_bytes, channel_in(state, write.channel))
+    return replace(write, payload=frames.value_payload(value, max_bytes), basis=None)
 
 
 def channel_in(state: Mapping[str, Any], channel: str) -> Any:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from locus_store import layout
-from locus_store.encoding import TooLargeError
 from locus_store.errors import IntegrityError, NotFoundError
+from locus_store.values import frames
+from locus_store.values.encoding import TooLargeError
 from locus_store.versions.lines import Line, Lines, Record, Records, head_of, is_visible
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def target(records: Records, line: Line, checkpoint_id: str | None) -> Record | 
     return found if found and is_visible(line, found.sequence) else None
 
 
-def state_of(stored: Stored, max_bytes: int) -> tuple[dict[str, Any], layout.Shape]:
+def state_of(stored: Stored, max_bytes: int) -> tuple[dict[str, Any], frames.Shape]:
     """The state that stored bytes give, checked against its digest, and its shape.
 
     Raises:
@@ -32,8 +32,8 @@ def state_of(stored: Stored, max_bytes: int) -> tuple[dict[str, Any], layout.Sha
     """
     version = stored.version
     try:
-        state = layout.fold(stored.payloads, max_bytes)
-        shape = layout.shape_of(state)
+        state = frames.fold(stored.payloads, max_bytes)
+        shape = frames.shape_of(state)
         _require_digest(version, shape)
     except IntegrityError as exc:
         raise _at(_where(version), exc) from exc
@@ -53,14 +53,14 @@ def _where(version: Version) -> str:
     return f"thread {version.thread_id!r}, checkpoint {version.checkpoint_id!r}"
 
 
-def _require_digest(version: Version, shape: layout.Shape) -> None:
+def _require_digest(version: Version, shape: frames.Shape) -> None:
     if shape.digest != version.mark.digest:
         raise IntegrityError("the stored bytes do not give the state that was saved")
 
 
 def replay(
     records: Sequence[tuple[int, int, bytes]], wanted: Iterable[Version], max_bytes: int
-) -> Iterator[tuple[Version, layout.Folder]]:
+) -> Iterator[tuple[Version, frames.Folder]]:
     """The states of versions of one line, in one pass.
 
     Args:
@@ -78,16 +78,16 @@ def replay(
     """
     missing = {it.mark.sequence: it for it in wanted}
     newest = {chain: sequence for sequence, chain, _ in records if sequence in missing}
-    folders: dict[int, layout.Folder] = {}
+    folders: dict[int, frames.Folder] = {}
     for sequence, chain, payload in records:
         if sequence > newest.get(chain, 0):
             continue
-        folder = folders.setdefault(chain, layout.Folder(max_bytes, logs=True))
+        folder = folders.setdefault(chain, frames.Folder(max_bytes, logs=True))
         version = missing.pop(sequence, None)
         try:
             folder.apply(payload)
             if sequence == newest[chain] and version is not None:
-                _require_digest(version, layout.shape_of(folder.state()))
+                _require_digest(version, frames.shape_of(folder.state()))
         except IntegrityError as exc:
             where = _where(version) if version else f"version {sequence}"
             raise _at(where, exc) from exc
@@ -101,7 +101,7 @@ def visible_texts(
     line: Line,
     records: Iterable[tuple[int, int, bytes]],
     max_bytes: int,
-    hidden: dict[int, layout.Folder] | None = None,
+    hidden: dict[int, frames.Folder] | None = None,
 ) -> Iterator[tuple[int, str]]:
     """The text that each visible version brings, for a search.
 
@@ -119,12 +119,12 @@ def visible_texts(
     hidden = {} if hidden is None else hidden
     for sequence, chain, payload in records:
         if not is_visible(line, sequence):
-            hidden.setdefault(chain, layout.Folder(max_bytes)).apply(payload)
+            hidden.setdefault(chain, frames.Folder(max_bytes)).apply(payload)
         elif folder := hidden.pop(chain, None):
             folder.apply(payload)
-            yield sequence, layout.text_in(folder.state())
+            yield sequence, frames.text_in(folder.state())
         else:
-            yield sequence, layout.text_of(payload, max_bytes)
+            yield sequence, frames.text_of(payload, max_bytes)
 
 
 def made_of(
@@ -154,4 +154,4 @@ def cursor(records: Records, line: Line, thread_id: str, checkpoint_id: str) -> 
 def state_at(lines: Lines, line: Line, record: Record) -> dict[str, Any]:
     """The state of a version."""
     rows = lines.payloads(line, record.chain, upto=record.sequence)
-    return layout.fold((it for _, it in rows), lines.max_state_bytes)
+    return frames.fold((it for _, it in rows), lines.max_state_bytes)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from locus_store import layout
 from locus_store.errors import ConflictError, IntegrityError
+from locus_store.values import frames
 from locus_store.versions.lines import (
     REBUILT,
     RECORD_OVERHEAD,
@@ -147,13 +147,13 @@ def _rewritten_in(
     """See ``_rewritten``; of one chain, which is read as far as that takes."""
     is_gone = [sequence in gone for sequence, _ in rows]
     behind = [at for at, it in enumerate(is_gone) if at and is_gone[at - 1] and not it]
-    folder, before = layout.Folder(max_bytes), None
+    folder, before = frames.Folder(max_bytes), None
     for place, (sequence, payload) in enumerate(rows[: max(behind, default=-1) + 1]):
         if is_gone[place] and place and not is_gone[place - 1]:
-            before = layout.shape_of(folder.state())
+            before = frames.shape_of(folder.state())
         folder.apply(payload)
         if place in behind:
-            yield sequence, _smallest(layout.change(folder.state(), before))
+            yield sequence, _smallest(frames.change(folder.state(), before))
 
 
 def _unreadable(checkpoint_id: str, exc: IntegrityError) -> IntegrityError:
@@ -165,7 +165,7 @@ def _unreadable(checkpoint_id: str, exc: IntegrityError) -> IntegrityError:
     return type(exc)(message)
 
 
-def _smallest(change: layout.Change) -> bytes:
+def _smallest(change: frames.Change) -> bytes:
     if change.frames is None or len(change.frames) > change.shape.state_bytes // 2:
         return change.whole()
     return change.frames

@@ -6,8 +6,8 @@ import secrets
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from locus_store import observe
 from locus_store.errors import ConflictError, IntegrityError, NotFoundError
+from locus_store.runtime import observe
 from locus_store.types import Mark, Outcome, Save, Written
 from locus_store.versions.lines import (
     CHAIN_ALLOWANCE,

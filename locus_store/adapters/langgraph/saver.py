@@ -12,8 +12,8 @@ from langgraph.checkpoint.base import (
     get_serializable_checkpoint_metadata,
 )
 
-from locus_store.adapters.langgraph.given import GivenIds
-from locus_store.adapters.langgraph.loads import (
+from locus_store.adapters.langgraph.given_ids import GivenIds
+from locus_store.adapters.langgraph.lineage import (
     Load,
     checkpoint_in,
     fork_of,
@@ -21,7 +21,7 @@ from locus_store.adapters.langgraph.loads import (
     place_of,
     thread_name,
 )
-from locus_store.adapters.langgraph.pages import (
+from locus_store.adapters.langgraph.listing import (
     PAGE,
     PAGE_OF_MANY,
     Line,
@@ -35,10 +35,8 @@ from locus_store.adapters.langgraph.serializer import (
 )
 from locus_store.adapters.langgraph.times import options_of_ttl, ttl_of
 from locus_store.adapters.langgraph.values import Caches, History, Values
-from locus_store.arguments import MAX_COUNT, check_limit, check_text
 from locus_store.blocking import Finished, Portals
 from locus_store.errors import ConflictError, InvalidArgumentError
-from locus_store.filters import holds
 from locus_store.open import open_saver
 from locus_store.saver import (
     SPECIAL_CHANNELS,
@@ -47,7 +45,9 @@ from locus_store.saver import (
     namespace_of,
     written_value,
 )
-from locus_store.tenants import ForTenants
+from locus_store.types.arguments import MAX_COUNT, check_limit, check_text
+from locus_store.types.tenants import ForTenants
+from locus_store.values.filters import holds
 from locus_store.versions import CHANNELS, JSON_WRITE, REBUILT, current, whole_write
 
 if TYPE_CHECKING:
@@ -66,9 +66,9 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata
     from langgraph.checkpoint.serde.base import SerializerProtocol
 
-    from locus_store.backends.base import StorageBackend
-    from locus_store.layout import Folder
+    from locus_store.backend import StorageBackend
     from locus_store.types import PendingWrite, Version
+    from locus_store.values.frames import Folder
 
 _COUNTERS: Final = "counters_since_delta_snapshot"
 CACHE_BYTES: Final = 64 * 1024 * 1024

@@ -26,11 +26,10 @@ from langgraph.store.base import (
 )
 
 from locus_store import open as opening
-from locus_store.arguments import check_limit
 from locus_store.blocking import Finished, Portals
 from locus_store.errors import InvalidArgumentError, LocusStoreError
-from locus_store.filters import Filter
-from locus_store.items import (
+from locus_store.types.arguments import check_limit
+from locus_store.types.items import (
     Name,
     Namespace,
     Put,
@@ -40,8 +39,9 @@ from locus_store.items import (
     check_name,
     check_namespace,
 )
-from locus_store.tenants import ForTenants
-from locus_store.vectors import packed
+from locus_store.types.tenants import ForTenants
+from locus_store.values.filters import Filter
+from locus_store.values.vectors import packed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 
     from langgraph.store.base import IndexConfig, Op, Result, TTLConfig
 
-    from locus_store.items import Change, StoreItem
     from locus_store.store import BaseStore as Store
+    from locus_store.types.items import Change, StoreItem
 
 T = TypeVar("T")
 Path: TypeAlias = "list[str] | str"

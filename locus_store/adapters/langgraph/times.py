@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.arguments import checked_ttl
 from locus_store.errors import InvalidArgumentError
+from locus_store.types.arguments import checked_ttl
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from locus_store.adapters import typed
+from locus_store.adapters.langgraph import typed_values
+from locus_store.adapters.langgraph.channel_lists import Lists
 from locus_store.adapters.langgraph.copies import maker
-from locus_store.adapters.langgraph.lists import Lists
+from locus_store.adapters.langgraph.recent import Recent
 from locus_store.adapters.langgraph.serializer import ExactSerializer
-from locus_store.adapters.recent import Recent
-from locus_store.encoding import pinned, unpinned
 from locus_store.errors import SchemaError, SerializationError
-from locus_store.layout import Listed, thawed
+from locus_store.values.encoding import pinned, unpinned
+from locus_store.values.frames import Listed, thawed
 from locus_store.versions import CHANNELS
 
 if TYPE_CHECKING:
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
     from langgraph.checkpoint.serde.base import SerializerProtocol
 
+    from locus_store.adapters.langgraph.channel_lists import Known, Place
     from locus_store.adapters.langgraph.copies import Maker
-    from locus_store.adapters.langgraph.lists import Known, Place
-    from locus_store.layout import Folder
     from locus_store.types import Version
+    from locus_store.values.frames import Folder
 
 _VERSIONS: Final = "channel_versions"
 _LIST_DEPTH: Final = 3
@@ -41,7 +41,7 @@ class Caches:
 
     def __init__(self, max_bytes: int) -> None:
         of_elements = max_bytes // 12
-        self.elements = typed.Elements(of_elements)
+        self.elements = typed_values.Elements(of_elements)
         self.lists: Recent[tuple[object, Place], Known] = Recent(max_bytes - of_elements)
 
     @property
@@ -83,7 +83,7 @@ class Values:
                 taken = self._list_to_json(value, place)
                 if taken is not None:
                     return taken
-            return typed.to_json(*self.serde.dumps_typed(value))
+            return typed_values.to_json(*self.serde.dumps_typed(value))
         except SerializationError as exc:
             raise SerializationError(f"{what}: {exc}") from exc
         except (TypeError, ValueError, OverflowError, RecursionError) as exc:
@@ -99,15 +99,15 @@ class Values:
         return self._elements_to_json(value)
 
     def _elements_to_json(self, value: list[Any]) -> list[Any] | None:
-        return typed.list_to_json(value, self.serde.dumps_typed, self._elements)
+        return typed_values.list_to_json(value, self.serde.dumps_typed, self._elements)
 
     def from_json(self, value: Any) -> Any:
         """The value of ``to_json``."""
         if self._is_langgraphs:
             pin = pinned(value)
-            if typed.stands_for_itself(pin):
+            if typed_values.stands_for_itself(pin):
                 return unpinned(pin)
-        return self.serde.loads_typed(typed.from_json(value))
+        return self.serde.loads_typed(typed_values.from_json(value))
 
     def from_part(self, part: Any, place: Place) -> Any:
         """The value of a channel in a snapshot; see ``layout.Snapshot.parts``."""
@@ -117,10 +117,10 @@ class Values:
 
     def makers(self, elements: list[Any]) -> list[Maker]:
         """What gives the objects of a list's elements, each time others."""
-        packed = [typed.packed(it) for it in elements]
-        objects = self.loaded(typed.MSGPACK, typed.joined(packed))
+        packed = [typed_values.packed(it) for it in elements]
+        objects = self.loaded(typed_values.MSGPACK, typed_values.joined(packed))
         return [
-            maker(it) or partial(self.loaded, typed.MSGPACK, data)
+            maker(it) or partial(self.loaded, typed_values.MSGPACK, data)
             for it, data in zip(objects, packed, strict=True)
         ]
 
@@ -129,7 +129,9 @@ class Values:
         made = maker(self.from_json(value))
         if made is not None:
             return made
-        return partial(self.loaded, *typed.from_json(value))  # packed now: it is still folded
+        return partial(
+            self.loaded, *typed_values.from_json(value)
+        )  # packed now: it is still folded
 
     def loaded(self, kind: str, data: bytes) -> Any:
         """The value of a serializer's type and bytes."""
@@ -141,7 +143,7 @@ class Values:
 
     def _plain(self, value: Any, what: str) -> Any:
         try:
-            return typed.plain_to_json(_lists(value))
+            return typed_values.plain_to_json(_lists(value))
         except (TypeError, ValueError):
             return self.to_json(value, what)
 

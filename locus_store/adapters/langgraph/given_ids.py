@@ -1,0 +1,75 @@
+"""Checkpoint ids that a saver returned, and how each of them was loaded."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from locus_store.adapters.langgraph.lineage import Load
+
+FIRST_SWEEP: Final = 1024
+"""Entries from which on those that nobody needs any more are looked for."""
+
+MAX_ENTRIES: Final = 16_384
+"""Entries at most; the oldest are dropped."""
+
+_OWN_REFERENCES: Final = 2
+"""References to an id that only its entry holds: the entry's, and that of ``sys.getrefcount``."""
+
+
+class Given(NamedTuple):
+    """An id that was returned."""
+
+    checkpoint_id: str
+    load: Load | None
+    """``None`` for an id of a list: a checkpoint that is made from it is a fork."""
+
+
+class GivenIds:
+    """The ids that a saver returned, known by the string object itself.
+
+    LangGraph carries the object from ``get_tuple`` to the first ``put`` of a run, so that two runs
+    that loaded the same checkpoint are told apart, and the id is a plain ``str``. An id that is
+    not known (it went through JSON, or its entry was dropped) is treated as one that the caller
+    typed: its checkpoint must be the newest one, unless the metadata declares a fork.
+
+    An entry is dropped when nobody else has the string any more.
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[int, Given] = {}
+        self._sweep_at = FIRST_SWEEP
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def give(self, checkpoint_id: str, load: Load | None) -> str:
+        """Return a string of its own that equals the id, and remember its load.
+
+        Python has one object for each string of one character, so such an id is not remembered.
+        """
+        made = checkpoint_id.encode().decode()
+        if len(made) > 1:
+            with self._lock:
+                self._entries[id(made)] = Given(made, load)
+                if len(self._entries) > self._sweep_at:
+                    self._sweep()
+        return made
+
+    def find(self, checkpoint_id: str | None) -> Given | None:
+        """Return what is known of this very string object."""
+        found = self._entries.get(id(checkpoint_id))
+        return found if found is not None and found.checkpoint_id is checkpoint_id else None
+
+    def _sweep(self) -> None:
+        self._entries = {
+            key: entry
+            for key, entry in self._entries.items()
+            if sys.getrefcount(entry.checkpoint_id) > _OWN_REFERENCES
+        }
+        for key in list(self._entries)[:-MAX_ENTRIES]:
+            del self._entries[key]
+        self._sweep_at = len(self._entries) + FIRST_SWEEP

@@ -1,0 +1,317 @@
+"""Items of LangGraph's own stores: ``SqliteStore`` and ``PostgresStore``.
+
+LangGraph joins a namespace with dots and parts it at dots again, and so does this import.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from urllib.parse import unquote, urlsplit
+
+from locus_store.errors import (
+    ConflictError,
+    ConnectionFailedError,
+    IntegrityError,
+    InvalidArgumentError,
+    SchemaError,
+)
+from locus_store.types.items import PutItem
+from locus_store.values import vectors
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+
+    from locus_store.store import BaseStore
+    from locus_store.types.items import Put
+
+PAGE: Final = 500
+"""Items that are read and written at a time."""
+
+CREATED_AT, UPDATED_AT = "langgraph_created_at", "langgraph_updated_at"
+"""In the metadata of an imported item: LangGraph's own times, in ISO 8601."""
+
+_SECONDS: Final = 60
+_NAMED: Final = 20
+"""At most so many items are named in an error."""
+
+_COLUMNS: Final = ("prefix", "key", "value", "created_at", "updated_at")
+_OF_TTL: Final = ("expires_at", "ttl_minutes")
+
+
+class Row(NamedTuple):
+    """An item as it is stored, with its embeddings in the order of their fields."""
+
+    prefix: str
+    key: str
+    value: str
+    created_at: datetime
+    updated_at: datetime
+    expires_at: datetime | None
+    ttl_minutes: float | None
+    embeddings: list[list[float]]
+
+    @property
+    def namespace(self) -> tuple[str, ...]:
+        """As LangGraph reads it."""
+        return tuple(self.prefix.split(".")) if self.prefix else ()
+
+
+Pages: TypeAlias = "AsyncIterator[list[Row]]"
+
+
+@dataclass(slots=True)
+class ItemCounts:
+    """What an import of items did, in items."""
+
+    written: int = 0
+    same: int = 0
+    """There already, with the same value."""
+
+    newer: int = 0
+    """There already, with another value; left as they are."""
+
+    without_embeddings: int = 0
+    """Of ``written``: their embeddings do not fit the store, and were left out."""
+
+    failed: dict[str, str] = field(default_factory=dict)
+
+
+async def import_langgraph_store(
+    store: BaseStore, url: str, *, progress: Callable[[], None] | None = None
+) -> ItemCounts:
+    """Put the items of LangGraph's tables ``store`` and ``store_vectors`` into a store.
+
+    An item that is there already is left as it is, so that a second run continues the first one.
+    The least recently updated items are put first, so that searches keep their order. An item keeps
+    its value, its time to live, which begins anew, and its embeddings where the store has their
+    dimension; nothing is embedded again. LangGraph's times are kept in the metadata. Expired items
+    are left out.
+
+    Args:
+        store: Where to.
+        url: ``postgresql://…`` or ``sqlite:///file.db``: the database with LangGraph's tables. For
+            tables in another PostgreSQL schema, say ``options=-csearch_path%3Dschema`` in it.
+        progress: Called for each item that is done.
+
+    Raises:
+        SchemaError: LangGraph's tables are not there.
+        IntegrityError: A row of the source is damaged, or cannot be kept; names it. All other items
+            were imported.
+        InvalidArgumentError: The scheme is not supported.
+    """
+    counts = ItemCounts()
+    async with _opened(url) as (shown, pages):
+        async for rows in pages:
+            await _take(store, rows, counts)
+            for _ in rows if progress else ():
+                progress()  # type: ignore[misc]  # it is one
+    if counts.failed:
+        (first, why), *more = counts.failed.items()
+        names = ", ".join(name for name, _ in more[:_NAMED])
+        others = f"; nor were {len(more)} others: {names}" if more else ""
+        raise IntegrityError(
+            f"{shown}, item {first} was not imported: {why}{others}. Of the others "
+            f"{counts.written} were written, {counts.same + counts.newer} were there"
+        )
+    return counts
+
+
+async def _take(store: BaseStore, rows: Sequence[Row], counts: ItemCounts) -> None:
+    now = datetime.now(UTC)
+    puts: list[tuple[Put, bool]] = []
+    for row in rows:
+        if row.expires_at is not None and row.expires_at <= now:
+            continue
+        try:
+            puts.append(_put(store, row))
+        except (ValueError, TypeError) as exc:  # some are ours
+            counts.failed[f"{row.key!r} of {row.namespace!r}"] = str(exc)
+    found = await store.read([(it.namespace, it.key) for it, _ in puts]) if puts else []
+    new = []
+    for put, there in zip(puts, found, strict=True):
+        if there is None:
+            new.append(put)
+        else:
+            _count_there(put[0], there.value, counts)
+    stored = await _written(store, new, counts) if new else []
+    counts.written += len(stored)
+    counts.without_embeddings += sum(not is_whole for _, is_whole in stored)
+
+
+async def _written(
+    store: BaseStore, puts: list[tuple[Put, bool]], counts: ItemCounts
+) -> list[tuple[Put, bool]]:
+    """Those of the items that nobody put meanwhile, stored."""
+    try:
+        await store.apply([it for it, _ in puts])
+    except ConflictError:
+        if len(puts) > 1:
+            return [it for one in puts for it in await _written(store, [one], counts)]
+        counts.newer += 1
+        return []
+    return puts
+
+
+def _count_there(put: Put, value: Any, counts: ItemCounts) -> None:
+    if value == put.value:
+        counts.same += 1
+    else:
+        counts.newer += 1
+
+
+def _put(store: BaseStore, row: Row) -> tuple[Put, bool]:
+    """The item on its way to the store, and whether it has all of its embeddings.
+
+    Raises:
+        ValueError: A value or name is damaged, or cannot be kept.
+    """
+    ttl_seconds = None if row.ttl_minutes is None else row.ttl_minutes * _SECONDS
+    times = {CREATED_AT: row.created_at.isoformat(), UPDATED_AT: row.updated_at.isoformat()}
+    value = json.loads(row.value)
+    put = store.checked(PutItem(row.namespace, row.key, value, times, ttl_seconds, 0))
+    dimension = store.dimension if store.capabilities.semantic_search else None
+    if any(len(it) != dimension for it in row.embeddings):
+        return put, False
+    packed = (vectors.packed(it, len(it), store.metric) for it in row.embeddings)
+    return replace(put, vectors=tuple(packed)), True
+
+
+@asynccontextmanager
+async def _opened(url: str) -> AsyncIterator[tuple[str, Pages]]:
+    """What a person calls the source, and its items, the least recently updated first."""
+    scheme = urlsplit(url).scheme.partition("+")[0]
+    if scheme in {"postgresql", "postgres"}:
+        async with _opened_postgresql(url) as opened:
+            yield opened
+    elif scheme == "sqlite":
+        with _opened_sqlite(url) as opened:
+            yield opened
+    else:
+        raise InvalidArgumentError(
+            f"LangGraph's tables are read from postgresql:// and sqlite:///, not {scheme!r}"
+        )
+
+
+def _missing(shown: str) -> SchemaError:
+    return SchemaError(
+        f"{shown} has no table 'store' of LangGraph's own stores; name the database (and in "
+        "PostgreSQL the schema, by options=-csearch_path%3Dschema) that PostgresStore or "
+        "SqliteStore wrote"
+    )
+
+
+# --- SQLite
+
+
+@contextmanager
+def _opened_sqlite(url: str) -> Iterator[tuple[str, Pages]]:
+    path = Path(unquote(urlsplit(url).path.removeprefix("/"))).absolute()
+    shown = f"SQLite {path}"
+    try:
+        connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None)
+    except sqlite3.OperationalError as exc:
+        raise ConnectionFailedError(f"{shown}: cannot be opened: check the path") from exc
+    connection.row_factory = sqlite3.Row
+    try:
+        if not set(_COLUMNS) <= _columns(connection, "store"):
+            raise _missing(shown)
+        yield shown, _sqlite_pages(connection)
+    except sqlite3.Error as exc:
+        raise IntegrityError(f"{shown}: {exc}") from exc
+    finally:
+        connection.close()
+
+
+def _columns(connection: sqlite3.Connection, table: str) -> set[str]:
+    return {row["name"] for row in connection.execute(f"PRAGMA table_info({table})")}
+
+
+async def _sqlite_pages(connection: sqlite3.Connection) -> Pages:
+    there = _columns(connection, "store")
+    ttl = (it if it in there else f"NULL AS {it}" for it in _OF_TTL)
+    has_vectors = bool(_columns(connection, "store_vectors"))
+    connection.execute("BEGIN")
+    found = connection.execute(
+        f"SELECT {', '.join([*_COLUMNS, *ttl])} FROM store ORDER BY updated_at, rowid"  # noqa: S608
+    )
+    while rows := found.fetchmany(PAGE):
+        yield [
+            Row(
+                it["prefix"],
+                it["key"],
+                it["value"],
+                _moment(it["created_at"]),
+                _moment(it["updated_at"]),
+                _moment(it["expires_at"]) if it["expires_at"] else None,
+                it["ttl_minutes"],
+                _sqlite_embeddings(connection, it) if has_vectors else [],
+            )
+            for it in rows
+        ]
+
+
+def _sqlite_embeddings(connection: sqlite3.Connection, row: sqlite3.Row) -> list[list[float]]:
+    query = "SELECT embedding FROM store_vectors WHERE prefix = ? AND key = ? ORDER BY field_name"
+    found = connection.execute(query, (row["prefix"], row["key"]))
+    return [vectors.unpacked(it[0]) for it in found]
+
+
+def _moment(text: str) -> datetime:
+    """A time of SQLite's, which is UTC."""
+    found = datetime.fromisoformat(text)
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+# --- PostgreSQL
+
+
+@asynccontextmanager
+async def _opened_postgresql(url: str) -> AsyncIterator[tuple[str, Pages]]:
+    from locus_store.backends.postgresql import dsn  # noqa: PLC0415  (SQLAlchemy is not needed for SQLite)
+
+    target = dsn.parse(url)
+    connection = await dsn.connect(target, statement_cache_size=0)
+    shown = f"PostgreSQL {target.shown}"
+    try:
+        if not set(_COLUMNS) <= await _postgresql_columns(connection, "store"):
+            raise _missing(shown)
+        async with connection.transaction(isolation="repeatable_read", readonly=True):
+            yield shown, _postgresql_pages(connection)
+    finally:
+        await connection.close()
+
+
+async def _postgresql_columns(connection: Any, table: str) -> set[str]:
+    query = (
+        "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass($1) AND attnum > 0"
+        " AND NOT attisdropped"
+    )
+    return {row[0] for row in await connection.fetch(query, table)}
+
+
+async def _postgresql_pages(connection: Any) -> Pages:
+    there = await _postgresql_columns(connection, "store")
+    ttl = (f"s.{it}" if it in there else f"NULL AS {it}" for it in _OF_TTL)
+    embeddings = "NULL::text[]"
+    if await _postgresql_columns(connection, "store_vectors"):
+        embeddings = (
+            "ARRAY(SELECT v.embedding::text FROM store_vectors v WHERE v.prefix = s.prefix"
+            " AND v.key = s.key ORDER BY v.field_name)"
+        )
+    query = (
+        f"SELECT s.prefix, s.key, s.value::text AS value, s.created_at, s.updated_at,"  # noqa: S608
+        f" {', '.join(ttl)}, {embeddings} AS embeddings FROM store s"
+        " ORDER BY s.updated_at, s.prefix, s.key"
+    )
+    cursor = await connection.cursor(query)
+    while rows := await cursor.fetch(PAGE):
+        yield [
+            Row(**{**it, "embeddings": [json.loads(e) for e in it["embeddings"] or ()]})
+            for it in rows
+        ]

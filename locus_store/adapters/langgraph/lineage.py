@@ -1,0 +1,165 @@
+"""How a checkpoint was loaded, which tells a fork from a second writer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from uuid import UUID
+
+from locus_store.errors import ConflictError, InvalidArgumentError
+from locus_store.types import Expected
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Mapping
+
+    from langchain_core.runnables import RunnableConfig
+
+    from locus_store.adapters.langgraph.given_ids import Given
+    from locus_store.types import Mark
+
+Key: TypeAlias = tuple[str, int]
+
+_RUNTIME: Final = "__pregel_runtime"
+"""In the config of what a running graph puts."""
+
+_REPLAY: Final = "__pregel_replay_state"
+"""In the config of a subgraph that runs again as it did before."""
+
+_FORKS: Final = frozenset({"fork", "update"})
+"""``source`` of a checkpoint that may be made from any other one."""
+
+
+@dataclass(slots=True)
+class Load:
+    """What was read when a checkpoint was loaded."""
+
+    mark: Mark
+    head: Mark
+    """The newest version then."""
+
+    seen: set[Key]
+    """Task and place of its pending writes, and of those that were sent since."""
+
+    is_lost: bool = False
+    """Another run was faster: what this one still sends is refused."""
+
+    _last: Future[None] | None = None
+
+    @asynccontextmanager
+    async def writing(self, keys: set[Key]) -> AsyncIterator[Collection[Key]]:
+        """Within it, these writes may be sent; gives those that may be there before them.
+
+        One call after the other, so that of two runs one is refused whole.
+
+        Raises:
+            ConflictError: Another run was faster, or is found to be.
+        """
+        new, mine = keys - self.seen, Future[None]()
+        self.seen |= keys
+        before, self._last = self._last, mine
+        try:
+            if before is not None:
+                await asyncio.shield(asyncio.wrap_future(before))
+            self.require_own()
+            yield _Seen(self.seen, new)
+        except ConflictError:
+            self.is_lost = True
+            raise
+        finally:
+            mine.set_result(None)
+
+    def require_own(self) -> None:
+        """Refuse to go on with a run that was told once.
+
+        Raises:
+            ConflictError: It was.
+        """
+        if self.is_lost:
+            raise ConflictError(
+                "this run was told that another one is at work on its checkpoint; nothing more of "
+                "it is written. Run the graph again when the other run is over"
+            )
+
+
+class _Seen(Collection[Key]):
+    """Writes of a run, those that it sends meanwhile among them, but for some of its own."""
+
+    def __init__(self, keys: set[Key], new: set[Key]) -> None:
+        self._keys, self._new = keys, new
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._keys and key not in self._new
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._keys - self._new)
+
+    def __len__(self) -> int:
+        return len(self._keys - self._new)
+
+
+def place_of(config: RunnableConfig) -> tuple[str, str, str | None]:
+    """The thread, namespace and checkpoint that a config names.
+
+    Raises:
+        InvalidArgumentError: It names no thread.
+    """
+    configurable = config.get("configurable") or {}
+    thread_id = thread_name(configurable.get("thread_id"))
+    return thread_id, configurable.get("checkpoint_ns") or "", checkpoint_in(config)
+
+
+def thread_name(value: object) -> str:
+    """A thread id as text: a ``str``, or the text of an integer or a UUID.
+
+    Raises:
+        InvalidArgumentError: It is anything else, ``None`` or an empty text among them: as text,
+            ``None`` of one user would be the thread of all others that have none.
+    """
+    if isinstance(value, str | int | UUID) and value != "" and not isinstance(value, bool):
+        return str(value)
+    raise InvalidArgumentError(
+        f"thread_id must be a non-empty str, an int or a UUID, not {value!r}; give the graph "
+        '{"configurable": {"thread_id": "..."}}, an id of the conversation'
+    )
+
+
+def checkpoint_in(config: RunnableConfig) -> str | None:
+    """The checkpoint that a config names."""
+    return (config.get("configurable") or {}).get("checkpoint_id") or None
+
+
+def made_from(
+    config: RunnableConfig, metadata: Mapping[str, Any], given: Given | None
+) -> dict[str, Any]:
+    """Arguments of a ``put`` that describe its parent; see docs/langgraph.md.
+
+    Args:
+        config: Names the parent.
+        metadata: Of the new checkpoint.
+        given: How the parent was loaded, where that is known.
+    """
+    parent, source = checkpoint_in(config), metadata.get("source")
+    if parent is None:
+        configurable = config["configurable"]
+        replays = configurable.get(_REPLAY) is not None
+        runs = _RUNTIME in configurable or source == "update"
+        if runs and not replays and source != "fork":
+            return {"expected": Expected(made_from=None, head=None)}
+        return {"is_root": True}
+    if given is not None and given.load is not None:
+        given.load.require_own()
+        expected = Expected(made_from=given.load.mark, head=given.load.head)
+        return {"parent_checkpoint_id": str(parent), "expected": expected}
+    is_fork = source in _FORKS or given is not None
+    return {"parent_checkpoint_id": str(parent), "fork": is_fork}
+
+
+def fork_of(parent: str | None) -> dict[str, Any]:
+    """What a ``put`` says of its parent where it is a fork."""
+    if parent is None:
+        return {"is_root": True}
+    return {"parent_checkpoint_id": str(parent), "fork": True}

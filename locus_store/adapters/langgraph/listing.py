@@ -1,0 +1,184 @@
+"""The versions of lines, page by page and merged by time."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import math
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from locus_store.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from locus_store.backend import StorageBackend
+    from locus_store.types import Version
+
+PAGE: Final = 250
+"""Versions that are read at once."""
+
+PAGE_OF_MANY: Final = 25
+"""Versions of a line that are read at once, where there may be thousands of lines."""
+
+
+async def ancestors(backend: StorageBackend, target: Version | None) -> AsyncIterator[Version]:
+    """The versions that one was made from, the nearest first."""
+    known: dict[str, Version] = {}
+    at, before, is_all = (
+        (target.parent_id, target.checkpoint_id, False) if target else ("", "", True)
+    )
+    while at:
+        while at not in known and not is_all and target:
+            page = await backend.history(
+                target.thread_id, namespace=target.namespace, limit=PAGE, before=before
+            )
+            known |= {it.checkpoint_id: it for it in page}
+            before, is_all = (page[-1].checkpoint_id if page else before), len(page) < PAGE
+        version = known.pop(at, None)
+        if version is None:
+            return
+        yield version
+        at = version.parent_id or ""
+
+
+class Line:
+    """The versions of a line, newest first, a page at a time.
+
+    Args:
+        backend: The storage.
+        thread_id: The thread.
+        namespace: The line's name.
+        before: Only versions below this id, by the line's order or, where it is another line's, by
+            the ids.
+        size: Versions to read at once.
+    """
+
+    def __init__(
+        self,
+        backend: StorageBackend,
+        thread_id: str,
+        namespace: str,
+        before: str | None,
+        size: int = PAGE,
+    ) -> None:
+        self._backend = backend
+        self._where = thread_id, namespace
+        self._before = before
+        self._size = size
+        self._below: str | None = None
+        self._is_over = False
+        self._page: deque[Version] = deque()
+
+    async def peek(self) -> Version | None:
+        """Return the next version and leave it in place; ``None`` at the end."""
+        while not self._page and not self._is_over:
+            page = await self._next()
+            self._is_over = len(page) < self._size
+            self._before = page[-1].checkpoint_id if page else None
+            below = self._below
+            self._page.extend(it for it in page if below is None or it.checkpoint_id < below)
+        return self._page[0] if self._page else None
+
+    def pop(self) -> Version:
+        """Return the version that ``peek`` gave, and move behind it."""
+        return self._page.popleft()
+
+    async def _next(self) -> list[Version]:
+        thread_id, namespace = self._where
+        before = None if self._before is None else str(self._before)
+        try:
+            return await self._backend.history(
+                thread_id, namespace=namespace, limit=self._size, before=before
+            )
+        except NotFoundError:
+            if self._below is not None or before is None:
+                raise
+            self._below = before
+            return await self._backend.history(thread_id, namespace=namespace, limit=self._size)
+
+
+class Merged:
+    """The versions of many lines as one list, newest first by the server's time of their save.
+
+    Versions of one time are ordered by line, so that the order is always the same. A thread is
+    opened only when its newest version may be the next one: no version is newer than its thread's
+    last activity.
+
+    Args:
+        threads: The time of each thread's last activity and its lines, the most recently active
+            thread first. ``inf``: the time is not known.
+    """
+
+    def __init__(self, threads: AsyncIterator[tuple[float, list[Line]]]) -> None:
+        self._threads = threads
+        self._open: list[tuple[Any, int, Line]] = []
+        """A heap: the key of a line's next version, a number that is the line's own, the line."""
+
+        self._opened = 0
+        self._last: Line | None = None
+        """The line of the version that was given last, which is not in the heap."""
+
+        self._bound: float | None = math.inf
+        """No version of an unopened thread is newer than this; ``None``: all threads are open."""
+
+    async def page(self, size: int) -> list[Version]:
+        """Return the next versions; fewer than ``size`` at the end only."""
+        found: list[Version] = []
+        while len(found) < size and (version := await self._next()) is not None:
+            found.append(version)
+        return found
+
+    async def _next(self) -> Version | None:
+        if self._last is not None:
+            await self._push(self._last)
+            self._last = None
+        while self._bound is not None and not (self._open and -self._open[0][0][0] > self._bound):
+            await self._open_thread()
+        if not self._open:
+            return None
+        *_, self._last = heapq.heappop(self._open)
+        return self._last.pop()
+
+    async def _open_thread(self) -> None:
+        found = await anext(self._threads, None)
+        self._bound, lines = found or (None, [])
+        await asyncio.gather(*map(self._push, lines))
+
+    async def _push(self, line: Line) -> None:
+        """Put a line where its next version belongs."""
+        version = await line.peek()
+        if version is None:
+            return
+        at, mark = version.created_at.timestamp(), version.mark
+        self._opened += 1
+        heapq.heappush(self._open, ((-at, -mark.line, -mark.sequence), self._opened, line))
+
+
+async def recent_threads(backend: StorageBackend) -> AsyncIterator[tuple[float, str]]:
+    """Yield the times of all threads and their ids once, the most recently active first.
+
+    A thread that becomes active meanwhile moves ahead of the cursor: what the list has not given
+    follows at the end, by id and without its time.
+    """
+    seen: set[str] = set()
+    after: str | None = None
+    while True:
+        try:
+            page = await backend.recent(after=after)
+        except NotFoundError:  # the cursor was deleted
+            break
+        new = [it for it in page if it.thread_id not in seen]
+        if not new:
+            break
+        seen.update(it.thread_id for it in new)
+        for it in new:
+            yield it.active_at.timestamp(), it.thread_id
+        after = page[-1].thread_id
+    after = None
+    while rest := await backend.scan(after=after):
+        for thread_id in rest:
+            if thread_id not in seen:
+                yield math.inf, thread_id
+        after = rest[-1]

@@ -1,0 +1,151 @@
+"""Threads of the Locus SDK's own checkpointers (locus-sdk 3.0.1): its files, tables and keys.
+
+Every checkpoint, with its metadata and time, in its order. The source is only read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from locus_store.adapters.locus.records import Entry, Found, fingerprint, repeated
+from locus_store.adapters.locus.sources import Source, opened
+from locus_store.errors import (
+    IntegrityError,
+    InvalidArgumentError,
+    NotFoundError,
+    SerializationError,
+)
+from locus_store.transfer.building import NewVersion, ThreadBuilder
+from locus_store.transfer.counts import Counts, Progress, Tally
+from locus_store.types.state import labels_of, without_mark
+from locus_store.values import frames
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from locus_store.backend import StorageBackend
+    from locus_store.types import ArchivedLine, ArchivedThread
+
+
+async def import_locus(
+    backend: StorageBackend,
+    source: str,
+    *,
+    table_name: str | None = None,
+    tenant: str | None = None,
+    thread_ids: Sequence[str] | None = None,
+    progress: Progress | None = None,
+) -> Counts:
+    """Store the threads that the Locus SDK kept; those that are there already are left as they are.
+
+    The source is read at one moment. Each thread is written whole or not at all, read again, and
+    compared with the source state by state. A thread that cannot be taken over stops no other; the
+    error is raised at the end. Run again, it goes on where it stopped.
+
+    Args:
+        backend: Where to.
+        source: ``postgresql://…`` or ``sqlite:///file.db``, which may end in ``?table_name=…``
+            and ``&tenant=…``; ``redis://…``, which may end in ``?prefix=…``; a directory of
+            ``FileCheckpointer``, or ``file:directory``.
+        table_name: The SDK's, with its schema if need be; ``None``: the one that is there of
+            ``locus_checkpoints`` and ``checkpoints``, the SDK's defaults.
+        tenant: Of ``PgCheckpointer``, whose threads to take over; ``None``: ``"default"``.
+        thread_ids: Which; ``None``: all.
+        progress: See ``counts.Progress``.
+
+    Raises:
+        ConnectionFailedError: The source cannot be reached, or is no directory.
+        SchemaError: The SDK's table is not there.
+        NotFoundError: One of ``thread_ids`` is not there; nothing was written.
+        ConflictError: ``backend`` has a thread of that id with other versions.
+        IntegrityError: A row or file of the source is damaged or not the SDK's; names it.
+        SerializationError: A state holds what JSON cannot keep; names it.
+        InvalidArgumentError: No such scheme; two tables or prefixes; or an id that is none.
+    """
+    await backend.exists("-")  # its schema is made now: that may wait for all who read
+    tally = Tally(progress)
+    async with opened(source, table_name=table_name, tenant=tenant) as reader:
+        for thread_id, found in _chosen(await reader.threads(), thread_ids, reader).items():
+            await tally.add(thread_id, _taken(backend, reader, thread_id, found))
+        return tally.done(reader.shown)
+
+
+def _chosen(
+    found: dict[str, Found], thread_ids: Sequence[str] | None, reader: Source
+) -> dict[str, Found]:
+    if thread_ids is None:
+        return dict(sorted(found.items()))
+    for thread_id in thread_ids:
+        if thread_id not in found:
+            raise NotFoundError(f"{reader.shown} has no thread {thread_id!r}; nothing was written")
+    return {it: found[it] for it in thread_ids}
+
+
+async def _taken(backend: StorageBackend, reader: Source, thread_id: str, found: Found) -> bool:
+    """Whether the thread was new to the backend."""
+    if found.problem:
+        raise found.problem
+    for checkpoint_id in repeated(found.entries):
+        raise IntegrityError(f"checkpoint {checkpoint_id!r} is there twice")
+    builder, states = ThreadBuilder(thread_id), {}
+    parent: str | None = None
+    for entry in found.entries:
+        version = await _version(reader, entry, parent)
+        try:
+            await builder.add(version)
+        except (InvalidArgumentError, SerializationError) as exc:
+            raise type(exc)(f"{entry.where}: {exc}") from exc
+        states[entry.checkpoint_id] = fingerprint(version.state), version.metadata
+        parent = entry.checkpoint_id
+    is_new = await backend.write_thread(await builder.built())
+    there = await backend.read_thread(thread_id)
+    _compare(found.entries, states, there, backend.max_state_bytes)
+    return is_new
+
+
+async def _version(reader: Source, entry: Entry, parent: str | None) -> NewVersion:
+    content = await reader.read(entry)
+    state, _ = without_mark(content.state)  # of a state that this library loaded
+    return NewVersion(
+        checkpoint_id=entry.checkpoint_id,
+        parent_id=parent,
+        state=state,
+        metadata=content.metadata,
+        labels=labels_of(state),
+        created_at=entry.created_at,
+    )
+
+
+# --- both sides, compared
+
+
+def _compare(
+    entries: Sequence[Entry],
+    states: Mapping[str, tuple[str, Mapping[str, object]]],
+    thread: ArchivedThread | None,
+    max_bytes: int,
+) -> None:
+    """Unfold what was stored.
+
+    Raises:
+        IntegrityError: It is not what the source has.
+    """
+    lines = thread.lines if thread else []
+    records = lines[0].records if len(lines) == 1 else []
+    if len(records) != len(entries) or lines[0].head != records[-1].sequence:
+        raise IntegrityError("what was stored has other checkpoints, or was changed meanwhile")
+    found = _fingerprints(lines[0], max_bytes)
+    for entry, record, kept in zip(entries, records, found, strict=True):
+        there = (record.checkpoint_id, record.created_at, kept, record.metadata)
+        if there != (entry.checkpoint_id, entry.created_at, *states[entry.checkpoint_id]):
+            raise IntegrityError(f"what was stored of {entry.where} differs from it")
+
+
+def _fingerprints(line: ArchivedLine, max_bytes: int) -> list[str]:
+    folders: dict[int, frames.Folder] = {}
+    found = []
+    for record in line.records:
+        folder = folders.setdefault(record.chain, frames.Folder(max_bytes))
+        folder.apply(record.payload)
+        found.append(fingerprint(folder.state()))
+    return found

@@ -1,0 +1,273 @@
+"""What the Locus SDK 3.0.1 keeps of a thread: its checkpoints in their order, the head last.
+
+Nothing is read here. ``grouped`` undoes the keys of the SDK's ``StorageBackendAdapter``, which puts
+``thread:checkpoint``, ``thread:latest`` (a copy of the newest) and ``thread:_checkpoints`` (a list
+of ids) into one table; what wrote a row stands within it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from decimal import Decimal
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final
+
+from locus_store.errors import IntegrityError, LocusStoreError
+from locus_store.values.encoding import MAX_INT, MIN_INT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+logger = logging.getLogger("locus_store")
+
+LATEST: Final = "latest"
+INDEX: Final = ":_checkpoints"
+ADDED: Final = ("_checkpoint_id", "_checkpoint_timestamp", "_metadata")
+"""Keys that the adapter puts into a state."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One checkpoint, and where it is read."""
+
+    checkpoint_id: str
+    created_at: datetime
+    key: Any
+    """The source's own."""
+
+    where: str
+    """The row or file, for a person."""
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a checkpoint holds."""
+
+    state: dict[str, Any]
+    metadata: dict[str, Any]
+
+
+@dataclass(slots=True)
+class Found:
+    """A thread of the source."""
+
+    entries: list[Entry] = field(default_factory=list)
+    """In their order, the head last."""
+
+    problem: LocusStoreError | None = None
+    """Why it cannot be taken over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One row of a table of keys, without its state."""
+
+    key: str
+    saved_as: str | None
+    """The checkpoint id that the adapter wrote into it; ``None``: not the adapter's."""
+
+    saved_at: str | None
+    fingerprint: str
+    """Equal where the data is equal."""
+
+    is_index: bool
+    column_id: str | None
+    updated_at: datetime
+
+
+def grouped(rows: Iterable[Row], damaged: Mapping[str, LocusStoreError]) -> dict[str, Found]:
+    """The threads that the rows make, by thread id.
+
+    A thread whose ``latest`` is gone was deleted: what the SDK left of it is not taken over.
+
+    Args:
+        rows: Those that can be read.
+        damaged: What is wrong with the others, by key: it stops each thread that may own one.
+    """
+    sorter = _Sorter()
+    for row in rows:
+        sorter.add(row)
+    found = sorter.threads()
+    for key, problem in {**sorter.foreign, **damaged}.items():
+        owners = [it for it in found if key == it or key.startswith(f"{it}:")]
+        for owner in owners or [key]:
+            found[owner] = Found(problem=problem)
+    return found
+
+
+class _Sorter:
+    """Tells the rows of threads from each other."""
+
+    def __init__(self) -> None:
+        self._plain: dict[str, Row] = {}
+        self._own: defaultdict[str, list[Row]] = defaultdict(list)
+        self._latest: dict[str, Row] = {}
+        self.foreign: dict[str, LocusStoreError] = {}
+        """Rows of nobody, by key."""
+
+    def add(self, row: Row) -> None:
+        """Put a row where it belongs, by what stands in it."""
+        if row.is_index:
+            return
+        if row.saved_as is None:
+            self._plain[row.key] = row
+        elif row.key.endswith(f":{row.saved_as}"):
+            thread_id = row.key.removesuffix(f":{row.saved_as}")
+            self._own[thread_id].append(row)
+            if row.saved_as == LATEST:
+                self._latest[thread_id] = row
+        elif row.key.endswith(f":{LATEST}"):
+            self._latest[row.key.removesuffix(f":{LATEST}")] = row
+        else:
+            self.foreign[row.key] = IntegrityError(
+                f"row {row.key!r} says that it is checkpoint {row.saved_as!r}, which its key does"
+                " not end in"
+            )
+
+    def threads(self) -> dict[str, Found]:
+        """All threads that were not deleted."""
+        found = {key: Found([_plain(row)]) for key, row in self._plain.items()}
+        for thread_id, latest in self._latest.items():
+            if thread_id in found:
+                self.foreign[thread_id] = IntegrityError(
+                    f"row {thread_id!r} was not written by the adapter that wrote {latest.key!r}"
+                )
+            found[thread_id] = _thread(self._own[thread_id], latest)
+        _warn_of_rests([len(it) for name, it in self._own.items() if name not in self._latest])
+        return found
+
+
+def _warn_of_rests(counts: list[int]) -> None:
+    if counts:
+        logger.warning(
+            "import: %d rows of %d deleted threads, which the Locus SDK left behind, are not taken"
+            " over",
+            sum(counts),
+            len(counts),
+        )
+
+
+def _plain(row: Row) -> Entry:
+    """A row that a backend of the SDK was handed without the adapter."""
+    return Entry(
+        checkpoint_id=row.column_id or LATEST,
+        created_at=row.updated_at,
+        key=row.key,
+        where=f"row {row.key!r}",
+    )
+
+
+def _thread(rows: list[Row], latest: Row) -> Found:
+    """The checkpoints by time, but last the one that the SDK loads.
+
+    ``latest`` is a checkpoint of its own where it is not the copy of one that is there.
+    """
+    try:
+        entries = {row.key: _entry(row) for row in rows}
+        head = next((it.key for it in rows if _is_copy(it, latest)), None)
+        if head is None:
+            head = latest.key
+            entries[head] = replace(_entry(latest), checkpoint_id=LATEST)
+    except IntegrityError as exc:
+        return Found(problem=exc)
+    return Found(sorted(entries.values(), key=lambda it: (it.key == head, it.created_at, it.key)))
+
+
+def _is_copy(row: Row, latest: Row) -> bool:
+    return row.saved_as == latest.saved_as and row.fingerprint == latest.fingerprint
+
+
+def _entry(row: Row) -> Entry:
+    where = f"row {row.key!r}"
+    return Entry(
+        checkpoint_id=row.saved_as or LATEST,
+        created_at=moment(row.saved_at, where),
+        key=row.key,
+        where=where,
+    )
+
+
+def moment(text: object, where: str) -> datetime:
+    """A time as the SDK writes it; without a zone it is UTC.
+
+    Raises:
+        IntegrityError: It is none.
+    """
+    try:
+        found = datetime.fromisoformat(str(text))
+    except ValueError as exc:
+        raise IntegrityError(f"{where} has no time: {str(text)[:40]!r}") from exc
+    return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def unwrapped(data: Any, metadata: Any, where: str) -> Content:
+    """The state and metadata of a row of keys, written by the adapter or without it.
+
+    Raises:
+        IntegrityError: They are none.
+    """
+    if not isinstance(data, dict) or ADDED[0] not in data:
+        return content(data, metadata, where)
+    state = {name: it for name, it in data.items() if name not in ADDED}
+    return content(state, data.get(ADDED[2]), where)
+
+
+def content(state: Any, metadata: Any, where: str) -> Content:
+    """A state with its metadata.
+
+    Raises:
+        IntegrityError: They are none.
+    """
+    metadata = metadata or {}
+    if not isinstance(state, dict) or not isinstance(metadata, dict):
+        raise IntegrityError(f"{where} has a state or metadata that is no JSON object")
+    return Content(state, metadata)
+
+
+def repeated(entries: Iterable[Entry]) -> Iterator[str]:
+    """Checkpoint ids that two entries have."""
+    counts = Counter(it.checkpoint_id for it in entries)
+    yield from (it for it, count in counts.items() if count > 1)
+
+
+# --- JSON as the SDK reads it
+
+
+def parsed(text: str | bytes, where: str) -> Any:
+    """The value of a JSON text.
+
+    Raises:
+        IntegrityError: It is damaged.
+    """
+    try:
+        return json.loads(text if isinstance(text, str) else text.decode(), parse_int=_integer)
+    except (ValueError, RecursionError) as exc:
+        raise IntegrityError(f"{where} is not JSON, or damaged: {exc}") from exc
+
+
+def _integer(text: str) -> int | float:
+    """JSONB writes a float such as 1e22 with all its digits."""
+    value = int(text)
+    if MIN_INT <= value <= MAX_INT:
+        return value
+    try:
+        nearest = float(text)
+    except OverflowError:
+        return value
+    return nearest if nearest < float("inf") and Decimal(repr(nearest)) == value else value
+
+
+def fingerprint(value: Mapping[str, Any]) -> str:
+    """Equal for equal JSON; has nothing to do with the digests that are stored.
+
+    Raises:
+        IntegrityError: It is nested too deep.
+    """
+    try:
+        return sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+    except RecursionError as exc:
+        raise IntegrityError("is nested too deep") from exc

@@ -1,0 +1,147 @@
+"""The keys of the Locus SDK's ``RedisBackend``: strings of JSON below a prefix. Only read."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
+
+from locus_store.adapters.locus.records import (
+    INDEX,
+    Content,
+    Entry,
+    Found,
+    Row,
+    fingerprint,
+    grouped,
+    moment,
+    parsed,
+    unwrapped,
+)
+from locus_store.backends.redis import addresses
+from locus_store.backends.redis.records import EPOCH
+from locus_store.errors import IntegrityError, InvalidArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from locus_store.backends.redis.connections import Home
+    from locus_store.errors import LocusStoreError
+
+PREFIXES: Final = ("locus:state:", "locus:checkpoint:")
+"""Of the SDK's ``redis_checkpointer`` and of its ``RedisBackend`` where they are told none."""
+
+AT_ONCE: Final = 32
+"""Keys that are read at once."""
+
+_OPTION = re.compile(r"([?&])prefix=([^&#]*)&?")
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[Keys]:
+    """The reader for a URL, which may end in ``?prefix=…``."""
+    asked = _OPTION.search(url)
+    plain = _OPTION.sub(r"\1", url, count=1).rstrip("?&") if asked else url
+    connections = addresses.named(plain, 0, addresses.Options(), is_cluster=False)
+    try:
+        keys = Keys(await connections.home())
+        await keys.choose(unquote(asked[2]) if asked else None)
+        yield keys
+    finally:
+        await connections.close()
+
+
+class Keys:
+    """Checkpoints by what stands in them."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._prefix = ""
+        self._names: list[bytes] = []
+        self._seen: dict[bytes, str] = {}
+        self.shown = f"Redis {home.where}"
+
+    async def choose(self, prefix: str | None) -> None:
+        """Find the prefix.
+
+        Raises:
+            InvalidArgumentError: There are keys of both of the SDK's own.
+        """
+        found = {it: await self._keys(it) for it in (PREFIXES if prefix is None else (prefix,))}
+        there = [it for it, names in found.items() if names] or list(found)[:1]
+        if len(there) > 1:
+            raise InvalidArgumentError(
+                f"{self.shown} has keys of {' and '.join(map(repr, there))}; choose by ?prefix="
+            )
+        self._prefix, self._names = there[0], found[there[0]]
+        self.shown += f", prefix {self._prefix!r}"
+
+    async def _keys(self, prefix: str) -> list[bytes]:
+        """Ours are no strings."""
+        pattern = re.sub(r"([\\*?\[\]^])", r"\\\1", prefix) + "*"
+
+        async def scanned() -> set[bytes]:
+            names = self._home.client.scan_iter(match=pattern, count=1000, _type="STRING")
+            return {it async for it in names}
+
+        return sorted(await self._home.again(scanned))
+
+    async def threads(self) -> dict[str, Found]:
+        rows: list[Row] = []
+        damaged: dict[str, LocusStoreError] = {}
+        for at in range(0, len(self._names), AT_ONCE):
+            names = self._names[at : at + AT_ONCE]
+            values = await asyncio.gather(*(self._home.command("GET", it) for it in names))
+            for name, value in zip(names, values, strict=True):
+                if value is None:  # expired, or deleted meanwhile
+                    continue
+                try:
+                    rows.append(self._row(name, value))
+                except IntegrityError as exc:
+                    damaged[self._key(name)] = exc
+        return grouped(rows, damaged)
+
+    def _key(self, name: bytes) -> str:
+        return name.decode(errors="surrogateescape")[len(self._prefix) :]
+
+    def _row(self, name: bytes, value: bytes) -> Row:
+        key = self._key(name)
+        where = f"row {key!r}"
+        data = _object(value, where)
+        saved_as = data.get("_checkpoint_id")
+        is_index = key.endswith(INDEX) and isinstance(data.get("checkpoints"), list)
+        is_plain = not (is_index or isinstance(saved_as, str))
+        self._seen[name] = fingerprint(data)
+        return Row(
+            key=key,
+            saved_as=saved_as if isinstance(saved_as, str) else None,
+            saved_at=data.get("_checkpoint_timestamp"),
+            fingerprint=self._seen[name],
+            is_index=is_index,
+            column_id=None,
+            updated_at=_updated_at(data, where) if is_plain else EPOCH,
+        )
+
+    async def read(self, entry: Entry) -> Content:
+        name = self._prefix.encode() + entry.key.encode(errors="surrogateescape")
+        value = await self._home.command("GET", name)
+        data = _object(value, entry.where) if value is not None else None
+        if data is None or fingerprint(data) != self._seen[name]:
+            raise IntegrityError(f"{entry.where} changed meanwhile; stop the agents, and run again")
+        return unwrapped(data, None, entry.where)
+
+
+def _updated_at(data: dict[str, Any], where: str) -> datetime:
+    """Of a state that the SDK put there without its adapter: Redis has no time of a key."""
+    found = data.get("updated_at")
+    return datetime.now(UTC) if found is None else moment(found, where)
+
+
+def _object(value: bytes, where: str) -> dict[str, Any]:
+    data = parsed(value, where)
+    if not isinstance(data, dict):
+        raise IntegrityError(f"{where} is no JSON object")
+    return data

@@ -1,0 +1,382 @@
+"""Where the Locus SDK 3.0.1 keeps checkpoints: files, tables, keys of Redis. Only read."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from contextlib import asynccontextmanager, closing
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from locus_store.adapters.locus.records import (
+    INDEX,
+    Content,
+    Entry,
+    Found,
+    Row,
+    content,
+    fingerprint,
+    grouped,
+    logger,
+    moment,
+    parsed,
+    unwrapped,
+)
+from locus_store.adapters.locus.source_files import Files
+from locus_store.errors import (
+    BackendError,
+    ConnectionFailedError,
+    IntegrityError,
+    InvalidArgumentError,
+    SchemaError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
+
+    from locus_store.errors import LocusStoreError
+
+TABLES: Final = ("locus_checkpoints", "checkpoints")
+"""The names that the SDK gives its tables where it is told none."""
+
+_OPTIONS: Final = ("table_name", "tenant")
+_NAME = re.compile(r"[A-Za-z_]\w{0,62}(\.[A-Za-z_]\w{0,62})?", re.ASCII)
+_KEYWORDS = re.compile(r"\s*\w+\s*=")
+
+
+class Source(Protocol):
+    """Where checkpoints are read, all as they were at one moment."""
+
+    shown: str
+    """For a person; without a secret."""
+
+    async def threads(self) -> dict[str, Found]:
+        """All threads by their ids."""
+
+    async def read(self, entry: Entry) -> Content:
+        """One checkpoint.
+
+        Raises:
+            IntegrityError: It is damaged.
+        """
+
+
+def opened(
+    source: str, *, table_name: str | None, tenant: str | None
+) -> AbstractAsyncContextManager[Source]:
+    """The reader for a URL or directory; see ``from_locus.import_locus``."""
+    scheme = re.match(r"([A-Za-z][\w.+-]*)://|(file):", source)
+    name = (
+        "postgresql" if _KEYWORDS.match(source) else (scheme[1] or scheme[2] if scheme else "file")
+    )
+    reader = READERS.get(name.partition("+")[0].lower())
+    if reader is None:
+        raise InvalidArgumentError(
+            f"the Locus SDK's data is not read from {name}://; there are: a directory, "
+            + ", ".join(f"{it}://" for it in READERS)
+        )
+    return reader(source, table_name, tenant)
+
+
+def _names(table_name: str | None) -> Sequence[str]:
+    """The tables to look for; what is asked for becomes part of statements."""
+    if table_name is None:
+        return TABLES
+    if not _NAME.fullmatch(table_name):
+        raise InvalidArgumentError(f"table_name={table_name!r} is no name that the SDK takes")
+    return (table_name,)
+
+
+def _require_no(reader: str, **options: str | None) -> None:
+    for name, value in options.items():
+        if value is not None:
+            raise InvalidArgumentError(f"{name}= means nothing for {reader}; leave it out")
+
+
+@asynccontextmanager
+async def _opened_files(
+    source: str, table_name: str | None, tenant: str | None
+) -> AsyncIterator[Source]:
+    _require_no("files", table_name=table_name, tenant=tenant)
+    path = Path(source)
+    if source.startswith("file:"):
+        parts = urlsplit(source)
+        if parts.netloc not in {"", "localhost"} or parts.query:
+            raise InvalidArgumentError("write file:directory or file:///absolute/directory")
+        path = Path(unquote(parts.path))
+    if not path.is_dir():
+        hint = "; a database is sqlite:///file.db" if path.is_file() else ""
+        raise ConnectionFailedError(f"{path} is no directory{hint}")
+    yield Files(path)
+
+
+# --- SQLite
+
+
+@asynccontextmanager
+async def _opened_sqlite(
+    source: str, table_name: str | None, tenant: str | None
+) -> AsyncIterator[Source]:
+    parts = urlsplit(source)
+    given = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if unknown := given.keys() - {"table_name"}:
+        raise InvalidArgumentError(f"a SQLite source has no option {min(unknown)!r}")
+    _require_no("SQLite", tenant=tenant)
+    path = unquote(parts.path.removeprefix("/"))
+    with closing(_connected(path)) as connection:
+        yield _SQLite(connection, path, table_name or given.get("table_name"))
+
+
+def _connected(path: str) -> sqlite3.Connection:
+    try:
+        uri = f"{Path(path).absolute().as_uri()}?mode=ro"
+        connection = sqlite3.connect(uri, uri=True, isolation_level=None)
+    except sqlite3.Error as exc:
+        raise ConnectionFailedError(f"SQLite {path}: cannot be opened: {exc}") from exc
+    connection.text_factory = lambda it: it.decode(errors="surrogateescape")
+    return connection
+
+
+class _SQLite:
+    """A table of keys as the SDK's PostgreSQL backend has it, in a SQLite file."""
+
+    def __init__(self, connection: sqlite3.Connection, path: str, table_name: str | None) -> None:
+        self._connection = connection
+        self._path = path
+        self._rows("BEGIN")
+        columns = {it: self._columns(it) for it in _names(table_name)}
+        table = _the_one(columns, f"SQLite {path}")
+        self._table = f'"{table}"'
+        self.shown = f"SQLite {path}, table {table}"
+
+    def _rows(self, query: str, *values: str) -> list[Any]:
+        try:
+            return self._connection.execute(query, values).fetchall()
+        except sqlite3.OperationalError as exc:
+            raise BackendError(f"SQLite {self._path}: {exc}") from exc
+        except sqlite3.DatabaseError as exc:
+            raise ConnectionFailedError(f"SQLite {self._path}: {exc}") from exc
+
+    def _columns(self, table: str) -> set[str]:
+        return {it[0] for it in self._rows("SELECT name FROM pragma_table_info(?)", table)}
+
+    async def threads(self) -> dict[str, Found]:
+        rows: list[Row] = []
+        damaged: dict[str, LocusStoreError] = {}
+        for (key,) in self._rows(f"SELECT thread_id FROM {self._table} ORDER BY 1"):  # noqa: S608
+            try:
+                rows.append(self._row(key))
+            except IntegrityError as exc:
+                damaged[str(key)] = exc
+        return grouped(rows, damaged)
+
+    def _row(self, key: Any) -> Row:
+        where = f"row {key!r}"
+        if not isinstance(key, str):
+            raise IntegrityError(f"{where} has a key that is no text")
+        data, _ = self._data(key, where)
+        if not isinstance(data, dict):
+            raise IntegrityError(f"{where} is no JSON object")
+        query = f"SELECT checkpoint_id, updated_at FROM {self._table} WHERE thread_id = ?"  # noqa: S608
+        column_id, updated_at = self._rows(query, key)[0]
+        saved_as = data.get("_checkpoint_id")
+        return Row(
+            key=key,
+            saved_as=saved_as if isinstance(saved_as, str) else None,
+            saved_at=data.get("_checkpoint_timestamp"),
+            fingerprint=fingerprint(data),
+            is_index=key.endswith(INDEX) and isinstance(data.get("checkpoints"), list),
+            column_id=column_id,
+            updated_at=moment(updated_at, where),
+        )
+
+    def _data(self, key: str, where: str) -> tuple[Any, Any]:
+        query = (
+            f"SELECT CAST(data AS BLOB), CAST(metadata AS BLOB) FROM {self._table}"  # noqa: S608
+            " WHERE thread_id = ?"
+        )
+        data, metadata = self._rows(query, key)[0]
+        return parsed(data or b"", where), parsed(metadata, where) if metadata else None
+
+    async def read(self, entry: Entry) -> Content:
+        return unwrapped(*self._data(entry.key, entry.where), entry.where)
+
+
+_NEEDED: Final = {"thread_id", "checkpoint_id", "data", "updated_at", "metadata"}
+
+
+def _the_one(columns: Mapping[str, set[str]], where: str) -> str:
+    """The table to read, of those with these columns.
+
+    Raises:
+        SchemaError: None is the SDK's.
+        InvalidArgumentError: Two are.
+    """
+    kept = [it for it, names in columns.items() if names >= _NEEDED]
+    if len(kept) == 1:
+        return kept[0]
+    if kept:
+        raise InvalidArgumentError(f"{where} has {' and '.join(kept)}; choose by table_name=")
+    there = [it for it, names in columns.items() if names]
+    found = f"{there[0]} is not one" if there else f"there is no {' or '.join(columns)}"
+    raise SchemaError(
+        f"{where}: {found} of the Locus SDK's tables ({', '.join(sorted(_NEEDED))}); name its table"
+        " by table_name="
+    )
+
+
+# --- PostgreSQL
+
+
+@asynccontextmanager
+async def _opened_postgresql(
+    source: str, table_name: str | None, tenant: str | None
+) -> AsyncIterator[Source]:
+    from locus_store.backends.postgresql import dsn  # noqa: PLC0415  (files need no SQLAlchemy)
+
+    target = dsn.parse(source, ours=_OPTIONS)
+    given = {name: unquote(it) for name, it in target.options.items()}
+    connection = await dsn.connect(target, statement_cache_size=0)
+    try:
+        async with connection.transaction(isolation="repeatable_read", readonly=True):
+            reader = _PostgreSQL(connection, target.shown, tenant or given.get("tenant"))
+            await reader.choose(table_name or given.get("table_name"))
+            yield reader
+    finally:
+        await connection.close()
+
+
+_COLUMNS: Final = """
+    SELECT attname, atttypid::regtype::text FROM pg_catalog.pg_attribute
+    WHERE attrelid = $1::text::regclass AND attnum > 0 AND NOT attisdropped"""
+_OF_KEYS: Final = """
+    SELECT thread_id AS key, checkpoint_id AS column_id, updated_at,
+        data ->> '_checkpoint_id' AS saved_as, data ->> '_checkpoint_timestamp' AS saved_at,
+        pg_catalog.md5(data::text) AS fingerprint,
+        pg_catalog.jsonb_typeof(data) = 'object' AS is_object,
+        thread_id LIKE '%:\\_checkpoints' AND COALESCE(
+            pg_catalog.jsonb_typeof(data -> 'checkpoints') = 'array', false) AS is_index
+    FROM {} ORDER BY thread_id"""
+_OF_TENANT: Final = """
+    SELECT thread_id, checkpoint_id, updated_at FROM {} WHERE tenant = $1 ORDER BY thread_id, seq"""
+_ROW: Final = tuple(it.name for it in fields(Row))
+_OTHERS: Final = "SELECT DISTINCT tenant FROM {} WHERE tenant <> $1 ORDER BY 1 LIMIT 5"
+
+
+class _PostgreSQL:
+    """A table of the SDK's ``PostgreSQLBackend`` (keys), or of its ``PgCheckpointer`` (tenants)."""
+
+    def __init__(self, connection: Any, database: str, tenant: str | None) -> None:
+        self._connection = connection
+        self._database = database
+        self._asked, self._tenant = tenant, tenant or "default"
+        self.shown = f"PostgreSQL {database}"
+
+    async def _fetch(self, query: str, *values: object) -> list[Any]:
+        from locus_store.backends.postgresql import dsn  # noqa: PLC0415
+        from locus_store.sql import failures  # noqa: PLC0415
+
+        errors: tuple[type[Exception], ...] = (*failures.driver_errors(), OSError)
+        try:
+            rows: list[Any] = await self._connection.fetch(query, *values)
+        except errors as exc:
+            told = dsn.connection_error(exc, self._database)
+            raise told or BackendError(f"{self.shown}: {exc}") from exc
+        return rows
+
+    async def choose(self, table_name: str | None) -> None:
+        """Find the table, and how it is laid out."""
+        columns: dict[str, set[str]] = {}
+        for name in _names(table_name):
+            ((found,),) = await self._fetch("SELECT pg_catalog.to_regclass($1)::text", name)
+            pairs = await self._fetch(_COLUMNS, found) if found else []
+            columns[found or name] = {it[0] for it in pairs if it[0] != "data" or it[1] == "jsonb"}
+        self._table = _the_one(columns, self.shown)
+        self._by_tenant = {"tenant", "seq"} <= columns[self._table]
+        self.shown = f"{self.shown}, table {self._table}"
+        if self._by_tenant:
+            # What PgCheckpointer's row-level security goes by.
+            await self._fetch(
+                "SELECT pg_catalog.set_config('locus.tenant', $1, true)", self._tenant
+            )
+        else:
+            _require_no(f"table {self._table}", tenant=self._asked)
+        await self._fetch("SET LOCAL idle_in_transaction_session_timeout = 0")
+
+    async def threads(self) -> dict[str, Found]:
+        if self._by_tenant:
+            return await self._of_tenant()
+        rows = await self._fetch(_OF_KEYS.format(self._table))
+        damaged: dict[str, LocusStoreError] = {
+            it["key"]: IntegrityError(f"row {it['key']!r} is no JSON object")
+            for it in rows
+            if not it["is_object"]
+        }
+        kept = ({name: it[name] for name in _ROW} for it in rows if it["is_object"])
+        return grouped((Row(**it) for it in kept), damaged)
+
+    async def _of_tenant(self) -> dict[str, Found]:
+        found: dict[str, Found] = {}
+        for row in await self._fetch(_OF_TENANT.format(self._table), self._tenant):
+            entry = Entry(
+                checkpoint_id=row["checkpoint_id"],
+                created_at=row["updated_at"],
+                key=(row["thread_id"], row["checkpoint_id"]),
+                where=f"row {row['checkpoint_id']!r}",
+            )
+            found.setdefault(row["thread_id"], Found()).entries.append(entry)
+        await self._tell_of_others(is_empty=not found)
+        return found
+
+    async def _tell_of_others(self, *, is_empty: bool) -> None:
+        rows = await self._fetch(_OTHERS.format(self._table), self._tenant)
+        others = ", ".join(repr(it[0]) for it in rows)
+        if others and is_empty:
+            raise InvalidArgumentError(
+                f"{self.shown}: nothing of tenant {self._tenant!r}, but of {others}; choose by "
+                "tenant="
+            )
+        if others:
+            logger.warning("import: of other tenants, not taken over: %s", others)
+
+    async def read(self, entry: Entry) -> Content:
+        query = f"SELECT data::text, metadata::text FROM {self._table} WHERE "  # noqa: S608
+        if self._by_tenant:
+            values = (self._tenant, *entry.key)
+            query += "tenant = $1 AND thread_id = $2 AND checkpoint_id = $3"
+        else:
+            values = (entry.key,)
+            query += "thread_id = $1"
+        ((data, metadata),) = await self._fetch(query, *values)
+        told = parsed(metadata, entry.where) if metadata else None
+        made = content if self._by_tenant else unwrapped
+        return made(parsed(data, entry.where), told, entry.where)
+
+
+# --- Redis
+
+
+@asynccontextmanager
+async def _opened_redis(
+    source: str, table_name: str | None, tenant: str | None
+) -> AsyncIterator[Source]:
+    from locus_store.adapters.locus import source_redis  # noqa: PLC0415  (others need no redis-py)
+
+    _require_no("Redis", table_name=table_name, tenant=tenant)
+    async with source_redis.opened(source) as keys:
+        yield keys
+
+
+READERS: Final[
+    dict[str, Callable[[str, str | None, str | None], AbstractAsyncContextManager[Source]]]
+] = {
+    "file": _opened_files,
+    "sqlite": _opened_sqlite,
+    "postgresql": _opened_postgresql,
+    "postgres": _opened_postgresql,
+    **dict.fromkeys(("redis", "rediss", "valkey", "valkeys", "unix"), _opened_redis),
+}
+"""By the scheme of the URL."""

@@ -1,0 +1,1028 @@
+"""The contract of a storage backend, and what every backend shares above its storage.
+
+To add a backend, subclass ``StorageBackend`` and implement the methods under "to implement".
+Most need little more than the primitives of ``versions.Lines``, over which the rules of saving
+and deleting are written once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeAlias, TypeVar
+from weakref import WeakSet
+
+from locus_store import sdk_spellings
+from locus_store.errors import (
+    ConflictError,
+    IntegrityError,
+    InvalidArgumentError,
+    NotFoundError,
+    SerializationError,
+    UnsupportedError,
+)
+from locus_store.runtime.observe import count, kept_beside, note, observed, stored_bytes
+from locus_store.types import (
+    Active,
+    ArchivedThread,
+    CheckpointerCapabilities,
+    Expected,
+    Head,
+    Hit,
+    Kept,
+    Mark,
+    OnConflict,
+    PendingWrite,
+    Removed,
+    Save,
+    Snapshot,
+    Stored,
+    Tenant,
+    Vacuumed,
+    Version,
+    Written,
+)
+from locus_store.types.arguments import (
+    check_names,
+    check_text,
+    check_writes,
+    checked_max_state_bytes,
+    checked_ttl,
+)
+from locus_store.types.facts import Fact
+from locus_store.types.state import MARK_KEY, has_mark
+from locus_store.types.tenants import ForTenants
+from locus_store.values import frames
+from locus_store.values.encoding import MAX_STATE_BYTES, canonical
+from locus_store.values.filters import check_key
+from locus_store.versions import new_checkpoint_id, replay, state_of
+from locus_store.versions.archives import has, require_whole, same
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+T = TypeVar("T")
+LineKey: TypeAlias = tuple[str | None, str, str]
+"""A tenant, a thread and a namespace."""
+
+KNOWN_BYTES = 64 * 1024 * 1024
+"""What one backend object may hold of versions that it read or wrote, so that saves send frames
+and not whole states, and a head that is known is not read again."""
+
+COLD_STATE_BYTES = 16 * 1024
+"""A state above this is worth reading the head for, where its shape is not known."""
+
+FORGETTING_PASSES = 2
+"""A thread that is saved while it is removed is met again."""
+
+THREADED_BYTES = 256 * 1024
+"""Payloads above this are folded off the event loop."""
+
+
+class StorageBackend(ForTenants, ABC):
+    """Keeps versions of plain dicts by thread; knows nothing of agents.
+
+    The dict-shaped methods (``save``, ``load``, ``delete``, ``exists``, ``list_threads``,
+    ``search``, ``vacuum``) are for people; ``write_state``, ``read_state`` and ``history`` are
+    what the checkpointer and the saver use.
+    """
+
+    factory: ClassVar[str] = "StorageBackendAdapter"
+    """Name of the function that wraps this backend for an agent."""
+
+    capabilities: ClassVar[CheckpointerCapabilities] = CheckpointerCapabilities()
+
+    def __init__(self, *, max_state_bytes: int = MAX_STATE_BYTES) -> None:
+        self.max_state_bytes: Final = checked_max_state_bytes(max_state_bytes)
+        """The largest state and pending write that is saved or read, as compact JSON."""
+        self._known = KnownVersions(KNOWN_BYTES)
+        """Shared by the objects of all tenants."""
+
+    # --- to implement
+
+    @abstractmethod
+    async def commit(self, save: Save) -> Written:
+        """Write one version, all or nothing, by the rules of ``versions.save``.
+
+        The save goes on when its caller is cancelled, and saves of one line keep the order in
+        which they were submitted.
+
+        Raises:
+            ConflictError, NotFoundError: Nothing was written.
+        """
+
+    async def commit_on(self, save: Save, connection: object) -> Written:
+        """Write one version inside a transaction of the caller's, who commits it.
+
+        Under a savepoint: an error leaves the caller's transaction usable, without the save.
+
+        Args:
+            save: As for ``commit``.
+            connection: SQLAlchemy's ``AsyncConnection`` or ``Connection``, to the same database.
+
+        Raises:
+            ConflictError, NotFoundError: Nothing was written.
+            InvalidArgumentError: ``connection`` is none, or leads elsewhere.
+            UnsupportedError: This backend does not keep its data in a SQL database.
+        """
+        raise UnsupportedError(
+            f"{type(self).__name__} has no SQL transaction to save in: connection= needs SQLite, "
+            "PostgreSQL or Oracle; nothing was written"
+        )
+
+    @abstractmethod
+    async def fetch(
+        self,
+        thread_id: str,
+        *,
+        namespace: str = "",
+        checkpoint_id: str | None = None,
+        with_writes: bool = False,
+    ) -> Stored | None:
+        """Read a version, or the head, as one consistent view; ``None`` where there is none.
+
+        ``with_writes``: with its pending writes.
+        """
+
+    async def fetch_head(
+        self, thread_id: str, *, namespace: str = "", known: Mark, with_writes: bool = False
+    ) -> Stored | None:
+        """Read the head; its payloads may be left out where it is the version ``known``."""
+        del known
+        if with_writes:
+            return await self.fetch(thread_id, namespace=namespace, with_writes=True)
+        return await self.fetch(thread_id, namespace=namespace)  # not every backend has writes
+
+    @abstractmethod
+    async def history(
+        self,
+        thread_id: str,
+        *,
+        namespace: str = "",
+        limit: int = 10,
+        before: str | None = None,
+    ) -> list[Version]:
+        """Return versions without states, newest first, below the id ``before``.
+
+        Raises:
+            NotFoundError: There is no version ``before``.
+        """
+
+    @abstractmethod
+    async def remove(
+        self,
+        thread_id: str,
+        checkpoint_ids: Sequence[str] | None = None,
+        *,
+        namespace: str = "",
+        writer: str | None = None,
+    ) -> int:
+        """Remove versions, or the thread with all it owns; return how many versions.
+
+        ``writer`` is who removes them, as in ``types.Save``: undoing its own work conflicts with
+        nothing that it saves next.
+
+        Raises:
+            ConflictError: A version that stays is rebuilt from one of them; nothing was removed.
+        """
+
+    async def has_thread(self, thread_id: str) -> bool:
+        """Return whether the thread exists: it has a version, a message, or a name or user.
+
+        Overridden by backends that keep more of a thread than versions of the root namespace.
+        """
+        return await self.version(thread_id) is not None
+
+    async def remove_thread(self, thread_id: str) -> Removed:
+        """Remove a thread with all it owns, or the pending writes that are stored in its place.
+
+        Overridden by backends that keep more of a thread than versions.
+        """
+        versions = await self.remove(thread_id)
+        return Removed(existed=versions > 0, versions=versions)
+
+    async def list_threads(
+        self, limit: int = 100, pattern: str = "*", *, after: str | None = None
+    ) -> list[str]:
+        """Return thread ids, the most recently active first; see ``recent``."""
+        return [it.thread_id for it in await self.recent(limit, pattern, after=after)]
+
+    async def recent(
+        self, limit: int = 100, pattern: str = "*", *, after: str | None = None
+    ) -> list[Active]:
+        """Return threads and the times of their last activity, the most recent first.
+
+        The time is that of the last save in any namespace, repeated or not, or of the
+        ``copy_thread`` that created the thread; without versions, copied or not, of the newest
+        message. Deletions leave it, and ``write_thread`` keeps it.
+
+        Args:
+            limit: Maximum number of threads.
+            pattern: Shell-style: ``*``, ``?``, ``[ab]``, ``[!ab]``; case matters.
+            after: Continue behind this thread.
+
+        Raises:
+            NotFoundError: There is no thread ``after``.
+        """
+        raise self._unsupported("list_threads")
+
+    async def heads(self, limit: int = 100) -> list[Head]:
+        """Return threads with their head's metadata, the most recently active first.
+
+        Only threads with a version in the root namespace have such a head.
+        """
+        raise self._unsupported("list_with_metadata")
+
+    async def query(self, key: str, value: Any, limit: int = 100) -> list[Head]:
+        """Return versions whose metadata has ``value`` at ``key``, newest first."""
+        raise self._unsupported("metadata_query")
+
+    async def find(self, query: str, limit: int = 10) -> list[Hit]:
+        """Return threads that have all words of ``query``, best first.
+
+        A thread that exceeds ``max_state_bytes`` is skipped, and ``observe.skipped`` reports it.
+        """
+        raise self._unsupported("search")
+
+    async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
+        """Copy a thread with all it owns; ``False`` where the source does not exist.
+
+        Raises:
+            ConflictError: The destination exists, or holds pending writes.
+        """
+        raise self._unsupported("branching")
+
+    async def scan(self, limit: int = 100, *, after: str | None = None) -> list[str]:
+        """Return all live threads, even of pending writes only, by thread id (code points).
+
+        Args:
+            limit: At most this many.
+            after: Begin above this id, which need not be there.
+        """
+        raise self._unsupported("list_threads")
+
+    async def read_thread(self, thread_id: str) -> ArchivedThread | None:
+        """Return all that is stored of a live thread, in one consistent read."""
+        raise self._unsupported("branching")
+
+    async def write_thread(self, thread: ArchivedThread) -> bool:
+        """Store a thread as it was elsewhere, all or nothing, with its numbers and times.
+
+        Returns:
+            ``False``: the very same is there already, and nothing was done.
+
+        Raises:
+            ConflictError: A thread of this id is there, and differs.
+            IntegrityError: ``thread`` is damaged, or was edited by hand.
+            InvalidArgumentError, SerializationError: An id or metadata in it is none.
+        """
+        check = partial(require_whole, thread, self.max_state_bytes)
+        await _off_loop(check, THREADED_BYTES + 1)
+        there = await self.read_thread(thread.thread_id)
+        if there is None:
+            try:
+                await self.restore(thread)
+            except ConflictError:  # somebody else was faster, perhaps with the same
+                there = await self.read_thread(thread.thread_id)
+            else:
+                return True
+        if there is not None and same(there, thread):
+            return False
+        raise ConflictError(
+            f"thread {thread.thread_id!r} is there already, and differs; nothing was written. "
+            "Delete one of the two, or fork it under another id first"
+        )
+
+    async def restore(self, thread: ArchivedThread) -> None:
+        """Store a thread that was found whole; see ``write_thread``.
+
+        Raises:
+            ConflictError: A thread of this id is there.
+        """
+        raise self._unsupported("branching")
+
+    async def put_writes(
+        self,
+        thread_id: str,
+        checkpoint_id: str,
+        writes: Sequence[PendingWrite],
+        *,
+        namespace: str = "",
+        known: Mark | None = None,
+        seen: Collection[tuple[str, int]] | None = None,
+    ) -> bool:
+        """Store pending writes; the checkpoint, and even the thread, may come later.
+
+        A write that is there already (same task, same place) stays; a special one (place below 0)
+        is replaced.
+
+        Args:
+            thread_id: The thread.
+            checkpoint_id: The checkpoint that they are pending on.
+            writes: In one transaction.
+            namespace: The line.
+            known: The version that writes with a ``basis`` are frames against.
+            seen: Task and place of the writes that the caller loaded, or sent itself: others are
+                somebody else's, who is at work on the same checkpoint. ``None``: not looked at.
+
+        Returns:
+            ``False``: the checkpoint is not the version ``known``. Nothing was stored; send the
+            writes whole.
+
+        Raises:
+            ConflictError: There are writes of somebody else; nothing was stored.
+            InvalidArgumentError: An id or a write is none; nothing was stored.
+        """
+        check_names(thread_id, namespace)
+        check_text("checkpoint_id", checkpoint_id)
+        kept = list(writes)
+        check_writes(kept)
+        if not kept:
+            return True
+        return await self.store_writes(
+            thread_id, namespace, checkpoint_id, kept, known=known, seen=seen
+        )
+
+    async def store_writes(
+        self,
+        thread_id: str,
+        namespace: str,
+        checkpoint_id: str,
+        writes: list[PendingWrite],
+        *,
+        known: Mark | None,
+        seen: Collection[tuple[str, int]] | None,
+    ) -> bool:
+        """Store pending writes that were found valid; see ``put_writes``."""
+        raise self._unsupported("branching")
+
+    async def writes_of(
+        self, thread_id: str, checkpoint_ids: Sequence[str], *, namespace: str = ""
+    ) -> dict[str, list[PendingWrite]]:
+        """Return the pending writes of checkpoints that have some, in the order of their tasks.
+
+        That is by task path, task and place. A checkpoint need not be there, or be visible.
+        """
+        raise self._unsupported("branching")
+
+    async def get_writes(
+        self, thread_id: str, checkpoint_id: str, *, namespace: str = ""
+    ) -> list[PendingWrite]:
+        """Return a checkpoint's pending writes; see ``writes_of``."""
+        found = await self.writes_of(thread_id, [checkpoint_id], namespace=namespace)
+        return found.get(checkpoint_id, [])
+
+    async def namespaces(self, thread_id: str) -> list[str]:
+        """Return the namespaces in which a live thread has a version, in order."""
+        raise self._unsupported("branching")
+
+    async def records(
+        self, thread_id: str, *, namespace: str = "", first: int, last: int
+    ) -> list[tuple[int, int, bytes]]:
+        """Return what the states from sequence ``first`` to ``last`` are made of.
+
+        Returns:
+            (sequence, chain, payload), ascending, of no version above ``last``; of whole chains
+            from their beginning, hidden versions among them.
+        """
+        raise self._unsupported("branching")
+
+    async def tagged(self, key: str, value: Any) -> list[tuple[str, str, str]]:
+        """Return the versions whose own metadata has ``value`` at ``key``, in any namespace.
+
+        Returns:
+            (thread id, namespace, checkpoint id), also of hidden versions.
+        """
+        raise self._unsupported("metadata_query")
+
+    async def prune(self, thread_id: str) -> int:
+        """Remove all versions of a thread but the heads, and what those are rebuilt from.
+
+        Returns:
+            How many.
+        """
+        raise self._unsupported("branching")
+
+    async def threads_of(self, user_id: str) -> list[str]:
+        """Return the threads of a user: theirs by name, or by ``user_id`` in anything they hold.
+
+        That is in the metadata of the thread or of a version of any namespace, hidden ones too, or
+        in a state, at its top or in its ``metadata``.
+        """
+        check_text("user_id", user_id)
+        return await self.find_threads("user_id", user_id, user_id=user_id)
+
+    async def threads_where(self, key: str, value: Any) -> list[str]:
+        """Return the threads that have ``value`` at ``key`` in their metadata.
+
+        That is in the metadata of the thread, or in the metadata or labels of a version of any
+        namespace, hidden ones too; compared as ``BaseCheckpointer.query_by_metadata`` does.
+        """
+        self._require_condition(key, value)
+        return await self.find_threads(key, value)
+
+    async def find_threads(self, key: str, value: Any, *, user_id: str | None = None) -> list[str]:
+        """Return the live threads that ``archives.has`` is true of."""
+        found: list[str] = []
+        after: str | None = None
+        while page := await self.scan(after=after):
+            for thread_id in page:
+                thread = await self.read_thread(thread_id)
+                if thread is not None and has(thread, key, value, user_id=user_id):
+                    found.append(thread_id)
+            after = page[-1]
+        return found
+
+    async def forget_user(self, user_id: str) -> dict[str, int]:
+        """Remove the threads of ``threads_of`` with all they own; return how much of each kind.
+
+        Keys: ``threads``, ``checkpoints``, ``writes``, ``messages``; in SQL databases ``store``,
+        the items whose metadata names the user. Only this object's tenant is looked at; see
+        ``for_tenant``.
+
+        Raises:
+            ConflictError: Another caller saves the user's threads at the same time.
+        """
+        return await self._forget(partial(self.threads_of, user_id), f"of user {user_id!r}")
+
+    async def forget_where(self, key: str, value: Any) -> dict[str, int]:
+        """Remove the threads of ``threads_where`` with all they own; return how much of each kind.
+
+        Keys: as of ``forget_user``; in SQL databases ``store`` counts the removed items whose
+        metadata has ``value`` at ``key``. Only this object's tenant is looked at; see
+        ``for_tenant``.
+
+        Raises:
+            ConflictError: Another caller saves such threads at the same time.
+            InvalidArgumentError: The condition makes no sense; nothing was removed.
+            UnsupportedError: The backend does not declare ``metadata_query``.
+        """
+        self._require_condition(key, value)
+        return await self._forget(partial(self.threads_where, key, value), f"where {key!r} matches")
+
+    def _require_condition(self, key: str, value: Any) -> None:
+        if not self.capabilities.metadata_query:
+            raise self._unsupported("metadata_query")
+        check_key(key)
+        if canonical(value, "value") == []:
+            raise InvalidArgumentError(
+                f"the value of {key!r} is an empty list, which every list contains; name an element"
+            )
+
+    async def _forget(self, find: Callable[[], Awaitable[list[str]]], which: str) -> dict[str, int]:
+        counts = dict.fromkeys(("threads", "checkpoints", "writes", "messages"), 0)
+        if self.capabilities.ttl:
+            await self.expire()  # what expired is not listed, and may be among them
+        for _ in range(FORGETTING_PASSES):
+            for thread_id in await find():
+                thread = await self.read_thread(thread_id)
+                await self.remove_thread(thread_id)
+                if thread is not None:
+                    counts["threads"] += 1
+                    counts["messages"] += len(thread.messages)
+                    counts["checkpoints"] += sum(len(it.records) for it in thread.lines)
+                    counts["writes"] += sum(len(it.writes) for it in thread.lines)
+        if left := await find():
+            raise ConflictError(
+                f"threads {which} are saved while they are removed, {left[0]!r} among them; stop "
+                "the agents that save them, and forget again"
+            )
+        return counts
+
+    # --- tenants
+
+    @property
+    def tenant(self) -> str | None:
+        """The tenant whose threads this object sees; ``None`` where the storage has no tenants."""
+        return None
+
+    async def tenants(self) -> list[Tenant]:
+        """Return the tenants that have something stored, by name.
+
+        A tenant of which everything has expired is among them until ``expire`` removed it.
+
+        Raises:
+            UnsupportedError: The storage has no tenants.
+        """
+        raise self._unsupported("tenants")
+
+    async def damage(self) -> list[str]:
+        """Return what the storage's own check finds outside any thread; nothing where all is well.
+
+        Slow: all that is stored may be read.
+        """
+        return []
+
+    async def facts(self) -> list[Fact]:
+        """Return what this backend is and stands on, as ``locus-store doctor`` shows it.
+
+        Changes nothing. Numbers may be estimates, and then say so.
+        """
+        can = [name for name, is_on in vars(self.capabilities).items() if is_on]
+        return [Fact("backend", repr(self)), Fact("capabilities", ", ".join(can) or "none")]
+
+    async def tenant_facts(self) -> list[Fact]:
+        """Return facts of this object's tenant; none where the storage has no tenants."""
+        return []
+
+    async def renew(self, thread_id: str, ttl_seconds: float) -> bool:
+        """Give a thread that has a time to live so many seconds from now; whether it was changed.
+
+        Nothing is changed where it has none, or more is left of it; and it does not count as
+        activity. Needs ``capabilities.ttl``.
+        """
+        raise self._unsupported("ttl")
+
+    async def vacuum(self, older_than_days: float = 30) -> int:
+        """Remove versions older than this, heads of younger threads excepted; return how many.
+
+        A thread is removed whole when none of its versions, messages and pending writes is younger;
+        one that has none of them, by its last activity. Only this object's tenant is looked at; see
+        ``for_tenant``.
+        """
+        return (await self.vacuum_report(older_than_days)).removed
+
+    async def vacuum_report(self, older_than_days: float = 30) -> Vacuumed:
+        """Do ``vacuum``; return how many versions it removed, and how many threads it left.
+
+        Where transactions lock threads, a vacuum skips those that others hold, and does not wait.
+        A thread whose versions cannot be rewritten is left as well, with a warning: its stored data
+        is damaged, or exceeds ``max_state_bytes``.
+        """
+        raise self._unsupported("vacuum")
+
+    async def expire(self) -> int:
+        """Remove the threads whose time to live is over; return how many.
+
+        They are invisible before; this gives their space back. Only this object's tenant is looked
+        at; see ``for_tenant``.
+        """
+        raise self._unsupported("ttl")
+
+    async def open(self) -> None:
+        """Do now what the first call does otherwise: connect, and verify or create the schema.
+
+        Optional and idempotent. An application that starts with it learns at its start what is
+        wrong with the storage, and its first request does not wait.
+
+        Raises:
+            ConnectionFailedError, SchemaError: As the first call.
+        """
+
+    def limit_cache(self, max_bytes: int) -> None:
+        """Remember so much of threads at most, from the next call on; see ``KNOWN_BYTES``."""
+        self._known.limit(max_bytes)
+
+    async def close(self) -> None:
+        """Release what this object opened itself; idempotent, and it may be used again after."""
+
+    # --- states, over the above
+
+    @observed("save")
+    async def write_state(
+        self,
+        thread_id: str,
+        data: Mapping[str, Any],
+        *,
+        namespace: str = "",
+        checkpoint_id: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        labels: Mapping[str, Any] | None = None,
+        expected: Expected | None = None,
+        parent_id: str | None = None,
+        forks: bool = True,
+        is_root: bool = False,
+        on_conflict: OnConflict = "raise",
+        writer: str | None = None,
+        run: str | None = None,
+        side_parent: Mark | None = None,
+        keep_last: int | None = None,
+        ttl_seconds: float | None = None,
+        connection: object = None,
+    ) -> Written:
+        """Write one version; see ``types.Save`` for the options.
+
+        Raises:
+            InvalidArgumentError: An option makes no sense.
+            SerializationError: ``data`` or ``metadata`` cannot be kept exactly, or ``data`` exceeds
+                ``max_state_bytes``.
+        """
+        check_names(thread_id, namespace, checkpoint_id)
+        if parent_id is not None:
+            check_text("parent_checkpoint_id", parent_id)
+        for name, value in (("writer", writer), ("run", run)):
+            if value is not None:
+                check_text(name, value)
+        checked_ttl(ttl_seconds)
+        if has_mark(data):
+            raise SerializationError(
+                f"the state's metadata has the key {MARK_KEY!r}, which only a state object that "
+                "load returned may carry: save that object, or remove the key"
+            )
+        told, named = _object("metadata", metadata), _object("labels", labels)
+        reads_head = connection is None  # the caller may hold the pool's last connection
+        basis, change = await self._changed(thread_id, namespace, data, reads_head=reads_head)
+        if parent_id is not None and not forks and expected is None:
+            expected = self._expected(thread_id, namespace, parent_id)
+        save = Save(
+            thread_id=thread_id,
+            namespace=namespace,
+            checkpoint_id=checkpoint_id or new_checkpoint_id(),
+            change=change,
+            basis=basis,
+            expected=expected,
+            parent_id=parent_id,
+            forks=forks,
+            is_root=is_root,
+            on_conflict=on_conflict,
+            writer=writer,
+            run=run,
+            side_parent=side_parent,
+            metadata=told,
+            labels=named,
+            keep_last=keep_last,
+            ttl_seconds=ttl_seconds,
+        )
+        if connection is None:
+            written = await self.commit(save)
+        else:
+            written = await self.commit_on(save, connection)
+        stored = 0 if written.outcome == "same" else stored_bytes(change)
+        note(checkpoint_id=written.checkpoint_id, outcome=written.outcome, written_bytes=stored)
+        if written.outcome == "side":
+            kept_beside(thread_id, written.checkpoint_id)
+        if written.outcome == "head" and connection is None:  # the caller may roll back
+            key, name = self._line(thread_id, namespace), written.checkpoint_id
+            self._known.put(key, written.mark, name, change.shape, change.snapshot)
+        return written
+
+    def _line(self, thread_id: str, namespace: str) -> LineKey:
+        """The key of a line among what is known."""
+        return self.tenant, thread_id, namespace
+
+    def _expected(self, thread_id: str, namespace: str, parent_id: str) -> Expected | None:
+        """What is known of a parent that must be the head still."""
+        known = self._known.get(self._line(thread_id, namespace))
+        if known is None or known.checkpoint_id != parent_id:
+            return None
+        return Expected(made_from=known.mark, head=known.mark)
+
+    async def _changed(
+        self, thread_id: str, namespace: str, data: Mapping[str, Any], *, reads_head: bool
+    ) -> tuple[Mark | None, frames.Change]:
+        """The state as a change of the version that this object knows best, if any."""
+        known = self._known.get(self._line(thread_id, namespace))
+        change = frames.change(data, known.shape if known else None)
+        change.snapshot.require_size(self.max_state_bytes)
+        if reads_head and known is None and change.shape.state_bytes > COLD_STATE_BYTES:
+            if await self.read_state(thread_id, namespace=namespace) is None:
+                return None, change
+            known = self._known.get(self._line(thread_id, namespace))
+            # As it was when it was handed in, whatever its owner did meanwhile.
+            change = frames.change(change.snapshot.state(), known.shape if known else None)
+        return known.mark if known else None, change
+
+    @observed("load")
+    async def read_state(
+        self,
+        thread_id: str,
+        checkpoint_id: str | None = None,
+        *,
+        namespace: str = "",
+        with_writes: bool = False,
+    ) -> Snapshot | None:
+        """Return a version with its state, or the head; ``None`` where there is none.
+
+        With its pending writes, of the same read, where ``with_writes`` asks for them. A head that
+        this object read or wrote last is not sent again.
+
+        Raises:
+            IntegrityError: The stored bytes do not give the state that was saved, or one that
+                exceeds ``max_state_bytes``.
+        """
+        found = await self.read_kept(
+            thread_id, checkpoint_id, namespace=namespace, with_writes=with_writes
+        )
+        if found is None:
+            return None
+        state = found.state
+        if state is None:
+            kept = found.snapshot
+            state = dict(await _off_loop(kept.state, kept.state_bytes))
+        return Snapshot(version=found.version, state=state, head=found.head, writes=found.writes)
+
+    @observed("load")
+    async def read_kept(
+        self,
+        thread_id: str,
+        checkpoint_id: str | None = None,
+        *,
+        namespace: str = "",
+        with_writes: bool = False,
+    ) -> Kept | None:
+        """Return what ``read_state`` does, with the state packed, as it is kept in memory."""
+        check_names(thread_id, namespace, checkpoint_id)
+        key = self._line(thread_id, namespace)
+        known = self._known.get(key) if checkpoint_id is None else None
+        kept = known.snapshot if known else None  # may be dropped while we wait
+        which: dict[str, Any] = {"namespace": namespace}
+        if with_writes:
+            which["with_writes"] = True
+        if known and kept:
+            stored = await self.fetch_head(thread_id, known=known.mark, **which)
+        else:
+            stored = await self.fetch(thread_id, checkpoint_id=checkpoint_id, **which)
+        if stored is None:
+            return None
+        size = sum(map(len, stored.payloads))
+        count("read_bytes", size)
+        count("rows", len(stored.payloads))
+        if known and kept and not stored.payloads and stored.version.mark == known.mark:
+            return _kept(stored, kept)
+        state, shape = await _off_loop(partial(state_of, stored, self.max_state_bytes), size)
+        kept = frames.snapshot_of(state, shape)
+        if stored.version.mark == stored.head:
+            self._known.put(key, stored.head, stored.version.checkpoint_id, shape, kept)
+        return _kept(stored, kept, state)
+
+    def known_version(
+        self, thread_id: str, checkpoint_id: str, *, namespace: str = ""
+    ) -> tuple[Mark, frames.Shape] | None:
+        """A version with its shape, if it is the newest that this object knows of its line."""
+        known = self._known.get(self._line(thread_id, namespace))
+        if known is None or known.checkpoint_id != checkpoint_id:
+            return None
+        return known.mark, known.shape
+
+    async def read_states(
+        self, versions: Sequence[Version], make: Callable[[Version, frames.Folder], T]
+    ) -> list[T]:
+        """Make something of the states of versions of one line; each chain is read once.
+
+        Args:
+            versions: In any order.
+            make: Is given each, the oldest first, with what has folded its state, which it neither
+                keeps nor changes; see ``versions.replay``. Runs in a thread.
+
+        Returns:
+            What it made, in the order of ``versions``; nothing for those that were removed
+            meanwhile.
+
+        Raises:
+            IntegrityError: See ``versions.replay``.
+            NotFoundError: The thread was made anew meanwhile.
+        """
+        if not versions:
+            return []
+        sequences = [it.mark.sequence for it in versions]
+        records = await self.records(
+            versions[0].thread_id,
+            namespace=versions[0].namespace,
+            first=min(sequences),
+            last=max(sequences),
+        )
+        found = {sequence for sequence, _, _ in records}
+        missing = [it for it in versions if it.mark.sequence not in found]
+        gone = {it.mark.sequence for it in missing if not await self._is_there(it)}
+        wanted = [it for it in versions if it.mark.sequence not in gone]
+
+        def made() -> list[T]:
+            states = replay(records, wanted, self.max_state_bytes)
+            found = {it.mark.sequence: make(it, folder) for it, folder in states}
+            return [found[it.mark.sequence] for it in wanted]
+
+        try:
+            return await asyncio.to_thread(made)
+        except IntegrityError as exc:
+            if all([await self._is_there(it) for it in versions]):
+                raise
+            raise NotFoundError(
+                f"thread {versions[0].thread_id!r} was changed while it was listed; list it again"
+            ) from exc
+
+    async def _is_there(self, version: Version) -> bool:
+        """Whether it still is the version of its name."""
+        found = await self.version(
+            version.thread_id, version.checkpoint_id, namespace=version.namespace
+        )
+        return found is not None and found.mark == version.mark
+
+    # --- the dict-shaped methods, for people
+
+    async def save(
+        self,
+        thread_id: str,
+        data: Mapping[str, Any] | None = None,
+        *more: Any,
+        checkpoint_id: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        **wrong: Any,
+    ) -> str:
+        """Append a version to the thread; return its checkpoint id.
+
+        Of two writers the last one is the head, and neither is told: a checkpointer tells them.
+
+        Raises:
+            TypeError: This is not the form in which an agent calls a checkpointer.
+        """
+        if more or wrong or not isinstance(thread_id, str) or not isinstance(data, Mapping):
+            raise TypeError(
+                f"{type(self).__name__}.save(thread_id, data) stores plain dicts and is no "
+                f"checkpointer; give the agent {self.factory}(...) instead"
+            )
+        written = await self.write_state(
+            thread_id, data, checkpoint_id=checkpoint_id, metadata=metadata
+        )
+        return written.checkpoint_id
+
+    async def load(self, thread_id: str, checkpoint_id: str | None = None) -> dict[str, Any] | None:
+        """Return a version's state, or the head's; ``None`` where there is none."""
+        found = await self.read_state(thread_id, checkpoint_id)
+        return found.state if found else None
+
+    @observed("delete")
+    async def delete(self, thread_id: str, checkpoint_id: str | None = None) -> bool:
+        """Delete a version, or the thread with all it owns; whether there was one."""
+        if checkpoint_id is None:
+            existed, removed = await self.remove_thread(thread_id)
+        else:
+            removed = await self.remove(thread_id, [checkpoint_id])
+            existed = removed > 0
+        note(removed=removed)
+        return existed
+
+    @observed("exists")
+    async def exists(self, thread_id: str, checkpoint_id: str | None = None) -> bool:
+        """Return whether the thread exists, or that version of it."""
+        if checkpoint_id is None:
+            return await self.has_thread(thread_id)
+        return await self.version(thread_id, checkpoint_id) is not None
+
+    async def version(
+        self, thread_id: str, checkpoint_id: str | None = None, *, namespace: str = ""
+    ) -> Version | None:
+        """Return a version without its state, or the head; ``None`` where there is none."""
+        check_names(thread_id, namespace, checkpoint_id)
+        stored = await self.fetch(thread_id, namespace=namespace, checkpoint_id=checkpoint_id)
+        return stored.version if stored else None
+
+    @observed("search")
+    async def search(self, query: str, limit: int = 10) -> list[str]:
+        """Return the ids of the threads that have all words of ``query``, best first."""
+        return [hit.thread_id for hit in await self.find(query, limit)]
+
+    @observed("query_by_metadata")
+    async def query_by_metadata(
+        self, key: str, value: Any, limit: int = 100
+    ) -> list[dict[str, Any]]:
+        """Return the threads whose newest version has ``value`` at ``key``, newest first.
+
+        Values match as in ``BaseCheckpointer.query_by_metadata``.
+
+        Returns:
+            Dicts of ``thread_id``, ``data`` (the state) and ``updated_at`` (ISO 8601).
+        """
+        return await sdk_spellings.query_by_metadata(self, key, value, limit)
+
+    async def search_data(self, path: str, value: Any, limit: int = 100) -> list[dict[str, Any]]:
+        """Return the threads whose newest state has ``value`` at ``path``, newest first.
+
+        Reads one state after another until ``limit`` of them match. A dot in ``path`` descends;
+        values match, and results look, as in ``query_by_metadata``.
+        """
+        return await sdk_spellings.search_data(self, path, value, limit)
+
+    async def count(self, pattern: str = "%") -> int:
+        """Return the number of threads whose id matches ``pattern``, as ``LIKE`` of SQL does.
+
+        ``%`` is any characters, ``_`` is one; case matters.
+        """
+        return await sdk_spellings.count(self, pattern)
+
+    def _unsupported(self, capability: str) -> UnsupportedError:
+        return UnsupportedError(
+            f"{type(self).__name__} does not declare the capability {capability!r}; look at "
+            "`capabilities` first"
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+async def _off_loop(work: Callable[[], T], size: int) -> T:
+    """Do in a thread what takes long enough for others to notice."""
+    return await asyncio.to_thread(work) if size > THREADED_BYTES else work()
+
+
+@dataclass(slots=True)
+class _Known:
+    """The newest version known of a line."""
+
+    mark: Mark
+    checkpoint_id: str
+    shape: frames.Shape
+    snapshot: frames.Snapshot | None
+
+
+class KnownVersions:
+    """The newest version known of each line, least recently used out first.
+
+    Before one goes, all lose their snapshots, and their shapes what those are made of, the least
+    recently used first. The one used last stays as it is. Keyed by thread, but trusted only by
+    mark: ids and sequences may come to name other versions.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._lock = threading.Lock()  # several loops may use one backend
+        self._known: OrderedDict[LineKey, _Known] = OrderedDict()
+        self._heavy: OrderedDict[LineKey, _Known] = OrderedDict()
+        _all_known.add(self)
+
+    def limit(self, max_bytes: int) -> None:
+        """Hold so much at most, but the one used last in any case."""
+        with self._lock:
+            self._max_bytes = max_bytes
+            self._shrink()
+
+    def get(self, key: LineKey) -> _Known | None:
+        """The newest version known of a line."""
+        with self._lock:
+            found = self._known.get(key)
+            if found is not None:
+                self._use(key, found)
+            return found
+
+    def put(
+        self,
+        key: LineKey,
+        mark: Mark,
+        checkpoint_id: str,
+        shape: frames.Shape,
+        snapshot: frames.Snapshot,
+    ) -> None:
+        """Remember a version that was the head when it was read or written."""
+        with self._lock:
+            old = self._known.get(key)
+            self._bytes += shape.weight - (old.shape.weight if old else 0)
+            self._use(key, _Known(mark, checkpoint_id, shape, snapshot))
+            self._shrink()
+
+    def _shrink(self) -> None:
+        while self._bytes > self._max_bytes and len(self._heavy) > 1:
+            self._lighten(self._heavy.popitem(last=False)[1])
+        while self._bytes > self._max_bytes and len(self._known) > 1:
+            self._bytes -= self._known.popitem(last=False)[1].shape.weight
+
+    def _use(self, key: LineKey, known: _Known) -> None:
+        for order in (self._known, self._heavy) if known.snapshot else (self._known,):
+            order[key] = known
+            order.move_to_end(key)
+
+    def _lighten(self, known: _Known) -> None:
+        self._bytes -= known.shape.weight
+        known.shape, known.snapshot = known.shape.light(), None
+        self._bytes += known.shape.weight
+
+
+_all_known: WeakSet[KnownVersions] = WeakSet()
+
+
+def _after_fork() -> None:
+    """A thread of the parent's may have held a lock."""
+    for known in _all_known:
+        known._lock = threading.Lock()  # noqa: SLF001  (of this module)
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _kept(stored: Stored, kept: frames.Snapshot, state: dict[str, Any] | None = None) -> Kept:
+    version, head, writes = stored.version, stored.head, stored.writes
+    return Kept(version=version, snapshot=kept, head=head, writes=writes, state=state)
+
+
+def _object(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise SerializationError(f"{name} must be a JSON object, not {type(value).__name__}")
+    copied = canonical(dict(value), name)
+    assert isinstance(copied, dict)  # noqa: S101  (a mapping gives a mapping)
+    return copied

@@ -1,0 +1,9 @@
+"""A directory of JSON files."""
+
+from locus_store.backends.file.backend import (
+    FileBackend,
+    FileCheckpointer,
+    file_checkpointer,
+)
+
+__all__ = ["FileBackend", "FileCheckpointer", "file_checkpointer"]

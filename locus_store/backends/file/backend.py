@@ -1,0 +1,602 @@
+"""Files: a directory with one readable JSON file per thread, which git can show and keep."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from locus_store import versions
+from locus_store.backend import StorageBackend
+from locus_store.backends.file.diagnostics import facts
+from locus_store.backends.file.directory import Directory
+from locus_store.backends.file.threads import ThreadFiles
+from locus_store.checkpointer import S, StorageBackendAdapter
+from locus_store.errors import (
+    IntegrityError,
+    InvalidArgumentError,
+    LocusStoreError,
+    NotFoundError,
+)
+from locus_store.runtime.observe import skips_too_large
+from locus_store.types import (
+    Active,
+    ArchivedThread,
+    CheckpointerCapabilities,
+    Head,
+    Hit,
+    Mark,
+    OnConflict,
+    PendingWrite,
+    Removed,
+    Save,
+    Stored,
+    Vacuumed,
+    Version,
+    Written,
+)
+from locus_store.types.arguments import (
+    check_days,
+    check_limit,
+    check_names,
+    check_scan,
+    check_text,
+    thread_pattern,
+)
+from locus_store.values.encoding import MAX_STATE_BYTES
+from locus_store.values.filters import check_key, has_value, is_found
+from locus_store.values.text import query_words
+from locus_store.versions.archives import occupied
+from locus_store.versions.sweeping import Sweep
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from locus_store.types.facts import Fact
+    from locus_store.versions.threads import Edit, Space, Thread
+
+T = TypeVar("T")
+
+BUSY_TIMEOUT_SECONDS = 30.0
+DAY = 86_400
+
+
+DEFAULT_DIRECTORY: Final = ".locus_checkpoints"
+"""The Locus SDK's."""
+
+
+class FileBackend(StorageBackend):
+    """Keeps each thread in a JSON file of its own.
+
+    Several processes on one host may share the directory. It needs POSIX file locks and a local
+    file system. Each save writes the thread's file anew, which takes time with its size.
+
+    Args:
+        directory: Made at the first write where there is none; ``~`` is expanded.
+        busy_timeout_seconds: How long to wait for another process that writes the same thread.
+        max_state_bytes: The largest state that is saved or read, as compact JSON.
+
+    Raises:
+        InvalidArgumentError: An option makes no sense.
+        UnsupportedError: The operating system has no POSIX file locks.
+    """
+
+    factory = "FileCheckpointer"
+    capabilities = CheckpointerCapabilities(
+        search=True,
+        metadata_query=True,
+        vacuum=True,
+        branching=True,
+        ttl=True,
+        list_threads=True,
+        list_with_metadata=True,
+        persistent_checkpoint_ids=True,
+    )
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS,
+        max_state_bytes: int = MAX_STATE_BYTES,
+    ) -> None:
+        super().__init__(max_state_bytes=max_state_bytes)
+        self._where = _checked_directory(directory)
+        directory_of_files = Directory(self._where, _checked_timeout(busy_timeout_seconds))
+        self._files = ThreadFiles(directory_of_files, max_state_bytes=self.max_state_bytes)
+
+    def __repr__(self) -> str:
+        return f"FileBackend({self._where!r})"
+
+    async def open(self) -> None:
+        """See ``StorageBackend``, as the following."""
+        await asyncio.to_thread(self._files.directory.require_identity)
+
+    async def close(self) -> None:
+        self._files.clear()
+
+    async def _make(self, thread_id: str, body: Callable[[Edit], T]) -> T:
+        """Do something to a thread that need not be there."""
+        answer = await self._files.in_order(
+            thread_id, lambda: (self._files.write(thread_id, body, creates=True),)
+        )
+        return answer[0]  # type: ignore[return-value]  # None only where body gives it
+
+    async def _change(self, thread_id: str, body: Callable[[Edit], T]) -> T | None:
+        """Do something to a thread; ``None`` where it has no file."""
+        return await self._files.in_order(
+            thread_id, lambda: self._files.write(thread_id, body, creates=False)
+        )
+
+    async def _take(self, thread_id: str, body: Callable[[Edit], int]) -> int:
+        """Take something from a thread; 0 where there is none."""
+        return await self._change(thread_id, body) or 0
+
+    async def _take_from_each(self, body: Callable[[Edit], int]) -> int:
+        """Take something from all threads that can be read; raise at the end for the others."""
+        ids, misnamed = await asyncio.to_thread(self._files.listed)
+        failed: list[LocusStoreError] = [IntegrityError(it) for it in misnamed]
+        count = 0
+        for thread_id in ids:
+            try:
+                count += await self._take(thread_id, body)
+            except LocusStoreError as exc:
+                failed.append(exc)
+        await asyncio.to_thread(self._files.directory.sweep)
+        for first in failed:
+            raise type(first)(f"{first} ({_told(failed, count)})") from first
+        return count
+
+    # --- versions
+
+    async def commit(self, save: Save) -> Written:
+        return await self._make(save.thread_id, lambda it: versions.save(it, save))
+
+    async def fetch(
+        self,
+        thread_id: str,
+        *,
+        namespace: str = "",
+        checkpoint_id: str | None = None,
+        with_writes: bool = False,
+    ) -> Stored | None:
+        return await asyncio.to_thread(
+            self._fetch, thread_id, namespace, checkpoint_id, with_writes=with_writes
+        )
+
+    async def fetch_head(
+        self, thread_id: str, *, namespace: str = "", known: Mark, with_writes: bool = False
+    ) -> Stored | None:
+        return await asyncio.to_thread(
+            self._fetch, thread_id, namespace, None, known, with_writes=with_writes
+        )
+
+    def _fetch(
+        self,
+        thread_id: str,
+        namespace: str,
+        checkpoint_id: str | None,
+        known: Mark | None = None,
+        *,
+        with_writes: bool,
+    ) -> Stored | None:
+        thread = self._files.read(thread_id)
+        space = thread.space(namespace) if thread else None
+        if thread is None or space is None:
+            return None
+        record = versions.target(space, space.line, checkpoint_id)
+        head = versions.head_of(space, space.line)
+        if record is None or head is None:
+            return None
+        version = thread.version(space, record.sequence)
+        rows = space.payloads(record.chain, record.sequence) if version.mark != known else []
+        payloads = [payload for _, payload in rows]
+        return Stored(
+            version=version,
+            head=thread.mark(space, head),
+            payloads=payloads,
+            writes=_writes(space, record.checkpoint_id) if with_writes else None,
+        )
+
+    async def history(
+        self,
+        thread_id: str,
+        *,
+        namespace: str = "",
+        limit: int = 10,
+        before: str | None = None,
+    ) -> list[Version]:
+        check_names(thread_id, namespace, before)
+        check_limit(limit)
+        return await asyncio.to_thread(self._history, thread_id, namespace, limit, before)
+
+    def _history(
+        self, thread_id: str, namespace: str, limit: int, before: str | None
+    ) -> list[Version]:
+        thread = self._files.read(thread_id)
+        space = thread.space(namespace) if thread else None
+        if thread is None or space is None:
+            return []
+        shown = space.visible()
+        if before is not None:
+            end = versions.cursor(space, space.line, thread_id, before)
+            shown = [it for it in shown if it < end]
+        return [thread.version(space, it) for it in shown[:limit]]
+
+    async def remove(
+        self,
+        thread_id: str,
+        checkpoint_ids: Sequence[str] | None = None,
+        *,
+        namespace: str = "",
+        writer: str | None = None,
+    ) -> int:
+        if checkpoint_ids is None:
+            return (await self.remove_thread(thread_id)).versions
+        names = list(checkpoint_ids)
+        check_names(thread_id, namespace, *names)
+
+        def remove(edit: Edit) -> int:
+            line = edit.find(thread_id, namespace)
+            return versions.remove_named(edit, line, names, writer) if line else 0
+
+        return await self._take(thread_id, remove)
+
+    async def has_thread(self, thread_id: str) -> bool:
+        check_text("thread_id", thread_id)
+        found = await asyncio.to_thread(self._files.read, thread_id)
+        return found is not None and found.exists
+
+    async def remove_thread(self, thread_id: str) -> Removed:
+        check_text("thread_id", thread_id)
+        nothing = Removed(existed=False, versions=0)
+        removed = await self._change(
+            thread_id, lambda it: it.drop_thread() if it.thread else nothing
+        )
+        return removed or nothing
+
+    # --- lists
+
+    async def recent(
+        self, limit: int = 100, pattern: str = "*", *, after: str | None = None
+    ) -> list[Active]:
+        check_limit(limit)
+        matches = thread_pattern(pattern).match
+        threads = await asyncio.to_thread(self._recent)
+        if after is not None:
+            ids = [it.thread_id for it in threads]
+            if after not in ids:
+                raise NotFoundError(f"there is no thread {after!r} to list after")
+            threads = threads[ids.index(after) + 1 :]
+        found = (Active(it.thread_id, it.active_at) for it in threads if matches(it.thread_id))
+        return list(islice(found, limit))
+
+    def _recent(self) -> list[Thread]:
+        """Threads that exist, the most recently active first."""
+        there = (it for it in self._files.live() if it.exists)
+        return sorted(there, key=lambda it: (it.active_at, it.created_at), reverse=True)
+
+    def _roots(self) -> list[tuple[Thread, Space]]:
+        """Threads whose root has a version, the most recently active first."""
+        return [(it, space) for it in self._recent() if (space := it.space(""))]
+
+    async def heads(self, limit: int = 100) -> list[Head]:
+        check_limit(limit)
+        roots = await asyncio.to_thread(self._roots)
+        return [it.version(space, space.line.head or 0).as_head() for it, space in roots[:limit]]
+
+    async def query(self, key: str, value: Any, limit: int = 100) -> list[Head]:
+        check_key(key)
+        check_limit(limit)
+        return await asyncio.to_thread(self._query, key, value, limit)
+
+    def _query(self, key: str, value: Any, limit: int) -> list[Head]:
+        found = [
+            (space.rows[it].created_at, space.line.line, it, thread, space)
+            for thread, space in self._roots()
+            for it in space.visible()
+            if _has(space, it, key, value)
+        ]
+        found.sort(key=lambda it: it[:3], reverse=True)
+        return [thread.version(space, it).as_head() for _, _, it, thread, space in found[:limit]]
+
+    async def find(self, query: str, limit: int = 10) -> list[Hit]:
+        check_limit(limit)
+        wanted = query_words(query)
+
+        def find() -> list[Hit]:
+            found = (self._hit(it.thread_id, it, space, wanted) for it, space in self._roots())
+            return [hit for hit in found if hit]
+
+        hits = await asyncio.to_thread(find)
+        return sorted(hits, key=lambda it: (it.score, it.updated_at), reverse=True)[:limit]
+
+    @skips_too_large
+    def _hit(self, thread_id: str, thread: Thread, space: Space, wanted: list[str]) -> Hit | None:
+        return thread.hit(space, wanted, self.max_state_bytes)
+
+    # --- whole threads
+
+    async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
+        check_text("source_thread_id", source_thread_id)
+        check_text("dest_thread_id", dest_thread_id)
+        source = await asyncio.to_thread(self._files.read, source_thread_id)
+        if source is None or not source.exists:
+            return False
+        copy = await asyncio.to_thread(source.archived)
+        await self._restore(replace(copy, thread_id=dest_thread_id), is_copy=True)
+        return True
+
+    async def scan(self, limit: int = 100, *, after: str | None = None) -> list[str]:
+        """See ``StorageBackend``. A thread whose file is damaged is there: reading it tells.
+
+        Raises:
+            IntegrityError: A file cannot be a thread's, and there are no more threads to return.
+        """
+        check_scan(limit, after)
+        return await asyncio.to_thread(self._files.scan, limit, after)
+
+    async def read_thread(self, thread_id: str) -> ArchivedThread | None:
+        check_text("thread_id", thread_id)
+
+        def read() -> ArchivedThread | None:
+            found = self._files.read(thread_id)
+            return found.archived() if found else None
+
+        return await asyncio.to_thread(read)
+
+    async def restore(self, thread: ArchivedThread) -> None:
+        await self._restore(thread, is_copy=False)
+
+    async def _restore(self, thread: ArchivedThread, *, is_copy: bool) -> None:
+        def restore(edit: Edit) -> None:
+            if edit.thread is not None:
+                raise occupied(thread.thread_id, "copied" if is_copy else "written")
+            edit.restore(thread, is_copy=is_copy)
+
+        await self._make(thread.thread_id, restore)
+
+    async def store_writes(
+        self,
+        thread_id: str,
+        namespace: str,
+        checkpoint_id: str,
+        writes: list[PendingWrite],
+        *,
+        known: Mark | None,
+        seen: Collection[tuple[str, int]] | None,
+    ) -> bool:
+        def store(edit: Edit) -> bool:
+            line = replace(edit.open_space(namespace).line)
+            return versions.put_writes(edit, line, checkpoint_id, writes, known=known, seen=seen)
+
+        return await self._make(thread_id, store)
+
+    async def writes_of(
+        self, thread_id: str, checkpoint_ids: Sequence[str], *, namespace: str = ""
+    ) -> dict[str, list[PendingWrite]]:
+        check_names(thread_id, namespace, *checkpoint_ids)
+        thread = await asyncio.to_thread(self._files.read, thread_id)
+        space = thread.spaces.get(namespace) if thread else None
+        each = {it: _writes(space, it) for it in checkpoint_ids} if space else {}
+        return {name: writes for name, writes in each.items() if writes}
+
+    async def namespaces(self, thread_id: str) -> list[str]:
+        check_text("thread_id", thread_id)
+        thread = await asyncio.to_thread(self._files.read, thread_id)
+        spaces = thread.spaces.values() if thread else ()
+        return sorted(it.namespace for it in spaces if it.line.head is not None)
+
+    async def records(
+        self, thread_id: str, *, namespace: str = "", first: int, last: int
+    ) -> list[tuple[int, int, bytes]]:
+        check_names(thread_id, namespace)
+
+        def read() -> list[tuple[int, int, bytes]]:
+            thread = self._files.read(thread_id)
+            space = thread.space(namespace) if thread else None
+            rows = space.rows.items() if space else ()
+            found = [(it, row.record.chain, row.payload()) for it, row in rows if it <= last]
+            return versions.made_of(found, first, last)
+
+        return await asyncio.to_thread(read)
+
+    async def tagged(self, key: str, value: Any) -> list[tuple[str, str, str]]:
+        check_key(key)
+
+        def find() -> list[tuple[str, str, str]]:
+            return [
+                (thread.thread_id, space.namespace, row.record.checkpoint_id)
+                for thread in self._files.live()
+                for space in thread.spaces.values()
+                for row in space.rows.values()
+                if has_value(row.record.metadata, key, value)
+            ]
+
+        return await asyncio.to_thread(find)
+
+    async def prune(self, thread_id: str) -> int:
+        check_text("thread_id", thread_id)
+        return await self._take(thread_id, _prune)
+
+    # --- housekeeping
+
+    async def damage(self) -> list[str]:
+        """See ``StorageBackend``: files that are no thread's, and a damaged identity."""
+        return await asyncio.to_thread(self._files.damage)
+
+    async def facts(self) -> list[Fact]:
+        return [*await super().facts(), *await asyncio.to_thread(facts, self._files)]
+
+    async def vacuum_report(self, older_than_days: float = 30) -> Vacuumed:
+        limit = datetime.now(UTC) - timedelta(days=check_days(older_than_days))
+        sweep = Sweep()
+        sweep.removed = await self._take_from_each(lambda it: _vacuum(it, limit, sweep))
+        return sweep.report()
+
+    async def renew(self, thread_id: str, ttl_seconds: float) -> bool:
+        def renew(edit: Edit) -> bool:
+            thread, until = edit.thread, datetime.now(UTC) + timedelta(seconds=ttl_seconds)
+            if thread is None or not thread.is_live or thread.expires_at is None:
+                return False
+            is_late = thread.expires_at < until
+            thread.expires_at = max(thread.expires_at, until)
+            return is_late
+
+        check_text("thread_id", thread_id)
+        return bool(await self._change(thread_id, renew))
+
+    async def expire(self) -> int:
+        return await self._take_from_each(_expire)
+
+    def limit_cache(self, max_bytes: int) -> None:
+        """See ``StorageBackend``: half of it is for files as they were parsed."""
+        of_files = max_bytes // 2
+        super().limit_cache(max_bytes - of_files)
+        self._files.limit(of_files)
+
+
+class FileCheckpointer(StorageBackendAdapter[S]):
+    """A checkpointer over a directory of JSON files, one per thread.
+
+    Args:
+        directory: See ``FileBackend``, as ``busy_timeout_seconds`` and ``max_state_bytes``;
+            ``.locus_checkpoints`` in the working directory where none is given.
+        base_dir: The Locus SDK's word for ``directory``.
+        busy_timeout_seconds: How long to wait for another process.
+        max_state_bytes: The largest state.
+        state_type: See ``StorageBackendAdapter``, as the other options.
+        on_conflict: What a losing save does.
+        keep_last: Versions to keep per thread.
+        ttl_seconds: A thread's time to live after its last save.
+        refresh_on_read: A load renews that time.
+
+    Raises:
+        InvalidArgumentError: An option makes no sense.
+        UnsupportedError: The operating system has no POSIX file locks.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str] | None = None,
+        *,
+        base_dir: str | os.PathLike[str] | None = None,
+        busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS,
+        max_state_bytes: int = MAX_STATE_BYTES,
+        state_type: type[S] | None = None,
+        on_conflict: OnConflict = "raise",
+        keep_last: int | None = None,
+        ttl_seconds: float | None = None,
+        refresh_on_read: bool = False,
+    ) -> None:
+        if directory is not None and base_dir is not None:
+            raise InvalidArgumentError("give directory or base_dir, not both")
+        chosen = base_dir if directory is None else directory
+        super().__init__(
+            FileBackend(
+                DEFAULT_DIRECTORY if chosen is None else chosen,
+                busy_timeout_seconds=busy_timeout_seconds,
+                max_state_bytes=max_state_bytes,
+            ),
+            state_type=state_type,
+            on_conflict=on_conflict,
+            keep_last=keep_last,
+            ttl_seconds=ttl_seconds,
+            refresh_on_read=refresh_on_read,
+        )
+
+
+def file_checkpointer(
+    directory: str | os.PathLike[str] | None = None,
+    *,
+    base_dir: str | os.PathLike[str] | None = None,
+    busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS,
+    max_state_bytes: int = MAX_STATE_BYTES,
+    state_type: type[S] | None = None,
+    on_conflict: OnConflict = "raise",
+    keep_last: int | None = None,
+    ttl_seconds: float | None = None,
+    refresh_on_read: bool = False,
+) -> FileCheckpointer[S]:
+    """Return a checkpointer over a directory of JSON files; options as ``FileCheckpointer``."""
+    return FileCheckpointer(
+        directory,
+        base_dir=base_dir,
+        busy_timeout_seconds=busy_timeout_seconds,
+        max_state_bytes=max_state_bytes,
+        state_type=state_type,
+        on_conflict=on_conflict,
+        keep_last=keep_last,
+        ttl_seconds=ttl_seconds,
+        refresh_on_read=refresh_on_read,
+    )
+
+
+def _told(failed: Sequence[LocusStoreError], count: int) -> str:
+    more = f"; {len(failed) - 1} more, which `locus-store verify` names" if failed[1:] else ""
+    return f"{count} removed from the others{more}"
+
+
+def _has(space: Space, sequence: int, key: str, value: Any) -> bool:
+    record = space.rows[sequence].record
+    return is_found(record.metadata, record.labels, key, value)
+
+
+def _writes(space: Space, checkpoint_id: str) -> list[PendingWrite]:
+    found = (it.write for it in space.writes.get(checkpoint_id, {}).values())
+    return sorted(found, key=versions.in_order)
+
+
+def _prune(edit: Edit) -> int:
+    names = list(edit.thread.spaces) if edit.thread else []
+    lines = [edit.find(edit.thread_id, it) for it in names]
+    return sum(versions.prune(edit, it) for it in lines if it)
+
+
+def _vacuum(edit: Edit, limit: datetime, sweep: Sweep) -> int:
+    """Remove what is older from a thread; return how many versions."""
+    thread = edit.thread
+    if thread is None:
+        return 0
+    if thread.newest_at < limit:
+        return edit.drop_thread().versions
+    removed = 0
+    for space in list(thread.spaces.values()):
+        line = edit.find(thread.thread_id, space.namespace)
+        old = [it for it, row in space.rows.items() if row.created_at < limit]
+        if line is not None and old:
+            with sweep.of(thread.thread_id):
+                removed += versions.vacuum(edit, line, old)
+    return removed
+
+
+def _expire(edit: Edit) -> int:
+    """Remove a thread whose time to live is over; return whether it was."""
+    is_over = edit.old is not None and edit.thread is None
+    if is_over:
+        edit.drop_thread()
+    return int(is_over)
+
+
+def _checked_directory(directory: object) -> str:
+    if not isinstance(directory, str | os.PathLike) or "\0" in str(directory) or not str(directory):
+        raise InvalidArgumentError(f"directory must name a directory, not {directory!r}")
+    try:
+        return str(Path(directory).expanduser().absolute())
+    except RuntimeError as exc:
+        raise InvalidArgumentError(
+            f"directory {str(directory)!r}: there is no such home directory"
+        ) from exc
+
+
+def _checked_timeout(busy_timeout_seconds: object) -> float:
+    number = busy_timeout_seconds
+    if not isinstance(number, int | float) or isinstance(number, bool) or not 0 <= number <= DAY:
+        raise InvalidArgumentError(
+            f"busy_timeout_seconds={number!r} must be a number from 0 to {DAY}"
+        )
+    return number

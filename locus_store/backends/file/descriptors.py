@@ -1,0 +1,218 @@
+"""Open files of a directory: what may be opened, what is locked, and what a forked child gets."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from locus_store.backends.file.names import shown
+from locus_store.errors import BackendError, ConnectionFailedError, IntegrityError, LocusStoreError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_HAS_OPENAT = os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
+_TAIL_BYTES = 64
+_CANNOT_OPEN = {
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ELOOP,
+    errno.ENAMETOOLONG, errno.ENOENT, errno.EMFILE, errno.ENFILE,
+}  # fmt: skip
+
+_open: set[int] = set()
+"""Descriptors that may hold a lock: a child process must not keep it."""
+
+
+def _close_all() -> None:
+    for descriptor in _open:
+        os.close(descriptor)
+    _open.clear()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_close_all)
+
+
+def has_locks() -> bool:
+    """Whether this system has POSIX file locks, and opens files relative to a directory."""
+    return fcntl is not None and _HAS_OPENAT
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A name in an open directory: what is above it cannot be replaced by a link any more."""
+
+    directory: int | None
+    """``None``: ``name`` is a path that the user gave, and may be a symbolic link."""
+
+    name: str
+    path: str
+    """For messages."""
+
+    @property
+    def _is_ours(self) -> bool:
+        return self.directory is not None
+
+    def stat(self) -> os.stat_result:
+        """Of what is there; a link below the user's directory is not followed."""
+        return os.stat(self.name, dir_fd=self.directory, follow_symlinks=not self._is_ours)
+
+    def exists(self) -> bool:
+        """Whether anything is there, and be it a broken link."""
+        try:
+            os.stat(self.name, dir_fd=self.directory, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def open(self, flags: int) -> int | None:
+        """A descriptor; ``None`` where there is nothing.
+
+        Raises:
+            IntegrityError: A link is there, or something else than ``flags`` ask for.
+        """
+        is_directory = bool(flags & os.O_DIRECTORY)
+        flags |= os.O_CLOEXEC | (os.O_NOFOLLOW if self._is_ours else 0)
+        flags |= 0 if is_directory else os.O_NONBLOCK
+        try:
+            return os.open(self.name, flags, 0o666, dir_fd=self.directory)
+        except FileNotFoundError:
+            return None
+        except OSError as exc:
+            if self._is_ours and self.exists():
+                self.require(self.stat(), is_directory=is_directory)
+            exc.filename = self.path
+            raise
+
+    def require(self, found: os.stat_result, *, is_directory: bool = False) -> None:
+        """Refuse what is neither a regular file nor, if it is to be one, a directory.
+
+        Raises:
+            IntegrityError: It is something else.
+        """
+        is_right = stat.S_ISDIR if is_directory else stat.S_ISREG
+        if is_right(found.st_mode):
+            return
+        if not is_directory:
+            raise IntegrityError(
+                f"{shown(self.path)} is no regular file, and none of this library's; move it out "
+                "of the directory"
+            )
+        what = "a symbolic link" if stat.S_ISLNK(found.st_mode) else "not a directory"
+        raise IntegrityError(
+            f"{shown(self.path)} is {what}, where threads with a long id have a directory; nothing "
+            "was read or written there. Move it out of the directory; if it leads to threads of "
+            "this store, put the directory itself in its place"
+        )
+
+
+@contextmanager
+def opened(place: Place, flags: int = os.O_RDONLY) -> Iterator[int | None]:
+    """An open file, unlocked and closed at the end; ``None`` where there is none.
+
+    With ``O_DIRECTORY`` it is a directory.
+
+    Raises:
+        IntegrityError: Something else than a file is there. It is not waited for.
+    """
+    descriptor = place.open(flags)
+    if descriptor is None:
+        yield None
+        return
+    _open.add(descriptor)
+    try:
+        place.require(os.fstat(descriptor), is_directory=bool(flags & os.O_DIRECTORY))
+        yield descriptor
+    finally:
+        if descriptor in _open:  # else this is a child process, and it is closed
+            with suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child forked just now may have it too
+            _open.discard(descriptor)
+            os.close(descriptor)
+
+
+def try_lock(descriptor: int) -> bool:
+    """Lock an open file for writing, unless another one has done so."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def is_at(descriptor: int, place: Place) -> bool:
+    """Whether the place still is that of the open file."""
+    try:
+        found = place.stat()
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(found, os.fstat(descriptor))
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What tells that a file was changed. Inodes are used again, and clocks tick coarsely."""
+
+    device: int
+    inode: int
+    size: int
+    modified: int
+    tail: bytes
+    """Its last bytes: the checksum of the last entry is among them."""
+
+
+def signature_of(descriptor: int) -> Signature:
+    """Of an open file, as it is now."""
+    it = os.fstat(descriptor)
+    tail = os.pread(descriptor, _TAIL_BYTES, max(0, it.st_size - _TAIL_BYTES))
+    return Signature(it.st_dev, it.st_ino, it.st_size, it.st_mtime_ns, tail)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A thread's file, and what identifies its content."""
+
+    path: str
+    descriptor: int
+    signature: Signature
+
+    def content(self) -> bytes:
+        """All of it; a second descriptor would take the lock along into a forked child."""
+        with open(self.descriptor, "rb", closefd=False) as file:
+            file.seek(0)
+            return file.read()
+
+
+# --- errors
+
+
+@contextmanager
+def translated(path: str) -> Iterator[None]:
+    """Errors of the operating system as ours.
+
+    Raises:
+        ConnectionFailedError: It cannot be opened.
+        BackendError: It failed in use.
+    """
+    try:
+        yield
+    except LocusStoreError:  # some are OSErrors too
+        raise
+    except OSError as exc:
+        named = os.fsdecode(exc.filename or "")  # relative to a directory, or the whole path
+        told = f"{shown(named if os.path.isabs(named) else path)}: {exc.strerror or exc}"
+        if exc.errno in _CANNOT_OPEN:
+            raise ConnectionFailedError(
+                f"{told}; look at the directory's path and permissions"
+            ) from exc
+        raise BackendError(
+            f"{told}; what was there before is as it was. Look at the disk and its space"
+        ) from exc

@@ -1,0 +1,59 @@
+"""What ``locus-store doctor`` shows of a directory of threads: names and sizes, not contents."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+from locus_store.backends.file.names import name_of
+from locus_store.errors import IntegrityError
+from locus_store.types.facts import Fact
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from locus_store.backends.file.directory import Directory
+    from locus_store.backends.file.threads import ThreadFiles
+
+_NEEDS_SPACE = "each save writes its file anew beside the old one; keep_last= bounds files"
+
+
+def facts(files: ThreadFiles) -> list[Fact]:
+    """How many threads there are, how large they are, and what does not belong there."""
+    root = files.directory.root
+    if not os.path.isdir(root):
+        return [Fact("threads", "none: the first save makes the directory")]
+    try:
+        ids, wrong = files.listed()
+    except IntegrityError as exc:  # of the identity
+        return [_fault(str(exc))]
+    sizes, others = _sizes(files.directory, ids)
+    return [*_space(root, sizes), *map(_fault, wrong + others)]
+
+
+def _fault(what: str) -> Fact:
+    told, _, remedy = what.rpartition("; ")
+    return Fact("file", told, "fail", remedy)
+
+
+def _sizes(directory: Directory, ids: Iterable[str]) -> tuple[list[int], list[str]]:
+    """Of the files, and what is wrong where there is something else than a file."""
+    sizes: list[int] = []
+    wrong: list[str] = []
+    for thread_id in ids:
+        try:
+            sizes.append(directory.size(name_of(thread_id)))
+        except IntegrityError as exc:
+            wrong.append(str(exc))
+    return sizes, wrong
+
+
+def _space(root: str, sizes: list[int]) -> list[Fact]:
+    free = shutil.disk_usage(root).free
+    is_enough = free > 2 * max(sizes, default=0)
+    space = "free space", f"{free:,} bytes"
+    return [
+        Fact("threads", f"{len(sizes):,} (a file each; {sum(sizes):,} bytes)"),
+        Fact(*space, "ok") if is_enough else Fact(*space, "warn", _NEEDS_SPACE),
+    ]

@@ -1,0 +1,458 @@
+"""A directory of JSON files: their names, their locks, and how one is replaced as a whole."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from locus_store.backends.file.descriptors import (
+    Opened,
+    Place,
+    has_locks,
+    is_at,
+    opened,
+    signature_of,
+    translated,
+    try_lock,
+)
+from locus_store.backends.file.names import (
+    FOLDER,
+    HEAD_BYTES,
+    IDENTITY,
+    SUFFIX,
+    TEMPORARY,
+    identity_text,
+    is_of_sdk,
+    refusal_of_sdk,
+    store_in,
+)
+from locus_store.errors import (
+    BackendError,
+    ConnectionFailedError,
+    IntegrityError,
+    LocusStoreError,
+    UnsupportedError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from locus_store.backends.file.descriptors import Signature
+
+_COPY_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A thread's place in the directory, locked for writing."""
+
+    name: str
+    file: Opened | None
+    """``None``: there is no file, and the directory is locked so that nobody makes one."""
+
+
+class ChangedError(Exception):
+    """The file was changed while it was locked, by a program that locks nothing."""
+
+
+# --- the directory
+
+
+class Directory:
+    """Files of one directory.
+
+    A writer locks the file that it replaces (``flock``), and looks whether it is still the one that
+    the path names; for a new one it locks the directory. Readers need no lock: a file that they
+    opened stays whole.
+
+    Below ``root`` no symbolic link is followed: each directory of a long name is opened relative to
+    the one above it.
+
+    Args:
+        root: The directory, made at the first write; it may be a symbolic link itself.
+        busy_timeout_seconds: How long to wait for another writer.
+    """
+
+    def __init__(self, root: str, busy_timeout_seconds: float) -> None:
+        if not has_locks():
+            raise UnsupportedError(
+                "the file backend needs POSIX file locks and openat(), which this system does not "
+                "have; use sqlite_checkpointer"
+            )
+        self.root = root
+        self._timeout = busy_timeout_seconds
+        self._has_identity = False
+        self._is_swept = False
+
+    def path(self, name: str) -> str:
+        """Of a file of the directory."""
+        return os.path.join(self.root, name)
+
+    @property
+    def _root(self) -> Place:
+        return Place(None, self.root, self.root)
+
+    @contextmanager
+    def _at(self, name: str) -> Iterator[Place | None]:
+        """The place of a file, in its open directory; ``None`` where that is missing."""
+        *folders, last = name.split("/")
+        with ExitStack() as stack:
+            at, path = self._root, self.root
+            for folder in (*folders, last):
+                descriptor = stack.enter_context(opened(at, os.O_RDONLY | os.O_DIRECTORY))
+                if descriptor is None:
+                    yield None
+                    return
+                path = os.path.join(path, folder)
+                at = Place(descriptor, folder, path)
+            yield at
+
+    @contextmanager
+    def _opened(self, name: str) -> Iterator[tuple[Place, int] | tuple[None, None]]:
+        """A file that is there, with its place."""
+        with self._at(name) as place:
+            if place is None:
+                yield None, None
+                return
+            with opened(place) as descriptor:
+                if descriptor is None:
+                    yield None, None
+                else:
+                    yield place, descriptor
+
+    @contextmanager
+    def reading(self, name: str) -> Iterator[Opened | None]:
+        """An open file; ``None`` where there is none."""
+        path = self.path(name)
+        with translated(path), self._opened(name) as (_, descriptor):
+            if descriptor is None:
+                self.require_identity()
+                yield None
+            else:
+                if not self._has_identity:
+                    self.identity()  # whose loss is told from now on
+                yield Opened(path, descriptor, signature_of(descriptor))
+
+    def size(self, name: str) -> int:
+        """Of a file; 0 where there is none any more."""
+        path = self.path(name)
+        with translated(path), self._at(name) as place, suppress(FileNotFoundError):
+            if place is not None:
+                found = place.stat()
+                place.require(found)
+                return found.st_size
+        return 0
+
+    def names(self) -> Iterator[str]:
+        """Names of all files that are or should be threads, in no order; of no directories."""
+        with translated(self.root):
+            self.require_identity()
+            yield from self._below(self._root, "", SUFFIX)
+
+    def _below(self, place: Place, folder: str, suffix: str) -> Iterator[str]:
+        """Names with a suffix, and links in place of directories, which are nobody's."""
+        with opened(place, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
+            for entry in _entries(descriptor):
+                name = f"{folder}{entry.name}"
+                if entry.is_dir(follow_symlinks=False):
+                    if entry.name.endswith(FOLDER):
+                        below = Place(descriptor, entry.name, self.path(name))
+                        yield from self._below(below, f"{name}/", suffix)
+                elif entry.name.endswith(suffix) or (
+                    entry.name.endswith(FOLDER) and entry.is_symlink()
+                ):
+                    yield name
+
+    # --- which store it is
+
+    def identity(self) -> str | None:
+        """Which store this is; ``None`` before its first write.
+
+        Raises:
+            IntegrityError: The identity file is damaged, or is none.
+        """
+        path = self.path(IDENTITY)
+        with translated(path), self._opened(IDENTITY) as (_, descriptor):
+            if descriptor is None:
+                return None
+            store = store_in(os.pread(descriptor, HEAD_BYTES, 0))
+        if store is None:
+            raise IntegrityError(
+                f"{path} is damaged; restore it from a backup, or remove it: the next save makes "
+                "another one"
+            )
+        self._has_identity = True
+        return store
+
+    def require_identity(self) -> str | None:
+        """The identity, where one is to be expected.
+
+        Raises:
+            ConnectionFailedError: It was there before: the directory is gone, or not mounted.
+            SchemaError: It holds files of the Locus SDK.
+        """
+        had_identity = self._has_identity  # another thread may write it from here on
+        found = self.identity()
+        if found is None and had_identity:
+            raise ConnectionFailedError(
+                f"{self.path(IDENTITY)} was there and is gone, with the directory or its file "
+                "system; bring it back. To begin anew in an empty directory, open it again"
+            )
+        if found is None:
+            self._refuse_sdk()
+        return found
+
+    def _refuse_sdk(self) -> None:
+        """Look for what the SDK makes: a directory per thread, of which ours are none.
+
+        Raises:
+            SchemaError: There is such a file.
+        """
+        with translated(self.root), opened(self._root, os.O_RDONLY | os.O_DIRECTORY) as root:
+            for entry in _entries(root):
+                if entry.is_dir(follow_symlinks=False):
+                    with suppress(PermissionError, IntegrityError):  # such as lost+found
+                        folder = Place(root, entry.name, self.path(entry.name))
+                        _refuse_sdk_thread(folder)
+
+    def identify(self, store: str) -> None:
+        """Write the identity; the directory is locked."""
+        self._replace(IDENTITY, None, 0, identity_text(store))
+        self._has_identity = True
+
+    # --- writing
+
+    @contextmanager
+    def holding(self, name: str, *, creates: bool = False) -> Iterator[Held | None]:
+        """Hold a thread's place; ``None`` where there is no file and none is to be made.
+
+        Raises:
+            BackendError: Another writer held it for too long.
+        """
+        path, deadline = self.path(name), time.monotonic() + self._timeout
+        with translated(path):
+            self._sweep_once()
+            while True:
+                with self._opened(name) as (place, descriptor):
+                    if place is not None and descriptor is not None:
+                        self._lock(descriptor, path, deadline)
+                        if is_at(descriptor, place):
+                            yield Held(name, Opened(path, descriptor, signature_of(descriptor)))
+                            return
+                        continue
+                if not creates:
+                    self.require_identity()
+                    yield None
+                    return
+                with self._locked_root(deadline) as is_there:
+                    if is_there and not self._exists(name):
+                        yield Held(name, None)
+                        return
+
+    def _exists(self, name: str) -> bool:
+        with self._at(name) as place:
+            return place is not None and place.exists()
+
+    @contextmanager
+    def _locked_root(self, deadline: float) -> Iterator[bool]:
+        self.require_identity()
+        _make(self.root)
+        with opened(self._root, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
+            if descriptor is not None:
+                self._lock(descriptor, self.root, deadline)
+            yield descriptor is not None and is_at(descriptor, self._root)
+
+    def _lock(self, descriptor: int, path: str, deadline: float) -> None:
+        pause = 0.0005
+        while not try_lock(descriptor):
+            if time.monotonic() > deadline:
+                raise BackendError(
+                    f"another process has held {path} for {self._timeout:g} s; nothing was "
+                    "written. Find it with `fuser`, or raise busy_timeout_seconds"
+                )
+            time.sleep(pause)
+            pause = min(2 * pause, 0.02)
+
+    def replace(self, held: Held, kept_bytes: int, rest: bytes) -> Signature:
+        """Make the file its first ``kept_bytes`` and ``rest``: on disk when this returns.
+
+        Raises:
+            ChangedError: Somebody else changed the file meanwhile.
+        """
+        if held.file is None:
+            self._make_folders(held.name)
+        return self._replace(held.name, held.file, kept_bytes, rest)
+
+    def _make_folders(self, name: str) -> None:
+        """Make the directories of a long name; they are there after a crash."""
+        parts = name.split("/")
+        for count in range(1, len(parts)):
+            with self._there("/".join(parts[:count])) as place:
+                with suppress(FileExistsError):
+                    os.mkdir(place.name, dir_fd=place.directory)
+                _sync(place)
+
+    @contextmanager
+    def _there(self, name: str) -> Iterator[Place]:
+        """The place of a file whose directory must be there."""
+        with self._at(name) as place:
+            if place is None:
+                raise FileNotFoundError(errno.ENOENT, "no such directory", self.path(name))
+            yield place
+
+    def _replace(self, name: str, old: Opened | None, kept_bytes: int, rest: bytes) -> Signature:
+        with self._there(name) as place:
+            temporary = replace(place, name=place.name + TEMPORARY, path=place.path + TEMPORARY)
+            with self._temporary(temporary) as descriptor:
+                if old is not None:
+                    os.fchmod(descriptor, os.fstat(old.descriptor).st_mode & 0o777)
+                    _copy(old.descriptor, descriptor, kept_bytes)
+                _write(descriptor, rest)
+                os.fsync(descriptor)
+                _require_unchanged(place, old)
+                os.rename(
+                    temporary.name,
+                    place.name,
+                    src_dir_fd=place.directory,
+                    dst_dir_fd=place.directory,
+                )
+                _sync(place)
+                return signature_of(descriptor)
+
+    @contextmanager
+    def _temporary(self, place: Place) -> Iterator[int]:
+        """An empty file, locked; what a killed writer left of it is used again."""
+        deadline = time.monotonic() + self._timeout
+        while True:
+            with opened(place, os.O_RDWR | os.O_CREAT) as descriptor:
+                if descriptor is None:
+                    raise FileNotFoundError(errno.ENOENT, "no such directory", place.path)
+                self._lock(descriptor, place.path, deadline)
+                if not is_at(descriptor, place):
+                    continue
+                try:
+                    os.ftruncate(descriptor, 0)
+                    yield descriptor
+                except BaseException:
+                    if is_at(descriptor, place):
+                        os.unlink(place.name, dir_fd=place.directory)
+                    raise
+                return
+
+    def remove(self, held: Held) -> None:
+        """Remove the file; its name is free when this returns, after a crash too.
+
+        Raises:
+            ChangedError: Somebody else changed the file meanwhile.
+        """
+        with self._there(held.name) as place:
+            _require_unchanged(place, held.file)
+            os.unlink(place.name, dir_fd=place.directory)
+            _sync(place)
+
+    def tidy(self, name: str) -> None:
+        """Remove the directories of a long name that are empty."""
+        folder = os.path.dirname(name)
+        if not folder:
+            return
+        deadline = time.monotonic() + self._timeout
+        with suppress(OSError, LocusStoreError), self._locked_root(deadline):
+            while folder:
+                with self._there(folder) as place:
+                    os.rmdir(place.name, dir_fd=place.directory)
+                folder = os.path.dirname(folder)
+
+    # --- what killed writers leave
+
+    def _sweep_once(self) -> None:
+        if not self._is_swept:
+            self._is_swept = True
+            with suppress(LocusStoreError):  # what another user left hinders no save
+                self.sweep()
+
+    def sweep(self) -> None:
+        """Remove the temporary files of writers that were killed."""
+        with translated(self.root):
+            left = [*self._below(self._root, "", SUFFIX + TEMPORARY), IDENTITY + TEMPORARY]
+        for name in left:
+            with suppress(IntegrityError), translated(self.path(name)):
+                self._sweep(name)
+
+    def _sweep(self, name: str) -> None:
+        with self._opened(name) as (place, descriptor):
+            if place is None or descriptor is None:
+                return
+            if try_lock(descriptor) and is_at(descriptor, place):
+                os.unlink(place.name, dir_fd=place.directory)
+
+
+def _entries(descriptor: int | None) -> list[os.DirEntry[str]]:
+    """Of an open directory, without what begins with a dot."""
+    if descriptor is None:
+        return []
+    with os.scandir(descriptor) as entries:
+        return [it for it in entries if not it.name.startswith(".")]
+
+
+def _refuse_sdk_thread(folder: Place) -> None:
+    with opened(folder, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
+        for entry in _entries(descriptor):
+            if entry.name.endswith(SUFFIX) and entry.is_file(follow_symlinks=False):
+                place = Place(descriptor, entry.name, os.path.join(folder.path, entry.name))
+                with opened(place) as file:
+                    if file is not None and is_of_sdk(os.pread(file, HEAD_BYTES, 0)):
+                        raise refusal_of_sdk(place.path)
+                return
+
+
+def _require_unchanged(place: Place, old: Opened | None) -> None:
+    if old is None:
+        if place.exists():
+            raise ChangedError
+    elif not is_at(old.descriptor, place) or signature_of(old.descriptor) != old.signature:
+        raise ChangedError
+
+
+def _make(path: str) -> None:
+    """Make the user's directory and those above it; they are there after a crash."""
+    if os.path.isdir(path):
+        return
+    above = os.path.dirname(os.path.abspath(path))
+    _make(above)
+    with suppress(FileExistsError):
+        os.mkdir(path)
+    descriptor = os.open(above, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync(place: Place) -> None:
+    """Put the names of a place's directory on disk."""
+    assert place.directory is not None  # noqa: S101  (of a file below the user's directory)
+    os.fsync(place.directory)
+
+
+def _copy(source: int, target: int, size: int) -> None:
+    """Copy the first bytes of a file, inside the kernel where it can."""
+    done = 0
+    with suppress(OSError, AttributeError):  # not every system and file system has it
+        while done < size and (step := os.copy_file_range(source, target, size - done, done)):
+            done += step
+    while done < size:
+        chunk = os.pread(source, min(_COPY_BYTES, size - done), done)
+        if not chunk:
+            raise ChangedError
+        _write(target, chunk)
+        done += len(chunk)
+
+
+def _write(descriptor: int, content: bytes) -> None:
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]

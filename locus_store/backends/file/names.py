@@ -1,0 +1,97 @@
+"""What the files of a directory are called, and whose they are."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Final
+from urllib.parse import unquote_to_bytes
+from zlib import crc32
+
+from locus_store.errors import SchemaError
+from locus_store.types.arguments import MAX_ID_CHARACTERS
+
+SUFFIX: Final = ".json"
+TEMPORARY: Final = ".tmp"
+FOLDER: Final = "+"
+"""How a directory's name ends that holds the rest of a long name."""
+
+IDENTITY: Final = ".locus-store"
+"""Name of the file that says which store the directory is; no thread's begins with a dot."""
+
+PIECE_CHARACTERS: Final = 200
+"""Of a name; file systems take 255 bytes, with what stands behind it."""
+
+HEAD_BYTES: Final = 4096
+"""Enough of a file to see whose it is."""
+
+_PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_.")
+
+# --- names
+
+
+def name_of(thread_id: str) -> str:
+    """The file's name, relative to the directory; another one for every thread id.
+
+    Small letters, digits, ``-``, ``_`` and inner dots are themselves, every other byte is ``%xx``,
+    so that no file system takes two names for one. What is longer goes into directories.
+    """
+    text = "".join(chr(it) if it in _PLAIN else f"%{it:02x}" for it in thread_id.encode())
+    cuts = range(0, len(text), PIECE_CHARACTERS)
+    pieces = [_without_dot(text[at : at + PIECE_CHARACTERS]) for at in cuts]
+    return f"{FOLDER}/".join(pieces) + SUFFIX
+
+
+def _without_dot(piece: str) -> str:
+    return f"%2e{piece[1:]}" if piece.startswith(".") else piece
+
+
+def thread_of(name: str) -> str | None:
+    """The thread id that gives this name; ``None`` where none does."""
+    text = name.removesuffix(SUFFIX).replace(f"{FOLDER}/", "")
+    try:
+        thread_id = unquote_to_bytes(text).decode()
+    except UnicodeError:
+        return None
+    if not 0 < len(thread_id) <= MAX_ID_CHARACTERS or "\0" in thread_id:
+        return None
+    return thread_id if name_of(thread_id) == name else None
+
+
+def shown(path: str) -> str:
+    """A path as any terminal and JSON can hold it, whatever bytes it is made of."""
+    return os.fsencode(path).decode(errors="backslashreplace")
+
+
+# --- which store it is
+
+
+def identity_text(store: str) -> bytes:
+    """The content of the identity file."""
+    text = f'{{"locus_store_directory":1,"store":"{store}"'
+    return f'{text},"check":"{crc32(text.encode()):08x}"}}\n'.encode()
+
+
+def store_in(content: bytes) -> str | None:
+    """The store that an identity file names; ``None``: it is damaged."""
+    found = re.match(rb'.*"store":"([0-9a-f]{32})"', content)
+    store = found[1].decode() if found else ""
+    return store if content == identity_text(store) else None
+
+
+# --- what is not ours
+
+_SDK_FILE = re.compile(rb'\s*\{\s*"checkpoint_id":.*"thread_id":', re.DOTALL)
+
+
+def is_of_sdk(content: bytes) -> bool:
+    """Whether this is how a file of the Locus SDK's ``FileCheckpointer`` begins."""
+    return _SDK_FILE.match(content[:HEAD_BYTES]) is not None
+
+
+def refusal_of_sdk(path: str) -> SchemaError:
+    """Says what to do with such a file."""
+    return SchemaError(
+        f"{shown(path)} was written by the FileCheckpointer of the Locus SDK, and is left as it "
+        "is; take another directory, and bring its threads there with `locus-store import locus`"
+    )

@@ -1,0 +1,397 @@
+"""Oracle Database 23ai and 26ai, over python-oracledb's thin mode.
+
+Not yet run against a live Oracle Database: docs/oracle.md says what was, and how to run the rest.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.pool import NullPool, QueuePool
+
+from locus_store.backends.oracle import addresses, dialect
+from locus_store.checkpointer import S, StorageBackendAdapter
+from locus_store.errors import InvalidArgumentError
+from locus_store.runtime import observe
+from locus_store.saver import CheckpointSaver
+from locus_store.sql import copying
+from locus_store.sql.backend import SqlBackend
+from locus_store.sql.diagnostics import OracleExamination
+from locus_store.sql.names import prefix_of
+from locus_store.sql.options import check_count, check_seconds, refuse_ours, require_one
+from locus_store.sql.pool import PooledRunner
+from locus_store.sql.schema import tables
+from locus_store.types.arguments import check_tenant, check_text
+from locus_store.values.encoding import MAX_STATE_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from typing_extensions import Unpack
+
+    from locus_store.backends.options import OracleOptions
+    from locus_store.sql.migrate import AutoMigrate
+    from locus_store.types import Mark, OnConflict, Save, Stored, Written
+
+MIN_POOL_SIZE = 1
+MAX_POOL_SIZE = 5
+STATEMENT_TIMEOUT_SECONDS = 60.0
+POOL_TIMEOUT_SECONDS = 30.0
+
+
+class OracleBackend(SqlBackend):
+    """Keeps versions in an Oracle database.
+
+    A save that appends to what its caller knows is one round trip: a PL/SQL block, which decides
+    the conflict on the server. A load is one statement. Each event loop has a pool of its own.
+
+    Args:
+        dsn: An alias of ``tnsnames.ora``, EZConnect (``host:1521/service``) or a descriptor.
+        user: Who connects; the tables are in this schema unless ``schema_name`` says otherwise.
+        password: The user's.
+        wallet_location: The directory of a wallet (mTLS), as it was unzipped; ``~`` is the home
+            directory. ``tnsnames.ora`` is looked for there too.
+        wallet_password: Of an encrypted wallet; ``None`` or ``""``: it is not.
+        host: Instead of ``dsn``, with ``port`` and ``service_name``.
+        port: Of the listener; 1521 if it is not given.
+        service_name: The database's service.
+        table_name: As in the Locus SDK: ``x``, ``x_checkpoints`` or ``x_store`` means prefix
+            ``x_``.
+        schema_name: Whose tables; ``None``: the user's own.
+        min_pool_size: Connections per event loop that are kept.
+        max_pool_size: Connections per event loop at most.
+        engine: An async SQLAlchemy engine (``oracle+oracledb_async``) used instead and left open.
+        pool: An ``oracledb.AsyncConnectionPool`` used instead and left open.
+        config_dir: Where ``tnsnames.ora`` is, if not beside the wallet.
+        prefix: Of the tables; excludes ``table_name``.
+        tenant: Whose threads this object sees.
+        auto_migrate: See ``SqlBackend``.
+        pool_timeout_seconds: How long to wait for a connection of the pool.
+        connect_timeout_seconds: For connecting, all in all; ``None``: 20.
+        statement_timeout_seconds: For each round trip but a migration's; ``None``: none.
+        max_state_bytes: The largest state that is saved or read, as compact JSON.
+
+    Raises:
+        InvalidArgumentError: An option makes no sense.
+        MissingExtraError: python-oracledb is not installed.
+    """
+
+    factory = "oracle_checkpointer"
+    examination = OracleExamination
+    database: ClassVar[type[dialect.OracleDatabase]] = dialect.OracleDatabase
+
+    _database: dialect.OracleDatabase
+    _runner: PooledRunner
+
+    def __init__(
+        self,
+        dsn: str | None = None,
+        user: str | None = None,
+        password: str | None = None,
+        *,
+        wallet_location: str | None = None,
+        wallet_password: str | None = None,
+        host: str | None = None,
+        port: int | None = None,
+        service_name: str | None = None,
+        table_name: str | None = None,
+        schema_name: str | None = None,
+        min_pool_size: int = MIN_POOL_SIZE,
+        max_pool_size: int = MAX_POOL_SIZE,
+        engine: AsyncEngine | None = None,
+        pool: Any = None,
+        config_dir: str | None = None,
+        prefix: str | None = None,
+        tenant: str = "default",
+        auto_migrate: AutoMigrate = True,
+        pool_timeout_seconds: float = POOL_TIMEOUT_SECONDS,
+        connect_timeout_seconds: float | None = None,
+        statement_timeout_seconds: float | None = STATEMENT_TIMEOUT_SECONDS,
+        max_state_bytes: int = MAX_STATE_BYTES,
+    ) -> None:
+        addresses.require_oracledb()
+        check_tenant(tenant)
+        require_one(dsn=dsn, engine=engine, pool=pool)
+        if engine is not None or pool is not None:
+            names = ("user", "password", "wallet_location", "wallet_password", "host", "port")
+            given = (user, password, wallet_location, wallet_password, host, port)
+            refuse_ours(
+                **{name: (value, None) for name, value in zip(names, given, strict=True)},
+                service_name=(service_name, None),
+                config_dir=(config_dir, None),
+                min_pool_size=(min_pool_size, MIN_POOL_SIZE),
+                max_pool_size=(max_pool_size, MAX_POOL_SIZE),
+                pool_timeout_seconds=(pool_timeout_seconds, POOL_TIMEOUT_SECONDS),
+                connect_timeout_seconds=(connect_timeout_seconds, None),
+                statement_timeout_seconds=(statement_timeout_seconds, STATEMENT_TIMEOUT_SECONDS),
+            )
+            where, runner = _handed_in(engine, pool)
+        else:
+            place = addresses.place(
+                dsn,
+                user,
+                password,
+                wallet_location=wallet_location,
+                wallet_password=wallet_password,
+                config_dir=config_dir,
+                host=host,
+                port=port,
+                service_name=service_name,
+                timeout_seconds=check_seconds("connect_timeout", connect_timeout_seconds),
+                call_timeout_seconds=check_seconds("statement_timeout", statement_timeout_seconds),
+            )
+            where = place.shown
+            least = check_count("min_pool_size", min_pool_size, least=1)
+            most = check_count("max_pool_size", max_pool_size, least=least)
+            runner = partial(
+                _own_runner,
+                place=place,
+                pool_size=least,
+                max_overflow=most - least,
+                pool_timeout=check_seconds("pool_timeout", pool_timeout_seconds),
+            )
+        self._where = where
+        database = self.database(
+            where,
+            tables(prefix_of(table_name, prefix, "oracle"), schema_name),
+            tenant=tenant,
+            auto_migrate=auto_migrate,
+        )
+        super().__init__(database, runner(database), max_state_bytes=max_state_bytes)
+
+    def __repr__(self) -> str:
+        return f"OracleBackend({self._where!r})"
+
+    async def commit(self, save: Save) -> Written:
+        """See ``StorageBackend``, as the following."""
+        database = self._database
+        with self._translating():
+            home = await self._runner.home()
+
+            async def saved() -> Written:
+                try:
+                    done = await home.noted(
+                        home.statement(lambda it: database.save_at_once(it, save))
+                    )
+                except database.driver_errors as exc:
+                    is_refused = database.refused_block(exc)
+                    if not (is_refused or database.is_unsure(exc) or database.lost_race(exc)):
+                        raise
+                    if is_refused:
+                        observe.retried("block", exc)
+                    done = None  # the rules tell whether it was done
+                if done is not None:
+                    return done
+                return await home.again(
+                    lambda: home.transaction(lambda it: database.save_by_rules(it, save))
+                )
+
+            return await home.in_order(save.thread_id, saved)
+
+    async def fetch(
+        self,
+        thread_id: str,
+        *,
+        namespace: str = "",
+        checkpoint_id: str | None = None,
+        with_writes: bool = False,
+    ) -> Stored | None:
+        ask = self._read if with_writes else self._query  # one statement needs no transaction
+        return await ask(
+            lambda it: it.fetch(thread_id, namespace, checkpoint_id, with_writes=with_writes)
+        )
+
+    async def fetch_head(
+        self, thread_id: str, *, namespace: str = "", known: Mark, with_writes: bool = False
+    ) -> Stored | None:
+        ask = self._read if with_writes else self._query
+        return await ask(
+            lambda it: it.fetch(thread_id, namespace, known=known, with_writes=with_writes)
+        )
+
+    async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
+        check_text("source_thread_id", source_thread_id)
+        check_text("dest_thread_id", dest_thread_id)
+        database = self._database
+        with self._translating():
+            return await self._runner.write_on_snapshot(
+                lambda connection: copying.copy_thread(
+                    database.on(connection), source_thread_id, dest_thread_id
+                )
+            )
+
+    async def create_search_index(self) -> bool:
+        """Make the text index (Oracle Text) over all threads; ``False`` where it was there.
+
+        Nobody saves while it is filled. It makes ``search`` fast; the answers are the same. Every
+        process that uses the database keeps it up from then on.
+        """
+        database = self._database
+        with self._translating():
+            return await self._runner.define(database.create_index)
+
+
+def _own_runner(
+    database: dialect.OracleDatabase, *, place: addresses.Place, **pool: Any
+) -> PooledRunner:
+    opening = place.without_call_timeout()
+    return PooledRunner(
+        database,
+        lambda: dialect.engine(place, pool_use_lifo=True, **pool),
+        make_opening_engine=lambda: dialect.engine(opening, poolclass=NullPool),
+    )
+
+
+def _handed_in(
+    engine: AsyncEngine | None, pool: Any
+) -> tuple[str, Callable[[dialect.OracleDatabase], PooledRunner]]:
+    if pool is not None:
+        made, where = dialect.engine_of_pool(_checked_pool(pool)), "of the pool"
+    else:
+        made = _checked_engine(engine)
+        dialect.tell_types(made.sync_engine)
+        where = made.url.render_as_string(hide_password=True)
+    is_one_loops = pool is not None or isinstance(made.pool, QueuePool)
+
+    def runner(database: dialect.OracleDatabase) -> PooledRunner:
+        return PooledRunner(database, lambda: made, owns_engines=False, is_one_loops=is_one_loops)
+
+    return where, runner
+
+
+def _checked_engine(engine: object) -> AsyncEngine:
+    if not isinstance(engine, AsyncEngine) or engine.dialect.name != "oracle":
+        raise InvalidArgumentError(
+            "engine must be an async SQLAlchemy engine for Oracle "
+            f"(create_async_engine('oracle+oracledb_async://…')), not {engine!r}"
+        )
+    return engine
+
+
+def _checked_pool(pool: Any) -> Any:
+    has_both = all(callable(getattr(pool, it, None)) for it in ("acquire", "release"))
+    if not has_both or addresses.blocks(pool):
+        raise InvalidArgumentError(
+            f"pool must be an oracledb.AsyncConnectionPool (create_pool_async(…)), not {pool!r}"
+        )
+    if getattr(pool, "max", 2) < 2:  # noqa: PLR2004
+        raise InvalidArgumentError(
+            "pool needs max=2 or more: while one connection makes the tables, another one holds "
+            "the lock"
+        )
+    return pool
+
+
+def oracle_checkpointer(
+    dsn: str | None = None,
+    user: str | None = None,
+    password: str | None = None,
+    *,
+    wallet_location: str | None = None,
+    wallet_password: str | None = None,
+    host: str | None = None,
+    port: int | None = None,
+    service_name: str | None = None,
+    table_name: str | None = None,
+    schema_name: str | None = None,
+    min_pool_size: int = MIN_POOL_SIZE,
+    max_pool_size: int = MAX_POOL_SIZE,
+    engine: AsyncEngine | None = None,
+    pool: Any = None,
+    config_dir: str | None = None,
+    prefix: str | None = None,
+    tenant: str = "default",
+    auto_migrate: AutoMigrate = True,
+    pool_timeout_seconds: float = POOL_TIMEOUT_SECONDS,
+    connect_timeout_seconds: float | None = None,
+    statement_timeout_seconds: float | None = STATEMENT_TIMEOUT_SECONDS,
+    max_state_bytes: int = MAX_STATE_BYTES,
+    state_type: type[S] | None = None,
+    on_conflict: OnConflict = "raise",
+    keep_last: int | None = None,
+    ttl_seconds: float | None = None,
+    refresh_on_read: bool = False,
+) -> StorageBackendAdapter[S]:
+    """Return a checkpointer over an Oracle database.
+
+    The first options are those of ``OracleBackend``, the last four of ``StorageBackendAdapter``.
+
+    Raises:
+        InvalidArgumentError: An option makes no sense.
+        MissingExtraError: python-oracledb is not installed.
+    """
+    backend = OracleBackend(
+        dsn,
+        user,
+        password,
+        wallet_location=wallet_location,
+        wallet_password=wallet_password,
+        host=host,
+        port=port,
+        service_name=service_name,
+        table_name=table_name,
+        schema_name=schema_name,
+        min_pool_size=min_pool_size,
+        max_pool_size=max_pool_size,
+        engine=engine,
+        pool=pool,
+        config_dir=config_dir,
+        prefix=prefix,
+        tenant=tenant,
+        auto_migrate=auto_migrate,
+        pool_timeout_seconds=pool_timeout_seconds,
+        connect_timeout_seconds=connect_timeout_seconds,
+        statement_timeout_seconds=statement_timeout_seconds,
+        max_state_bytes=max_state_bytes,
+    )
+    return StorageBackendAdapter(
+        backend,
+        state_type=state_type,
+        on_conflict=on_conflict,
+        keep_last=keep_last,
+        ttl_seconds=ttl_seconds,
+        refresh_on_read=refresh_on_read,
+    )
+
+
+class OracleCheckpointSaver(CheckpointSaver):
+    """A ``CheckpointSaver`` over an Oracle database.
+
+    Args:
+        dsn: See ``OracleBackend``, as ``user``, ``password`` and ``options``.
+        user: Who connects.
+        password: The user's.
+        table_name: Stands for a prefix.
+        on_conflict: See ``CheckpointSaver``, as the two others.
+        keep_last: Versions to keep of each namespace.
+        ttl_seconds: A thread's time to live.
+        refresh_on_read: A load renews that time.
+        options: Of ``OracleBackend``.
+
+    Raises:
+        InvalidArgumentError: An option makes no sense.
+        MissingExtraError: python-oracledb is not installed.
+    """
+
+    def __init__(
+        self,
+        dsn: str | None = None,
+        user: str | None = None,
+        password: str | None = None,
+        *,
+        table_name: str | None = None,
+        on_conflict: OnConflict = "raise",
+        keep_last: int | None = None,
+        ttl_seconds: float | None = None,
+        refresh_on_read: bool = False,
+        **options: Unpack[OracleOptions],
+    ) -> None:
+        super().__init__(
+            OracleBackend(dsn, user, password, table_name=table_name, **options),
+            on_conflict=on_conflict,
+            keep_last=keep_last,
+            ttl_seconds=ttl_seconds,
+            refresh_on_read=refresh_on_read,
+        )

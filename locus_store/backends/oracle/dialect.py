@@ -1,0 +1,475 @@
+"""What only Oracle does: its hooks, its text index, its engine, its errors.
+
+Not yet run against a live Oracle Database: see docs/oracle.md for what was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.util import await_only
+
+from locus_store.backends.oracle.addresses import DRIVER_ERRORS, connection_error
+from locus_store.backends.oracle.append import values_of
+from locus_store.backends.oracle.save_block import one_trip
+from locus_store.errors import (
+    BackendError,
+    ConnectionFailedError,
+    IntegrityError,
+    LocusStoreError,
+    SchemaError,
+)
+from locus_store.sql.columns import Instant
+from locus_store.sql.conditions import in_oracle_json
+from locus_store.sql.database import Database
+from locus_store.sql.failures import NOT_COMPILED, LostConnectionError, causes, codes
+from locus_store.sql.json_columns import Json, JsonValue
+from locus_store.sql.migration_lock import locked
+from locus_store.sql.names import derived
+from locus_store.sql.pool import ServerDatabase
+from locus_store.sql.status import PLACE, Place
+from locus_store.sql.text_index import SEARCH_SETTING, IndexedRepository, OtherDatabaseError
+from locus_store.values import frames
+from locus_store.values.text import words
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection, Dialect, Engine
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from locus_store.backends.oracle.addresses import Place as OraclePlace
+    from locus_store.sql.migrate import AutoMigrate
+    from locus_store.sql.schema import Tables
+    from locus_store.sql.status import Settings
+    from locus_store.types import Save, Written
+
+
+class OracleRepository(IndexedRepository):
+    """Oracle's forms of the hooks."""
+
+    most_merged = 2_000
+
+    def matches(self, column: sa.ColumnElement[str], pattern: str) -> sa.ColumnElement[bool] | None:
+        """``LIKE`` has no sets."""
+        if "[" in pattern:
+            return None
+        like = "".join(_LIKE.get(it, it) for it in pattern)
+        forms = (column.like(sa.literal(it, sa.String()), escape="\\") for it in (like, "/" + like))
+        plain, escaped = forms
+        if pattern[:1] not in {"", "*", "?"}:
+            return escaped if pattern[0] == "/" else plain
+        is_escaped = sa.func.substr(column, 1, 1, type_=sa.String()) == sa.literal("/", sa.String())
+        return sa.or_(sa.and_(is_escaped, escaped), sa.and_(~is_escaped, plain))
+
+    def may_have(
+        self, column: sa.ColumnElement[Any], key: str, value: Any
+    ) -> sa.ColumnElement[bool]:
+        """``JSON_EXISTS`` with the value passed, at the key or along its path."""
+        paths = [[key], key.split(".")] if "." in key else [[key]]
+        return sa.or_(*(in_oracle_json(column, path, value) for path in paths))
+
+    # --- the text index: a table of its own, over tokens that every lexer takes for words
+
+    @cached_property
+    def index(self) -> sa.TableClause:
+        return search_table(self.tables)
+
+    def index_text(self, line: int, sequence: int, payload: bytes) -> str | None:
+        """The index keeps tokens only; the text stands beside the record for who writes SQL."""
+        if not self.has_index:
+            return None
+        text = frames.text_of(payload, self.max_state_bytes)
+        tokens = " ".join(dict.fromkeys(map(token, words(text))))
+        self.connection.execute(
+            self.index.insert().values(line=line, sequence=sequence, tokens=tokens or None)
+        )
+        return text.replace("\0", " ")
+
+    def has_word(self, word: str) -> sa.ColumnElement[bool]:
+        return sa.func.contains(self.index.c.tokens, sa.literal(token(word), sa.String())) > 0
+
+    def fill_index(self) -> bool:
+        """Take all versions into the index; whether that was not done. Nobody writes meanwhile."""
+        table = self.connection.dialect.identifier_preparer.format_table(self.tables.checkpoints)
+        self.connection.exec_driver_sql(f"LOCK TABLE {table} IN EXCLUSIVE MODE")
+        if self.has_index:
+            return False
+        # So that a copy whose snapshot is older than this begins anew: see begin_copy.
+        facts = self.tables.settings
+        self.connection.execute(
+            facts.update().values(value=facts.c.value).where(facts.c.name == "store_id")
+        )
+        self.connection.execute(self.index.delete())  # of a run that was cut short
+        self.index_all("context")
+        return True
+
+
+def token(word: str) -> str:
+    """A word as the index has it: a name of letters and digits, of one length, in no stop list."""
+    return "w" + hashlib.blake2b(word.encode(), digest_size=10).hexdigest()
+
+
+def search_table(tables: Tables) -> sa.TableClause:
+    """The text index's own table."""
+    return sa.table(
+        f"{tables.prefix}search",
+        sa.column("line", sa.BigInteger()),
+        sa.column("sequence", sa.BigInteger()),
+        sa.column("tokens", sa.Text()),
+        schema=tables.schema,
+    )
+
+
+def search_ddl(tables: Tables, dialect: Dialect) -> tuple[str, str]:
+    """Makes the table and its index where they are not there."""
+    name = dialect.identifier_preparer.format_table(search_table(tables))
+    key = dialect.identifier_preparer.quote(derived(f"{tables.prefix}search_pk"))
+    index = dialect.identifier_preparer.format_table(
+        sa.table(derived(f"{tables.prefix}search_tokens"), schema=tables.schema)
+    )
+    return (
+        (
+            f"CREATE TABLE IF NOT EXISTS {name} (line NUMBER(19) NOT NULL, sequence NUMBER(19)"
+            f" NOT NULL, tokens CLOB, CONSTRAINT {key} PRIMARY KEY"
+            " (line, sequence))"
+        ),
+        (
+            f"CREATE INDEX IF NOT EXISTS {index} ON {name} (tokens) INDEXTYPE IS CTXSYS.CONTEXT"
+            " PARAMETERS ('SYNC (ON COMMIT) STOPLIST CTXSYS.EMPTY_STOPLIST')"
+        ),
+    )
+
+
+_LIKE: Final = {"*": "%", "?": "_", "%": "\\%", "_": "\\_", "\\": "\\\\"}
+
+
+# --- transactions
+
+
+class OracleDatabase(ServerDatabase):
+    """A database behind connections of our own, an engine or a pool.
+
+    Args:
+        where: The database, for a person.
+        tables: See ``Database``, as the rest.
+        tenant: Whose threads are seen.
+        auto_migrate: What may be done to the schema.
+    """
+
+    dialect = "oracle"
+    repository = OracleRepository
+    driver_errors = (*Database.driver_errors, LostConnectionError, *DRIVER_ERRORS)
+
+    def __init__(
+        self, where: str, tables: Tables, *, tenant: str, auto_migrate: AutoMigrate
+    ) -> None:
+        super().__init__(tables, tenant=tenant, auto_migrate=auto_migrate)
+        self._where = where
+
+    def on(self, connection: Connection) -> OracleRepository:
+        return OracleRepository(connection, self.scope)
+
+    def noted(self, settings: Settings) -> None:
+        self.has_index = SEARCH_SETTING in settings.raw
+
+    def save_at_once(self, connection: Connection, save: Save) -> Written | None:
+        """Do a save in one round trip; ``None`` where the rules have to decide."""
+        values = None if self.has_index else values_of(save, self.scope.store, self.tenant)
+        if values is None:
+            return None
+        return one_trip(self.tables, connection.dialect).save(connection, save, values)
+
+    def save_by_rules(self, connection: Connection, save: Save) -> Written:
+        """Do any save, within a transaction."""
+        repository = self.on(connection)
+        self.has_index = repository.has_index
+        return repository.save(save)
+
+    def create_index(self, connection: Connection) -> bool:
+        """Make the text index and fill it; whether it was not there."""
+        table, index = search_ddl(self.tables, connection.dialect)
+        with locked(connection, self.tables):
+            connection.exec_driver_sql(table)
+            self._drop_failed(connection)
+            connection.exec_driver_sql(index)
+        self.begin_write(connection)
+        was_made = self.on(connection).fill_index()
+        connection.commit()
+        return was_made
+
+    def _drop_failed(self, connection: Connection) -> None:
+        """An index that could not be made is there, and would be taken for one that was."""
+        prepare: Any = connection.dialect
+        name = derived(f"{self.tables.prefix}search_tokens")
+        query = sa.text("""
+            SELECT i.status, i.domidx_opstatus FROM all_indexes i
+            WHERE i.owner = COALESCE(:owner, SYS_CONTEXT('USERENV', 'CURRENT_SCHEMA'))
+            AND i.index_name = :name
+        """)
+        names = {
+            "owner": prepare.denormalize_name(self.tables.schema),
+            "name": prepare.denormalize_name(name),
+        }
+        found = connection.execute(query, names).first()
+        if found is not None and tuple(found) != ("VALID", "VALID"):
+            index = sa.table(name, schema=self.tables.schema)
+            shown = connection.dialect.identifier_preparer.format_table(index)
+            connection.exec_driver_sql(f"DROP INDEX {shown} FORCE")
+
+    def join(self, connection: Connection) -> None:
+        tell_types(connection.engine)
+
+    def begin_statement(self, connection: Connection) -> None:
+        """The driver commits in the same round trip."""
+        _autocommit(connection, is_on=True)
+
+    def begin_write(self, connection: Connection) -> None:
+        """Each statement sees what was committed before it: locks first, then everything else."""
+        _autocommit(connection, is_on=False)
+        connection.begin()
+        self.keep_index(connection)
+
+    def begin_read(self, connection: Connection) -> None:
+        _autocommit(connection, is_on=False)
+        connection.begin()
+        connection.exec_driver_sql("SET TRANSACTION READ ONLY")
+
+    def begin_copy(self, connection: Connection) -> None:
+        """Begin to write what is read of one moment."""
+        _autocommit(connection, is_on=False)
+        connection.begin()
+        connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE")
+        self.keep_index(connection)
+        # Who waited for an index that was made meanwhile gets ORA-08177 here.
+        facts = self.tables.settings.c
+        connection.execute(sa.select(facts.name).where(facts.name == "store_id").with_for_update())
+
+    def keep_index(self, connection: Connection) -> None:
+        table = connection.dialect.identifier_preparer.format_table(self.tables.checkpoints)
+        connection.exec_driver_sql(f"LOCK TABLE {table} IN ROW EXCLUSIVE MODE")
+
+    def leave(self, connection: Connection) -> None:
+        """Give the connection back as it was.
+
+        What is to be undone is undone first: SQLAlchemy leaves a connection in autocommit alone.
+        """
+        if connection.in_transaction():
+            connection.rollback()
+        used: Any = connection.connection
+        if used.driver_connection.transaction_in_progress:  # of a cursor of our own
+            used.dbapi_connection.rollback()
+        before = connection.info.pop(_BEFORE, None)
+        if before is not None:
+            driver: Any = connection.connection.dbapi_connection
+            driver.autocommit = before
+
+    def ping(self, connection: Any) -> None:
+        await_only(connection.driver_connection.ping())
+
+    def is_closed(self, driver: Any) -> bool:
+        return not driver.is_healthy()
+
+    def lost_race(self, exc: BaseException) -> bool:
+        return any(it in _RACES for it in codes(exc))
+
+    def lost_connection(self, exc: BaseException) -> bool:
+        return not isinstance(exc, LocusStoreError) and is_lost(exc)
+
+    def is_unsure(self, exc: BaseException) -> bool:
+        """Whether what ran may have been done or not."""
+        return self.lost_connection(exc) or _OVERTIME in codes(exc)
+
+    def refused_block(self, exc: BaseException) -> bool:
+        """Whether the server does not take a save in one block: nothing of it ran."""
+        return NOT_COMPILED in codes(exc) and not self.lost_schema(exc)
+
+    def lost_schema(self, exc: BaseException) -> bool:
+        return isinstance(exc, OtherDatabaseError) or any(it in _MISSING for it in codes(exc))
+
+    def translated(self, exc: Exception) -> LocusStoreError:
+        """By its code."""
+        where = f"Oracle {self._where}"
+        found = codes(exc)
+        code = found[0] if found else type(exc).__name__
+        if _NOT_MADE in found:
+            return connection_error(exc, self._where)
+        if is_lost(exc):
+            return ConnectionFailedError(
+                f"{where}: the connection was lost ({code}); a save under way may be there or not, "
+                "and saving again is safe"
+            )
+        if self.lost_schema(exc):
+            return SchemaError(
+                f"{where}: the tables of locus-store are gone, or this user may not see them "
+                f"({code}); grant it SELECT, INSERT, UPDATE and DELETE on them, name schema_name=, "
+                "restore a backup, or make new ones: locus-store db upgrade"
+            )
+        if isinstance(exc, sa.exc.TimeoutError):
+            return BackendError(
+                f"{where}: no connection became free; see whether the server answers, else raise "
+                "max_pool_size"
+            )
+        kind = IntegrityError if code in _DAMAGED else BackendError
+        return kind(f"{where}: {code}: {_REMEDIES.get(code, 'see __cause__')}")
+
+
+ROWS: Final = 1000
+"""Fetched in a round trip; python-oracledb's own numbers are 2 and 100."""
+
+_BEFORE: Final = "locus_store_autocommit"
+"""In ``Connection.info``: what it was before we changed it."""
+
+
+def _autocommit(connection: Connection, *, is_on: bool) -> None:
+    """Set the driver's own switch: SQLAlchemy's takes two round trips back."""
+    driver: Any = connection.connection.dbapi_connection
+    connection.info.setdefault(_BEFORE, driver.autocommit)
+    driver.autocommit = is_on
+
+
+def is_lost(exc: BaseException) -> bool:
+    """Whether a connection is gone, by the driver's own word."""
+    return any(
+        isinstance(it, (LostConnectionError, ConnectionError))
+        or any(getattr(arg, "is_session_dead", False) for arg in it.args[:1])
+        for it in causes(exc)
+    ) or any(it in _LOST for it in codes(exc))
+
+
+_LOST: Final = frozenset(
+    {
+        *("DPY-4011", "DPY-1001", "ORA-03113", "ORA-03114", "ORA-00028", "ORA-01012"),
+        *("ORA-02396", "ORA-03135", "ORA-12152", "ORA-12153"),
+    }
+)
+_NOT_MADE: Final = "DPY-6005"
+_RACES: Final = frozenset(
+    {
+        "ORA-00001",  # two made the same row
+        "ORA-00054",  # a row or table is locked, and we do not wait
+        "ORA-00060",  # a deadlock
+        "ORA-08177",  # what a copy reads was changed
+        "ORA-00955",  # another process made the table meanwhile
+        "ORA-01453",  # a transaction was left open
+        "ORA-01466",  # a snapshot is older than a table
+        "ORA-01555",  # or than what the server remembers
+        "ORA-30006",
+        "ORA-51815",  # the same of a vector index
+    }
+)
+_OVERTIME: Final = "DPY-4024"
+_MISSING: Final = frozenset({"ORA-00942", "ORA-00904", "ORA-01918"})
+_DAMAGED: Final = frozenset({"ORA-01578", "ORA-26040"})
+_QUOTA: Final = "the user has no room in the tablespace: ALTER USER … QUOTA … ON …"
+_REMEDIES: Final = {
+    "ORA-01031": "the user may not do this: grant it what docs/oracle.md lists",
+    "ORA-01950": _QUOTA,
+    "ORA-01536": _QUOTA,
+    **dict.fromkeys(
+        ("ORA-01652", "ORA-01653", "ORA-01654", "ORA-01658", "ORA-01691", "ORA-30036"),
+        "the tablespace is full: extend it and save again",
+    ),
+    "ORA-04031": "the server is out of shared memory: save again later",
+    "ORA-28001": "the password has expired; set a new one",
+    "ORA-29833": "the database has no Oracle Text; without it a search reads every thread",
+    "ORA-29855": "the text index could not be made; its cause is in __cause__",
+    "ORA-29861": "the text index is damaged: drop it, and make it again",
+    "ORA-51962": "the vector pool is too small: raise VECTOR_MEMORY_SIZE, or use method ivfflat",
+    "ORA-16000": "the database is read-only: connect to the primary",
+    "ORA-12899": "a value is longer than its column takes",
+    "ORA-43853": "JSON and vectors need a tablespace with automatic segment space management",
+    "ORA-51928": "this release takes no writes beside an HNSW index: use method ivfflat",
+    "ORA-51929": "this release has no HNSW index on RAC: use method ivfflat",
+    _OVERTIME: "a round trip took longer than statement_timeout_seconds: try again",
+    **dict.fromkeys(_RACES, "other transactions held the locks several times over: try again"),
+    **dict.fromkeys(_DAMAGED, "a block is damaged: restore a backup"),
+}
+
+
+# --- connections
+
+
+def engine(place: OraclePlace, **pool: Any) -> AsyncEngine:
+    """An engine of our own, in autocommit, on connections to ``place``."""
+    shown = {PLACE: Place(place.shown, is_whole=False)}
+    return _engine(place.connect, execution_options=shown, **pool)
+
+
+def engine_of_pool(pool: Any) -> AsyncEngine:
+    """An engine that borrows the connections of a ``oracledb.AsyncConnectionPool``."""
+
+    async def borrowing(*_: Any, **__: Any) -> Any:
+        return Borrowed(await pool.acquire())
+
+    shown = {PLACE: Place("the pool's database", is_whole=False)}
+    return _engine(borrowing, execution_options=shown, poolclass=sa.NullPool)
+
+
+class Borrowed:
+    """A pool's connection as SQLAlchemy sees one; what is set on it is undone at the end."""
+
+    def __init__(self, connection: Any) -> None:
+        kept = {it: getattr(connection, it) for it in ("autocommit", "outputtypehandler")}
+        object.__setattr__(self, "_connection", connection)
+        object.__setattr__(self, "_kept", kept)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._connection, name, value)
+
+    async def close(self) -> None:
+        """Give the connection back as it was."""
+        for name, value in self._kept.items():
+            setattr(self._connection, name, value)
+        await self._connection.close()
+
+
+def _engine(creator: Any, **options: Any) -> AsyncEngine:
+    made = create_async_engine(
+        "oracle+oracledb_async://",
+        connect_args={"async_creator_fn": creator},
+        isolation_level="AUTOCOMMIT",
+        skip_autocommit_rollback=True,
+        hide_parameters=True,  # values in errors would come into logs
+        arraysize=ROWS,
+        **options,
+    )
+    event.listen(made.sync_engine, "before_cursor_execute", _prefetching)
+    made.dialect.do_commit = _commit  # type: ignore[assignment]  # else it is a round trip
+    tell_types(made.sync_engine)
+    return made
+
+
+def _prefetching(_: object, cursor: Any, *__: object) -> None:
+    """With their statement come as many rows as a trip may bring, but for those with a LOB."""
+    cursor._cursor.prefetchrows = ROWS  # noqa: SLF001  (SQLAlchemy's cursor hands this on to nobody)
+
+
+def _commit(connection: Any) -> None:
+    if not connection.autocommit:
+        connection.commit()
+
+
+def tell_types(made: Engine) -> None:
+    """Tell the driver the types of parameters that it would take for something else."""
+    if not event.contains(made, "do_setinputsizes", sized):
+        event.listen(made, "do_setinputsizes", sized)
+
+
+def sized(
+    sizes: dict[Any, Any], cursor: Any, statement: str, parameters: Any, context: Any
+) -> None:
+    """SQLAlchemy's hook: JSON goes as objects, and times keep their fractions."""
+    del cursor, statement, parameters
+    dbapi = context.dialect.dbapi
+    for bound in context.compiled.bind_names:
+        if isinstance(bound.type, (Json, JsonValue)):
+            sizes[bound] = dbapi.DB_TYPE_JSON
+        elif isinstance(bound.type, Instant):
+            sizes[bound] = dbapi.DB_TYPE_TIMESTAMP

@@ -1,0 +1,89 @@
+"""A store in Oracle, beside the checkpoints or alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from locus_store.backends.oracle.backend import OracleBackend
+from locus_store.backends.oracle.items import OracleItems
+from locus_store.backends.sqlite.store import refuse_both
+from locus_store.sql import vectors
+from locus_store.sql.migration_lock import locked
+from locus_store.sql.store import SqlStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy.engine import Connection
+    from typing_extensions import Unpack
+
+    from locus_store.backends.options import OracleOptions
+    from locus_store.sql.pool import PooledRunner
+    from locus_store.store import Embed
+    from locus_store.values.vectors import Metric
+
+
+T = TypeVar("T")
+
+
+class OracleStore(SqlStore):
+    """Keeps items in an Oracle database; see ``OracleBackend`` for what that is.
+
+    Embeddings are of type ``VECTOR(n, FLOAT32)``; an index is made by ``db vector-index``.
+
+    Args:
+        dsn: An alias, EZConnect or a descriptor.
+        user: Who connects.
+        password: The user's.
+        dimension: See ``BaseStore``, as the two following; the same for good.
+        metric: How embeddings are compared.
+        embed: Makes embeddings of texts.
+        table_name: As in the Locus SDK: ``x`` or ``x_store`` means prefix ``x_``.
+        backend: Whose connections are used, instead of ``dsn`` and the options, and left open: for
+            example ``checkpointer.backend``.
+        options: Of ``OracleBackend``.
+
+    Raises:
+        InvalidArgumentError: An option makes no sense.
+        MissingExtraError: python-oracledb is not installed, or NumPy, which a dimension needs.
+    """
+
+    items = OracleItems
+    backend: OracleBackend
+
+    def __init__(
+        self,
+        dsn: str | None = None,
+        user: str | None = None,
+        password: str | None = None,
+        *,
+        dimension: int | None = None,
+        metric: Metric = "cosine",
+        embed: Embed | None = None,
+        table_name: str | None = None,
+        backend: OracleBackend | None = None,
+        **options: Unpack[OracleOptions],
+    ) -> None:
+        if backend is not None:
+            is_alone = dsn is None and user is None and password is None
+            refuse_both(backend, OracleBackend, is_alone, table_name, options)
+        super().__init__(
+            backend or OracleBackend(dsn, user, password, table_name=table_name, **options),
+            owns=backend is None,
+            dimension=dimension,
+            metric=metric,
+            embed=embed,
+        )
+
+    def __repr__(self) -> str:
+        return repr(self.backend).replace("Backend", "Store", 1)
+
+    def _make_table(self, connection: Connection, dimension: int) -> None:
+        tables = self._shared.database.tables
+        with locked(connection, tables):
+            vectors.make_table(connection, tables, dimension)
+
+    async def _define(self, body: Callable[[Connection], T]) -> T:
+        """DDL commits."""
+        runner: PooledRunner = self._shared.runner  # type: ignore[assignment]  # its backend's
+        return await runner.define(body)

@@ -1,0 +1,531 @@
+"""PostgreSQL 15 and later: any number of hosts, over asyncpg."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+from weakref import WeakKeyDictionary
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.pool import NullPool, QueuePool
+
+from locus_store.backends.postgresql import dialect, sdk_options
+from locus_store.backends.postgresql import dsn as dsns
+from locus_store.backends.postgresql.pending_writes import Batch, Batches
+from locus_store.backends.postgresql.saves import GROUP, SENDERS, Saves
+from locus_store.checkpointer import S, StorageBackendAdapter
+from locus_store.errors import InvalidArgumentError, NotFoundError
+from locus_store.saver import CheckpointSaver
+from locus_store.sql import copying
+from locus_store.sql.backend import SqlBackend
+from locus_store.sql.columns import encode_key
+from locus_store.sql.diagnostics import PostgreSQLExamination
+from locus_store.sql.names import prefix_of
+from locus_store.sql.options import check_seconds, refuse_ours, require_one
+from locus_store.sql.pool import Home, PooledRunner
+from locus_store.sql.schema import tables
+from locus_store.types.arguments import check_limit, check_names, check_tenant, check_text
+from locus_store.values.encoding import MAX_STATE_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection
+
+    from typing_extensions import Unpack
+
+    from locus_store.backends.options import PostgreSQLOptions
+    from locus_store.backends.postgresql.dsn import Target
+    from locus_store.sql.migrate import AutoMigrate
+    from locus_store.sql.repository import Repository
+    from locus_store.types import (
+        Mark,
+        OnConflict,
+        PendingWrite,
+        Save,
+        Stored,
+        Version,
+        Written,
+    )
+
+POOL_SIZE = 10
+STATEMENT_TIMEOUT_SECONDS = 60.0
+POOL_TIMEOUT_SECONDS = 30.0
+STATEMENT_CACHE_SIZE = 100
+
+OPTIONS = ("pgbouncer", "statement_cache_size", "prepared_statement_cache_size")
+"""What may stand in a DSN for us, as hosts and other libraries write it there."""
+
+
+class PostgreSQLBackend(SqlBackend):
+    """Keeps versions in a PostgreSQL database.
+
+    Saves that are under way at once share statements and commits. Each event loop has a pool of
+    its own.
+
+    Args:
+        dsn: As the host issues it: a URL or ``host=… dbname=…``; see ``sql.dsn.parse``. ``None``:
+            the environment's (``PGHOST`` and so on).
+        table_name: As in the Locus SDK: ``x``, ``x_checkpoints`` or ``x_store`` means prefix
+            ``x_``.
+        prefix: Of the tables; excludes ``table_name``.
+        schema: Of the tables, made with them where it is missing; ``None``: the first one of the
+            role's search path.
+        schema_name: The Locus SDK's word for ``schema``.
+        host: Of the server, in place of ``dsn``, as in the Locus SDK: ``localhost`` where only
+            other parts are given.
+        port: As ``host``; 5432.
+        database: As ``host``; ``locus``.
+        user: As ``host``; ``postgres``.
+        password: Wins over the DSN's; a callable, asynchronous or not, is asked for each new
+            connection, so that a password may change.
+        engine: An async SQLAlchemy engine (``postgresql+asyncpg``) used instead of ``dsn`` and
+            left open.
+        pool: An asyncpg pool used instead of ``dsn`` and left open.
+        tenant: Whose threads this object sees.
+        auto_migrate: See ``SqlBackend``.
+        pool_size: Connections per event loop that are kept.
+        max_overflow: More of them when all are in use.
+        min_pool_size: The Locus SDK's word for ``pool_size``; given alone, up to 10 in all.
+        max_pool_size: The Locus SDK's word for ``pool_size`` and ``max_overflow`` together; given
+            alone, all of them are kept.
+        pool_timeout_seconds: How long to wait for one.
+        pool_recycle_seconds: Age at which one is replaced; ``None``: never.
+        connect_timeout_seconds: For each host; ``None``: ``connect_timeout`` of the DSN, else 10.
+        statement_timeout_seconds: For each statement but a migration's, and for a save from its
+            submission on; ``None``: none.
+        pgbouncer: The server is reached through PgBouncer (or the like) in transaction mode:
+            nothing that outlives a transaction is relied on. Also ``?pgbouncer=true`` or
+            ``?statement_cache_size=0`` in the DSN.
+        group_saves: ``False`` sends each save in a statement of its own.
+        max_state_bytes: The largest state that is saved or read, as compact JSON.
+
+    Raises:
+        InvalidArgumentError: An option makes no sense.
+        MissingExtraError: asyncpg is not installed.
+    """
+
+    factory = "postgresql_checkpointer"
+    database: ClassVar[type[dialect.PostgreSQLDatabase]] = dialect.PostgreSQLDatabase
+    examination = PostgreSQLExamination
+
+    _database: dialect.PostgreSQLDatabase
+    _runner: PooledRunner
+
+    def __init__(
+        self,
+        dsn: str | None = None,
+        table_name: str | None = None,
+        *,
+        prefix: str | None = None,
+        schema: str | None = None,
+        schema_name: str | None = None,
+        host: str | None = None,
+        port: int | None = None,
+        database: str | None = None,
+        user: str | None = None,
+        password: str | Callable[[], str | Awaitable[str]] | None = None,
+        engine: AsyncEngine | None = None,
+        pool: Any = None,
+        tenant: str = "default",
+        auto_migrate: AutoMigrate = True,
+        pool_size: int = POOL_SIZE,
+        max_overflow: int = 0,
+        min_pool_size: int | None = None,
+        max_pool_size: int | None = None,
+        pool_timeout_seconds: float = POOL_TIMEOUT_SECONDS,
+        pool_recycle_seconds: float | None = None,
+        connect_timeout_seconds: float | None = None,
+        statement_timeout_seconds: float | None = STATEMENT_TIMEOUT_SECONDS,
+        pgbouncer: bool = False,
+        group_saves: bool = True,
+        max_state_bytes: int = MAX_STATE_BYTES,
+    ) -> None:
+        dsns.require_asyncpg()
+        check_tenant(tenant)
+        require_one(schema=schema, schema_name=schema_name)
+        place = sdk_options.place_of(dsn, host=host, port=port, database=database, user=user)
+        require_one(dsn=place, engine=engine, pool=pool)
+        is_default = (pool_size, max_overflow) == (POOL_SIZE, 0)
+        kept, overflow = sdk_options.pool_of(
+            pool_size, max_overflow, min_pool_size, max_pool_size, is_default=is_default
+        )
+        if engine is not None or pool is not None:
+            refuse_ours(
+                password=(password, None),
+                pool_size=(pool_size, POOL_SIZE),
+                max_overflow=(max_overflow, 0),
+                min_pool_size=(min_pool_size, None),
+                max_pool_size=(max_pool_size, None),
+                pool_timeout_seconds=(pool_timeout_seconds, POOL_TIMEOUT_SECONDS),
+                pool_recycle_seconds=(pool_recycle_seconds, None),
+                connect_timeout_seconds=(connect_timeout_seconds, None),
+                statement_timeout_seconds=(statement_timeout_seconds, STATEMENT_TIMEOUT_SECONDS),
+                pgbouncer=(pgbouncer, False),
+            )
+            where, runner = _handed_in(engine, pool)
+        else:
+            target = dsns.parse(place or "postgresql://", password=password, ours=OPTIONS)
+            settings = dialect.ConnectionSettings(
+                connect_timeout_seconds=check_seconds("connect_timeout", connect_timeout_seconds),
+                statement_timeout_seconds=check_seconds(
+                    "statement_timeout", statement_timeout_seconds
+                ),
+                statement_cache_size=_cache_size(target, pgbouncer=pgbouncer),
+            )
+            where = target.shown
+            runner = partial(
+                _own_runner,
+                target=target,
+                settings=settings,
+                pool_size=kept,
+                max_overflow=overflow,
+                pool_timeout=check_seconds("pool_timeout", pool_timeout_seconds),
+                pool_recycle=check_seconds("pool_recycle", pool_recycle_seconds) or -1,
+            )
+        self._where = where
+        is_ours = engine is None and pool is None
+        self._save_timeout_seconds = statement_timeout_seconds if is_ours else None
+        made = self.database(
+            where,
+            tables(
+                prefix_of(table_name, prefix, "postgresql"),
+                schema if schema_name is None else schema_name,
+            ),
+            tenant=tenant,
+            auto_migrate=auto_migrate,
+        )
+        super().__init__(made, runner(made), max_state_bytes=max_state_bytes)
+        self._begin()
+        self._group, self._senders = (GROUP, SENDERS) if group_saves else (1, kept + overflow)
+
+    def _begin(self) -> None:
+        """Begin without anything under way; saves are grouped by tenant."""
+        self._saves: WeakKeyDictionary[Home, Saves] = WeakKeyDictionary()
+        self._batches: WeakKeyDictionary[Home, Batches] = WeakKeyDictionary()
+
+    def _enter(self, tenant: str) -> None:
+        super()._enter(tenant)
+        self._begin()
+
+    def __repr__(self) -> str:
+        return f"PostgreSQLBackend({self._where!r})"
+
+    async def commit(self, save: Save) -> Written:
+        """See ``StorageBackend``, as the following."""
+        with self._translating():
+            home = await self._runner.home()
+            saves = self._saves.get(home)
+            if saves is None:
+                saves = Saves(
+                    home,
+                    self._database,
+                    size=self._group,
+                    senders=self._senders,
+                    timeout_seconds=self._save_timeout_seconds,
+                )
+                self._saves[home] = saves
+            return await saves.submit(save)
+
+    async def fetch(
+        self,
+        thread_id: str,
+        *,
+        namespace: str = "",
+        checkpoint_id: str | None = None,
+        with_writes: bool = False,
+    ) -> Stored | None:
+        hot = self._database.hot
+        text = (hot.head if checkpoint_id is None else hot.named)[with_writes]
+        rows = await self._ask(text, hot.key(thread_id, namespace, checkpoint_id))
+        if not rows:
+            return None
+        if rows[0]["sequence"] is None and checkpoint_id is None:  # tells what is wrong
+            return await super().fetch(thread_id, namespace=namespace)
+        return hot.stored(rows[0], self._database.store, thread_id, namespace)
+
+    async def fetch_head(
+        self, thread_id: str, *, namespace: str = "", known: Mark, with_writes: bool = False
+    ) -> Stored | None:
+        hot, store = self._database.hot, self._database.store
+        key = (*hot.key(thread_id, namespace), known.line, known.sequence, known.digest)
+        rows = await self._ask(hot.head_unless[with_writes], key) if known.store == store else []
+        found = hot.stored(rows[0], store, thread_id, namespace) if rows else None
+        return found or await self.fetch(thread_id, namespace=namespace, with_writes=with_writes)
+
+    async def version(
+        self, thread_id: str, checkpoint_id: str | None = None, *, namespace: str = ""
+    ) -> Version | None:
+        check_names(thread_id, namespace, checkpoint_id)
+        hot = self._database.hot
+        text = hot.head_version if checkpoint_id is None else hot.named_version
+        rows = await self._ask(text, hot.key(thread_id, namespace, checkpoint_id))
+        versions = hot.versions(rows, self._database.store, thread_id, namespace)
+        return versions[0] if versions else None
+
+    async def history(
+        self,
+        thread_id: str,
+        *,
+        namespace: str = "",
+        limit: int = 10,
+        before: str | None = None,
+    ) -> list[Version]:
+        check_names(thread_id, namespace, before)
+        check_limit(limit)
+        hot = self._database.hot
+        key = (*hot.key(thread_id, namespace), None if before is None else encode_key(before))
+        rows = await self._ask(hot.history, (*key, limit))
+        if rows and before is not None and rows[0]["before"] is None:
+            raise NotFoundError(
+                f"thread {thread_id!r} has no checkpoint {before!r} to list below; begin again "
+                "without a cursor"
+            )
+        return hot.versions(rows, self._database.store, thread_id, namespace)
+
+    async def store_writes(
+        self,
+        thread_id: str,
+        namespace: str,
+        checkpoint_id: str,
+        writes: list[PendingWrite],
+        *,
+        known: Mark | None,
+        seen: Collection[tuple[str, int]] | None,
+    ) -> bool:
+        places = {(it.task_id, it.idx) for it in writes}
+        is_ours = known is None or known.store == self._database.store
+        if seen is None and is_ours and len(places) == len(writes):
+            batch = Batch(thread_id, namespace, checkpoint_id, writes, known)
+            if await self._store_batch(batch):
+                return True
+        return await super().store_writes(
+            thread_id, namespace, checkpoint_id, writes, known=known, seen=seen
+        )
+
+    async def _store_batch(self, batch: Batch) -> bool:
+        with self._translating():
+            home = await self._runner.home()
+            batches = self._batches.get(home)
+            if batches is None:
+                batches = Batches(home, self._database, size=self._group, senders=self._senders)
+                self._batches[home] = batches
+            return await batches.submit(batch)
+
+    async def _ask(self, text: str, values: tuple[Any, ...]) -> list[Any]:
+        """Run one of the driver's statements; it may be run again after a lost connection."""
+        with self._translating():
+            home = await self._runner.home()
+            tenant = encode_key(self._database.tenant)
+
+            async def asked() -> list[Any]:
+                async with home.driver() as connection:
+                    found: list[Any] = await connection.fetch(text, tenant, *values)
+                    return found
+
+            return await home.again(asked)
+
+    async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
+        check_text("source_thread_id", source_thread_id)
+        check_text("dest_thread_id", dest_thread_id)
+        database = self._database
+        with self._translating():
+            return await self._runner.write_on_snapshot(
+                lambda connection: copying.copy_thread(
+                    database.on(connection), source_thread_id, dest_thread_id
+                )
+            )
+
+    async def create_search_index(self) -> bool:
+        """Make the full-text index over all threads; ``False`` where it was there.
+
+        Nobody saves while it is made. It multiplies the space (see docs/postgresql.md) and makes
+        ``search`` fast; the answers are the same. Every process that uses the database keeps it up
+        from then on.
+        """
+        return await self._write(_create_index)
+
+
+def _create_index(repository: Repository) -> bool:
+    assert isinstance(repository, dialect.PostgreSQLRepository)  # noqa: S101  (ours)
+    return repository.create_index()
+
+
+def _own_runner(
+    database: dialect.PostgreSQLDatabase,
+    *,
+    target: Target,
+    settings: dialect.ConnectionSettings,
+    **pool: Any,
+) -> PooledRunner:
+    opening = replace(settings, statement_timeout_seconds=None)
+    options = {**pool, "pool_use_lifo": True}
+    return PooledRunner(
+        database,
+        lambda: dialect.engine(target, settings=settings, **options),
+        make_opening_engine=lambda: dialect.engine(target, settings=opening, poolclass=NullPool),
+    )
+
+
+def _handed_in(
+    engine: AsyncEngine | None, pool: Any
+) -> tuple[str, Callable[[dialect.PostgreSQLDatabase], PooledRunner]]:
+    if pool is not None:
+        made, where = dialect.engine_of_pool(_checked_pool(pool)), "of the asyncpg pool"
+    else:
+        made = _checked_engine(engine)
+        where = made.url.render_as_string(hide_password=True)
+    is_one_loops = pool is not None or isinstance(made.pool, QueuePool)
+
+    def runner(database: dialect.PostgreSQLDatabase) -> PooledRunner:
+        return PooledRunner(database, lambda: made, owns_engines=False, is_one_loops=is_one_loops)
+
+    return where, runner
+
+
+def postgresql_checkpointer(
+    dsn: str | None = None,
+    table_name: str | None = None,
+    *,
+    prefix: str | None = None,
+    schema: str | None = None,
+    schema_name: str | None = None,
+    host: str | None = None,
+    port: int | None = None,
+    database: str | None = None,
+    user: str | None = None,
+    password: str | Callable[[], str | Awaitable[str]] | None = None,
+    engine: AsyncEngine | None = None,
+    pool: Any = None,
+    tenant: str = "default",
+    auto_migrate: AutoMigrate = True,
+    pool_size: int = POOL_SIZE,
+    max_overflow: int = 0,
+    min_pool_size: int | None = None,
+    max_pool_size: int | None = None,
+    pool_timeout_seconds: float = POOL_TIMEOUT_SECONDS,
+    pool_recycle_seconds: float | None = None,
+    connect_timeout_seconds: float | None = None,
+    statement_timeout_seconds: float | None = STATEMENT_TIMEOUT_SECONDS,
+    pgbouncer: bool = False,
+    group_saves: bool = True,
+    max_state_bytes: int = MAX_STATE_BYTES,
+    state_type: type[S] | None = None,
+    on_conflict: OnConflict = "raise",
+    keep_last: int | None = None,
+    ttl_seconds: float | None = None,
+    refresh_on_read: bool = False,
+) -> StorageBackendAdapter[S]:
+    """Return a checkpointer over a PostgreSQL database.
+
+    The first options are those of ``PostgreSQLBackend``, the last four of
+    ``StorageBackendAdapter``.
+
+    Raises:
+        InvalidArgumentError: An option makes no sense.
+        MissingExtraError: asyncpg is not installed.
+    """
+    backend = PostgreSQLBackend(
+        dsn,
+        table_name,
+        prefix=prefix,
+        schema=schema,
+        schema_name=schema_name,
+        host=host,
+        port=port,
+        database=database,
+        user=user,
+        password=password,
+        engine=engine,
+        pool=pool,
+        tenant=tenant,
+        auto_migrate=auto_migrate,
+        pool_size=pool_size,
+        max_overflow=max_overflow,
+        min_pool_size=min_pool_size,
+        max_pool_size=max_pool_size,
+        pool_timeout_seconds=pool_timeout_seconds,
+        pool_recycle_seconds=pool_recycle_seconds,
+        connect_timeout_seconds=connect_timeout_seconds,
+        statement_timeout_seconds=statement_timeout_seconds,
+        pgbouncer=pgbouncer,
+        group_saves=group_saves,
+        max_state_bytes=max_state_bytes,
+    )
+    return StorageBackendAdapter(
+        backend,
+        state_type=state_type,
+        on_conflict=on_conflict,
+        keep_last=keep_last,
+        ttl_seconds=ttl_seconds,
+        refresh_on_read=refresh_on_read,
+    )
+
+
+class PostgreSQLCheckpointSaver(CheckpointSaver):
+    """A ``CheckpointSaver`` over a PostgreSQL database.
+
+    Args:
+        dsn: See ``PostgreSQLBackend``, as ``table_name`` and ``options``.
+        table_name: Stands for a prefix.
+        on_conflict: See ``CheckpointSaver``, as the two others.
+        keep_last: Versions to keep of each namespace.
+        ttl_seconds: A thread's time to live.
+        refresh_on_read: A load renews that time.
+        options: Of ``PostgreSQLBackend``.
+
+    Raises:
+        InvalidArgumentError: An option makes no sense.
+        MissingExtraError: asyncpg is not installed.
+    """
+
+    def __init__(
+        self,
+        dsn: str | None = None,
+        table_name: str | None = None,
+        *,
+        on_conflict: OnConflict = "raise",
+        keep_last: int | None = None,
+        ttl_seconds: float | None = None,
+        refresh_on_read: bool = False,
+        **options: Unpack[PostgreSQLOptions],
+    ) -> None:
+        super().__init__(
+            PostgreSQLBackend(dsn, table_name, **options),
+            on_conflict=on_conflict,
+            keep_last=keep_last,
+            ttl_seconds=ttl_seconds,
+            refresh_on_read=refresh_on_read,
+        )
+
+
+# --- options
+
+
+def _checked_engine(engine: object) -> AsyncEngine:
+    if not isinstance(engine, AsyncEngine) or engine.dialect.driver != "asyncpg":
+        raise InvalidArgumentError(
+            "engine must be an async SQLAlchemy engine for PostgreSQL on asyncpg "
+            f"(create_async_engine('postgresql+asyncpg://…')), not {engine!r}"
+        )
+    return engine
+
+
+def _checked_pool(pool: Any) -> Any:
+    if not callable(getattr(pool, "acquire", None)) or not callable(getattr(pool, "release", None)):
+        raise InvalidArgumentError(
+            f"pool must be an asyncpg pool (await asyncpg.create_pool(…)), not {pool!r}"
+        )
+    return pool
+
+
+def _cache_size(target: Target, *, pgbouncer: bool) -> int:
+    """How many prepared statements a connection may keep; 0 behind PgBouncer."""
+    said = target.options
+    if not isinstance(pgbouncer, bool):
+        raise InvalidArgumentError(f"pgbouncer={pgbouncer!r} must be True or False")
+    if pgbouncer or said.get("pgbouncer", "false").lower() in {"true", "1"}:
+        return 0
+    sizes = [said[name] for name in OPTIONS[1:] if name in said]
+    if not all(it.isdigit() for it in sizes):
+        raise InvalidArgumentError("statement_cache_size in the DSN must be a number from 0")
+    return min((int(it) for it in sizes), default=STATEMENT_CACHE_SIZE)

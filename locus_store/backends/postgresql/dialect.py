@@ -1,0 +1,485 @@
+"""What only PostgreSQL does: its hooks, its locks, its full-text index, its engine, its errors."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import JSONB, TSQUERY
+from sqlalchemy.dialects.postgresql.asyncpg import AsyncAdapt_asyncpg_dbapi
+from sqlalchemy.dialects.postgresql.base import PGDialect
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import NullPool
+
+from locus_store.backends.postgresql import tls_request
+from locus_store.backends.postgresql.dsn import connect, connection_error
+from locus_store.backends.postgresql.statements import Hot
+from locus_store.errors import (
+    BackendError,
+    ConnectionFailedError,
+    IntegrityError,
+    LocusStoreError,
+    SchemaError,
+)
+from locus_store.runtime.loops import outlasting
+from locus_store.sql.database import Database
+from locus_store.sql.failures import (
+    LostConnectionError,
+    driver_errors,
+    is_lost,
+    is_overtime,
+    is_refused,
+    owner_only,
+    sqlstate,
+)
+from locus_store.sql.json_columns import dump_jsonb
+from locus_store.sql.names import derived
+from locus_store.sql.pool import ServerDatabase
+from locus_store.sql.status import PLACE, Place
+from locus_store.sql.text_index import SEARCH_SETTING, IndexedRepository, OtherDatabaseError
+from locus_store.values import frames
+from locus_store.values.text import words
+
+with suppress(ImportError):  # told when something is opened
+    import asyncpg  # type: ignore[import-untyped]  # noqa: F401  (driver_errors looks for it)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sqlalchemy.engine import Connection, Dialect
+
+    from locus_store.backends.postgresql.dsn import Target
+    from locus_store.sql.migrate import AutoMigrate
+    from locus_store.sql.schema import Tables
+    from locus_store.sql.status import Settings
+
+tls_request.install()
+
+CONNECT_TIMEOUT_SECONDS: Final = 10.0
+
+_WORD_CHARACTERS: Final = 255
+"""What the index keeps of a word: a lexeme has 2,046 bytes at most."""
+
+_PART_BYTES: Final = 500_000
+"""Words of one row of the index: a tsvector has 1 MB at most."""
+
+
+class PostgreSQLRepository(IndexedRepository):
+    """PostgreSQL's forms of the hooks."""
+
+    def matches(self, column: sa.ColumnElement[str], pattern: str) -> sa.ColumnElement[bool] | None:
+        """``LIKE`` has no sets."""
+        if "[" in pattern:
+            return None
+        like = "".join(_LIKE.get(it, it) for it in pattern)
+        plain, escaped = (column.op("LIKE")(sa.literal(it, sa.Text())) for it in (like, "/" + like))
+        if pattern[:1] not in {"", "*", "?"}:  # what begins the id is known, and an index finds it
+            return escaped if pattern[0] == "/" else plain
+        starts_with_slash = column.op("LIKE")(sa.literal("/%", sa.Text()))
+        return sa.case((starts_with_slash, escaped), else_=plain)
+
+    def may_have(
+        self, column: sa.ColumnElement[Any], key: str, value: Any
+    ) -> sa.ColumnElement[bool]:
+        """``@>`` with the value, or with a list of it, at the key or along its path."""
+        forms = _ZEROS if _is_zero(value) else (value,)
+        if forms is not _ZEROS and _has_many_forms(value):
+            return column.is_not(None)
+        wanted = [it for form in forms for it in (form, [form])]
+        texts = {text for it in wanted for path in _paths(key) if (text := _at(path, it))}
+        if not texts:  # no JSON: nothing stored is equal to it
+            return sa.false()
+        documents = (sa.cast(sa.literal(it, sa.Text()), JSONB) for it in sorted(texts))
+        return sa.or_(*(column.op("@>")(it) for it in documents))
+
+    def below_row(self, row: Mapping[sa.ColumnElement[Any], Any]) -> sa.ColumnElement[bool]:
+        """As one condition of the index over the columns."""
+        values = (sa.literal(value, column.type) for column, value in row.items())
+        return sa.tuple_(*row) < sa.tuple_(*values)
+
+    def any_activity(self) -> sa.ColumnElement[bool]:
+        """Without bounds and statistics, a sort of all threads looked better than the index."""
+        threads = self.tables.threads.c
+        least = sa.literal_column("'-infinity'::timestamptz", sa.DateTime())
+        most = sa.literal_column("'infinity'::timestamptz", sa.DateTime())
+        key = sa.tuple_(threads.active_at, threads.thread)
+        is_below = key < sa.tuple_(most, sa.literal_column(str(2**63 - 1)))
+        return sa.and_(threads.active_at > least, is_below)
+
+    # --- the full-text index: a table of its own, over the folded words
+
+    @cached_property
+    def index(self) -> sa.TableClause:
+        return search_table(self.tables)
+
+    def index_text(self, line: int, sequence: int, payload: bytes) -> str | None:
+        """The index keeps words only; the text stands beside the record for who writes SQL."""
+        if not self.has_index:
+            return None
+        text = frames.text_of(payload, self.max_state_bytes)
+        for part, lexemes in enumerate(lexemes_of(text)):
+            self.connection.execute(
+                self.index.insert().values(
+                    line=line,
+                    sequence=sequence,
+                    part=part,
+                    words=sa.func.array_to_tsvector(sa.literal(lexemes, sa.ARRAY(sa.Text()))),
+                )
+            )
+        return text.replace("\0", " ")
+
+    def has_word(self, word: str) -> sa.ColumnElement[bool]:
+        return self.index.c.words.op("@@")(sa.cast(sa.literal(_lexeme(word)), TSQUERY))
+
+    def create_index(self) -> bool:
+        """Make the full-text index and fill it; whether it was not there.
+
+        Nobody writes meanwhile, so that no version is missed.
+        """
+        checkpoints = self.connection.dialect.identifier_preparer.format_table(
+            self.tables.checkpoints
+        )
+        run = self.connection.exec_driver_sql
+        with owner_only(self.connection):
+            run(f"LOCK TABLE {checkpoints} IN SHARE ROW EXCLUSIVE MODE")
+            if self.has_index:
+                return False
+            for statement in _create_search_table(self.tables, self.connection.dialect):
+                run(statement)
+        self.index_all("tsvector")
+        return True
+
+
+def search_table(tables: Tables) -> sa.TableClause:
+    """The full-text index; a text of many words takes several rows."""
+    names = ("line", "sequence", "part", "words")
+    columns: list[sa.ColumnClause[Any]] = [sa.column(name) for name in names]
+    return sa.table(f"{tables.prefix}search", *columns, schema=tables.schema)
+
+
+def _create_search_table(tables: Tables, dialect: Dialect) -> tuple[str, str]:
+    name = dialect.identifier_preparer.format_table(search_table(tables))
+    index = dialect.identifier_preparer.quote(derived(f"{tables.prefix}search_words"))
+    return (
+        f"""CREATE TABLE {name} (line bigint, sequence bigint, part integer,
+          words tsvector NOT NULL, PRIMARY KEY (line, sequence, part))""",
+        f"CREATE INDEX {index} ON {name} USING gin (words)",
+    )
+
+
+_LIKE: Final = {"*": "%", "?": "_", "%": "\\%", "_": "\\_", "\\": "\\\\"}
+
+
+def _paths(key: str) -> list[list[str]]:
+    return [[key], key.split(".")] if "." in key else [[key]]
+
+
+def _has_many_forms(value: Any) -> bool:
+    """Whether numbers in it may be stored otherwise: -0.0, and floats that are large integers."""
+    if isinstance(value, Mapping):
+        return any(map(_has_many_forms, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_has_many_forms, value))
+    return _is_zero(value) or (_is_number(value) and abs(value) >= _EXACT)
+
+
+def _is_zero(value: Any) -> bool:
+    return _is_number(value) and value == 0
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+_ZEROS: Final = (0, -0.0)
+_EXACT: Final = 2**53
+
+
+def _at(path: list[str], value: Any) -> str | None:
+    """The JSON of an object with the value at the path; ``None`` where there is none."""
+    try:
+        for name in reversed(path):
+            value = {name: value}
+        return dump_jsonb(value)
+    except TypeError:
+        return None
+
+
+def lexemes_of(text: str) -> Iterator[list[str]]:
+    """The distinct words of a text, in parts that a tsvector can hold."""
+    part: list[str] = []
+    size = 0
+    for word in dict.fromkeys(it[:_WORD_CHARACTERS] for it in words(text)):
+        size += len(word.encode())
+        if size > _PART_BYTES:
+            yield part
+            part, size = [], len(word.encode())
+        part.append(word)
+    if part:
+        yield part
+
+
+def _lexeme(word: str) -> str:
+    """A folded word as a tsquery: it has letters and digits only."""
+    return f"'{word[:_WORD_CHARACTERS]}'"
+
+
+# --- transactions
+
+
+class PostgreSQLDatabase(ServerDatabase):
+    """A database behind a DSN, an engine or a pool.
+
+    Args:
+        where: The database, for a person.
+        tables: See ``Database``, as the rest.
+        tenant: Whose threads are seen.
+        auto_migrate: What may be done to the schema.
+    """
+
+    dialect = "postgresql"
+    repository = PostgreSQLRepository
+    driver_errors = (
+        *Database.driver_errors,
+        LostConnectionError,
+        AsyncAdapt_asyncpg_dbapi.Error,
+        *driver_errors(),
+    )
+
+    def __init__(
+        self, where: str, tables: Tables, *, tenant: str, auto_migrate: AutoMigrate
+    ) -> None:
+        super().__init__(tables, tenant=tenant, auto_migrate=auto_migrate)
+        self._where = where
+        self.hot = Hot(tables, PGDialect(paramstyle="numeric_dollar"))  # type: ignore[no-untyped-call]  # SQLAlchemy's
+
+    def on(self, connection: Connection) -> PostgreSQLRepository:
+        return PostgreSQLRepository(connection, self.scope)
+
+    def noted(self, settings: Settings) -> None:
+        self.has_index = SEARCH_SETTING in settings.raw
+
+    def begin_write(self, connection: Connection) -> None:
+        """Each statement sees what was committed before it: locks first, then everything else."""
+        self._begin_write(connection)
+        self.keep_index(connection)
+
+    def _begin_write(self, connection: Connection) -> None:
+        connection.execution_options(isolation_level="READ COMMITTED")
+        connection.begin()
+
+    def begin_write_within(self, connection: Connection, seconds: float) -> None:
+        """Like ``begin_write``; each statement takes at most so long, waiting for locks included.
+
+        The limit ends with the transaction.
+        """
+        self._begin_write(connection)
+        limit = f"{max(1, round(seconds * 1000))}ms"  # 0 would be no limit
+        connection.execute(sa.select(sa.func.set_config("statement_timeout", limit, sa.true())))
+        self.keep_index(connection)
+
+    def begin_read(self, connection: Connection) -> None:
+        connection.execution_options(isolation_level="REPEATABLE READ")
+        connection.begin()
+
+    def begin_copy(self, connection: Connection) -> None:
+        """Begin to write what is read of one moment."""
+        self.begin_read(connection)
+        self.keep_index(connection)
+
+    def keep_index(self, connection: Connection) -> None:
+        table = connection.dialect.identifier_preparer.format_table(self.tables.checkpoints)
+        connection.exec_driver_sql(f"LOCK TABLE {table} IN ROW EXCLUSIVE MODE")
+
+    def lost_race(self, exc: BaseException) -> bool:
+        return sqlstate(exc) in _RACES
+
+    def lost_connection(self, exc: BaseException) -> bool:
+        return not isinstance(exc, LocusStoreError) and is_lost(exc)
+
+    def lost_schema(self, exc: BaseException) -> bool:
+        is_other = isinstance(exc, OtherDatabaseError)
+        return is_other or sqlstate(exc) in {_UNDEFINED_TABLE, _UNDEFINED_COLUMN, _INVALID_SCHEMA}
+
+    def translated(self, exc: Exception) -> LocusStoreError:
+        """By its class and SQLSTATE."""
+        state = sqlstate(exc)
+        where = f"PostgreSQL {self._where}"
+        if is_lost(exc) and not is_refused(exc):
+            return ConnectionFailedError(
+                f"{where}: the connection was lost ({state or 'closed'}); a save under way may be "
+                "there or not, and saving again is safe"
+            )
+        if self.lost_schema(exc):
+            return SchemaError(
+                f"{where}: the tables of locus-store are gone ({state}); restore a backup, or make "
+                "new ones: locus-store db upgrade"
+            )
+        if isinstance(exc, sa.exc.TimeoutError):
+            return BackendError(
+                f"{where}: no connection became free; see whether the server answers, else raise "
+                "pool_size"
+            )
+        if is_overtime(exc):
+            state = _CANCELLED
+        if state in _DAMAGED:
+            return IntegrityError(
+                f"{where}: {state}: stored data is damaged ({_reason(exc)}); restore a backup"
+            )
+        remedy = _REMEDIES.get(state) or _REMEDIES.get(state[:2])
+        if remedy is None and (told := connection_error(exc, self._where)):
+            return told
+        remedy = remedy or _reason(exc)
+        return BackendError(f"{where}: {state or type(exc).__name__}: {remedy}")
+
+
+_UNIQUE_VIOLATION, _DEADLOCK, _SERIALIZATION_FAILURE = "23505", "40P01", "40001"
+_RACES: Final = frozenset({_UNIQUE_VIOLATION, _DEADLOCK, _SERIALIZATION_FAILURE, "55P03"})
+"""Another transaction was faster; the last: it has the lock of a line that this one may not wait
+for."""
+
+_UNDEFINED_TABLE, _UNDEFINED_COLUMN, _INVALID_SCHEMA = "42P01", "42703", "3F000"
+_CANCELLED: Final = "57014"
+_DAMAGED: Final = frozenset({"XX001", "XX002"})
+_BOUNCED: Final = (
+    "as behind PgBouncer in transaction mode: open with pgbouncer=true, or make your engine with "
+    "connect_args={'statement_cache_size': 0, 'prepared_statement_cache_size': 0}, your pool with "
+    "statement_cache_size=0"
+)
+_REMEDIES: Final = {
+    "53100": "the server's disk is full: free some space and save again",
+    "53200": "the server is out of memory: save again later",
+    "42501": "the role may not do this: grant it SELECT, INSERT, UPDATE and DELETE on the tables",
+    "25006": "the server is read-only: connect to the primary (target_session_attrs=read-write)",
+    _CANCELLED: "the statement took longer than its timeout and was cancelled: try again",
+    "25P02": "the transaction of this connection has failed; roll it back first",
+    "26000": f"a prepared statement is gone, {_BOUNCED}",
+    "42P05": f"a prepared statement is there already, {_BOUNCED}",
+    "23": "two transactions made the same row several times over: try again",
+    "40": "other transactions held the locks several times over: try again",
+}
+
+
+def _reason(exc: BaseException) -> str:
+    """What the server says; it names no secret, and states are bound, not part of it."""
+    return str(getattr(exc, "orig", exc) or type(exc).__name__)
+
+
+# --- connections
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionSettings:
+    """How a backend makes its connections.
+
+    Args:
+        connect_timeout_seconds: For each host; ``None``: the DSN's, else ten.
+        statement_timeout_seconds: For each statement; ``None``: as long as it takes.
+        statement_cache_size: Prepared statements that a connection keeps; 0 where the server
+            behind it may change between two transactions (PgBouncer).
+    """
+
+    connect_timeout_seconds: float | None
+    statement_timeout_seconds: float | None
+    statement_cache_size: int
+
+    async def connect(self, target: Target) -> Any:
+        """Return a connection of the driver's.
+
+        Raises:
+            ConnectionFailedError: With the cause and what to do.
+        """
+        default = target.arguments.get("timeout", CONNECT_TIMEOUT_SECONDS)
+        return await connect(
+            target,
+            timeout=self.connect_timeout_seconds or default,
+            command_timeout=self.statement_timeout_seconds,
+            statement_cache_size=self.statement_cache_size,
+        )
+
+
+def engine(target: Target, *, settings: ConnectionSettings, **pool: Any) -> AsyncEngine:
+    """An engine of our own, in autocommit, on asyncpg connections to ``target``.
+
+    Args:
+        target: Where.
+        settings: How its connections are made.
+        pool: Options of SQLAlchemy's pool.
+    """
+
+    async def connecting(*_: Any, **__: Any) -> Any:
+        made = asyncio.ensure_future(settings.connect(target))
+        try:
+            return await outlasting(made)  # asyncpg does not like to be cancelled here
+        except asyncio.CancelledError:
+            made.add_done_callback(_unwanted)
+            raise
+
+    place = {PLACE: Place(target.shown, is_whole=False)}
+    return _engine(connecting, settings.statement_cache_size, execution_options=place, **pool)
+
+
+def _unwanted(made: asyncio.Future[Any]) -> None:
+    """A connection that nobody waits for any more."""
+    if not made.cancelled() and made.exception() is None:
+        made.result().terminate()
+
+
+def engine_of_pool(pool: Any) -> AsyncEngine:
+    """An engine that borrows the connections of an asyncpg pool, as they are."""
+
+    async def borrowing(*_: Any, **__: Any) -> Any:
+        return Borrowed(pool, await pool.acquire())
+
+    place = {PLACE: Place("the asyncpg pool's database", is_whole=False)}
+    return _engine(borrowing, 0, execution_options=place, poolclass=NullPool)
+
+
+def _engine(creator: Any, cached: int, **options: Any) -> AsyncEngine:
+    made = create_async_engine(
+        "postgresql+asyncpg://",
+        isolation_level="AUTOCOMMIT",
+        connect_args={"async_creator_fn": creator, "prepared_statement_cache_size": cached},
+        json_deserializer=_from_json,
+        hide_parameters=True,  # values in errors would come into logs
+        **options,
+    )
+    # A borrowed connection's codecs are its owner's, and to set them takes two round trips.
+    for name in ("setup_asyncpg_json_codec", "setup_asyncpg_jsonb_codec"):
+        setattr(made.dialect, name, _leave)
+    made.dialect.supports_native_json_deserialization = False
+    return made
+
+
+async def _leave(connection: Any) -> None:
+    del connection
+
+
+def _from_json(value: Any) -> Any:
+    """JSON as asyncpg gives it, unless a connection's owner has it decoded."""
+    return orjson.loads(value) if isinstance(value, str) else value
+
+
+class Borrowed:
+    """A pool's connection as SQLAlchemy sees one; closing it gives it back."""
+
+    def __init__(self, pool: Any, connection: Any) -> None:
+        self._pool = pool
+        self._connection = connection
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    async def close(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109  (asyncpg's)
+        """Give the connection back."""
+        await self._pool.release(self._connection, timeout=timeout)
+
+    def terminate(self) -> None:
+        """Drop the connection; the pool makes another one."""
+        self._connection.terminate()

@@ -1,0 +1,460 @@
+"""What only PostgreSQL does for a store: each operation is one statement, and so one round trip."""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+from math import inf
+from typing import TYPE_CHECKING, Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.sql.visitors import cloned_traverse
+
+from locus_store.errors import BackendError
+from locus_store.sql.columns import after, encode_key, encode_path
+from locus_store.sql.conditions import on_jsonb, word_in_jsonb
+from locus_store.sql.failures import sqlstate
+from locus_store.sql.items import BUSY, Items, Outcome, item_of, outcome_of
+from locus_store.sql.json_columns import dump_jsonb, dump_valueb
+from locus_store.sql.pending import batches
+from locus_store.sql.vectors import DIMENSION_SETTING
+from locus_store.types.items import Put, encode_namespace
+from locus_store.values import vectors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from locus_store.sql.items import Scored
+    from locus_store.types.items import Change, Name, Namespace, StoreItem, Wanted
+    from locus_store.values.filters import Clause
+
+EFFORT: Final = 100
+"""Candidates that an HNSW index keeps, at least; pgvector's own 40 finds fewer of the nearest."""
+
+MOST_EFFORT: Final = 1000
+"""What pgvector takes."""
+
+PROBES: Final = 10
+"""Lists of an IVFFlat index that are looked into first."""
+
+_LOCK_NOT_AVAILABLE: Final = "55P03"
+
+_OPERATORS: Final = {"cosine": "<=>", "l2": "<->", "ip": "<#>"}
+
+
+class ChangedError(BackendError):
+    """The database is not, or no longer, as the statement took it to be; nothing was written."""
+
+
+class PostgreSQLItems(Items):
+    """PostgreSQL's forms of the hooks, and of what writes."""
+
+    def condition(
+        self, column: sa.ColumnElement[Any], clause: Clause
+    ) -> sa.ColumnElement[bool] | None:
+        return on_jsonb(column, clause)
+
+    def may_have_word(
+        self, column: sa.ColumnElement[Any], word: str
+    ) -> sa.ColumnElement[bool] | None:
+        return word_in_jsonb(column, word)
+
+    def have_names(self, names: Sequence[Name]) -> sa.ColumnElement[bool]:
+        """A list of any length is two values to bind."""
+        if len(names) == 1:
+            return super().have_names(names)
+        wanted = _table_of(names)
+        c = self.store.c
+        return sa.and_(
+            c.tenant == self.shelf.scope.tenant,
+            sa.tuple_(c.namespace, c.key).in_(sa.select(wanted.c.namespace, wanted.c.key)),
+        )
+
+    def read(self, names: Sequence[Name]) -> list[StoreItem | None]:
+        """One statement, which looks each name up in the index.
+
+        To a plain join, a plan that was made when the table was small prefers the whole table.
+        """
+        if len(names) == 1:
+            return super().read(names)
+        c, wanted = self.store.c, _table_of(names)
+        is_it = sa.and_(
+            c.tenant == self.shelf.scope.tenant,
+            c.namespace == wanted.c.namespace,
+            c.key == wanted.c.key,
+        )
+        each = self._items().where(is_it, self._is_live).offset(sa.literal_column("0")).lateral()
+        query = sa.select(each).select_from(wanted.join(each, sa.true()))
+        rows = (item_of(row) for row in self.connection.execute(query))
+        found = {(it.namespace, it.key): it for it in rows}
+        return [found.get(name) for name in names]
+
+    # --- writing
+
+    def apply(self, wanted: Sequence[Sequence[Change]], *, waits: bool) -> list[Outcome]:
+        """One statement; see ``_apply``."""
+        statement = _apply(*self._words, waits=waits)
+        try:
+            rows = self.connection.execute(statement, self._bound(wanted)).all()
+        except DBAPIError as exc:
+            if waits or sqlstate(exc) != _LOCK_NOT_AVAILABLE:
+                raise
+            return [BUSY] * len(wanted)
+        _require_holds(rows[0].holds)
+        self._unembed([row.raced for row in rows if row.raced is not None])
+        rows_left, outcomes = iter(rows), list[Outcome]()
+        for batch in wanted:
+            its_rows = [next(rows_left) for _ in batch]
+            versions = {
+                (it.namespace, it.key): row.found for it, row in zip(batch, its_rows, strict=True)
+            }
+            is_busy = any(row.is_busy for row in its_rows)
+            outcomes.append(BUSY if is_busy else outcome_of(batch, versions))
+        return outcomes
+
+    @property
+    def _has_embeddings(self) -> bool:
+        """The statements make sure of it."""
+        return self.shelf.found.dimension is not None
+
+    @property
+    def _words(self) -> tuple[str, str, str, str]:
+        """What differs between two databases in the text of a statement."""
+        quote = self.connection.dialect.identifier_preparer
+        home = quote.quote(self.shelf.found.home) if self._has_embeddings else ""
+        names = (self.store, self.tables.settings, self.embeddings)
+        store, settings, embeddings = map(quote.format_table, names)
+        return store, settings, embeddings, home
+
+    def _bound(self, wanted: Sequence[Sequence[Change]]) -> dict[str, Any]:
+        """One list for each field."""
+        scope = self.shelf.scope
+        changes = [it for batch in wanted for it in batch]
+        puts = [it if isinstance(it, Put) else None for it in changes]
+        bound = {
+            "tenant": encode_key(scope.tenant),
+            "store_id": scope.store,
+            "facts": 1 + self._has_embeddings,
+            "namespaces": [encode_path(encode_namespace(it.namespace)) for it in changes],
+            "keys": [encode_key(it.key) for it in changes],
+            "values": [None if it is None else dump_valueb(it.value) for it in puts],
+            "metadata": [None if it is None else dump_jsonb(it.metadata) for it in puts],
+            "ttls": [None if it is None else it.ttl_seconds for it in puts],
+            "expected": [None if it is None else it.expected_version for it in puts],
+            "removes": [it is None for it in puts],
+            "batches": [at for at, batch in enumerate(wanted) for _ in batch],
+        }
+        if self._has_embeddings:
+            parts = [
+                (at, part, vector_text(it))
+                for at, put in enumerate(puts, 1)
+                for part, it in enumerate(put.vectors if put else ())
+            ]
+            bound["positions"], bound["parts"], bound["embeddings"] = (
+                map(list, zip(*parts, strict=True)) if parts else ([], [], [])
+            )
+        return bound
+
+    def clear(self, namespace: Namespace, *, recursive: bool) -> int:
+        ours = sa.select(self.store.c.item).where(self.are_in(namespace, recursive=recursive))
+        is_one = self.store.c.item.in_(self.locked(ours))
+        return sum(is_live for _, is_live in self._deleted(is_one))
+
+    def renew(self, names: Sequence[Name]) -> None:
+        c = self.store.c
+        for some in batches(sorted(names)):
+            renewed = self.store.update().where(c.item.in_(self.renewable(some)))
+            self.connection.execute(renewed.values(expires_at=after(c.ttl_seconds)))
+
+    def sweep(self, limit: int) -> int:
+        some = self.expired(limit).with_for_update(skip_locked=True)
+        return len(self._deleted(self.store.c.item.in_(some)))
+
+    def _deleted(self, condition: sa.ColumnElement[bool]) -> list[tuple[int, bool]]:
+        """Delete items with their embeddings; their numbers, and whether they were live."""
+        c = self.store.c
+        gone = self.store.delete().where(condition, self._holds)
+        removed = gone.returning(c.item, self._is_live.label("is_live")).cte("removed")
+        raced: Any = ~sa.exists().where(c.item == removed.c.item)
+        fact = sa.select(self._holds.label("holds")).subquery("fact")
+        query = sa.select(
+            fact.c.holds,
+            removed.c.item,
+            removed.c.is_live,
+            (raced if self._has_embeddings else sa.false()).label("raced"),
+        ).select_from(fact.outerjoin(removed, sa.true()))
+        if self._has_embeddings:
+            items = self.embeddings.c.item.in_(sa.select(removed.c.item))
+            query = query.add_cte(sa.delete(self.embeddings).where(items).cte("unembedded"))
+        rows = self.connection.execute(query).all()
+        _require_holds(rows[0].holds)
+        rows = [row for row in rows if row.item is not None]
+        self._unembed([row.item for row in rows if row.raced])
+        return [(row.item, row.is_live) for row in rows]
+
+    @property
+    def _holds(self) -> sa.ColumnElement[bool]:
+        """It is the opened database, with a table of embeddings if it had one then."""
+        settings = self.tables.settings.c
+        is_fact = sa.or_(
+            sa.and_(settings.name == "store_id", settings.value == self.shelf.scope.store),
+            settings.name == DIMENSION_SETTING,
+        )
+        count = sa.select(sa.func.count()).where(is_fact).scalar_subquery()
+        return count == 1 + self._has_embeddings
+
+    # --- the nearest
+
+    def ranked(self, wanted: Wanted, vector: bytes) -> Iterator[Scored]:
+        """As many as are wanted are asked for, and more while they are refused."""
+
+        def fetch(size: int) -> tuple[list[Scored], bool]:
+            rows = self.connection.execute(self._nearest(wanted, vector, size)).all()
+            embeddings = [float32(it.embedding) for it in rows]
+            best: dict[int, tuple[float, Any]] = {}
+            scores = vectors.scores(vector, embeddings, self.shelf.metric)
+            for row, score in zip(rows, scores, strict=True):
+                if score > best.get(row.item, (-inf, None))[0]:
+                    best[row.item] = (score, row)
+            return [(item_of(row), score) for score, row in best.values()], len(rows) < size
+
+        return self.widening(wanted, fetch)
+
+    def _nearest(self, wanted: Wanted, vector: bytes, size: int) -> sa.Select[Any]:
+        """By an index where there is one; exactly where there is none, or it found too few.
+
+        An index gives up after some ten thousand items that the conditions refuse.
+        """
+        c, e, home = self.store.c, self.embeddings.c, self.shelf.found.home
+        quoted = self.connection.dialect.identifier_preparer.quote(home)
+        operator = f"OPERATOR({quoted}.{_OPERATORS[self.shelf.metric]})"
+        target = sa.cast(sa.literal(vector_text(vector), sa.Text()), _Vector(quoted))
+        once = sa.select(target).scalar_subquery()  # read once, and not for each row
+        distance: Any = e.embedding.op(operator, return_type=sa.Double())(once)
+        below = sa.select(e.item, e.embedding).join_from(
+            self.store, self.embeddings, e.item == c.item
+        )
+        where, *others = self.are_wanted(wanted)
+        # Planned once for all values, the statement has to tell how much of an index it takes.
+        where = cloned_traverse(where, {}, {"bindparam": _in_the_text})
+        most = sa.literal(size, sa.Integer(), literal_execute=True)
+        below = below.where(where, *others).limit(most)
+        fast = below.where(self._is_indexed, _prepared(size)).order_by(distance).cte("fast")
+        found = sa.select(sa.func.count()).select_from(fast).scalar_subquery()
+        # An index has no order by this sum.
+        exact = below.where(found < size).order_by(distance + 0.0, c.namespace, c.key).cte("exact")
+        all_found = sa.union_all(sa.select(fast).where(found >= size), sa.select(exact)).subquery(
+            "found"
+        )
+        embedding = sa.cast(all_found.c.embedding, _FLOATS).label("embedding")
+        return self._items().add_columns(embedding).join(all_found, all_found.c.item == c.item)
+
+    @property
+    def _is_indexed(self) -> sa.ColumnElement[bool]:
+        name = self.connection.dialect.identifier_preparer.format_table(self.embeddings)
+        table = sa.func.to_regclass(sa.literal(name, sa.Text()), type_=sa.types.NullType())
+        is_index = sa.and_(_INDEXES.c.indrelid == table, ~_INDEXES.c.indisprimary)
+        return sa.select(sa.exists().where(is_index)).scalar_subquery()
+
+    def stored_vectors(self, found: sa.Select[Any]) -> list[bytes]:
+        [column] = found.selected_columns
+        floats = found.with_only_columns(sa.cast(column, _FLOATS))
+        return [float32(it) for it in self.connection.execute(floats).scalars()]
+
+
+def _table_of(names: Sequence[Name]) -> sa.TableValuedAlias:
+    """Names as rows, of two values to bind."""
+    texts = postgresql.ARRAY(sa.Text())
+    namespaces = [encode_path(encode_namespace(it)) for it, _ in names]
+    keys = [encode_key(it) for _, it in names]
+    both = (sa.cast(sa.literal(it, texts), texts) for it in (namespaces, keys))
+    columns = sa.column("namespace", sa.Text()), sa.column("key", sa.Text())
+    return sa.func.unnest(*both).table_valued(*columns, name="n").render_derived()
+
+
+def _in_the_text(value: sa.BindParameter[Any]) -> None:
+    value.literal_execute = True
+
+
+_FLOATS: Final[postgresql.ARRAY[Any]] = postgresql.ARRAY(sa.REAL())
+_INDEXES: Final = sa.table(
+    "pg_index",
+    sa.column("indrelid"),
+    sa.column("indisprimary", sa.Boolean()),
+    schema="pg_catalog",
+)
+
+
+class _Vector(sa.types.UserDefinedType[Any]):
+    """pgvector's type, in the schema where it is."""
+
+    cache_ok = True
+
+    def __init__(self, home: str) -> None:
+        self.home = home
+
+    def get_col_spec(self, **_: Any) -> str:
+        """Its name."""
+        return f"{self.home}.vector"
+
+
+def _prepared(size: int) -> sa.ColumnElement[bool]:
+    """True, once the transaction's settings let an index go on until there are enough.
+
+    Part of the statement: a pooler may give the next one to another connection.
+    """
+    settings = {
+        "hnsw.iterative_scan": "strict_order",
+        "hnsw.ef_search": str(min(max(EFFORT, size), MOST_EFFORT)),
+        "ivfflat.iterative_scan": "relaxed_order",
+        "ivfflat.probes": str(PROBES),
+    }
+    done = [sa.func.set_config(name, value, sa.true()) for name, value in settings.items()]
+    return sa.select(sa.func.concat(*done)).scalar_subquery().is_not(None)
+
+
+def vector_text(vector: bytes) -> str:
+    """As pgvector reads it, to the last bit."""
+    return "[" + ",".join(f"{it:.9g}" for it in vectors.unpacked(vector)) + "]"
+
+
+def float32(numbers: Sequence[float]) -> bytes:
+    """As all other backends keep it."""
+    return struct.pack(f"<{len(numbers)}f", *numbers)
+
+
+def _require_holds(holds: bool) -> None:
+    if not holds:
+        raise ChangedError(
+            "another process made the table of embeddings, or another database was put in the "
+            "place of the opened one, and nothing was done; try again"
+        )
+
+
+# --- what writes
+
+_LOOKED: Final = """
+WITH input AS MATERIALIZED (
+  SELECT * FROM unnest(:namespaces, :keys, :values, :metadata, :ttls, :expected, :removes, :batches)
+    WITH ORDINALITY i (namespace, key, value, metadata, ttl, expected, removes, batch, position)),
+fact AS MATERIALIZED (
+  -- It is the opened database, with a table of embeddings if it had one then.
+  SELECT count(*) = :facts{patience} AS holds FROM {settings} s
+  WHERE (s.name = 'store_id' AND s.value = :store_id) OR s.name = 'vector_dimension'),
+locked AS MATERIALIZED (
+  -- Each by the index: a plan made when the table was small would prefer the whole table.
+  SELECT i.position, l.*
+  FROM (SELECT * FROM input ORDER BY namespace COLLATE "C", key COLLATE "C") i
+  CROSS JOIN LATERAL (
+    SELECT s.item, s.version,
+      s.expires_at IS NULL OR s.expires_at > statement_timestamp() AS is_live
+    FROM {store} s
+    WHERE s.tenant = :tenant AND s.namespace = i.namespace AND s.key = i.key
+      AND (SELECT holds FROM fact)
+    FOR UPDATE{skipping}) l),
+seen AS (
+  SELECT i.*, l.item, coalesce(l.is_live, false) AS is_live,
+    CASE WHEN l.is_live THEN l.version ELSE 0 END AS found, {busy} AS is_busy
+  FROM input i LEFT JOIN locked l USING (position)),
+looked AS MATERIALIZED (
+  SELECT *, bool_and((SELECT holds FROM fact) AND NOT is_busy
+      AND (expected IS NULL OR expected = found)) OVER (PARTITION BY batch) AS does
+  FROM seen),
+-- By name: a row that was changed since the statement began has another number by now.
+removed AS (
+  DELETE FROM {store} t USING looked l
+  WHERE t.tenant = :tenant AND t.namespace = l.namespace AND t.key = l.key AND l.removes
+    AND l.does),
+updated AS (
+  UPDATE {store} t SET {new_number}value = l.value::jsonb, metadata = l.metadata::jsonb,
+    version = l.found + 1, ttl_seconds = l.ttl, updated_at = {moment}, expires_at = {expiry},
+    created_at = CASE WHEN l.is_live THEN t.created_at ELSE {moment} END
+  FROM looked l
+  WHERE t.tenant = :tenant AND t.namespace = l.namespace AND t.key = l.key AND NOT l.removes
+    AND l.does AND l.item IS NOT NULL
+  RETURNING t.item, l.position),
+inserted AS (
+  -- Where another one is faster, this is undone as a whole, and run again.
+  INSERT INTO {store} (tenant, namespace, key, value, metadata, version, ttl_seconds, updated_at,
+    expires_at, created_at)
+  SELECT :tenant, l.namespace, l.key, l.value::jsonb, l.metadata::jsonb, 1, l.ttl, {moment},
+    {expiry}, {moment}
+  FROM looked l WHERE l.item IS NULL AND NOT l.removes AND l.does
+  ORDER BY l.namespace COLLATE "C", l.key COLLATE "C" RETURNING item, namespace, key)
+"""
+
+_ALL: Final = """
+SELECT f.holds, l.found, l.is_busy, {raced} AS raced FROM looked l, fact f ORDER BY l.position
+"""
+
+# Every put gives its item a new number, so that embeddings that another put wrote meanwhile, which
+# this statement does not see, are nobody's; `raced` is whose are to go in another statement.
+_EMBEDDING: Final = """,
+unembedded AS (
+  DELETE FROM {embeddings} e USING looked l WHERE e.item = l.item AND l.does),
+embedded AS (
+  INSERT INTO {embeddings} (item, part, embedding)
+  SELECT w.item, p.part, p.embedding::{home}.vector
+  FROM unnest(:positions, :parts, :embeddings) p (position, part, embedding)
+  JOIN (SELECT item, position FROM updated UNION ALL
+    SELECT n.item, l.position FROM inserted n JOIN looked l USING (namespace, key)) w
+  USING (position))
+"""
+
+_RACED: Final = """CASE WHEN l.does AND l.item IS NOT NULL
+    AND NOT EXISTS (SELECT FROM {store} s WHERE s.item = l.item) THEN l.item END"""
+
+# What another transaction has inserted and not committed cannot be skipped: an insert waits for it.
+_PATIENCE: Final = " AND set_config('lock_timeout', '100ms', true) IS NOT NULL"
+
+# What was skipped is there, and not among what was locked.
+_BUSY: Final = """l.position IS NULL AND EXISTS (SELECT FROM {store} s
+      WHERE s.tenant = :tenant AND s.namespace = i.namespace AND s.key = i.key)"""
+
+
+@lru_cache(maxsize=64)
+def _apply(store: str, settings: str, embeddings: str, home: str, *, waits: bool) -> sa.TextClause:
+    """The statement of all batches of changes.
+
+    Rows are locked in the order of their names, and then seen as they are by now. Of what is not
+    there, nothing can be locked: a name that is taken meanwhile is a race, to be run again.
+
+    Args:
+        store: Name of the table, quoted, as the next two.
+        settings: Of the settings.
+        embeddings: Of the embeddings.
+        home: Where pgvector is; ``""``: there is no table of embeddings.
+        waits: For rows that others have locked; else they are busy, and the statement fails where
+            an insert waits for longer than 100 ms.
+    """
+    texts, numbers = sa.ARRAY(sa.Text()), sa.ARRAY(sa.BigInteger())
+    kinds: dict[str, Any] = {
+        **dict.fromkeys(("namespaces", "keys", "values", "metadata"), texts),
+        "ttls": sa.ARRAY(sa.Double()),
+        "expected": numbers,
+        "removes": sa.ARRAY(sa.Boolean()),
+        "batches": numbers,
+        "tenant": sa.Text(),
+        "store_id": sa.Text(),
+        "facts": sa.BigInteger(),
+    }
+    if home:
+        kinds |= {"positions": numbers, "parts": numbers, "embeddings": texts}
+    text = (_LOOKED + (_EMBEDDING if home else "") + _ALL).format(
+        store=store,
+        settings=settings,
+        embeddings=embeddings,
+        home=home,
+        skipping="" if waits else " SKIP LOCKED",
+        patience="" if waits else _PATIENCE,
+        busy="false" if waits else _BUSY.format(store=store),
+        raced=_RACED.format(store=store) if home else "NULL",
+        new_number="item = DEFAULT, " if home else "",
+        moment="statement_timestamp() + (l.position - 1) * interval '1 microsecond'",
+        expiry="statement_timestamp() + make_interval(secs => l.ttl)",
+    )
+    return sa.text(text.strip()).bindparams(
+        *(sa.bindparam(name, type_=kind) for name, kind in kinds.items())
+    )

@@ -1,0 +1,159 @@
+"""Pending writes in groups: those that wait while one statement runs go into the next one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from weakref import proxy
+
+from locus_store.backends.postgresql.saves import GROUP_BYTES
+from locus_store.errors import LocusStoreError
+from locus_store.runtime import loops
+from locus_store.sql.columns import encode_key
+from locus_store.versions.archives import sealed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from locus_store.backends.postgresql.dialect import PostgreSQLDatabase
+    from locus_store.sql.pool import Home
+    from locus_store.types import Mark, PendingWrite
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Writes on one checkpoint, of different places."""
+
+    thread_id: str
+    namespace: str
+    checkpoint_id: str
+    writes: Sequence[PendingWrite]
+    known: Mark | None
+    """What those with a ``basis`` are frames against."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of payload."""
+        return sum(len(it.payload) for it in self.writes)
+
+    def head(self) -> tuple[Any, ...]:
+        """Where they go, as the statement has it."""
+        names = (self.thread_id, self.namespace, self.checkpoint_id)
+        known = self.known
+        version = (known.sequence, known.line, known.digest) if known else (None, None, None)
+        return (*map(encode_key, names), *version)
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """The writes, as the statement has them."""
+        return [
+            (
+                encode_key(it.task_id),
+                it.idx,
+                encode_key(it.channel),
+                encode_key(it.type),
+                it.task_path,
+                it.basis,
+                sealed(self.checkpoint_id, it),
+            )
+            for it in self.writes
+        ]
+
+
+@dataclass(slots=True)
+class _Item:
+    batch: Batch
+    done: asyncio.Future[bool]
+
+    def answer(self, result: bool | BaseException) -> None:
+        """Tell the caller, if it is still there."""
+        if self.done.done():  # cancelled
+            return
+        if isinstance(result, BaseException):
+            loops.fail(self.done, result)
+        else:
+            self.done.set_result(result)
+
+
+class Batches:
+    """The pending writes of one event loop.
+
+    Args:
+        home: Its connections.
+        database: What is written to.
+        size: Batches in one statement at most.
+        senders: Statements under way at once.
+    """
+
+    def __init__(
+        self, home: Home, database: PostgreSQLDatabase, *, size: int, senders: int
+    ) -> None:
+        self._home: Home = proxy(home)
+        self._database = database
+        self._size = size
+        self._idle_senders = senders
+        self._ready: deque[_Item] = deque()
+
+    async def submit(self, batch: Batch) -> bool:
+        """Store a batch; ``False`` where only a transaction can tell, and nothing was stored."""
+        item = _Item(batch, asyncio.get_running_loop().create_future())
+        self._ready.append(item)
+        self._wake()
+        return await item.done
+
+    def _wake(self) -> None:
+        while self._ready and self._ready[0].done.done():  # its caller was cancelled
+            self._ready.popleft()
+        if self._ready and self._idle_senders:
+            self._idle_senders -= 1
+            group = self._take()
+            self._home.spawn(self._send(group)).add_done_callback(lambda it: self._ended(group, it))
+
+    def _ended(self, group: list[_Item], sender: asyncio.Task[None]) -> None:
+        self._idle_senders += 1
+        if sender.cancelled() or sender.exception():
+            for item in group:
+                item.done.cancel()
+        self._wake()
+
+    def _take(self) -> list[_Item]:
+        """The next group; a thread is in it once, so that no row is written twice."""
+        group: list[_Item] = []
+        threads: set[str] = set()
+        size = 0
+        while self._ready and len(group) < self._size:
+            batch = self._ready[0].batch
+            size += batch.size
+            if group and (size > GROUP_BYTES or batch.thread_id in threads):
+                break
+            threads.add(batch.thread_id)
+            group.append(self._ready.popleft())
+        return group
+
+    async def _send(self, group: list[_Item]) -> None:
+        try:
+            stored = await self._home.again(lambda: self._run([it.batch for it in group]))
+        except Exception as exc:
+            if not isinstance(exc, (LocusStoreError, *self._database.driver_errors)):
+                raise
+            if len(group) == 1:
+                group[0].answer(exc)
+                return
+            for item in group:  # what is wrong with which is found out one by one
+                await self._send([item])
+            return
+        for number, item in enumerate(group):
+            item.answer(number in stored)
+
+    async def _run(self, batches: Sequence[Batch]) -> set[int]:
+        """Run the statement; gives the numbers of those that were stored."""
+        database = self._database
+        heads = [(number, *it.head()) for number, it in enumerate(batches)]
+        rows = [(number, *row) for number, it in enumerate(batches) for row in it.rows()]
+        values = (*zip(*heads, strict=True), *zip(*rows, strict=True))
+        async with self._home.driver() as connection:
+            found = await connection.fetch(
+                database.hot.put_writes, encode_key(database.tenant), database.store, *values
+            )
+        return {row["number"] for row in found}

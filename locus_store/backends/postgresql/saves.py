@@ -1,0 +1,376 @@
+"""Saves in groups: what waits while one statement runs goes into the next one.
+
+Each save of a group is decided by itself, and its caller answered after the commit. What the
+statement refuses, and a group that failed whole, is done again one by one, each in a transaction
+under the full rules.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import inf
+from typing import TYPE_CHECKING, Final
+from weakref import proxy
+
+from locus_store import versions
+from locus_store.backends.postgresql.dialect import lexemes_of
+from locus_store.backends.postgresql.statements import Appended, Group, Row
+from locus_store.errors import LocusStoreError
+from locus_store.runtime import loops, observe
+from locus_store.sql.columns import decode_key, encode_key
+from locus_store.sql.json_columns import dump_jsonb
+from locus_store.types import Mark, Written
+from locus_store.values import frames
+from locus_store.values.encoding import UNLIMITED
+from locus_store.versions.renewing import ttl_slack
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from sqlalchemy.engine import Connection
+
+    from locus_store.backends.postgresql.dialect import PostgreSQLDatabase
+    from locus_store.sql.pool import Home
+    from locus_store.types import Save
+
+GROUP: Final = 128
+"""Saves in one statement at most."""
+
+GROUP_BYTES: Final = 8 * 1024 * 1024
+"""Payload in one statement at most, but for a single larger one."""
+
+SENDERS: Final = 2
+"""Statements under way at once: one is worked on while the next is put together."""
+
+PATIENCE_SECONDS: Final = 0.05
+"""A statement that takes longer does not count among them: it waits for somebody else's lock."""
+
+
+class _Deadline:
+    """The end of a save's statement timeout, by the event loop's clock.
+
+    Args:
+        seconds: From now; ``None``: there is none.
+    """
+
+    def __init__(self, seconds: float | None) -> None:
+        self._at = inf if seconds is None else _now() + seconds
+
+    def __lt__(self, other: _Deadline) -> bool:
+        return self._at < other._at
+
+    def seconds_left(self) -> float | None:
+        """More than 0; ``None``: there is no deadline.
+
+        Raises:
+            TimeoutError: It has passed.
+        """
+        if self._at == inf:
+            return None
+        left = self._at - _now()
+        if left <= 0:
+            raise TimeoutError
+        return left
+
+    @property
+    def has_passed(self) -> bool:
+        """Whether no time is left."""
+        return self._at <= _now()
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+@dataclass(slots=True)
+class _Item:
+    save: Save
+    row: Row | None
+    """The statement's fields; ``None``: only the full rules can tell."""
+
+    done: asyncio.Future[Written]
+    operation: observe.Operation | None
+    deadline: _Deadline
+    """Counted from the submission."""
+
+    is_answered: bool = False
+
+    def answer(self, result: Written | BaseException) -> None:
+        """Tell the caller, if it is still there."""
+        self.is_answered = True
+        if self.done.done():  # cancelled
+            return
+        if isinstance(result, asyncio.CancelledError):
+            self.done.cancel()
+        elif isinstance(result, BaseException):
+            loops.fail(self.done, result)
+        else:
+            self.done.set_result(result)
+
+
+class Saves:
+    """The saves of one event loop.
+
+    Args:
+        home: Its connections.
+        database: What is written to.
+        size: Saves in one statement at most; 1 sends each by itself.
+        senders: Statements under way at once.
+        timeout_seconds: A save fails so long after its submission; ``None``: never for that.
+    """
+
+    def __init__(
+        self,
+        home: Home,
+        database: PostgreSQLDatabase,
+        *,
+        size: int,
+        senders: int,
+        timeout_seconds: float | None,
+    ) -> None:
+        self._home: Home = proxy(home)  # it would never go: these are kept by it
+        self._database = database
+        self._size = size
+        self._idle_senders = senders
+        self._timeout_seconds = timeout_seconds
+        self._slow: set[asyncio.Task[None] | None] = set()
+        """Senders that gave way, and end with what they are doing."""
+        self._ready: deque[_Item] = deque()
+        self._behind: dict[str, deque[_Item]] = {}
+        """By thread that has a save ready or under way: those that wait for it, in order."""
+
+    async def submit(self, save: Save) -> Written:
+        """Write a save; it goes on when its caller is cancelled."""
+        database = self._database
+        row = row_of(save, database.store, indexed=database.has_index)
+        done: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
+        item = _Item(save, row, done, observe.current(), _Deadline(self._timeout_seconds))
+        behind = self._behind.get(save.thread_id)
+        if behind is not None:
+            behind.append(item)
+        else:
+            self._behind[save.thread_id] = deque()
+            self._ready.append(item)
+            self._wake()
+        return await item.done
+
+    def _wake(self) -> None:
+        if self._ready and self._idle_senders:
+            self._idle_senders -= 1
+            self._home.spawn(self._send_all()).add_done_callback(self._ended)
+
+    def _ended(self, sender: asyncio.Task[None]) -> None:
+        # Not in a `finally` of the task: one that is cancelled before its first step has none.
+        if sender in self._slow:
+            self._slow.remove(sender)
+        else:
+            self._idle_senders += 1
+        if sender.cancelled():
+            self._leave_undone()
+        self._wake()
+
+    def _leave_undone(self) -> None:
+        """All tasks of the loop were cancelled: drop what nobody waits for any more."""
+        ready = self._ready
+        self._ready = _awaited(ready)
+        self._behind = {thread_id: _awaited(it) for thread_id, it in self._behind.items()}
+        for item in ready:
+            if item.done.done():
+                self._finish(item, asyncio.CancelledError())
+
+    def _finish(self, item: _Item, result: Written | BaseException) -> None:
+        """Answer, and let the next save of the thread go."""
+        item.answer(result)
+        behind = self._behind[item.save.thread_id]
+        if behind:
+            self._ready.append(behind.popleft())
+            self._wake()
+        else:
+            del self._behind[item.save.thread_id]
+
+    async def _send_all(self) -> None:
+        sender = asyncio.current_task()
+        while sender not in self._slow and (group := self._take()):
+            try:
+                await self._send(group)
+            except BaseException:  # cancelled, or a defect: neither says anything of the saves
+                self._leave_undone()
+                for item in [it for it in group if not it.is_answered]:
+                    if item.done.done():
+                        self._finish(item, asyncio.CancelledError())
+                    else:
+                        self._again(item)
+                raise
+
+    def _give_way(self, sender: asyncio.Task[None] | None) -> None:
+        """Its statement waits, for a lock perhaps: another one may send meanwhile."""
+        self._slow.add(sender)
+        self._idle_senders += 1
+        self._wake()
+
+    def _take(self) -> list[_Item]:
+        """The next group; what waits is of different threads."""
+        group: list[_Item] = []
+        size = 0
+        while self._ready and len(group) < self._size:
+            if self._ready[0].deadline.has_passed:
+                self._finish(self._ready.popleft(), TimeoutError())
+                continue
+            size += _weight(self._ready[0])
+            if group and size > GROUP_BYTES:
+                break
+            group.append(self._ready.popleft())
+        return group
+
+    async def _send(self, group: list[_Item]) -> None:
+        rows = [it.row for it in group if it.row is not None]
+        deadline = min(it.deadline for it in group)
+        try:
+            won = await self._run(rows, deadline) if rows else {}
+        except Exception as exc:
+            if not isinstance(exc, (LocusStoreError, *self._database.driver_errors)):
+                raise
+            self._home.note(exc)
+            observe.divided([it.operation for it in group], exc)
+            won = {}  # what is wrong with which is found out one by one
+        else:
+            if won:
+                observe.committed(self._database, len(won))
+        refused = []
+        for item in group:
+            mark = won.get(item.save.thread_id)
+            if mark is None:
+                refused.append(item)
+                continue
+            store, digest = self._database.store, item.save.change.shape.digest
+            written = Written(item.save.checkpoint_id, Mark(store, *mark, digest), "head")
+            self._finish(item, written)
+        for item in refused:
+            self._again(item)
+
+    def _again(self, item: _Item) -> None:
+        def ended(task: asyncio.Task[None]) -> None:
+            if task.cancelled() or task.exception():
+                self._leave_undone()
+                self._finish(item, asyncio.CancelledError())
+
+        self._home.spawn(self._alone(item)).add_done_callback(ended)
+
+    async def _run(self, rows: Sequence[Row], deadline: _Deadline) -> dict[str, tuple[int, int]]:
+        """Run the statement; gives (line, sequence) by thread, of the saves that it did."""
+        database = self._database
+        is_indexed = database.has_index
+        common = Group(encode_key(database.tenant), database.store, 1 + is_indexed)
+        alone = None if len(rows) > 1 or is_indexed else _alone_of(common, rows[0])
+        async with self._home.driver() as connection:
+            with self._patience():
+                if alone is not None:
+                    left = deadline.seconds_left()
+                    found = await connection.fetch(database.hot.append, *alone, timeout=left)
+                    if found:
+                        return {decode_key(alone.thread_id): (alone.line, found[0]["sequence"])}
+                fields = tuple(zip(*rows, strict=True))
+                group = database.hot.group[is_indexed]
+                left = deadline.seconds_left()
+                found = await connection.fetch(group, *common, *fields, timeout=left)
+        return {decode_key(thread_id): (line, sequence) for thread_id, line, sequence in found}
+
+    @contextmanager
+    def _patience(self) -> Iterator[None]:
+        sender = asyncio.current_task()
+        over = asyncio.get_running_loop().call_later(PATIENCE_SECONDS, self._give_way, sender)
+        try:
+            yield
+        finally:
+            over.cancel()
+
+    async def _alone(self, item: _Item) -> None:
+        """Do a save under the full rules."""
+        database = self._database
+
+        def body(connection: Connection) -> Written:
+            repository = database.on(connection)
+            database.has_index = repository.has_index
+            return repository.save(item.save)
+
+        def begin(connection: Connection) -> None:
+            left = item.deadline.seconds_left()
+            if left is None:
+                database.begin_write(connection)
+            else:
+                database.begin_write_within(connection, left)
+
+        result: Written | Exception
+        try:
+            with observe.within(item.operation):
+                result = await self._home.again(lambda: self._home.transaction(body, begin))
+        except Exception as exc:  # noqa: BLE001  (told to its caller)
+            result = exc
+        self._finish(item, result)
+
+
+def _awaited(items: deque[_Item]) -> deque[_Item]:
+    return deque(it for it in items if not it.done.done())
+
+
+def _weight(item: _Item) -> int:
+    return len(item.row.payload) if item.row else 0
+
+
+def row_of(save: Save, store: str, *, indexed: bool) -> Row | None:
+    """The statement's fields for a save; ``None`` for one that is not a plain append."""
+    append = versions.append_of(save, store)
+    if append is None:
+        return None
+    head, basis, payload = append.head, append.basis, append.payload
+    added, words = None, None
+    if indexed:
+        added = frames.text_of(payload, UNLIMITED).replace("\0", " ")
+        parts = list(lexemes_of(added))
+        if len(parts) > 1:
+            return None
+        words = " ".join(parts[0]) if parts else ""
+    return Row(
+        encode_key(save.thread_id),
+        encode_key(save.namespace),
+        append.line,
+        head.sequence if head else None,
+        head.digest if head else None,
+        append.is_free,
+        basis.sequence if basis else None,
+        basis.digest if basis else None,
+        encode_key(save.writer) if save.writer is not None else None,
+        encode_key(save.run) if save.run is not None else None,
+        encode_key(save.checkpoint_id),
+        save.change.shape.digest,
+        save.change.shape.state_bytes,
+        payload,
+        dump_jsonb(save.metadata),
+        dump_jsonb(save.labels),
+        added,
+        words,
+        save.keep_last,
+        save.ttl_seconds,
+        None if save.ttl_seconds is None else ttl_slack(save.ttl_seconds),
+    )
+
+
+def _alone_of(common: Group, row: Row) -> Appended | None:
+    """The fields of the lone save's statement; ``None`` for what it does not do."""
+    is_frames = row.basis is not None
+    known, digest = row.basis, row.basis_digest
+    if not is_frames:
+        known, digest = row.expected, row.expected_digest
+    if row.line is None or known is None or digest is None:
+        return None
+    if row.keep_last is not None or row.ttl is not None:
+        return None
+    return Appended(
+        *(common.tenant, common.store, row.thread_id, row.namespace, row.line, known, digest),
+        row.is_free or (row.expected, row.expected_digest) == (known, digest),
+        *(is_frames, row.writer, row.run, row.checkpoint_id, row.digest, row.state_bytes),
+        *(row.payload, row.metadata, row.labels),
+    )

@@ -1,0 +1,452 @@
+"""PostgreSQL's hot statements, as text for the driver: a save, a group of saves, a load, a list.
+
+Each is one round trip in autocommit. They do what the rules in ``versions`` say, for the cases
+that are nearly all; what they refuse is decided by those rules, in a transaction of its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import sqlalchemy as sa
+
+from locus_store.sql.columns import decode_key, encode_key
+from locus_store.sql.json_columns import load_json
+from locus_store.types import Mark, PendingWrite, Stored, Version
+from locus_store.versions import (
+    CHAIN_ALLOWANCE,
+    CHAIN_FACTOR,
+    HIDDEN_BATCH,
+    RECORD_OVERHEAD,
+    in_order,
+)
+from locus_store.versions.archives import unsealed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from sqlalchemy.engine import Dialect
+
+    from locus_store.sql.schema import Tables
+
+
+class Group(NamedTuple):
+    """What a group of saves shares."""
+
+    tenant: str
+    store: str
+    facts: int
+    """How many settings say that the database is as it was opened; see the statement."""
+
+
+class Row(NamedTuple):
+    """What one save of a group sends."""
+
+    thread_id: str
+    namespace: str
+    line: int | None
+    """Where the caller knows it."""
+
+    expected: int | None
+    """The head that the caller expects."""
+
+    expected_digest: bytes | None
+    is_free: bool
+    """It appends to whatever the head is."""
+
+    basis: int | None
+    """What the payload's frames are against; ``None``: it is whole."""
+
+    basis_digest: bytes | None
+    writer: str | None
+    run: str | None
+    checkpoint_id: str
+    digest: bytes
+    state_bytes: int
+    payload: bytes
+    metadata: str | None
+    labels: str | None
+    added: str | None
+    """Its text, for the full-text index; and the words of it, between spaces."""
+
+    words: str | None
+    keep_last: int | None
+    ttl: float | None
+    slack: float | None
+
+
+class Appended(NamedTuple):
+    """What a save that is alone sends."""
+
+    tenant: str
+    store: str
+    thread_id: str
+    namespace: str
+    line: int
+    known: int
+    """What the save is made from, and its head."""
+
+    known_digest: bytes
+    is_held: bool
+    """The caller does not expect another head."""
+
+    is_frames: bool
+    writer: str | None
+    run: str | None
+    checkpoint_id: str
+    digest: bytes
+    state_bytes: int
+    payload: bytes
+    metadata: str | None
+    labels: str | None
+
+
+_TYPES: Final = {
+    **dict.fromkeys(("facts", "line", "expected", "basis", "known"), "bigint"),
+    **dict.fromkeys(("state_bytes", "keep_last"), "bigint"),
+    **dict.fromkeys(("expected_digest", "basis_digest", "known_digest"), "bytea"),
+    **dict.fromkeys(("digest", "payload"), "bytea"),
+    **dict.fromkeys(("is_free", "is_held", "is_frames"), "boolean"),
+    **dict.fromkeys(("ttl", "slack"), "double precision"),
+}
+"""SQL types of the fields that are no text."""
+
+
+def _typed(names: Sequence[str], first: int = 1, suffix: str = "") -> dict[str, str]:
+    """The fields as parameters."""
+    return {
+        name: f"${at}::{_TYPES.get(name, 'text')}{suffix}" for at, name in enumerate(names, first)
+    }
+
+
+_GROUP: Final = """
+WITH input AS MATERIALIZED (
+  -- In the database that was opened, with an index if it had one then.
+  SELECT * FROM unnest({arrays}) i({fields}) WHERE $3 = (SELECT count(*) FROM {settings} s
+    WHERE (s.name = 'store_id' AND s.value = $2) OR s.name = 'full_text_index')),
+locked AS MATERIALIZED (
+  -- Nobody waits here for a line that is held for long: its save is left to a transaction.
+  -- IS TRUE: without statistics, an index on the tenant looked better than one on the line.
+  SELECT l.line, l.thread_id, l.namespace, l.head, l.open_chain, l.open_bytes, l.floor,
+    l.last_sequence, l.writer, l.run
+  FROM {lines} l WHERE l.line = ANY ($6) AND (l.tenant = $1) IS TRUE AND l.head IS NOT NULL
+  ORDER BY l.line FOR UPDATE SKIP LOCKED),
+looked AS MATERIALIZED (
+  SELECT i.*, l.head, l.open_chain, l.open_bytes, l.last_sequence + 1 AS sequence,
+    CASE WHEN i.keep_last IS NULL THEN l.floor
+      WHEN i.keep_last = 1 THEN l.last_sequence + 1
+      ELSE greatest(l.floor, (SELECT c.sequence FROM {checkpoints} c WHERE c.line = i.line
+        ORDER BY c.sequence DESC OFFSET i.keep_last - 2 LIMIT 1)) END AS floor,
+    -- The live thread's key, negative where its activity is to be noted.
+    (SELECT CASE WHEN t.expires_at <= statement_timestamp() THEN NULL
+        WHEN t.active_at <> {minute} OR (i.ttl IS NOT NULL AND {is_late})
+        THEN -t.thread ELSE t.thread END
+      FROM {threads} t WHERE t.tenant = $1 AND t.thread_id = i.thread_id) AS thread
+  FROM input i JOIN locked l ON l.line = i.line
+  WHERE l.thread_id = i.thread_id AND l.namespace = i.namespace
+    AND (i.is_free OR l.writer = i.writer OR (i.writer IS NULL AND l.run = i.run)
+      OR (l.head = i.expected AND i.expected_digest = (SELECT c.digest FROM {checkpoints} c
+        WHERE c.line = i.line AND c.sequence = i.expected)))
+    AND (i.basis IS NULL OR (l.head = i.basis AND l.open_chain IS NOT NULL
+      AND l.open_bytes + length(i.payload) + {overhead} <= {factor} * i.state_bytes + {allowance}
+      AND i.basis_digest = (SELECT c.digest FROM {checkpoints} c
+        WHERE c.line = i.line AND c.sequence = i.basis)))
+    AND (SELECT c.sequence FROM {checkpoints} c
+      WHERE c.line = i.line AND c.checkpoint_id = i.checkpoint_id) IS NULL),
+appended AS MATERIALIZED (
+  SELECT * FROM looked w
+  WHERE w.thread IS NOT NULL AND (w.keep_last IS NULL OR w.floor - (SELECT c.sequence
+    FROM {checkpoints} c WHERE c.line = w.line ORDER BY c.sequence LIMIT 1)
+    <= greatest(w.keep_last, {hidden}))),
+moved AS (
+  UPDATE {lines} l SET head = w.sequence, last_sequence = w.sequence, floor = w.floor,
+    open_chain = CASE WHEN w.basis IS NULL THEN w.sequence ELSE w.open_chain END,
+    open_bytes = CASE WHEN w.basis IS NULL THEN 0 ELSE w.open_bytes END
+      + length(w.payload) + {overhead},
+    writer = w.writer, run = w.run, updated_at = statement_timestamp()
+  FROM appended w WHERE l.line = w.line),
+touched AS (
+  UPDATE {threads} t SET active_at = {minute},
+    expires_at = CASE WHEN w.ttl IS NOT NULL AND {is_late_touched}
+      THEN {expiry_touched} ELSE t.expires_at END
+  FROM appended w WHERE w.thread < 0 AND t.thread = -w.thread),
+new_threads AS (
+  INSERT INTO {threads} AS t (tenant, thread_id, created_at, active_at, expires_at)
+  SELECT $1, i.thread_id, statement_timestamp(), {minute}, {expiry}
+  FROM input i WHERE i.line IS NULL ORDER BY i.thread_id COLLATE "C"
+  ON CONFLICT (tenant, thread_id) DO UPDATE SET active_at = excluded.active_at,
+    expires_at = coalesce(excluded.expires_at, t.expires_at)
+  WHERE t.expires_at IS NULL OR t.expires_at > statement_timestamp()
+  RETURNING t.thread_id),
+new_lines AS (
+  INSERT INTO {lines} (tenant, thread_id, namespace, head, open_chain, open_bytes, floor,
+    last_sequence, writer, run, updated_at)
+  SELECT $1, i.thread_id, i.namespace, 1, 1, length(i.payload) + {overhead},
+    CASE WHEN i.keep_last IS NULL THEN 0 ELSE 1 END, 1, i.writer, i.run, statement_timestamp()
+  FROM input i JOIN new_threads t ON t.thread_id = i.thread_id
+  WHERE i.line IS NULL ORDER BY i.thread_id COLLATE "C"
+  ON CONFLICT (tenant, thread_id, namespace) DO NOTHING
+  RETURNING line, thread_id, namespace),
+won AS MATERIALIZED (
+  SELECT w.line, w.sequence, CASE WHEN w.basis IS NULL THEN w.sequence ELSE w.open_chain END
+    AS chain, w.head AS parent, {shown} FROM appended w
+  UNION ALL
+  SELECT n.line, 1, 1, NULL, {shown} FROM input w
+  JOIN new_lines n ON n.thread_id = w.thread_id AND n.namespace = w.namespace
+  WHERE w.line IS NULL),
+{indexed}
+kept AS (
+  INSERT INTO {checkpoints} (line, sequence, chain, parent, checkpoint_id, digest, codec, metadata,
+    labels, created_at, text, payload)
+  SELECT w.line, w.sequence, w.chain, w.parent, w.checkpoint_id, w.digest, 0, w.metadata::jsonb,
+    w.labels::jsonb, statement_timestamp(), w.added, w.payload FROM won w)
+SELECT thread_id, line, sequence FROM won
+"""
+
+# The save of somebody who is alone, and whose thread's activity was noted: nearly every one.
+_APPEND: Final = """
+WITH moved AS (
+  UPDATE {lines} l SET head = l.last_sequence + 1, last_sequence = l.last_sequence + 1,
+    open_chain = CASE WHEN {is_frames} THEN l.open_chain ELSE l.last_sequence + 1 END,
+    open_bytes = CASE WHEN {is_frames} THEN l.open_bytes ELSE 0 END
+      + length({payload}) + {overhead},
+    writer = {writer}, run = {run}, updated_at = statement_timestamp()
+  WHERE l.line = (SELECT m.line FROM {lines} m WHERE m.line = {line} FOR UPDATE SKIP LOCKED)
+    AND l.head = {known} AND (l.tenant = {tenant}) IS TRUE
+    AND (l.thread_id = {thread_id}) IS TRUE AND (l.namespace = {namespace}) IS TRUE
+    AND ({is_held} OR l.writer = {writer} OR ({writer} IS NULL AND l.run = {run}))
+    AND (NOT {is_frames} OR (l.open_chain IS NOT NULL
+      AND l.open_bytes + length({payload}) + {overhead} <= {factor} * {state_bytes} + {allowance}))
+    AND (SELECT c.digest FROM {checkpoints} c
+      WHERE c.line = {line} AND c.sequence = {known}) = {known_digest}
+    AND (SELECT c.sequence FROM {checkpoints} c
+      WHERE c.line = {line} AND c.checkpoint_id = {checkpoint_id}) IS NULL
+    AND (SELECT t.active_at = {minute}
+        AND (t.expires_at IS NULL OR t.expires_at > statement_timestamp())
+      FROM {threads} t WHERE t.tenant = {tenant} AND t.thread_id = {thread_id})
+    AND (SELECT count(*) FROM {settings} s
+      WHERE (s.name = 'store_id' AND s.value = {store}) OR s.name = 'full_text_index') = 1
+  RETURNING l.last_sequence, l.open_chain)
+INSERT INTO {checkpoints} (line, sequence, chain, parent, checkpoint_id, digest, codec, metadata,
+  labels, created_at, payload)
+SELECT {line}, m.last_sequence, m.open_chain, {known}, {checkpoint_id}, {digest}, 0,
+  {metadata}::jsonb, {labels}::jsonb, statement_timestamp(), {payload} FROM moved m
+RETURNING sequence
+"""
+_INDEXED: Final = """
+found AS (
+  INSERT INTO {search} (line, sequence, part, words)
+  SELECT w.line, w.sequence, 0, array_to_tsvector(string_to_array(w.words, ' '))
+  FROM won w WHERE w.words <> ''),
+"""
+_SHOWN: Final = (
+    "w.thread_id, w.checkpoint_id, w.digest, w.metadata, w.labels, w.added, w.words, w.payload"
+)
+_MINUTE: Final = "date_trunc('minute', statement_timestamp())"
+_VERSION: Final = """c.sequence, c.checkpoint_id, c.digest, c.metadata::text AS metadata,
+  c.labels::text AS labels, c.created_at, (SELECT p.checkpoint_id FROM {checkpoints} p
+    WHERE p.line = c.line AND p.sequence = c.parent) AS parent_id"""
+
+_LINE: Final = """WITH l AS MATERIALIZED (
+  SELECT l.line, l.head, l.floor FROM {lines} l
+  WHERE l.tenant = $1 AND l.thread_id = $2 AND l.namespace = $3 AND l.head IS NOT NULL
+    AND (SELECT t.expires_at IS NULL OR t.expires_at > statement_timestamp() FROM {threads} t
+      WHERE t.tenant = $1 AND t.thread_id = $2))
+"""
+# IS TRUE: as two conditions of the index they need a sort of the whole line.
+_IS_VISIBLE: Final = "(c.sequence >= l.floor OR c.sequence = l.head) IS TRUE"
+
+_ONE: Final = """
+SELECT l.line, l.head, {version}, (SELECT h.digest FROM {checkpoints} h
+    WHERE h.line = l.line AND h.sequence = l.head) AS head_digest{payload}
+FROM l LEFT JOIN {checkpoints} c ON c.line = l.line AND {which}
+"""
+_PAYLOAD: Final = """,
+  (SELECT string_agg(p.payload, ''::bytea ORDER BY p.sequence) FROM {checkpoints} p
+    WHERE p.line = c.line AND p.chain = c.chain AND p.sequence BETWEEN c.chain AND c.sequence)
+    AS payload"""
+
+_WRITES: Final = """,
+  (SELECT array_agg(ROW(w.task_id, w.idx, w.channel, w.type, w.task_path, w.basis, w.payload))
+    FROM {writes} w WHERE w.line = c.line AND w.checkpoint_id = c.checkpoint_id) AS writes"""
+
+# Batches of writes, each on a line that is there, unless somebody is about to remove versions of
+# it, or it; both are left to a transaction. Two statements may add to one checkpoint. A version
+# that goes while the statement looks may leave a change of it behind, which no reader takes for
+# anything.
+_PUT_WRITES: Final = """
+WITH l AS MATERIALIZED (
+  SELECT b.number, b.checkpoint_id, l.line
+  FROM unnest($3::int[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::bigint[],
+    $9::bytea[]) b (number, thread_id, namespace, checkpoint_id, sequence, line, digest)
+  CROSS JOIN LATERAL (
+    SELECT l.line FROM {lines} l
+    WHERE l.tenant = $1 AND l.thread_id = b.thread_id AND l.namespace = b.namespace
+      AND (SELECT t.expires_at IS NULL OR t.expires_at > statement_timestamp() FROM {threads} t
+        WHERE t.tenant = $1 AND t.thread_id = b.thread_id)
+      AND (SELECT s.value FROM {settings} s WHERE s.name = 'store_id') = $2
+      AND (b.sequence IS NULL OR (SELECT c.sequence FROM {checkpoints} c WHERE c.line = b.line
+        AND c.line = l.line AND c.checkpoint_id = b.checkpoint_id AND c.digest = b.digest)
+        = b.sequence)
+    FOR KEY SHARE SKIP LOCKED) l),
+kept AS (
+  INSERT INTO {writes} AS w (line, checkpoint_id, task_id, idx, channel, type, task_path, basis,
+    payload, created_at)
+  SELECT l.line, l.checkpoint_id, i.task_id, i.idx, i.channel, i.type, i.task_path, i.basis,
+    i.payload, statement_timestamp()
+  FROM unnest($10::int[], $11::text[], $12::int[], $13::text[], $14::text[], $15::text[],
+    $16::bigint[], $17::bytea[]) i (number, task_id, idx, channel, type, task_path, basis, payload)
+  JOIN l ON l.number = i.number
+  ORDER BY l.line, l.checkpoint_id COLLATE "C", i.task_id COLLATE "C", i.idx
+  ON CONFLICT (line, checkpoint_id, task_id, idx) DO UPDATE SET channel = excluded.channel,
+    type = excluded.type, task_path = excluded.task_path, basis = excluded.basis,
+    payload = excluded.payload, created_at = excluded.created_at
+  WHERE w.idx < 0)
+SELECT number FROM l
+"""
+
+_PAYLOAD_UNLESS: Final = _PAYLOAD.replace(
+    "WHERE", "WHERE (c.line, c.sequence, c.digest) <> ($4::bigint, $5::bigint, $6::bytea) AND"
+)
+
+_HISTORY: Final = """,
+b AS MATERIALIZED (SELECT (SELECT c.sequence FROM {checkpoints} c
+    WHERE c.line = l.line AND c.checkpoint_id = $4) AS before FROM l)
+SELECT l.line, b.before, v.* FROM l CROSS JOIN b LEFT JOIN LATERAL (
+  SELECT {version} FROM {checkpoints} c
+  WHERE c.line = l.line AND {is_visible}
+    AND c.sequence < CASE WHEN $4::text IS NULL THEN {most} ELSE b.before END
+  ORDER BY c.sequence DESC LIMIT $5) v ON true
+ORDER BY v.sequence DESC
+"""
+
+
+class Hot:
+    """The hot statements of one set of tables."""
+
+    def __init__(self, tables: Tables, dialect: Dialect) -> None:
+        table = dialect.identifier_preparer.format_table
+        names = {
+            name: table(getattr(tables, name))
+            for name in ("threads", "lines", "checkpoints", "writes", "settings")
+        }
+        search = sa.table(f"{tables.prefix}search", schema=tables.schema)
+        self._names = {**names, "search": table(search)}
+        self.group = {it: self._saves(indexed=it) for it in (False, True)}
+        self.append = self._filled(_APPEND, **_typed(Appended._fields))
+        self.head = self._loads("c.sequence = l.head", _PAYLOAD)
+        self.head_unless = self._loads("c.sequence = l.head", _PAYLOAD_UNLESS)
+        self.named = self._loads(f"c.checkpoint_id = $4 AND {_IS_VISIBLE}", _PAYLOAD)
+        self.head_version = self._one("c.sequence = l.head", "")
+        self.named_version = self._one(f"c.checkpoint_id = $4 AND {_IS_VISIBLE}", "")
+        self.history = self._filled(_LINE + _HISTORY)
+        self.put_writes = self._filled(_PUT_WRITES)
+
+    # --- what they are given, and what they give
+
+    @staticmethod
+    def key(thread_id: str, namespace: str, *checkpoint_id: str | None) -> tuple[str, ...]:
+        """The values behind the tenant: of a line, or of a version in it."""
+        named = [it for it in checkpoint_id if it is not None]
+        return tuple(encode_key(it) for it in (thread_id, namespace, *named))
+
+    @staticmethod
+    def versions(
+        rows: Sequence[Mapping[str, Any]], store: str, thread_id: str, namespace: str
+    ) -> list[Version]:
+        """The versions of rows; a row of a line without one gives none."""
+        return [
+            _version(row, store, thread_id, namespace)
+            for row in rows
+            if row["sequence"] is not None
+        ]
+
+    @staticmethod
+    def stored(row: Mapping[str, Any], store: str, thread_id: str, namespace: str) -> Stored | None:
+        """The version of a row, with its payload."""
+        if row["sequence"] is None:
+            return None
+        return Stored(
+            version=_version(row, store, thread_id, namespace),
+            head=Mark(store, row["line"], row["head"], row["head_digest"]),
+            payloads=[] if row["payload"] is None else [row["payload"]],
+            writes=_writes(row) if "writes" in row else None,
+        )
+
+    # --- the texts
+
+    def _filled(self, text: str, **more: str) -> str:
+        known = {
+            **self._names,
+            "minute": _MINUTE,
+            "version": _VERSION.format(**self._names),
+            "is_visible": _IS_VISIBLE,
+            "most": str(2**63 - 1),
+            "overhead": str(RECORD_OVERHEAD),
+            "factor": str(CHAIN_FACTOR),
+            "allowance": str(CHAIN_ALLOWANCE),
+            "hidden": str(HIDDEN_BATCH),
+        }
+        return text.format(**known, **more)
+
+    def _loads(self, which: str, payload: str) -> tuple[str, str]:
+        """Without and with pending writes."""
+        return self._one(which, payload), self._one(which, payload + _WRITES)
+
+    def _one(self, which: str, payload: str) -> str:
+        return self._filled(_LINE + _ONE, which=which, payload=payload.format(**self._names))
+
+    def _saves(self, *, indexed: bool) -> str:
+        arrays = _typed(Row._fields, first=len(Group._fields) + 1, suffix="[]")
+        return self._filled(
+            _GROUP,
+            arrays=", ".join(arrays.values()),
+            fields=", ".join(arrays),
+            is_late=_is_late("i"),
+            is_late_touched=_is_late("w"),
+            expiry=_expiry("i"),
+            expiry_touched=_expiry("w"),
+            shown=_SHOWN,
+            indexed=_INDEXED.format(**self._names) if indexed else "",
+        )
+
+
+def _writes(row: Mapping[str, Any]) -> list[PendingWrite]:
+    checkpoint_id = decode_key(row["checkpoint_id"])
+    found = []
+    for task_id, idx, channel, kind, path, basis, payload in row["writes"] or ():
+        stored = PendingWrite(
+            task_id=decode_key(task_id),
+            idx=idx,
+            channel=decode_key(channel),
+            type=decode_key(kind or ""),
+            payload=payload or b"",
+            task_path=path or "",
+            basis=basis,
+        )
+        found.append(unsealed(checkpoint_id, stored))
+    return sorted(found, key=in_order)
+
+
+def _is_late(save: str) -> str:
+    """The expiry is to be written again: see ``renewing.ttl_slack``."""
+    least = f"statement_timestamp() + make_interval(secs => {save}.ttl)"
+    return f"(t.expires_at IS NULL OR t.expires_at NOT BETWEEN {least} AND {_expiry(save)})"
+
+
+def _expiry(save: str) -> str:
+    return f"(statement_timestamp() + make_interval(secs => {save}.ttl + {save}.slack))"
+
+
+def _version(row: Mapping[str, Any], store: str, thread_id: str, namespace: str) -> Version:
+    parent_id = row["parent_id"]
+    return Version(
+        mark=Mark(store, row["line"], row["sequence"], row["digest"]),
+        thread_id=thread_id,
+        namespace=namespace,
+        checkpoint_id=decode_key(row["checkpoint_id"]),
+        parent_id=None if parent_id is None else decode_key(parent_id),
+        metadata=load_json(row["metadata"]),
+        labels=load_json(row["labels"]),
+        created_at=row["created_at"],
+    )

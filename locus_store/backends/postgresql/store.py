@@ -1,0 +1,106 @@
+"""A store in PostgreSQL, beside the checkpoints or alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from locus_store.backends.postgresql.backend import PostgreSQLBackend
+from locus_store.backends.postgresql.items import ChangedError, PostgreSQLItems
+from locus_store.backends.sqlite.store import refuse_both
+from locus_store.sql import vectors
+from locus_store.sql.migration_lock import locked
+from locus_store.sql.store import SqlStore
+from locus_store.types.items import StoreCapabilities
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy.engine import Connection
+    from typing_extensions import Unpack
+
+    from locus_store.backends.options import PostgreSQLOptions
+    from locus_store.sql.items import Items
+    from locus_store.sql.pool import PooledRunner
+    from locus_store.store import Embed
+    from locus_store.values.vectors import Metric
+
+T = TypeVar("T")
+
+
+class PostgreSQLStore(SqlStore):
+    """Keeps items in a PostgreSQL database; see ``PostgreSQLBackend`` for what that is.
+
+    Each call is one statement, and so one round trip. A put whose connection is lost is not
+    repeated: it may have been done, which its version would tell.
+
+    Embeddings need the extension pgvector; without it everything else works.
+
+    Args:
+        dsn: As the host issues it; ``None``: the environment's.
+        table_name: As in the Locus SDK: ``x`` or ``x_store`` means prefix ``x_``.
+        dimension: See ``BaseStore``, as the two following; the same for good.
+        metric: How embeddings are compared.
+        embed: Makes embeddings of texts.
+        backend: Whose connections are used, instead of ``dsn`` and the options, and left open: for
+            example ``checkpointer.backend``.
+        options: Of ``PostgreSQLBackend``.
+
+    Raises:
+        InvalidArgumentError: An option makes no sense.
+        MissingExtraError: asyncpg is not installed, or NumPy, which a dimension needs.
+    """
+
+    items = PostgreSQLItems
+    backend: PostgreSQLBackend
+
+    def __init__(
+        self,
+        dsn: str | None = None,
+        table_name: str | None = None,
+        *,
+        dimension: int | None = None,
+        metric: Metric = "cosine",
+        embed: Embed | None = None,
+        backend: PostgreSQLBackend | None = None,
+        **options: Unpack[PostgreSQLOptions],
+    ) -> None:
+        if backend is not None:
+            refuse_both(backend, PostgreSQLBackend, dsn is None, table_name, options)
+        super().__init__(
+            backend or PostgreSQLBackend(dsn, table_name, **options),
+            owns=backend is None,
+            dimension=dimension,
+            metric=metric,
+            embed=embed,
+        )
+
+    def __repr__(self) -> str:
+        return repr(self.backend).replace("Backend", "Store", 1)
+
+    @property
+    def capabilities(self) -> StoreCapabilities:
+        """What this store can do; whether there is pgvector is known once it is open."""
+        return super().capabilities if self._shelf is not None else StoreCapabilities(tenants=True)
+
+    def _make_table(self, connection: Connection, dimension: int) -> None:
+        tables = self._shared.database.tables
+        with locked(connection, tables):
+            vectors.make_table(connection, tables, dimension)
+
+    async def _change(self, body: Callable[[Connection], T]) -> T:
+        runner: PooledRunner = self._shared.runner  # type: ignore[assignment]  # its backend's
+        return await runner.write_once(body)
+
+    async def _written(self, body: Callable[[Items], T]) -> T:
+        try:
+            return await super()._written(body)
+        except ChangedError:  # nothing was written
+            self._shelf = None
+        return await super()._written(body)
+
+    async def _write_on(self, connection: object, body: Callable[[Items], T]) -> T:
+        try:
+            return await super()._write_on(connection, body)
+        except ChangedError:  # nothing was written
+            self._shelf = None
+        return await super()._write_on(connection, body)

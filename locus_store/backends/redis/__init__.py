@@ -1,0 +1,18 @@
+"""Redis and Valkey."""
+
+from locus_store.errors import MissingExtraError
+
+try:
+    import redis  # noqa: F401  (whatever is imported first says what to install)
+except ImportError as exc:
+    raise MissingExtraError(
+        'Redis needs redis-py: pip install "locus-store[redis]"', name="redis"
+    ) from exc
+
+from locus_store.backends.redis.backend import (
+    RedisBackend,
+    RedisCheckpointSaver,
+    redis_checkpointer,
+)
+
+__all__ = ["RedisBackend", "RedisCheckpointSaver", "redis_checkpointer"]

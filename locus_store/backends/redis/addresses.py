@@ -1,0 +1,241 @@
+"""Where a Redis is: URLs and clients as users give them, and what a server says of itself."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import redis.asyncio as driver
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisClusterException
+
+from locus_store.backends.redis.connections import Connections
+from locus_store.errors import InvalidArgumentError
+from locus_store.types.facts import Fact
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from locus_store.backends.redis.connections import Home
+
+POOL_SIZE: Final = 50
+RETRY_SECONDS: Final = 10.0
+TIMEOUT_SECONDS: Final = 30.0
+CONNECT_TIMEOUT_SECONDS: Final = 10.0
+WAIT_SECONDS: Final = 5.0
+MAX_SECONDS: Final = 1e6
+
+_URL: Final = re.compile(
+    r"(?P<scheme>rediss?|valkeys?|unix)(?P<cluster>\+cluster)?://([^@/?#]*@)?"
+    r"(?P<place>(\[[\w:.%]*\]|[^@/?#:\[]*)(:\d*)?)(?P<path>(/[^@?#]*)?)(\?[^@#]*)?"
+)
+"""No ``@``, ``/`` or ``#`` of a password is taken for the end of one: it would be shown."""
+
+_SAME: Final = {"valkey": "redis", "valkeys": "rediss"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """See ``RedisBackend``.
+
+    Raises:
+        InvalidArgumentError: One makes no sense.
+    """
+
+    wait_replicas: int = 0
+    wait_timeout_seconds: float = WAIT_SECONDS
+    pool_size: int = POOL_SIZE
+    retry_seconds: float = RETRY_SECONDS
+    timeout_seconds: float = TIMEOUT_SECONDS
+    connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS
+
+    def __post_init__(self) -> None:
+        for name, least in (("wait_replicas", 0), ("pool_size", 1)):
+            value = getattr(self, name)
+            if type(value) is not int or value < least:
+                raise InvalidArgumentError(f"{name} must be a whole number from {least}")
+        for name in ("wait_timeout_seconds", "timeout_seconds", "connect_timeout_seconds"):
+            _require_seconds(name, getattr(self, name), above=0)
+        _require_seconds("retry_seconds", self.retry_seconds, above=-1)
+
+    def connections(self, where: str, make: Any, *, is_owner: bool) -> Connections:
+        """Connections with these options."""
+        return Connections(
+            where,
+            make,
+            is_owner=is_owner,
+            at_once=self.pool_size,
+            retry_seconds=self.retry_seconds,
+            replicas=self.wait_replicas,
+            wait_seconds=self.wait_timeout_seconds,
+        )
+
+
+def _require_seconds(name: str, value: object, *, above: float) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not above < value < MAX_SECONDS:  # type: ignore[operator]
+        raise InvalidArgumentError(f"{name} must be a number of seconds, not {value!r}")
+
+
+def named(url: str, db: int, options: Options, *, is_cluster: bool) -> Connections:
+    """Connections to what a URL names.
+
+    Raises:
+        InvalidArgumentError: It names nothing, or another database than ``db``.
+    """
+    found = _URL.fullmatch(url) if isinstance(url, str) else None
+    if found is None:
+        raise InvalidArgumentError(
+            "url must be redis://user:password@host:port/db, rediss://, redis+cluster://, "
+            "rediss+cluster://, valkey://, valkeys:// or unix:///socket; percent-encode what is "
+            "neither letter nor digit in user and password"
+        )
+    scheme, where = _SAME.get(found["scheme"], found["scheme"]), found["place"] + found["path"]
+    is_cluster = is_cluster or found["cluster"] is not None
+    if type(db) is not int or db < 0 or not isinstance(is_cluster, bool):
+        raise InvalidArgumentError("db must be a whole number from 0, and cluster True or False")
+    _require_one_place(scheme, found["place"], found["path"], db, is_cluster=is_cluster)
+    pool: dict[str, Any] = {
+        "socket_timeout": options.timeout_seconds,
+        "socket_connect_timeout": options.connect_timeout_seconds,
+        "max_connections": options.pool_size,
+        "retry": Retry(NoBackoff(), 0),  # ours knows what may be done twice
+        "decode_responses": False,
+    }
+    if is_cluster:  # else every fifth MOVED closes all connections, with the calls on them
+        pool["reinitialize_steps"] = 0
+    kind: Any = driver.RedisCluster if is_cluster else driver.Redis
+    plain = f"{scheme}://{url[found.end('cluster' if found['cluster'] else 'scheme') + 3 :]}"
+    make = partial(kind.from_url, plain, **pool, **({"db": db} if db else {}))
+    _try_out(make, where, is_cluster=is_cluster)
+    return options.connections(where, make, is_owner=True)
+
+
+def _require_one_place(scheme: str, place: str, path: str, db: int, *, is_cluster: bool) -> None:
+    if scheme == "unix":
+        if place or is_cluster:
+            raise InvalidArgumentError("write unix:///absolute/socket, which is no cluster")
+        return
+    in_path = path.strip("/")
+    if in_path and not in_path.isdecimal():
+        raise InvalidArgumentError("behind the host stands a database's number: redis://host/0")
+    if db and in_path and int(in_path) != db:
+        raise InvalidArgumentError(f"the URL names database {in_path}, and db= names {db}")
+    if is_cluster and (db or int(in_path or 0)):
+        raise InvalidArgumentError("a cluster has database 0 only")
+
+
+def _try_out(make: Callable[[], Any], where: str, *, is_cluster: bool) -> None:
+    """Make a client, and a connection that connects to nothing: do they know all options?
+
+    Raises:
+        InvalidArgumentError: No; what redis-py says of it is not told where it may be a secret.
+    """
+    try:
+        sample = make()
+        if not is_cluster:
+            sample.connection_pool.make_connection()
+    except TypeError as exc:
+        name = re.search(r"unexpected keyword argument '(\w+)'", str(exc))
+        told = f"no option {name[1]!r}" if name else "an option makes no sense"
+        raise InvalidArgumentError(f"the URL of Redis {where}: {told}") from None
+    except (driver.RedisError, RedisClusterException, ValueError, OSError) as exc:
+        what = type(exc).__name__
+        raise InvalidArgumentError(
+            f"the URL of Redis {where} makes no sense to redis-py ({what}); look at its port and "
+            "options"
+        ) from None
+    _require_usable(sample)
+
+
+def handed_in(client: Any, options: Options) -> Connections:
+    """Connections of a client that somebody else made and closes.
+
+    Raises:
+        InvalidArgumentError: It is none that can be used.
+    """
+    if not isinstance(client, driver.Redis | driver.RedisCluster):
+        raise InvalidArgumentError(
+            "client must be a redis.asyncio.Redis or redis.asyncio.RedisCluster, not "
+            f"{type(client).__module__}.{type(client).__name__}"
+        )
+    _require_usable(client)
+    return options.connections("of the client", _HandedIn(client), is_owner=False)
+
+
+class _HandedIn:
+    """A client that stays in its process, and in the event loop that it is first used in."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._pid = os.getpid()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def __call__(self) -> Any:
+        """The client, for the running loop.
+
+        Raises:
+            InvalidArgumentError: It belongs to another loop or process.
+        """
+        if os.getpid() != self._pid:
+            raise InvalidArgumentError(
+                "a client belongs to the process that made it, with which a forked one would share "
+                "its connections; make the client behind the fork, or hand in a url"
+            )
+        loop = asyncio.get_running_loop()
+        self._loop = self._loop or loop
+        if loop is not self._loop:
+            raise InvalidArgumentError(
+                "a client belongs to the event loop that it was first used in; hand in a url "
+                "instead to use a store from several"
+            )
+        return self._client
+
+
+def _require_usable(client: Any) -> None:
+    for name in ("read_from_replicas", "load_balancing_strategy"):
+        if getattr(client, name, None):
+            raise InvalidArgumentError(
+                f"reads have to come from masters, for replicas lag behind; leave out {name}"
+            )
+    if client.get_encoder().decode_responses:
+        raise InvalidArgumentError(
+            "client decodes what it receives, and states are bytes; make it without "
+            "decode_responses=True"
+        )
+
+
+async def facts(home: Home) -> list[Fact]:
+    """What the server says of itself."""
+    info = await home.again(home.client.info)
+    one = next(iter(info.values())) if "redis_version" not in info else info
+    return [
+        Fact("server", f"{one.get('server_name', 'redis')} {_release(one)}"),
+        Fact("mode", str(one.get("redis_mode") or one.get("server_mode"))),
+        _eviction(str(one.get("maxmemory_policy", "")), limit=int(one.get("maxmemory", 0))),
+        _append_only(is_on=bool(one.get("aof_enabled"))),
+        Fact("replicas", str(one.get("connected_slaves", ""))),
+    ]
+
+
+def _eviction(policy: str, *, limit: int) -> Fact:
+    if not limit or policy == "noeviction":
+        return Fact("maxmemory policy", policy)
+    remedy = "set maxmemory-policy noeviction: a thread that lost one of its keys is damaged"
+    return Fact("maxmemory policy", policy, "warn", remedy)
+
+
+def _append_only(*, is_on: bool) -> Fact:
+    if is_on:
+        return Fact("append-only file", "on")
+    remedy = "set appendonly yes: else a crash loses what came after the last snapshot"
+    return Fact("append-only file", "off", "warn", remedy)
+
+
+def _release(info: dict[str, Any]) -> str:
+    return str(info.get("valkey_version") or info.get("redis_version"))

@@ -1,0 +1,345 @@
+"""Connections to Redis: a client for each event loop, and what is done when one is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from redis import exceptions as driver
+from redis.asyncio import Redis, RedisCluster
+from redis.asyncio.cluster import PipelineCommand
+
+from locus_store.backends.redis import failures
+from locus_store.errors import BackendError, LocusStoreError
+from locus_store.runtime import loops, observe
+from locus_store.runtime.loops import Homes
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+
+    from locus_store.backends.redis.scripts import Script
+
+T = TypeVar("T")
+
+DRIVER_ERRORS: Final = (driver.RedisError, driver.RedisClusterException, OSError)
+"""What redis-py raises."""
+Client = Redis | RedisCluster
+
+PAUSE_SECONDS: Final = 0.02
+"""Before the second try, on average; doubled each time, to a second at most."""
+
+PIPELINE: Final = 1000
+"""Calls in one round trip at most."""
+
+CLOSE_SECONDS: Final = 5.0
+"""How long ``close`` waits for the server's farewell."""
+
+
+class Connections:
+    """Clients for the event loops that use a backend.
+
+    Args:
+        where: The server, without a password.
+        make: Gives the running loop's client, or refuses.
+        is_owner: Close them on ``close``; else there is one, and it is somebody else's.
+        at_once: Calls at once; others wait.
+        retry_seconds: How long a call goes on trying while the server cannot be reached.
+        replicas: How many must have a write before it is acknowledged.
+        wait_seconds: How long to wait for them.
+    """
+
+    def __init__(
+        self,
+        where: str,
+        make: Callable[[], Client],
+        *,
+        is_owner: bool,
+        at_once: int,
+        retry_seconds: float,
+        replicas: int,
+        wait_seconds: float,
+    ) -> None:
+        self.where = where
+
+        def new_home() -> Home:
+            return Home(
+                make(),
+                where,
+                is_owner=is_owner,
+                at_once=at_once,
+                retry_seconds=retry_seconds,
+                replicas=replicas,
+                wait_seconds=wait_seconds,
+            )
+
+        self._homes = Homes(new_home, None)
+
+    async def home(self) -> Home:
+        """The running loop's client."""
+        return await self._homes.mine()
+
+    async def close(self) -> None:
+        """Release the connections; those of other loops are released there."""
+        await self._homes.close()
+
+
+class Home(loops.Home):
+    """An event loop's client; arguments as of ``Connections``."""
+
+    def __init__(
+        self,
+        client: Client,
+        where: str,
+        *,
+        is_owner: bool,
+        at_once: int,
+        retry_seconds: float,
+        replicas: int,
+        wait_seconds: float,
+    ) -> None:
+        super().__init__()
+        self.client: Any = client
+        self.where = where
+        self._retry_seconds = retry_seconds
+        self._replicas = replicas
+        self._wait = round(wait_seconds * 1000)
+        self._is_owner = is_owner
+        self.is_cluster = isinstance(client, RedisCluster)
+        self.was_reached = False
+        self._places = asyncio.Semaphore(at_once)
+        self._finding = asyncio.Lock()
+        self._found = 0
+        self._calls = 0
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
+        self._is_over = False
+
+    # --- work
+
+    async def read(self, script: Script, keys: Sequence[str], *args: Any) -> Any:
+        """Run a script that only reads."""
+        return await self.again(lambda: self._call(script, keys, args))
+
+    async def write(self, script: Script, keys: Sequence[str], *args: Any) -> Any:
+        """Run a script once; wait for the replicas that were asked for.
+
+        Raises:
+            BackendError: It was done, and too few replicas said that they have it.
+        """
+        if not self._replicas:
+            return await self._call(script, keys, args)
+        # By its text: were its name not known, WAIT would wait for nothing.
+        wait = ("WAIT", self._replicas, self._wait)
+        answer, reached = await self._pair(_by_text(script, keys, args), wait)
+        for it in (answer, reached):
+            if isinstance(it, Exception):
+                raise it
+        if reached < self._replicas and not _wrote_nothing(answer):
+            raise BackendError(
+                f"written to Redis {self.where}, but only {reached} of {self._replicas} replicas "
+                f"had it after {self._wait} ms: a failover now may lose it. Saving again is safe"
+            )
+        return answer
+
+    async def each(
+        self, script: Script, calls: Sequence[tuple[Sequence[str], Sequence[Any]]]
+    ) -> list[Any]:
+        """Run a reading script many times, in as few round trips as there are servers."""
+
+        async def run() -> list[Any]:
+            answers: list[Any] = []
+            for at in range(0, len(calls), PIPELINE):
+                pipe = self.client.pipeline(transaction=False)
+                for keys, args in calls[at : at + PIPELINE]:
+                    pipe.execute_command(*_by_name(script, keys, args))
+                answers += await self._in_place(pipe.execute)
+            return answers
+
+        async def known() -> list[Any]:
+            try:
+                return await run()
+            except driver.NoScriptError:
+                await self.client.script_load(script.source)
+                return await run()
+
+        return await self.again(known)
+
+    async def command(self, *command: Any) -> Any:
+        """Run a command that may be run twice."""
+        return await self.again(lambda: self._run(command))
+
+    async def _run(self, command: Sequence[Any]) -> Any:
+        return await self._in_place(self.client.execute_command, *command)
+
+    async def _in_place(self, call: Callable[..., Awaitable[Any]], *args: Any) -> Any:
+        """One of the calls that may be under way at once."""
+        async with self._places:
+            try:
+                return await call(*args)
+            except AttributeError as exc:
+                # On CLUSTERDOWN redis-py 8.1 closes all connections of a cluster, those too that
+                # others are just opening: their writer is None then.
+                if not self.is_cluster:
+                    raise
+                raise driver.ConnectionError("closed by another call") from exc
+
+    async def _call(self, script: Script, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        try:
+            return await self._run(_by_name(script, keys, args))
+        except driver.NoScriptError:  # a new server, or its cache was emptied
+            return await self._run(_by_text(script, keys, args))
+
+    async def _pair(self, first: tuple[Any, ...], second: tuple[Any, ...]) -> list[Any]:
+        """Two commands on one connection: ``WAIT`` waits for what its own connection wrote."""
+        found: list[Any] = await self._in_place(self._paired, first, second)
+        return found
+
+    async def _paired(self, first: tuple[Any, ...], second: tuple[Any, ...]) -> list[Any]:
+        if not self.is_cluster:
+            pipe = self.client.pipeline(transaction=False)
+            pipe.execute_command(*first)
+            pipe.execute_command(*second)
+            found: list[Any] = await pipe.execute(raise_on_error=False)
+            return found
+        await self.client.initialize()
+        node = self.client.get_node_from_key(first[3])
+        commands = [PipelineCommand(0, *first), PipelineCommand(1, *second)]
+        await node.execute_pipeline(commands)
+        if isinstance(commands[0].result, driver.MovedError):
+            await self.client.nodes_manager.move_slot(commands[0].result)
+        return [it.result for it in commands]
+
+    async def find_masters(self) -> None:
+        """Ask a cluster who serves which slot: redis-py does, but not behind a pipeline.
+
+        Connections of other calls stay.
+        """
+        if not self.is_cluster:
+            return
+        found = self._found
+        async with self._finding:
+            if found == self._found:  # else another call was faster
+                with suppress(*DRIVER_ERRORS):
+                    await self.client.nodes_manager.initialize()
+                self._found += 1
+
+    async def again(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Do what may be done twice, until it is done or the time for it is over."""
+        return await self._patiently(work, failures.is_lost)
+
+    async def once(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Do what may be done once only, until the server takes it up."""
+        return await self._patiently(work, lambda _: False)
+
+    async def _patiently(
+        self,
+        work: Callable[[], Coroutine[Any, Any, T]],
+        may_again: Callable[[BaseException], bool],
+    ) -> T:
+        patience, caller = self.patience(), asyncio.current_task()
+        asked = caller.cancelling() if caller else 0
+        self._calls += 1
+        self._is_idle.clear()
+        try:
+            while True:
+                try:
+                    answer = await work()
+                except DRIVER_ERRORS as exc:
+                    await patience.after(exc, may_again)
+                else:
+                    self._note_reached()
+                    if caller and caller.cancelling() > asked:
+                        # asyncio.wait_for of Python 3.11, by which redis-py sends, swallows it
+                        raise asyncio.CancelledError
+                    return answer
+        finally:
+            self._calls -= 1
+            if not self._calls:
+                self._is_idle.set()  # close waits for it
+                if self._is_over:  # it was begun before the end, and went on behind it
+                    await self._close_client()
+
+    def _note_reached(self) -> None:
+        if not self.was_reached:
+            self.was_reached = True
+            observe.opened(f"redis {self.where}")
+
+    def patience(self) -> Patience:
+        """For one call."""
+        return Patience(self, self._retry_seconds)
+
+    # --- the end
+
+    async def _release(self) -> None:
+        await self._is_idle.wait()
+        self._is_over = True
+        await self._close_client()
+
+    async def _close_client(self) -> None:
+        if not self._is_owner:
+            return
+        with suppress(TimeoutError, driver.RedisError, OSError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self.client.aclose()
+        if self.was_reached:
+            self.was_reached = False
+            observe.closed(f"redis {self.where}")
+
+
+class Patience:
+    """How long a call goes on trying.
+
+    Args:
+        home: Whose call.
+        seconds: In all.
+    """
+
+    def __init__(self, home: Home, seconds: float) -> None:
+        self._home = home
+        self._until = time.monotonic() + seconds
+        self._pause = PAUSE_SECONDS
+        self._is_unsure = False
+
+    async def after(self, exc: Exception, may_again: Callable[[BaseException], bool]) -> None:
+        """Wait before the next try.
+
+        Raises:
+            LocusStoreError: There is none.
+        """
+        if isinstance(exc, LocusStoreError):  # who was called has had patience
+            raise exc
+        home = self._home
+        if not home.is_cluster:
+            failures.require_no_cluster(exc, home.where)
+        self._is_unsure = self._is_unsure or failures.may_be_done(exc)
+        is_better_soon = failures.is_transient(exc) or (
+            home.was_reached and may_again(exc)  # else a wrong address is told at once
+        )
+        if not is_better_soon or time.monotonic() + self._pause > self._until:
+            raise failures.translated(exc, home.where, is_unsure=self._is_unsure) from exc
+        observe.retried("connection", exc)
+        await self.rest()
+        if failures.is_lost(exc):
+            await home.find_masters()
+
+    async def rest(self) -> None:
+        """Let others go on."""
+        await asyncio.sleep(self._pause * (0.5 + random.random()))  # noqa: S311
+        self._pause = min(2 * self._pause, 1.0)
+
+
+def _wrote_nothing(answer: Any) -> bool:
+    """Whether a script says why it did nothing: not ``done``, and no number."""
+    has_word = isinstance(answer, list) and answer and isinstance(answer[0], bytes)
+    return bool(has_word and answer[0] != b"done")
+
+
+def _by_name(script: Script, keys: Sequence[str], args: Sequence[Any]) -> tuple[Any, ...]:
+    return "EVALSHA", script.sha, len(keys), *keys, *args
+
+
+def _by_text(script: Script, keys: Sequence[str], args: Sequence[Any]) -> tuple[Any, ...]:
+    return "EVAL", script.source, len(keys), *keys, *args

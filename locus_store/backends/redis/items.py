@@ -1,0 +1,167 @@
+"""A store's items in Redis: what they are called, how they are kept, and ranges of their names.
+
+All keys of a store have one hash tag, so that a batch over any namespaces is one script, all or
+nothing: on a cluster a store lives on one node.
+
+============================ ======================================================================
+``<prefix>{store}:items``    hash: by name version, microseconds of the first and the last put,
+                             seconds to live or ``-``, and a frame with value and metadata
+``<prefix>{store}:names``    sorted set: all names, by code points
+``<prefix>{store}:recent``   sorted set: all names by the microsecond of the last put, which no two
+                             share
+``<prefix>{store}:expiry``   sorted set: names by the microsecond at which their time is over
+``<prefix>{store}:vectors``  hash: by name embeddings, float32, one behind the other
+``<prefix>{store}:settings`` hash: ``layout``, and ``dimension`` once there are embeddings
+``<prefix>{store}:absent``   never there: see ``keys``
+============================ ======================================================================
+
+A name is the encoded namespace, NUL and the key. A namespace's own items begin with it and NUL
+(segments are not empty), and what is below it begins with it: each is a range of ``names``, in the
+order of namespace and key.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final
+
+from locus_store.backends.redis.keys import Keys, absent
+from locus_store.errors import IntegrityError
+from locus_store.types.items import SEGMENT_END, Put, StoreItem, decode_namespace, encode_namespace
+from locus_store.values import encoding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from locus_store.types.items import Change, Namespace
+
+LAYOUT: Final = "1"
+"""What the keys' names and values are to be read as."""
+
+KINDS: Final = ("items", "names", "recent", "expiry", "vectors", "settings")
+
+FOR_GOOD: Final = b"-"
+
+_LENGTHS: Final = Struct(">III")
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def keys_of(prefix: str) -> list[str]:
+    """The keys of a store, as its scripts take them; those that write take one more, the last.
+
+    Raises:
+        InvalidArgumentError: It is no prefix.
+    """
+    start = f"{Keys(prefix).prefix}{{store}}:"
+    return [*(f"{start}{kind}" for kind in KINDS), absent(start)]
+
+
+# --- names
+
+
+def name_of(namespace: Namespace, key: str) -> bytes:
+    """An item's name."""
+    return f"{encode_namespace(namespace)}{SEGMENT_END}{key}".encode()
+
+
+def parted(name: bytes) -> tuple[Namespace, str]:
+    """The namespace and key of a name."""
+    text = name.decode()
+    if text.startswith(SEGMENT_END):
+        return (), text[1:]
+    namespace, _, key = text.partition(SEGMENT_END * 2)
+    return decode_namespace(namespace + SEGMENT_END), key
+
+
+def start_of(namespace: Namespace, *, recursive: bool) -> bytes:
+    """What the names of a namespace begin with, or also those of all below it."""
+    return (encode_namespace(namespace) + ("" if recursive else SEGMENT_END)).encode()
+
+
+def bounds(start: bytes, after: bytes = b"") -> tuple[bytes, bytes]:
+    """Names with this start, as ``ZRANGEBYLEX`` takes them; ``after`` is a name to go on behind."""
+    low = b"(" + after if after else b"[" + start if start else b"-"
+    return low, b"(" + start + b"\xff" if start else b"+"
+
+
+# --- items
+
+
+def arguments(change: Change) -> tuple[Any, ...]:
+    """A change as ``item_apply`` takes it."""
+    name = name_of(change.namespace, change.key)
+    if not isinstance(change, Put):
+        return "remove", name, "", "", "", ""
+    expected, ttl = change.expected_version, change.ttl_seconds
+    return (
+        "put",
+        name,
+        "" if expected is None else expected,
+        "" if ttl is None else repr(float(ttl)),
+        encoding.pack_frame(encoding.encode([change.value, change.metadata])),
+        b"".join(change.vectors),
+    )
+
+
+def rows_of(joined: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
+    """Three texts each, as scripts join them."""
+    at = 0
+    while at < len(joined):
+        one, two, three = _LENGTHS.unpack_from(joined, at)
+        first = at + _LENGTHS.size
+        second, third, at = first + one, first + one + two, first + one + two + three
+        yield joined[first:second], joined[second:third], joined[third:at]
+
+
+def item_of(name: bytes, expires: bytes, packed: bytes, max_bytes: int) -> StoreItem:
+    """An item as scripts give it.
+
+    Raises:
+        IntegrityError: It is not as it was written, or takes more than ``max_bytes``.
+    """
+    with _damage(name):
+        namespace, key = parted(name)
+        version, created, updated, ttl, frame = packed.split(b" ", 4)
+        [body] = encoding.unpack_frames(frame, max_bytes)
+        value, metadata = encoding.decode(body)  # type: ignore[misc,str-unpack]  # two of them
+        return StoreItem(
+            namespace=namespace,
+            key=key,
+            value=value,
+            metadata=metadata,  # type: ignore[arg-type]  # an object
+            created_at=_time(created),
+            updated_at=_time(updated),
+            version=int(version),
+            expires_at=_time(expires) if expires else None,
+            ttl_seconds=None if ttl == FOR_GOOD else float(ttl),
+        )
+
+
+def _time(microseconds: bytes) -> datetime:
+    return EPOCH + timedelta(microseconds=int(float(microseconds)))
+
+
+def put_at(item: StoreItem) -> int:
+    """The microsecond of the last put, which no two items of a store share."""
+    return (item.updated_at - EPOCH) // timedelta(microseconds=1)
+
+
+def embeddings_of(data: bytes, size: int) -> list[bytes]:
+    """An item's embeddings, one by one: so many bytes each."""
+    return [data[at : at + size] for at in range(0, len(data), size)]
+
+
+@contextmanager
+def _damage(name: bytes) -> Iterator[None]:
+    try:
+        yield
+    except encoding.TooLargeError as exc:
+        raise exc.at(f"item {name!r} in Redis") from exc
+    except (ValueError, TypeError, OverflowError, IntegrityError) as exc:
+        raise IntegrityError(
+            f"item {name!r} in Redis is not as it was written; restore the server from a backup, "
+            "or put or delete the item"
+        ) from exc

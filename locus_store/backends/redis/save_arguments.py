@@ -1,0 +1,68 @@
+"""Arguments of the scripts that write a version."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from locus_store import versions
+from locus_store.backends.redis.records import new_line_id, rest_of
+from locus_store.versions.renewing import ttl_slack
+
+if TYPE_CHECKING:
+    from locus_store.backends.redis.records import NamespaceEdit
+    from locus_store.types import Mark, Save
+
+
+def appending(save: Save, store: str) -> list[Any] | None:
+    """The arguments of ``save``; ``None`` for what is no plain append.
+
+    Whether the state is of this store at all is for the thread to say: the server may have been
+    emptied, or have lost the store's identity, since somebody read that. A line's id is of no other
+    store: it is drawn by lot.
+    """
+    marks = [save.expected.made_from if save.expected else None, save.basis]
+    append = versions.append_of(save, next((it.store for it in marks if it), store))
+    if append is None:
+        return None
+    told = [
+        *(save.thread_id, save.namespace, store, new_line_id()),
+        "" if append.line is None else append.line,
+        *_mark(append.head),
+        "1" if append.is_free else "",
+        "1" if save.is_root else "",
+        *_mark(append.basis),
+        *(save.checkpoint_id, save.change.shape.digest.hex(), append.added, append.most),
+        *(save.writer or "", save.run or "", *_kept(save.keep_last)),
+        *time_to_live(save.ttl_seconds),
+    ]
+    rest = rest_of(save.metadata, save.labels)
+    return ["", append.payload, rest, "\0".join([*map(str, told), ""])]
+
+
+def _kept(keep_last: int | None) -> tuple[Any, Any]:
+    """How many versions are visible, and how many more there may be: those go in batches."""
+    return ("", "") if keep_last is None else (keep_last, max(keep_last, versions.HIDDEN_BATCH))
+
+
+def _mark(mark: Mark | None) -> tuple[Any, str]:
+    return (mark.sequence, mark.digest.hex()) if mark else ("", "")
+
+
+def applying(
+    edit: NamespaceEdit, line_id: str, revision: str, operations: list[Any], token: str
+) -> list[Any]:
+    """The arguments of ``apply``; ``token`` tells later whether it was done."""
+    return [
+        *(edit.thread_id, edit.namespace, edit.store, edit.new_line_id(), "", line_id, revision),
+        *time_to_live(edit.ttl_seconds),
+        "1" if edit.is_active else "",
+        *operations,
+        *(("line", 1, "edit", token) if token else ()),
+    ]
+
+
+def time_to_live(seconds: float | None) -> tuple[Any, Any]:
+    """In milliseconds, and how much later a thread may expire."""
+    if seconds is None:
+        return "", 0
+    return f"{seconds * 1000:.3f}", int(ttl_slack(seconds) * 1000)

@@ -1,0 +1,393 @@
+"""A store in Redis or Valkey: a server or a cluster, with nothing but its own data types."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import chain
+from math import inf
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from zlib import crc32
+
+from locus_store.backends.redis import items, scripts
+from locus_store.backends.redis.addresses import (
+    CONNECT_TIMEOUT_SECONDS,
+    POOL_SIZE,
+    RETRY_SECONDS,
+    TIMEOUT_SECONDS,
+    WAIT_SECONDS,
+)
+from locus_store.backends.redis.backend import DEFAULT_URL, RedisBackend
+from locus_store.errors import SchemaError
+from locus_store.store import BaseStore
+from locus_store.types.items import Put, decode_namespace, require_version
+from locus_store.values import vectors
+from locus_store.values.encoding import MAX_STATE_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from locus_store.backends.redis.connections import Home
+    from locus_store.backends.redis.scripts import Script
+    from locus_store.store import Embed
+    from locus_store.types.items import Change, Name, Namespace, NamespaceMatch, StoreItem, Wanted
+    from locus_store.values.vectors import Metric
+
+DEFAULT_PREFIX = "locus:store:"
+
+FIRST: Final = 64
+"""Items that are asked for at first where each is looked at."""
+
+PAGE: Final = 1000
+"""Items that one script answers with at most."""
+
+PAGE_BYTES: Final = 4_000_000
+"""Of values or embeddings that one script answers with, but for the last one."""
+
+EMBEDDINGS: Final = 2048
+"""Items whose embeddings one script answers with at most."""
+
+CLEARED: Final = 1000
+"""Items that one script of ``clear`` removes at most."""
+
+
+LANES: Final = 64
+"""Writes that may be under way at once."""
+
+ALL_LANES: Final = {str(it) for it in range(LANES)}
+
+
+class RedisStore(BaseStore):
+    """Keeps items in Redis or Valkey; see ``RedisBackend`` for what that is.
+
+    Each call that writes is one script, all or nothing, whatever namespaces it names; so a store
+    lives on one node of a cluster. Another ``prefix`` is another store. Only ``clear_namespace``
+    goes in steps, of 1,000 items. While a script runs the server does nothing else: about 15 µs for
+    each item of a batch. A put whose answer is lost is not repeated: it may have been done, which
+    its version would tell.
+
+    Reading is one script and one round trip too, as long as it is of at most 1,000 items and 4 MB.
+    A search with a filter or a query looks at the items below its namespace, the last updated
+    first, until it has found enough; one by an embedding compares all that are below it, exactly,
+    in this process. Neither uses search or vector commands of a server that has them.
+
+    A server that evicts keys (``maxmemory-policy``) would evict a whole store: use ``noeviction``.
+
+    Args:
+        url: See ``RedisBackend``.
+        prefix: What all keys begin with; ``{store}`` comes behind it.
+        dimension: See ``BaseStore``, as the two following; the same for good.
+        metric: How embeddings are compared.
+        embed: Makes embeddings of texts.
+        db: See ``RedisBackend``, as all that follow. The connections are the store's own: it takes
+            no ``backend=`` of a checkpointer.
+        client: One that tries again by itself repeats puts.
+        cluster: ``url`` is a node of a cluster.
+        wait_replicas: How many replicas must have a write before it is acknowledged.
+        wait_timeout_seconds: How long to wait for them.
+        pool_size: Calls at once per event loop.
+        retry_seconds: How long a call goes on trying; a put only while the server takes nothing up.
+        timeout_seconds: For each answer.
+        connect_timeout_seconds: For each connection.
+        max_state_bytes: The largest item, value and metadata as compact JSON.
+
+    Raises:
+        InvalidArgumentError: An option makes no sense.
+        MissingExtraError: redis-py is not installed, or NumPy, which a dimension needs.
+    """
+
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        prefix: str = DEFAULT_PREFIX,
+        *,
+        dimension: int | None = None,
+        metric: Metric = "cosine",
+        embed: Embed | None = None,
+        db: int = 0,
+        client: Any = None,
+        cluster: bool = False,
+        wait_replicas: int = 0,
+        wait_timeout_seconds: float = WAIT_SECONDS,
+        pool_size: int = POOL_SIZE,
+        retry_seconds: float = RETRY_SECONDS,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
+        max_state_bytes: int = MAX_STATE_BYTES,
+    ) -> None:
+        super().__init__(
+            dimension=dimension, metric=metric, embed=embed, max_state_bytes=max_state_bytes
+        )
+        *self._keys, self._absent = items.keys_of(prefix)
+        self.backend = RedisBackend(
+            url,
+            prefix,
+            db=db,
+            client=client,
+            cluster=cluster,
+            wait_replicas=wait_replicas,
+            wait_timeout_seconds=wait_timeout_seconds,
+            pool_size=pool_size,
+            retry_seconds=retry_seconds,
+            timeout_seconds=timeout_seconds,
+            connect_timeout_seconds=connect_timeout_seconds,
+            max_state_bytes=max_state_bytes,
+        )
+        self._is_known = False
+        """Whether it was seen to be of our layout and dimension."""
+
+    def __repr__(self) -> str:
+        return repr(self.backend).replace("Backend", "Store", 1)
+
+    async def setup(self) -> None:
+        """See ``BaseStore``, as the following."""
+        await self._home()
+
+    async def _home(self) -> Home:
+        connections = self.backend.connections
+        if not self._is_known:
+            home = await connections.home()
+            settings = self._keys[-1]
+            layout, dimension = await home.command("HMGET", settings, "layout", "dimension")
+            self._require("layout", layout)
+            self._require("dimension", dimension)
+            self._is_known = True
+        return await connections.home()  # the other one may be closed by now
+
+    def _require(self, setting: str, found: bytes | None) -> None:
+        """Refuse what others made of these keys.
+
+        Raises:
+            SchemaError: Another layout, or embeddings of another dimension.
+        """
+        if found is None:
+            return
+        there = found.decode()
+        if setting == "layout" and there != items.LAYOUT:
+            raise SchemaError(
+                f"{self} is of layout {there}, this release knows {items.LAYOUT}; upgrade "
+                "locus-store"
+            )
+        if setting == "dimension" and self.dimension is not None and there != str(self.dimension):
+            raise SchemaError(
+                f"{self} has embeddings of {there} numbers, not {self.dimension}: open it with "
+                f"dimension={there}, or use another prefix="
+            )
+
+    async def close(self) -> None:
+        await self.backend.close()
+        self._is_known = False
+
+    # --- writing
+
+    async def _write(self, lanes: set[str], script: Script, *args: Any) -> Any:
+        """Run a script once, behind what was handed in before of the same items."""
+        home = await self._home()
+        first, *others = lanes
+        keys = [*self._keys, self._absent]
+        return await home.in_order(
+            first, lambda: home.once(lambda: home.write(script, keys, *args)), *others
+        )
+
+    async def apply(self, changes: Sequence[Change]) -> list[int]:
+        has_vectors = any(isinstance(it, Put) and it.vectors for it in changes)
+        dimension = self.dimension if has_vectors else ""
+        given = chain.from_iterable(map(items.arguments, changes))
+        lanes = {_lane(items.name_of(it.namespace, it.key)) for it in changes}
+        what = items.LAYOUT, dimension, *given
+        done, found, *there = await self._write(lanes, scripts.ITEM_APPLY, *what)
+        if done == b"conflict":
+            change = changes[found]
+            assert isinstance(change, Put)  # noqa: S101  (no other expects a version)
+            require_version(change, int(there[0]))
+        if done != b"done":
+            self._require(done.decode(), found)
+        versions: list[int] = found
+        return versions
+
+    async def clear(self, namespace: Namespace, *, recursive: bool) -> int:
+        start = items.start_of(namespace, recursive=recursive)
+        at, removed = b"", 0
+        while True:
+            low, high = items.bounds(start, at)
+            count, at = await self._write(ALL_LANES, scripts.ITEM_CLEAR, low, high, CLEARED)
+            removed += int(count)
+            if not at:
+                return removed
+
+    async def renew(self, names: Sequence[Name]) -> None:
+        given = [items.name_of(*it) for it in names]
+        await self._write(set(map(_lane, given)), scripts.ITEM_RENEW, *given)
+
+    async def sweep(self, limit: int) -> int:
+        count: int = await self._write(ALL_LANES, scripts.ITEM_SWEEP, limit)
+        return count
+
+    # --- reading
+
+    async def _read(self, script: Script, *args: Any) -> Any:
+        home = await self._home()
+        return await home.read(script, self._keys, *args)
+
+    async def read(self, names: Sequence[Name]) -> list[StoreItem | None]:
+        found = await self._items_and_embeddings([items.name_of(*it) for it in names], "")
+        return [it and it[0] for it in found]
+
+    async def _items_and_embeddings(
+        self, names: Sequence[bytes], with_vectors: str = "1"
+    ) -> list[tuple[StoreItem, bytes] | None]:
+        found = await self._read(scripts.ITEM_READ, with_vectors, *names)
+        return [
+            (items.item_of(name, expires, packed, self.max_state_bytes), data) if packed else None
+            for name, (expires, packed, data) in zip(names, items.rows_of(found), strict=True)
+        ]
+
+    async def page(self, namespace: Namespace, limit: int, after: str | None) -> list[StoreItem]:
+        start = items.start_of(namespace, recursive=False)
+        at = b"" if after is None else items.name_of(namespace, after)
+        found: list[StoreItem] = []
+        while True:
+            count = min(limit - len(found), PAGE)
+            bounds = items.bounds(start, at)
+            rows, at = await self._read(scripts.ITEM_PAGE, *bounds, count, PAGE_BYTES)
+            found += self._items_in(rows)
+            if not at or len(found) == limit:
+                return found
+
+    async def namespaces(self, match: NamespaceMatch, limit: int, offset: int) -> list[Namespace]:
+        start, at = items.start_of(match.fixed, recursive=True), b""
+        found: dict[Namespace, None] = {}
+        size = max(FIRST, offset + limit)
+        while True:
+            bounds = items.bounds(start, at)
+            rows, at = await self._read(scripts.ITEM_NAMESPACES, *bounds, min(size, PAGE))
+            size = PAGE
+            for it in rows:
+                cut = match.of(decode_namespace(it.decode()))
+                if cut is not None:
+                    found[cut] = None
+            if not at or len(found) >= offset + limit:
+                return list(found)[offset : offset + limit]
+
+    # --- searching
+
+    async def recent(self, wanted: Wanted) -> list[StoreItem]:
+        count = wanted.offset + wanted.limit
+        size = max(FIRST, count) if _looks(wanted) else count
+        taken: list[StoreItem] = []
+        before, newest = b"", None
+        while True:
+            rows, before, last = await self._recent(wanted, min(size, PAGE), before=before)
+            newest = last if newest is None else newest
+            taken += [it for it in rows if wanted.takes(it.value, it.metadata)]
+            size = PAGE
+            if before and len(taken) < count:
+                continue
+            while last != newest:
+                taken, newest, last = await self._with_newer(wanted, taken, newest)
+            if not before or len(taken) >= count:
+                return taken[wanted.offset : count]
+
+    async def _with_newer(
+        self, wanted: Wanted, taken: list[StoreItem], newest: bytes
+    ) -> tuple[list[StoreItem], bytes, bytes]:
+        """Besides what was taken, what others put meanwhile: they may have moved it out of sight.
+
+        Args:
+            wanted: The search.
+            taken: Items in its order.
+            newest: When the last item was put that it may have seen.
+
+        Returns:
+            Items in its order; the new ``newest``; and when the last of all was put.
+        """
+        newer, before, seen = await self._recent(wanted, PAGE, after=newest)
+        last = seen
+        while before:
+            rows, before, last = await self._recent(wanted, PAGE, before=before, after=newest)
+            newer += rows
+        names = {(it.namespace, it.key) for it in newer}
+        rest = [it for it in taken if (it.namespace, it.key) not in names]
+        taken = [it for it in newer if wanted.takes(it.value, it.metadata)] + rest
+        return taken, seen, last
+
+    async def _recent(
+        self, wanted: Wanted, count: int, *, before: bytes = b"", after: bytes = b""
+    ) -> tuple[list[StoreItem], bytes, bytes]:
+        """Live items below the prefix, where to go on, and when the last of all was put."""
+        start = items.start_of(wanted.prefix, recursive=wanted.recursive)
+        rows, at, last = await self._read(
+            scripts.ITEM_RECENT, start, before, after, count, PAGE_BYTES
+        )
+        return self._items_in(rows), at, last
+
+    def _items_in(self, rows: bytes) -> list[StoreItem]:
+        return [items.item_of(*it, self.max_state_bytes) for it in items.rows_of(rows)]
+
+    async def nearest(
+        self, wanted: Wanted, vector: bytes, threshold: float | None
+    ) -> list[StoreItem]:
+        least = -inf if threshold is None else threshold
+        ranked = sorted([it async for it in self._scored(wanted, vector) if -it.negative >= least])
+        count = wanted.offset + wanted.limit
+        size = max(FIRST, count) if _looks(wanted) else count
+        taken: list[StoreItem] = []
+        at = 0
+        while at < len(ranked) and len(taken) < count:
+            some = ranked[at : at + min(size, PAGE)]
+            at, size = at + len(some), PAGE
+            found = await self._items_and_embeddings([it.name for it in some])
+            for scored, it in zip(some, found, strict=True):
+                if it is None or not wanted.takes(it[0].value, it[0].metadata):
+                    continue
+                item, data = it
+                is_same = items.put_at(item) == scored.put_at
+                score = -scored.negative if is_same else self._best([data], vector)[0]
+                if score >= least:
+                    taken.append(replace(item, score=score))
+        taken.sort(key=lambda it: (-(it.score or 0.0), it.namespace, it.key))
+        return taken[wanted.offset : count]
+
+    async def _scored(self, wanted: Wanted, vector: bytes) -> AsyncIterator[_Scored]:
+        """All items below the prefix that have embeddings."""
+        start, at = items.start_of(wanted.prefix, recursive=wanted.recursive), b""
+        while True:
+            bounds = items.bounds(start, at)
+            page, at = await self._read(scripts.ITEM_VECTORS, *bounds, EMBEDDINGS, PAGE_BYTES)
+            rows = [*items.rows_of(page)]
+            best = self._best([data for _, _, data in rows], vector)
+            for score, (name, put_at, _) in zip(best, rows, strict=True):
+                yield _Scored(-score, name, int(float(put_at)))
+            if not at:
+                return
+
+    def _best(self, embeddings: Sequence[bytes], vector: bytes) -> list[float]:
+        """The score of the nearest of each item's embeddings; of none, there is none."""
+        each = [items.embeddings_of(it, len(vector)) for it in embeddings]
+        scores = iter(vectors.scores(vector, [*chain.from_iterable(each)], self.metric))
+        return [max((next(scores) for _ in it), default=-inf) for it in each]
+
+    async def vectors_of(self, namespace: Namespace, key: str) -> list[bytes]:
+        [found] = await self._items_and_embeddings([items.name_of(namespace, key)])
+        size = (self.dimension or 1) * vectors.FLOAT_BYTES
+        return items.embeddings_of(found[1], size) if found else []
+
+
+def _lane(name: bytes) -> str:
+    """What is written of an item goes one by one, and beside it what is written of most others."""
+    return str(crc32(name) % LANES)
+
+
+class _Scored(NamedTuple):
+    """In the order of hits: names sort as namespaces and keys do."""
+
+    negative: float
+    """The score, negative."""
+
+    name: bytes
+    put_at: int
+    """The microsecond, by which a later put is told from this one."""
+
+
+def _looks(wanted: Wanted) -> bool:
+    """Whether each item has to be looked at."""
+    return bool(wanted.filter.clauses or wanted.metadata_filter.clauses or wanted.words)

@@ -1,0 +1,125 @@
+"""Lists of threads: the buckets' indexes, read as one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from locus_store.backends.redis import scripts
+from locus_store.backends.redis.keys import BUCKETS, ENTRY_DIGITS, bucket_of
+from locus_store.backends.redis.records import moment
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from datetime import datetime
+
+    from locus_store.backends.redis.connections import Home
+    from locus_store.backends.redis.keys import Keys
+
+SWEPT: Final = 1000
+"""Threads that one script takes out of the indexes at most."""
+
+
+class Lists:
+    """The indexes below a prefix.
+
+    Args:
+        keys: How things are called.
+    """
+
+    def __init__(self, keys: Keys) -> None:
+        self.keys = keys
+
+    async def listed(self, home: Home, limit: int, after: bytes = b"") -> list[bytes]:
+        """Entries of listed threads, the most recently active first, behind ``after``."""
+        return await self._page(home, "active", limit, after)
+
+    async def scanned(self, home: Home, limit: int, after: str | None) -> list[str]:
+        """All live threads by id."""
+        found = await self._page(home, "ids", limit, (after or "").encode())
+        return [it.decode() for it in found]
+
+    async def every_listed(self, home: Home, size: int) -> AsyncIterator[list[str]]:
+        """All listed threads, in pages."""
+        after = b""
+        while page := await self.listed(home, size, after):
+            yield [name_in(it) for it in page]
+            after = page[-1]
+
+    async def entry(self, home: Home, thread_id: str) -> bytes | None:
+        """The entry of a listed thread."""
+        active = self.keys.indexes(bucket_of(thread_id))[0]
+        score = await home.command("ZSCORE", active, thread_id)
+        thread = self.keys.reading(thread_id, "")[0]
+        if score is None or not await home.command("EXISTS", thread):
+            return None
+        return f"{float(score):0{ENTRY_DIGITS}.0f}{thread_id}".encode()
+
+    async def _page(self, home: Home, kind: str, limit: int, after: bytes) -> list[bytes]:
+        """The first entries of all buckets in order.
+
+        Each is asked for a few; those whose few all come before the last one that is wanted are
+        asked again.
+        """
+        if limit == 0:
+            return []
+        is_newest_first = kind == "active"
+        found: list[bytes] = []
+        places: dict[int, bytes] = dict.fromkeys(range(BUCKETS), after)
+        size = max(2, 2 * limit // BUCKETS)
+        while places:
+            for bucket, (end, *page) in (await self._pages(home, kind, size, places)).items():
+                found += page
+                places[bucket] = end
+            places = {bucket: end for bucket, end in places.items() if end}
+            found.sort(reverse=is_newest_first)
+            del found[limit:]
+            if len(found) == limit:
+                last = found[-1]
+                ahead = {b: it for b, it in places.items() if _before(it, last, is_newest_first)}
+                places = ahead
+            size = min(2 * size, limit)
+        return found
+
+    async def _pages(
+        self, home: Home, kind: str, size: int, places: dict[int, bytes]
+    ) -> dict[int, list[bytes]]:
+        """What ``page`` tells of each bucket, behind its place.
+
+        One script does for all; on a cluster, where they are on different nodes, one for each.
+        """
+        buckets = list(places)
+        groups = [[it] for it in buckets] if home.is_cluster else [buckets]
+        calls = [
+            (
+                [key for it in group for key in self.keys.indexes(it)],
+                (kind, size, *(places[it] for it in group)),
+            )
+            for group in groups
+        ]
+        answers = await home.each(scripts.PAGE, calls)
+        return dict(zip(buckets, (it for pages in answers for it in pages), strict=True))
+
+    async def sweep(self, home: Home) -> int:
+        """Take threads whose time is over out of the indexes; return how many."""
+        count = 0
+        buckets = list(range(BUCKETS))
+        while buckets:
+            calls = [(self.keys.sweeping(it), (SWEPT,)) for it in buckets]
+            swept = await home.each(scripts.SWEEP, calls)
+            count += sum(swept)
+            buckets = [it for it, gone in zip(buckets, swept, strict=True) if gone]
+        return count
+
+
+def _before(entry: bytes, last: bytes, is_newest_first: bool) -> bool:
+    return entry > last if is_newest_first else entry < last
+
+
+def time_in(entry: bytes) -> datetime:
+    """The time of a thread's activity, in an entry of ``Lists.listed``."""
+    return moment(int(entry[:ENTRY_DIGITS]))
+
+
+def name_in(entry: bytes) -> str:
+    """The thread's id in an entry of ``Lists.listed``."""
+    return entry[ENTRY_DIGITS:].decode()

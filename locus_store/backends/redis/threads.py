@@ -1,0 +1,689 @@
+"""Threads in Redis: what is asked of the scripts, and what their answers mean."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from uuid import uuid4
+
+from locus_store import versions
+from locus_store.backends.redis import failures, scripts
+from locus_store.backends.redis.connections import DRIVER_ERRORS
+from locus_store.backends.redis.keys import BUCKETS
+from locus_store.backends.redis.records import (
+    MissingError,
+    NamespaceEdit,
+    damage,
+    new_line_id,
+    pairs,
+    parsed,
+    parsed_write,
+    place,
+    read_log,
+    restoring,
+    space_of,
+    stored_write,
+    thread_of,
+)
+from locus_store.backends.redis.save_arguments import appending, applying, time_to_live
+from locus_store.errors import BackendError, IntegrityError, SchemaError
+from locus_store.types import Mark, PendingWrite, Removed, Save, Stored, Version, Written
+from locus_store.versions.archives import occupied
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+
+    from locus_store.backends.redis.connections import Connections, Home
+    from locus_store.backends.redis.keys import Keys
+    from locus_store.backends.redis.scripts import Script
+    from locus_store.types import ArchivedThread
+    from locus_store.versions.threads import Thread
+
+T = TypeVar("T")
+
+LAYOUT: Final = b"3"
+"""What the keys' names and values are to be read as."""
+
+FORMER: Final = frozenset({b"1", b"2"})
+"""Layouts all of whose values are of this one too, but for the lists of threads."""
+
+ATTEMPTS: Final = 100
+"""To change a namespace that others change all the time."""
+
+AT_ONCE: Final = 16
+"""Threads that a search reads in one round trip."""
+
+ALL: Final = 2**31 - 1
+
+LARGE: Final = 256_000
+"""Bytes of a list that are worked on in a thread."""
+
+MANY: Final = 1000
+"""As many rows."""
+
+
+class Threads:
+    """The threads below a prefix.
+
+    Args:
+        connections: To the server or cluster.
+        keys: How things are called.
+        max_state_bytes: The largest state that is folded.
+    """
+
+    def __init__(self, connections: Connections, keys: Keys, max_state_bytes: int) -> None:
+        self.connections = connections
+        self.max_state_bytes = max_state_bytes
+        self.keys = keys
+        self._store: str | None = None
+        self._has_lists = False
+
+    # --- the store
+
+    async def store(self, home: Home) -> str:
+        """The store's identity, which is made with its first thread.
+
+        Raises:
+            SchemaError: A newer release made it.
+        """
+        if self._store is None:
+            meta = self.keys.meta
+            await home.command("HSETNX", meta, "layout", LAYOUT)
+            await home.command("HSETNX", meta, "store", uuid4().hex)
+            layout, store = await home.command("HMGET", meta, "layout", "store")
+            if layout in FORMER:
+                await self._relist(home)
+            elif layout != LAYOUT:
+                raise SchemaError(
+                    f"the threads of prefix {self.keys.prefix!r} in Redis {home.where} are of "
+                    f"layout {layout.decode()}, this release knows {LAYOUT.decode()}; upgrade "
+                    "locus-store"
+                )
+            self._store = store.decode()
+        return self._store
+
+    async def require_lists(self, home: Home) -> None:
+        """Take the lists of threads over from a former layout, before they are read."""
+        if not self._has_lists:
+            if await home.command("HGET", self.keys.meta, "layout") in FORMER:
+                await self._relist(home)
+            self._has_lists = True
+
+    async def _relist(self, home: Home) -> None:
+        """One script for each bucket; those that another client has done have nothing left."""
+        calls = [(self.keys.relisting(it), ()) for it in range(BUCKETS)]
+        await home.each(scripts.RELIST, calls)
+        await home.command("HSET", self.keys.meta, "layout", LAYOUT)
+
+    async def refuse_foreign(self, home: Home, thread_id: str) -> None:
+        """Refuse a thread that somebody else keeps below the same prefix.
+
+        Raises:
+            SchemaError: The Locus SDK's own backend, or the like, does.
+        """
+        for key in self.keys.foreign(thread_id):
+            if await home.command("TYPE", key) in {b"string", "string"}:
+                raise SchemaError(
+                    f"Redis {home.where} has a key {key!r} that is not ours: the Locus SDK keeps "
+                    "its threads so. Take them over with `locus-store import locus "
+                    "redis://host:port/db`, or use another prefix="
+                )
+
+    async def _refuse_to_replace(self, home: Home, archived: ArchivedThread) -> None:
+        """Refuse a thread as ``refuse_foreign`` does, unless it is what somebody else keeps there.
+
+        Raises:
+            SchemaError: Somebody else keeps another one.
+        """
+        try:
+            await self.refuse_foreign(home, archived.thread_id)
+        except SchemaError:
+            if not await self._is_theirs(home, archived):
+                raise
+
+    async def _is_theirs(self, home: Home, archived: ArchivedThread) -> bool:
+        """Whether the Locus SDK has its heads, as of a thread that is imported."""
+        heads = [it.checkpoint_id for line in archived.lines for it in line.records[-1:]]
+        keys = [key for it in heads for key in self.keys.foreign_versions(archived.thread_id, it)]
+        there = [await home.command("EXISTS", key) for key in keys]
+        return any(there)
+
+    # --- saving
+
+    async def save(self, home: Home, save: Save) -> Written:
+        """Write a version: by itself where it is a plain append, else by all the rules."""
+        args = appending(save, await self.store(home))
+        if args is not None:
+            answer = await home.again(
+                lambda: self._given(
+                    home, scripts.SAVE, save.thread_id, save.namespace, args, creates_at=0
+                )
+            )
+            if isinstance(answer, bytes):
+                store, line, sequence = answer.decode().split()
+                mark = Mark(store, int(line), int(sequence), save.change.shape.digest)
+                return Written(save.checkpoint_id, mark, "head")
+        return await self.edit(
+            home, save.thread_id, save.namespace, lambda it: versions.save(it, save), creates=True
+        )
+
+    async def put_writes(
+        self,
+        home: Home,
+        thread_id: str,
+        namespace: str,
+        checkpoint_id: str,
+        writes: Sequence[PendingWrite],
+        *,
+        known: Mark | None,
+        seen: Collection[tuple[str, int]] | None,
+    ) -> bool:
+        """See ``StorageBackend.store_writes``."""
+        store = await self.store(home)
+        mark: list[Any] = ["", "", ""]
+        if any(it.basis is not None for it in writes):
+            if known is None:
+                return False
+            mark = [known.line, known.sequence, known.digest.hex()]
+        fields = [] if seen is None else [f"{task}\0{idx}" for task, idx in seen]
+        args = [thread_id, namespace, store, new_line_id(), "", checkpoint_id, *mark]
+        args += ["" if seen is None else len(fields), *fields]
+        for it in writes:
+            args += [place(it), stored_write(checkpoint_id, it, None)]
+        answer = await home.again(
+            lambda: self._given(home, scripts.PUT, thread_id, namespace, args, creates_at=4)
+        )
+        if answer[0] == b"no":
+            return False
+        if answer[0] == b"done":
+            return True
+
+        def put(edit: NamespaceEdit) -> bool:
+            line = replace(edit.open_space(namespace).line)
+            return versions.put_writes(edit, line, checkpoint_id, writes, known=known, seen=seen)
+
+        return await self.edit(home, thread_id, namespace, put, creates=True)
+
+    async def edit(
+        self,
+        home: Home,
+        thread_id: str,
+        namespace: str,
+        body: Callable[[NamespaceEdit], T],
+        *,
+        creates: bool,
+    ) -> T | Any:
+        """Change a namespace by the rules; nothing is written where somebody else changed it.
+
+        Then the rules are asked again. ``0`` where there is no thread and ``creates`` is off.
+
+        Raises:
+            BackendError: Others change it all the time.
+        """
+        store = await self.store(home)
+        unsure: _Decided | None = None  # a change whose outcome is not known
+        patience = home.patience()
+        payloads, has_writes = "", False
+        for attempt in range(ATTEMPTS):
+            asked = payloads, "1" if has_writes else ""
+            found = await self._read(home, scripts.VIEW, thread_id, namespace, *asked)
+            if unsure is not None and unsure.was_done(found):
+                return unsure.answer
+            if not found and not creates:
+                await self.refuse_foreign(home, thread_id)
+                return 0
+            decide = partial(
+                _decided,
+                *(thread_id, namespace, found, store, body),
+                has_writes=has_writes,
+                max_state_bytes=self.max_state_bytes,
+            )
+            try:
+                decided = await _aside(found, decide)
+            except MissingError as missing:
+                more = _more(payloads, missing), has_writes or missing.writes
+                if more == (payloads, has_writes):  # it was asked for, and is not there
+                    raise _damaged(thread_id) from missing
+                payloads, has_writes = more
+                continue
+            if decided.args is None:
+                return decided.answer
+            try:
+                reply = await self._given(
+                    home, scripts.APPLY, thread_id, namespace, decided.args, creates_at=4
+                )
+            except DRIVER_ERRORS as exc:
+                await patience.after(exc, failures.is_lost)
+                unsure = decided
+                continue
+            if reply[0] == b"done":
+                return decided.answer
+            _whole(thread_id, reply)
+            if attempt > 1:
+                await patience.rest()
+        raise _busy(thread_id)
+
+    async def renew(self, home: Home, thread_id: str, ttl_seconds: float) -> bool:
+        """See ``StorageBackend.renew``."""
+        args = [thread_id, *time_to_live(ttl_seconds)]
+        reply = await home.again(lambda: self._given(home, scripts.RENEW, thread_id, None, args))
+        return bool(reply[0] == b"done")
+
+    async def _given(
+        self,
+        home: Home,
+        script: Script,
+        thread_id: str,
+        namespace: str | None,
+        args: list[Any],
+        *,
+        creates_at: int | None = None,
+        insisting: Callable[[list[str]], list[Any]] | None = None,
+    ) -> list[Any]:
+        """Run a script that writes, with what it asks for: leave, and other namespaces.
+
+        Args:
+            home: Whose connections.
+            script: What to run.
+            thread_id: The thread.
+            namespace: The one that it is about; ``None``: all.
+            args: Of the script.
+            creates_at: Which argument says that a thread may be made.
+            insisting: The arguments for a thread of these namespaces that lost some of its keys.
+
+        Raises:
+            IntegrityError: It lost some, and nobody insists.
+            BackendError: Others change it all the time.
+        """
+        names, args = [namespace or ""], list(args)
+        for _ in range(ATTEMPTS):
+            keys = self.keys.writing(thread_id, names[0], names[1:])
+            reply: list[Any] = await home.write(script, keys, *args)
+            if reply[0] == b"lines":
+                asked, names = names, _beside(namespace, reply[1:])
+                if asked == names:
+                    if insisting is None:
+                        raise _damaged(thread_id)
+                    args = insisting(names)
+            elif reply[0] == b"create" and creates_at is not None:
+                await self.refuse_foreign(home, thread_id)
+                args[creates_at] = "1"
+            else:
+                return reply
+        raise _busy(thread_id)
+
+    # --- reading
+
+    async def _read(
+        self, home: Home, script: Script, thread_id: str, namespace: str, *args: Any
+    ) -> Any:
+        """Run a script that reads a namespace.
+
+        Raises:
+            IntegrityError: It lost keys.
+        """
+        found = await home.read(script, self.keys.reading(thread_id, namespace), *args)
+        return _whole(thread_id, found)
+
+    async def fetch(
+        self,
+        home: Home,
+        thread_id: str,
+        namespace: str,
+        checkpoint_id: str | None,
+        known: Mark | None,
+        *,
+        with_writes: bool,
+    ) -> Stored | None:
+        """A version as it is stored, without payloads where it is the one ``known``."""
+        mark = (known.line, known.sequence, known.digest.hex()) if known else ("", "", "")
+        found = await self._read(
+            *(home, scripts.LOAD, thread_id, namespace),
+            "" if checkpoint_id is None else f"={checkpoint_id}",
+            *mark,
+            "1" if with_writes else "",
+        )
+        if not found:
+            await self.refuse_foreign(home, thread_id)
+            return None
+        if len(found) == 1:
+            raise IntegrityError(
+                f"thread {thread_id!r} names version {found[0].decode()} as its head, or that has "
+                "no row; restore Redis from a backup, or load a version by its id"
+            )
+        told, rows, writes = found
+        store, line, head, sequence, name, parent, digest, count, header = told.split(b"\0", 8)
+        version = _version(thread_id, namespace, store, line, [sequence, name, parent, header])
+        payloads = [payload for _, payload in read_log(rows)]
+        return Stored(
+            version=version,
+            head=Mark(store.decode(), int(line), int(head), _digest(digest)),
+            payloads=payloads[: int(count)],  # a block may go on behind the version
+            writes=_writes(version.checkpoint_id, writes) if with_writes else None,
+        )
+
+    async def exists(self, home: Home, thread_id: str) -> bool:
+        """See ``StorageBackend.has_thread``."""
+        if await self._read(home, scripts.EXISTS, thread_id, "") == b"1":
+            return True
+        await self.refuse_foreign(home, thread_id)
+        return False
+
+    async def history(
+        self, home: Home, thread_id: str, namespace: str, limit: int, before: str | None
+    ) -> list[Version] | None:
+        """Versions, newest first; ``None``: there is no version ``before``."""
+        start = "" if before is None else f"={before}"
+        found = await self._read(home, scripts.HISTORY, thread_id, namespace, start, limit)
+        if not found:
+            await self.refuse_foreign(home, thread_id)
+            return []
+        if found[0] == b"missing":
+            return None
+        return [_version(thread_id, namespace, found[0], found[1], row) for row in found[2]]
+
+    async def histories(self, home: Home, names: Sequence[tuple[str, str]]) -> list[list[Version]]:
+        """All visible versions of several namespaces (thread, namespace)."""
+        calls = [(self.keys.reading(*it), ("", ALL)) for it in names]
+        return await self._versions(home, scripts.HISTORY, names, calls)
+
+    async def heads(self, home: Home, names: Sequence[tuple[str, str]]) -> list[list[Version]]:
+        """The heads of several namespaces, where they have one."""
+        calls = [(self.keys.reading(*it), ()) for it in names]
+        return await self._versions(home, scripts.HEADS, names, calls)
+
+    async def _versions(
+        self, home: Home, script: Script, names: Sequence[tuple[str, str]], calls: Any
+    ) -> list[list[Version]]:
+        answers = await home.each(script, calls) if calls else []
+        return [
+            [_version(*it, found[0], found[1], row) for row in found[2]]
+            if _whole(it[0], found)
+            else []
+            for it, found in zip(names, answers, strict=True)
+        ]
+
+    async def looked_at(
+        self, home: Home, thread_ids: Sequence[str], look: Callable[[Thread], T]
+    ) -> list[T]:
+        """What somebody sees in threads with their root and all its payloads; some may be gone."""
+        calls = [(self.keys.reading(it, ""), ("all", "")) for it in thread_ids]
+        found = await home.each(scripts.VIEW, calls) if calls else []
+        seen = []
+        for name, it in zip(thread_ids, found, strict=True):
+            if _whole(name, it):
+                seen.append(await _aside(it, partial(_looked, name, it, look)))
+        return seen
+
+    async def records(
+        self, home: Home, thread_id: str, namespace: str, last: int
+    ) -> list[tuple[int, int, bytes]]:
+        """(sequence, chain, payload) of the versions up to ``last``."""
+        found = await self._read(home, scripts.RECORDS, thread_id, namespace, last)
+        if not found:
+            return []
+        with damage(f"the log of thread {thread_id!r}"):
+            sequences = [int(score) for _, score in pairs(found[0])]
+            log = list(read_log(found[1]))[: len(sequences)]  # a block may go on behind the last
+            each = zip(sequences, log, strict=True)
+            return [(sequence, chain, payload) for sequence, (chain, payload) in each]
+
+    async def writes_of(
+        self, home: Home, thread_id: str, namespace: str, checkpoint_ids: Sequence[str]
+    ) -> dict[str, list[PendingWrite]]:
+        """See ``StorageBackend.writes_of``."""
+        found = await self._read(home, scripts.WRITES, thread_id, namespace, *checkpoint_ids)
+        each = dict(zip(checkpoint_ids, found, strict=bool(found)))
+        return {name: _writes(name, flat) for name, flat in each.items() if flat}
+
+    async def archive(
+        self, home: Home, thread_id: str, *, is_whole: bool
+    ) -> tuple[Thread, dict[str, str]] | None:
+        """A thread with all its namespaces, and their revisions.
+
+        ``is_whole``: with payloads and pending writes.
+        """
+        reply = await self._archived(home, thread_id, "1" if is_whole else "")
+        if reply is None:
+            return None
+        names, found = reply
+        return await _aside(found, partial(_unpacked, thread_id, names, found))
+
+    async def _archived(
+        self, home: Home, thread_id: str, whole: str
+    ) -> tuple[list[str], list[Any]] | None:
+        names = [""]
+        for _ in range(ATTEMPTS):
+            keys = self.keys.archiving(thread_id, names[0], names[1:])
+            reply = await home.read(scripts.ARCHIVE, keys, whole)
+            if not reply:
+                return None
+            if reply[0] == b"whole":
+                return names, reply
+            asked, names = names, _beside(None, reply[1:])
+            if asked == names:
+                raise _damaged(thread_id)
+        raise _busy(thread_id)
+
+    async def restore(self, home: Home, archived: ArchivedThread, *, is_copy: bool = False) -> None:
+        """Store a thread as it was elsewhere; a copy is active now.
+
+        Raises:
+            ConflictError: There is one of this id.
+            SchemaError: Somebody else keeps another one of this id.
+        """
+        await self._refuse_to_replace(home, archived)
+        args = restoring(archived, await self.store(home), is_copy=is_copy)
+        names = [it.namespace for it in archived.lines] or [""]
+        keys = self.keys.writing(archived.thread_id, names[0], names[1:])
+        reply = await home.again(lambda: home.write(scripts.RESTORE, keys, *args))
+        if reply[0] == b"there":
+            raise occupied(archived.thread_id, "copied" if is_copy else "written")
+
+    async def drop(
+        self, home: Home, thread_id: str, revisions: dict[str, str] | None = None
+    ) -> Removed:
+        """Remove a thread.
+
+        Args:
+            home: Whose connections.
+            thread_id: The thread.
+            revisions: Of all its namespaces, as they were when it was decided to remove it.
+        """
+        if revisions is None:
+            reply = await home.once(
+                lambda: self._given(
+                    *(home, scripts.DROP, thread_id, None, [thread_id, ""]),
+                    insisting=lambda names: [thread_id, "1", *names],
+                )
+            )
+            if reply[0] == b"none":
+                await self.refuse_foreign(home, thread_id)
+        else:
+            names = list(revisions) or [""]  # a thread may have messages only
+            keys = self.keys.writing(thread_id, names[0], names[1:])
+            reply = await home.once(
+                lambda: home.write(scripts.DROP, keys, thread_id, "", *revisions.values())
+            )
+        if reply[0] != b"done":
+            return Removed(existed=False, versions=0)
+        return Removed(existed=bool(reply[2]), versions=int(reply[1]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Decided:
+    """What the rules say of a namespace."""
+
+    answer: Any
+    args: list[Any] | None
+    """Of ``apply``; ``None``: nothing is to be written."""
+
+    token: str
+    """By which it is known again."""
+
+    drops: bool
+    """Whether the namespace goes."""
+
+    def was_done(self, found: list[Any]) -> bool:
+        """Whether the change of which nobody heard is there, in what ``view`` gives now."""
+        fields = dict(pairs(found[1])) if found else {}
+        return not fields if self.drops else fields.get(b"edit") == self.token.encode()
+
+
+def _decided(
+    thread_id: str,
+    namespace: str,
+    found: list[Any],
+    store: str,
+    body: Callable[[NamespaceEdit], Any],
+    *,
+    has_writes: bool,
+    max_state_bytes: int,
+) -> _Decided:
+    """Ask the rules about what ``view`` gave.
+
+    Raises:
+        MissingError: They need more of it.
+    """
+    old, revision, line_id = _seen(thread_id, namespace, found)
+    edit = NamespaceEdit(
+        *(thread_id, namespace, old, store), has_writes=has_writes, max_state_bytes=max_state_bytes
+    )
+    answer = body(edit)
+    operations = edit.operations()
+    if not operations and not edit.is_active:
+        return _Decided(answer, None, "", drops=False)
+    token, drops = secrets.token_hex(8), operations == ["drop"]
+    args = applying(edit, line_id, revision, operations, "" if drops else token)
+    return _Decided(answer, args, token, drops)
+
+
+async def _aside(found: list[Any], work: Callable[[], T]) -> T:
+    """Work on what a script gave: in a thread, where others would notice how long it takes."""
+    return await asyncio.to_thread(work) if _is_large(found) else work()
+
+
+def _is_large(found: Any) -> bool:
+    rows = [it for it in found if isinstance(it, list)]
+    return any(len(it) > MANY or sum(map(len, it)) > LARGE or _is_large(it) for it in rows)
+
+
+def _more(payloads: str, missing: MissingError) -> str:
+    """Which payloads to read: first those of a chain, then all."""
+    if not missing.payloads:
+        return payloads
+    return "all" if payloads else missing.payloads
+
+
+def _whole(thread_id: str, found: list[Any]) -> list[Any]:
+    """What a script found.
+
+    Raises:
+        IntegrityError: The namespace lost keys.
+    """
+    if found and found[0] == b"damaged":
+        raise _damaged(thread_id)
+    return found
+
+
+@contextmanager
+def all_read(thread_id: str) -> Iterator[None]:
+    """What all was read for: nothing is missing but what Redis lost.
+
+    Raises:
+        IntegrityError: It did.
+    """
+    try:
+        yield
+    except MissingError as missing:
+        raise _damaged(thread_id) from missing
+
+
+def _beside(namespace: str | None, there: Sequence[bytes]) -> list[str]:
+    """Which namespaces to give: the one that it is about, and all that are there."""
+    names = sorted(it.decode() for it in there)
+    if namespace is None:
+        return names or [""]  # a thread may have messages only
+    return [namespace, *(it for it in names if it != namespace)]
+
+
+def _busy(thread_id: str) -> BackendError:
+    return BackendError(
+        f"thread {thread_id!r} is changed all the time by others; nothing was written"
+    )
+
+
+def _damaged(thread_id: str) -> IntegrityError:
+    return IntegrityError(
+        f"a key of thread {thread_id!r} is gone from Redis, or not as it was written; restore the "
+        "server from a backup, or delete the thread. Did the server evict it? Set maxmemory-policy "
+        "noeviction"
+    )
+
+
+def _seen(thread_id: str, namespace: str, found: list[Any]) -> tuple[Thread | None, str, str]:
+    """What ``view`` gave: the thread, and revision and id of the line."""
+    if not found:
+        return None, "", ""
+    row, line, order, first, log, writes = found
+    thread = thread_of(thread_id, dict(pairs(row)), [])
+    fields = dict(pairs(line))
+    if not fields:
+        return thread, "", ""
+    del first  # the log's end is what was given
+    thread.spaces[namespace] = space_of(namespace, fields, order, log, writes)
+    return thread, fields[b"rev"].decode(), fields[b"id"].decode()
+
+
+def _looked(thread_id: str, found: list[Any], look: Callable[[Thread], T]) -> T:
+    """Look at what ``view`` gave of a root with all its payloads."""
+    thread, _, _ = _seen(thread_id, "", found)
+    assert thread is not None  # noqa: S101  (it was found)
+    with all_read(thread_id):
+        return look(thread)
+
+
+def _unpacked(
+    thread_id: str, names: Sequence[str], found: list[Any]
+) -> tuple[Thread, dict[str, str]]:
+    """The thread that ``archive`` gave, and the revisions of its namespaces."""
+    _, row, messages, each = found
+    thread = thread_of(thread_id, dict(pairs(row)), messages)
+    revisions: dict[str, str] = {}
+    for name, (line, order, log, writes) in zip(names, each, strict=True):
+        fields = dict(pairs(line))
+        if fields:  # a thread may have messages only
+            thread.spaces[name] = space_of(name, fields, order, log, writes)
+            revisions[name] = fields[b"rev"].decode()
+    return thread, revisions
+
+
+def _digest(text: bytes) -> bytes:
+    with damage("a digest"):
+        return bytes.fromhex(text.decode())
+
+
+def _version(
+    thread_id: str, namespace: str, store: bytes, line: bytes, row: Sequence[bytes]
+) -> Version:
+    sequence, name, parent, header = row
+    record, created_at = parsed(header, int(sequence), name.decode())
+    return Version(
+        mark=Mark(store.decode(), int(line), record.sequence, record.digest),
+        thread_id=thread_id,
+        namespace=namespace,
+        checkpoint_id=record.checkpoint_id,
+        parent_id=parent.decode() or None,
+        metadata=record.metadata,
+        labels=record.labels,
+        created_at=created_at,
+    )
+
+
+def _writes(checkpoint_id: str, flat: Sequence[bytes]) -> list[PendingWrite]:
+    found = (parsed_write(checkpoint_id, field, value).write for field, value in pairs(flat))
+    return sorted(found, key=versions.in_order)

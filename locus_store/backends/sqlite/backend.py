@@ -1,0 +1,245 @@
+"""SQLite: one file, durable, any number of processes on one host."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from sqlalchemy.engine import Engine
+
+from locus_store.backends.sqlite import dialect
+from locus_store.backends.sqlite.runners import READERS, AsyncEngineRunner, Runner, ThreadRunner
+from locus_store.checkpointer import S, StorageBackendAdapter
+from locus_store.errors import InvalidArgumentError
+from locus_store.saver import CheckpointSaver
+from locus_store.sql.backend import SqlBackend
+from locus_store.sql.diagnostics import SQLiteExamination
+from locus_store.sql.names import prefix_of
+from locus_store.sql.options import DAY
+from locus_store.sql.schema import tables
+from locus_store.types.arguments import check_tenant
+from locus_store.values.encoding import MAX_STATE_BYTES
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+    from typing_extensions import Unpack
+
+    from locus_store.backends.options import SQLiteOptions
+    from locus_store.sql.migrate import AutoMigrate
+    from locus_store.sql.repository import Repository
+    from locus_store.types import OnConflict
+
+DEFAULT_PATH = "locus_checkpoints.db"
+BUSY_TIMEOUT_SECONDS = 30.0
+
+
+class SQLiteBackend(SqlBackend):
+    """Keeps versions in an SQLite database.
+
+    One thread writes, and commits the saves that wait together; readers go on beside it. Several
+    processes may share the file; a network file system may not hold it.
+
+    Args:
+        path: Of the file, made where there is none; ``":memory:"`` lives as long as this object.
+        table_name: As in the Locus SDK: ``x``, ``x_checkpoints`` or ``x_store`` means prefix
+            ``x_``.
+        prefix: Of the tables; excludes ``table_name``.
+        engine: A SQLAlchemy engine, async (``sqlite+aiosqlite``) or not, used instead of ``path``
+            and left open. Its connection settings are its owner's: without WAL readers wait, and
+            without ``secure_delete`` deleted bytes stay in the file until they are overwritten.
+        tenant: Whose threads this object sees.
+        auto_migrate: See ``SqlBackend``.
+        busy_timeout_seconds: How long to wait for another process's write.
+        max_state_bytes: The largest state that is saved or read, as compact JSON.
+
+    Raises:
+        InvalidArgumentError: An option makes no sense.
+    """
+
+    factory = "sqlite_checkpointer"
+    database: ClassVar[type[dialect.SQLiteDatabase]] = dialect.SQLiteDatabase
+    examination = SQLiteExamination
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] = DEFAULT_PATH,
+        table_name: str | None = None,
+        *,
+        prefix: str | None = None,
+        engine: AsyncEngine | Engine | None = None,
+        tenant: str = "default",
+        auto_migrate: AutoMigrate = True,
+        busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS,
+        max_state_bytes: int = MAX_STATE_BYTES,
+    ) -> None:
+        handed_in = _checked_engine(engine)
+        file = None if handed_in is not None else _checked_path(path)
+        self._where = file or _url_of(handed_in)
+        check_tenant(tenant)
+        database = self.database(
+            file,
+            self._where,
+            tables(prefix_of(table_name, prefix, "sqlite")),
+            tenant=tenant,
+            auto_migrate=auto_migrate,
+        )
+        timeout = _checked_timeout(busy_timeout_seconds)
+        if file is not None:
+            runner = _own_runner(database, file, timeout)
+        else:
+            runner = _runner(database, handed_in)
+        super().__init__(database, runner, max_state_bytes=max_state_bytes)
+
+    def __repr__(self) -> str:
+        return f"SQLiteBackend({self._where!r})"
+
+    async def create_search_index(self) -> bool:
+        """Make the full-text index over all threads; ``False`` where it was there.
+
+        It multiplies the space (see docs/sqlite.md) and makes ``search`` fast; the answers are the
+        same. Every process that uses the database keeps it up from then on.
+        """
+        return await self._write(_create_index)
+
+
+def _own_runner(database: dialect.SQLiteDatabase, path: str, timeout: float) -> Runner:
+    engines = partial(_engines, database, path, timeout)
+    return ThreadRunner(database, engines, keeps_open=path == dialect.MEMORY)
+
+
+def _runner(database: dialect.SQLiteDatabase, engine: Any) -> Runner:
+    shares_connection = dialect.shares_connection(engine)
+    if not isinstance(engine, Engine):
+        return AsyncEngineRunner(database, engine, shares_connection=shares_connection)
+    engines = (engine, None if shares_connection else engine)
+    return ThreadRunner(database, lambda: engines, owns_engines=False, keeps_open=shares_connection)
+
+
+def _engines(
+    database: dialect.SQLiteDatabase, path: str, timeout: float
+) -> tuple[Engine, Engine | None]:
+    database.require_file()
+    writes = dialect.engine(path, busy_timeout_seconds=timeout)
+    if path == dialect.MEMORY:
+        return writes, None
+    return writes, dialect.engine(path, busy_timeout_seconds=timeout, readers=READERS)
+
+
+def sqlite_checkpointer(
+    path: str | os.PathLike[str] = DEFAULT_PATH,
+    table_name: str | None = None,
+    *,
+    prefix: str | None = None,
+    engine: AsyncEngine | Engine | None = None,
+    tenant: str = "default",
+    auto_migrate: AutoMigrate = True,
+    busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS,
+    max_state_bytes: int = MAX_STATE_BYTES,
+    state_type: type[S] | None = None,
+    on_conflict: OnConflict = "raise",
+    keep_last: int | None = None,
+    ttl_seconds: float | None = None,
+    refresh_on_read: bool = False,
+) -> StorageBackendAdapter[S]:
+    """Return a checkpointer over an SQLite file.
+
+    The first options are those of ``SQLiteBackend``, the last four of ``StorageBackendAdapter``.
+
+    Raises:
+        InvalidArgumentError: An option makes no sense.
+    """
+    backend = SQLiteBackend(
+        path,
+        table_name,
+        prefix=prefix,
+        engine=engine,
+        tenant=tenant,
+        auto_migrate=auto_migrate,
+        busy_timeout_seconds=busy_timeout_seconds,
+        max_state_bytes=max_state_bytes,
+    )
+    return StorageBackendAdapter(
+        backend,
+        state_type=state_type,
+        on_conflict=on_conflict,
+        keep_last=keep_last,
+        ttl_seconds=ttl_seconds,
+        refresh_on_read=refresh_on_read,
+    )
+
+
+class SQLiteCheckpointSaver(CheckpointSaver):
+    """A ``CheckpointSaver`` over an SQLite file.
+
+    Args:
+        path: See ``SQLiteBackend``, as ``table_name`` and ``options``.
+        table_name: Stands for a prefix.
+        on_conflict: See ``CheckpointSaver``, as the two others.
+        keep_last: Versions to keep of each namespace.
+        ttl_seconds: A thread's time to live.
+        refresh_on_read: A load renews that time.
+        options: Of ``SQLiteBackend``.
+
+    Raises:
+        InvalidArgumentError: An option makes no sense.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] = DEFAULT_PATH,
+        table_name: str | None = None,
+        *,
+        on_conflict: OnConflict = "raise",
+        keep_last: int | None = None,
+        ttl_seconds: float | None = None,
+        refresh_on_read: bool = False,
+        **options: Unpack[SQLiteOptions],
+    ) -> None:
+        super().__init__(
+            SQLiteBackend(path, table_name, **options),
+            on_conflict=on_conflict,
+            keep_last=keep_last,
+            ttl_seconds=ttl_seconds,
+            refresh_on_read=refresh_on_read,
+        )
+
+
+def _create_index(repository: Repository) -> bool:
+    assert isinstance(repository, dialect.SQLiteRepository)  # noqa: S101  (ours)
+    return repository.create_index()
+
+
+def _checked_path(path: object) -> str:
+    if not isinstance(path, str | os.PathLike) or not str(path) or "\0" in str(path):
+        raise InvalidArgumentError(f"path must name a file or be ':memory:', not {path!r}")
+    if str(path) == dialect.MEMORY:
+        return dialect.MEMORY
+    try:
+        return str(Path(path).expanduser().absolute())
+    except RuntimeError as exc:
+        raise InvalidArgumentError(f"path {str(path)!r}: there is no such home directory") from exc
+
+
+def _url_of(engine: Any) -> str:
+    return str(engine.url.render_as_string(hide_password=True))
+
+
+def _checked_engine(engine: object) -> AsyncEngine | Engine | None:
+    if engine is None:
+        return None
+    from sqlalchemy.ext.asyncio import AsyncEngine  # noqa: PLC0415  (slow: it imports the ORM)
+
+    if not isinstance(engine, AsyncEngine | Engine) or engine.dialect.name != "sqlite":
+        raise InvalidArgumentError(f"engine must be a SQLAlchemy engine for SQLite, not {engine!r}")
+    return engine
+
+
+def _checked_timeout(busy_timeout_seconds: object) -> float:
+    number = busy_timeout_seconds
+    if not isinstance(number, int | float) or isinstance(number, bool) or not 0 <= number <= DAY:
+        raise InvalidArgumentError(
+            f"busy_timeout_seconds={number!r} must be a number from 0 to {DAY}"
+        )
+    return number

@@ -1,0 +1,406 @@
+"""What only SQLite does: its hooks, its full-text index, its connections and its errors."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import NullPool, QueuePool, SingletonThreadPool, StaticPool
+
+from locus_store.errors import (
+    BackendError,
+    ConnectionFailedError,
+    IntegrityError,
+    InvalidArgumentError,
+    LocusStoreError,
+    SchemaError,
+)
+from locus_store.sql.callers_transaction import autocommit_refused
+from locus_store.sql.column_types import storage_classes
+from locus_store.sql.database import Database
+from locus_store.sql.json_columns import escape_text
+from locus_store.sql.migrate import check
+from locus_store.sql.pending import BATCH
+from locus_store.sql.repository import Repository
+from locus_store.values import frames
+from locus_store.values.text import words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from sqlalchemy.engine import Connection, Engine
+
+    from locus_store.sql.migrate import AutoMigrate
+    from locus_store.sql.repository import Copied
+    from locus_store.sql.schema import Tables
+
+MEMORY = ":memory:"
+
+SEARCH_SETTING = "full_text_index"
+"""Row of ``settings`` that says that the index was made."""
+
+_INDEXED_WORDS = 64
+"""Words of a query that the index is asked for; SQLite compounds 500 selects at most."""
+
+_INDEX = "INSERT INTO {0}(rowid, words) VALUES (?, ?)"
+_UNINDEX = "INSERT INTO {0}({0}, rowid, words) VALUES ('delete', ?, ?)"
+
+_SEQUENCE_BITS = 32
+"""A row of the index is numbered ``line << 32 | sequence``."""
+
+
+class SQLiteRepository(Repository):
+    """SQLite's forms of the hooks."""
+
+    _has_tombstones = False
+
+    def matches(self, column: sa.ColumnElement[str], pattern: str) -> sa.ColumnElement[bool] | None:
+        """``GLOB`` knows ``*`` and ``?`` as we do; sets it negates differently."""
+        if "[" in pattern:
+            return None
+        plain = sa.literal(pattern, sa.Text())
+        escaped = sa.literal("/" + pattern, sa.Text())
+        starts_with_slash = column.op("GLOB")(sa.literal("/*", sa.Text()))
+        return (
+            sa.case((starts_with_slash, column.op("GLOB")(escaped)), else_=column.op("GLOB")(plain))
+            == sa.true()
+        )
+
+    def may_have(
+        self, column: sa.ColumnElement[Any], key: str, value: Any
+    ) -> sa.ColumnElement[bool]:
+        """The key or the first of its parts is there; bound, never part of the statement."""
+        del value
+        each = sa.func.json_each(column).table_valued("key", "value")
+        names = [
+            sa.literal(escape_text(it), sa.Text())
+            for it in dict.fromkeys((key, key.split(".", maxsplit=1)[0]))
+        ]
+        return sa.and_(
+            column.is_not(None), sa.exists().select_from(each).where(each.c.key.in_(names))
+        )
+
+    # --- the full-text index: FTS5 without content of its own, over the folded words
+
+    def look_for_index(self) -> bool:
+        """See ``Repository``."""
+        return self.sql.setting.first(self.connection, {"name": SEARCH_SETTING}) is not None
+
+    @property
+    def _index(self) -> str:
+        return f'"{self.tables.prefix}search"'
+
+    def index_text(self, line: int, sequence: int, payload: bytes) -> str | None:
+        """The index keeps words only; the text is kept beside the record for its deletion."""
+        if not self.has_index:
+            return None
+        text = frames.text_of(payload, self.max_state_bytes)
+        self._index_rows(_INDEX, [(line, sequence, text)])
+        return text
+
+    def copy_index(self, copied: Copied) -> None:
+        """See ``Repository``; the words are those of the text that is kept for a deletion."""
+        c = self.tables.checkpoints.c
+        texts = copied(self.tables.checkpoints, ("sequence", "text")).where(c.text.is_not(None))
+        for some in self.connection.execute(texts).partitions(BATCH):
+            self._index_rows(_INDEX, some)
+
+    def unindex(self, line: int, sequences: Sequence[int] | None = None) -> None:
+        """FTS5 wants back the very words that it was given."""
+        if not self.has_index:
+            return
+        checkpoints = self.tables.checkpoints
+        query = sa.select(checkpoints.c.sequence, checkpoints.c.text).where(
+            checkpoints.c.line == line, checkpoints.c.text.is_not(None)
+        )
+        if sequences is not None:
+            query = query.where(checkpoints.c.sequence.in_(sequences))
+        rows = [(line, row.sequence, row.text) for row in self.connection.execute(query)]
+        if rows:
+            self._has_tombstones = True
+            self._index_rows(_UNINDEX, rows)
+
+    def finish(self) -> None:
+        """A deletion only marks the words: merging all segments leaves no byte of them."""
+        if self._has_tombstones:
+            self.connection.exec_driver_sql(
+                f"INSERT INTO {self._index}({self._index}) VALUES ('optimize')"  # noqa: S608
+            )
+
+    def _index_rows(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
+        values = [
+            (line << _SEQUENCE_BITS | sequence, " ".join(words(text)))
+            for line, sequence, text in rows
+        ]
+        self.connection.exec_driver_sql(statement.format(self._index), values)
+
+    def lines_with(self, wanted: Sequence[str]) -> list[int] | None:
+        """Lines that have each word in one version or another."""
+        if not self.has_index:
+            return None
+        one = (
+            f"SELECT DISTINCT rowid >> {_SEQUENCE_BITS} AS line FROM {self._index} "  # noqa: S608
+            "WHERE words MATCH ?"  # our own name; the word is bound
+        )
+        some = wanted[:_INDEXED_WORDS]  # the lines are looked at again
+        found = self.connection.exec_driver_sql(
+            " INTERSECT ".join([one] * len(some)), tuple(f'"{word}"' for word in some)
+        )
+        return [row[0] for row in found]
+
+    def self_check(self) -> list[str]:
+        """``PRAGMA integrity_check``: pages, cells and indexes; then the type of every value."""
+        found = self.connection.exec_driver_sql("PRAGMA integrity_check(20)").scalars()
+        broken = [it for it in found if it != "ok"]
+        tables = [] if broken else self.tables.metadata.sorted_tables
+        return broken + [it for table in tables for it in self._mistyped(table)]
+
+    def _mistyped(self, table: sa.Table) -> Iterator[str]:
+        classes = {it: storage_classes(it, self.connection.dialect) for it in table.columns}
+        is_other = [
+            sa.func.typeof(it, type_=sa.Text()).not_in(known) for it, known in classes.items()
+        ]
+        query = sa.select(*(sa.func.count(sa.case((it, 1))) for it in is_other))
+        counts = self.connection.execute(query.select_from(table)).one()
+        for column, known, count in zip(classes, classes.values(), counts, strict=True):
+            if count:
+                yield f"{count} values of {column} are not {known[0]}: restore a backup"
+
+    def create_index(self) -> bool:
+        """Make the full-text index and fill it; whether it was not there."""
+        if self.has_index:
+            return False
+        self.connection.exec_driver_sql(
+            f"CREATE VIRTUAL TABLE {self._index} USING fts5(words, content='', "
+            'tokenize="unicode61 remove_diacritics 0")'
+        )
+        self.connection.execute(
+            self.tables.settings.insert().values(name=SEARCH_SETTING, value="fts5")
+        )
+        self._has_index = None
+        lines = sa.select(self.tables.lines.c.line)
+        for line in list(self.connection.execute(lines).scalars()):
+            self.reindex(line)
+        return True
+
+
+# --- connections
+
+
+def engine(path: str, *, busy_timeout_seconds: float, readers: int = 0) -> Engine:
+    """An engine of our own on a database file: one connection to write, or some to read.
+
+    WAL lets readers go on beside the writer; ``synchronous=FULL`` makes a commit durable;
+    ``secure_delete`` leaves no byte of what was deleted.
+    """
+    pool: dict[str, Any] = {"poolclass": NullPool}
+    if readers:
+        pool = {"poolclass": QueuePool, "pool_size": readers, "max_overflow": 0}
+    made = sa.create_engine(
+        sa.URL.create("sqlite", database=path),
+        connect_args={"check_same_thread": False, "timeout": busy_timeout_seconds},
+        hide_parameters=True,  # values in errors would come into logs
+        **pool,
+    )
+    event.listen(made, "connect", _set_up if path != MEMORY else _set_up_memory)
+    return made
+
+
+def _set_up_memory(connection: sqlite3.Connection, _: object) -> None:
+    connection.isolation_level = None  # transactions are begun by us
+
+
+def _set_up(connection: sqlite3.Connection, record: object) -> None:
+    _set_up_memory(connection, record)
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "secure_delete=ON"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+class SQLiteDatabase(Database):
+    """A database in a file, in memory, or behind an engine that was handed in.
+
+    Args:
+        path: Of the file; ``None`` for an engine that was handed in.
+        where: The database, for a person.
+        tables: See ``Database``, as the rest.
+        tenant: Whose threads are seen.
+        auto_migrate: What may be done to the schema.
+    """
+
+    dialect = "sqlite"
+    repository = SQLiteRepository
+    driver_errors = (*Database.driver_errors, sqlite3.Error, UnicodeDecodeError)
+
+    def __init__(
+        self,
+        path: str | None,
+        where: str,
+        tables: Tables,
+        *,
+        tenant: str,
+        auto_migrate: AutoMigrate,
+    ) -> None:
+        super().__init__(tables, tenant=tenant, auto_migrate=auto_migrate)
+        self._path = path if path != MEMORY else None
+        self._where = where
+        self._known: tuple[int, int] | None = None
+        """The file, while it is open."""
+        self._file: tuple[int, int] | None = None
+        self._log: tuple[int, int] | None = None
+        """The file that was opened last, and its log."""
+
+    def begin_write(self, connection: Connection) -> None:
+        """Take the write lock first, so that nothing read before it can be stale."""
+        if _begun(connection, "BEGIN IMMEDIATE"):  # by a handler of the engine's owner
+            connection.exec_driver_sql("DELETE FROM sqlite_sequence WHERE 0")
+
+    def begin_read(self, connection: Connection) -> None:
+        _begun(connection, "BEGIN")
+
+    def require_joinable(self, connection: object) -> None:
+        engine = getattr(connection, "engine", None)
+        if engine is not None and shares_connection(engine):
+            raise InvalidArgumentError(
+                "connection= is of an engine whose users share one connection (in memory, or a "
+                "StaticPool): any other call would end its transaction. Use a database file"
+            )
+
+    def join(self, connection: Connection) -> None:
+        """Begin: a savepoint that begins a transaction would commit it when it is released."""
+        if not connection.in_transaction():
+            connection.begin()
+        driver: Any = connection.connection.driver_connection
+        if driver.in_transaction:
+            return
+        if driver.isolation_level is None:  # sqlite3's word for autocommit; nobody has begun
+            raise autocommit_refused()
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    def lost_schema(self, exc: BaseException) -> bool:
+        """SQLite has one code for every error in a statement; ours have no other."""
+        return _code(exc) == "SQLITE_ERROR"
+
+    def require_file(self) -> None:
+        """Check that opening, which would make the file, may make one.
+
+        Raises:
+            SchemaError: It may not, and there is none.
+        """
+        if self._path is not None and not self.may_create and not Path(self._path).exists():
+            url = sa.URL.create("sqlite", database=self._path)
+            raise SchemaError(check(url, prefix=self.tables.prefix).message)
+
+    def opened(self, connection: Connection) -> None:
+        super().opened(connection)
+        if self._path is not None:
+            self._known = self._file = _file_identity(self._path)
+            self._log = _file_identity(f"{self._path}-wal")
+
+    def identity(self) -> object:
+        if self._path is None:
+            return self._where
+        found = _file_identity(self._path)
+        if found is None and self._known is not None:
+            raise ConnectionFailedError(
+                f"SQLite {self._where}: the file is gone; put it back, or close() this object to "
+                "begin a new one"
+            )
+        return found
+
+    def left(self) -> None:
+        """A log of the old file would be read as the new one's: SQLite goes by the name."""
+        self._known = None
+        if self._path is None or self._log is None or _file_identity(self._path) == self._file:
+            return
+        if _file_identity(f"{self._path}-wal") == self._log:
+            raise BackendError(
+                f"SQLite {self._where}: the file was replaced while other connections had it "
+                f"open, and their log {self._path}-wal is still there; close them, remove the log "
+                "and restore again, or restore with SQLite's backup API, which needs none of this"
+            )
+
+    def translated(self, exc: Exception) -> LocusStoreError:
+        """By its code."""
+        is_no_text = isinstance(exc, UnicodeDecodeError)  # what SQLite says of a damaged file
+        code = "SQLITE_CORRUPT" if is_no_text else _code(exc)
+        kind = _KINDS.get(code, BackendError)
+        remedy = _REMEDIES.get(code, str(getattr(exc, "orig", exc)))
+        return kind(f"SQLite {self._where}: {code or type(exc).__name__}: {remedy}")
+
+
+def _begun(connection: Connection, statement: str) -> bool:
+    """Begin with ``statement``, unless a handler of the engine has begun; whether it has."""
+    connection.begin()
+    driver: Any = connection.connection.driver_connection
+    if driver.in_transaction:
+        return True
+    cursor = connection.connection.cursor()
+    cursor.execute(statement)
+    cursor.close()
+    return False
+
+
+# --- errors
+
+_CANNOT_OPEN = ("SQLITE_CANTOPEN", "SQLITE_NOTADB", "SQLITE_PERM", "SQLITE_AUTH")
+_KINDS: dict[str, type[LocusStoreError]] = {
+    **dict.fromkeys(_CANNOT_OPEN, ConnectionFailedError),
+    "SQLITE_CORRUPT": IntegrityError,
+}
+_REMEDIES = {
+    "SQLITE_CANTOPEN": "check that its directory exists and may be written",
+    "SQLITE_NOTADB": "the file is no SQLite database: name another path",
+    "SQLITE_READONLY": "the file or its directory is read-only: grant write permission",
+    "SQLITE_FULL": "the disk is full: free some space and save again",
+    "SQLITE_BUSY": "a transaction, yours or another process's, held the write lock for the whole"
+    " busy timeout: save again when it has ended",
+    "SQLITE_BUSY_SNAPSHOT": "the transaction of this connection has read what another one has"
+    " changed since: roll it back and run it again",
+    "SQLITE_LOCKED": "another connection of this process holds a lock: save again",
+    "SQLITE_CORRUPT": "the file is damaged: restore it from a backup",
+    "SQLITE_IOERR": "the file system failed: look at the system's log",
+}
+
+
+def _code(exc: BaseException) -> str:
+    """``SQLITE_IOERR`` of ``SQLITE_IOERR_WRITE``: the code, else its primary one."""
+    number = next(
+        (it.sqlite_errorcode for it in _causes(exc) if hasattr(it, "sqlite_errorcode")), None
+    )
+    if number is None:
+        return ""
+    return _CODES.get(number) or _CODES.get(number & 0xFF, "")
+
+
+_CODES = {
+    number: name
+    for name, number in vars(sqlite3).items()
+    if name.startswith("SQLITE_") and name in {*_REMEDIES, *_KINDS, "SQLITE_ERROR"}
+}
+
+
+def _causes(exc: BaseException) -> Iterator[BaseException]:
+    at: BaseException | None = exc
+    while at is not None:
+        yield at
+        at = at.orig if isinstance(at, DBAPIError) else at.__cause__
+
+
+def _file_identity(path: str) -> tuple[int, int] | None:
+    """What tells a database file from another one put in its place; ``None`` if it is gone."""
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def shares_connection(engine: Any) -> bool:
+    """Whether the engine has one connection for all its users, as for a database in memory."""
+    database = engine.url.database or ""
+    in_memory = database in {"", MEMORY} or database.startswith("file::memory:")
+    return in_memory or isinstance(engine.pool, StaticPool | SingletonThreadPool)

@@ -1,0 +1,118 @@
+"""What only SQLite does for a store: conditions on JSON as text, and the extension sqlite-vec."""
+
+from __future__ import annotations
+
+import inspect
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+import sqlalchemy as sa
+
+from locus_store.sql.columns import encode_key, encode_path
+from locus_store.sql.conditions import on_text, word_in_text
+from locus_store.sql.items import Items, item_of
+from locus_store.sql.pending import batches
+from locus_store.types.items import encode_namespace
+from locus_store.values import vectors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from sqlalchemy.engine import Connection
+
+    from locus_store.sql.items import Scored
+    from locus_store.types.items import Name, StoreItem, Wanted
+    from locus_store.values.filters import Clause
+
+_LOADED: Final = "locus_store_vec"
+"""In ``Connection.info``: whether the extension could be loaded."""
+
+_DISTANCES: Final = {"cosine": "vec_distance_cosine", "l2": "vec_distance_L2"}
+"""The extension has none for inner products."""
+
+
+class SQLiteItems(Items):
+    """SQLite's forms of the hooks."""
+
+    def condition(
+        self, column: sa.ColumnElement[Any], clause: Clause
+    ) -> sa.ColumnElement[bool] | None:
+        return on_text(column, clause)
+
+    def may_have_word(
+        self, column: sa.ColumnElement[Any], word: str
+    ) -> sa.ColumnElement[bool] | None:
+        return word_in_text(column, word)
+
+    def have_names(self, names: Sequence[Name]) -> sa.ColumnElement[bool]:
+        """Of a list of pairs, SQLite would read every row; of a query's, it uses the index."""
+        if len(names) == 1:
+            return super().have_names(names)
+        pairs = [(encode_path(encode_namespace(it)), encode_key(key)) for it, key in names]
+        each = sa.func.json_each(orjson.dumps(pairs).decode()).table_valued("value")
+        parts = (
+            sa.func.json_extract(each.c.value, path, type_=sa.Text()) for path in ("$[0]", "$[1]")
+        )
+        c = self.store.c
+        return sa.and_(
+            c.tenant == self.shelf.scope.tenant,
+            sa.tuple_(c.namespace, c.key).in_(sa.select(*parts)),
+        )
+
+    def ranked(self, wanted: Wanted, vector: bytes) -> Iterator[tuple[StoreItem, float]]:
+        """By the extension's distances where it can be loaded; the scores are ours all the same."""
+        if self.shelf.metric not in _DISTANCES or not loads_vec(self.connection):
+            yield from super().ranked(wanted, vector)
+            return
+
+        def fetch(size: int) -> tuple[list[Scored], bool]:
+            order = self._nearest(wanted, vector, size)
+            return list(self._scored(order, vector)), len(order) < size
+
+        yield from self.widening(wanted, fetch)
+
+    def _nearest(self, wanted: Wanted, vector: bytes, size: int) -> list[int]:
+        c, e = self.store.c, self.embeddings.c
+        measure = getattr(sa.func, _DISTANCES[self.shelf.metric])
+        distance = sa.func.min(sa.func.coalesce(measure(e.embedding, vector), 1.0))
+        query = sa.select(e.item).join_from(self.store, self.embeddings, e.item == c.item)
+        query = query.where(*self.are_wanted(wanted)).group_by(e.item)
+        query = query.order_by(distance, c.namespace, c.key).limit(size)
+        return list(self.connection.execute(query).scalars())
+
+    def _scored(self, items: Sequence[int], vector: bytes) -> Iterator[tuple[StoreItem, float]]:
+        c, e = self.store.c, self.embeddings.c
+        for some in batches(items):
+            query = sa.select(e.item, e.embedding).where(e.item.in_(some))
+            found = self.connection.execute(query).all()
+            scores = vectors.scores(vector, [it.embedding for it in found], self.shelf.metric)
+            best: dict[int, float] = {}
+            for row, score in zip(found, scores, strict=True):
+                best[row.item] = max(score, best.get(row.item, score))
+            for row in self.connection.execute(self._items().where(c.item.in_(some))):
+                yield item_of(row), best[row.item]
+
+
+def loads_vec(connection: Connection) -> bool:
+    """Whether the connection has sqlite-vec, which is loaded where that is possible."""
+    known: bool | None = connection.info.get(_LOADED)
+    if known is None:
+        known = connection.info[_LOADED] = _load(connection.connection.driver_connection)
+    return known
+
+
+def _load(driver: Any) -> bool:
+    allow = getattr(driver, "enable_load_extension", None)
+    # An asynchronous driver's is a coroutine; most builds of Python have none.
+    if allow is None or inspect.iscoroutinefunction(allow) or find_spec("sqlite_vec") is None:
+        return False
+    allow(True)
+    try:
+        import_module("sqlite_vec").load(driver)
+    except Exception:  # noqa: BLE001  (made for another SQLite: the scan without it gives the same)
+        return False
+    finally:
+        allow(False)
+    return True

@@ -1,0 +1,505 @@
+"""Where a database's work is done: one writer thread with grouped commits, readers beside it.
+
+A body is a plain function of a connection. Bodies that wait while the writer commits go into one
+transaction together, each under its own savepoint, and each caller is answered after the commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from weakref import WeakKeyDictionary, WeakSet, finalize
+
+from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.pool import QueuePool
+
+from locus_store.errors import BackendError, InvalidArgumentError
+from locus_store.runtime import loops, observe
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from locus_store.sql.database import Database
+
+T = TypeVar("T")
+Body = Callable[[Connection], T]
+Release = Callable[[], None]
+_Answer = tuple[object, BaseException | None]
+
+GROUP = 256
+"""Bodies in one transaction at most."""
+
+READERS = 4
+"""Reading threads, each with a connection of its own."""
+
+
+class Runner(Protocol):
+    """Runs bodies in transactions; the caller translates errors."""
+
+    async def write(self, body: Body[T]) -> T:
+        """Run ``body`` and commit; it goes on when its caller is cancelled."""
+
+    async def read(self, body: Body[T]) -> T:
+        """Run ``body`` on one snapshot."""
+
+    async def query(self, body: Body[T]) -> T:
+        """Run ``body``, which is one statement and so its own snapshot."""
+
+    async def ready(self) -> None:
+        """Make sure that the database is open, and its schema verified."""
+
+    async def close(self) -> None:
+        """Finish what was submitted and release what was opened; usable again after."""
+
+
+@dataclass(slots=True)
+class _Job:
+    body: Body[Any] | None
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[Any]
+
+    def answer(self, result: object, error: BaseException | None) -> None:
+        """Tell the caller, in its loop."""
+        if self.future.done():  # its caller was cancelled
+            return
+        if error is not None:
+            loops.fail(self.future, error)
+        else:
+            self.future.set_result(result)
+
+
+def _tell(jobs: list[_Job], answers: list[_Answer]) -> None:
+    """Answer the callers: each loop is woken once."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Job, _Answer]]] = {}
+    for job, answer in zip(jobs, answers, strict=True):
+        by_loop.setdefault(job.loop, []).append((job, answer))
+    for loop, told in by_loop.items():
+        with suppress(RuntimeError):  # the loop was closed: nobody waits
+            loop.call_soon_threadsafe(_answer_all, told)
+
+
+def _answer_all(told: list[tuple[_Job, _Answer]]) -> None:
+    for job, (result, error) in told:
+        job.answer(result, error)
+
+
+class _Stopped(Exception):  # noqa: N818  (never leaves this module)
+    """The writer was stopped before the job was taken; another one may take it."""
+
+
+class _Writer:
+    """One thread that owns the writing connection."""
+
+    def __init__(self, engine: Engine, database: Database, release_readers: Release) -> None:
+        self._engine = engine
+        self._database = database
+        self._release_readers = release_readers
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._gate = threading.Lock()
+        self._is_stopped = False
+        self._connection: Connection | None = None
+        self._identity: object = None
+        self._thread = threading.Thread(target=self._work, name="locus-store-writer", daemon=True)
+        self._thread.start()
+
+    async def run(self, body: Body[T] | None) -> T:
+        """Run a body in a transaction; without one only make sure that the database is open.
+
+        Raises:
+            _Stopped: Nothing was run.
+        """
+        loop = asyncio.get_running_loop()
+        job = _Job(body, loop, loop.create_future())
+        with self._gate:
+            if self._is_stopped:
+                raise _Stopped
+            self._jobs.put(job)
+        result: T = await job.future
+        return result
+
+    def stop(self) -> None:
+        """Finish what was submitted, close the connection, end the thread."""
+        with self._gate:
+            if not self._is_stopped:
+                self._is_stopped = True
+                self._jobs.put(None)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _work(self) -> None:
+        while (first := self._jobs.get()) is not None:
+            jobs, is_last = self._group(first)
+            self._answer_all(jobs)
+            del first, jobs
+            if is_last:
+                break
+        self._release()
+
+    def _group(self, first: _Job) -> tuple[list[_Job], bool]:
+        jobs = [first]
+        while len(jobs) < GROUP:
+            try:
+                job = self._jobs.get_nowait()
+            except queue.Empty:
+                break
+            if job is None:
+                return jobs, True
+            jobs.append(job)
+        return jobs, False
+
+    def _answer_all(self, jobs: list[_Job]) -> None:
+        try:
+            answers = self._commit(jobs)
+        except BaseException as exc:  # noqa: BLE001  (told to every caller of the group)
+            answers = [(None, exc)] * len(jobs)
+        _tell(jobs, answers)
+
+    def _commit(self, jobs: list[_Job]) -> list[_Answer]:
+        connection = self._opened()
+        if all(job.body is None for job in jobs):  # to read needs no write lock
+            return [(None, None)] * len(jobs)
+        try:
+            self._database.begin_write(connection)
+            if len(jobs) == 1 and jobs[0].body is not None:
+                answers: list[_Answer] = [(jobs[0].body(connection), None)]  # fails as a whole
+            else:
+                answers = [_attempt(connection, job.body) for job in jobs]
+            connection.commit()
+        except BaseException:
+            connection.rollback()
+            raise
+        observe.committed(self._database, len(jobs))
+        return answers
+
+    def _opened(self) -> Connection:
+        if self._connection is not None:
+            if self._database.identity() == self._identity:
+                return self._connection
+            observe.replaced("another database stands in the place of the opened one")
+            self._release()
+            self._release_readers()  # the last connection takes its log with it
+        self._database.left()
+        connection = self._engine.connect()
+        try:
+            self._database.opened(connection)
+        except BaseException:
+            connection.close()
+            raise
+        self._connection, self._identity = connection, self._database.identity()
+        observe.opened(self._database)
+        return connection
+
+    def _release(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+            observe.closed(self._database)
+
+
+def _attempt(connection: Connection, body: Body[Any] | None) -> _Answer:
+    """One body of a group: it fails alone."""
+    if body is None:
+        return None, None
+    cursor = connection.connection.cursor()  # begin_nested() takes 0.15 ms, this 0.01
+    cursor.execute("SAVEPOINT job")
+    try:
+        result = body(connection)
+    except Exception as exc:  # noqa: BLE001  (told to its caller)
+        cursor.execute("ROLLBACK TO job")
+        return None, exc
+    finally:
+        cursor.execute("RELEASE job")
+        cursor.close()
+    return result, None
+
+
+class ThreadRunner:
+    """Runs bodies on synchronous engines, in threads.
+
+    Args:
+        database: What differs per database.
+        make_engines: Gives (the writing engine, the reading engine or ``None`` to read on the
+            writer's connection). It must not hold on to the runner.
+        owns_engines: Dispose of them on ``close``.
+        keeps_open: ``close`` leaves the database open: one in memory would be lost. It ends with
+            this object.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        make_engines: Callable[[], tuple[Engine, Engine | None]],
+        *,
+        owns_engines: bool = True,
+        keeps_open: bool = False,
+    ) -> None:
+        self._database = database
+        self._make_engines = make_engines
+        self._owns_engines = owns_engines
+        self._keeps_open = keeps_open
+        self._lock = threading.Lock()
+        self._open: _Open | None = None
+        if not keeps_open:
+            _runners.add(self)
+
+    async def write(self, body: Body[T]) -> T:
+        """See ``Runner``."""
+        while True:
+            with suppress(_Stopped):  # closed by another thread in between: open anew
+                return await self._opened().writer.run(body)
+
+    async def read(self, body: Body[T]) -> T:
+        """See ``Runner``."""
+        while True:
+            with suppress(_Stopped):
+                return await self._opened().read(body)
+
+    async def ready(self) -> None:
+        """See ``Runner``."""
+        while True:
+            with suppress(_Stopped):
+                await self._opened().writer.run(None)
+                return
+
+    async def query(self, body: Body[T]) -> T:
+        """See ``Runner``."""
+        return await self.read(body)
+
+    def _opened(self) -> _Open:
+        with self._lock:
+            if self._open is not None and self._open.pid != os.getpid():
+                _inherited.append(self._open)  # the parent's: neither used nor closed here
+                self._open.forget()
+                self._open = None
+            if self._open is not None and self._open.is_closed:
+                raise BackendError("this process is ending; nothing more was read or written")
+            if self._open is None:
+                writes, reads = self._make_engines()
+                self._open = _Open(self._database, writes, reads, owned=self._owns_engines)
+                self._open.finalizer = finalize(self, self._open.close)
+            return self._open
+
+    def hold(self) -> None:
+        """Close everything, and open nothing until ``go_on``."""
+        self._lock.acquire()
+        here, self._open = self._open, None
+        if here is not None:
+            here.close()
+
+    def go_on(self) -> None:
+        """Undo ``hold``: the next call opens the database again."""
+        self._lock.release()
+
+    async def close(self) -> None:
+        """See ``Runner``."""
+        if self._keeps_open:
+            return
+        with self._lock:
+            here, self._open = self._open, None
+        if here is not None and here.pid == os.getpid():
+            await asyncio.to_thread(here.close)
+
+
+_inherited: list[object] = []
+"""Keeps a parent process's connections from being closed by a child's garbage collector."""
+
+_runners: WeakSet[ThreadRunner] = WeakSet()
+_held: list[ThreadRunner] = []
+
+
+def _before_fork() -> None:
+    """SQLite keeps its locks per process: a child that inherits an open file has none of its own.
+
+    Its parent would then close as the last one and take the log away from under it.
+    """
+    for runner in list(_runners):
+        runner.hold()
+        _held.append(runner)
+
+
+def _after_fork() -> None:
+    while _held:
+        _held.pop().go_on()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(
+        before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork
+    )
+
+
+class _Open:
+    """What one process has opened; apart from the runner, so that a finalizer may hold it."""
+
+    def __init__(
+        self, database: Database, writes: Engine, reads: Engine | None, *, owned: bool
+    ) -> None:
+        self.pid = os.getpid()
+        self.finalizer: Any = None
+        self._database = database
+        self._reads = reads
+        self._engines = [it for it in (writes, reads) if it is not None] if owned else []
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="locus-store-reader")
+        self._gate = threading.Lock()
+        self.is_closed = False
+        self._identity: object = None
+        self.writer = _Writer(writes, database, self._release_readers)
+
+    async def read(self, body: Body[T]) -> T:
+        """Run a body on one snapshot."""
+        if self._reads is None:
+            return await self.writer.run(body)
+        if self._identity is None or self._identity != self._database.identity():
+            await self.writer.run(None)  # verifies the schema, or opens the database anew
+            self._identity = self._database.identity()
+        loop = asyncio.get_running_loop()
+        with self._gate:
+            if self.is_closed:
+                raise _Stopped
+            reading = loop.run_in_executor(self._readers, self._read, self._reads, body)
+        return await reading
+
+    def _read(self, engine: Engine, body: Body[T]) -> T:
+        with engine.connect() as connection:
+            self._database.begin_read(connection)
+            try:
+                return body(connection)
+            finally:
+                connection.rollback()
+
+    def _release_readers(self) -> None:
+        """Close the connections to a database that is no longer there."""
+        if self._reads is not None and self._reads in self._engines:
+            self._reads.dispose()
+
+    def forget(self) -> None:
+        """A forked child leaves the parent's threads and connections alone."""
+        if self.finalizer is not None:
+            self.finalizer.detach()
+
+    def close(self) -> None:
+        """Answer what was submitted, then release everything."""
+        if self.pid != os.getpid():
+            return
+        self.forget()
+        with self._gate:
+            self.is_closed = True
+        self.writer.stop()
+        self._readers.shutdown()
+        for engine in self._engines:
+            engine.dispose()
+
+
+class AsyncEngineRunner:
+    """Runs bodies on an async engine that the caller handed in, and leaves it open.
+
+    Args:
+        database: What differs per database.
+        engine: Used, never disposed of.
+        shares_connection: All share one connection, so that reads wait for writes too.
+    """
+
+    def __init__(
+        self, database: Database, engine: AsyncEngine, *, shares_connection: bool = False
+    ) -> None:
+        self._database = database
+        self._engine = engine
+        self._shares_connection = shares_connection
+        self._is_opened = False
+        self._opening = threading.Lock()
+        self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
+            WeakKeyDictionary()
+        )
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._has_pool = isinstance(engine.pool, QueuePool)
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def _require_own_loop(self) -> None:
+        """SQLAlchemy's async pool wakes nobody on another loop: its waiters would hang."""
+        loop, known = asyncio.get_running_loop(), self._loop
+        if self._has_pool and known is not None and known is not loop and known.is_running():
+            raise InvalidArgumentError(
+                "an async engine with a pool belongs to one event loop at a time; make it with "
+                "poolclass=NullPool to use it from several"
+            )
+        self._loop = loop
+
+    async def write(self, body: Body[T]) -> T:
+        """See ``Runner``; in order of submission, which the database's lock does not keep."""
+        self._require_own_loop()
+        return await self._shielded(self._alone(self._in_transaction, body))
+
+    async def read(self, body: Body[T]) -> T:
+        """See ``Runner``."""
+        self._require_own_loop()
+        if self._shares_connection:
+            return await self._shielded(self._alone(self._on_snapshot, body))
+        await self._opened()
+        async with self._engine.connect() as connection:
+            return await connection.run_sync(self._on_snapshot, body)
+
+    async def query(self, body: Body[T]) -> T:
+        """See ``Runner``."""
+        return await self.read(body)
+
+    async def ready(self) -> None:
+        """See ``Runner``."""
+        self._require_own_loop()
+        await self._opened()
+
+    async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return await loops.outlasting(task)
+
+    async def _alone(self, run: Callable[[Connection, Body[T]], T], body: Body[T]) -> T:
+        lock = self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+        async with lock:
+            await self._opened()
+            async with self._engine.connect() as connection:
+                return await connection.run_sync(run, body)
+
+    async def _opened(self) -> None:
+        """Open once: SQLAlchemy's own lock around a first connection belongs to one loop too."""
+        if self._is_opened:
+            return
+        await asyncio.to_thread(self._opening.acquire)
+        try:
+            if not self._is_opened:
+                async with self._engine.connect() as connection:
+                    await connection.run_sync(self._database.opened)
+                self._is_opened = True
+                observe.opened(self._database)
+        finally:
+            self._opening.release()
+
+    def _in_transaction(self, connection: Connection, body: Body[T]) -> T:
+        self._database.begin_write(connection)
+        try:
+            result = body(connection)
+            connection.commit()
+        except BaseException:
+            connection.rollback()
+            raise
+        return result
+
+    def _on_snapshot(self, connection: Connection, body: Body[T]) -> T:
+        self._database.begin_read(connection)
+        try:
+            return body(connection)
+        finally:
+            connection.rollback()
+
+    async def close(self) -> None:
+        """See ``Runner``; the engine is its owner's."""
+        loop = asyncio.get_running_loop()
+        if mine := {it for it in self._tasks if it.get_loop() is loop}:
+            await asyncio.wait(mine)

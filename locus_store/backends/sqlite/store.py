@@ -1,0 +1,88 @@
+"""A store in an SQLite file, beside the checkpoints or alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from locus_store.backends.sqlite.backend import DEFAULT_PATH, SQLiteBackend
+from locus_store.backends.sqlite.items import SQLiteItems
+from locus_store.errors import InvalidArgumentError
+from locus_store.sql.store import SqlStore
+
+if TYPE_CHECKING:
+    import os
+
+    from typing_extensions import Unpack
+
+    from locus_store.backends.options import SQLiteOptions
+    from locus_store.store import Embed
+    from locus_store.values.vectors import Metric
+
+
+class SQLiteStore(SqlStore):
+    """Keeps items in an SQLite database; see ``SQLiteBackend`` for what that is.
+
+    Embeddings are compared one by one: with the extension ``sqlite-vec`` where it is installed and
+    Python's SQLite may load it, else with NumPy; the answers are the same.
+
+    Args:
+        path: Of the file, made where there is none; ``":memory:"`` lives as long as this object.
+        table_name: As in the Locus SDK: ``x`` or ``x_store`` means prefix ``x_``.
+        dimension: See ``BaseStore``, as the two following; the same for good.
+        metric: How embeddings are compared.
+        embed: Makes embeddings of texts.
+        backend: Whose database is used, instead of ``path`` and the options, and left open: for
+            example ``checkpointer.backend``.
+        options: Of ``SQLiteBackend``.
+
+    Raises:
+        InvalidArgumentError: An option makes no sense.
+        MissingExtraError: There is a dimension, and NumPy is not installed.
+    """
+
+    items = SQLiteItems
+    backend: SQLiteBackend
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] = DEFAULT_PATH,
+        table_name: str | None = None,
+        *,
+        dimension: int | None = None,
+        metric: Metric = "cosine",
+        embed: Embed | None = None,
+        backend: SQLiteBackend | None = None,
+        **options: Unpack[SQLiteOptions],
+    ) -> None:
+        if backend is not None:
+            refuse_both(backend, SQLiteBackend, path == DEFAULT_PATH, table_name, options)
+        super().__init__(
+            backend or SQLiteBackend(path, table_name, **options),
+            owns=backend is None,
+            dimension=dimension,
+            metric=metric,
+            embed=embed,
+        )
+
+    def __repr__(self) -> str:
+        return repr(self.backend).replace("Backend", "Store", 1)
+
+
+def refuse_both(
+    backend: object,
+    kind: type,
+    is_alone: bool,
+    table_name: object,
+    options: object,
+) -> None:
+    """Refuse a backend beside what would make another.
+
+    Raises:
+        InvalidArgumentError: There is more, or it is no such backend.
+    """
+    if not isinstance(backend, kind):
+        raise InvalidArgumentError(f"backend must be a {kind.__name__}, not {backend!r}")
+    if not is_alone or table_name is not None or options:
+        raise InvalidArgumentError(
+            "give backend= alone: the place and the options are those that it was made with"
+        )

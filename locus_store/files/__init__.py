@@ -1,1 +1,0 @@
-"""Threads as JSON files: names, lines, locks; ``backends.file`` stands on it."""

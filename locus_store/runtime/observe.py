@@ -1,0 +1,428 @@
+"""What operations did, told to the standard library's logging and to OpenTelemetry.
+
+``observed`` stands around the methods by which callers come in. It begins an ``Operation``, which
+whatever works for it fills (``note``, ``count``), in other tasks too, and tells it when it is over.
+Nothing here ever sees a state, metadata or a password; an error is told by its class.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import time
+from asyncio import CancelledError
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import lru_cache, wraps
+from sys import modules
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
+from weakref import WeakSet
+
+from locus_store.errors import ConflictError, IntegrityError
+from locus_store.values.encoding import TooLargeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from locus_store.values.frames import Change
+
+S = TypeVar("S")
+P = ParamSpec("P")
+R = TypeVar("R")
+Looks = TypeVar("Looks", bound=Callable[..., Any])
+Method = Callable[Concatenate[S, P], Coroutine[Any, Any, R]]
+
+operations: Final = logging.getLogger("locus_store.operations")
+"""DEBUG each operation; WARNING a conflict kept as a branch; ERROR stored bytes that are wrong."""
+
+connections: Final = logging.getLogger("locus_store.connections")
+"""INFO opened, closed, migrated; WARNING retries, reconnects, groups that were done one by one."""
+
+logging.getLogger("locus_store").addHandler(logging.NullHandler())
+
+MAX_NAME: Final = 255
+SECONDS: Final = [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0]
+"""Buckets of durations, as the semantic conventions have them."""
+
+SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.33.0"
+"""The semantic conventions that the names of attributes follow."""
+
+
+@dataclass(slots=True)
+class Operation:
+    """One call, and what was found out about it."""
+
+    name: str
+    backend: object
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+_current: ContextVar[Operation | None] = ContextVar("locus_store_operation", default=None)
+
+
+def current() -> Operation | None:
+    """The caller's operation, for what works on it in somebody else's context."""
+    return _current.get()
+
+
+@contextmanager
+def within(operation: Operation | None) -> Iterator[None]:
+    """Work for ``operation``."""
+    token = _current.set(operation)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def note(**facts: Any) -> None:
+    """Say what is known of the current operation; ``None`` says nothing."""
+    operation = _current.get()
+    if operation is not None:
+        operation.facts.update((name, it) for name, it in facts.items() if it is not None)
+
+
+def count(fact: str, number: int, operation: Operation | None = None) -> None:
+    """Add to a fact of the operation, or of the current one."""
+    operation = operation or _current.get()
+    if operation is not None:
+        operation.facts[fact] = operation.facts.get(fact, 0) + number
+
+
+def is_listening() -> bool:
+    """Whether anybody wants to be told of each operation.
+
+    Who uses OpenTelemetry has imported it; this package never does on its own.
+    """
+    return (
+        operations.isEnabledFor(logging.DEBUG)
+        or "opentelemetry.trace" in modules
+        or "opentelemetry.metrics" in modules
+    )
+
+
+def observed(name: str) -> Callable[[Method[S, P, R]], Method[S, P, R]]:
+    """Tell of each call of a method: of a backend, or of what has one as ``self.backend``.
+
+    A call within another one of the same backend is part of that one.
+    """
+
+    def decorate(method: Method[S, P, R]) -> Method[S, P, R]:
+        names = list(inspect.signature(method).parameters)[1:]
+
+        @wraps(method)
+        async def told(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+            backend = getattr(self, "backend", self)
+            outer = _current.get()
+            if not is_listening() or (outer is not None and outer.backend is backend):
+                try:
+                    return await method(self, *args, **kwargs)
+                except IntegrityError as exc:
+                    damaged(exc, name, _named(names, args, kwargs))
+                    raise
+            operation = Operation(name, backend, _named(names, args, kwargs))
+            with within(operation), _telling(operation):
+                result = await method(self, *args, **kwargs)
+                if isinstance(result, list):
+                    operation.facts.setdefault("rows", len(result))
+                return result
+
+        return told
+
+    return decorate
+
+
+def _named(names: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The ids among the arguments; a state that somebody passed as an id is none."""
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    ids = {
+        "thread_id": given.get("thread_id", given.get("source_thread_id")),
+        "checkpoint_id": given.get("checkpoint_id"),
+    }
+    return {key: it for key, it in ids.items() if _is_name(it)}
+
+
+def _is_name(it: object) -> bool:
+    """Whether any exporter can send it."""
+    if not isinstance(it, str) or len(it) > MAX_NAME:
+        return False
+    return it.isascii() or not any("\ud800" <= character <= "\udfff" for character in it)
+
+
+@contextmanager
+def _telling(operation: Operation) -> Iterator[None]:
+    telemetry = _telemetry()
+    begun = time.perf_counter()
+    error: str | None = None
+    with telemetry.span(operation) if telemetry else nullcontext() as span:
+        try:
+            yield
+        except CancelledError:
+            operation.facts["outcome"] = "cancelled"
+            raise
+        except Exception as exc:
+            error = type(exc).__qualname__
+            if isinstance(exc, ConflictError):
+                operation.facts["outcome"] = "conflict"
+            if isinstance(exc, IntegrityError):
+                damaged(exc, operation.name, operation.facts)
+            raise
+        finally:
+            seconds = time.perf_counter() - begun
+            _log(operation, seconds, error)
+            if telemetry:
+                telemetry.ended(span, operation, seconds, error)
+
+
+def _log(operation: Operation, seconds: float, error: str | None) -> None:
+    if operations.isEnabledFor(logging.DEBUG):
+        told, milliseconds = error or "done", seconds * 1000
+        facts = _listed(operation.facts)
+        operations.debug("%s: %s in %.2f ms%s", operation.name, told, milliseconds, facts)
+
+
+def _listed(facts: dict[str, Any]) -> str:
+    return "".join(f" {name}={it!r}" for name, it in facts.items())
+
+
+# --- what is worth a word by itself
+
+_told: WeakSet[IntegrityError] = WeakSet()
+
+
+def damaged(exc: IntegrityError, name: str, facts: dict[str, Any]) -> None:
+    """Stored bytes are not what was saved; told once for each error, by the method called last."""
+    if exc not in _told:
+        _told.add(exc)
+        operations.error("%s: stored data is damaged (IntegrityError)%s", name, _listed(facts))
+
+
+def kept_beside(thread_id: str, checkpoint_id: str) -> None:
+    """A save lost to another one, and is a side branch, as its caller asked."""
+    operations.warning(
+        "thread %r was moved on by another writer; checkpoint %r is kept as a side branch",
+        thread_id,
+        checkpoint_id,
+    )
+
+
+def skipped_too_large(thread_id: str) -> None:
+    """Report that a search left out a thread, a state of which is too large to be read."""
+    count("skipped_threads", 1)
+    operations.warning(
+        "search: skipped thread %r, which holds a state larger than max_state_bytes", thread_id
+    )
+    if telemetry := _telemetry():
+        telemetry.skipped.add(1, {"db.operation.name": "search"})
+
+
+def skips_too_large(look: Looks) -> Looks:
+    """Decorate what looks at one thread, its first argument, so that it skips a too large one."""
+
+    @wraps(look)
+    def looked(self: Any, thread_id: str, /, *args: Any) -> Any:
+        try:
+            return look(self, thread_id, *args)
+        except TooLargeError:
+            skipped_too_large(thread_id)
+            return None
+
+    return looked  # type: ignore[return-value]  # of the same signature
+
+
+def retried(reason: str, exc: BaseException) -> None:
+    """What was undone is done again."""
+    count("retries", 1)
+    connections.warning("%s: doing it again after %s", reason, _class_of(exc))
+    if telemetry := _telemetry():
+        telemetry.retries.add(1, {"locus_store.reason": reason})
+
+
+def replaced(what: str, exc: BaseException | None = None) -> None:
+    """A connection was no longer good, and another one takes its place."""
+    because = f" ({_class_of(exc)})" if exc else ""
+    connections.warning("%s; opening it anew%s", what, because)
+
+
+def skipped(what: str, threads: int) -> None:
+    """Threads were left as they are, since other transactions held them."""
+    note(skipped=threads)
+    noun = "thread" if threads == 1 else "threads"
+    connections.warning(
+        "%s: skipped %d %s that other transactions hold; run it again later", what, threads, noun
+    )
+
+
+def unswept(what: str, thread_id: str, exc: IntegrityError) -> None:
+    """Old versions of a thread stay, since what is left cannot be rewritten without them."""
+    operations.warning("%s: old versions of thread %r stay: %s", what, thread_id, exc)
+
+
+def divided(members: list[Operation | None], exc: BaseException) -> None:
+    """A group of saves failed whole, and each of them is done again by itself."""
+    for operation in members:
+        if operation is not None:
+            count("retries", 1, operation)
+    connections.warning(
+        "group: doing %d saves of one statement again, one by one, after %s",
+        len(members),
+        _class_of(exc),
+    )
+    if telemetry := _telemetry():
+        telemetry.retries.add(len(members), {"locus_store.reason": "group"})
+
+
+def committed(database: object, writes: int) -> None:
+    """So many writes shared a commit."""
+    if telemetry := _telemetry():
+        telemetry.groups.record(writes, {"db.system.name": system_of(type(database))})
+
+
+def opened(database: object) -> None:
+    """The schema was verified, or made."""
+    connections.info("opened %s", _place(database))
+
+
+def migrated(place: str) -> None:
+    """The schema was made, or is of another revision now."""
+    connections.info("migrated the schema of %s", place)
+
+
+def closed(database: object) -> None:
+    """Connections were given back."""
+    connections.info("closed %s", _place(database))
+
+
+def _place(database: object) -> str:
+    """Where it is, as its errors say it: without a password."""
+    if isinstance(database, str):
+        return database
+    return f"{system_of(type(database))} {getattr(database, '_where', '')}".rstrip()
+
+
+def _class_of(exc: BaseException) -> str:
+    """Never the message: a server's may quote values."""
+    cause = getattr(exc, "orig", None) or exc.__cause__ or exc
+    state = getattr(cause, "sqlstate", None)
+    return f"{type(cause).__name__} {state}" if isinstance(state, str) else type(cause).__name__
+
+
+_SHARED: Final = frozenset({"StorageBackend", "SqlBackend", "ForTenants"})
+"""Classes that backends of several systems derive from."""
+
+
+def system_of(kind: type) -> str:
+    """The name of the database system: of the first class of ours, else of the class itself."""
+    return _system(kind.__mro__)
+
+
+@lru_cache(maxsize=256)
+def _system(classes: tuple[type, ...]) -> str:
+    ours = (it for it in classes if it.__module__.startswith("locus_store."))
+    found = next((it for it in ours if it.__name__ not in _SHARED), None)
+    return (found or classes[0]).__name__.removesuffix("Backend").removesuffix("Database").lower()
+
+
+def stored_bytes(change: Change) -> int:
+    """What a save wrote: its frames, unless a backend asked for the whole state."""
+    whole = change.snapshot._packed  # noqa: SLF001  (told nowhere else)
+    return len(whole if whole is not None else change.frames or b"")
+
+
+# --- OpenTelemetry
+
+
+def _telemetry() -> Telemetry | None:
+    if "opentelemetry.trace" in modules or "opentelemetry.metrics" in modules:
+        return _made()
+    return None
+
+
+@lru_cache(maxsize=1)
+def _made() -> Telemetry | None:
+    try:
+        return Telemetry()
+    except (ImportError, TypeError):  # an API without metrics, or without buckets
+        connections.warning("OpenTelemetry is not told: its API is older than 1.30")
+        return None
+
+
+class Telemetry:
+    """A tracer and the instruments; what they reach is decided by the application's SDK."""
+
+    def __init__(self) -> None:
+        from opentelemetry import metrics, trace  # noqa: PLC0415  (who uses it has imported it)
+
+        from locus_store import __version__  # noqa: PLC0415  (it imports us)
+
+        self._trace = trace
+        self._tracer = trace.get_tracer("locus_store", __version__, schema_url=SCHEMA_URL)
+        meter = metrics.get_meter("locus_store", __version__, schema_url=SCHEMA_URL)
+        self._durations = meter.create_histogram(
+            "db.client.operation.duration",
+            "s",
+            "Duration of an operation",
+            explicit_bucket_boundaries_advisory=SECONDS,
+        )
+        self._rows = meter.create_histogram(
+            "db.client.response.returned_rows", "{row}", "Rows that an operation gave or read"
+        )
+        self._written = meter.create_counter(
+            "locus_store.written", "By", "Bytes of states stored, as changes and compressed"
+        )
+        self._read = meter.create_counter("locus_store.read", "By", "The same, read")
+        self._conflicts = meter.create_counter(
+            "locus_store.conflicts", "{conflict}", "Saves that lost to another writer"
+        )
+        self.retries = meter.create_counter(
+            "locus_store.retries", "{retry}", "What was done again, by reason"
+        )
+        self.skipped = meter.create_counter(
+            "locus_store.skipped", "{thread}", "Threads that a search left out as too large"
+        )
+        self.groups = meter.create_histogram(
+            "locus_store.group.size", "{write}", "Writes that shared a commit"
+        )
+
+    def span(self, operation: Operation) -> AbstractContextManager[Any]:
+        """Begin a span, current within."""
+        system = system_of(type(operation.backend))
+        kind = self._trace.SpanKind
+        span = self._tracer.start_span(
+            f"locus_store.{operation.name}",
+            kind=kind.INTERNAL if system == "memory" else kind.CLIENT,
+            attributes={"db.system.name": system, "db.operation.name": operation.name},
+        )
+        return self._trace.use_span(
+            span, end_on_exit=True, record_exception=False, set_status_on_exception=False
+        )
+
+    def ended(self, span: Any, operation: Operation, seconds: float, error: str | None) -> None:
+        """Say all that is known at the end."""
+        facts, system = operation.facts, system_of(type(operation.backend))
+        about = {"db.system.name": system, "db.operation.name": operation.name}
+        self._measure(about, facts)
+        if error is not None:
+            about["error.type"] = error
+        self._durations.record(seconds, about)
+        if not span.is_recording():
+            return
+        span.set_attribute("locus_store.backend", repr(operation.backend))
+        for name, it in facts.items():
+            known = "db.response.returned_rows" if name == "rows" else f"locus_store.{name}"
+            span.set_attribute(known, it)
+        if error is not None:
+            span.set_attribute("error.type", error)
+            span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, error))
+
+    def _measure(self, about: dict[str, str], facts: dict[str, Any]) -> None:
+        if (written := facts.get("written_bytes")) is not None:
+            self._written.add(written, about)
+        if (read := facts.get("read_bytes")) is not None:
+            self._read.add(read, about)
+        if (rows := facts.get("rows")) is not None:
+            self._rows.record(rows, about)
+        if (outcome := facts.get("outcome")) in {"conflict", "side"}:
+            self._conflicts.add(1, {**about, "locus_store.outcome": outcome})

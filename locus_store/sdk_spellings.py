@@ -1,0 +1,75 @@
+"""What backends of the Locus SDK are asked beside our own methods, in its result shapes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from locus_store.types.arguments import check_limit
+from locus_store.values.filters import check_key, has_value
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from locus_store.backend import StorageBackend
+    from locus_store.types import Snapshot
+
+_PAGE: Final = 100
+_SHELL: Final = {"%": "*", "_": "?", "*": "[*]", "?": "[?]", "[": "[[]"}
+
+
+async def query_by_metadata(
+    backend: StorageBackend, key: str, value: Any, limit: int
+) -> list[dict[str, Any]]:
+    """The threads whose newest version has ``value`` at ``key`` of its metadata."""
+    check_limit(limit)
+    asked, rows = max(limit, 1), list[dict[str, Any]]()
+    while True:
+        found = await backend.query(key, value, asked)
+        rows = []
+        for head in found:
+            kept = await backend.read_state(head.thread_id) if len(rows) < limit else None
+            if kept is not None and kept.version.checkpoint_id == head.checkpoint_id:
+                rows.append(_row(kept))
+        if len(rows) == limit or len(found) < asked:
+            return rows
+        asked *= 4  # older versions of a thread were among them
+
+
+async def search_data(
+    backend: StorageBackend, path: str, value: Any, limit: int
+) -> list[dict[str, Any]]:
+    """The threads whose newest state has ``value`` at ``path``, the most recently active first."""
+    check_limit(limit)
+    check_key(path)
+    rows: list[dict[str, Any]] = []
+    if limit == 0:
+        return rows
+    async for thread_id in _threads(backend, "*"):
+        kept = await backend.read_state(thread_id)
+        if kept is not None and has_value(kept.state, path, value):
+            rows.append(_row(kept))
+            if len(rows) == limit:
+                break
+    return rows
+
+
+async def count(backend: StorageBackend, pattern: str) -> int:
+    """The number of threads whose id matches a pattern of SQL's ``LIKE``."""
+    shell = "".join(_SHELL.get(it, it) for it in pattern)
+    return sum([1 async for _ in _threads(backend, shell)])
+
+
+async def _threads(backend: StorageBackend, pattern: str) -> AsyncIterator[str]:
+    after: str | None = None
+    while page := await backend.list_threads(_PAGE, pattern, after=after):
+        for thread_id in page:
+            yield thread_id
+        after = page[-1]
+
+
+def _row(kept: Snapshot) -> dict[str, Any]:
+    return {
+        "thread_id": kept.version.thread_id,
+        "data": kept.state,
+        "updated_at": kept.version.created_at.isoformat(),
+    }

@@ -1,0 +1,128 @@
+"""Which threads exist, and when each was active last: one expression tells both."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from locus_store.sql.columns import before
+from locus_store.sql.statements import is_live, same_thread
+from locus_store.versions.archives import minute_of
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from locus_store.sql.reads import Reads
+    from locus_store.sql.repository import Repository
+    from locus_store.sql.schema import Tables
+
+
+def last_active(t: Tables) -> sa.ColumnElement[Any]:
+    """The exact time of a thread's last activity; NULL where only pending writes are stored.
+
+    It is the time of the last save; of a thread without versions that of its newest message; of one
+    that has only a name or user, ``active_at``. Each is looked up by an index, for one thread at a
+    time: as joins, without statistics, they read whole tables.
+    """
+    threads, messages = t.threads, t.messages
+    logged = (
+        sa.select(messages.c.created_at)
+        .where(messages.c.thread == threads.c.thread)
+        .order_by(messages.c.sequence.desc())
+        .limit(1)
+        .correlate(threads)
+        .scalar_subquery()
+    )
+    is_named = sa.or_(threads.c.name.is_not(None), threads.c.user_id.is_not(None))
+    return sa.func.coalesce(last_save(t), logged, sa.case((is_named, threads.c.active_at)))
+
+
+def last_save(t: Tables) -> sa.ScalarSelect[Any]:
+    """NULL where the thread has no version, in any namespace."""
+    lines = t.lines
+    return (
+        sa.select(sa.func.max(lines.c.updated_at))
+        .where(same_thread(t), lines.c.head.is_not(None))
+        .correlate(t.threads)
+        .scalar_subquery()
+    )
+
+
+def has_thread(it: Reads, thread_id: str) -> bool:
+    """See ``StorageBackend.has_thread``."""
+    threads = it.tables.threads
+    found = sa.select(threads.c.thread).where(
+        threads.c.tenant == it.scope.tenant,
+        threads.c.thread_id == thread_id,
+        is_live(it.tables),
+        last_active(it.tables).is_not(None),
+    )
+    return it.connection.execute(found).first() is not None
+
+
+def keep_place(it: Repository, thread_id: str, saved_at: datetime) -> None:
+    """Keep a thread's place in the lists when a line is gone that was saved then.
+
+    Without versions it stands where its newest message puts it.
+    """
+    lines, threads, messages = it.tables.lines, it.tables.threads, it.tables.messages
+    c = lines.c.updated_at
+    saved = sa.literal(saved_at, c.type)
+    moved = lines.update().values(updated_at=sa.case((c < saved, saved), else_=c))
+    mine = lines.c.tenant == it.scope.tenant, lines.c.thread_id == thread_id
+    if it.connection.execute(moved.where(*mine, lines.c.head.is_not(None))).rowcount:
+        return
+    newest = (
+        sa.select(messages.c.created_at)
+        .join(threads, threads.c.thread == messages.c.thread)
+        .where(*it.is_thread(thread_id))
+        .order_by(messages.c.sequence.desc())
+        .limit(1)
+    )
+    logged_at = it.connection.execute(newest).scalar()
+    if logged_at is not None:
+        moved = threads.update().values(active_at=minute_of(logged_at))
+        it.connection.execute(moved.where(*it.is_thread(thread_id)))
+
+
+def versionless(it: Repository) -> list[str]:
+    """Threads without any version: of messages, a name, a user, or pending writes only."""
+    threads = it.tables.threads
+    found = sa.select(threads.c.thread_id).where(
+        threads.c.tenant == it.scope.tenant, last_save(it.tables).is_(None)
+    )
+    return list(it.connection.execute(found).scalars())
+
+
+def is_old(it: Repository, thread_id: str, seconds: float) -> bool:
+    """Whether no version, message or pending write of a thread is younger than this.
+
+    A thread that has none of them is as old as its last activity.
+    """
+    t, threads, lines = it.tables, it.tables.threads, it.tables.lines
+    thread = it.connection.execute(
+        sa.select(
+            threads.c.thread, sa.case((threads.c.active_at < before(seconds), 1), else_=0)
+        ).where(threads.c.tenant == it.scope.tenant, threads.c.thread_id == thread_id)
+    ).one()
+    keys = it.connection.execute(
+        sa.select(lines.c.line).where(
+            lines.c.tenant == it.scope.tenant, lines.c.thread_id == thread_id
+        )
+    ).scalars()
+    owned = [(table.c.line == key, table) for key in keys for table in (t.checkpoints, t.writes)]
+    owned.append((t.messages.c.thread == thread.thread, t.messages))
+    ages = [_is_old(it, table, is_its, seconds) for is_its, table in owned]
+    known = [age for age in ages if age is not None]
+    return all(known) if known else bool(thread[1])
+
+
+def _is_old(
+    it: Repository, table: sa.Table, is_its: sa.ColumnElement[bool], seconds: float
+) -> bool | None:
+    """Whether all rows are older than this; ``None`` where there are none."""
+    newest = sa.func.max(table.c.created_at)
+    age = sa.case((newest < before(seconds), 1), (newest.is_not(None), 0))
+    found = it.connection.execute(sa.select(age).where(is_its)).scalar()
+    return None if found is None else bool(found)

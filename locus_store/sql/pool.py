@@ -1,0 +1,464 @@
+"""Where a server's work is done: a pool of connections per event loop.
+
+A connection belongs to the loop that made it, so each loop that uses a backend has a pool of its
+own. There is no lock around a pool: as many callers work at once as it has connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from abc import abstractmethod
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from weakref import WeakSet
+
+from sqlalchemy import event
+from sqlalchemy.exc import DisconnectionError
+from sqlalchemy.util import greenlet_spawn
+
+from locus_store.errors import ConnectionFailedError, SchemaError
+from locus_store.runtime import loops, observe
+from locus_store.runtime.loops import Homes
+from locus_store.sql.database import Database
+from locus_store.sql.failures import LostConnectionError, is_overtime
+from locus_store.sql.migrate import load
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+
+    from sqlalchemy.engine import Connection
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from locus_store.backends.sqlite.runners import Body
+
+T = TypeVar("T")
+
+ATTEMPTS: Final = 6
+"""Tries of a transaction that lost to another one's locks, and so wrote nothing."""
+
+PAUSE_SECONDS: Final = 0.005
+"""Before the second try, on average; doubled each time."""
+
+PING_SECONDS: Final = 1.0
+"""A connection that was idle for longer is tried before it is used."""
+
+CLOSE_SECONDS: Final = 5.0
+"""How long ``close`` waits for the server's farewell."""
+
+ONE_LOOP: Final = (
+    "an async engine or pool belongs to one event loop at a time; hand in a dsn instead to use a "
+    "store from several"
+)
+
+
+class UndoneError(LostConnectionError):
+    """It was closed before the commit was sent: nothing was written."""
+
+
+class ServerDatabase(Database):
+    """A database behind connections that may be lost."""
+
+    @abstractmethod
+    def lost_race(self, exc: BaseException) -> bool:
+        """Whether the transaction was undone for another one's sake, and may be run again."""
+
+    @abstractmethod
+    def lost_connection(self, exc: BaseException) -> bool:
+        """Whether the connection is gone, and with it the outcome of what ran on it."""
+
+    @abstractmethod
+    def lost_schema(self, exc: BaseException) -> bool:
+        """Whether the tables are gone, so that they must be looked at again."""
+
+    @abstractmethod
+    def begin_copy(self, connection: Connection) -> None:
+        """Begin a transaction that writes what it reads of one snapshot."""
+
+    # --- what drivers call differently
+
+    def begin_statement(self, connection: Connection) -> None:
+        """Begin nothing: what follows is one statement, which commits itself."""
+        connection.execution_options(isolation_level="AUTOCOMMIT")
+
+    def leave(self, connection: Connection) -> None:
+        """Undo what a ``begin`` set on a connection that is given back."""
+
+    def ping(self, connection: Any) -> None:
+        """Fail where a connection, as SQLAlchemy adapts it, is of no more use."""
+        connection.ping()
+
+    def is_closed(self, driver: Any) -> bool:
+        """Whether the driver's connection is."""
+        return bool(driver.is_closed())
+
+    def identity(self) -> object:
+        """The server's address is the database's identity."""
+        return None
+
+
+class PooledRunner:
+    """Runs bodies on the connections of async engines, one for each event loop.
+
+    Args:
+        database: What differs per database.
+        make_engine: Gives the engine of a loop.
+        owns_engines: Dispose of them on ``close``; else it is one, and its owner's.
+        is_one_loops: Its connections may be used by one event loop at a time.
+        make_opening_engine: For migrations, which no statement timeout may cut short.
+    """
+
+    def __init__(
+        self,
+        database: ServerDatabase,
+        make_engine: Callable[[], AsyncEngine],
+        *,
+        owns_engines: bool = True,
+        is_one_loops: bool = False,
+        make_opening_engine: Callable[[], AsyncEngine] | None = None,
+    ) -> None:
+        self.database = database
+        first = threading.Lock()
+
+        def make() -> Home:
+            return Home(
+                database,
+                make_engine(),
+                make_opening_engine or make_engine,
+                owned=owns_engines,
+                first=first,
+            )
+
+        self._homes = Homes(make, ONE_LOOP if is_one_loops else None)
+
+    async def write(self, body: Body[T]) -> T:
+        """See ``Runner``; run again where it wrote nothing for no fault of its own."""
+        home = await self.home()
+        return await home.shielded(home.noted(home.transaction(body)))
+
+    async def write_on_snapshot(self, body: Body[T]) -> T:
+        """Like ``write``, where all that is read is of one moment, and nothing need be locked."""
+        home = await self.home()
+        begin = self.database.begin_copy
+        return await home.shielded(home.noted(home.transaction(body, begin)))
+
+    async def write_once(self, body: Body[T]) -> T:
+        """Run a body that is one writing statement, and so needs no transaction.
+
+        Run again where it wrote nothing for no fault of its own; never where that is not known.
+        """
+        home = await self.home()
+        return await home.shielded(home.noted(home.statement(body)))
+
+    async def read(self, body: Body[T]) -> T:
+        """See ``Runner``."""
+        home = await self.home()
+        return await home.again(lambda: home.unraced(self.database.begin_read, body))
+
+    async def query(self, body: Body[T]) -> T:
+        """Run a body that is one statement, and so needs no transaction."""
+        home = await self.home()
+        return await home.again(lambda: home.run(self.database.begin_statement, body))
+
+    async def define(self, body: Body[T]) -> T:
+        """Run a body that changes the schema, outside of any transaction."""
+        home = await self.home()
+        return await home.shielded(home.noted(home.define(body)))
+
+    async def ready(self) -> None:
+        """See ``Runner``."""
+        await self.home()
+
+    async def home(self) -> Home:
+        """The running loop's connections, with the schema verified."""
+        home = await self._homes.mine()
+        if not home.is_open:
+            await home.open()
+        return home
+
+    async def close(self) -> None:
+        """See ``Runner``; the pools of other loops are closed by those loops."""
+        await self._homes.close()
+
+
+class Home(loops.Home):
+    """An event loop's connections.
+
+    Args:
+        database: What differs per database.
+        engine: Its connections.
+        make_opening_engine: Gives the engine on which a schema is made.
+        owned: Whether ``close`` disposes of the engine.
+        first: Held while a shared engine connects for the first time: SQLAlchemy's own lock
+            around that belongs to one loop.
+    """
+
+    def __init__(
+        self,
+        database: ServerDatabase,
+        engine: AsyncEngine,
+        make_opening_engine: Callable[[], AsyncEngine],
+        *,
+        owned: bool,
+        first: threading.Lock,
+    ) -> None:
+        super().__init__()
+        self.is_open = False
+        self.database = database
+        self._engine = engine
+        self._sync = engine.sync_engine
+        self._make_opening_engine = make_opening_engine
+        self._owned = owned
+        self._is_over = False
+        """Its pool was disposed of: what is still in use is closed after it."""
+        self._first = first
+        self._opening = asyncio.Lock()
+        self._lost_at = time.monotonic()
+        self._connections: WeakSet[Any] = WeakSet()
+        if owned:
+            event.listen(self._sync, "connect", self._note_new)
+            event.listen(self._sync, "checkin", _note_use)
+            event.listen(self._sync, "checkout", self._try_idle)
+
+    async def open(self) -> None:
+        """Verify or create the schema, once."""
+        async with self._opening:
+            if self.is_open:
+                return
+            await self.begin()
+            await self.again(self._open)
+            if not self._is_over:
+                self.is_open = True
+                observe.opened(self.database)
+
+    async def _open(self) -> None:
+        if not self._owned:
+            await _acquired(self._first)
+            try:
+                await self._open_theirs()
+            finally:
+                self._first.release()
+            return
+        with suppress(SchemaError):
+            await greenlet_spawn(self._opened, self._sync, self.database.verified)
+            return
+        if self.database.may_create:
+            await asyncio.to_thread(load)
+        await self.define(self.database.opened)
+
+    async def _open_theirs(self) -> None:
+        if self.database.may_create:
+            with suppress(SchemaError):
+                await greenlet_spawn(self._opened, self._sync, self.database.verified)
+                return
+            await asyncio.to_thread(load)
+        await greenlet_spawn(self._opened, self._sync, self.database.opened)
+
+    async def define(self, body: Body[T]) -> T:
+        """Run a body that changes the schema, on a connection of its own where that is ours."""
+        if not self._owned:
+            return await self._patiently(lambda: self._spawned(self._sync, body))
+        engine = self._make_opening_engine()
+        try:
+            return await self._patiently(lambda: self._spawned(engine.sync_engine, body))
+        finally:
+            await engine.dispose()
+
+    async def _spawned(self, engine: Any, body: Body[T]) -> T:
+        return await greenlet_spawn(self._opened, engine, body)
+
+    def _opened(self, engine: Any, look: Body[T]) -> T:
+        with self._connected(engine) as connection:
+            return look(connection)
+
+    @contextmanager
+    def _connected(self, engine: Any) -> Iterator[Connection]:
+        with engine.connect() as connection:
+            try:
+                yield connection
+            except BaseException as exc:
+                self._undo(connection, exc)
+                raise
+            finally:
+                if not connection.invalidated:
+                    self.database.leave(connection)
+                    if self._is_over:
+                        connection.detach()
+
+    def _undo(self, connection: Connection, exc: BaseException) -> None:
+        """Roll back after an error; where that fails, drop the connection, so that ``exc`` stays.
+
+        A connection whose task was cancelled may be in the middle of a statement: it is dropped.
+        """
+        if not isinstance(exc, Exception) or self._is_lost(connection, exc):
+            connection.invalidate()
+            return
+        try:
+            connection.rollback()
+        except self.database.driver_errors as failed:
+            observe.replaced("a rollback failed on its connection", failed)
+            connection.invalidate()
+
+    # --- running
+
+    async def transaction(self, body: Body[T], begin: Body[None] | None = None) -> T:
+        """Run a body and commit; again where others' locks or a lost connection undid it."""
+        begin = begin or self.database.begin_write
+        try:
+            return await self.unraced(begin, body)
+        except UndoneError as exc:
+            self.note(exc)
+            observe.retried("connection", exc)
+        return await self.unraced(begin, body)
+
+    async def statement(self, body: Body[T]) -> T:
+        """Run a body in autocommit; again where others' locks undid it."""
+        try:
+            return await self.unraced(self.database.begin_statement, body)
+        except UndoneError as exc:  # what was sent may have been done
+            raise LostConnectionError from exc
+
+    async def unraced(self, begin: Body[None], body: Body[T]) -> T:
+        """Run a body, and again where others' locks undid it."""
+        return await self._patiently(lambda: self.run(begin, body))
+
+    async def _patiently(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        for attempt in range(1, ATTEMPTS):
+            try:
+                return await work()
+            except Exception as exc:
+                if not self.database.lost_race(exc):
+                    raise
+                observe.retried("race", exc)
+            await asyncio.sleep(random.random() * PAUSE_SECONDS * 2**attempt)  # noqa: S311
+        return await work()
+
+    async def again(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Do what may be done twice; a second time when the connection was lost."""
+        try:
+            return await self.noted(work())
+        except Exception as exc:
+            if not self.database.lost_connection(exc):
+                raise
+            observe.retried("connection", exc)
+        return await self.noted(work())
+
+    async def noted(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do ``work``; see ``note``."""
+        try:
+            return await work
+        except Exception as exc:
+            self.note(exc)
+            raise
+
+    def note(self, exc: BaseException) -> None:
+        """Remember what an error says of the connections and of the schema."""
+        if self.database.lost_connection(exc) or isinstance(exc, ConnectionFailedError):
+            self._lost_at = time.monotonic()  # the others are likely to be gone as well
+        elif self.database.lost_schema(exc):
+            self.is_open = False
+
+    async def run(self, begin: Body[None], body: Body[T]) -> T:
+        """Run a body between ``begin`` and a commit."""
+        return await greenlet_spawn(self._run, begin, body)
+
+    def _run(self, begin: Body[None], body: Body[T]) -> T:
+        with self._connected(self._sync) as connection:
+            lost: type[LostConnectionError] = UndoneError
+            try:
+                begin(connection)
+                result = body(connection)
+                lost = LostConnectionError
+                connection.commit()
+            except self.database.driver_errors as exc:
+                # SQLAlchemy closes the connection of a statement that timed out.
+                if self._is_lost(connection, exc) and not is_overtime(exc):
+                    raise lost from exc
+                raise
+            return result
+
+    def _is_lost(self, connection: Connection, exc: Exception) -> bool:
+        """Whether nothing more can be done on a connection after an error."""
+        if connection.invalidated:  # SQLAlchemy saw it
+            return True
+        if connection.closed:
+            return False
+        driver: Any = connection.connection.driver_connection
+        return driver is None or self._ended(driver, exc)
+
+    def _ended(self, driver: Any, exc: Exception) -> bool:
+        return self.database.is_closed(driver) or self.database.lost_connection(exc)
+
+    @asynccontextmanager
+    async def driver(self) -> AsyncIterator[Any]:
+        """A connection of the driver's, out of SQLAlchemy's pool, in autocommit."""
+        borrowed = await greenlet_spawn(self._sync.raw_connection)
+        connection: Any = borrowed.driver_connection
+        try:
+            yield connection
+        except BaseException as exc:
+            is_lost = not isinstance(exc, Exception) or self._ended(connection, exc)
+            if is_lost:
+                await greenlet_spawn(borrowed.invalidate)
+            if is_lost and isinstance(exc, Exception):
+                raise LostConnectionError from exc
+            raise
+        finally:
+            if self._is_over:
+                borrowed.detach()
+            await greenlet_spawn(borrowed.close)
+
+    def _note_new(self, connection: Any, record: Any) -> None:
+        del record
+        self._connections.add(connection.driver_connection)
+
+    def _try_idle(self, connection: Any, record: Any, fairy: Any) -> None:
+        """Before a connection is used that was idle, or that others were lost since."""
+        del fairy
+        used_at = record.info.get("used_at")
+        if used_at is None or used_at > max(self._lost_at, time.monotonic() - PING_SECONDS):
+            return
+        try:
+            self.database.ping(connection)
+        except Exception as exc:
+            observe.replaced("an idle connection is lost", exc)
+            raise DisconnectionError from exc
+
+    def leave(self) -> None:
+        """Close on the home's own loop, at once where nothing is under way."""
+        pool: Any = self._engine.pool
+        if self._tasks or not self._owned or pool.checkedout():
+            super().leave()
+            return
+        self._owned = False  # what is closed here is not disposed of again
+        for connection in list(self._connections):
+            connection.terminate()
+        observe.closed(self.database)
+
+    async def _release(self) -> None:
+        if not self._owned:
+            return
+        self._is_over = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._engine.dispose()
+        if self.is_open:
+            self.is_open = False
+            observe.closed(self.database)
+
+
+async def _acquired(lock: threading.Lock) -> None:
+    """Wait for a lock of threads; who is cancelled meanwhile does not keep it."""
+    waiting = asyncio.ensure_future(asyncio.to_thread(lock.acquire))
+    try:
+        await asyncio.shield(waiting)
+    except asyncio.CancelledError:
+        waiting.add_done_callback(lambda it: None if it.cancelled() else lock.release())
+        raise
+
+
+def _note_use(connection: Any, record: Any) -> None:
+    del connection
+    record.info["used_at"] = time.monotonic()

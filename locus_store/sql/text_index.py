@@ -1,0 +1,90 @@
+"""A text index in a table of its own, beside the checkpoints, where servers have one to offer."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+import sqlalchemy as sa
+
+from locus_store.errors import SchemaError
+from locus_store.sql.row_locks import LockingRepository
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from locus_store.sql.repository import Copied
+
+SEARCH_SETTING: Final = "full_text_index"
+"""Row of ``settings`` that says that the index was made."""
+
+_FACTS: Final = ("store_id", SEARCH_SETTING)
+"""Rows of ``settings`` that each transaction under the full rules looks at."""
+
+INDEXED_WORDS: Final = 64
+"""Words of a query that the index is asked for; the lines are looked at again."""
+
+
+class OtherDatabaseError(SchemaError):
+    """The connection leads to another database than the one that was opened."""
+
+
+class IndexedRepository(LockingRepository):
+    """What every such index has: rows of (line, sequence), and a setting that says that it is."""
+
+    def look_for_index(self) -> bool:
+        """Whether there is one; asked together with whether this is the opened database."""
+        settings = self.tables.settings.c
+        rows = self.connection.execute(
+            sa.select(settings.name, settings.value).where(settings.name.in_(_FACTS))
+        )
+        facts = {name: value for name, value in rows}  # noqa: C416  (rows are not pairs)
+        if facts.get("store_id") != self.scope.store:
+            raise OtherDatabaseError(
+                "another database was put in the place of the opened one; nothing was done. "
+                "Load again, and save what that gives"
+            )
+        return SEARCH_SETTING in facts
+
+    @cached_property
+    @abstractmethod
+    def index(self) -> sa.TableClause:
+        """Its table."""
+
+    @abstractmethod
+    def has_word(self, word: str) -> sa.ColumnElement[bool]:
+        """Whether a row of it has the word."""
+
+    def unindex(self, line: int, sequences: Sequence[int] | None = None) -> None:
+        """See ``Repository``."""
+        if not self.has_index:
+            return
+        gone = self.index.delete().where(self.index.c.line == line)
+        if sequences is not None:
+            gone = gone.where(self.index.c.sequence.in_(sequences))
+        self.connection.execute(gone)
+
+    def copy_index(self, copied: Copied) -> None:
+        """See ``Repository``."""
+        names = [column.name for column in self.index.c]
+        rows = copied(self.index, names[1:])
+        self.connection.execute(self.index.insert().from_select(names, rows))
+
+    def lines_with(self, wanted: Sequence[str]) -> list[int] | None:
+        """Lines that have each word in one version or another."""
+        if not self.has_index:
+            return None
+        lines = sa.select(self.index.c.line)
+        queries = [lines.where(self.has_word(it)) for it in wanted[:INDEXED_WORDS]]
+        return list(self.connection.execute(sa.intersect(*queries)).scalars())
+
+    def index_all(self, kind: str) -> None:
+        """Note that there is an index from now on, and take all versions into it."""
+        self.connection.execute(
+            self.tables.settings.insert().values(name=SEARCH_SETTING, value=kind)
+        )
+        self._has_index = None
+        lines = sa.select(self.tables.lines.c.line)
+        for line in list(self.connection.execute(lines).scalars()):
+            self.reindex(line)

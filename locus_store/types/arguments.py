@@ -1,0 +1,167 @@
+"""Arguments, checked the same way everywhere, before anything is written."""
+
+from __future__ import annotations
+
+import re
+from fnmatch import translate
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from locus_store.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from locus_store.types import PendingWrite
+
+MAX_ID_CHARACTERS = 255
+MAX_TENANT_CHARACTERS = 64
+MAX_PATH_CHARACTERS = 100_000
+MAX_COUNT = 2**31 - 1
+MAX_DAYS = 365_000
+"""Nothing is older; more would not fit every database's intervals."""
+
+MAX_TTL_SECONDS = 100 * 366 * 86_400
+"""A hundred years."""
+
+
+def check_text(
+    name: str, value: object, *, minimum: int = 1, maximum: int = MAX_ID_CHARACTERS
+) -> None:
+    """Refuse anything but a text that every backend keeps as it is.
+
+    Raises:
+        InvalidArgumentError: Not a ``str``, too short or long, NUL or a lone surrogate in it.
+    """
+    if not isinstance(value, str):
+        raise InvalidArgumentError(f"{name} must be a str, not {type(value).__name__}")
+    if not minimum <= len(value) <= maximum:
+        raise InvalidArgumentError(
+            f"{name} must have {minimum} to {maximum} characters, not {len(value)}"
+        )
+    if "\0" in value or _SURROGATE.search(value):
+        raise InvalidArgumentError(f"{name} {value!r} has a NUL or a lone surrogate in it")
+
+
+def check_tenant(tenant: object) -> None:
+    """Refuse what is not the name of a tenant.
+
+    Raises:
+        InvalidArgumentError: See ``check_text``.
+    """
+    check_text("tenant", tenant, maximum=MAX_TENANT_CHARACTERS)
+
+
+def check_names(thread_id: object, namespace: object, *checkpoint_ids: object) -> None:
+    """Refuse what names no line or version; ``None`` stands for no checkpoint id.
+
+    Raises:
+        InvalidArgumentError: See ``check_text``.
+    """
+    check_text("thread_id", thread_id)
+    check_text("namespace", namespace, minimum=0)
+    for checkpoint_id in checkpoint_ids:
+        if checkpoint_id is not None:
+            check_text("checkpoint_id", checkpoint_id)
+
+
+def check_writes(writes: Sequence[PendingWrite]) -> None:
+    """Refuse pending writes that no backend could keep.
+
+    Raises:
+        InvalidArgumentError: A name that is none, a place beyond 31 bits, or no bytes.
+    """
+    for write in writes:
+        check_text("task_id", write.task_id)
+        check_text("channel", write.channel)
+        check_text("type", write.type, minimum=0)
+        check_text("task_path", write.task_path, minimum=0, maximum=MAX_PATH_CHARACTERS)
+        if type(write.idx) is not int or not -MAX_COUNT <= write.idx <= MAX_COUNT:
+            raise InvalidArgumentError(f"idx must be a whole number of 31 bits, not {write.idx!r}")
+        if not isinstance(write.payload, bytes):
+            kind = type(write.payload).__name__
+            raise InvalidArgumentError(f"the payload of a write must be bytes, not {kind}")
+
+
+def check_limit(limit: object, name: str = "limit") -> int:
+    """Refuse a limit that is no count; 0 is one.
+
+    Raises:
+        InvalidArgumentError: Not an ``int``, or negative.
+    """
+    if not isinstance(limit, int) or isinstance(limit, bool) or not 0 <= limit <= MAX_COUNT:
+        raise InvalidArgumentError(
+            f"{name} must be a whole number from 0 to {MAX_COUNT}, not {limit!r}"
+        )
+    return limit
+
+
+def check_scan(limit: object, after: object) -> None:
+    """Refuse a page that is none.
+
+    Raises:
+        InvalidArgumentError: See ``check_limit`` and ``check_text``.
+    """
+    check_limit(limit)
+    if after is not None:
+        check_text("after", after)
+
+
+def check_days(days: object) -> float:
+    """Refuse an age that is none, and cut one at ``MAX_DAYS``.
+
+    Raises:
+        InvalidArgumentError: Not a number, or negative.
+    """
+    if not isinstance(days, int | float) or isinstance(days, bool) or not days >= 0:
+        raise InvalidArgumentError(f"older_than_days must be a number of at least 0, not {days!r}")
+    return min(days, MAX_DAYS)
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def thread_pattern(pattern: str) -> re.Pattern[str]:
+    """The shell-style pattern of ``list_threads`` as a regular expression."""
+    check_text("pattern", pattern, minimum=0)
+    return re.compile(translate(pattern))
+
+
+def checked_max_state_bytes(max_state_bytes: int) -> int:
+    """The option, if it is valid.
+
+    Raises:
+        InvalidArgumentError: It is not an ``int`` of at least 1.
+    """
+    if type(max_state_bytes) is not int or max_state_bytes < 1:
+        raise InvalidArgumentError(
+            f"max_state_bytes={max_state_bytes!r} must be a whole number of bytes of at least 1"
+        )
+    return max_state_bytes
+
+
+def checked_ttl(ttl_seconds: float | None) -> float | None:
+    """The option, if it is one.
+
+    Raises:
+        InvalidArgumentError: It is none.
+    """
+    if ttl_seconds is None:
+        return None
+    is_number = isinstance(ttl_seconds, int | float) and not isinstance(ttl_seconds, bool)
+    if not is_number or not 0 < ttl_seconds <= MAX_TTL_SECONDS:
+        raise InvalidArgumentError(
+            f"ttl_seconds={ttl_seconds!r} must be above 0 and at most {MAX_TTL_SECONDS}, or None"
+        )
+    return ttl_seconds
+
+
+def is_path(text: str) -> bool:
+    """Whether what was given for a URL can only be a path; such a text holds no password."""
+    return not set(text) & set("@:?=;") and bool(Path(text).suffix or "/" in text)
+
+
+def not_a_url(path: str) -> InvalidArgumentError:
+    """The error for a path in place of a URL, which proposes the URL."""
+    meant = f"file:{path}" if Path(path).is_dir() else f"sqlite:///{path}"
+    return InvalidArgumentError(f"{path!r} is not a URL; did you mean {meant}?")

@@ -1,0 +1,233 @@
+"""What a store keeps, what it is asked for, and the names of both, checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from locus_store.errors import ConflictError, InvalidArgumentError
+from locus_store.types.arguments import check_text
+from locus_store.values.frames import text_in
+from locus_store.values.text import words
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+
+    from locus_store.values.encoding import Json
+    from locus_store.values.filters import Filter
+
+Namespace: TypeAlias = tuple[str, ...]
+Name: TypeAlias = tuple[Namespace, str]
+"""An item's namespace and key."""
+
+
+MAX_NAMESPACE_CHARACTERS = 300
+"""Of all segments together, with one more for each."""
+
+SEGMENT_END = "\0"
+"""Ends each segment of a namespace that is stored as one text; no segment has it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreCapabilities:
+    """What a store can do; what is not declared raises ``UnsupportedError``."""
+
+    search: bool = True
+    """By the words of the values; without an embedding it reads every item below the namespace."""
+
+    semantic_search: bool = False
+    """By embeddings. A store that has to ask its server knows once it is open: see ``setup``."""
+
+    embedding_dimension: int | None = None
+    ttl: bool = True
+    list_namespaces: bool = True
+    batch_operations: bool = True
+    transactions: bool = True
+    """A batch is written whole or not at all."""
+
+    tenants: bool = False
+    """Several tenants share the storage: ``for_tenant``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreItem:
+    """One entry as it is stored. All times are the server's."""
+
+    namespace: Namespace
+    key: str
+    value: Any
+    metadata: dict[str, Any]
+    created_at: datetime
+    updated_at: datetime
+    version: int = 1
+    """Counts the puts since the key was first put, or put again after it was deleted."""
+
+    expires_at: datetime | None = None
+    ttl_seconds: float | None = None
+    """What it was put with; ``BaseStore.touch`` gives it as much again."""
+
+    score: float | None = None
+    """Of a search by an embedding; higher is nearer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SemanticSearchResult:
+    """A hit of ``search_by_embedding``."""
+
+    item: StoreItem
+    score: float
+    """Higher is nearer: the cosine (-1 to 1), the inner product, or the negative distance."""
+
+
+class PutItem(NamedTuple):
+    """What ``put_batch`` takes; a plain tuple of the first three or more will do."""
+
+    namespace: Namespace
+    key: str
+    value: Any
+    metadata: Mapping[str, Any] | None = None
+    ttl_seconds: float | None = None
+    expected_version: int | None = None
+    embedding: Sequence[float] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Put:
+    """A checked item on its way to a backend."""
+
+    namespace: Namespace
+    key: str
+    value: Json
+    metadata: dict[str, Any]
+    ttl_seconds: float | None = None
+    expected_version: int | None = None
+    """The version that must be there, 0: none; ``None``: whatever is there is replaced."""
+
+    vectors: tuple[bytes, ...] = ()
+    """Float32, little-endian; in the place of those that the item had."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remove:
+    """An item that is to go, with its embeddings."""
+
+    namespace: Namespace
+    key: str
+
+
+Change: TypeAlias = Put | Remove
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a search looks for."""
+
+    prefix: Namespace
+    filter: Filter
+    """On the value."""
+
+    metadata_filter: Filter
+    limit: int
+    offset: int = 0
+    words: tuple[str, ...] = ()
+    """All of which the value's text has."""
+
+    recursive: bool = True
+    """Also what is below the prefix; else it is the very namespace."""
+
+    def takes(self, value: Any, metadata: Mapping[str, Any]) -> bool:
+        """Whether an item below the prefix is one: the reference that every backend agrees with."""
+        return (
+            self.filter.takes(value)
+            and self.metadata_filter.takes(metadata)
+            and (not self.words or has_words(value, self.words))
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamespaceMatch:
+    """Which namespaces ``list_namespaces`` gives; ``*`` stands for any one segment."""
+
+    prefix: Namespace = ()
+    suffix: Namespace = ()
+    max_depth: int | None = None
+
+    def of(self, namespace: Namespace) -> Namespace | None:
+        """The namespace, cut to the depth; ``None`` where it does not match."""
+        if len(namespace) < max(len(self.prefix), len(self.suffix)):
+            return None
+        pairs = [*zip(self.prefix, namespace, strict=False)]
+        pairs += zip(reversed(self.suffix), reversed(namespace), strict=False)
+        if not all(wanted in {"*", found} for wanted, found in pairs):
+            return None
+        return namespace[: self.max_depth]
+
+    @property
+    def fixed(self) -> Namespace:
+        """The prefix up to its first ``*``."""
+        return self.prefix[: self.prefix.index("*")] if "*" in self.prefix else self.prefix
+
+
+def has_words(value: Any, wanted: Sequence[str]) -> bool:
+    """Whether a value's texts have all words."""
+    return set(wanted) <= set(words(text_in(value)))
+
+
+def encode_namespace(namespace: Namespace) -> str:
+    """A namespace as one text, in which that of a namespace above begins that of one below."""
+    return "".join(f"{it}{SEGMENT_END}" for it in namespace)
+
+
+def decode_namespace(text: str) -> Namespace:
+    """Inverse of ``encode_namespace``."""
+    return tuple(text.split(SEGMENT_END)[:-1])
+
+
+def check_name(namespace: object, key: object) -> None:
+    """Refuse what names no item.
+
+    Raises:
+        InvalidArgumentError: See ``check_namespace``; the key is a text of 1 to 255 characters.
+    """
+    check_namespace(namespace)
+    check_text("key", key)
+
+
+def check_namespace(namespace: object) -> None:
+    """Refuse what is no namespace.
+
+    Raises:
+        InvalidArgumentError: No tuple of non-empty texts, or too long.
+    """
+    if not isinstance(namespace, tuple):
+        raise InvalidArgumentError(
+            f"a namespace is a tuple of texts, such as ('memory', 'u42'), not {namespace!r}"
+        )
+    for segment in namespace:
+        check_text("a segment of a namespace", segment)
+    length = sum(map(len, namespace)) + len(namespace)
+    if length > MAX_NAMESPACE_CHARACTERS:
+        raise InvalidArgumentError(
+            f"a namespace has at most {MAX_NAMESPACE_CHARACTERS} characters, one more counted for "
+            f"each segment; this one has {length}"
+        )
+
+
+def require_version(change: Put, found: int) -> None:
+    """Refuse a put that expects another version.
+
+    Args:
+        change: The put.
+        found: The version that is there; 0: none.
+
+    Raises:
+        ConflictError: Says which is there.
+    """
+    if change.expected_version in {None, found}:
+        return
+    there = f"version {found} is there" if found else "there is no such item"
+    raise ConflictError(
+        f"item {change.key!r} of namespace {change.namespace!r}: version "
+        f"{change.expected_version} was expected, and {there}; read it again and decide anew"
+    )

@@ -1,0 +1,366 @@
+"""The records that cross the interfaces: frozen, backend-free, no I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime  # noqa: TC003  (pydantic evaluates it)
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from locus_store.values.frames import Change
+    from locus_store.values.frames import Snapshot as LayoutSnapshot
+
+OnConflict = Literal["raise", "branch", "overwrite"]
+"""What a save does when another writer moved the thread on since it was loaded."""
+
+
+@dataclass(frozen=True)
+class CheckpointerCapabilities:
+    """What a checkpointer may be asked for; declared, never guessed.
+
+    An operation whose flag is off raises ``UnsupportedError``.
+    """
+
+    search: bool = False
+    """Text search across threads: ``search``."""
+
+    metadata_query: bool = False
+    """``query_by_metadata`` and ``get_metadata``."""
+
+    vacuum: bool = False
+    """Removal of versions older than a number of days: ``vacuum``."""
+
+    branching: bool = False
+    """Copying a thread with all its versions: ``copy_thread``."""
+
+    ttl: bool = False
+    """Threads may expire: ``ttl_seconds`` of the factory, and ``expire``."""
+
+    list_threads: bool = False
+    """``list_threads``."""
+
+    list_with_metadata: bool = False
+    """``list_with_metadata``."""
+
+    persistent_checkpoint_ids: bool = False
+    """A checkpoint id given out by one process names the same version in another."""
+
+    tenants: bool = False
+    """Several tenants share the storage: ``for_tenant`` and ``tenants``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """A tenant that has something stored, and how much."""
+
+    name: str
+    threads: int
+    """Live threads, as ``StorageBackend.scan`` lists them."""
+
+    items: int
+    """Live items of the store."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """One version, named for good: checkpoint ids are the caller's and may be used again."""
+
+    store: str
+    """Identity of the database that counted ``line``; marks of another one are not ours."""
+
+    line: int
+    """Surrogate key of the line; never given to another incarnation of the thread."""
+
+    sequence: int
+    """The server's order of the versions in the line; starts at 1."""
+
+    digest: bytes
+    """16-byte digest of the version's state: a restored backup may count a sequence again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """What a save believes of its line; the backend decides whether it still holds."""
+
+    made_from: Mark | None
+    """The version that the state was made from; ``None``: there was no such thread."""
+
+    head: Mark | None
+    """The line's head when that version was loaded; differs from it in a declared rewind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Save:
+    """One version to be written; validated and encoded before a connection is taken."""
+
+    thread_id: str
+    namespace: str = ""
+    checkpoint_id: str
+    change: Change
+    """The state: its digest, its frames against ``basis``, and its whole form."""
+
+    basis: Mark | None = None
+    """The version ``change.frames`` are against; ``None``: only the whole form is known."""
+
+    expected: Expected | None = None
+    """What the head must be; ``None``: append to the head as it stands."""
+
+    parent_id: str | None = None
+    """Explicit parent; ``expected`` tells more of it, where that is of this database."""
+
+    forks: bool = True
+    """Whether ``parent_id`` may be another version than the head: a declared fork. Without it the
+    parent must be the head, or the save has lost."""
+
+    is_root: bool = False
+    """It was made from no other version, whatever the head is. Excludes the three above."""
+
+    on_conflict: OnConflict = "raise"
+    writer: str | None = None
+    """Names the load that the state descends from: a head with the same name is its own work."""
+
+    run: str | None = None
+    """Names the run; tells own work where the caller lost track of its load."""
+
+    side_parent: Mark | None = None
+    """Where a losing state was kept last by this run, so that its next one hangs below it."""
+
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    labels: Mapping[str, Any] = field(default_factory=dict)
+    """What the state says of itself (``agent_id``, ``tags``); queryable like metadata."""
+
+    keep_last: int | None = None
+    ttl_seconds: float | None = None
+
+
+Outcome = Literal["head", "side", "same"]
+"""``head``: the save is the thread's head; ``side``: kept beside it; ``same``: it was there."""
+
+
+class Active(NamedTuple):
+    """A thread in a list."""
+
+    thread_id: str
+    active_at: datetime
+    """Time of its last activity: no version of it is newer."""
+
+
+class Removed(NamedTuple):
+    """Outcome of removing a thread."""
+
+    existed: bool
+    """``False`` where there were only pending writes, or nothing."""
+
+    versions: int
+    """How many were removed."""
+
+
+class Vacuumed(NamedTuple):
+    """What a vacuum did."""
+
+    removed: int
+    """Versions."""
+
+    skipped: int
+    """Threads with old versions that other transactions hold: they stay as they are."""
+
+    unreadable: int = 0
+    """Threads with old versions that stay, because what is left would have to be rewritten from
+    stored data that is damaged or exceeds ``max_state_bytes``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What became of a save."""
+
+    checkpoint_id: str
+    """The one asked for, but for a side branch whose id was in use."""
+
+    mark: Mark
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """One saved version, without its state."""
+
+    mark: Mark
+    thread_id: str
+    namespace: str
+    checkpoint_id: str
+    parent_id: str | None
+    metadata: dict[str, Any]
+    labels: dict[str, Any]
+    created_at: datetime
+    """The server's clock, timezone-aware."""
+
+    def as_head(self) -> Head:
+        """What lists say of its thread."""
+        return Head(
+            thread_id=self.thread_id,
+            checkpoint_id=self.checkpoint_id,
+            metadata=self.metadata,
+            updated_at=self.created_at,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """A version as it is stored, read in one statement or one transaction."""
+
+    version: Version
+    head: Mark
+    """The line's head in the same read; equals ``version.mark`` when the head was read."""
+
+    payloads: list[bytes]
+    """The chain's records up to the version, in order."""
+
+    writes: list[PendingWrite] | None = None
+    """Its pending writes, in their order, where they were asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """A version with its state."""
+
+    version: Version
+    state: dict[str, Any]
+    head: Mark
+    """The line's head in the same read; equals ``version.mark`` when the head was read."""
+
+    writes: list[PendingWrite] | None = None
+    """Its pending writes, in their order, where they were asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """A version with its state as it is kept in memory, packed."""
+
+    version: Version
+    snapshot: LayoutSnapshot
+    head: Mark
+    """As in ``Snapshot``."""
+
+    writes: list[PendingWrite] | None = None
+    """As in ``Snapshot``."""
+
+    state: dict[str, Any] | None = None
+    """The state, where reading made it: of this object alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """A thread by its head, as lists and metadata queries give it."""
+
+    thread_id: str
+    checkpoint_id: str
+    metadata: dict[str, Any]
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hit(Head):
+    """One thread that a search found; the checkpoint is the version that added most words."""
+
+    score: float
+    """Greater than 0; higher is better; comparable within one answer only."""
+
+    snippet: str
+    """Up to 160 characters around the first word found."""
+
+
+@dataclass(frozen=True, slots=True)
+class PendingWrite:
+    """An output of a task that ran before its step's checkpoint was complete."""
+
+    task_id: str
+    idx: int
+    """Place among the task's writes; below 0: a special channel, whose last write counts."""
+
+    channel: str
+    type: str
+    """How ``payload`` is to be read; the caller's."""
+
+    payload: bytes
+    task_path: str = ""
+    basis: int | None = None
+    """Sequence of its checkpoint, where ``payload`` holds frames against the value that the channel
+    has there; ``None``: it is whole. Of another version than the checkpoint is, it is a remnant."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchivedRecord:
+    """A version as it is stored."""
+
+    sequence: int
+    chain: int
+    """Sequence of the chain's first record."""
+
+    parent: int | None
+    checkpoint_id: str
+    digest: bytes
+    metadata: dict[str, Any]
+    labels: dict[str, Any]
+    created_at: datetime
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchivedWrite:
+    """A pending write, and whose it is."""
+
+    checkpoint_id: str
+    write: PendingWrite
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchivedLine:
+    """A namespace of a thread with all its versions, those that ``keep_last`` hides among them."""
+
+    namespace: str
+    head: int | None
+    """Sequence of the head; ``None``: only pending writes so far."""
+
+    floor: int
+    last_sequence: int
+    records: list[ArchivedRecord]
+    """Ascending by sequence."""
+
+    writes: list[ArchivedWrite]
+    """By checkpoint id, task id and place."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchivedMessage:
+    """One entry of a thread's message log."""
+
+    sequence: int
+    message_id: str
+    role: str
+    metadata: dict[str, Any]
+    created_at: datetime
+    text: str | None
+    payload: bytes | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchivedThread:
+    """All that is stored of a thread, in one consistent read."""
+
+    thread_id: str
+    user_id: str | None
+    name: str | None
+    metadata: dict[str, Any]
+    created_at: datetime
+    active_at: datetime
+    """To the minute."""
+
+    expires_at: datetime | None
+    lines: list[ArchivedLine]
+    """By namespace."""
+
+    messages: list[ArchivedMessage]
+    """Ascending by sequence."""

@@ -1,0 +1,140 @@
+"""State classes: what makes a class one, the name recorded with a version, and the way back."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any, Final, Protocol, get_args, get_origin, runtime_checkable
+
+from pydantic import BaseModel
+
+from locus_store.errors import SerializationError
+from locus_store.values.filters import STATE_CLASS
+
+LOCUS_STATE: Final = "locus.core.state:AgentState"
+"""The state of the Locus SDK's agent."""
+
+OUR_STATE: Final = "locus_store.types.state:AgentState"
+"""What the SDK's state is loaded as in a process that has not imported the SDK."""
+
+_LOCUS_FIELDS: Final = frozenset({"messages", "iteration", "tool_executions", "reasoning_steps"})
+"""Fields that every state of the Locus SDK's agent has, and that together are no one else's."""
+
+
+@runtime_checkable
+class Checkpointable(Protocol):
+    """A state class of any library: what ``state_type=`` needs to be."""
+
+    def to_checkpoint(self) -> dict[str, Any]: ...
+
+    @classmethod
+    def from_checkpoint(cls, data: Any) -> Any: ...
+
+
+def is_state_class(kind: Any) -> bool:
+    """Whether states of this class can be saved and loaded."""
+    return issubclass(type(kind), type) and (
+        issubclass(kind, dict | BaseModel) or isinstance(kind, Checkpointable)
+    )
+
+
+def has_room(kind: type[Any]) -> bool:
+    """Whether the class has a free ``metadata`` mapping, as the Locus SDK's ``AgentState`` has.
+
+    There a loaded state carries its mark.
+    """
+    if not issubclass(kind, BaseModel):
+        return False
+    known = kind.model_fields.get("metadata")
+    if known is None or known.metadata or known.validation_alias:
+        return False
+    return get_origin(known.annotation) in (dict, Mapping) and get_args(known.annotation) == (
+        str,
+        Any,
+    )
+
+
+# --- the recorded name
+
+
+def label_of(state: Any) -> dict[str, str]:
+    """The label that names the class of a state; none for a class that has no name to find.
+
+    A dict that ``load`` returned keeps the label of its version.
+    """
+    kept: dict[str, str] | None = getattr(state, "class_label", None)
+    if kept is not None and isinstance(state, dict):
+        return kept
+    name = _name(type(state))
+    return {STATE_CLASS: name} if _found(name) is not None else {}
+
+
+def class_label(labels: Mapping[str, Any]) -> dict[str, str]:
+    """Of a version's labels, the one that names the class of its state."""
+    name = labels.get(STATE_CLASS)
+    return {STATE_CLASS: name} if isinstance(name, str) else {}
+
+
+def require_named(state: Any) -> None:
+    """Refuse a state whose class cannot be found by its name when it is loaded.
+
+    Raises:
+        SerializationError: The class was defined in a function.
+    """
+    name = _name(type(state))
+    if _found(name) is None:
+        raise SerializationError(
+            f"cannot save a {type(state).__qualname__}: load could not find the class by its name; "
+            f"define it at the top of a module, or pass state_type={type(state).__name__}"
+        )
+
+
+def class_of(labels: Mapping[str, Any], data: Mapping[str, Any]) -> type[Any] | None:
+    """The class that a stored state was saved from; ``None`` where nothing tells it.
+
+    Only a class that is already imported is found. Nothing is ever imported or called by a name
+    that was read from storage.
+
+    Raises:
+        SerializationError: This process has not imported the class; names the import.
+    """
+    name = labels.get(STATE_CLASS)
+    if data.keys() >= _LOCUS_FIELDS and name == OUR_STATE:  # saved where the SDK is not imported
+        name = None
+    if not isinstance(name, str):
+        return _found(LOCUS_STATE) if data.keys() >= _LOCUS_FIELDS else None
+    found = _found(name)
+    if found is None and name != LOCUS_STATE:
+        module, _, qualname = name.partition(":")
+        raise SerializationError(
+            f"the state was saved as {qualname} of {module}, and this process has no such state "
+            f"class: `import {module}` before the load, or pass state_type= the class to load it "
+            "as; state_type=dict loads any state"
+        )
+    return found
+
+
+def _name(kind: type[Any]) -> str:
+    if issubclass(kind, dict):
+        kind = dict
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def _found(name: str) -> type[Any] | None:
+    """The state class of that name among the imported modules.
+
+    It is looked up in the dictionaries of modules and classes, since the ``__getattr__`` of a
+    module may import.
+    """
+    module, _, qualname = name.partition(":")
+    found: Any = sys.modules.get(module)
+    for part in qualname.split("."):
+        # By its type: a lazy module imports itself when any attribute of it is asked for.
+        if not issubclass(type(found), type | ModuleType):
+            return None
+        access = type if issubclass(type(found), type) else object
+        found = access.__getattribute__(found, "__dict__").get(part)
+    if not is_state_class(found) or (found.__module__, found.__qualname__) != (module, qualname):
+        return None
+    return found if found is dict or not issubclass(found, dict) else None

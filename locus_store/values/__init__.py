@@ -1,0 +1,1 @@
+"""Values without a thread: JSON as bytes, words, vectors, filters, and frames of differences."""

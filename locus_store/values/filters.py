@@ -1,0 +1,256 @@
+"""What it means that a value matches: the reference that every backend's query agrees with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from math import isinf
+from sys import float_info
+from typing import Any, Final, NamedTuple
+
+from locus_store.errors import InvalidArgumentError
+from locus_store.values.encoding import MAX_DEPTH, canonical
+
+
+def check_key(key: object) -> str:
+    """Refuse a metadata key that names nothing.
+
+    Raises:
+        InvalidArgumentError: Not a non-empty ``str``.
+    """
+    if not isinstance(key, str) or not key:
+        raise InvalidArgumentError(f"metadata key must be a non-empty str, not {key!r}")
+    try:
+        key.encode()
+    except UnicodeEncodeError as exc:
+        raise InvalidArgumentError(f"metadata key {key!r} has a lone surrogate in it") from exc
+    return key
+
+
+STATE_CLASS: Final = "state_class"
+"""Label that records the class of a saved state; no metadata query finds it."""
+
+
+def is_found(metadata: Mapping[str, Any], labels: Mapping[str, Any], key: str, value: Any) -> bool:
+    """Whether a version has ``value`` at ``key``, in its metadata or in a label of its state."""
+    return has_value(metadata, key, value) or (key != STATE_CLASS and has_value(labels, key, value))
+
+
+def has_value(metadata: Mapping[str, Any], key: str, value: Any) -> bool:
+    """Whether ``metadata`` has ``value`` at ``key``.
+
+    A dot descends into objects, unless the whole key is there. A list matches when it contains
+    ``value``, or every element of a list ``value``.
+    """
+    return any(_matches(found, value) for found in _values(metadata, key))
+
+
+def _values(metadata: Mapping[str, Any], key: str) -> Iterator[Any]:
+    if key in metadata:
+        yield metadata[key]
+    at: Any = metadata
+    parts = key.split(".")
+    for part in parts:
+        if not isinstance(at, Mapping) or part not in at:
+            return
+        at = at[part]
+    if len(parts) > 1:
+        yield at
+
+
+def _matches(found: Any, value: Any) -> bool:
+    if _equal(found, value):
+        return True
+    if not isinstance(found, list):
+        return False
+    wanted = value if isinstance(value, list | tuple) else [value]
+    return all(any(_equal(item, it) for item in found) for it in wanted)
+
+
+def holds(metadata: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Whether ``metadata`` has all that is wanted, as the filters of LangGraph's savers mean it.
+
+    A dot in a key descends into objects, unless the whole key is there. An object matches one that
+    has at least its keys, with values that match; a list matches one that has a match for each of
+    its elements. All else is equality: ``1`` is ``1.0``, and neither is ``True`` or ``"1"``.
+    """
+    return all(
+        any(_contains(found, value) for found in _values(metadata, key))
+        for key, value in wanted.items()
+    )
+
+
+def _contains(found: Any, wanted: Any) -> bool:
+    if isinstance(wanted, Mapping):
+        return isinstance(found, Mapping) and all(
+            key in found and _contains(found[key], it) for key, it in wanted.items()
+        )
+    if isinstance(wanted, list | tuple):
+        return isinstance(found, list | tuple) and all(
+            any(_contains(item, it) for item in found) for it in wanted
+        )
+    if isinstance(found, str) and isinstance(wanted, str):
+        return found == wanted  # also one of a class of the caller's
+    return _equal(found, wanted)
+
+
+def _equal(left: Any, right: Any) -> bool:
+    """JSON equality: numbers by value, and ``true`` is not 1."""
+    if isinstance(left, bool) or isinstance(right, bool):
+        return left is right
+    if isinstance(left, list) and isinstance(right, list | tuple):
+        return len(left) == len(right) and all(map(_equal, left, right))
+    if isinstance(left, dict) and isinstance(right, Mapping):
+        return left.keys() == right.keys() and all(_equal(left[key], right[key]) for key in left)
+    return (type(left) is type(right) and left == right) or (
+        _numbers(left, right) and left == right
+    )
+
+
+def _numbers(left: Any, right: Any) -> bool:
+    return isinstance(left, int | float) and isinstance(right, int | float)
+
+
+# --- filters of a store
+
+
+class Clause(NamedTuple):
+    """One condition of a filter; all of them have to hold."""
+
+    path: tuple[str, ...]
+    """Keys, from the value's own object downwards; ``()`` is the value itself."""
+
+    operator: str
+    """One of ``OPERATORS``, or ``IS_OBJECT``."""
+
+    operand: Any
+
+
+IS_OBJECT: Final = "{}"
+_MISSING: Final = object()
+
+
+class Filter:
+    """Conditions on a JSON value, as LangGraph and MongoDB write them.
+
+    ``{"kind": "note"}`` is equality, by JSON: 1 is 1.0, and ``True`` is not 1. An object descends:
+    ``{"user": {"age": {"$gte": 18}}}``; a key is one key, dots and all. The operators are ``$eq``,
+    ``$ne``, ``$gt``, ``$gte``, ``$lt``, ``$lte``, ``$in`` and ``$exists``, alone or several.
+    Numbers are compared with numbers and texts with texts (by code point), nothing else has an
+    order; a bound may be infinite. What is missing is equal to nothing, not even ``None``: of all
+    operators only ``$ne`` and ``{"$exists": False}`` take it.
+
+    Args:
+        wanted: The conditions; ``None`` and ``{}`` take everything.
+
+    Raises:
+        InvalidArgumentError: An operator is unknown, or takes no such operand.
+        SerializationError: An operand is not JSON.
+    """
+
+    def __init__(self, wanted: Mapping[str, Any] | None = None) -> None:
+        if wanted is not None and not isinstance(wanted, Mapping):
+            raise InvalidArgumentError(f"a filter is an object (a dict), not {wanted!r}")
+        checked = canonical(_without_infinity(dict(wanted or {})), "filter")
+        self.clauses = tuple(_clauses((), checked)) if checked else ()
+
+    def takes(self, value: Any) -> bool:
+        """Whether all conditions hold."""
+        return all(OPERATORS[it.operator](_at(value, it.path), it.operand) for it in self.clauses)
+
+
+def _clauses(path: tuple[str, ...], wanted: Any) -> Iterator[Clause]:
+    if not isinstance(wanted, dict):
+        yield Clause(path, "$eq", wanted)
+        return
+    operators = [key for key in wanted if key.startswith("$")]
+    if not operators:
+        if not wanted:
+            yield Clause(path, IS_OBJECT, None)
+        for key, below in wanted.items():
+            yield from _clauses((*path, key), below)
+        return
+    for key in wanted:
+        if key not in OPERATORS:
+            raise InvalidArgumentError(
+                f"filter: no operator {key!r} beside {operators[0]!r}; there are: "
+                + ", ".join(it for it in OPERATORS if it != IS_OBJECT)
+                + ". An object with such a key is compared by $eq"
+            )
+        operand = wanted[key]
+        if key in _ORDERS and isinstance(operand, dict) and operand.keys() == {_INFINITY}:
+            yield _beyond_all(path, key, operand[_INFINITY])
+            continue
+        _check_operand(key, operand)
+        yield Clause(path, key, operand)
+
+
+_INFINITY: Final = "\0infinity"
+
+
+def _without_infinity(wanted: Any, depth: int = 1) -> Any:
+    """The conditions with a mark for each infinite bound, which JSON does not have."""
+    if not isinstance(wanted, dict) or depth > MAX_DEPTH:
+        return wanted
+    return {
+        key: {_INFINITY: it > 0}
+        if key in _ORDERS and isinstance(it, float) and isinf(it)
+        else _without_infinity(it, depth + 1)
+        for key, it in wanted.items()
+    }
+
+
+def _beyond_all(path: tuple[str, ...], operator: str, is_positive: bool) -> Clause:
+    """The condition of an infinite bound, by a finite one: no number is beyond the greatest."""
+    is_below = operator in {"$lt", "$lte"}
+    if is_below == is_positive:
+        operator = "$lte" if is_below else "$gte"  # every number
+    else:
+        operator = "$lt" if is_below else "$gt"  # none
+    return Clause(path, operator, float_info.max if is_positive else -float_info.max)
+
+
+def _check_operand(operator: str, operand: Any) -> None:
+    if operator == "$in" and not isinstance(operand, list):
+        raise InvalidArgumentError(f"filter: $in takes a list, not {operand!r}")
+    if operator == "$exists" and not isinstance(operand, bool):
+        raise InvalidArgumentError(f"filter: $exists takes True or False, not {operand!r}")
+    is_ordered = isinstance(operand, str | int | float) and not isinstance(operand, bool)
+    if operator in _ORDERS and not is_ordered:
+        raise InvalidArgumentError(f"filter: {operator} takes a number or a text, not {operand!r}")
+
+
+def _at(value: Any, path: tuple[str, ...]) -> Any:
+    for key in path:
+        if not isinstance(value, dict) or key not in value:
+            return _MISSING
+        value = value[key]
+    return value
+
+
+def _is_ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
+    def both(found: Any, operand: Any) -> bool:
+        if isinstance(found, bool):
+            return False
+        is_text = isinstance(found, str) and isinstance(operand, str)
+        return (is_text or _numbers(found, operand)) and compare(found, operand)
+
+    return both
+
+
+_ORDERS: Final[dict[str, Callable[[Any, Any], bool]]] = {
+    "$gt": _is_ordered(lambda found, operand: found > operand),
+    "$gte": _is_ordered(lambda found, operand: found >= operand),
+    "$lt": _is_ordered(lambda found, operand: found < operand),
+    "$lte": _is_ordered(lambda found, operand: found <= operand),
+}
+OPERATORS: Final[dict[str, Callable[[Any, Any], bool]]] = {
+    "$eq": lambda found, operand: found is not _MISSING and _equal(found, operand),
+    "$ne": lambda found, operand: found is _MISSING or not _equal(found, operand),
+    **_ORDERS,
+    "$in": lambda found, operand: (
+        found is not _MISSING and any(_equal(found, it) for it in operand)
+    ),
+    "$exists": lambda found, operand: (found is not _MISSING) == operand,
+    IS_OBJECT: lambda found, _: isinstance(found, dict),
+}
+"""Whether what was found holds, by operator."""

@@ -1,0 +1,157 @@
+"""States as frames: what changed between two versions, and versions from what changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
+
+from locus_store.errors import IntegrityError
+from locus_store.values.encoding import Grown, Json, decode, encode, pack_frame, require_pinned
+from locus_store.values.frames.diffing import Frame, diff
+from locus_store.values.frames.folding import (
+    Folder,
+    fold,
+    fold_each,
+    payload_of,
+    readable,
+    text_in,
+    text_of,
+)
+from locus_store.values.frames.shapes import (
+    Listed,
+    Object,
+    Shape,
+    is_canonical,
+    measure,
+    shape_object,
+    snapshot,
+    thawed,
+)
+from locus_store.values.frames.single import value_frames, value_of, value_payload
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = [
+    "Change",
+    "Folder",
+    "Grown",
+    "Listed",
+    "Shape",
+    "Snapshot",
+    "change",
+    "fold",
+    "fold_each",
+    "payload_of",
+    "readable",
+    "shape_of",
+    "snapshot_of",
+    "text_in",
+    "text_of",
+    "thawed",
+    "value_frames",
+    "value_of",
+    "value_payload",
+]
+
+
+class Snapshot:
+    """A state as it was, whatever its owner did to it since; its lists are the shape's."""
+
+    __slots__ = ("_is_canonical", "_kept", "_packed", "_size")
+
+    def __init__(self, state: Mapping[str, object], root: Object) -> None:
+        self._kept = snapshot(state, root)
+        self._is_canonical = is_canonical(root)
+        self._packed: bytes | None = None
+        self._size = root.size
+
+    def state(self) -> dict[str, Json]:
+        """A copy, keys sorted."""
+        plain = thawed(self._kept)
+        return cast("dict[str, Json]", plain if self._is_canonical else decode(encode(plain)))
+
+    @property
+    def state_bytes(self) -> int:
+        """As of its shape."""
+        return self._size
+
+    def parts(self) -> dict[str, object]:
+        """The state with a ``Listed`` for each list that is reached through keys only.
+
+        Not to be changed. Other values of ``thawed`` are.
+        """
+        if self._is_canonical:
+            return cast("dict[str, object]", self._kept)
+        state = self.state()
+        return snapshot_of(state, shape_of(state)).parts()
+
+    def require_size(self, max_bytes: int) -> None:
+        """Refuse a state whose compact JSON is longer than ``max_bytes``.
+
+        Raises:
+            SerializationError: It is longer.
+        """
+        require_pinned(lambda: thawed(self._kept), self._size, max_bytes)
+
+    def payload(self) -> bytes:
+        """The whole state as one frame."""
+        if self._packed is None:  # two threads at once: the same bytes twice
+            self._packed = pack_frame(b'[["=",[],%b]]' % encode(thawed(self._kept)))
+        return self._packed
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What one save writes."""
+
+    shape: Shape
+    """Of the new state."""
+    frames: bytes | None
+    """Payload against the basis (``b""``: nothing changed); ``None`` without a basis, or where it
+    would be longer than the whole state."""
+    snapshot: Snapshot = field(repr=False, compare=False)
+    """The new state."""
+
+    def whole(self) -> bytes:
+        """Payload that holds the state by itself."""
+        return self.snapshot.payload()
+
+
+def shape_of(state: dict[str, Json]) -> Shape:
+    """The shape of a canonical state, such as ``fold`` gives.
+
+    Raises:
+        IntegrityError: it holds what no save would have accepted.
+    """
+    try:
+        return Shape(shape_object(cast("dict[str, object]", state), None, 1, decoded=True))
+    except (TypeError, ValueError) as exc:
+        raise IntegrityError("a stored state holds what a state cannot hold") from exc
+
+
+def snapshot_of(state: dict[str, Json], shape: Shape) -> Snapshot:
+    """What keeps a canonical state of this shape."""
+    return Snapshot(state, shape._root)  # noqa: SLF001  # a shape is opaque to others
+
+
+def change(state: Mapping[str, object], basis: Shape | None) -> Change:
+    """What turns the version of ``basis`` into ``state``.
+
+    Args:
+        state: a JSON object; never kept or changed.
+        basis: of the version that the frames are to be against.
+
+    Raises:
+        SerializationError: a value cannot be kept exactly; names its path.
+    """
+    plain, root = measure(state, basis)
+    frames = None
+    if basis is not None:
+        frame = Frame()
+        diff(basis._root, root, plain, (), frame)  # noqa: SLF001  # a shape is opaque to others
+        frames = frame.payload_shorter_than(plain, root.size)
+    return Change(Shape(root), frames, Snapshot(plain, root))
+
+
+# Shapes: digests, and the check that a value is exactly JSON, in one pass.

@@ -1,0 +1,185 @@
+"""Which elements of a list are still there, by their digests."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from operator import eq
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
+
+from locus_store.values.encoding import Json, digest, pinned
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+DIGEST_BYTES = 16
+_MOST_SINGLE_EDITS = 16
+_SHORT_BYTES = 4096
+"""Up to here two runs of digests are compared as numbers, faster than by bisection."""
+
+Gap: TypeAlias = tuple[int, int, int, int]
+"""(start, stop) of the old list, replaced by (first, last) of the new one."""
+
+_Run = TypeVar("_Run", bytes, str, "list[Json]")
+
+
+def fingerprint_all(value: Iterable[object]) -> tuple[bytes, int]:
+    """The elements' fingerprints, packed, and the size of the list."""
+    out = []
+    size = 5  # the list's tag and count
+    for item in value:
+        raw = pinned(item)
+        size += len(raw)
+        out.append(digest(raw))
+    return b"".join(out), size
+
+
+def common_ends(old: _Run, new: _Run, equal: Callable[[_Run, _Run], bool] = eq) -> tuple[int, int]:
+    """How much of two runs is the same at the front, and behind that."""
+    shorter, ends = min(len(old), len(new)), (len(old), len(new))
+    head = _bisect(shorter, lambda start, stop: equal(old[start:stop], new[start:stop]))
+    tail = _bisect(
+        shorter - head,
+        lambda start, stop: equal(
+            old[ends[0] - stop : ends[0] - start], new[ends[1] - stop : ends[1] - start]
+        ),
+    )
+    return head, tail
+
+
+def common_digests(old: bytes, new: bytes) -> tuple[int, int]:
+    """``common_ends`` in bytes of whole digests."""
+    if len(old) + len(new) <= _SHORT_BYTES:
+        head, tail = _same_bytes(old, new, "big"), _same_bytes(old, new, "little")
+    else:
+        head, tail = common_ends(old, new)
+    head -= head % DIGEST_BYTES
+    tail = min(tail, len(old) - head, len(new) - head)
+    return head, tail - tail % DIGEST_BYTES
+
+
+def _same_bytes(old: bytes, new: bytes, order: Literal["big", "little"]) -> int:
+    """How many bytes are the same at the front (big-endian) or at the back, as one subtraction."""
+    length = min(len(old), len(new))
+    if order == "big":
+        old, new = old[:length], new[:length]
+    else:
+        old, new = old[len(old) - length :], new[len(new) - length :]
+    differing = int.from_bytes(old, order) ^ int.from_bytes(new, order)
+    return length - (differing.bit_length() + 7) // 8
+
+
+def _bisect(most: int, same: Callable[[int, int], bool]) -> int:
+    """How many are the same; each is compared twice at most, at the speed of memcmp."""
+    if same(0, most):
+        return most
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        if same(low, middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def align(old: bytes, new: bytes) -> list[Gap]:
+    """What to replace: (start, stop) of the old list by (first, last) of the new one, in order."""
+    if new.startswith(old):  # what nearly every save is
+        kept, length = len(old) // DIGEST_BYTES, len(new) // DIGEST_BYTES
+        return [(kept, kept, kept, length)] if kept < length else []
+    head, tail = common_digests(old, new)
+    a, b = old[head : len(old) - tail], new[head : len(new) - tail]
+    if len(a) <= DIGEST_BYTES and len(b) <= DIGEST_BYTES:
+        gap = (0, len(a) // DIGEST_BYTES, 0, len(b) // DIGEST_BYTES)
+        return moved([gap] if a or b else [], head // DIGEST_BYTES)
+    gaps, done = _single_edits(a, b)
+    a, b = a[done:], b[done:]
+    if a or b:
+        rest = _slide(a, b) or _gaps(split(a), split(b))
+        gaps += moved(rest, done // DIGEST_BYTES)
+    return moved(gaps, head // DIGEST_BYTES)
+
+
+def moved(gaps: list[Gap], by: int) -> list[Gap]:
+    """The gaps of a part, as gaps of the list that it begins in at ``by``."""
+    return [(start + by, stop + by, first + by, last + by) for start, stop, first, last in gaps]
+
+
+def _single_edits(old: bytes, new: bytes) -> tuple[list[Gap], int]:
+    """Single elements edited in place, at memcmp's speed, and how many bytes that explains."""
+    gaps: list[Gap] = []
+    done = 0
+    while len(gaps) < _MOST_SINGLE_EDITS:
+        start, stop = done + DIGEST_BYTES, done + 2 * DIGEST_BYTES
+        if old[start:stop] != new[start:stop] or len(old) < stop:
+            break
+        at = done // DIGEST_BYTES
+        gaps.append((at, at + 1, at, at + 1))
+        done = start + common_digests(old[start:], new[start:])[0]
+    return gaps, done
+
+
+def _slide(old: bytes, new: bytes) -> list[Gap]:
+    """The gaps of a sliding window, which needs no look at each element."""
+    at = old.find(new[:DIGEST_BYTES]) if old and new else -1
+    if at < 0 or at % DIGEST_BYTES or not new.startswith(old[at:]):
+        return []
+    gone, kept, length = (n // DIGEST_BYTES for n in (at, len(old) - at, len(new)))
+    return [(0, gone, 0, 0), (gone + kept, gone + kept, kept, length)]
+
+
+def _gaps(old: list[bytes], new: list[bytes]) -> list[Gap]:
+    gaps = []
+    at_old = at_new = 0
+    for i, j in [*_anchors(old, new), (len(old), len(new))]:
+        if i < at_old or j < at_new:
+            continue
+        start, first, stop, last = at_old, at_new, i, j
+        while stop > start and last > first and old[stop - 1] == new[last - 1]:
+            stop, last = stop - 1, last - 1
+        while start < stop and first < last and old[start] == new[first]:
+            start, first = start + 1, first + 1
+        if start < stop or first < last:
+            gaps.append((start, stop, first, last))
+        at_old, at_new = i + 1, j + 1
+    return gaps
+
+
+def _anchors(old: list[bytes], new: list[bytes]) -> list[tuple[int, int]]:
+    """The longest run, increasing on both sides, of elements that occur once on both."""
+    here, there = _once(old), _once(new)
+    pairs = [(here[found], j) for found, j in there.items() if found in here]
+    tops: list[int] = []  # least last index of a run of each length
+    ends: list[int] = []  # the pair that it belongs to
+    links: list[int] = []
+    for at, (i, _) in enumerate(pairs):
+        length = len(tops) if not tops or i > tops[-1] else bisect_left(tops, i)
+        links.append(ends[length - 1] if length else -1)
+        tops[length : length + 1] = [i]
+        ends[length : length + 1] = [at]
+    run = []
+    at = ends[-1] if ends else -1
+    while at >= 0:
+        run.append(pairs[at])
+        at = links[at]
+    return run[::-1]
+
+
+def _once(items: list[bytes]) -> dict[bytes, int]:
+    """Index of each item that occurs once, in order."""
+    index = {item: at for at, item in enumerate(items)}
+    if len(index) < len(items):
+        again = {item for item, count in Counter(items).items() if count > 1}
+        index = {item: at for at, item in enumerate(items) if item not in again}
+    return index
+
+
+def split(packed: bytes) -> list[bytes]:
+    """Packed digests, one by one."""
+    return [packed[at : at + DIGEST_BYTES] for at in range(0, len(packed), DIGEST_BYTES)]
+
+
+def digest_at(packed: bytes, index: int) -> bytes:
+    """One of packed digests."""
+    return packed[index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES]

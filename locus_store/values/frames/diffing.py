@@ -1,0 +1,212 @@
+"""What differs between two shapes, as a frame of operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias, cast
+from unicodedata import combining
+
+from locus_store.values.encoding import ENVELOPE_BYTES, Json, encode, pack_frame, pinned, unpinned
+from locus_store.values.frames.alignment import (
+    Gap,
+    align,
+    common_ends,
+    digest_at,
+    fingerprint_all,
+    moved,
+)
+from locus_store.values.frames.shapes import Array, Node, Object, Path, Text, token_of
+
+_SPLICE_BYTES = 32
+"""About what a text splice takes beside its path and its text."""
+
+_WORD_REACH = 64
+"""How far a splice reaches out for the ends of a word that it changes, in characters."""
+
+_PATCH_LEVELS = 32
+"""Below this many keys and indices an element is replaced: patching looks at a list's elements
+again on each level, and takes five of Python's own 1,000 levels."""
+
+
+class Frame:
+    """Operations, encoded one by one, so that their size is known."""
+
+    __slots__ = ("operations", "size")
+
+    def __init__(self) -> None:
+        self.operations: list[bytes] = []
+        self.size = 0
+
+    def add(self, kind: bytes, path: Path, *operands: bytes) -> None:
+        operation = b'["%b",%b]' % (kind, b",".join((encode(path), *operands)))
+        self.operations.append(operation)
+        self.size += len(operation)
+
+    def extend(self, other: Frame) -> None:
+        self.operations += other.operations
+        self.size += other.size
+
+    def cut(self, count: int, size: int) -> None:
+        del self.operations[count:]
+        self.size = size
+
+    def payload(self) -> bytes:
+        return pack_frame(b"[%b]" % b",".join(self.operations)) if self.operations else b""
+
+    def payload_shorter_than(self, whole: object, pinned_bytes: int) -> bytes | None:
+        """The payload; ``None`` where it would be longer than ``whole``, the new value, as JSON.
+
+        Long keys that are repeated in many paths do that. A frame that exceeds no accepted state
+        exceeds no limit either.
+        """
+        plain_bytes = self.size + len(self.operations) + 1
+        is_short = plain_bytes * 5 <= pinned_bytes * 2  # "0," against the 5 bytes of an int
+        if not is_short and plain_bytes > len(encode(whole)) + ENVELOPE_BYTES:
+            return None
+        return self.payload()
+
+
+_Patch: TypeAlias = Callable[[int, int], "Frame | None"]
+
+
+def diff(old: Node | None, new: Node, value: object, path: Path, frame: Frame) -> None:
+    """Add to ``frame`` what turns ``old`` into ``new``, the shape of ``value``."""
+    if isinstance(new, bytes):
+        if old != new:
+            frame.add(b"=", path, encode(value))
+    elif old is not None and token_of(old) == token_of(new):
+        return
+    elif isinstance(old, Object) and isinstance(new, Object):
+        _diff_objects(old, new, cast("dict[str, object]", value), path, frame)
+    elif isinstance(old, Array) and isinstance(new, Array):
+        _diff_arrays(old, new, cast("list[object]", value), path, frame)
+    elif isinstance(old, Text) and isinstance(new, Text):
+        _diff_texts(old.text, new.text, path, frame)
+    else:
+        frame.add(b"=", path, encode(value))
+
+
+def _diff_objects(
+    old: Object, new: Object, value: dict[str, object], path: Path, frame: Frame
+) -> None:
+    count, size = len(frame.operations), frame.size
+    for key in old.children.keys() - new.children.keys():
+        frame.add(b"-", (*path, key))
+    get = old.children.get
+    for key, child in new.children.items():
+        before = get(key)
+        if before is not child:
+            diff(before, child, value[key], (*path, key), frame)
+    if frame.size - size > new.size:  # every operation repeats its path
+        frame.cut(count, size)
+        frame.add(b"=", path, encode(value))
+
+
+def _diff_arrays(old: Array, new: Array, value: list[object], path: Path, frame: Frame) -> None:
+    def patch(i: int, j: int) -> Frame | None:
+        before = old.large.get(digest_at(old.digests, i))
+        wanted = digest_at(new.digests, j)
+        after = new.large.get(wanted)
+        if before is None or after is None or wanted in old.large:  # in it: moved, not edited
+            return None
+        element = cast("Json", unpinned(after))
+        return _patch(cast("Json", unpinned(before)), element, (*path, i), len(encode(element)))
+
+    _splice(align(old.digests, new.digests), value, path, frame, patch)
+
+
+def _splice(gaps: list[Gap], value: list[object], path: Path, frame: Frame, patch: _Patch) -> None:
+    """Splices from the back to the front: what stands before a gap has its old index still."""
+
+    def replace(start: int, stop: int, first: int, last: int) -> None:
+        if start < stop or first < last:
+            elements = encode(value[first:last])
+            frame.add(b"[", path, b"%d" % start, b"%d" % (stop - start), elements)
+
+    for start, stop, first, last in reversed(gaps):
+        end_old, end_new = stop, last
+        for nth in reversed(range(min(stop - start, last - first))):
+            edit = patch(start + nth, first + nth)
+            if edit is not None:
+                replace(start + nth + 1, end_old, first + nth + 1, end_new)
+                frame.extend(edit)
+                end_old, end_new = start + nth, first + nth
+        replace(start, end_old, first, end_new)
+
+
+def _patch(old: Json, new: Json, path: Path, limit: int) -> Frame | None:
+    """The edit of one element, if that is smaller than the element."""
+    if type(old) is not type(new) or not isinstance(new, dict | list | str):
+        return None
+    if len(path) > _PATCH_LEVELS:
+        return None
+    frame = Frame()
+    _diff_values(old, new, path, frame)
+    return frame if frame.size < limit else None
+
+
+def _diff_values(old: Json, new: Json, path: Path, frame: Frame) -> None:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in old.keys() - new.keys():
+            frame.add(b"-", (*path, key))
+        for key, item in new.items():
+            if key in old:
+                _diff_values(old[key], item, (*path, key), frame)
+            else:
+                frame.add(b"=", (*path, key), encode(item))
+    elif isinstance(old, list) and isinstance(new, list):
+        _diff_lists(old, new, path, frame)
+    elif isinstance(old, str) and isinstance(new, str):
+        if old != new:
+            _diff_texts(old, new, path, frame)
+    elif pinned(old) != pinned(new):  # 1, 1.0 and True are equal in Python
+        frame.add(b"=", path, encode(new))
+
+
+def _diff_lists(old: list[Json], new: list[Json], path: Path, frame: Frame) -> None:
+    def patch(i: int, j: int) -> Frame | None:
+        return _patch(old[i], new[j], (*path, i), len(pinned(new[j])))
+
+    # as runs, for 1, 1.0 and True are equal in Python, and one by one takes longer
+    head, tail = common_ends(old, new, lambda a, b: pinned(a) == pinned(b))
+    a, b = old[head : len(old) - tail], new[head : len(new) - tail]
+    gaps = align(fingerprint_all(a)[0], fingerprint_all(b)[0])
+    _splice(moved(gaps, head), cast("list[object]", new), path, frame, patch)
+
+
+def _diff_texts(old: str, new: str, path: Path, frame: Frame) -> None:
+    head, tail = _whole_words(new, *common_ends(old, new))
+    middle = new[head : len(new) - tail]
+    if len(middle) + _SPLICE_BYTES < len(new):
+        gone = len(old) - tail - head
+        frame.add(b"t", path, b"%d" % head, b"%d" % gone, encode(middle))
+    else:
+        frame.add(b"=", path, encode(new))
+
+
+def _whole_words(text: str, head: int, tail: int) -> tuple[int, int]:
+    """Ends that cut no word, so that a search of what a frame brings finds whole ones.
+
+    ``head`` and ``tail`` are how many characters of ``text`` are not new at either end. What goes
+    on for longer than a word stays cut.
+    """
+    before = _reach(lambda by: _is_in_word(text, head - by), head)
+    behind = _reach(lambda by: _is_in_word(text, len(text) - tail + by), tail)
+    return head - before, tail - behind
+
+
+def _reach(is_in_word: Callable[[int], bool], most: int) -> int:
+    """How far the end of the word is; 0 where it is not near."""
+    for by in range(min(most, _WORD_REACH) + 1):
+        if not is_in_word(by):
+            return by
+    return 0
+
+
+def _is_in_word(text: str, place: int) -> bool:
+    """Whether a word goes on from the character before ``place`` to the one behind."""
+    return 0 < place < len(text) and _is_of_word(text[place - 1]) and _is_of_word(text[place])
+
+
+def _is_of_word(character: str) -> bool:
+    return character.isalnum() or combining(character) > 0

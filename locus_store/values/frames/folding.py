@@ -1,0 +1,290 @@
+"""Versions from frames: folding, and the text that a payload brings."""
+
+from __future__ import annotations
+
+import math
+from reprlib import repr as short
+from typing import TYPE_CHECKING, cast
+
+from locus_store.errors import IntegrityError
+from locus_store.values.encoding import (
+    Json,
+    TooLargeError,
+    check_frames,
+    decode,
+    encode,
+    pack_frame,
+    unpack_frames,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+
+def fold(payloads: Iterable[bytes], max_bytes: int) -> dict[str, Json]:
+    """The state after a chain's payloads, in order; the first holds the whole state.
+
+    Raises:
+        IntegrityError: the payloads are damaged, or not a chain, or the state is too large.
+    """
+    folder = Folder(max_bytes)
+    for payload in payloads:
+        folder.apply(payload)
+    return folder.state()
+
+
+def fold_each(payloads: Iterable[bytes], max_bytes: int) -> Iterator[dict[str, Json]]:
+    """The state after each of a chain's payloads, every one a copy of its own.
+
+    Raises:
+        IntegrityError: the payloads are damaged, or not a chain, or a state is too large.
+    """
+    folder = Folder(max_bytes)
+    for payload in payloads:
+        folder.apply(payload)
+        try:
+            yield cast("dict[str, Json]", decode(encode(folder.state())))
+        except TypeError as exc:
+            raise IntegrityError("a stored state is nested too deeply") from exc
+
+
+def readable(payload: bytes, max_bytes: int) -> list[list[Json]]:
+    """The operations of one record, as JSON.
+
+    Raises:
+        IntegrityError: the payload is damaged, or too large.
+    """
+    check_frames(payload, max_bytes)
+    return [op for body in unpack_frames(payload, max_bytes) for op in operations(body)]
+
+
+def payload_of(found: list[list[Json]]) -> bytes:
+    """A payload with the operations that ``readable`` gave."""
+    return pack_frame(encode(found)) if found else b""
+
+
+def text_of(payload: bytes, max_bytes: int) -> str:
+    """All texts that a payload brings: values, never keys, a line each."""
+    return "\n".join(text for op in readable(payload, max_bytes) for text in _texts(op))
+
+
+def text_in(value: Json) -> str:
+    """All texts of a state, as ``text_of`` has them of a payload; or of any value."""
+    return "\n".join(_strings([value]))
+
+
+def _texts(operation: list[Json]) -> Iterator[str]:
+    return _strings(operation[:1:-1])  # without kind and path
+
+
+def _strings(rest: list[Json]) -> Iterator[str]:
+    while rest:
+        item = rest.pop()
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, list | dict):
+            rest.extend(reversed(item if isinstance(item, list) else list(item.values())))
+
+
+def operations(body: bytes) -> list[list[Json]]:
+    """The operations of a frame."""
+    found = decode(body)
+    if not isinstance(found, list) or not all(isinstance(op, list) for op in found):
+        raise _malformed("frame", found)
+    return cast("list[list[Json]]", found)
+
+
+def _malformed(what: str, found: object) -> IntegrityError:
+    return IntegrityError(f"a stored frame has a {what} that makes no sense ({short(found)[:60]})")
+
+
+class Folder:
+    """A state in the making. What it is made of was decoded for it, so nothing is shared.
+
+    The state never grows to more than twice ``max_bytes`` while it is folded: the frames' plain
+    bytes are an upper bound of it, and where they exceed that, the state itself is measured.
+
+    Args:
+        max_bytes: The largest state, as compact JSON.
+        root: A state to go on with; it is changed, and not counted.
+        logs: Keep what was done in ``log``.
+    """
+
+    def __init__(
+        self, max_bytes: int, root: dict[str, Json] | None = None, *, logs: bool = False
+    ) -> None:
+        self.log: list[list[Json]] | None = [] if logs else None
+        """The operations that were done; whoever reads them may clear it."""
+        self._root: Json = root
+        self._max_bytes = max_bytes
+        self._most_bytes = 0
+        """The state's JSON is not longer than this; ``root`` is not counted."""
+        self._ropes: dict[int, tuple[dict[str, Json] | list[Json], dict[str | int, _Rope]]] = {}
+        self._unsorted: dict[int, dict[str, Json]] = {}
+
+    def apply(self, payload: bytes) -> None:
+        """Do what the payload's frames say.
+
+        Raises:
+            IntegrityError: They are damaged, or the state is too large.
+        """
+        for body in unpack_frames(payload, self._max_bytes):
+            self._make_room(len(body))
+            for operation in operations(body):
+                self._apply(operation)
+                if self.log is not None:
+                    self.log.append(operation)
+
+    def _make_room(self, more_bytes: int) -> None:
+        if self._most_bytes + more_bytes > 2 * self._max_bytes:
+            self._measure()
+        self._most_bytes += more_bytes
+
+    def _measure(self) -> None:
+        if self._root is None:
+            return
+        try:
+            size = len(encode(self._sorted()))
+        except TypeError as exc:
+            raise IntegrityError("a stored state is nested too deeply") from exc
+        if size > self._max_bytes:
+            raise TooLargeError.of(size, self._max_bytes)
+        self._most_bytes = size
+
+    def state(self) -> dict[str, Json]:
+        """The state itself, not a copy, keys sorted.
+
+        Raises:
+            IntegrityError: There is none, or it is too large.
+        """
+        if self._most_bytes > self._max_bytes:
+            self._measure()
+        return self._sorted()
+
+    def _sorted(self) -> dict[str, Json]:
+        for holder, ropes in self._ropes.values():
+            _write_ropes(holder, ropes)
+        self._ropes.clear()
+        for mapping in self._unsorted.values():
+            items = sorted(mapping.items())
+            mapping.clear()
+            mapping.update(items)
+        self._unsorted.clear()
+        if not isinstance(self._root, dict):
+            raise IntegrityError("a stored chain does not begin with a whole state")
+        return self._root
+
+    def _apply(self, operation: list[Json]) -> None:
+        match operation:
+            case ["[", list() as path, int() as start, int() as gone, list() as elements]:
+                self._splice(self._walk(path), start, gone, elements)
+            case ["=", [], dict() as state]:
+                self._root = state
+            case ["=", [*path, key], value]:
+                self._set(self._walk(path), key, value)
+            case ["-", [*path, str() as key]]:
+                self._delete(path, key)
+            case ["t", [*path, key], int() as start, int() as gone, str() as text]:
+                self._rope(self._walk(path), key).splice(start, gone, text)
+            case _:
+                raise _malformed("operation", operation)
+
+    def _walk(self, path: list[Json]) -> Json:
+        node = self._root
+        for key in path:
+            node = _item(node, key)
+        return node
+
+    def _set(self, holder: Json, key: Json, value: Json) -> None:
+        if isinstance(holder, dict) and isinstance(key, str):
+            if key not in holder:
+                self._unsorted[id(holder)] = holder
+            holder[key] = value
+        else:
+            _item(holder, key)
+            cast("list[Json]", holder)[cast("int", key)] = value
+        self._forget(holder, cast("str | int", key))
+
+    def _delete(self, path: list[Json], key: str) -> None:
+        holder = self._root
+        for step in path:
+            if isinstance(holder, dict) and isinstance(step, str) and step not in holder:
+                return
+            holder = _item(holder, step)
+        if not isinstance(holder, dict):
+            raise _malformed("path", [*path, key])
+        holder.pop(key, None)
+        self._forget(holder, key)
+
+    def _splice(self, target: Json, start: int, gone: int, elements: list[Json]) -> None:
+        if not isinstance(target, list) or not _within(start, gone, len(target)):
+            raise _malformed("splice", (start, gone))
+        if self._ropes:
+            _, ropes = self._ropes.pop(id(target), (target, {}))
+            _write_ropes(target, ropes)
+        target[start : start + gone] = elements
+
+    def _rope(self, holder: Json, key: Json) -> _Rope:
+        text = _item(holder, key)
+        if not isinstance(text, str) or not isinstance(holder, dict | list):
+            raise _malformed("path", key)
+        _, ropes = self._ropes.setdefault(id(holder), (holder, {}))
+        name = cast("str | int", key)
+        if name not in ropes:
+            ropes[name] = _Rope(text)
+        return ropes[name]
+
+    def _forget(self, holder: Json, key: str | int) -> None:
+        if id(holder) in self._ropes:
+            self._ropes[id(holder)][1].pop(key, None)
+
+
+def _item(holder: Json, key: Json) -> Json:
+    if isinstance(holder, dict) and isinstance(key, str) and key in holder:
+        return holder[key]
+    if isinstance(holder, list) and type(key) is int and 0 <= key < len(holder):
+        return holder[key]
+    raise _malformed("path", key)
+
+
+def _within(start: int, gone: int, length: int) -> bool:
+    whole = type(start) is int and type(gone) is int  # not True
+    return whole and start >= 0 and gone >= 0 and start + gone <= length
+
+
+def _write_ropes(holder: dict[str, Json] | list[Json], ropes: dict[str | int, _Rope]) -> None:
+    for key, rope in ropes.items():
+        cast("dict[str | int, Json]", holder)[key] = rope.text()
+
+
+class _Rope:
+    """A text in pieces: thousands of small splices of a long one do not copy it each time."""
+
+    def __init__(self, text: str) -> None:
+        self._length = len(text)
+        self._piece = max(4096, 16 * math.isqrt(len(text)))
+        self._pieces = self._cut(text)
+
+    def text(self) -> str:
+        return "".join(self._pieces)
+
+    def splice(self, start: int, gone: int, text: str) -> None:
+        if not _within(start, gone, self._length):
+            raise _malformed("splice", (start, gone))
+        first, begin = self._find(start)
+        last, end = self._find(start + gone)
+        joined = self._pieces[first][:begin] + text + self._pieces[last][end:]
+        self._pieces[first : last + 1] = self._cut(joined)
+        self._length += len(text) - gone
+
+    def _cut(self, text: str) -> list[str]:
+        if len(text) <= 2 * self._piece:
+            return [text]
+        return [text[at : at + self._piece] for at in range(0, len(text), self._piece)]
+
+    def _find(self, at: int) -> tuple[int, int]:
+        for index, piece in enumerate(self._pieces):
+            if at <= len(piece):
+                return index, at
+            at -= len(piece)
+        raise _malformed("splice", at)  # never: the caller looked at the length

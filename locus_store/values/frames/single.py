@@ -1,0 +1,71 @@
+"""A value by itself, whole or as frames against another: what a pending write holds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, cast
+
+from locus_store.errors import IntegrityError
+from locus_store.values.encoding import Json, decode, encode, pack_frame, require_pinned
+from locus_store.values.frames.diffing import Frame, diff
+from locus_store.values.frames.folding import Folder, readable
+from locus_store.values.frames.shapes import Object, Shape, measure
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FRAMED_BYTES: Final = 1024
+"""Up to here a value is smaller than what is saved by framing it."""
+
+_KEY: Final = "value"
+
+
+def value_payload(value: object, max_bytes: int) -> bytes:
+    """A value as a payload of its own.
+
+    Raises:
+        SerializationError: It cannot be kept exactly, or is longer than ``max_bytes`` as JSON.
+    """
+    _, root = measure({_KEY: value}, None)
+    require_pinned(lambda: value, root.size, max_bytes)
+    return pack_frame(b'[["=",[],{"%b":%b}]]' % (_KEY.encode(), encode(value)))
+
+
+def value_frames(value: object, known: Shape, path: Sequence[str], max_bytes: int) -> bytes | None:
+    """A value as frames against the one at ``path``; ``None`` where there is none to speak of.
+
+    Raises:
+        SerializationError: It cannot be kept exactly, or is longer than ``max_bytes`` as JSON.
+    """
+    node = known._root  # noqa: SLF001  # a shape is opaque to others
+    for key in path:
+        child = node.children.get(key) if isinstance(node, Object) else None
+        if child is None or isinstance(child, bytes):
+            return None
+        node = cast("Object", child)
+    old = Object(node.digest, node.size, b"", {_KEY: node})
+    plain, root = measure({_KEY: value}, Shape(old))
+    require_pinned(lambda: value, root.size, max_bytes)
+    if root.size <= FRAMED_BYTES:
+        return None
+    frame = Frame()
+    diff(node, root.children[_KEY], plain[_KEY], (_KEY,), frame)
+    frames = frame.payload_shorter_than(plain, root.size)
+    return frames if frames is not None and len(frames) <= root.size // 2 else None
+
+
+def value_of(payload: bytes, max_bytes: int, old: Json = None) -> Json:
+    """The value of a payload, whole or against ``old``, which is left as it is.
+
+    Elements of a list may be shared with it.
+
+    Raises:
+        IntegrityError: It makes no sense, or is too large.
+    """
+    splices = all(it[:2] == ["[", [_KEY]] for it in readable(payload, max_bytes))
+    copied = old.copy() if splices and isinstance(old, list) else decode(encode(old))
+    folder = Folder(max_bytes, {_KEY: copied})
+    folder.apply(payload)
+    state = folder.state()
+    if state.keys() != {_KEY}:
+        raise IntegrityError("a stored pending write holds no value")
+    return state[_KEY]

@@ -1,0 +1,330 @@
+"""Whether an archived thread is whole, and the seal on what has no digest of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from locus_store.errors import ConflictError, IntegrityError, SerializationError
+from locus_store.types import ArchivedThread  # noqa: TC001  (pydantic evaluates it)
+from locus_store.types.arguments import check_names, check_text, check_writes
+from locus_store.values import frames
+from locus_store.values.encoding import TooLargeError, canonical, check_frames, digest, pinned
+from locus_store.values.filters import has_value, is_found
+from locus_store.versions import JSON_WRITE, current, whole_write
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from datetime import datetime
+
+    from locus_store.types import ArchivedLine, ArchivedMessage, ArchivedRecord, PendingWrite
+
+SEAL_BYTES = 8
+"""Length of what a sealed payload begins with: the start of the digest of the rest."""
+
+
+class _Form(BaseModel):
+    """Has pydantic look at every value's type. Built when it is used, which takes a while."""
+
+    model_config = ConfigDict(strict=True, revalidate_instances="always", defer_build=True)
+
+    thread: ArchivedThread
+
+
+_MAX_SEQUENCE: Final = 2**62
+_DIGEST_BYTES: Final = 16
+_FIRST_YEAR, _LAST_YEAR = 1900, 9000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Something stored that is not as it was saved, or not where it belongs."""
+
+    thread_id: str | None
+    """``None``: of the database as a whole."""
+
+    namespace: str = ""
+    checkpoint_id: str | None = None
+    what: str
+
+    def __str__(self) -> str:
+        where = [] if self.thread_id is None else [f"thread {self.thread_id!r}"]
+        where += [f"namespace {self.namespace!r}"] if self.namespace else []
+        where += [f"checkpoint {self.checkpoint_id!r}"] if self.checkpoint_id else []
+        return f"{', '.join(where)}: {self.what}" if where else self.what
+
+
+def problems(thread: ArchivedThread, max_state_bytes: int) -> Iterator[Problem]:
+    """What is wrong with a thread: versions that do not fold to their digests, broken links.
+
+    A state or a pending write above ``max_state_bytes`` is a problem, too.
+    """
+    for line in thread.lines:
+        for checkpoint_id, what in _of_line(line, max_state_bytes):
+            yield Problem(
+                thread_id=thread.thread_id,
+                namespace=line.namespace,
+                checkpoint_id=checkpoint_id,
+                what=what,
+            )
+
+
+def require_whole(thread: ArchivedThread, max_state_bytes: int) -> None:
+    """Refuse a thread that is not as it was saved, or that no backend could have kept.
+
+    Raises:
+        IntegrityError: The first problem found.
+        InvalidArgumentError, SerializationError: An id, or metadata, is none.
+    """
+    require_form(thread)
+    for problem in problems(thread, max_state_bytes):
+        raise IntegrityError(f"{problem}; nothing was written")
+
+
+def same(one: ArchivedThread, other: ArchivedThread) -> bool:
+    """Whether two archives tell the same, but for when the thread was active."""
+    return replace(one, active_at=other.active_at) == other
+
+
+def last_active_at(thread: ArchivedThread) -> datetime:
+    """When a thread was active last: the exact time, where something in it tells that."""
+    times = [it.created_at for line in thread.lines for it in line.records]
+    times += [it.created_at for it in thread.messages]
+    newest = max(times, default=thread.active_at)
+    return newest if minute_of(newest) == thread.active_at else thread.active_at
+
+
+def has_versions(thread: ArchivedThread) -> bool:
+    """Whether a thread has a version, in any namespace."""
+    return any(line.head is not None for line in thread.lines)
+
+
+def resting_at(active_at: datetime, messages: Sequence[ArchivedMessage]) -> datetime:
+    """When a thread without versions was active: its newest message, else its last minute."""
+    return messages[-1].created_at if messages else minute_of(active_at)
+
+
+def minute_of(moment: datetime) -> datetime:
+    """The minute in which something was."""
+    return moment.replace(second=0, microsecond=0)
+
+
+def occupied(thread_id: str, done: str) -> ConflictError:
+    """The error of a copy or restore onto something; ``done``: what did not happen."""
+    return ConflictError(
+        f"thread {thread_id!r} is there already, or pending writes for it; nothing was {done}. "
+        "Delete it first, or use another id"
+    )
+
+
+def require_form(thread: ArchivedThread) -> None:
+    """Refuse values of other types and ranges than a backend gives: somebody edited them.
+
+    Raises:
+        IntegrityError: Names the first.
+        InvalidArgumentError, SerializationError: An id, or metadata, is none.
+    """
+    try:
+        _Form(thread=thread)
+    except ValidationError as exc:
+        first = exc.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"][1:]))
+        raise IntegrityError(f"{where} of an archived thread: {first['msg']}") from exc
+    check_text("thread_id", thread.thread_id)
+    for name, text in (("user_id", thread.user_id), ("name", thread.name)):
+        if text is not None:
+            check_text(name, text)
+    canonical(thread.metadata, "metadata")
+    _require_unique("namespace", (it.namespace for it in thread.lines))
+    for line in thread.lines:
+        _require_line(thread.thread_id, line)
+    _require_unique("message", (it.message_id for it in thread.messages))
+    _require_ascending("message", [it.sequence for it in thread.messages])
+    for message in thread.messages:
+        check_text("message_id", message.message_id)
+        check_text("role", message.role)
+        canonical(message.metadata, "metadata")
+    for moment in _moments(thread):
+        _require_moment(moment)
+
+
+def _require_line(thread_id: str, line: ArchivedLine) -> None:
+    check_names(thread_id, line.namespace)
+    if not 0 <= line.floor <= line.last_sequence <= _MAX_SEQUENCE:
+        raise IntegrityError(
+            f"floor {line.floor} and last_sequence {line.last_sequence} of namespace"
+            f" {line.namespace!r} make no sense"
+        )
+    _require_ascending("version", [it.sequence for it in line.records])
+    for record in line.records:
+        check_text("checkpoint_id", record.checkpoint_id)
+        canonical(record.metadata, "metadata")
+        canonical(record.labels, "labels")
+        if record.chain < 1 or len(record.digest) != _DIGEST_BYTES:
+            raise IntegrityError(f"checkpoint {record.checkpoint_id!r} has no chain or digest")
+    _require_unique(
+        "pending write", ((it.checkpoint_id, it.write.task_id, it.write.idx) for it in line.writes)
+    )
+    check_writes([it.write for it in line.writes])
+    for write in line.writes:
+        check_text("checkpoint_id", write.checkpoint_id)
+
+
+def _require_unique(what: str, keys: Iterable[object]) -> None:
+    found = list(keys)
+    if len(set(found)) < len(found):
+        raise IntegrityError(f"a {what} is there twice")
+
+
+def _require_ascending(what: str, sequences: list[int]) -> None:
+    if sequences != sorted(set(sequences)) or (sequences and sequences[0] < 1):
+        raise IntegrityError(f"the numbers of the {what}s are not in order")
+
+
+def _moments(thread: ArchivedThread) -> Iterator[datetime | None]:
+    yield from (thread.created_at, thread.active_at, thread.expires_at)
+    for line in thread.lines:
+        yield from (it.created_at for it in line.records)
+        yield from (it.created_at for it in line.writes)
+    yield from (it.created_at for it in thread.messages)
+
+
+def _require_moment(moment: datetime | None) -> None:
+    if moment is None:
+        return
+    if moment.utcoffset() is None or not _FIRST_YEAR <= moment.year <= _LAST_YEAR:
+        raise IntegrityError(f"the time {moment.isoformat()} has no zone or is out of range")
+
+
+def _of_line(line: ArchivedLine, max_bytes: int) -> Iterator[tuple[str | None, str]]:
+    known = {it.sequence: it for it in line.records}
+    ids = {it.checkpoint_id for it in line.records}
+    if len(known) < len(line.records) or len(ids) < len(line.records):
+        yield None, "two of its versions have the same number or id"
+    if not 0 <= line.floor <= line.last_sequence <= _MAX_SEQUENCE:
+        yield None, f"floor {line.floor} and last_sequence {line.last_sequence} make no sense"
+    if line.head is None and line.records:
+        yield None, "it has versions and no head"
+    if line.head is not None and line.head not in known:
+        yield None, f"its head is version {line.head}, which is not there"
+    if any(it.sequence > line.last_sequence for it in line.records):
+        yield None, f"a version is newer than its last one, {line.last_sequence}"
+    for record in line.records:
+        yield from _of_links(record, known.keys())
+    yield from _of_states(line.records, _framed(line), max_bytes)
+    sequences = {it.checkpoint_id: it.sequence for it in line.records}
+    for write in line.writes:
+        if problem := _of_size(write.write, max_bytes):
+            yield write.checkpoint_id, problem
+        sequence = sequences.get(write.checkpoint_id)
+        if sequence is not None and write.write.basis not in {None, sequence}:
+            yield write.checkpoint_id, "a pending write is a change of another version"
+
+
+def _of_size(write: PendingWrite, max_bytes: int) -> str | None:
+    """The problem of a pending write that is too large; other types are not compressed."""
+    if write.type == JSON_WRITE:
+        try:
+            check_frames(write.payload, max_bytes)
+        except TooLargeError as exc:
+            return f"a pending write: {exc}"
+        except IntegrityError:  # an application's own payload, or damage that the seal shows
+            return None
+    return None
+
+
+def _of_links(record: ArchivedRecord, known: Collection[int]) -> Iterator[tuple[str, str]]:
+    if record.parent is not None and record.parent not in known:
+        yield record.checkpoint_id, f"its parent, version {record.parent}, is not there"
+    elif record.parent is not None and record.parent >= record.sequence:
+        yield record.checkpoint_id, f"its parent, version {record.parent}, is not older"
+    if record.chain > record.sequence:
+        yield record.checkpoint_id, f"its chain begins behind it, at {record.chain}"
+
+
+def _framed(line: ArchivedLine) -> dict[str, list[PendingWrite]]:
+    """By checkpoint id, the pending writes that are changes of its state."""
+    found: dict[str, list[PendingWrite]] = {}
+    for it in line.writes:
+        if it.write.basis is not None:
+            found.setdefault(it.checkpoint_id, []).append(it.write)
+    return found
+
+
+def _of_states(
+    records: list[ArchivedRecord], framed: dict[str, list[PendingWrite]], max_bytes: int
+) -> Iterator[tuple[str, str]]:
+    """Fold each chain once; behind a damaged record nothing of its chain can be known.
+
+    ``framed``: by checkpoint id, the pending writes that are changes of the state.
+    """
+    folders: dict[int, frames.Folder] = {}
+    shapes: dict[int, frames.Shape] = {}
+    damaged: set[int] = set()
+    for record in sorted(records, key=lambda it: it.sequence):
+        if record.chain in damaged:
+            yield record.checkpoint_id, "a version that it is made from is damaged"
+            continue
+        folder = folders.setdefault(record.chain, frames.Folder(max_bytes))
+        try:
+            folder.apply(record.payload)
+            # Against the version before: what did not change is not looked at again.
+            shape = frames.change(folder.state(), shapes.get(record.chain)).shape
+        except (IntegrityError, SerializationError) as exc:
+            damaged.add(record.chain)
+            yield record.checkpoint_id, str(exc)
+            continue
+        shapes[record.chain] = shape
+        if shape.digest != record.digest:
+            yield record.checkpoint_id, "its stored bytes do not give the state that was saved"
+        for write in current(framed.get(record.checkpoint_id, []), record.sequence):
+            try:
+                whole_write(write, folder.state(), max_bytes)
+            except (IntegrityError, SerializationError) as exc:
+                yield record.checkpoint_id, f"a pending write: {exc}"
+
+
+# --- whose a thread is
+
+
+def has(thread: ArchivedThread, key: str, value: Any, *, user_id: str | None = None) -> bool:
+    """Whether a thread has ``value`` at ``key`` in any metadata or labels, or is the user's."""
+    if user_id is not None and thread.user_id == user_id:
+        return True
+    if has_value(thread.metadata, key, value):
+        return True
+    return any(
+        is_found(it.metadata, it.labels, key, value) for line in thread.lines for it in line.records
+    )
+
+
+# --- pending writes have no digest
+
+
+def sealed(checkpoint_id: str, write: PendingWrite) -> bytes:
+    """The payload behind a digest of the whole write."""
+    return _seal(checkpoint_id, write) + write.payload
+
+
+def unsealed(checkpoint_id: str, write: PendingWrite) -> PendingWrite:
+    """The write whose payload ``sealed`` gave.
+
+    Raises:
+        IntegrityError: It is not what was stored.
+    """
+    seal, payload = write.payload[:SEAL_BYTES], write.payload[SEAL_BYTES:]
+    opened = replace(write, payload=payload)
+    if seal != _seal(checkpoint_id, opened):
+        raise IntegrityError(
+            f"a pending write of checkpoint {checkpoint_id!r} is not what was saved; restore the "
+            "database from a backup, or delete the thread"
+        )
+    return opened
+
+
+def _seal(checkpoint_id: str, write: PendingWrite) -> bytes:
+    names = [write.task_id, write.idx, write.channel, write.type, write.task_path]
+    names += [] if write.basis is None else [write.basis]
+    return digest(pinned([checkpoint_id, *names]) + write.payload)[:SEAL_BYTES]

@@ -1,0 +1,89 @@
+"""Times to live of threads that begin anew when a thread is read."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+from locus_store.errors import InvalidArgumentError, LocusStoreError
+
+if TYPE_CHECKING:
+    from locus_store.backend import StorageBackend
+
+MOST_THREADS: Final = 10_000
+"""Threads whose last renewal is remembered."""
+
+logger = logging.getLogger(__name__)
+
+
+def ttl_slack(ttl_seconds: float) -> float:
+    """How much later than asked a thread may expire, in seconds: a twentieth, a minute at most.
+
+    An expiry that is written with each save turns HOT updates off; with this, few write it.
+    """
+    return min(ttl_seconds / 20, 60.0)
+
+
+class Renewing:
+    """Renews threads beside the reads, which neither wait for it nor fail with it.
+
+    A thread is renewed at most once per slack by one object and all that its ``for_tenant``
+    returned. A failure, as of a database that is read-only, is logged once.
+
+    Args:
+        ttl_seconds: Their time to live after a read.
+    """
+
+    def __init__(self, ttl_seconds: float) -> None:
+        self._ttl_seconds = ttl_seconds
+        self._renewed: OrderedDict[tuple[str | None, str], float] = OrderedDict()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._has_failed = False
+
+    def note(self, backend: StorageBackend, thread_id: str) -> None:
+        """Renew a thread of the backend's tenant that was read, where that is due."""
+        now, key = monotonic(), (backend.tenant, thread_id)
+        renewed = self._renewed.get(key)
+        if renewed is not None and now - renewed < ttl_slack(self._ttl_seconds):
+            return
+        self._renewed[key] = now
+        self._renewed.move_to_end(key)
+        if len(self._renewed) > MOST_THREADS:
+            self._renewed.popitem(last=False)
+        task = asyncio.ensure_future(self._renew(backend, thread_id))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _renew(self, backend: StorageBackend, thread_id: str) -> None:
+        try:
+            await backend.renew(thread_id, self._ttl_seconds)
+        except LocusStoreError as exc:
+            if not self._has_failed:
+                self._has_failed = True
+                logger.warning("the time to live of a thread was not renewed: %s", exc)
+
+    async def drain(self) -> None:
+        """Wait for the renewals of the running loop."""
+        loop = asyncio.get_running_loop()
+        while mine := [it for it in self._tasks if it.get_loop() is loop]:
+            await asyncio.wait(mine)
+
+
+def renewing(ttl_seconds: float | None, *, refresh_on_read: bool) -> Renewing | None:
+    """What renews threads that are read, where that is asked for.
+
+    Raises:
+        InvalidArgumentError: There is no time to live to renew.
+    """
+    if not isinstance(refresh_on_read, bool):
+        raise InvalidArgumentError(
+            f"refresh_on_read must be True or False, not {refresh_on_read!r}"
+        )
+    if not refresh_on_read:
+        return None
+    if ttl_seconds is None:
+        raise InvalidArgumentError("refresh_on_read=True needs ttl_seconds: the time to renew")
+    return Renewing(ttl_seconds)

@@ -1,0 +1,476 @@
+"""One thread in memory, and the changes of one write."""
+
+from __future__ import annotations
+
+import secrets
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from itertools import islice, takewhile
+from typing import TYPE_CHECKING, Any, Final
+
+from locus_store import versions
+from locus_store.types import (
+    ArchivedLine,
+    ArchivedMessage,
+    ArchivedThread,
+    ArchivedWrite,
+    Hit,
+    Mark,
+    PendingWrite,
+    Removed,
+    Save,
+    Version,
+)
+from locus_store.values.encoding import UNLIMITED, encode, pack_frame, unpack_frames
+from locus_store.values.frames import readable
+from locus_store.values.text import Match
+from locus_store.versions import Line, Record
+from locus_store.versions.archives import has_versions, last_active_at, minute_of, resting_at
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+KEY_BITS: Final = 52
+"""Of a line's key: drawn by lot, and every JSON library keeps it exactly."""
+
+NOTHING: Final = b"[]"
+"""The operations of a version that changes nothing."""
+
+
+class Row:
+    """A version. Its operations are kept as JSON until they are asked for as a payload."""
+
+    __slots__ = ("_held", "created_at", "record", "told")
+
+    def __init__(
+        self, record: Record, created_at: datetime, body: bytes, told: dict[str, Any] | None = None
+    ) -> None:
+        self.record = record
+        self.created_at = created_at
+        self.told = told or {}
+        """What its save did to the line, as its entry in the file says it."""
+        self._held = False, body
+        """Whether they are frames, and they: one value, as several threads may be here at once."""
+
+    def payload(self) -> bytes:
+        """The operations as frames."""
+        is_framed, held = self._held
+        if not is_framed:
+            held = b"" if held == NOTHING else pack_frame(held)
+            self._held = True, held
+        return held
+
+    def body(self) -> bytes:
+        """The operations as JSON."""
+        is_framed, held = self._held
+        return b"".join(unpack_frames(held, UNLIMITED)) or NOTHING if is_framed else held
+
+    def but(self, *, parent: int | None) -> Row:
+        """The same version below another parent."""
+        return Row(replace(self.record, parent=parent), self.created_at, self.body(), self.told)
+
+
+@dataclass(slots=True)
+class Space:
+    """A namespace: a line, and what it owns."""
+
+    namespace: str
+    line: Line
+    rows: dict[int, Row] = field(default_factory=dict)
+    """Ascending."""
+
+    by_id: dict[str, int] = field(default_factory=dict)
+    by_chain: dict[int, list[int]] = field(default_factory=dict)
+    """Ascending."""
+
+    writes: dict[str, dict[tuple[str, int], ArchivedWrite]] = field(default_factory=dict)
+    """Pending writes by checkpoint id, task and place."""
+
+    is_settled: bool = False
+    """Whether the line says which chain is open; the file does not."""
+
+    def copy(self) -> Space:
+        """One that may be changed."""
+        writes = {name: dict(it) for name, it in self.writes.items()}
+        by_chain = {chain: list(it) for chain, it in self.by_chain.items()}
+        line, rows, by_id = replace(self.line), dict(self.rows), dict(self.by_id)
+        return Space(self.namespace, line, rows, by_id, by_chain, writes, self.is_settled)
+
+    def put(self, row: Row) -> None:
+        """Add a version, newer than all."""
+        self.by_chain.setdefault(row.record.chain, []).append(row.record.sequence)
+        self.rows[row.record.sequence] = row
+        self.by_id[row.record.checkpoint_id] = row.record.sequence
+
+    def put_write(self, write: ArchivedWrite) -> None:
+        """Add or replace a pending write."""
+        there = self.writes.setdefault(write.checkpoint_id, {})
+        there[write.write.task_id, write.write.idx] = write
+
+    def take(self, sequence: int) -> None:
+        """Remove a version and its pending writes."""
+        record = self.rows.pop(sequence).record
+        del self.by_id[record.checkpoint_id]
+        self.by_chain[record.chain].remove(sequence)
+        self.writes.pop(record.checkpoint_id, None)
+
+    def record(self, line: Line, sequence: int) -> Record | None:
+        """See ``versions.Records``, as the next."""
+        del line
+        row = self.rows.get(sequence)
+        return row.record if row else None
+
+    def named(self, line: Line, checkpoint_id: str) -> Record | None:
+        sequence = self.by_id.get(checkpoint_id)
+        return None if sequence is None else self.record(line, sequence)
+
+    def payloads(self, chain: int, upto: int | None = None) -> list[tuple[int, bytes]]:
+        """A chain's (sequence, payload), ascending; ``upto`` is inclusive."""
+        return [
+            (sequence, self.rows[sequence].payload())
+            for sequence in self.by_chain.get(chain, ())
+            if upto is None or sequence <= upto
+        ]
+
+    def visible(self) -> list[int]:
+        """Sequences, newest first."""
+        return [it for it in reversed(self.rows) if versions.is_visible(self.line, it)]
+
+
+@dataclass(slots=True)
+class Thread:
+    """A thread, as it is stored."""
+
+    thread_id: str
+    store: str
+    """Where it was made."""
+
+    created_at: datetime
+    active_at: datetime
+    """The exact time of the last save, but in Redis, where it is to the minute."""
+
+    user_id: str | None = None
+    name: str | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+    expires_at: datetime | None = None
+    spaces: dict[str, Space] = field(default_factory=dict)
+    messages: list[ArchivedMessage] = field(default_factory=list)
+
+    @property
+    def is_live(self) -> bool:
+        """Its time is not over."""
+        return self.expires_at is None or self.expires_at > datetime.now(UTC)
+
+    @property
+    def exists(self) -> bool:
+        """Whether it is more than pending writes."""
+        is_named = (self.name, self.user_id) != (None, None)
+        return self.has_versions or bool(self.messages) or is_named
+
+    @property
+    def has_versions(self) -> bool:
+        """Whether it has a version, in any namespace."""
+        return any(it.line.head is not None for it in self.spaces.values())
+
+    def copy(self) -> Thread:
+        """One whose lines may be changed."""
+        return replace(self, spaces={name: it.copy() for name, it in self.spaces.items()})
+
+    def space(self, namespace: str) -> Space | None:
+        """A namespace that has a version."""
+        found = self.spaces.get(namespace)
+        return found if found and found.line.head is not None else None
+
+    @property
+    def newest_at(self) -> datetime:
+        """The time of the newest version, message or pending write, else of the last activity."""
+        times = [it.created_at for it in self.messages]
+        for space in self.spaces.values():
+            times += [it.created_at for it in space.rows.values()]
+            times += [it.created_at for some in space.writes.values() for it in some.values()]
+        return max(times, default=self.active_at)
+
+    def versions(self) -> int:
+        """How many."""
+        return sum(len(it.rows) for it in self.spaces.values())
+
+    def mark(self, space: Space, record: Record) -> Mark:
+        """What names a version for good."""
+        return Mark(self.store, space.line.line, record.sequence, record.digest)
+
+    def version(self, space: Space, sequence: int) -> Version:
+        """A version without its state."""
+        row = space.rows[sequence]
+        parent = space.rows.get(row.record.parent or 0)
+        return Version(
+            mark=self.mark(space, row.record),
+            thread_id=self.thread_id,
+            namespace=space.namespace,
+            checkpoint_id=row.record.checkpoint_id,
+            parent_id=parent.record.checkpoint_id if parent else None,
+            metadata=deepcopy(row.record.metadata),
+            labels=deepcopy(row.record.labels),
+            created_at=row.created_at,
+        )
+
+    def hit(self, space: Space, wanted: list[str], max_state_bytes: int) -> Hit | None:
+        """Where the words of a query stand in the visible versions; ``None``: not all of them.
+
+        Raises:
+            IntegrityError: A version is damaged or exceeds ``max_state_bytes``.
+        """
+        match = Match(wanted)
+        rows = space.rows.items()
+        records = ((sequence, row.record.chain, row.payload()) for sequence, row in rows)
+        for sequence, text in versions.visible_texts(space.line, records, max_state_bytes):
+            match.add(sequence, text)
+        if not match.is_complete:
+            return None
+        version = self.version(space, match.best[1])
+        return Hit(
+            thread_id=self.thread_id,
+            checkpoint_id=version.checkpoint_id,
+            metadata=version.metadata,
+            updated_at=version.created_at,
+            score=match.score,
+            snippet=match.snippet,
+        )
+
+    def archived(self) -> ArchivedThread:
+        """All of it; shares nothing that can be changed."""
+        return ArchivedThread(
+            thread_id=self.thread_id,
+            user_id=self.user_id,
+            name=self.name,
+            metadata=deepcopy(self.metadata),
+            created_at=self.created_at,
+            active_at=minute_of(self.active_at),
+            expires_at=self.expires_at,
+            lines=[_archived(self.spaces[it]) for it in sorted(self.spaces)],
+            messages=deepcopy(self.messages),
+        )
+
+
+def _archived(space: Space) -> ArchivedLine:
+    writes = (it for of_checkpoint in space.writes.values() for it in of_checkpoint.values())
+    return ArchivedLine(
+        namespace=space.namespace,
+        head=space.line.head,
+        floor=space.line.floor,
+        last_sequence=space.line.last_sequence,
+        records=[
+            versions.archived(it.record, it.payload(), it.created_at) for it in space.rows.values()
+        ],
+        writes=sorted(writes, key=versions.archive_order),
+    )
+
+
+class Edit:
+    """``versions.Lines`` over one thread: a copy, and what was added to it.
+
+    Args:
+        thread_id: The thread.
+        old: What is stored of it.
+        store: Identity of where it is stored.
+        max_state_bytes: The largest state that is folded.
+    """
+
+    def __init__(
+        self, thread_id: str, old: Thread | None, store: str, max_state_bytes: int
+    ) -> None:
+        self.store = old.store if old else store
+        self.max_state_bytes = max_state_bytes
+        self.old = old
+        self.thread_id = thread_id
+        self.thread = old.copy() if old and old.is_live else None
+        """As it is to be; ``None``: gone."""
+
+        self.adds_only = self.thread is not None
+        """Whether all that is stored stays as it is."""
+
+        self.drops = False
+        """Whether the thread was removed, rather than not there."""
+
+        self.added: list[tuple[Space, Row | ArchivedWrite | None]] = []
+        """In order; a namespace alone was made."""
+
+        self._now = datetime.now(UTC)
+
+    def row(
+        self,
+        record: Record,
+        created_at: datetime,
+        payload: bytes,
+        told: dict[str, Any] | None = None,
+    ) -> Row:
+        """A version that holds ``payload``."""
+        return Row(record, created_at, body_of(payload), told)
+
+    # --- threads and namespaces
+
+    def find(self, thread_id: str, namespace: str) -> Line | None:
+        """See ``versions.Lines``, as the following."""
+        del thread_id
+        space = self.thread.space(namespace) if self.thread else None
+        if space is None:
+            return None
+        if not space.is_settled:
+            versions.settle(self, space.line)
+            space.is_settled = True
+        return replace(space.line)
+
+    def create(self, save: Save) -> Line:
+        line = self.open_space(save.namespace).line
+        self.touch(save)
+        return replace(line)
+
+    def open_space(self, namespace: str) -> Space:
+        """The namespace, which is made where it is not there; it may have pending writes only."""
+        thread = self.thread or self.begin()
+        return thread.spaces.get(namespace) or self.add_space(thread, namespace)
+
+    def begin(self) -> Thread:
+        """A thread without anything."""
+        self.thread = Thread(self.thread_id, self.store, self._now, self._now)
+        self.adds_only = False
+        return self.thread
+
+    def add_space(self, thread: Thread, namespace: str) -> Space:
+        """A namespace without anything."""
+        line = Line(line=1 + secrets.randbelow(2**KEY_BITS))
+        space = thread.spaces[namespace] = Space(namespace, line, is_settled=True)
+        self.added.append((space, None))
+        return space
+
+    def _space(self, line: Line) -> Space:
+        spaces = self.thread.spaces.values() if self.thread else ()
+        return next(it for it in spaces if it.line.line == line.line)
+
+    def update(self, line: Line) -> None:
+        self._space(line).line = replace(line)
+
+    def touch(self, save: Save) -> None:
+        assert self.thread is not None  # noqa: S101  (made, or found)
+        self.thread.active_at = self._now
+        if save.ttl_seconds is not None:
+            self.thread.expires_at = self._now + timedelta(seconds=save.ttl_seconds)
+
+    def drop(self, line: Line) -> None:
+        assert self.thread is not None  # noqa: S101  (it had a line)
+        self.adds_only = False
+        del self.thread.spaces[self._space(line).namespace]
+        if not self.thread.spaces and not self.thread.exists:
+            self.drop_thread()
+        elif not self.thread.has_versions:
+            self.thread.active_at = resting_at(self.thread.active_at, self.thread.messages)
+
+    def drop_thread(self) -> Removed:
+        """Remove all."""
+        old, self.thread, self.drops = self.thread, None, True
+        return Removed(old is not None and old.exists, old.versions() if old else 0)
+
+    # --- versions
+
+    def record(self, line: Line, sequence: int) -> Record | None:
+        return self._space(line).record(line, sequence)
+
+    def named(self, line: Line, checkpoint_id: str) -> Record | None:
+        return self._space(line).named(line, checkpoint_id)
+
+    def newest(self, line: Line, nth: int = 1) -> int | None:
+        return next(islice(reversed(self._space(line).rows), nth - 1, None), None)
+
+    def below(self, line: Line, sequence: int, limit: int) -> list[int]:
+        return list(islice(takewhile(lambda it: it < sequence, self._space(line).rows), limit))
+
+    def payloads(
+        self, line: Line, chain: int, *, upto: int | None = None
+    ) -> list[tuple[int, bytes]]:
+        return self._space(line).payloads(chain, upto)
+
+    def append(self, line: Line, record: Record, payload: bytes) -> None:
+        space, row = self._space(line), self.row(record, self._now, payload)
+        space.put(row)
+        self.added.append((space, row))
+
+    def rewrite(self, line: Line, sequence: int, payload: bytes) -> None:
+        self.adds_only = False
+        rows = self._space(line).rows
+        old = rows[sequence]
+        rows[sequence] = self.row(old.record, old.created_at, payload, old.told)
+
+    def adopt(self, line: Line, sequence: int, parent: int | None) -> None:
+        self.adds_only = False
+        rows = self._space(line).rows
+        rows[sequence] = rows[sequence].but(parent=parent)
+
+    def children(self, line: Line, sequences: Collection[int]) -> list[Record]:
+        records = (row.record for row in self._space(line).rows.values())
+        return [it for it in records if it.parent in sequences]
+
+    def remove(self, line: Line, sequences: Sequence[int]) -> None:
+        self.adds_only = False
+        space = self._space(line)
+        for sequence in sequences:
+            space.take(sequence)
+
+    def writes(self, line: Line, checkpoint_id: str) -> list[PendingWrite]:
+        there = self._space(line).writes.get(checkpoint_id, {})
+        return [it.write for it in there.values()]
+
+    def written(self, line: Line, checkpoint_id: str) -> Collection[tuple[str, int]]:
+        return self._space(line).writes.get(checkpoint_id, {}).keys()
+
+    def put_writes(self, line: Line, checkpoint_id: str, writes: Sequence[PendingWrite]) -> None:
+        space = self._space(line)
+        there = space.writes.get(checkpoint_id, {})
+        for write in writes:
+            if (write.task_id, write.idx) in there:
+                self.adds_only = False
+            made = ArchivedWrite(checkpoint_id=checkpoint_id, write=write, created_at=self._now)
+            space.put_write(made)
+            self.added.append((space, made))
+
+    # --- the rest
+
+    def restore(self, archived: ArchivedThread, *, is_copy: bool = False) -> None:
+        """Make the thread what it was elsewhere; a copy of versions is active now."""
+        thread = self.begin()
+        for name in ("user_id", "name", "created_at", "expires_at"):
+            setattr(thread, name, getattr(archived, name))
+        is_active = is_copy and has_versions(archived)
+        thread.active_at = self._now if is_active else last_active_at(archived)
+        thread.metadata, thread.messages = deepcopy(archived.metadata), deepcopy(archived.messages)
+        for old in archived.lines:
+            space = self.add_space(thread, old.namespace)
+            space.is_settled = False
+            for it in old.records:
+                space.put(self.row(versions.record_of(it), it.created_at, it.payload))
+            for write in old.writes:
+                space.put_write(write)
+            line = space.line
+            line.head, line.floor, line.last_sequence = old.head, old.floor, old.last_sequence
+
+    def finish(self) -> None:
+        """Note in each new version what its save did to the line."""
+        for space, row in self.added:
+            if isinstance(row, Row):
+                row.told = self._told(space.line, row.record.sequence)
+
+    def _told(self, line: Line, sequence: int) -> dict[str, Any]:
+        told: dict[str, Any] = {"floor": line.floor} if line.floor else {}
+        if line.head != sequence:
+            told["beside_head"] = True
+        else:
+            pairs = ("writer", line.writer), ("run", line.run)
+            told |= {name: value for name, value in pairs if value is not None}
+        expires_at = self.thread.expires_at if self.thread else None
+        if expires_at is not None and (self.old is None or self.old.expires_at != expires_at):
+            told["expires_at"] = expires_at
+        return told
+
+
+def body_of(payload: bytes) -> bytes:
+    """The operations of a payload as one JSON list."""
+    return encode(readable(payload, UNLIMITED))
