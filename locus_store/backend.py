@@ -218,8 +218,9 @@ class StorageBackend(ForTenants, ABC):
     ) -> list[Active]:
         """Return threads and the times of their last activity, the most recent first.
 
-        The time is that of the last save in any namespace, or of the ``copy_thread`` that created
-        the thread; without versions, of the newest message. ``write_thread`` keeps it.
+        The time is that of the last save in any namespace, repeated or not, or of the
+        ``copy_thread`` that created the thread; without versions, copied or not, of the newest
+        message. Deletions leave it, and ``write_thread`` keeps it.
 
         Args:
             limit: Maximum number of threads.
@@ -545,14 +546,16 @@ class StorageBackend(ForTenants, ABC):
         one that has none of them, by its last activity. Only this object's tenant is looked at; see
         ``for_tenant``.
         """
-        raise self._unsupported("vacuum")
+        return (await self.vacuum_report(older_than_days)).removed
 
     async def vacuum_report(self, older_than_days: float = 30) -> Vacuumed:
-        """Do ``vacuum``; return how many versions it removed, and how many threads it skipped.
+        """Do ``vacuum``; return how many versions it removed, and how many threads it left.
 
         Where transactions lock threads, a vacuum skips those that others hold, and does not wait.
+        A thread whose versions cannot be rewritten is left as well, with a warning: its stored data
+        is damaged, or exceeds ``max_state_bytes``.
         """
-        return Vacuumed(removed=await self.vacuum(older_than_days), skipped=0)
+        raise self._unsupported("vacuum")
 
     async def expire(self) -> int:
         """Remove the threads whose time to live is over; return how many.

@@ -255,6 +255,11 @@ def skipped(what: str, threads: int) -> None:
     )
 
 
+def unswept(what: str, thread_id: str, exc: IntegrityError) -> None:
+    """Old versions of a thread stay, since what is left cannot be rewritten without them."""
+    operations.warning("%s: old versions of thread %r stay: %s", what, thread_id, exc)
+
+
 def divided(members: list[Operation | None], exc: BaseException) -> None:
     """A group of saves failed whole, and each of them is done again by itself."""
     for operation in members:

@@ -89,7 +89,7 @@ class Statements:
         values: dict[str, Any] = {
             name: bind(f"new_{name}", type_=lines.c[name].type) for name in LINE_STATE
         }
-        is_save = lines.c.last_sequence != values["last_sequence"]  # else a deletion
+        is_save = bind("is_save", type_=sa.Integer()) == 1  # else a deletion
         return (
             lines.update()
             .where(lines.c.line == bind("of_line"))

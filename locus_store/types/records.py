@@ -166,6 +166,10 @@ class Vacuumed(NamedTuple):
     skipped: int
     """Threads with old versions that other transactions hold: they stay as they are."""
 
+    unreadable: int = 0
+    """Threads with old versions that stay, because what is left would have to be rewritten from
+    stored data that is damaged or exceeds ``max_state_bytes``."""
+
 
 @dataclass(frozen=True, slots=True)
 class Written:

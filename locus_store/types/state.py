@@ -24,6 +24,7 @@ from locus_store.errors import InvalidArgumentError, SerializationError
 from locus_store.types import Mark
 from locus_store.types.state_classes import (
     Checkpointable,
+    class_label,
     class_of,
     has_room,
     is_state_class,
@@ -153,32 +154,42 @@ class AgentState(BaseModel):
 
 
 class LoadedDict(dict[str, Any]):
-    """A plain dict state that remembers the version it was loaded from."""
+    """A plain dict state that remembers the version it was loaded from, and its class."""
 
-    __slots__ = ("provenance",)
+    __slots__ = ("class_label", "provenance")
 
-    def __init__(self, data: Mapping[str, Any], provenance: Provenance) -> None:
+    def __init__(
+        self, data: Mapping[str, Any], provenance: Provenance, class_label: dict[str, str]
+    ) -> None:
         super().__init__(data)
         self.provenance = provenance
+        self.class_label = class_label
+        """The label that the version has for its class; empty where it has none."""
+
+    def _with(self, data: Mapping[str, Any]) -> LoadedDict:
+        """Other data that was made from the same version."""
+        return LoadedDict(data, self.provenance, self.class_label)
 
     def copy(self) -> LoadedDict:
-        return LoadedDict(self, self.provenance)
+        return self._with(self)
 
     __copy__ = copy
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LoadedDict:
-        return LoadedDict(deepcopy(dict(self), memo), self.provenance)
+        return self._with(deepcopy(dict(self), memo))
 
     def __or__(self, other: Any) -> Any:
         merged = super().__or__(other)
-        return LoadedDict(merged, self.provenance) if isinstance(merged, dict) else merged
+        return self._with(merged) if isinstance(merged, dict) else merged
 
     def __ror__(self, other: Any) -> Any:
         merged = super().__ror__(other)
-        return LoadedDict(merged, self.provenance) if isinstance(merged, dict) else merged
+        return self._with(merged) if isinstance(merged, dict) else merged
 
-    def __reduce__(self) -> tuple[type[LoadedDict], tuple[dict[str, Any], Provenance]]:
-        return LoadedDict, (dict(self), self.provenance)
+    def __reduce__(
+        self,
+    ) -> tuple[type[LoadedDict], tuple[dict[str, Any], Provenance, dict[str, str]]]:
+        return LoadedDict, (dict(self), self.provenance, self.class_label)
 
 
 # --- the mark that travels with a loaded state
@@ -340,7 +351,7 @@ class StateCodec:
         """
         kind = self.class_for(labels or {}, data)
         if issubclass(kind, dict):
-            return LoadedDict(data, Provenance(lineage.token()))
+            return LoadedDict(data, Provenance(lineage.token()), class_label(labels or {}))
         return _restored(kind, data, lineage)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import secrets
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from locus_store.errors import ConflictError, NotFoundError
+from locus_store.errors import ConflictError, IntegrityError, NotFoundError
+from locus_store.runtime import observe
 from locus_store.types import Mark, Outcome, Save, Written
 from locus_store.versions.lines import (
     CHAIN_ALLOWANCE,
@@ -47,6 +49,7 @@ def save(lines: Lines, request: Save) -> Written:
     same = lines.named(line, request.checkpoint_id) if line else None
     if line and same and _is_repeat(lines, line, same, request):
         lines.touch(request)
+        lines.update(line)
         return Written(same.checkpoint_id, mark_of(lines, line, same), "same")
     place = _place(lines, line, request)
     if same and not place.moves_head:  # a losing save replaces nobody's version
@@ -234,7 +237,7 @@ def _write(lines: Lines, line: Line, request: Save, place: Place) -> Written:
         line.open_bytes = (line.open_bytes if continues else 0) + len(payload) + RECORD_OVERHEAD
         line.head, line.open_chain = sequence, chain
         line.writer, line.run = request.writer, request.run
-    _keep_last(lines, line, request.keep_last)
+    _keep_last(lines, line, request)
     lines.update(line)
     outcome: Outcome = "head" if place.moves_head else "side"
     return Written(record.checkpoint_id, mark_of(lines, line, record), outcome)
@@ -257,15 +260,34 @@ def _continues(lines: Lines, line: Line, request: Save, place: Place) -> bool:
     return len(frames) <= size // 2 and _holds(lines, line, request.basis)
 
 
-def _keep_last(lines: Lines, line: Line, keep_last: int | None) -> None:
-    if keep_last is None:
+def _keep_last(lines: Lines, line: Line, request: Save) -> None:
+    """Hide what ``keep_last`` excludes, and sweep it in batches: a sweep fails no save."""
+    if request.keep_last is None:
         return
-    line.floor = max(line.floor, lines.newest(line, keep_last) or 0)
-    batch = max(keep_last, HIDDEN_BATCH)
-    hidden = [it for it in lines.below(line, line.floor, batch + 2) if it != line.head]
-    if len(hidden) > batch:
-        gone = free(lines, line, hidden)
-        if not gone:  # the next hidden ones are rebuilt from them, and may go as well
-            every = lines.below(line, line.floor, line.last_sequence)
-            gone = free(lines, line, [it for it in every if it != line.head])
-        forget(lines, line, gone)
+    line.floor = max(line.floor, lines.newest(line, request.keep_last) or 0)
+    batch = max(request.keep_last, HIDDEN_BATCH)
+    hidden = _hidden(lines, line, batch + 2)
+    if len(hidden) <= batch:
+        return
+    try:
+        _sweep(lines, line, hidden)
+    except IntegrityError as exc:
+        observe.unswept("keep_last", request.thread_id, exc)
+
+
+def _sweep(lines: Lines, line: Line, hidden: list[int]) -> None:
+    """Remove hidden versions; all of them where some alone cannot go.
+
+    Raises:
+        IntegrityError: See ``forget``.
+    """
+    gone = free(lines, line, hidden)
+    if gone:
+        with suppress(IntegrityError):
+            forget(lines, line, gone)
+            return
+    forget(lines, line, free(lines, line, _hidden(lines, line, line.last_sequence)))
+
+
+def _hidden(lines: Lines, line: Line, limit: int) -> list[int]:
+    return [it for it in lines.below(line, line.floor, limit) if it != line.head]

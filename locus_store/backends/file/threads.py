@@ -47,7 +47,7 @@ class ThreadFiles:
         kept_bytes: int = KEPT_BYTES,
     ) -> None:
         self.directory = directory
-        self._max_state_bytes = max_state_bytes
+        self.max_state_bytes = max_state_bytes
         self._max_bytes = kept_bytes
         self._start()
         _all_files.add(self)
@@ -181,7 +181,7 @@ class ThreadFiles:
         """What ``body`` answers, and whether the file is gone."""
         old, end = self._parse(thread_id, held.file) if held.file else (None, None)
         store = self.directory.identity()
-        edit = Edit(thread_id, old, store or uuid4().hex, self._max_state_bytes)
+        edit = Edit(thread_id, old, store or uuid4().hex, self.max_state_bytes)
         answer = body(edit)
         edit.finish()
         if edit.thread is not None:

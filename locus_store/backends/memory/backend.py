@@ -6,7 +6,7 @@ import threading
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from itertools import islice, takewhile
+from itertools import count, islice, takewhile
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -30,6 +30,7 @@ from locus_store.types import (
     Removed,
     Save,
     Stored,
+    Vacuumed,
     Version,
     Written,
 )
@@ -45,7 +46,14 @@ from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.values.filters import check_key, has_value, is_found
 from locus_store.values.text import Match, query_words
 from locus_store.versions import Line, Record
-from locus_store.versions.archives import last_active_at, occupied
+from locus_store.versions.archives import (
+    has_versions,
+    last_active_at,
+    minute_of,
+    occupied,
+    resting_at,
+)
+from locus_store.versions.sweeping import Sweep
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -102,8 +110,13 @@ class _Thread:
     @property
     def exists(self) -> bool:
         """Whether it is more than pending writes."""
-        has_version = any(line.head is not None for line, _ in self.lines.values())
-        return has_version or bool(self.messages) or (self.name, self.user_id) != (None, None)
+        is_named = (self.name, self.user_id) != (None, None)
+        return self.has_versions or bool(self.messages) or is_named
+
+    @property
+    def has_versions(self) -> bool:
+        """Whether it has a version, in any namespace."""
+        return any(line.head is not None for line, _ in self.lines.values())
 
     @property
     def newest_at(self) -> datetime:
@@ -122,7 +135,7 @@ class _Memory:
         self.store = uuid4().hex
         self.max_state_bytes = max_state_bytes
         self.threads: dict[str, _Thread] = {}
-        self._numbers = 0
+        self._numbers = count(1)
         self._places: dict[int, tuple[str, str]] = {}
 
     def thread(self, thread_id: str) -> _Thread | None:
@@ -147,13 +160,11 @@ class _Memory:
 
     def add_thread(self, thread_id: str) -> _Thread:
         self.drop_thread(thread_id)
-        self._numbers += 1
-        self.threads[thread_id] = _Thread(thread_id, self._numbers, _now())
+        self.threads[thread_id] = _Thread(thread_id, next(self._numbers), _now())
         return self.threads[thread_id]
 
     def add_line(self, thread: _Thread, namespace: str) -> Line:
-        self._numbers += 1
-        line = Line(line=self._numbers)
+        line = Line(line=next(self._numbers))
         thread.lines[namespace] = (line, _Rows())
         self._places[line.line] = (thread.thread_id, namespace)
         return replace(line)
@@ -174,6 +185,8 @@ class _Memory:
         del thread.lines[namespace]
         if not thread.lines and not thread.exists:
             del self.threads[thread_id]
+        elif not thread.has_versions:
+            thread.active_at = resting_at(thread.active_at, thread.messages)
 
     def drop_thread(self, thread_id: str) -> Removed:
         thread = self.threads.pop(thread_id, None)
@@ -457,8 +470,10 @@ class MemoryBackend(StorageBackend):
             if source is None or not source.exists:
                 return False
             self._require_free(dest_thread_id, "copied")
-            self._restore(replace(self._archived(source), thread_id=dest_thread_id))
-            self._memory.threads[dest_thread_id].active_at = _now()
+            copy = replace(self._archived(source), thread_id=dest_thread_id)
+            self._restore(copy)
+            if has_versions(copy):
+                self._memory.threads[dest_thread_id].active_at = _now()
             return True
 
     def _require_free(self, thread_id: str, done: str) -> None:
@@ -486,7 +501,7 @@ class MemoryBackend(StorageBackend):
             name=thread.name,
             metadata=deepcopy(thread.metadata),
             created_at=thread.created_at,
-            active_at=thread.active_at.replace(second=0, microsecond=0),
+            active_at=minute_of(thread.active_at),
             expires_at=thread.expires_at,
             lines=[
                 _archived_line(namespace, *thread.lines[namespace])
@@ -581,19 +596,23 @@ class MemoryBackend(StorageBackend):
             lines = [self._memory.find(thread_id, it) for it in found.lines] if found else []
             return sum(versions.prune(self._memory, it) for it in lines if it)
 
-    async def vacuum(self, older_than_days: float = 30) -> int:
+    async def vacuum_report(self, older_than_days: float = 30) -> Vacuumed:
         limit = _now() - timedelta(days=check_days(older_than_days))
+        sweep = Sweep()
         with self._lock:
-            return sum(self._vacuum(it, limit) for it in list(self._memory.threads.values()))
+            for thread in list(self._memory.threads.values()):
+                self._vacuum(thread, limit, sweep)
+        return sweep.report()
 
-    def _vacuum(self, thread: _Thread, limit: datetime) -> int:
+    def _vacuum(self, thread: _Thread, limit: datetime, sweep: Sweep) -> None:
         if thread.newest_at < limit:
-            return self._memory.drop_thread(thread.thread_id).versions
-        removed = 0
+            sweep.count(thread.thread_id, self._memory.drop_thread(thread.thread_id).versions)
+            return
         for line, of_line in list(thread.lines.values()):
             old = [it for it, row in of_line.items() if row.created_at < limit]
-            removed += versions.vacuum(self._memory, replace(line), old)
-        return removed
+            with sweep.of(thread.thread_id):
+                removed = versions.vacuum(self._memory, replace(line), old)
+                sweep.count(thread.thread_id, removed)
 
     def clear(self) -> None:
         """Remove all threads."""

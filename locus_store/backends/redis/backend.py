@@ -36,6 +36,7 @@ from locus_store.types import (
     Removed,
     Save,
     Stored,
+    Vacuumed,
     Version,
     Written,
 )
@@ -50,6 +51,7 @@ from locus_store.types.arguments import (
 from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.values.filters import check_key, has_value, is_found
 from locus_store.values.text import query_words
+from locus_store.versions.sweeping import Sweep
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Sequence
@@ -344,12 +346,18 @@ class RedisBackend(StorageBackend):
     async def _all(self) -> AsyncIterator[tuple[Thread, dict[str, str]]]:
         """All live threads without payloads, and the revisions of their namespaces."""
         home = await self._home()
+        async for name in self._names():
+            found = await self._threads.archive(home, name, is_whole=False)
+            if found is not None:
+                yield found
+
+    async def _names(self) -> AsyncIterator[str]:
+        """All live threads."""
+        home = await self._home()
         after: str | None = None
         while page := await self._lists.scanned(home, PAGE, after):
             for name in page:
-                found = await self._threads.archive(home, name, is_whole=False)
-                if found is not None:
-                    yield found
+                yield name
             after = page[-1]
 
     # --- whole threads
@@ -437,38 +445,35 @@ class RedisBackend(StorageBackend):
     async def facts(self) -> list[Fact]:
         return [*await super().facts(), *await addresses.facts(await self._home())]
 
-    async def vacuum(self, older_than_days: float = 30) -> int:
+    async def vacuum_report(self, older_than_days: float = 30) -> Vacuumed:
         limit = datetime.now(UTC) - timedelta(days=check_days(older_than_days))
         home = await self._home()
-        removed = 0
-        async for thread, revisions in self._all():
-            removed += await self._vacuum(home, thread, revisions, limit)
-        return removed
+        sweep = Sweep()
+        async for name in self._names():
+            with sweep.of(name):
+                await self._vacuum(home, name, limit, sweep)
+        return sweep.report()
 
-    async def _vacuum(
-        self, home: Home, thread: Thread, revisions: dict[str, str], limit: datetime
-    ) -> int:
+    async def _vacuum(self, home: Home, name: str, limit: datetime, sweep: Sweep) -> None:
+        found = await self._threads.archive(home, name, is_whole=False)
+        if found is None:
+            return
+        thread, revisions = found
         is_dated = thread.versions() > 0 or bool(thread.messages)
         if not is_dated or thread.newest_at < limit:  # else pending writes make no difference
-            whole = await self._threads.archive(home, thread.thread_id, is_whole=True)
+            whole = await self._threads.archive(home, name, is_whole=True)
             if whole is None:
-                return 0
+                return
             thread, revisions = whole
             if thread.newest_at < limit:
-                return (await self._threads.drop(home, thread.thread_id, revisions)).versions
-
-        def vacuum(namespace: str, edit: Edit) -> int:
-            line = edit.find(thread.thread_id, namespace)
-            if line is None or edit.thread is None:
-                return 0
-            there = edit.thread.spaces[namespace].rows.items()
-            return versions.vacuum(edit, line, [n for n, it in there if it.created_at < limit])
-
-        removed = 0
-        for name, space in thread.spaces.items():
+                removed = await self._threads.drop(home, name, revisions)
+                sweep.count(name, removed.versions)
+                return
+        for namespace, space in thread.spaces.items():
             if any(row.created_at < limit for row in space.rows.values()):
-                removed += await self._take(home, thread.thread_id, name, partial(vacuum, name))
-        return removed
+                body = partial(_vacuum, name, namespace, limit)
+                with sweep.of(name):
+                    sweep.count(name, await self._take(home, name, namespace, body))
 
     async def renew(self, thread_id: str, ttl_seconds: float) -> bool:
         check_text("thread_id", thread_id)
@@ -476,6 +481,15 @@ class RedisBackend(StorageBackend):
 
     async def expire(self) -> int:
         return await self._lists.sweep(await self._home())
+
+
+def _vacuum(thread_id: str, namespace: str, limit: datetime, edit: Edit) -> int:
+    """Remove what is older from a namespace; return how many versions."""
+    line = edit.find(thread_id, namespace)
+    if line is None or edit.thread is None:
+        return 0
+    there = edit.thread.spaces[namespace].rows.items()
+    return versions.vacuum(edit, line, [n for n, it in there if it.created_at < limit])
 
 
 def _has(version: Version, key: str, value: Any) -> bool:

@@ -77,7 +77,7 @@ class Threads:
 
     def __init__(self, connections: Connections, keys: Keys, max_state_bytes: int) -> None:
         self.connections = connections
-        self._max_state_bytes = max_state_bytes
+        self.max_state_bytes = max_state_bytes
         self.keys = keys
         self._store: str | None = None
         self._has_lists = False
@@ -240,7 +240,7 @@ class Threads:
                 _decided,
                 *(thread_id, namespace, found, store, body),
                 has_writes=has_writes,
-                max_state_bytes=self._max_state_bytes,
+                max_state_bytes=self.max_state_bytes,
             )
             try:
                 decided = await _aside(found, decide)
