@@ -31,8 +31,8 @@ from locus_store.sql.failures import NOT_COMPILED, LostConnectionError, causes, 
 from locus_store.sql.json_columns import Json, JsonValue
 from locus_store.sql.migration_lock import locked
 from locus_store.sql.names import derived
+from locus_store.sql.place import PLACE, Place
 from locus_store.sql.pool import ServerDatabase
-from locus_store.sql.status import PLACE, Place
 from locus_store.sql.text_index import SEARCH_SETTING, IndexedRepository, OtherDatabaseError
 from locus_store.values import frames
 from locus_store.values.text import words

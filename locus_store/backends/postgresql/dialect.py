@@ -40,8 +40,8 @@ from locus_store.sql.failures import (
 )
 from locus_store.sql.json_columns import dump_jsonb
 from locus_store.sql.names import derived
+from locus_store.sql.place import PLACE, Place
 from locus_store.sql.pool import ServerDatabase
-from locus_store.sql.status import PLACE, Place
 from locus_store.sql.text_index import SEARCH_SETTING, IndexedRepository, OtherDatabaseError
 from locus_store.values import frames
 from locus_store.values.text import words
