@@ -20,10 +20,10 @@ import machine
 import redis.asyncio as driver
 
 from locus_store import versions
-from locus_store.backend import KNOWN_BYTES, KnownVersions
 from locus_store.backends.redis import RedisBackend
 from locus_store.backends.redis.keys import Keys
 from locus_store.backends.redis.records import rest_of
+from locus_store.versions.known import KNOWN_BYTES, KnownVersions
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 

@@ -390,7 +390,7 @@ def _grouped_and_undone() -> None:
 
 def _stale_shapes() -> None:
     """A version is known by the shape of its line's first version: frames are against that one."""
-    from locus_store.backend import KnownVersions
+    from locus_store.versions.known import KnownVersions
 
     put = KnownVersions.put
     first: dict[Any, Any] = {}

@@ -8,15 +8,10 @@ and deleting are written once.
 from __future__ import annotations
 
 import asyncio
-import os
-import threading
 from abc import ABC, abstractmethod
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeAlias, TypeVar
-from weakref import WeakSet
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
 
 from locus_store import sdk_spellings
 from locus_store.errors import (
@@ -63,18 +58,12 @@ from locus_store.values.encoding import MAX_STATE_BYTES, canonical
 from locus_store.values.filters import check_key
 from locus_store.versions import new_checkpoint_id, replay, state_of
 from locus_store.versions.archives import has, require_whole, same
+from locus_store.versions.known import KNOWN_BYTES, KnownVersions, LineKey
 
 if TYPE_CHECKING:
     from types import TracebackType
 
 T = TypeVar("T")
-LineKey: TypeAlias = tuple[str | None, str, str]
-"""A tenant, a thread and a namespace."""
-
-KNOWN_BYTES = 64 * 1024 * 1024
-"""What one backend object may hold of versions that it read or wrote, so that saves send frames
-and not whole states, and a head that is known is not read again."""
-
 COLD_STATE_BYTES = 16 * 1024
 """A state above this is worth reading the head for, where its shape is not known."""
 
@@ -926,91 +915,6 @@ class StorageBackend(ForTenants, ABC):
 async def _off_loop(work: Callable[[], T], size: int) -> T:
     """Do in a thread what takes long enough for others to notice."""
     return await asyncio.to_thread(work) if size > THREADED_BYTES else work()
-
-
-@dataclass(slots=True)
-class _Known:
-    """The newest version known of a line."""
-
-    mark: Mark
-    checkpoint_id: str
-    shape: frames.Shape
-    snapshot: frames.Snapshot | None
-
-
-class KnownVersions:
-    """The newest version known of each line, least recently used out first.
-
-    Before one goes, all lose their snapshots, and their shapes what those are made of, the least
-    recently used first. The one used last stays as it is. Keyed by thread, but trusted only by
-    mark: ids and sequences may come to name other versions.
-    """
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._bytes = 0
-        self._lock = threading.Lock()  # several loops may use one backend
-        self._known: OrderedDict[LineKey, _Known] = OrderedDict()
-        self._heavy: OrderedDict[LineKey, _Known] = OrderedDict()
-        _all_known.add(self)
-
-    def limit(self, max_bytes: int) -> None:
-        """Hold so much at most, but the one used last in any case."""
-        with self._lock:
-            self._max_bytes = max_bytes
-            self._shrink()
-
-    def get(self, key: LineKey) -> _Known | None:
-        """The newest version known of a line."""
-        with self._lock:
-            found = self._known.get(key)
-            if found is not None:
-                self._use(key, found)
-            return found
-
-    def put(
-        self,
-        key: LineKey,
-        mark: Mark,
-        checkpoint_id: str,
-        shape: frames.Shape,
-        snapshot: frames.Snapshot,
-    ) -> None:
-        """Remember a version that was the head when it was read or written."""
-        with self._lock:
-            old = self._known.get(key)
-            self._bytes += shape.weight - (old.shape.weight if old else 0)
-            self._use(key, _Known(mark, checkpoint_id, shape, snapshot))
-            self._shrink()
-
-    def _shrink(self) -> None:
-        while self._bytes > self._max_bytes and len(self._heavy) > 1:
-            self._lighten(self._heavy.popitem(last=False)[1])
-        while self._bytes > self._max_bytes and len(self._known) > 1:
-            self._bytes -= self._known.popitem(last=False)[1].shape.weight
-
-    def _use(self, key: LineKey, known: _Known) -> None:
-        for order in (self._known, self._heavy) if known.snapshot else (self._known,):
-            order[key] = known
-            order.move_to_end(key)
-
-    def _lighten(self, known: _Known) -> None:
-        self._bytes -= known.shape.weight
-        known.shape, known.snapshot = known.shape.light(), None
-        self._bytes += known.shape.weight
-
-
-_all_known: WeakSet[KnownVersions] = WeakSet()
-
-
-def _after_fork() -> None:
-    """A thread of the parent's may have held a lock."""
-    for known in _all_known:
-        known._lock = threading.Lock()  # noqa: SLF001  (of this module)
-
-
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _kept(stored: Stored, kept: frames.Snapshot, state: dict[str, Any] | None = None) -> Kept:

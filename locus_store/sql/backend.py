@@ -48,9 +48,9 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection
 
-    from locus_store.backends.sqlite.runners import Runner
     from locus_store.sql.database import Database
     from locus_store.sql.repository import Repository
+    from locus_store.sql.runner import Runner
     from locus_store.types.facts import Fact
 
 T = TypeVar("T")

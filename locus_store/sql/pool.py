@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    from locus_store.backends.sqlite.runners import Body
+    from locus_store.sql.runner import Body
 
 T = TypeVar("T")
 

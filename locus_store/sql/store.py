@@ -12,13 +12,13 @@ from weakref import WeakKeyDictionary
 import orjson
 from sqlalchemy.exc import DBAPIError, OperationalError
 
-from locus_store.backends.postgresql.saves import GROUP_BYTES
 from locus_store.errors import ConflictError, LocusStoreError, UnsupportedError
 from locus_store.sql import vectors
 from locus_store.sql.callers_transaction import joined
 from locus_store.sql.failures import is_overtime
 from locus_store.sql.gathering import Failed, Gathering, Limits, Undecided
 from locus_store.sql.items import Items, Shelf
+from locus_store.sql.runner import GROUP_BYTES
 from locus_store.store import BaseStore
 from locus_store.types.items import Put, StoreCapabilities
 

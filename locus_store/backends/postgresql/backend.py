@@ -12,6 +12,7 @@ from sqlalchemy.pool import NullPool, QueuePool
 
 from locus_store.backends.postgresql import dialect, sdk_options
 from locus_store.backends.postgresql import dsn as dsns
+from locus_store.backends.postgresql.diagnostics import PostgreSQLExamination
 from locus_store.backends.postgresql.pending_writes import Batch, Batches
 from locus_store.backends.postgresql.saves import GROUP, SENDERS, Saves
 from locus_store.checkpointer import S, StorageBackendAdapter
@@ -20,7 +21,6 @@ from locus_store.saver import CheckpointSaver
 from locus_store.sql import copying
 from locus_store.sql.backend import SqlBackend
 from locus_store.sql.columns import encode_key
-from locus_store.sql.diagnostics import PostgreSQLExamination
 from locus_store.sql.names import prefix_of
 from locus_store.sql.options import check_seconds, refuse_ours, require_one
 from locus_store.sql.pool import Home, PooledRunner

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import proxy
 
-from locus_store.backends.postgresql.saves import GROUP_BYTES
 from locus_store.errors import LocusStoreError
 from locus_store.runtime import loops
 from locus_store.sql.columns import encode_key
+from locus_store.sql.runner import GROUP_BYTES
 from locus_store.versions.archives import sealed
 
 if TYPE_CHECKING:

@@ -22,6 +22,7 @@ from locus_store.errors import LocusStoreError
 from locus_store.runtime import loops, observe
 from locus_store.sql.columns import decode_key, encode_key
 from locus_store.sql.json_columns import dump_jsonb
+from locus_store.sql.runner import GROUP_BYTES
 from locus_store.types import Mark, Written
 from locus_store.values import frames
 from locus_store.values.encoding import UNLIMITED
@@ -38,9 +39,6 @@ if TYPE_CHECKING:
 
 GROUP: Final = 128
 """Saves in one statement at most."""
-
-GROUP_BYTES: Final = 8 * 1024 * 1024
-"""Payload in one statement at most, but for a single larger one."""
 
 SENDERS: Final = 2
 """Statements under way at once: one is worked on while the next is put together."""
