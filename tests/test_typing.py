@@ -143,10 +143,10 @@ def parameters(call: Any) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("named", "backend", "positional"),
     [
-        (options.SQLiteOptions, sqlite.SQLiteBackend, {"table_name"}),
-        (options.PostgreSQLOptions, postgresql.PostgreSQLBackend, {"table_name"}),
-        (options.OracleOptions, oracle.OracleBackend, {"table_name", "user", "password"}),
-        (options.RedisOptions, redis.RedisBackend, {"prefix"}),
+        (sqlite.options.SQLiteOptions, sqlite.SQLiteBackend, {"table_name"}),
+        (postgresql.options.PostgreSQLOptions, postgresql.PostgreSQLBackend, {"table_name"}),
+        (oracle.options.OracleOptions, oracle.OracleBackend, {"table_name", "user", "password"}),
+        (redis.options.RedisOptions, redis.RedisBackend, {"prefix"}),
     ],
 )
 def test_the_options_of_a_backend_are_its_parameters(

@@ -12,7 +12,12 @@ from weakref import WeakKeyDictionary
 import orjson
 from sqlalchemy.exc import DBAPIError, OperationalError
 
-from locus_store.errors import ConflictError, LocusStoreError, UnsupportedError
+from locus_store.errors import (
+    ConflictError,
+    InvalidArgumentError,
+    LocusStoreError,
+    UnsupportedError,
+)
 from locus_store.sql import vectors
 from locus_store.sql.callers_transaction import joined
 from locus_store.sql.failures import is_overtime
@@ -335,3 +340,23 @@ def _bytes_of(change: Change) -> int:
     if not isinstance(change, Put):
         return 0
     return len(orjson.dumps(change.value)) + sum(map(len, change.vectors))
+
+
+def refuse_both(
+    backend: object,
+    kind: type,
+    is_alone: bool,
+    table_name: object,
+    options: object,
+) -> None:
+    """Refuse a backend beside what would make another.
+
+    Raises:
+        InvalidArgumentError: There is more, or it is no such backend.
+    """
+    if not isinstance(backend, kind):
+        raise InvalidArgumentError(f"backend must be a {kind.__name__}, not {backend!r}")
+    if not is_alone or table_name is not None or options:
+        raise InvalidArgumentError(
+            "give backend= alone: the place and the options are those that it was made with"
+        )

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
-    from locus_store.backends.options import OracleOptions
+    from locus_store.backends.oracle.options import OracleOptions
     from locus_store.sql.migrate import AutoMigrate
     from locus_store.types import Mark, OnConflict, Save, Stored, Written
 

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
-    from locus_store.backends.options import PostgreSQLOptions
     from locus_store.backends.postgresql.dsn import Target
+    from locus_store.backends.postgresql.options import PostgreSQLOptions
     from locus_store.sql.migrate import AutoMigrate
     from locus_store.sql.repository import Repository
     from locus_store.types import (

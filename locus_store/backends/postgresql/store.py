@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from locus_store.backends.postgresql.backend import PostgreSQLBackend
 from locus_store.backends.postgresql.items import ChangedError, PostgreSQLItems
-from locus_store.backends.sqlite.store import refuse_both
 from locus_store.sql import vectors
 from locus_store.sql.migration_lock import locked
-from locus_store.sql.store import SqlStore
+from locus_store.sql.store import SqlStore, refuse_both
 from locus_store.types.items import StoreCapabilities
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
     from typing_extensions import Unpack
 
-    from locus_store.backends.options import PostgreSQLOptions
+    from locus_store.backends.postgresql.options import PostgreSQLOptions
     from locus_store.sql.items import Items
     from locus_store.sql.pool import PooledRunner
     from locus_store.store import Embed

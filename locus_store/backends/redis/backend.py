@@ -58,8 +58,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
-    from locus_store.backends.options import RedisOptions
     from locus_store.backends.redis.connections import Home
+    from locus_store.backends.redis.options import RedisOptions
     from locus_store.types.facts import Fact
     from locus_store.versions.threads import Edit, Thread
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
     from typing_extensions import Unpack
 
-    from locus_store.backends.options import SQLiteOptions
+    from locus_store.backends.sqlite.options import SQLiteOptions
     from locus_store.sql.migrate import AutoMigrate
     from locus_store.sql.repository import Repository
     from locus_store.sql.runner import Runner
