@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from locus_store.sql.gathering import Failed, Gathering, Limits, Undecided
+from locus_store.runtime.gathering import Failed, Gathering, Limits, Undecided
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
 from locus_store.errors import InvalidArgumentError
 from locus_store.sql.migrate import AutoMigrate, ensure
@@ -170,6 +170,10 @@ class Database(ForTenants, ABC):
         """Whether the statement was undone for another transaction's sake, and may be run again."""
         del exc
         return False
+
+    def refused_values(self, exc: BaseException) -> bool:
+        """Whether the database refused what a statement was given: without it, it may succeed."""
+        return isinstance(exc, DBAPIError) and not isinstance(exc, OperationalError)
 
     def lost_schema(self, exc: BaseException) -> bool:
         """Whether the tables are not there."""

@@ -90,6 +90,6 @@ def row_of(line: int, checkpoint_id: str, write: PendingWrite) -> dict[str, Any]
     }
 
 
-def batches(items: Sequence[Any]) -> Iterator[Any]:
+def batches(items: Sequence[Any], size: int = BATCH) -> Iterator[Any]:
     """Some at a time."""
-    return (items[at : at + BATCH] for at in range(0, len(items), BATCH))
+    return (items[at : at + size] for at in range(0, len(items), size))

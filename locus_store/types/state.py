@@ -49,7 +49,7 @@ class Role(StrEnum):
 class ToolCall(BaseModel):
     """A tool call that the assistant asks for."""
 
-    model_config = ConfigDict(frozen=True, extra="allow")
+    model_config = ConfigDict(frozen=True, extra="allow", defer_build=True)
 
     id: str = Field(default_factory=lambda: f"call_{uuid4().hex[:12]}")
     name: str
@@ -59,7 +59,7 @@ class ToolCall(BaseModel):
 class Message(BaseModel):
     """One message of a conversation; immutable."""
 
-    model_config = ConfigDict(frozen=True, extra="allow")
+    model_config = ConfigDict(frozen=True, extra="allow", defer_build=True)
 
     role: Role
     content: str | None = None
@@ -117,7 +117,7 @@ class AgentState(BaseModel):
     newer model survives a load and a save by an older one.
     """
 
-    model_config = ConfigDict(frozen=True, extra="allow")
+    model_config = ConfigDict(frozen=True, extra="allow", defer_build=True)
 
     run_id: str = Field(default_factory=lambda: uuid4().hex)
     agent_id: str | None = None
