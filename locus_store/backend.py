@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
 
-from locus_store import sdk_spellings
 from locus_store.errors import (
     ConflictError,
     IntegrityError,
@@ -56,7 +55,7 @@ from locus_store.types.tenants import ForTenants
 from locus_store.values import frames
 from locus_store.values.encoding import MAX_STATE_BYTES, canonical
 from locus_store.values.filters import check_key
-from locus_store.versions import new_checkpoint_id, replay, state_of
+from locus_store.versions import new_checkpoint_id, replay, sdk_lookups, state_of
 from locus_store.versions.archives import has, require_whole, same
 from locus_store.versions.known import KNOWN_BYTES, KnownVersions, LineKey
 
@@ -877,7 +876,7 @@ class StorageBackend(ForTenants, ABC):
         Returns:
             Dicts of ``thread_id``, ``data`` (the state) and ``updated_at`` (ISO 8601).
         """
-        return await sdk_spellings.query_by_metadata(self, key, value, limit)
+        return await sdk_lookups.query_by_metadata(self, key, value, limit)
 
     async def search_data(self, path: str, value: Any, limit: int = 100) -> list[dict[str, Any]]:
         """Return the threads whose newest state has ``value`` at ``path``, newest first.
@@ -885,14 +884,14 @@ class StorageBackend(ForTenants, ABC):
         Reads one state after another until ``limit`` of them match. A dot in ``path`` descends;
         values match, and results look, as in ``query_by_metadata``.
         """
-        return await sdk_spellings.search_data(self, path, value, limit)
+        return await sdk_lookups.search_data(self, path, value, limit)
 
     async def count(self, pattern: str = "%") -> int:
         """Return the number of threads whose id matches ``pattern``, as ``LIKE`` of SQL does.
 
         ``%`` is any characters, ``_`` is one; case matters.
         """
-        return await sdk_spellings.count(self, pattern)
+        return await sdk_lookups.count(self, pattern)
 
     def _unsupported(self, capability: str) -> UnsupportedError:
         return UnsupportedError(

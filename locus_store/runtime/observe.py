@@ -355,11 +355,9 @@ class Telemetry:
     def __init__(self) -> None:
         from opentelemetry import metrics, trace  # noqa: PLC0415  (who uses it has imported it)
 
-        from locus_store import __version__  # noqa: PLC0415  (it imports us)
-
         self._trace = trace
-        self._tracer = trace.get_tracer("locus_store", __version__, schema_url=SCHEMA_URL)
-        meter = metrics.get_meter("locus_store", __version__, schema_url=SCHEMA_URL)
+        self._tracer = trace.get_tracer("locus_store", installed, schema_url=SCHEMA_URL)
+        meter = metrics.get_meter("locus_store", installed, schema_url=SCHEMA_URL)
         self._durations = meter.create_histogram(
             "db.client.operation.duration",
             "s",
