@@ -49,6 +49,8 @@ SERVER = re.compile(
     r"(postgresql|postgresql\+asyncpg)://(\w+)(?::\w+)?@(db|pgbouncer)\.example\.com(?::\d+)?/\w+"
 )
 REDIS = re.compile(r"(redis|redis\+cluster)://(redis|cluster)\.example\.com(?::\d+)?(?:/0)?")
+TABLE = re.compile(r"(?:^\|.*\|\n)+", re.MULTILINE)
+RULE = re.compile(r"\|(?: *:?-+:? *\|)+")
 DSN = re.compile(r"`(postgres\w*://[^`]*)`")
 ROLE = re.compile(r"^CREATE ROLE (\w+)", re.MULTILINE)
 
@@ -293,6 +295,14 @@ def leads_somewhere(page: Path, target: str) -> bool:
     name, _, anchor = target.partition("#")
     file = page.parent / name if name else page
     return file.exists() and (not anchor or anchor in anchors(file))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda it: it.relative_to(ROOT).as_posix())
+def test_every_table_has_a_rule_and_rows_of_one_width(page: Path) -> None:
+    for table in TABLE.findall(FENCE.sub("", page.read_text("utf-8"))):
+        rows = table.replace("\\|", "").splitlines()
+        assert RULE.fullmatch(rows[1]), rows[0]
+        assert len({re.sub(r"`[^`]*`", "", row).count("|") for row in rows}) == 1, rows[0]
 
 
 def anchors(page: Path) -> set[str]:
