@@ -82,6 +82,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python .ci/english
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .

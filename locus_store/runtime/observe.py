@@ -353,8 +353,11 @@ class Telemetry:
     """A tracer and the instruments; what they reach is decided by the application's SDK."""
 
     def __init__(self) -> None:
+        from importlib.metadata import version  # noqa: PLC0415  (slow to import)
+
         from opentelemetry import metrics, trace  # noqa: PLC0415  (who uses it has imported it)
 
+        installed = version("locus-store")
         self._trace = trace
         self._tracer = trace.get_tracer("locus_store", installed, schema_url=SCHEMA_URL)
         meter = metrics.get_meter("locus_store", installed, schema_url=SCHEMA_URL)
