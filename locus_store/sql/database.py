@@ -10,8 +10,8 @@ from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
 from locus_store.errors import InvalidArgumentError
 from locus_store.sql.migrate import AutoMigrate, ensure
-from locus_store.sql.reads import Scope
 from locus_store.sql.repository import Repository
+from locus_store.sql.scope import Scope
 from locus_store.sql.statements import statements
 from locus_store.types.tenants import ForTenants
 from locus_store.values.encoding import MAX_STATE_BYTES

@@ -13,9 +13,8 @@ from locus_store.versions.archives import minute_of
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from locus_store.sql.reads import Reads
-    from locus_store.sql.repository import Repository
     from locus_store.sql.schema import Tables
+    from locus_store.sql.scope import Scoped
 
 
 def last_active(t: Tables) -> sa.ColumnElement[Any]:
@@ -49,7 +48,7 @@ def last_save(t: Tables) -> sa.ScalarSelect[Any]:
     )
 
 
-def has_thread(it: Reads, thread_id: str) -> bool:
+def has_thread(it: Scoped, thread_id: str) -> bool:
     """See ``StorageBackend.has_thread``."""
     threads = it.tables.threads
     found = sa.select(threads.c.thread).where(
@@ -61,7 +60,7 @@ def has_thread(it: Reads, thread_id: str) -> bool:
     return it.connection.execute(found).first() is not None
 
 
-def keep_place(it: Repository, thread_id: str, saved_at: datetime) -> None:
+def keep_place(it: Scoped, thread_id: str, saved_at: datetime) -> None:
     """Keep a thread's place in the lists when a line is gone that was saved then.
 
     Without versions it stands where its newest message puts it.
@@ -86,7 +85,7 @@ def keep_place(it: Repository, thread_id: str, saved_at: datetime) -> None:
         it.connection.execute(moved.where(*it.is_thread(thread_id)))
 
 
-def versionless(it: Repository) -> list[str]:
+def versionless(it: Scoped) -> list[str]:
     """Threads without any version: of messages, a name, a user, or pending writes only."""
     threads = it.tables.threads
     found = sa.select(threads.c.thread_id).where(
@@ -95,7 +94,7 @@ def versionless(it: Repository) -> list[str]:
     return list(it.connection.execute(found).scalars())
 
 
-def is_old(it: Repository, thread_id: str, seconds: float) -> bool:
+def is_old(it: Scoped, thread_id: str, seconds: float) -> bool:
     """Whether no version, message or pending write of a thread is younger than this.
 
     A thread that has none of them is as old as its last activity.
@@ -119,7 +118,7 @@ def is_old(it: Repository, thread_id: str, seconds: float) -> bool:
 
 
 def _is_old(
-    it: Repository, table: sa.Table, is_its: sa.ColumnElement[bool], seconds: float
+    it: Scoped, table: sa.Table, is_its: sa.ColumnElement[bool], seconds: float
 ) -> bool | None:
     """Whether all rows are older than this; ``None`` where there are none."""
     newest = sa.func.max(table.c.created_at)

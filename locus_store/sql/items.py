@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection, Row
 
-    from locus_store.sql.reads import Scope
+    from locus_store.sql.scope import Scope
     from locus_store.sql.vectors import Found
     from locus_store.types.items import Change, Name, Namespace, NamespaceMatch, Wanted
     from locus_store.values.filters import Clause

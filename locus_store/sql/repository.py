@@ -156,10 +156,6 @@ class Repository(Reads):
     def _is_there(self, thread_id: str) -> bool:
         return self.is_live_thread(thread_id) is True
 
-    def is_thread(self, *thread_ids: str) -> tuple[sa.ColumnElement[bool], ...]:
-        threads = self.tables.threads
-        return threads.c.tenant == self.scope.tenant, threads.c.thread_id.in_(thread_ids)
-
     def add_line(self, thread_id: str, namespace: str) -> int:
         """Make a line that has nothing yet; its key."""
         added: Any = self.connection.execute(
