@@ -916,7 +916,7 @@ async def _off_loop(work: Callable[[], T], size: int) -> T:
     return await asyncio.to_thread(work) if size > THREADED_BYTES else work()
 
 
-def _kept(stored: Stored, kept: frames.Snapshot, state: dict[str, Any] | None = None) -> Kept:
+def _kept(stored: Stored, kept: frames.PackedState, state: dict[str, Any] | None = None) -> Kept:
     version, head, writes = stored.version, stored.head, stored.writes
     return Kept(version=version, snapshot=kept, head=head, writes=writes, state=state)
 

@@ -43,7 +43,7 @@ Run = Callable[[Sequence[Q], bool], Awaitable[Sequence[A | Failed | Undecided]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class GroupLimits:
     """The bounds of a group; a single call may exceed them."""
 
     count: int
@@ -115,7 +115,7 @@ class Gathering(Generic[Q, A]):
         limits: Of groups.
     """
 
-    def __init__(self, run: Run[Q, A], limits: Limits) -> None:
+    def __init__(self, run: Run[Q, A], limits: GroupLimits) -> None:
         self._run = run
         self._limits = limits
         self._ready: deque[_Call[Q, A]] = deque()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Opened:
+class OpenedDatabase:
     """Facts of the opened database, shared by the objects of all tenants."""
 
     store: str = ""
@@ -68,7 +68,7 @@ class Database(ForTenants, ABC):
         self.max_state_bytes = MAX_STATE_BYTES
         """The largest state that is folded; its backend sets it."""
 
-        self._facts = Opened()
+        self._facts = OpenedDatabase()
         self._scope: Scope | None = None
 
     def _enter(self, tenant: str) -> None:

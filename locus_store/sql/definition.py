@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import URL, Connection
 
-    from locus_store.sql.place import Place
+    from locus_store.sql.place import DatabasePlace
     from locus_store.sql.schema import Tables
     from locus_store.values.vectors import Metric
 
 T = TypeVar("T")
 
 DIALECTS: Final = ("sqlite", "postgresql", "oracle")
-"""Each has a module ``backends.<name>.definition`` with a class ``Definition``."""
+"""Each has a module ``backends.<name>.definition`` with its part as ``DEFINITION``."""
 
 
 class SchemaDefinition(ABC):
@@ -44,7 +44,7 @@ class SchemaDefinition(ABC):
     ) -> T:
         """Connect, run ``body`` and disconnect; ``migration_targets.run_on`` names the errors."""
 
-    def absent(self, url: str | URL, schema: str | None) -> Place | None:
+    def absent(self, url: str | URL, schema: str | None) -> DatabasePlace | None:
         """Return the place of a database that connecting to it would create."""
         del url, schema
         return None

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Row
 
     from locus_store.sql.scope import Scope
-    from locus_store.sql.vectors import Found
+    from locus_store.sql.vectors import FoundVectors
     from locus_store.types.items import Change, Name, Namespace, NamespaceMatch, Wanted
     from locus_store.values.filters import Clause
 
@@ -81,7 +81,7 @@ class Shelf:
     """
 
     scope: Scope
-    found: Found
+    found: FoundVectors
     metric: vectors.Metric
     written_at: datetime = field(default=EPOCH)
     """The time of the last item that was put, where the clock may stand still in between."""

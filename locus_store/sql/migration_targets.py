@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    from locus_store.sql.place import Place
+    from locus_store.sql.place import DatabasePlace
 
 T = TypeVar("T")
 Target = Engine | Connection | URL | str
@@ -87,7 +87,7 @@ def reason(error: BaseException) -> str:
     return told.partition("\nHelp: http")[0]  # python-oracledb's second line
 
 
-def absent_place(target: Target, schema: str | None) -> Place | None:
+def absent_place(target: Target, schema: str | None) -> DatabasePlace | None:
     """Return the place of a database that is not there, and that connecting would create."""
     if not isinstance(target, URL | str):
         return None
@@ -120,7 +120,7 @@ def missing_driver(shown: str, extra: str, error: ImportError) -> MissingExtraEr
 def run_on_engine(
     make: Callable[[], AsyncEngine],
     body: Callable[[Connection], T],
-    place: Place,
+    place: DatabasePlace,
     errors: Callable[[], tuple[type[Exception], ...]] = tuple,
     translate: Callable[[BaseException, str], LocusStoreError | None] = lambda *_: None,
 ) -> T:

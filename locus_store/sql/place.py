@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from locus_store.sql.schema import Tables
 
 PLACE: Final = "locus_store_place"
-"""Execution option of a connection whose engine's URL does not say where it leads: a ``Place``."""
+"""Execution option of a connection whose engine's URL does not say where it leads."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DatabasePlace:
     """A database, for messages."""
 
     shown: str
@@ -39,15 +39,15 @@ class Place:
         return f"locus-store db upgrade --url '{url}'{only}"
 
 
-def place_of(found: Connection | URL) -> Place:
+def place_of(found: Connection | URL) -> DatabasePlace:
     """Where a connection or URL leads."""
     if not isinstance(found, URL):
         place = found.get_execution_options().get(PLACE)
-        if isinstance(place, Place):
+        if isinstance(place, DatabasePlace):
             return place
         found = found.engine.url
     shown = masked(found)
-    return Place(shown, is_whole=shown == found.render_as_string(hide_password=False))
+    return DatabasePlace(shown, is_whole=shown == found.render_as_string(hide_password=False))
 
 
 def masked(url: URL) -> str:

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from locus_store.sql.definition import definition_of
-from locus_store.sql.place import Place, place_of
+from locus_store.sql.place import DatabasePlace, place_of
 from locus_store.sql.schema import Tables, tables
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def read_status(connection: Connection, ours: Tables) -> Status:
     return _Look(connection, ours).status()
 
 
-def missing(place: Place, ours: Tables) -> Status:
+def missing(place: DatabasePlace, ours: Tables) -> Status:
     """There is nothing."""
     where, command = place.within(ours.schema), place.command(ours)
     message = f"{where}: no locus-store schema; make it: {command}"

@@ -15,7 +15,7 @@ from locus_store.errors import (
     LocusStoreError,
     UnsupportedError,
 )
-from locus_store.runtime.gathering import Failed, Gathering, Limits, PerLoop, Undecided
+from locus_store.runtime.gathering import Failed, Gathering, GroupLimits, PerLoop, Undecided
 from locus_store.sql import vectors
 from locus_store.sql.callers_transaction import joined
 from locus_store.sql.failures import is_overtime
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-CHANGES: Final = Limits(count=8000, size=GROUP_BYTES, senders=2)
+CHANGES: Final = GroupLimits(count=8000, size=GROUP_BYTES, senders=2)
 """One statement or transaction is worked on while the next is put together."""
 
-READS: Final = Limits(count=8000, senders=2)
-QUERIES: Final = Limits(count=16, senders=8, spreads=True)
+READS: Final = GroupLimits(count=8000, senders=2)
+QUERIES: Final = GroupLimits(count=16, senders=8, spreads=True)
 
 
 class _Calls(NamedTuple):
@@ -134,7 +134,7 @@ class SqlStore(BaseStore):
                     self._no_vectors = exc
         return Shelf(database.scope, found, self.metric)
 
-    def _made_table(self, connection: Connection) -> vectors.Found:
+    def _made_table(self, connection: Connection) -> vectors.FoundVectors:
         database, dimension = self._shared.database, self.dimension
         assert dimension is not None  # noqa: S101  (asked before)
         if not database.may_create:

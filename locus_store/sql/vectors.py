@@ -29,7 +29,7 @@ DIMENSION_SETTING: Final = "vector_dimension"
 """Row of ``settings`` that says that the table was made, and for what."""
 
 
-class Found(NamedTuple):
+class FoundVectors(NamedTuple):
     """What a database has for embeddings."""
 
     dimension: int | None
@@ -92,16 +92,16 @@ def _create(
 # --- the table
 
 
-def find(connection: Connection, ours: Tables) -> Found:
+def find(connection: Connection, ours: Tables) -> FoundVectors:
     """What is there."""
     said = connection.execute(
         sa.select(ours.settings.c.value).where(ours.settings.c.name == DIMENSION_SETTING)
     ).scalar()
     home = definition_of(connection).vector_home(connection)
-    return Found(int(said) if said else None, home)
+    return FoundVectors(int(said) if said else None, home)
 
 
-def require_dimension(found: Found, dimension: int) -> None:
+def require_dimension(found: FoundVectors, dimension: int) -> None:
     """Refuse another dimension than the recorded one.
 
     Raises:

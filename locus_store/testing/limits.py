@@ -38,7 +38,7 @@ LARGE = 50 * LIMIT
 BOMB_BYTES = 64 * 1024 * 1024
 
 
-class Limits(Kit):
+class LimitRules(Kit):
     """A state above ``max_state_bytes`` is neither saved nor read; any other one is both."""
 
     async def plant(self, another: Another, thread_id: str = "large") -> Any:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from locus_store.values.frames import Change
-    from locus_store.values.frames import Snapshot as LayoutSnapshot
+    from locus_store.values.frames import PackedState as LayoutSnapshot
 
 OnConflict = Literal["raise", "branch", "overwrite"]
 """What a save does when another writer moved the thread on since it was loaded."""

@@ -28,7 +28,7 @@ class _Known:
     mark: Mark
     checkpoint_id: str
     shape: frames.Shape
-    snapshot: frames.Snapshot | None
+    snapshot: frames.PackedState | None
 
 
 class KnownVersions:
@@ -67,7 +67,7 @@ class KnownVersions:
         mark: Mark,
         checkpoint_id: str,
         shape: frames.Shape,
-        snapshot: frames.Snapshot,
+        snapshot: frames.PackedState,
     ) -> None:
         """Remember a version that was the head when it was read or written."""
         with self._lock:

@@ -24,7 +24,7 @@ def ttl_slack(ttl_seconds: float) -> float:
     return min(ttl_seconds / 20, 60.0)
 
 
-class Storage(Protocol):
+class Renewable(Protocol):
     """The part of a backend that renews threads."""
 
     @property
@@ -51,7 +51,7 @@ class Renewing:
         self._tasks: set[asyncio.Task[None]] = set()
         self._has_failed = False
 
-    def note(self, backend: Storage, thread_id: str) -> None:
+    def note(self, backend: Renewable, thread_id: str) -> None:
         """Renew a thread of the backend's tenant that was read, where that is due."""
         now, key = monotonic(), (backend.tenant, thread_id)
         renewed = self._renewed.get(key)
@@ -65,7 +65,7 @@ class Renewing:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _renew(self, backend: Storage, thread_id: str) -> None:
+    async def _renew(self, backend: Renewable, thread_id: str) -> None:
         try:
             await backend.renew(thread_id, self._ttl_seconds)
         except LocusStoreError as exc:

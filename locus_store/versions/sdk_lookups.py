@@ -16,7 +16,7 @@ _PAGE: Final = 100
 _SHELL: Final = {"%": "*", "_": "?", "*": "[*]", "?": "[?]", "[": "[[]"}
 
 
-class Storage(Protocol):
+class Searchable(Protocol):
     """The methods of a backend that the look-ups call."""
 
     async def query(self, key: str, value: Any, limit: int = 100) -> list[Head]:
@@ -32,7 +32,7 @@ class Storage(Protocol):
 
 
 async def query_by_metadata(
-    backend: Storage, key: str, value: Any, limit: int
+    backend: Searchable, key: str, value: Any, limit: int
 ) -> list[dict[str, Any]]:
     """The threads whose newest version has ``value`` at ``key`` of its metadata."""
     check_limit(limit)
@@ -49,7 +49,9 @@ async def query_by_metadata(
         asked *= 4  # older versions of a thread were among them
 
 
-async def search_data(backend: Storage, path: str, value: Any, limit: int) -> list[dict[str, Any]]:
+async def search_data(
+    backend: Searchable, path: str, value: Any, limit: int
+) -> list[dict[str, Any]]:
     """The threads whose newest state has ``value`` at ``path``, the most recently active first."""
     check_limit(limit)
     check_key(path)
@@ -65,13 +67,13 @@ async def search_data(backend: Storage, path: str, value: Any, limit: int) -> li
     return rows
 
 
-async def count(backend: Storage, pattern: str) -> int:
+async def count(backend: Searchable, pattern: str) -> int:
     """The number of threads whose id matches a pattern of SQL's ``LIKE``."""
     shell = "".join(_SHELL.get(it, it) for it in pattern)
     return sum([1 async for _ in _threads(backend, shell)])
 
 
-async def _threads(backend: Storage, pattern: str) -> AsyncIterator[str]:
+async def _threads(backend: Searchable, pattern: str) -> AsyncIterator[str]:
     after: str | None = None
     while page := await backend.list_threads(_PAGE, pattern, after=after):
         for thread_id in page:

@@ -234,7 +234,7 @@ class OracleBackend(SqlBackend):
 
 
 def _own_runner(
-    database: dialect.OracleDatabase, *, place: addresses.Place, **pool: Any
+    database: dialect.OracleDatabase, *, place: addresses.OracleAddress, **pool: Any
 ) -> PooledRunner:
     opening = place.without_call_timeout()
     return PooledRunner(

@@ -15,7 +15,7 @@ from locus_store.sql.definition import SchemaDefinition
 from locus_store.sql.failures import codes
 from locus_store.sql.migration_targets import OPTIONS, run_on_engine, tables_named
 from locus_store.sql.options import check_seconds
-from locus_store.sql.place import Place
+from locus_store.sql.place import DatabasePlace
 from locus_store.sql.vectors import Method, has_index, index_name
 from locus_store.values.vectors import Metric
 
@@ -37,7 +37,7 @@ _ORGANIZATIONS: Final = {
 }
 
 
-class Definition(SchemaDefinition):
+class OracleDefinition(SchemaDefinition):
     """See ``SchemaDefinition``."""
 
     commits_each = True
@@ -59,7 +59,7 @@ class Definition(SchemaDefinition):
         return run_on_engine(
             lambda: dialect.engine(target, poolclass=sa.NullPool),
             lambda connection: body(connection, tables_of),
-            Place(target.shown, is_whole=False),
+            DatabasePlace(target.shown, is_whole=False),
         )
 
     @contextmanager
@@ -167,3 +167,6 @@ def _in_dictionary(
     for table, column in connection.execute(query, {"owner": owner, "names": list(names)}):
         found.setdefault(names[table], set()).add(str(prepare.normalize_name(column)))
     return found
+
+
+DEFINITION: Final = OracleDefinition()

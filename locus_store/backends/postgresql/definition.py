@@ -19,7 +19,7 @@ from locus_store.sql.migration_targets import (
     run_on_engine,
     tables_named,
 )
-from locus_store.sql.place import Place, place_of
+from locus_store.sql.place import DatabasePlace, place_of
 from locus_store.sql.vectors import has_index, index_name
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ WHERE name IN ('statement_timeout', 'transaction_timeout', 'idle_in_transaction_
 """
 
 
-class Definition(SchemaDefinition):
+class PostgreSQLDefinition(SchemaDefinition):
     """See ``SchemaDefinition``."""
 
     def run_on_url(
@@ -63,7 +63,7 @@ class Definition(SchemaDefinition):
         return run_on_engine(
             lambda: _engine(target),
             lambda connection: body(connection, ours),
-            Place(target.shown, is_whole=str(url) == target.shown),
+            DatabasePlace(target.shown, is_whole=str(url) == target.shown),
             errors=lambda: (dsn.ConnectingError,),
             translate=dsn.connection_error,
         )
@@ -254,3 +254,6 @@ def _make_schema(connection: Connection, schema: str) -> None:
     # IF NOT EXISTS does not wait for who is making it, for another prefix.
     _lock(connection, schema)
     connection.execute(sa.schema.CreateSchema(schema, if_not_exists=True))
+
+
+DEFINITION: Final = PostgreSQLDefinition()

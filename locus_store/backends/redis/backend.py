@@ -17,9 +17,9 @@ from locus_store.backends.redis.addresses import (
     TIMEOUT_SECONDS,
     WAIT_SECONDS,
 )
-from locus_store.backends.redis.keys import Keys
-from locus_store.backends.redis.thread_lists import Lists, name_in, time_in
-from locus_store.backends.redis.threads import AT_ONCE, Threads, all_read
+from locus_store.backends.redis.keys import RedisKeys
+from locus_store.backends.redis.thread_lists import ThreadLists, name_in, time_in
+from locus_store.backends.redis.threads import AT_ONCE, RedisThreads, all_read
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.runtime.observe import skips_too_large
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
-    from locus_store.backends.redis.connections import Home
+    from locus_store.backends.redis.connections import LoopClient
     from locus_store.backends.redis.options import RedisOptions
     from locus_store.types.facts import Fact
     from locus_store.versions.threads import Edit, Thread
@@ -131,7 +131,7 @@ class RedisBackend(StorageBackend):
         max_state_bytes: int = MAX_STATE_BYTES,
     ) -> None:
         super().__init__(max_state_bytes=max_state_bytes)
-        keys = Keys(prefix)
+        keys = RedisKeys(prefix)
         options = addresses.Options(
             wait_replicas=wait_replicas,
             wait_timeout_seconds=wait_timeout_seconds,
@@ -150,8 +150,8 @@ class RedisBackend(StorageBackend):
         else:
             self.connections = addresses.named(url, db, options, is_cluster=cluster)
         self._where = self.connections.where
-        self._threads = Threads(self.connections, keys, self.max_state_bytes)
-        self._lists = Lists(keys)
+        self._threads = RedisThreads(self.connections, keys, self.max_state_bytes)
+        self._lists = ThreadLists(keys)
 
     def __repr__(self) -> str:
         return f"RedisBackend({self._where!r}, prefix={self._threads.keys.prefix!r})"
@@ -163,10 +163,10 @@ class RedisBackend(StorageBackend):
     async def close(self) -> None:
         await self.connections.close()
 
-    async def _home(self) -> Home:
+    async def _home(self) -> LoopClient:
         return await self.connections.home()
 
-    async def _listing(self) -> Home:
+    async def _listing(self) -> LoopClient:
         """The connections, once the lists of threads are as this release reads them."""
         home = await self._home()
         await self._threads.require_lists(home)
@@ -259,7 +259,7 @@ class RedisBackend(StorageBackend):
         return await home.in_order(thread_id, lambda: self._threads.drop(home, thread_id))
 
     async def _take(
-        self, home: Home, thread_id: str, namespace: str, body: Callable[[Edit], int]
+        self, home: LoopClient, thread_id: str, namespace: str, body: Callable[[Edit], int]
     ) -> int:
         """Take something from a namespace; 0 where there is no thread."""
         found: int = await self._threads.edit(home, thread_id, namespace, body, creates=False)
@@ -454,7 +454,7 @@ class RedisBackend(StorageBackend):
                 await self._vacuum(home, name, limit, sweep)
         return sweep.report()
 
-    async def _vacuum(self, home: Home, name: str, limit: datetime, sweep: Sweep) -> None:
+    async def _vacuum(self, home: LoopClient, name: str, limit: datetime, sweep: Sweep) -> None:
         found = await self._threads.archive(home, name, is_whole=False)
         if found is None:
             return

@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from locus_store.errors import BackendError, ConnectionFailedError, InvalidArgumentError
 from locus_store.sql.definition import SchemaDefinition
 from locus_store.sql.migration_targets import OPTIONS, missing_driver, reason, tables_named
-from locus_store.sql.place import Place, masked, place_of
+from locus_store.sql.place import DatabasePlace, masked, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ _DRIVER_OPTIONS: Final = frozenset(
 """Options of ``sqlite3.connect``, as SQLAlchemy takes them in a URL."""
 
 
-class Definition(SchemaDefinition):
+class SQLiteDefinition(SchemaDefinition):
     """See ``SchemaDefinition``."""
 
     def run_on_url(
@@ -54,7 +54,7 @@ class Definition(SchemaDefinition):
         with _opened(theirs) as connection:
             return body(connection, wanted)
 
-    def absent(self, url: str | URL, schema: str | None) -> Place | None:
+    def absent(self, url: str | URL, schema: str | None) -> DatabasePlace | None:
         parsed = _parsed(url)
         if not parsed.database or "mode" in parsed.query:
             return None
@@ -156,3 +156,6 @@ def _pragmas(connection: Connection, **values: int) -> Iterator[None]:
         # An interrupt closes the connection, and takes its pragmas with it.
         for name, value in previous.items() if not connection.invalidated else ():
             run(f"PRAGMA {name} = {value}")
+
+
+DEFINITION: Final = SQLiteDefinition()
