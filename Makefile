@@ -82,6 +82,8 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/python .ci/english
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .

@@ -20,10 +20,10 @@ import machine
 import redis.asyncio as driver
 
 from locus_store import versions
-from locus_store.backend import KNOWN_BYTES, KnownVersions
 from locus_store.backends.redis import RedisBackend
-from locus_store.backends.redis.keys import Keys
+from locus_store.backends.redis.keys import RedisKeys
 from locus_store.backends.redis.records import rest_of
+from locus_store.versions.known import KNOWN_BYTES, KnownVersions
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
@@ -169,7 +169,7 @@ async def growth(url: str) -> list[list[object]]:
             messages = [*messages, *_more(turn)]
             await backend.write_state("g", {"messages": messages})
             if turn in {500, 1000}:
-                keys = Keys("locus:state:").reading("g", "")
+                keys = RedisKeys("locus:state:").reading("g", "")
                 used = [await client.memory_usage(it, samples=0) or 0 for it in keys]
                 sizes[turn] = sum(used)
     await client.aclose()

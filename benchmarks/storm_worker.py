@@ -297,9 +297,9 @@ class Worker:
 def _no_conflicts() -> None:
     """A save takes the head for its parent, whatever it was made from."""
 
-    def place(lines: Any, line: Any, request: Any) -> saving.Place:
+    def place(lines: Any, line: Any, request: Any) -> saving.Destination:
         del lines, request
-        return saving.Place(line.head if line else None, moves_head=True)
+        return saving.Destination(line.head if line else None, moves_head=True)
 
     saving._place = place
 
@@ -390,7 +390,7 @@ def _grouped_and_undone() -> None:
 
 def _stale_shapes() -> None:
     """A version is known by the shape of its line's first version: frames are against that one."""
-    from locus_store.backend import KnownVersions
+    from locus_store.versions.known import KnownVersions
 
     put = KnownVersions.put
     first: dict[Any, Any] = {}

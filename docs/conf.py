@@ -18,6 +18,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 
 suppress_warnings = ["misc.highlighting_failure"]  # an excerpt with … is no JSON
 
+myst_enable_extensions = ["attrs_block", "colon_fence"]  # the cards and the toctrees of index.md
 myst_heading_anchors = 3  # the anchors that Git hosts make, so that a link works on both
 
 autodoc_member_order = "bysource"
@@ -27,6 +28,8 @@ autoclass_content = "class"
 add_module_names = False
 
 html_theme = "furo"
+html_static_path = ["static"]
+html_css_files = ["cards.css"]
 html_title = f"locus-store {release}"
 html_copy_source = False
 html_show_sphinx = False

@@ -1,12 +1,12 @@
-"""A conversation that survives its process, told step by step.
+"""A conversation that survives its process, step by step.
 
     make demo
     python examples/conversation.py --url sqlite:///conversation.db
     python examples/conversation.py --url postgresql://app@localhost/agents
 
 Two operating system processes hold one conversation, each with an agent of its own; then its
-versions are listed, an old one is loaded and forked, and the text is searched. The agent is the
-real one of the Locus SDK; only its model is a script, so that nothing leaves this machine.
+versions are listed, an old one is loaded and forked, and the text is searched. The agent is a
+real one of the Locus SDK; only its model is scripted, so that no data leaves this machine.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def weather(city: str) -> str:
 
 
 def answer(messages: list[Message], tools: list[dict[str, Any]]) -> ModelResponse:
-    """Stand in for a language model; all it knows is the messages that it is given."""
+    """Return a scripted answer in place of a language model, based on the messages alone."""
     last = messages[-1]
     if last.role == Role.TOOL:
         return text(f"It is {last.content}, {who_speaks(messages)}.")
@@ -62,14 +62,14 @@ def answer(messages: list[Message], tools: list[dict[str, Any]]) -> ModelRespons
 
 
 def who_speaks(messages: list[Message]) -> str:
-    """The name that the user gave last."""
+    """Return the last name that the user gave."""
     said = [it.content or "" for it in messages if it.role == Role.USER]
     names = re.findall(r"I'm (\w+)", "\n".join(said))
-    return names[-1] if names else "somebody I have not met"
+    return names[-1] if names else "a stranger"
 
 
 def new_agent(checkpointer: BaseCheckpointer) -> Agent:
-    """An agent that remembers nothing by itself."""
+    """Return an agent without any memory except the checkpointer."""
     return Agent(
         agent_id="concierge",
         model=FunctionModel(answer),
@@ -77,12 +77,12 @@ def new_agent(checkpointer: BaseCheckpointer) -> Agent:
         system_prompt="You are a concierge.",
         context_window=100_000,
         checkpointer=checkpointer,
-        keep_iteration_checkpoints=True,  # so that a turn's middle can be looked at, too
+        keep_iteration_checkpoints=True,  # keep the versions within a turn, too
     )
 
 
 def opened(url: str) -> BaseCheckpointer:
-    """The checkpointer of a URL."""
+    """Return the checkpointer of a URL."""
     return open_checkpointer(url)
 
 
@@ -94,7 +94,7 @@ async def say(url: str, thread: str, prompt: str) -> None:
     async with opened(url) as checkpointer:
         agent = new_agent(checkpointer)
         known = await checkpointer.exists(thread)
-        memory = "finds the thread" if known else "finds no such thread, and begins it"
+        memory = "finds the thread" if known else "creates the thread"
         console.print(f"  [dim]process {os.getpid()} starts with a new agent, {memory}[/]")
         result = await agent.arun(prompt, thread_id=thread)
         console.print(f"  [bold]user [/] {escape(prompt)}")
@@ -105,7 +105,7 @@ async def say(url: str, thread: str, prompt: str) -> None:
 
 
 def in_a_new_process(url: str, thread: str, prompt: str) -> None:
-    """Run ``say`` in another process, which knows what the database knows and no more."""
+    """Run ``say`` in another process, which shares only the database."""
     sys.stdout.flush()
     command = [sys.executable, __file__, "--url", url, "--thread", thread, "--say", prompt]
     done = subprocess.run(command, check=False)  # noqa: S603  (this very script)
@@ -113,7 +113,7 @@ def in_a_new_process(url: str, thread: str, prompt: str) -> None:
         raise SystemExit(done.returncode)
 
 
-# --- what the database kept
+# --- versions, forks and search
 
 
 async def look_back(url: str, thread: str) -> None:
@@ -121,38 +121,38 @@ async def look_back(url: str, thread: str) -> None:
     async with opened(url) as checkpointer:
         agent = new_agent(checkpointer)
 
-        heading(3, "Every step was kept as a version")
+        heading(3, "Every step is a version")
         history = await agent.get_state_history(thread)
         console.print(table_of(history))
 
         oldest = history[-1][0]
-        heading(4, f"Any of them loads again: {short(oldest)}")
+        heading(4, f"An old version can be loaded: {short(oldest)}")
         old = await agent.get_state(thread, oldest)
         for message in old.messages:
             shown = message.content or f"calls {', '.join(it.name for it in message.tool_calls)}"
             console.print(f"  [dim]{message.role.value:<9}[/] {escape(shown)}")
 
         fork = f"{thread}:fork"
-        heading(5, f"A fork of it goes its own way: {fork}")
+        heading(5, f"A fork continues separately: {fork}")
         await agent.fork(thread, oldest, new_thread_id=fork)
         for at in (fork, thread):
             prompt = AFTER_THE_FORK if at == fork else SECOND
             result = await agent.arun(prompt, thread_id=at)
             console.print(f"  [dim]{at:<16}[/] {escape(prompt)} [green]{escape(result.text)}[/]")
 
-        heading(6, "All words of a query, in any thread: search('lisbon alex')")
+        heading(6, "Search all threads for words: search('lisbon alex')")
         for hit in await checkpointer.search("lisbon alex"):
             place, snippet = hit["thread_id"], escape(hit["snippet"])
             console.print(f"  [dim]{place:<16}[/] {short(hit['checkpoint_id'])}  {snippet}")
 
 
 def without_password(url: str) -> str:
-    """The URL without what stands before its host."""
+    """Return the URL without its user and password."""
     return re.sub(r"//[^/@]*@", "//", url)
 
 
 def table_of(history: list[tuple[str, AgentState]]) -> Table:
-    """The versions, newest first."""
+    """Return a table of the versions, newest first."""
     table = Table("version", "messages", "ends with", box=None, header_style="dim", padding=(0, 2))
     for checkpoint_id, state in history:
         last = state.messages[-1]
@@ -162,12 +162,12 @@ def table_of(history: list[tuple[str, AgentState]]) -> Table:
 
 
 def heading(number: int, title: str) -> None:
-    """Begin a step."""
+    """Print the heading of a step."""
     console.print(f"\n[bold cyan]{number}[/]  [bold]{escape(title)}[/]")
 
 
 def short(checkpoint_id: str) -> str:
-    """Enough of an id to recognise it."""
+    """Return the first characters of an id."""
     return f"{checkpoint_id[:8]}…"
 
 
@@ -175,14 +175,14 @@ def short(checkpoint_id: str) -> str:
 
 
 def tell(url: str, thread: str) -> None:
-    """Run the whole story."""
+    """Run all steps."""
     if not opened(url).capabilities.persistent_checkpoint_ids:
-        raise SystemExit(f"{url} lives in one process; this story needs a database for two")
+        raise SystemExit(f"{url} is limited to one process; this demo needs a database for two")
     console.print(f"[bold]locus-store[/], thread [cyan]{escape(thread)}[/]")
     console.print(f"[dim]{escape(without_password(url))}[/]", soft_wrap=True)
-    heading(1, "A process talks, and is gone")
+    heading(1, "A process holds a turn and exits")
     in_a_new_process(url, thread, FIRST)
-    heading(2, "A second one goes on")
+    heading(2, "A second process continues the conversation")
     in_a_new_process(url, thread, SECOND)
     asyncio.run(look_back(url, thread))
 

@@ -22,7 +22,7 @@ checkpointer = open_checkpointer(
 )
 in_threads = BlockingCheckpointer(checkpointer)
 
-asyncio.run(checkpointer.exists("any"))  # makes the tables, if need be, before the first fork
+asyncio.run(checkpointer.exists("any"))  # creates the tables, if necessary, before the first fork
 
 
 def blocking(environ: dict[str, Any], start_response: Any) -> list[bytes]:
@@ -36,7 +36,7 @@ def blocking(environ: dict[str, Any], start_response: Any) -> list[bytes]:
         try:
             in_threads.save(state, thread_id)
             break
-        except ConflictError:  # somebody else was faster: load again
+        except ConflictError:  # another request saved first: load again
             continue
     start_response("200 OK", [("Content-Type", "application/json")])
     return [answer(state)]
@@ -65,5 +65,5 @@ async def asynchronous(scope: dict[str, Any], receive: Any, send: Any) -> None:
 
 
 def answer(state: dict[str, Any]) -> bytes:
-    """What was said, and which worker says so."""
+    """Return the messages and the id of the worker as JSON."""
     return json.dumps({"worker": os.getpid(), "said": state["said"]}).encode()

@@ -5,11 +5,12 @@ Needs a database, for example an Autonomous Database with its wallet on disk::
     export ORACLE_DSN=mydb_low              # an alias of tnsnames.ora, or host:1521/service
     export ORACLE_USER=locus_app
     export ORACLE_PASSWORD=...
-    export ORACLE_WALLET=~/wallets/mydb     # leave it out where none is needed
+    export ORACLE_WALLET=~/wallets/mydb     # omit it if no wallet is needed
     export ORACLE_WALLET_PASSWORD=...       # of an encrypted wallet
     python examples/oracle_notebook.py
 
-Without these it says what is missing, and ends well. Not yet run against a live database.
+Without these variables the script prints the missing ones and exits with code 0. Not yet run
+against a live database.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ NEEDED = ("ORACLE_DSN", "ORACLE_USER", "ORACLE_PASSWORD")
 
 
 def place() -> dict[str, Any]:
-    """The options that name the database."""
+    """Return the options of the connection."""
     return {
         "dsn": os.environ["ORACLE_DSN"],
         "user": os.environ["ORACLE_USER"],
@@ -37,7 +38,7 @@ def place() -> dict[str, Any]:
 
 
 async def main() -> None:
-    """Walk through it, one part after the other."""
+    """Run all parts."""
     missing = [it for it in NEEDED if not os.environ.get(it)]
     if missing:
         print(f"Nothing was done: set {', '.join(missing)} (and ORACLE_WALLET for a wallet).")
@@ -51,12 +52,12 @@ async def main() -> None:
         loaded = await checkpointer.load("trip")
         print(f"   version {saved}: {len(loaded.messages)} messages")
 
-        print("2. What it can do")
+        print("2. Capabilities")
         can = checkpointer.capabilities
         for name in ("list_threads", "search", "metadata_query", "vacuum", "branching", "ttl"):
             print(f"   {name}: {getattr(can, name)}")
 
-        print("3. Threads, and their versions")
+        print("3. Threads and their versions")
         other = AgentState(agent_id="demo").with_message(Message.user("A second thread"))
         await checkpointer.save(other, "second")
         for thread_id in await checkpointer.list_threads():

@@ -8,17 +8,11 @@ and deleting are written once.
 from __future__ import annotations
 
 import asyncio
-import os
-import threading
 from abc import ABC, abstractmethod
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeAlias, TypeVar
-from weakref import WeakSet
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
 
-from locus_store import sdk_spellings
 from locus_store.errors import (
     ConflictError,
     IntegrityError,
@@ -61,20 +55,14 @@ from locus_store.types.tenants import ForTenants
 from locus_store.values import frames
 from locus_store.values.encoding import MAX_STATE_BYTES, canonical
 from locus_store.values.filters import check_key
-from locus_store.versions import new_checkpoint_id, replay, state_of
+from locus_store.versions import new_checkpoint_id, replay, sdk_lookups, state_of
 from locus_store.versions.archives import has, require_whole, same
+from locus_store.versions.known import KNOWN_BYTES, KnownVersions, LineKey
 
 if TYPE_CHECKING:
     from types import TracebackType
 
 T = TypeVar("T")
-LineKey: TypeAlias = tuple[str | None, str, str]
-"""A tenant, a thread and a namespace."""
-
-KNOWN_BYTES = 64 * 1024 * 1024
-"""What one backend object may hold of versions that it read or wrote, so that saves send frames
-and not whole states, and a head that is known is not read again."""
-
 COLD_STATE_BYTES = 16 * 1024
 """A state above this is worth reading the head for, where its shape is not known."""
 
@@ -218,8 +206,9 @@ class StorageBackend(ForTenants, ABC):
     ) -> list[Active]:
         """Return threads and the times of their last activity, the most recent first.
 
-        The time is that of the last save in any namespace, or of the ``copy_thread`` that created
-        the thread; without versions, of the newest message. ``write_thread`` keeps it.
+        The time is that of the last save in any namespace, repeated or not, or of the
+        ``copy_thread`` that created the thread; without versions, copied or not, of the newest
+        message. Deletions leave it, and ``write_thread`` keeps it.
 
         Args:
             limit: Maximum number of threads.
@@ -545,14 +534,16 @@ class StorageBackend(ForTenants, ABC):
         one that has none of them, by its last activity. Only this object's tenant is looked at; see
         ``for_tenant``.
         """
-        raise self._unsupported("vacuum")
+        return (await self.vacuum_report(older_than_days)).removed
 
     async def vacuum_report(self, older_than_days: float = 30) -> Vacuumed:
-        """Do ``vacuum``; return how many versions it removed, and how many threads it skipped.
+        """Do ``vacuum``; return how many versions it removed, and how many threads it left.
 
         Where transactions lock threads, a vacuum skips those that others hold, and does not wait.
+        A thread whose versions cannot be rewritten is left as well, with a warning: its stored data
+        is damaged, or exceeds ``max_state_bytes``.
         """
-        return Vacuumed(removed=await self.vacuum(older_than_days), skipped=0)
+        raise self._unsupported("vacuum")
 
     async def expire(self) -> int:
         """Remove the threads whose time to live is over; return how many.
@@ -885,7 +876,7 @@ class StorageBackend(ForTenants, ABC):
         Returns:
             Dicts of ``thread_id``, ``data`` (the state) and ``updated_at`` (ISO 8601).
         """
-        return await sdk_spellings.query_by_metadata(self, key, value, limit)
+        return await sdk_lookups.query_by_metadata(self, key, value, limit)
 
     async def search_data(self, path: str, value: Any, limit: int = 100) -> list[dict[str, Any]]:
         """Return the threads whose newest state has ``value`` at ``path``, newest first.
@@ -893,14 +884,14 @@ class StorageBackend(ForTenants, ABC):
         Reads one state after another until ``limit`` of them match. A dot in ``path`` descends;
         values match, and results look, as in ``query_by_metadata``.
         """
-        return await sdk_spellings.search_data(self, path, value, limit)
+        return await sdk_lookups.search_data(self, path, value, limit)
 
     async def count(self, pattern: str = "%") -> int:
         """Return the number of threads whose id matches ``pattern``, as ``LIKE`` of SQL does.
 
         ``%`` is any characters, ``_`` is one; case matters.
         """
-        return await sdk_spellings.count(self, pattern)
+        return await sdk_lookups.count(self, pattern)
 
     def _unsupported(self, capability: str) -> UnsupportedError:
         return UnsupportedError(
@@ -925,92 +916,7 @@ async def _off_loop(work: Callable[[], T], size: int) -> T:
     return await asyncio.to_thread(work) if size > THREADED_BYTES else work()
 
 
-@dataclass(slots=True)
-class _Known:
-    """The newest version known of a line."""
-
-    mark: Mark
-    checkpoint_id: str
-    shape: frames.Shape
-    snapshot: frames.Snapshot | None
-
-
-class KnownVersions:
-    """The newest version known of each line, least recently used out first.
-
-    Before one goes, all lose their snapshots, and their shapes what those are made of, the least
-    recently used first. The one used last stays as it is. Keyed by thread, but trusted only by
-    mark: ids and sequences may come to name other versions.
-    """
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._bytes = 0
-        self._lock = threading.Lock()  # several loops may use one backend
-        self._known: OrderedDict[LineKey, _Known] = OrderedDict()
-        self._heavy: OrderedDict[LineKey, _Known] = OrderedDict()
-        _all_known.add(self)
-
-    def limit(self, max_bytes: int) -> None:
-        """Hold so much at most, but the one used last in any case."""
-        with self._lock:
-            self._max_bytes = max_bytes
-            self._shrink()
-
-    def get(self, key: LineKey) -> _Known | None:
-        """The newest version known of a line."""
-        with self._lock:
-            found = self._known.get(key)
-            if found is not None:
-                self._use(key, found)
-            return found
-
-    def put(
-        self,
-        key: LineKey,
-        mark: Mark,
-        checkpoint_id: str,
-        shape: frames.Shape,
-        snapshot: frames.Snapshot,
-    ) -> None:
-        """Remember a version that was the head when it was read or written."""
-        with self._lock:
-            old = self._known.get(key)
-            self._bytes += shape.weight - (old.shape.weight if old else 0)
-            self._use(key, _Known(mark, checkpoint_id, shape, snapshot))
-            self._shrink()
-
-    def _shrink(self) -> None:
-        while self._bytes > self._max_bytes and len(self._heavy) > 1:
-            self._lighten(self._heavy.popitem(last=False)[1])
-        while self._bytes > self._max_bytes and len(self._known) > 1:
-            self._bytes -= self._known.popitem(last=False)[1].shape.weight
-
-    def _use(self, key: LineKey, known: _Known) -> None:
-        for order in (self._known, self._heavy) if known.snapshot else (self._known,):
-            order[key] = known
-            order.move_to_end(key)
-
-    def _lighten(self, known: _Known) -> None:
-        self._bytes -= known.shape.weight
-        known.shape, known.snapshot = known.shape.light(), None
-        self._bytes += known.shape.weight
-
-
-_all_known: WeakSet[KnownVersions] = WeakSet()
-
-
-def _after_fork() -> None:
-    """A thread of the parent's may have held a lock."""
-    for known in _all_known:
-        known._lock = threading.Lock()  # noqa: SLF001  (of this module)
-
-
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_after_fork)
-
-
-def _kept(stored: Stored, kept: frames.Snapshot, state: dict[str, Any] | None = None) -> Kept:
+def _kept(stored: Stored, kept: frames.PackedState, state: dict[str, Any] | None = None) -> Kept:
     version, head, writes = stored.version, stored.head, stored.writes
     return Kept(version=version, snapshot=kept, head=head, writes=writes, state=state)
 

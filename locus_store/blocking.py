@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
-    from locus_store.backends.options import CheckpointerOptions, InMemoryStoreOptions, StoreOptions
+    from locus_store.backends.memory.options import InMemoryStoreOptions
+    from locus_store.backends.options import CheckpointerOptions, StoreOptions
     from locus_store.store import Embed, Hits, Items, Keys, Lists, Namespaces, Versions
     from locus_store.types import CheckpointerCapabilities, Tenant
     from locus_store.types.items import Name, Namespace, PutItem, StoreCapabilities, StoreItem

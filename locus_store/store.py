@@ -540,7 +540,8 @@ class BaseStore(ForTenants, ABC):
             self._require_vectors()
             packed = (self._packed(item.embedding),)
         value, metadata = canonical(item.value, "value"), _checked_metadata(item.metadata)
-        require_size(len(encode([value, metadata])), self.max_state_bytes)
+        size = len(encode([value, metadata]))
+        require_size(size, self.max_state_bytes)
         return Put(
             namespace=item.namespace,
             key=item.key,
@@ -549,6 +550,7 @@ class BaseStore(ForTenants, ABC):
             ttl_seconds=item.ttl_seconds,
             expected_version=expected,
             vectors=packed,
+            json_bytes=size,
         )
 
     async def _with_embeddings(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from locus_store import PostgreSQLBackend
-from locus_store.backends.postgresql.pending_writes import Batches
+from locus_store.backends.postgresql.pending_writes import WriteBatches
 from locus_store.types import PendingWrite
 
 pytestmark = pytest.mark.anyio
@@ -30,13 +30,13 @@ async def backend(migrated_database):
 def groups(monkeypatch) -> list[int]:
     """Sizes of the groups that are sent."""
     sizes: list[int] = []
-    send = Batches._run
+    send = WriteBatches._run
 
     async def noted(self, batches):
         sizes.append(len(batches))
         return await send(self, batches)
 
-    monkeypatch.setattr(Batches, "_run", noted)
+    monkeypatch.setattr(WriteBatches, "_run", noted)
     return sizes
 
 
@@ -81,14 +81,14 @@ async def test_a_change_of_a_version_that_is_gone_is_refused_alone(backend, grou
 async def test_what_a_group_fails_for_is_found_out_one_by_one(backend, groups, monkeypatch) -> None:
     for name in ("a", "b", "c"):
         await backend.write_state(name, {"k": 1}, checkpoint_id="v")
-    run = Batches._run
+    run = WriteBatches._run
 
     async def failing(self, batches):
         if any(it.thread_id == "b" for it in batches):
             raise self._database.driver_errors[0]("no")
         return await run(self, batches)
 
-    monkeypatch.setattr(Batches, "_run", failing)
+    monkeypatch.setattr(WriteBatches, "_run", failing)
     results = await asyncio.gather(
         *(backend.put_writes(name, "v", [written("x")]) for name in ("a", "b", "c", "a", "c")),
         return_exceptions=True,

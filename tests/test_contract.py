@@ -38,6 +38,7 @@ from locus_store.testing import (
     MinimalCheckpointerContract,
     StorageBackendContract,
 )
+from locus_store.types import Vacuumed
 from locus_store.values.encoding import MAX_STATE_BYTES, unpack_frames
 
 if TYPE_CHECKING:
@@ -525,6 +526,21 @@ class TestMemoryBackend(StorageBackendContract):
     @pytest.fixture
     def backend(self):
         return MemoryBackend()
+
+
+@pytest.mark.anyio
+async def test_a_damaged_chain_fails_neither_a_sweep_nor_a_vacuum() -> None:
+    backend = MemoryBackend()
+    below = MemoryProbe(backend)
+    for n in range(80):
+        await backend.write_state("t", {"body": "b" * 1000, "n": n})
+        if n == 0:
+            below.age(40 * 86_400)
+    below.damage(lambda payload: payload[:-1])
+    await backend.write_state("t", {"n": 80}, keep_last=10)
+    assert await backend.load("t") == {"n": 80}
+    assert await backend.vacuum_report(30) == Vacuumed(removed=0, skipped=0, unreadable=1)
+    assert await backend.prune("t") == 80  # what goes whole is not read
 
 
 class TestSQLiteBackend(StorageBackendContract):

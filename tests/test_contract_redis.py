@@ -16,7 +16,7 @@ from test_contract import LocusStates, Unblocked
 
 from locus_store import InvalidArgumentError
 from locus_store.backends.redis import RedisBackend, redis_checkpointer, scripts
-from locus_store.backends.redis.keys import BUCKETS, Keys
+from locus_store.backends.redis.keys import BUCKETS, RedisKeys
 from locus_store.backends.redis.records import read_log
 from locus_store.blocking import BlockingCheckpointer
 from locus_store.testing import CheckpointerContract, StorageBackendContract
@@ -88,7 +88,7 @@ class RedisProbe:
             there = self._client.lrange(log, 0, -1)
             assert self._client.zcard(order) == len(there), key
             assert [not it for it in there] == empty_places(there), key
-        keys = Keys("locus:state:")
+        keys = RedisKeys("locus:state:")
         for bucket in range(BUCKETS):
             start = f"locus:state:{{{bucket}}}:"
             ids = set(self._client.zrange(start + "ids", 0, -1))

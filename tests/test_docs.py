@@ -49,6 +49,8 @@ SERVER = re.compile(
     r"(postgresql|postgresql\+asyncpg)://(\w+)(?::\w+)?@(db|pgbouncer)\.example\.com(?::\d+)?/\w+"
 )
 REDIS = re.compile(r"(redis|redis\+cluster)://(redis|cluster)\.example\.com(?::\d+)?(?:/0)?")
+TABLE = re.compile(r"(?:^\|.*\|\n)+", re.MULTILINE)
+RULE = re.compile(r"\|(?: *:?-+:? *\|)+")
 DSN = re.compile(r"`(postgres\w*://[^`]*)`")
 ROLE = re.compile(r"^CREATE ROLE (\w+)", re.MULTILINE)
 
@@ -241,7 +243,8 @@ def run_command(command: str, environment: dict[str, str]) -> None:
     elif name == "pip":
         assert set(re.findall(r"\[(\w+)\]", rest)) <= extras(), command
     else:
-        assert name in {"", ".ci/run", "pre-commit", "kubectl"}, f"cannot check: {command}"
+        others = {"", ".ci/run", "pre-commit", "kubectl", "uvicorn"}
+        assert name in others, f"cannot check: {command}"
 
 
 def run_here(name: str, command: str, environment: dict[str, str]) -> None:
@@ -294,6 +297,14 @@ def leads_somewhere(page: Path, target: str) -> bool:
     return file.exists() and (not anchor or anchor in anchors(file))
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda it: it.relative_to(ROOT).as_posix())
+def test_every_table_has_a_rule_and_rows_of_one_width(page: Path) -> None:
+    for table in TABLE.findall(FENCE.sub("", page.read_text("utf-8"))):
+        rows = table.replace("\\|", "").splitlines()
+        assert RULE.fullmatch(rows[1]), rows[0]
+        assert len({re.sub(r"`[^`]*`", "", row).count("|") for row in rows}) == 1, rows[0]
+
+
 def anchors(page: Path) -> set[str]:
     """Of the headings, as GitHub makes them."""
     text = FENCE.sub("", page.read_text("utf-8"))
@@ -331,7 +342,7 @@ def test_every_page_is_reached_from_the_readme() -> None:
 
 
 def test_the_figures_of_the_readme_are_those_that_were_measured_last() -> None:
-    section = (ROOT / "README.md").read_text("utf-8").partition("## How it grows")[2]
+    section = (ROOT / "README.md").read_text("utf-8").partition("## Storage growth")[2]
     rows = [it for it in section.partition("\n## ")[0].splitlines() if it.startswith("|")]
     measured = (ROOT / "docs" / "growth.md").read_text("utf-8").splitlines()
     assert rows

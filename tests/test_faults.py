@@ -20,7 +20,7 @@ from locus_store.values import frames, text
 from locus_store.values.encoding import unpack_frames
 from locus_store.versions import lines as lines_
 from locus_store.versions import pending, reading, removing, saving
-from locus_store.versions.saving import Place
+from locus_store.versions.saving import Destination
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,7 +53,7 @@ def patched(patch: Patch, name: str, value: Any) -> None:
 @caught_by("test_a_second_writer_is_told")
 def no_conflict_check(patch: Patch) -> None:
     def won(lines, line, request, parent, **_):
-        return Place(line.head if line else None, moves_head=True)
+        return Destination(line.head if line else None, moves_head=True)
 
     patched(patch, "_lost", won)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from locus_store.sql.gathering import Failed, Gathering, Limits, Undecided
+from locus_store.runtime.gathering import Failed, Gathering, GroupLimits, Undecided
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +30,7 @@ class Groups:
         self.gate.set()
         self.alone: set[int] = set()
         self.calls: Gathering[int, int] = Gathering(
-            self.run, Limits(**{"count": 10, "senders": 1, **limits})
+            self.run, GroupLimits(**{"count": 10, "senders": 1, **limits})
         )
 
     async def run(self, group: Sequence[int], is_alone: bool) -> list[Any]:

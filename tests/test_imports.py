@@ -52,6 +52,9 @@ LATER = {
 }  # fmt: skip
 """The same of what later parts bring: their part moves each line up when it does."""
 
+UNUSED = ["alembic", "sqlalchemy.orm", "sqlalchemy.ext.asyncio", "sqlalchemy.dialects.postgresql"]
+"""Modules that an existing SQLite database does not need."""
+
 HEAVY = (
     "sqlalchemy", "alembic", "aiosqlite", "asyncpg", "sqlite3", "greenlet", "typer", "rich",
     "numpy", "redis", "oracledb",
@@ -104,6 +107,22 @@ def fresh(code: str) -> str:
 def test_an_import_loads_no_driver(module: str) -> None:
     loaded = fresh(f"import sys, {module}; print(*(it for it in {HEAVY!r} if it in sys.modules))")
     assert loaded.strip() == ""
+
+
+def test_opening_sqlite_imports_no_other_dialect(tmp_path: Path) -> None:
+    code = f"""
+import asyncio, sys
+from locus_store import open_checkpointer
+
+async def main():
+    async with open_checkpointer("sqlite:///{tmp_path}/x.db") as it:
+        await it.open()
+
+asyncio.run(main())
+print(*(it for it in {UNUSED!r} if it in sys.modules))
+"""
+    fresh(code)  # creates the database
+    assert fresh(code).strip() == ""
 
 
 def test_memory_and_files_need_no_database_library(tmp_path: Path) -> None:

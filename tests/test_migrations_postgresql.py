@@ -27,13 +27,14 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from locus_store import PostgreSQLBackend
+from locus_store.backends.postgresql import definition
 from locus_store.errors import (
     BackendError,
     ConnectionFailedError,
     InvalidArgumentError,
     SchemaError,
 )
-from locus_store.sql import migrate, migration_lock, migration_targets, status, vectors
+from locus_store.sql import migrate, migration_targets, status, vectors
 from locus_store.sql.schema import tables
 
 if TYPE_CHECKING:
@@ -430,7 +431,7 @@ def lock_held(made: Made, what: str) -> Iterator[Callable[[], None]]:
     async def hold(connection: Any) -> None:
         async with connection.transaction():
             await connection.execute(
-                "SELECT pg_advisory_xact_lock($1)", migration_lock.advisory_key(what)
+                "SELECT pg_advisory_xact_lock($1)", definition.advisory_key(what)
             )
             taken.set()
             await asyncio.to_thread(release.wait)

@@ -38,9 +38,9 @@ from locus_store import (
     oracle_checkpointer,
 )
 from locus_store.backends.oracle import addresses, dialect
+from locus_store.backends.oracle.definition import vector_index
 from locus_store.blocking import BlockingCheckpointer
 from locus_store.sql import migrate
-from locus_store.sql.vectors import oracle_index
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -608,7 +608,7 @@ async def test_with_an_engine_of_the_callers_the_cause_is_told_too() -> None:
 def test_a_vector_index_is_made_by_one_statement(metric: Any, method: Any) -> None:
     from locus_store.sql.schema import tables
 
-    made = oracle_index(tables(), metric, method, dialect._engine(None).dialect)
+    made = vector_index(tables(), metric, method, dialect._engine(None).dialect)
     words = {"cosine": "COSINE", "l2": "EUCLIDEAN", "ip": "DOT"}
     kinds = {"hnsw": "INMEMORY NEIGHBOR GRAPH", "ivfflat": "NEIGHBOR PARTITIONS"}
     assert made == (

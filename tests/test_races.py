@@ -10,9 +10,9 @@ import asyncpg
 import pytest
 
 from locus_store import PostgreSQLBackend, SQLiteBackend, postgresql_checkpointer
-from locus_store.backend import KnownVersions
 from locus_store.types import Mark, PendingWrite
 from locus_store.values.frames import change
+from locus_store.versions.known import KnownVersions
 
 pytestmark = pytest.mark.anyio
 

@@ -34,7 +34,7 @@ from locus_store import (
     redis_checkpointer,
 )
 from locus_store.backends.redis import scripts, threads
-from locus_store.backends.redis.keys import BUCKETS, Keys, bucket_of
+from locus_store.backends.redis.keys import BUCKETS, RedisKeys, bucket_of
 from locus_store.backends.redis.records import restoring
 from locus_store.sql import migrate
 from locus_store.types import ArchivedMessage, PendingWrite
@@ -246,7 +246,7 @@ async def test_a_thread_that_lost_a_key_is_told_and_can_be_deleted(redis_url: st
         for namespace in ("", "sub"):
             await backend.write_state("t", {"n": 1}, namespace=namespace)
         with redis.Redis.from_url(redis_url) as client:
-            client.delete(Keys("locus:state:").reading("t", "")[1])
+            client.delete(RedisKeys("locus:state:").reading("t", "")[1])
         for ttl in (None, LONG):
             with pytest.raises(IntegrityError, match="noeviction"):
                 await backend.write_state("t", {"n": 2}, ttl_seconds=ttl)
@@ -263,7 +263,7 @@ async def test_a_thread_that_lost_a_key_is_told_and_can_be_deleted(redis_url: st
 
 def delete_keys(url: str, *kinds: str, namespace: str = "") -> None:
     """Of thread ``t``: its namespace's line, order, log or writes."""
-    names = Keys("locus:state:").line("t", namespace)
+    names = RedisKeys("locus:state:").line("t", namespace)
     lost = [names[("line", "order", "log", "writes").index(it)] for it in kinds]
     with redis.Redis.from_url(url) as client:
         assert client.delete(*lost) == len(lost)
@@ -289,7 +289,7 @@ async def test_a_thread_whose_row_forgot_its_namespaces_can_be_deleted(redis_url
     async with RedisBackend(redis_url) as backend, asyncio.timeout(20):
         await backend.save("t", {"n": 1})
         with redis.Redis.from_url(redis_url) as client:
-            client.hdel(Keys("locus:state:").reading("t", "")[0], "ns|")
+            client.hdel(RedisKeys("locus:state:").reading("t", "")[0], "ns|")
         delete_keys(redis_url, "line")
         with pytest.raises(IntegrityError, match="noeviction"):
             await backend.read_thread("t")
@@ -378,7 +378,7 @@ async def test_a_restore_whose_answer_was_lost_is_done(
                 copy = replace(archived, thread_id="copy")
                 under_way = asyncio.ensure_future(backend.restore(copy))
                 with redis.Redis.from_url(redis_url) as client:
-                    key = Keys("locus:state:").reading("copy", "")[0]
+                    key = RedisKeys("locus:state:").reading("copy", "")[0]
                     await asyncio.to_thread(
                         servers.wait_until, lambda: bool(client.exists(key)), "it to arrive"
                     )
@@ -523,7 +523,7 @@ async def test_pages_of_10_000_threads_of_one_minute_are_the_whole_list(redis_ur
             store = client.hget("locus:state:{meta}", "store").decode()
             _, *args = restoring(thread, store)
             for n in range(1, 10_000):
-                keys = Keys("locus:state:").writing(f"t{n}", "")
+                keys = RedisKeys("locus:state:").writing(f"t{n}", "")
                 pipe.evalsha(scripts.RESTORE.sha, len(keys), *keys, f"t{n}", *args)
             await backend.restore(replace(thread, thread_id="t1"))  # the server has the script now
             pipe.execute()

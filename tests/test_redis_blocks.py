@@ -13,7 +13,7 @@ import redis
 from test_contract_redis import empty_places
 
 from locus_store import IntegrityError, RedisBackend
-from locus_store.backends.redis.keys import Keys
+from locus_store.backends.redis.keys import RedisKeys
 from locus_store.backends.redis.records import read_log
 from locus_store.testing.steps import problems
 
@@ -32,7 +32,7 @@ def anyio_backend() -> str:
 def log_of(url: str, thread_id: str = "t") -> list[bytes]:
     """The elements, of which there must be one for each version."""
     with redis.Redis.from_url(url) as client:
-        _, _, order, log, _ = Keys("locus:state:").reading(thread_id, "")
+        _, _, order, log, _ = RedisKeys("locus:state:").reading(thread_id, "")
         found: list[bytes] = client.lrange(log, 0, -1)
         assert len(found) == client.zcard(order)
     assert [not it for it in found] == empty_places(found)
@@ -154,7 +154,7 @@ async def test_a_wrong_note_of_what_stands_alone_makes_no_block(redis_url: str) 
         )
         await backend.write_state("t", {"said": [*SAID, "fork", 1]}, checkpoint_id="fork 1")
         with redis.Redis.from_url(redis_url) as client:  # as of a client of a former layout
-            client.hset(Keys("locus:state:").reading("t", "")[1], "alone", PACKED - 1)
+            client.hset(RedisKeys("locus:state:").reading("t", "")[1], "alone", PACKED - 1)
         await backend.write_state("t", {"said": [*SAID, "fork", 1, 2]}, checkpoint_id="fork 2")
         assert set(blocks(redis_url)) == {1}
     async with RedisBackend(redis_url) as fresh:
@@ -191,7 +191,7 @@ async def test_a_block_that_was_cut_is_damage(redis_url: str) -> None:
         await grown(backend, 0, 33)
         await backend.write_state("t", {"said": ["fork"]}, parent_id="v0")  # another chain
         with redis.Redis.from_url(redis_url) as client:
-            log = Keys("locus:state:").reading("t", "")[3]
+            log = RedisKeys("locus:state:").reading("t", "")[3]
             client.lset(log, 1, client.lindex(log, 1)[:-1])
             there = client.lrange(log, 0, -1)
     async with RedisBackend(redis_url) as fresh:
@@ -213,7 +213,7 @@ async def test_a_block_in_another_place_is_damage(redis_url: str) -> None:
         for n, state in enumerate(states):
             await backend.write_state("t", state, checkpoint_id=f"v{n}")
         with redis.Redis.from_url(redis_url) as client:
-            log = Keys("locus:state:").reading("t", "")[3]
+            log = RedisKeys("locus:state:").reading("t", "")[3]
             client.rpush(log, client.lpop(log))
             there = client.lrange(log, 0, -1)
             with pytest.raises(IntegrityError, match="not as it was written"):

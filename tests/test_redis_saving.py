@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from locus_store import ConflictError, NotFoundError, RedisBackend, redis_checkpointer
-from locus_store.backends.redis.keys import Keys
+from locus_store.backends.redis.keys import RedisKeys
 from locus_store.testing.steps import problems
 from locus_store.types import Expected, PendingWrite
 from locus_store.versions import CHAIN_ALLOWANCE, CHAIN_FACTOR, RECORD_OVERHEAD
@@ -34,7 +34,7 @@ class Past:
 
     def __init__(self, url: str) -> None:
         self._client = redis.Redis.from_url(url)
-        names = Keys("locus:state:").reading("t", "")
+        names = RedisKeys("locus:state:").reading("t", "")
         self._dumps = {it: self._client.dump(it) for it in names if self._client.exists(it)}
 
     def bring_back(self) -> None:
@@ -133,7 +133,7 @@ async def test_one_id_is_given_once_though_many_give_it(redis_url: str) -> None:
 async def lose(url: str, *names: str) -> None:
     """As a server that evicts: the thread's row, or keys of its namespace ``n``."""
     with redis.Redis.from_url(url) as client:
-        row, *of_line = Keys("locus:state:").reading("t", "n")
+        row, *of_line = RedisKeys("locus:state:").reading("t", "n")
         keys = dict(zip(("row", "line", "order", "log", "writes"), (row, *of_line), strict=True))
         assert client.delete(*(keys[it] for it in names)) == len(names)
 

@@ -148,6 +148,20 @@ def test_what_is_shown_of_kubernetes_is_whole() -> None:
         assert {it["name"] for it in container["env"]} == {"LOCUS_STORE_URL"}
 
 
+def test_every_compose_file_is_complete() -> None:
+    files = [it for it in described() if "services" in it]
+    assert files
+    for file in files:
+        volumes = set(file.get("volumes", ()))
+        for service in file["services"].values():
+            assert {"build", "image"} & service.keys()
+            assert set(service.get("depends_on", ())) <= file["services"].keys()
+            named = {it.partition(":")[0] for it in service.get("volumes", ())}
+            assert named <= volumes
+            if "command" in service:
+                assert service["environment"].keys() == {"LOCUS_STORE_URL"}
+
+
 def test_what_is_shown_of_github_is_whole() -> None:
     workflows = [it for it in described() if "jobs" in it]
     assert workflows

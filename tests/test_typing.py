@@ -11,6 +11,10 @@ import pytest
 from mypy import api
 
 from locus_store.backends import file, memory, options, oracle, postgresql, redis, sqlite
+from locus_store.backends.oracle.options import OracleOptions
+from locus_store.backends.postgresql.options import PostgreSQLOptions
+from locus_store.backends.redis.options import RedisOptions
+from locus_store.backends.sqlite.options import SQLiteOptions
 
 ROOT = Path(__file__).parents[1]
 
@@ -143,10 +147,10 @@ def parameters(call: Any) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("named", "backend", "positional"),
     [
-        (options.SQLiteOptions, sqlite.SQLiteBackend, {"table_name"}),
-        (options.PostgreSQLOptions, postgresql.PostgreSQLBackend, {"table_name"}),
-        (options.OracleOptions, oracle.OracleBackend, {"table_name", "user", "password"}),
-        (options.RedisOptions, redis.RedisBackend, {"prefix"}),
+        (SQLiteOptions, sqlite.SQLiteBackend, {"table_name"}),
+        (PostgreSQLOptions, postgresql.PostgreSQLBackend, {"table_name"}),
+        (OracleOptions, oracle.OracleBackend, {"table_name", "user", "password"}),
+        (RedisOptions, redis.RedisBackend, {"prefix"}),
     ],
 )
 def test_the_options_of_a_backend_are_its_parameters(

@@ -1,4 +1,4 @@
-"""The options of each backend, for type checkers; a test holds them to the signatures."""
+"""The options of all backends that a URL may name, for type checkers; a test checks them."""
 
 from __future__ import annotations
 
@@ -11,86 +11,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from locus_store.sql.migrate import AutoMigrate
-    from locus_store.store import Embed
     from locus_store.types import OnConflict
-    from locus_store.values.vectors import Metric
-
-
-class SQLiteOptions(TypedDict, total=False):
-    """Of ``SQLiteBackend``, beside ``path`` and ``table_name``."""
-
-    prefix: str | None
-    engine: AsyncEngine | Engine | None
-    tenant: str
-    auto_migrate: AutoMigrate
-    busy_timeout_seconds: float
-    max_state_bytes: int
-
-
-class PostgreSQLOptions(TypedDict, total=False):
-    """Of ``PostgreSQLBackend``, beside ``dsn`` and ``table_name``."""
-
-    prefix: str | None
-    schema: str | None
-    schema_name: str | None
-    host: str | None
-    port: int | None
-    database: str | None
-    user: str | None
-    password: str | Callable[[], str | Awaitable[str]] | None
-    engine: AsyncEngine | None
-    pool: Any
-    tenant: str
-    auto_migrate: AutoMigrate
-    pool_size: int
-    max_overflow: int
-    min_pool_size: int | None
-    max_pool_size: int | None
-    pool_timeout_seconds: float
-    pool_recycle_seconds: float | None
-    connect_timeout_seconds: float | None
-    statement_timeout_seconds: float | None
-    pgbouncer: bool
-    group_saves: bool
-    max_state_bytes: int
-
-
-class OracleOptions(TypedDict, total=False):
-    """Of ``OracleBackend``, beside ``dsn``, ``user``, ``password`` and ``table_name``."""
-
-    wallet_location: str | None
-    wallet_password: str | None
-    host: str | None
-    port: int | None
-    service_name: str | None
-    schema_name: str | None
-    min_pool_size: int
-    max_pool_size: int
-    engine: AsyncEngine | None
-    pool: Any
-    config_dir: str | None
-    prefix: str | None
-    tenant: str
-    auto_migrate: AutoMigrate
-    pool_timeout_seconds: float
-    connect_timeout_seconds: float | None
-    statement_timeout_seconds: float | None
-    max_state_bytes: int
-
-
-class RedisOptions(TypedDict, total=False):
-    """Of ``RedisBackend``, beside ``url`` and ``prefix``."""
-
-    db: int
-    client: Any
-    cluster: bool
-    wait_replicas: int
-    wait_timeout_seconds: float
-    pool_size: int
-    retry_seconds: float
-    timeout_seconds: float
-    connect_timeout_seconds: float
-    max_state_bytes: int
 
 
 class BackendOptions(TypedDict, total=False):
@@ -141,14 +62,6 @@ class CheckpointerOptions(BackendOptions, total=False):
     keep_last: int | None
     ttl_seconds: float | None
     refresh_on_read: bool
-
-
-class InMemoryStoreOptions(TypedDict, total=False):
-    """Of ``InMemoryStore``."""
-
-    dimension: int | None
-    metric: Metric
-    embed: Embed | None
 
 
 class StoreOptions(BackendOptions, total=False):

@@ -13,7 +13,7 @@ from locus_store import __version__
 from locus_store.cli.database import db
 from locus_store.cli.doctor import doctor
 from locus_store.cli.forgetting import forget
-from locus_store.cli.help import Command, Group
+from locus_store.cli.help import Command, HelpGroup
 from locus_store.cli.opening import DEFAULT_PREFIX, DEFAULT_URL
 from locus_store.cli.output import (
     CONFLICT,
@@ -42,7 +42,7 @@ app = typer.Typer(
     help="Durable, versioned memory for AI agents.",
     epilog=EPILOG,
     no_args_is_help=True,
-    cls=Group,
+    cls=HelpGroup,
     # Their frames show local variables, a URL with its password among them.
     pretty_exceptions_enable=False,
 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from locus_store.cli.help import Command, Group
+from locus_store.cli.help import Command, HelpGroup
 from locus_store.cli.opening import DEFAULT_PREFIX, DEFAULT_URL, AsJson, Url, Yes, opened, run
 from locus_store.cli.output import (
     PROBLEMS,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 db = typer.Typer(
     help="Create, upgrade and check the database schema.",
     no_args_is_help=True,
-    cls=Group,
+    cls=HelpGroup,
 )
 
 Prefix = Annotated[str, typer.Option(help="What every table's name begins with.")]

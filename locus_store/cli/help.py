@@ -18,7 +18,7 @@ class Command(TyperCommand):
         return _untyped(super().get_params(ctx))
 
 
-class Group(TyperGroup):
+class HelpGroup(TyperGroup):
     """A group of commands."""
 
     def get_params(self, ctx: Any) -> list[Any]:

@@ -110,9 +110,10 @@ def vacuum(
     """Delete the versions older than some days.
 
     A thread is deleted when no version, message or pending write of it is younger; every other
-    thread keeps its head. A thread that another transaction holds is skipped. --json: {removed,
-    skipped, tenant}, in versions and threads; with --all-tenants {removed, skipped, tenants: {name:
-    {removed, skipped}}}.
+    thread keeps its head. A thread that another transaction holds is skipped, and one whose
+    versions cannot be rewritten is left as it is. --json: {removed, skipped, unreadable, tenant},
+    in versions and threads; with --all-tenants {removed, skipped, unreadable, tenants: {name:
+    {removed, skipped, unreadable}}}.
     """
     choice = chosen(tenant, everyone=all_tenants)
     if not yes:
@@ -135,10 +136,13 @@ async def _vacuumed(backend: StorageBackend, days: float) -> dict[str, int]:
 
 def _versions(counts: dict[str, int]) -> str:
     told = f"{counted(counts['removed'], 'version')} removed"
-    if not counts["skipped"]:
-        return told
-    skipped = counted(counts["skipped"], "thread")
-    return f"{told}; {skipped} skipped, held by other transactions: run it again later"
+    if counts["skipped"]:
+        skipped = counted(counts["skipped"], "thread")
+        told += f"; {skipped} skipped, held by other transactions: run it again later"
+    if counts["unreadable"]:
+        left = counted(counts["unreadable"], "thread")
+        told += f"; {left} left, damaged or above max_state_bytes: see the warnings"
+    return told
 
 
 def _threads(counts: dict[str, int]) -> str:

@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote
 import orjson
 import typer
 
-from locus_store.cli.help import Command, Group
+from locus_store.cli.help import Command, HelpGroup
 from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, Yes, options_for, run
 from locus_store.cli.output import (
     confirm,
@@ -41,7 +41,7 @@ store = typer.Typer(
     " A namespace is typed as its segments with / between them, such as memory/u42; in a segment"
     " %2F stands for /, %25 for %, and so on; / alone is the root.",
     no_args_is_help=True,
-    cls=Group,
+    cls=HelpGroup,
 )
 
 Where = Annotated[str, typer.Argument(help="Such as memory/u42, %2F for a / in it; / is the root.")]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from locus_store.cli.help import Command, Group
+from locus_store.cli.help import Command, HelpGroup
 from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, opened, run
 from locus_store.cli.output import counted, note, put_json, put_table, say
 from locus_store.errors import InvalidArgumentError, LocusStoreError, NotFoundError
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from locus_store.backend import StorageBackend
     from locus_store.types import Tenant
 
-tenants = typer.Typer(help="Look at the tenants of a database.", no_args_is_help=True, cls=Group)
+tenants = typer.Typer(
+    help="Look at the tenants of a database.", no_args_is_help=True, cls=HelpGroup
+)
 
 OfTenant = Annotated[
     str | None,

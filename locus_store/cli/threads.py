@@ -13,7 +13,7 @@ import typer
 
 from locus_store.cli import graphs
 from locus_store.cli.differences import Difference, changed_part, differences, shown
-from locus_store.cli.help import Command, Group
+from locus_store.cli.help import Command, HelpGroup
 from locus_store.cli.opening import (
     DEFAULT_URL,
     AsJson,
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 threads = typer.Typer(
     help="Look at threads, compare, copy and remove them.",
     no_args_is_help=True,
-    cls=Group,
+    cls=HelpGroup,
 )
 
 Limit = Annotated[int, typer.Option(min=0, help="At most this many.")]

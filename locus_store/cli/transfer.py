@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import typer
 
-from locus_store.cli.help import Command, Group
+from locus_store.cli.help import Command, HelpGroup
 from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, opened, run
 from locus_store.cli.output import (
     PROBLEMS,
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 imports = typer.Typer(
     help="Take threads over from elsewhere; what is there already is left as it is.",
     no_args_is_help=True,
-    cls=Group,
+    cls=HelpGroup,
 )
 
 Only = Annotated[

@@ -255,6 +255,11 @@ def skipped(what: str, threads: int) -> None:
     )
 
 
+def unswept(what: str, thread_id: str, exc: IntegrityError) -> None:
+    """Old versions of a thread stay, since what is left cannot be rewritten without them."""
+    operations.warning("%s: old versions of thread %r stay: %s", what, thread_id, exc)
+
+
 def divided(members: list[Operation | None], exc: BaseException) -> None:
     """A group of saves failed whole, and each of them is done again by itself."""
     for operation in members:
@@ -348,13 +353,14 @@ class Telemetry:
     """A tracer and the instruments; what they reach is decided by the application's SDK."""
 
     def __init__(self) -> None:
+        from importlib.metadata import version  # noqa: PLC0415  (slow to import)
+
         from opentelemetry import metrics, trace  # noqa: PLC0415  (who uses it has imported it)
 
-        from locus_store import __version__  # noqa: PLC0415  (it imports us)
-
+        installed = version("locus-store")
         self._trace = trace
-        self._tracer = trace.get_tracer("locus_store", __version__, schema_url=SCHEMA_URL)
-        meter = metrics.get_meter("locus_store", __version__, schema_url=SCHEMA_URL)
+        self._tracer = trace.get_tracer("locus_store", installed, schema_url=SCHEMA_URL)
+        meter = metrics.get_meter("locus_store", installed, schema_url=SCHEMA_URL)
         self._durations = meter.create_histogram(
             "db.client.operation.duration",
             "s",

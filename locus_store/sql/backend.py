@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from locus_store.backend import StorageBackend
 from locus_store.errors import LocusStoreError
-from locus_store.runtime import observe
 from locus_store.sql import archives, copying, listing, searching
 from locus_store.sql.callers_transaction import joined
 from locus_store.sql.diagnostics import Examination
@@ -41,6 +40,7 @@ from locus_store.types.arguments import (
 from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.values.filters import check_key
 from locus_store.values.text import query_words
+from locus_store.versions.sweeping import Sweep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -48,9 +48,9 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection
 
-    from locus_store.backends.sqlite.runners import Runner
     from locus_store.sql.database import Database
     from locus_store.sql.repository import Repository
+    from locus_store.sql.runner import Runner
     from locus_store.types.facts import Fact
 
 T = TypeVar("T")
@@ -373,25 +373,20 @@ class SqlBackend(StorageBackend):
 
     # --- housekeeping
 
-    async def vacuum(self, older_than_days: float = 30) -> int:
-        return (await self.vacuum_report(older_than_days)).removed
-
     async def vacuum_report(self, older_than_days: float = 30) -> Vacuumed:
         seconds = check_days(older_than_days) * SECONDS_PER_DAY
         aged = await self._query(lambda it: it.aged(seconds))
-        removed = skipped = 0
+        sweep = Sweep()
         for at in range(0, len(aged), VACUUM_BATCH):
             batch = aged[at : at + VACUUM_BATCH]
-            counts = await asyncio.gather(*(self._vacuum_thread(it, seconds) for it in batch))
-            removed += sum(it for it in counts if it is not None)
-            skipped += counts.count(None)
-        if skipped:
-            observe.skipped("vacuum", skipped)
-        return Vacuumed(removed, skipped)
+            await asyncio.gather(*(self._vacuum_thread(it, seconds, sweep) for it in batch))
+        return sweep.report()
 
-    async def _vacuum_thread(self, thread_id: str, seconds: float) -> int | None:
+    async def _vacuum_thread(self, thread_id: str, seconds: float, sweep: Sweep) -> None:
         """One thread's part; those of a batch may share a commit."""
-        return await self._write(lambda it: it.vacuum_thread(thread_id, seconds))
+        with sweep.of(thread_id):
+            removed = await self._write(lambda it: it.vacuum_thread(thread_id, seconds))
+            sweep.count(thread_id, removed)
 
     async def renew(self, thread_id: str, ttl_seconds: float) -> bool:
         check_text("thread_id", thread_id)

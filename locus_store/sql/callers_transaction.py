@@ -15,8 +15,8 @@ from locus_store.runtime import observe
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from locus_store.backends.sqlite.runners import Body
     from locus_store.sql.database import Database
+    from locus_store.sql.runner import Body
 
 T = TypeVar("T")
 

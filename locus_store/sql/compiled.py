@@ -81,16 +81,28 @@ class Compiled:
         cursor.close()
         return count
 
+    def run_all(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Execute a change once for each of the rows."""
+        if self._statement is not None:
+            connection.execute(self._statement, rows)
+            return
+        cursor = connection.connection.cursor()
+        cursor.executemany(self._text, [self._bound(it) for it in rows])
+        cursor.close()
+
     def _executed(self, connection: Connection, values: Mapping[str, Any]) -> DBAPICursor:
+        cursor: DBAPICursor = connection.connection.cursor()
+        cursor.execute(self._text, self._bound(values))
+        return cursor
+
+    def _bound(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The driver's parameters."""
         known = {**self._fixed, **values}
         for name, ask in self._asked.items():
             known[name] = ask()
-        bound = tuple(
-            convert(known[name]) if convert else known[name] for name, convert in self._binds
+        return tuple(
+            [convert(known[name]) if convert else known[name] for name, convert in self._binds]
         )
-        cursor: DBAPICursor = connection.connection.cursor()
-        cursor.execute(self._text, bound)
-        return cursor
 
     def _wrong(self, row: Sequence[Any]) -> Iterator[sa.ColumnElement[Any]]:
         """The columns whose values cannot be read."""

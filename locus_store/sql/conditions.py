@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.compiler import compiles
 
-from locus_store.sql.json_columns import dump_valueb, escape_text, oracle_value
+from locus_store.sql.json_columns import dump_valueb, escape_text, jsonb, oracle_value
 from locus_store.values.filters import IS_OBJECT
 
 if TYPE_CHECKING:
@@ -46,12 +45,13 @@ MOST_FORMS: Final = 100
 _ZEROS: Final = (0, -0.0)
 """The two forms in which JSONB holds it; see ``columns.dump_valueb``."""
 
-_EMPTY: Final = sa.literal_column("'{}'::jsonb", postgresql.JSONB())
-
 
 def on_jsonb(column: sa.ColumnElement[Any], clause: Clause) -> Condition:
     """Of a JSONB column; NULL is an empty object there."""
-    document = sa.func.coalesce(sa.type_coerce(column, postgresql.JSONB()), _EMPTY)
+    from sqlalchemy.dialects.postgresql import JSONPATH  # noqa: PLC0415  (see jsonb)
+
+    empty = sa.literal_column("'{}'::jsonb", jsonb())
+    document = sa.func.coalesce(sa.type_coerce(column, jsonb()), empty)
     found: Any = document
     if clause.path:
         # strict: a list is not looked into; an error is NULL.
@@ -60,10 +60,10 @@ def on_jsonb(column: sa.ColumnElement[Any], clause: Clause) -> Condition:
         )
         found = sa.func.jsonb_path_query_first(
             document,
-            _once(sa.cast(_text(path), postgresql.JSONPATH())),
-            _EMPTY,
+            _once(sa.cast(_text(path), JSONPATH())),
+            empty,
             sa.true(),
-            type_=postgresql.JSONB(),
+            type_=jsonb(),
         )
     if clause.operator == IS_OBJECT:
         return sa.func.jsonb_typeof(found, type_=sa.Text()) == _text("object")
@@ -95,7 +95,7 @@ def _ordered_jsonb(found: Any, clause: Clause) -> Condition:
 
 
 def _jsonb(value: Any) -> sa.ColumnElement[Any]:
-    return _once(sa.cast(_text(dump_valueb(value)), postgresql.JSONB()))
+    return _once(sa.cast(_text(dump_valueb(value)), jsonb()))
 
 
 def _once(value: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import sqlalchemy as sa
 
 from locus_store.sql.columns import minute, moment
-from locus_store.sql.existence import has_thread
+from locus_store.sql.existence import has_thread, last_save
 from locus_store.versions.archives import occupied
 
 if TYPE_CHECKING:
@@ -53,11 +53,12 @@ class _Copy:
             self._it.copy_index(self._of_new_lines)
 
     def _copy_thread_row(self) -> None:
-        """A copy is active when it is made."""
+        """A copy that has versions is active when it is created."""
         threads = self._it.tables.threads
+        has_version = last_save(self._it.tables).is_not(None)
         made: dict[str, Any] = {
             "thread_id": sa.literal(self._destination, threads.c.thread_id.type),
-            "active_at": minute(),
+            "active_at": sa.case((has_version, minute()), else_=threads.c.active_at),
         }
         kept = [column for column in threads.c if column.name not in {"thread", *made}]
         rows = sa.select(*made.values(), *kept).where(*self._it.is_thread(self._source))

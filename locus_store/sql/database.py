@@ -6,12 +6,12 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
 from locus_store.errors import InvalidArgumentError
 from locus_store.sql.migrate import AutoMigrate, ensure
-from locus_store.sql.reads import Scope
 from locus_store.sql.repository import Repository
+from locus_store.sql.scope import Scope
 from locus_store.sql.statements import statements
 from locus_store.types.tenants import ForTenants
 from locus_store.values.encoding import MAX_STATE_BYTES
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Opened:
+class OpenedDatabase:
     """Facts of the opened database, shared by the objects of all tenants."""
 
     store: str = ""
@@ -68,7 +68,7 @@ class Database(ForTenants, ABC):
         self.max_state_bytes = MAX_STATE_BYTES
         """The largest state that is folded; its backend sets it."""
 
-        self._facts = Opened()
+        self._facts = OpenedDatabase()
         self._scope: Scope | None = None
 
     def _enter(self, tenant: str) -> None:
@@ -170,6 +170,10 @@ class Database(ForTenants, ABC):
         """Whether the statement was undone for another transaction's sake, and may be run again."""
         del exc
         return False
+
+    def refused_values(self, exc: BaseException) -> bool:
+        """Whether the database refused what a statement was given: without it, it may succeed."""
+        return isinstance(exc, DBAPIError) and not isinstance(exc, OperationalError)
 
     def lost_schema(self, exc: BaseException) -> bool:
         """Whether the tables are not there."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Final
@@ -30,9 +29,6 @@ SAMPLE: Final = 10_000
 
 LONGEST: Final = 3
 """Threads that are named."""
-
-OLDEST_POSTGRESQL: Final = 15
-OLDEST_ORACLE: Final = 23
 
 
 class Examination:
@@ -195,131 +191,12 @@ class Examination:
         return int(self.connection.execute(count).scalar_one())
 
 
-class SQLiteExamination(Examination):
-    """A file, or memory."""
-
-    def software(self) -> Iterator[Fact]:
-        """See ``Examination``, as the following."""
-        yield Fact("SQLAlchemy", sa.__version__)
-        yield Fact("aiosqlite", _package("aiosqlite"))
-        yield Fact("server", f"SQLite {sqlite3.sqlite_version}")
-
-    def settings(self) -> Iterator[Fact]:
-        mode = str(self._pragma("journal_mode")).upper()
-        is_fine = mode in {"WAL", "MEMORY"}
-        remedy = "readers and writers wait for each other: PRAGMA journal_mode=WAL"
-        yield Fact(
-            "journal mode", mode, "ok" if is_fine else "warn", "" if is_fine else f"{remedy}, once"
-        )
-
-    def table_bytes(self, table: sa.Table) -> int | None:
-        """SQLite tells the size of the file only."""
-
-    def total_bytes(self) -> int | None:
-        return int(self._pragma("page_count")) * int(self._pragma("page_size"))
-
-    def _pragma(self, name: str) -> Any:
-        return self.connection.exec_driver_sql(f"PRAGMA {name}").scalar_one()
-
-
-class OracleExamination(Examination):
-    """A server, and the driver's thin mode."""
-
-    def software(self) -> Iterator[Fact]:
-        """See ``Examination``."""
-        yield Fact("SQLAlchemy", sa.__version__)
-        yield Fact("oracledb", _package("oracledb"))
-        driver: Any = self.connection.connection.driver_connection
-        number = int(str(driver.version).partition(".")[0])
-        is_fine = number >= OLDEST_ORACLE
-        yield Fact(
-            "server",
-            f"Oracle Database {driver.version}",
-            "ok" if is_fine else "fail",
-            "" if is_fine else f"upgrade the server to {OLDEST_ORACLE}ai or later",
-        )
-
-
-class PostgreSQLExamination(Examination):
-    """A server, perhaps behind a pooler."""
-
-    def software(self) -> Iterator[Fact]:
-        """See ``Examination``, as the following."""
-        yield Fact("SQLAlchemy", sa.__version__)
-        yield Fact("asyncpg", _package("asyncpg"))
-        number = int(self._setting("server_version_num")) // 10_000
-        is_fine = number >= OLDEST_POSTGRESQL
-        yield Fact(
-            "server",
-            f"PostgreSQL {self._setting('server_version')}",
-            "ok" if is_fine else "fail",
-            "" if is_fine else f"upgrade the server to {OLDEST_POSTGRESQL} or later",
-        )
-        yield self._pooler()
-
-    def _pooler(self) -> Fact:
-        """A pooler makes up the process number that it gives its clients."""
-        driver: Any = self.connection.connection.driver_connection
-        if driver.get_server_pid() == self._scalar("SELECT pg_backend_pid()"):
-            return Fact("pooler", "none in between")
-        return Fact(
-            "pooler",
-            "yes, PgBouncer or the like is in between",
-            remedy="if it pools by transaction, the URL needs pgbouncer=true",
-        )
-
-    def settings(self) -> Iterator[Fact]:
-        extension = self._scalar("SELECT extversion FROM pg_extension WHERE extname = 'vector'")
-        offered = self._scalar("SELECT count(*) FROM pg_available_extensions WHERE name = 'vector'")
-        absent = "available, not made" if offered else "not installed on the server"
-        yield Fact("pgvector", str(extension or absent))
-        unsafe = [
-            f"{name}=off"
-            for name in ("fsync", "full_page_writes", "synchronous_commit")
-            if self._setting(name) == "off"
-        ]
-        yield Fact(
-            "commits",
-            ", ".join(unsafe) or "durable",
-            "warn" if unsafe else "ok",
-            "a crash of the server may lose saves that were acknowledged: set on" if unsafe else "",
-        )
-        if self._scalar("SELECT pg_is_in_recovery()"):
-            yield Fact(
-                "role of the server",
-                "standby, read-only",
-                "warn",
-                "to save, connect to the primary (target_session_attrs=read-write)",
-            )
-
-    def table_bytes(self, table: sa.Table) -> int | None:
-        size = self._of_table("pg_total_relation_size(c.oid)", table)
-        return None if size is None else int(size)
-
-    def estimated_rows(self, table: sa.Table) -> int | None:
-        """-1 is a table that was never looked at."""
-        found = self._of_table("c.reltuples", table)
-        return None if found is None or found < 0 else int(found)
-
-    def _of_table(self, what: str, table: sa.Table) -> Any:
-        name = self.connection.dialect.identifier_preparer.format_table(table)
-        found = sa.text(
-            f"SELECT {what} FROM pg_class c WHERE c.oid = to_regclass(CAST(:name AS text))"  # noqa: S608  (ours)
-        )
-        return self.connection.execute(found, {"name": name}).scalar()
-
-    def _setting(self, name: str) -> str:
-        return str(self._scalar(f"SHOW {name}"))
-
-    def _scalar(self, statement: str) -> Any:
-        return self.connection.exec_driver_sql(statement).scalar()
-
-
 def _within(namespace: str) -> str:
     return f" ({namespace!r})" if namespace else ""
 
 
-def _package(name: str) -> str:
+def package_version(name: str) -> str:
+    """Return the version of an installed distribution."""
     try:
         return version(name)
     except PackageNotFoundError:

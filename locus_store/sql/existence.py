@@ -8,11 +8,13 @@ import sqlalchemy as sa
 
 from locus_store.sql.columns import before
 from locus_store.sql.statements import is_live, same_thread
+from locus_store.versions.archives import minute_of
 
 if TYPE_CHECKING:
-    from locus_store.sql.reads import Reads
-    from locus_store.sql.repository import Repository
+    from datetime import datetime
+
     from locus_store.sql.schema import Tables
+    from locus_store.sql.scope import Scoped
 
 
 def last_active(t: Tables) -> sa.ColumnElement[Any]:
@@ -32,10 +34,10 @@ def last_active(t: Tables) -> sa.ColumnElement[Any]:
         .scalar_subquery()
     )
     is_named = sa.or_(threads.c.name.is_not(None), threads.c.user_id.is_not(None))
-    return sa.func.coalesce(_last_save(t), logged, sa.case((is_named, threads.c.active_at)))
+    return sa.func.coalesce(last_save(t), logged, sa.case((is_named, threads.c.active_at)))
 
 
-def _last_save(t: Tables) -> sa.ScalarSelect[Any]:
+def last_save(t: Tables) -> sa.ScalarSelect[Any]:
     """NULL where the thread has no version, in any namespace."""
     lines = t.lines
     return (
@@ -46,7 +48,7 @@ def _last_save(t: Tables) -> sa.ScalarSelect[Any]:
     )
 
 
-def has_thread(it: Reads, thread_id: str) -> bool:
+def has_thread(it: Scoped, thread_id: str) -> bool:
     """See ``StorageBackend.has_thread``."""
     threads = it.tables.threads
     found = sa.select(threads.c.thread).where(
@@ -58,16 +60,41 @@ def has_thread(it: Reads, thread_id: str) -> bool:
     return it.connection.execute(found).first() is not None
 
 
-def versionless(it: Repository) -> list[str]:
+def keep_place(it: Scoped, thread_id: str, saved_at: datetime) -> None:
+    """Keep a thread's place in the lists when a line is gone that was saved then.
+
+    Without versions it stands where its newest message puts it.
+    """
+    lines, threads, messages = it.tables.lines, it.tables.threads, it.tables.messages
+    c = lines.c.updated_at
+    saved = sa.literal(saved_at, c.type)
+    moved = lines.update().values(updated_at=sa.case((c < saved, saved), else_=c))
+    mine = lines.c.tenant == it.scope.tenant, lines.c.thread_id == thread_id
+    if it.connection.execute(moved.where(*mine, lines.c.head.is_not(None))).rowcount:
+        return
+    newest = (
+        sa.select(messages.c.created_at)
+        .join(threads, threads.c.thread == messages.c.thread)
+        .where(*it.is_thread(thread_id))
+        .order_by(messages.c.sequence.desc())
+        .limit(1)
+    )
+    logged_at = it.connection.execute(newest).scalar()
+    if logged_at is not None:
+        moved = threads.update().values(active_at=minute_of(logged_at))
+        it.connection.execute(moved.where(*it.is_thread(thread_id)))
+
+
+def versionless(it: Scoped) -> list[str]:
     """Threads without any version: of messages, a name, a user, or pending writes only."""
     threads = it.tables.threads
     found = sa.select(threads.c.thread_id).where(
-        threads.c.tenant == it.scope.tenant, _last_save(it.tables).is_(None)
+        threads.c.tenant == it.scope.tenant, last_save(it.tables).is_(None)
     )
     return list(it.connection.execute(found).scalars())
 
 
-def is_old(it: Repository, thread_id: str, seconds: float) -> bool:
+def is_old(it: Scoped, thread_id: str, seconds: float) -> bool:
     """Whether no version, message or pending write of a thread is younger than this.
 
     A thread that has none of them is as old as its last activity.
@@ -91,7 +118,7 @@ def is_old(it: Repository, thread_id: str, seconds: float) -> bool:
 
 
 def _is_old(
-    it: Repository, table: sa.Table, is_its: sa.ColumnElement[bool], seconds: float
+    it: Scoped, table: sa.Table, is_its: sa.ColumnElement[bool], seconds: float
 ) -> bool | None:
     """Whether all rows are older than this; ``None`` where there are none."""
     newest = sa.func.max(table.c.created_at)

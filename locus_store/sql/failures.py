@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from sqlalchemy.exc import DBAPIError
 
 from locus_store.errors import BackendError
-from locus_store.sql.status import place_of
+from locus_store.sql.place import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

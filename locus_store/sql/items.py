@@ -6,13 +6,14 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import chain, islice
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 import sqlalchemy as sa
 
 from locus_store.errors import ConflictError
 from locus_store.sql.columns import EPOCH, after, now
-from locus_store.sql.pending import batches
+from locus_store.sql.pending import BATCH, batches
+from locus_store.sql.statements import statements
 from locus_store.sql.vectors import DIMENSION_SETTING
 from locus_store.types.items import (
     SEGMENT_END,
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection, Row
 
-    from locus_store.sql.reads import Scope
-    from locus_store.sql.vectors import Found
+    from locus_store.sql.scope import Scope
+    from locus_store.sql.vectors import FoundVectors
     from locus_store.types.items import Change, Name, Namespace, NamespaceMatch, Wanted
     from locus_store.values.filters import Clause
 
@@ -80,7 +81,7 @@ class Shelf:
     """
 
     scope: Scope
-    found: Found
+    found: FoundVectors
     metric: vectors.Metric
     written_at: datetime = field(default=EPOCH)
     """The time of the last item that was put, where the clock may stand still in between."""
@@ -109,6 +110,9 @@ class Items:
         self._dimension_said: bool | None = None
 
     # --- dialect hooks
+
+    most_names: ClassVar[int] = BATCH
+    """Names in one statement."""
 
     def condition(
         self, column: sa.ColumnElement[Any], clause: Clause
@@ -194,7 +198,7 @@ class Items:
         del waits  # portable statements cannot do without
         names = [(it.namespace, it.key) for batch in wanted for it in batch]
         found = self._found(names)
-        versions = {name: self._version(found.get(name)) for name in names}
+        versions = {name: self._version(row) for name, row in found.items()}
         outcomes = [outcome_of(it, versions) for it in wanted]
         changes = [
             it
@@ -202,9 +206,9 @@ class Items:
             for it in batch
             if isinstance(outcome, list)
         ]
-        items = {(it.namespace, it.key): found.get((it.namespace, it.key)) for it in changes}
-        self._unembed([row.item for row in items.values() if row is not None])
-        gone = [items[it.namespace, it.key] for it in changes if not isinstance(it, Put)]
+        rows = [found.get((it.namespace, it.key)) for it in changes]
+        self._unembed([row.item for row in rows if row is not None])
+        gone = [row for it, row in zip(changes, rows, strict=True) if not isinstance(it, Put)]
         self._delete([row.item for row in gone if row is not None])
         self._put([it for it in changes if isinstance(it, Put)], found)
         return outcomes
@@ -214,14 +218,14 @@ class Items:
         c = self.store.c
         is_live = self._live_column
         rows: list[AnyRow] = []
-        for some in batches(sorted(names)):
+        for some in batches(sorted(names), self.most_names):
             query = sa.select(c.item, c.namespace, c.key, c.version, c.created_at, is_live)
             rows += self.connection.execute(query.where(self.have_names(some)).with_for_update())
         return {(decode_namespace(row.namespace), row.key): row for row in rows}
 
     @staticmethod
-    def _version(row: AnyRow | None) -> int:
-        return int(row.version) if row is not None and row.is_live else 0
+    def _version(row: AnyRow) -> int:
+        return int(row.version) if row.is_live else 0
 
     def _put(self, puts: Sequence[Put], found: dict[Name, AnyRow]) -> None:
         if not puts:
@@ -240,12 +244,11 @@ class Items:
             if row.is_live:
                 fields |= {"created_at": row.created_at, "version": row.version + 1}
             old.append({**fields, "of_item": row.item})
+        hot = statements(self.tables, self.connection.dialect)
         if new:
-            self.connection.execute(self.store.insert(), new)
+            hot.new_item.run_all(self.connection, new)
         if old:
-            is_it = self.store.c.item == sa.bindparam("of_item", type_=sa.BigInteger())
-            values: dict[str, Any] = {it: sa.bindparam(it) for it in old[0] if it != "of_item"}
-            self.connection.execute(self.store.update().where(is_it).values(values), old)
+            hot.changed_item.run_all(self.connection, old)
         self._embed([it for it in puts if it.vectors])
 
     @staticmethod
@@ -337,7 +340,7 @@ class Items:
 
     def read(self, names: Sequence[Name]) -> list[StoreItem | None]:
         found: dict[Name, StoreItem] = {}
-        for some in batches(names):
+        for some in batches(names, self.most_names):
             query = self._items().where(self.have_names(some), self._is_live)
             for row in self.connection.execute(query):
                 item = item_of(row)
@@ -463,19 +466,20 @@ def outcome_of(batch: Sequence[Change], versions: Mapping[Name, int]) -> Outcome
 
     Args:
         batch: Changes of different items.
-        versions: Those that are there; 0: none.
+        versions: Those that are there.
     """
-    found = [versions[it.namespace, it.key] for it in batch]
+    results: list[int] = []
     try:
-        for change, version in zip(batch, found, strict=True):
+        for change in batch:
+            version = versions.get((change.namespace, change.key), 0)
             if isinstance(change, Put):
                 require_version(change, version)
+                results.append(version + 1)
+            else:
+                results.append(int(version > 0))
     except ConflictError as exc:
         return exc
-    return [
-        version + 1 if isinstance(change, Put) else int(version > 0)
-        for change, version in zip(batch, found, strict=True)
-    ]
+    return results
 
 
 def needs_look(wanted: Wanted) -> bool:

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 _ESCAPES: Final = (("\x01", "\x011"), ("\x00", "\x010"))
 
 
-def _jsonb(**options: Any) -> TypeEngine[Any]:
+def jsonb(**options: Any) -> TypeEngine[Any]:
+    """PostgreSQL's JSONB."""
     # SQLAlchemy's PostgreSQL dialects are slow to import, and other databases need none of them.
     from sqlalchemy.dialects.postgresql import JSONB  # noqa: PLC0415
 
@@ -176,7 +177,7 @@ class Json(sa.types.TypeDecorator[dict[str, Any]]):
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         """TEXT where the database has no JSON type of its own."""
         if dialect.name == "postgresql":
-            return dialect.type_descriptor(_jsonb(none_as_null=True))
+            return dialect.type_descriptor(jsonb(none_as_null=True))
         if dialect.name == "oracle":
             return dialect.type_descriptor(NativeJson())
         return dialect.type_descriptor(Text())
@@ -224,7 +225,7 @@ class JsonValue(sa.types.TypeDecorator[Any]):
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         """TEXT where the database has no JSON type of its own."""
         if dialect.name == "postgresql":
-            return dialect.type_descriptor(_jsonb())
+            return dialect.type_descriptor(jsonb())
         return dialect.type_descriptor(NativeJson() if dialect.name == "oracle" else Text())
 
     def column_expression(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
@@ -294,4 +295,4 @@ def _bound_json(element: _BoundJson, compiler: SQLCompiler, **kw: Any) -> str:
 @compiles(_BoundJson, "postgresql")
 def _bound_json_postgresql(element: _BoundJson, compiler: SQLCompiler, **kw: Any) -> str:
     text = sa.type_coerce(next(iter(element.clauses)), _JsonText())
-    return compiler.process(sa.cast(text, _jsonb()), **kw)
+    return compiler.process(sa.cast(text, jsonb()), **kw)

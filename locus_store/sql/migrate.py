@@ -20,26 +20,24 @@ from sqlalchemy.exc import DBAPIError
 
 from locus_store.errors import InvalidArgumentError, SchemaError
 from locus_store.runtime import observe
+from locus_store.sql.definition import definition, definition_of
 from locus_store.sql.failures import codes, sqlstate
 from locus_store.sql.migration_lock import locked, process, refuse_transaction
 from locus_store.sql.migration_targets import (
     Target,
-    absent_file,
+    absent_place,
     dialect_name,
     reason,
-    refuse_schema,
     run_on,
 )
 from locus_store.sql.names import DEFAULT_PREFIX, check_prefix
+from locus_store.sql.place import place_of
 from locus_store.sql.schema import Tables, tables
 from locus_store.sql.status import (
     Settings,
     Status,
-    commits_each,
     is_usable,
-    may_be_under_way,
     missing,
-    place_of,
     read_settings,
     read_status,
 )
@@ -106,12 +104,17 @@ def ensure(
     elif status.state == "behind" and auto_migrate == "upgrade":
         _upgrade(connection, ours)
         status = _check(connection, ours)
-    elif not status.usable and auto_migrate and may_be_under_way(connection, ours):
+    elif not status.usable and auto_migrate and _may_be_under_way(connection, ours):
         with suppress(SchemaError):  # it may not lock: what was seen is told
             status = _settled(connection, ours)
     if status.settings is None or not status.usable:
         raise SchemaError(status.message)
     return status.settings
+
+
+def _may_be_under_way(connection: Connection, ours: Tables) -> bool:
+    with _ended(connection):
+        return definition_of(connection).may_be_under_way(connection, ours)
 
 
 def check(target: Target, *, prefix: str = DEFAULT_PREFIX, schema: str | None = None) -> Status:
@@ -122,11 +125,8 @@ def check(target: Target, *, prefix: str = DEFAULT_PREFIX, schema: str | None = 
 
 def _absent(target: Target, prefix: str, schema: str | None) -> Status | None:
     """For a file that is not there, and is not to be made."""
-    url = absent_file(target)
-    if url is None:
-        return None
-    refuse_schema("sqlite", schema)
-    return missing(place_of(url), tables(prefix, schema))
+    place = absent_place(target, schema)
+    return None if place is None else missing(place, tables(prefix, schema))
 
 
 def _check(connection: Connection, ours: Tables) -> Status:
@@ -218,7 +218,7 @@ def _upgrade(connection: Connection, ours: Tables, revision: str = "head") -> st
 
 def _refuse_foreign(connection: Connection, ours: Tables) -> None:
     """Before the lock, whose table would be something that was changed."""
-    if commits_each(connection):
+    if definition_of(connection).commits_each:
         status = _check(connection, ours)
         if status.state in {"foreign", "too new"}:
             raise SchemaError(status.message)
@@ -246,7 +246,7 @@ def _downgrade(connection: Connection, ours: Tables, revision: str) -> str | Non
     _refuse_foreign(connection, ours)
     with _refusals(connection), locked(connection, ours):
         status = read_status(connection, ours)
-        goes_on = status.state == "damaged" and commits_each(connection)
+        goes_on = status.state == "damaged" and definition_of(connection).commits_each
         if status.state not in {"ok", "behind"} and not goes_on:
             raise SchemaError(status.message)
         _run(connection, ours, lambda config: _command().downgrade(config, revision))
@@ -286,7 +286,7 @@ def offline_sql(
     for it in revision.split(":"):
         _require_known(it)
     output, dialect = io.StringIO(), dialect_name(dialect)
-    refuse_schema(dialect, schema)
+    definition(dialect).refuse_schema(schema)
     config = _config(tables(check_prefix(prefix, dialect), schema), output)
     config.attributes["dialect"] = dialect
     process.refuse_beneath_another()

@@ -16,13 +16,15 @@ if TYPE_CHECKING:
 
     from sqlalchemy import RowMapping
 
-    from locus_store.sql.reads import Reads
+    from locus_store.sql.scope import Scoped
 
 BATCH = 200
 """Rows that one statement names at most."""
 
 
-def rows(it: Reads, line: int, checkpoint_ids: Sequence[str] | None = None) -> Iterator[RowMapping]:
+def rows(
+    it: Scoped, line: int, checkpoint_ids: Sequence[str] | None = None
+) -> Iterator[RowMapping]:
     """A line's rows, or those of some checkpoints."""
     table = it.tables.writes
     query = sa.select(table).where(table.c.line == line)
@@ -34,7 +36,7 @@ def rows(it: Reads, line: int, checkpoint_ids: Sequence[str] | None = None) -> I
         yield from it.connection.execute(named).mappings()
 
 
-def of_checkpoint(it: Reads, line: int, checkpoint_id: str) -> list[PendingWrite]:
+def of_checkpoint(it: Scoped, line: int, checkpoint_id: str) -> list[PendingWrite]:
     """A checkpoint's writes, in any order."""
     key = {"line": line, "checkpoint_id": checkpoint_id}
     found = it.sql.writes.rows(it.connection, key)
@@ -42,7 +44,7 @@ def of_checkpoint(it: Reads, line: int, checkpoint_id: str) -> list[PendingWrite
 
 
 def by_checkpoint(
-    it: Reads, line: int, checkpoint_ids: Sequence[str]
+    it: Scoped, line: int, checkpoint_ids: Sequence[str]
 ) -> dict[str, list[PendingWrite]]:
     """The writes of checkpoints that have some, in the order of their tasks."""
     found: dict[str, list[PendingWrite]] = {}
@@ -51,7 +53,7 @@ def by_checkpoint(
     return {name: sorted(writes, key=versions.in_order) for name, writes in found.items()}
 
 
-def insert(it: Reads, table: sa.Table, values: Sequence[Mapping[str, Any]]) -> None:
+def insert(it: Scoped, table: sa.Table, values: Sequence[Mapping[str, Any]]) -> None:
     """Insert rows, some at a time."""
     for batch in batches(values):
         it.connection.execute(table.insert(), batch)
@@ -90,6 +92,6 @@ def row_of(line: int, checkpoint_id: str, write: PendingWrite) -> dict[str, Any]
     }
 
 
-def batches(items: Sequence[Any]) -> Iterator[Any]:
+def batches(items: Sequence[Any], size: int = BATCH) -> Iterator[Any]:
     """Some at a time."""
-    return (items[at : at + BATCH] for at in range(0, len(items), BATCH))
+    return (items[at : at + size] for at in range(0, len(items), size))

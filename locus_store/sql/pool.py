@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    from locus_store.backends.sqlite.runners import Body
+    from locus_store.sql.runner import Body
 
 T = TypeVar("T")
 
@@ -122,8 +122,8 @@ class PooledRunner:
         self.database = database
         first = threading.Lock()
 
-        def make() -> Home:
-            return Home(
+        def make() -> LoopPool:
+            return LoopPool(
                 database,
                 make_engine(),
                 make_opening_engine or make_engine,
@@ -171,7 +171,7 @@ class PooledRunner:
         """See ``Runner``."""
         await self.home()
 
-    async def home(self) -> Home:
+    async def home(self) -> LoopPool:
         """The running loop's connections, with the schema verified."""
         home = await self._homes.mine()
         if not home.is_open:
@@ -183,7 +183,7 @@ class PooledRunner:
         await self._homes.close()
 
 
-class Home(loops.Home):
+class LoopPool(loops.Home):
     """An event loop's connections.
 
     Args:

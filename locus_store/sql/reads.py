@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
 from locus_store import versions
 from locus_store.sql import pending
+from locus_store.sql.scope import Scope, Scoped
 from locus_store.sql.statements import (
     LINE_STATE,
     RECORD,
     is_live,
     same_thread,
-    statements,
 )
 from locus_store.types import Head, Mark, Stored, Version
 from locus_store.values.filters import is_found
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection, Row
 
-    from locus_store.sql.schema import Tables
     from locus_store.types import PendingWrite
 
 ROOT = ""
@@ -38,20 +36,7 @@ QUERY_GROWTH = 4
 """Each further batch is larger by this factor."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
-    """What every statement of one opened backend is bound to."""
-
-    tables: Tables
-    tenant: str
-    store: str
-    """``store_id`` of the database: marks carry it."""
-
-    max_state_bytes: int
-    """The largest state that is folded."""
-
-
-class Reads:
+class Reads(Scoped):
     """Portable queries within one transaction, on a synchronous connection.
 
     Never opens, commits or closes anything. The methods under "dialect hooks" are all that may
@@ -59,12 +44,9 @@ class Reads:
     """
 
     def __init__(self, connection: Connection, scope: Scope) -> None:
-        self.connection = connection
-        self.scope = scope
+        super().__init__(connection, scope)
         self.store = scope.store
         self.max_state_bytes = scope.max_state_bytes
-        self.tables = scope.tables
-        self.sql = statements(scope.tables, connection.dialect)
         self.noted: str | None = None
         """A thread whose activity in this minute is noted already."""
         self.seen: dict[tuple[int, int], Record] = {}

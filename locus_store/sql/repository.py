@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from locus_store import versions
 from locus_store.sql import pending
 from locus_store.sql.columns import after, before, now
-from locus_store.sql.existence import has_thread, is_old, versionless
+from locus_store.sql.existence import has_thread, is_old, keep_place, versionless
 from locus_store.sql.pending import BATCH, batches
 from locus_store.sql.reads import Reads, line_of_row, record_of_row
 from locus_store.sql.statements import LINE_STATE, RECORD
@@ -36,6 +36,9 @@ class Repository(Reads):
     See ``Reads`` for what a repository is; ``PostgreSQL``, ``SQLite`` and ``Oracle`` differ in the
     methods under "dialect hooks" only.
     """
+
+    _is_save = False
+    """Whether activity was noted."""
 
     _has_index: bool | None = None
     """What was found; ``None`` before it was asked for."""
@@ -112,6 +115,7 @@ class Repository(Reads):
         return self.line_of(thread_id, namespace) if is_locked else None
 
     def create(self, save: Save) -> Line:
+        self._is_save = True
         is_new = self.open_thread(save.thread_id)
         if not is_new or save.ttl_seconds is not None:
             self.touch(save)
@@ -152,10 +156,6 @@ class Repository(Reads):
     def _is_there(self, thread_id: str) -> bool:
         return self.is_live_thread(thread_id) is True
 
-    def is_thread(self, *thread_ids: str) -> tuple[sa.ColumnElement[bool], ...]:
-        threads = self.tables.threads
-        return threads.c.tenant == self.scope.tenant, threads.c.thread_id.in_(thread_ids)
-
     def add_line(self, thread_id: str, namespace: str) -> int:
         """Make a line that has nothing yet; its key."""
         added: Any = self.connection.execute(
@@ -170,10 +170,12 @@ class Repository(Reads):
 
     def update(self, line: Line) -> None:
         values = {f"new_{name}": getattr(line, name) for name in LINE_STATE}
-        self.sql.save_line.run(self.connection, {**values, "of_line": line.line})
+        key = {"of_line": line.line, "is_save": int(self._is_save)}
+        self.sql.save_line.run(self.connection, {**values, **key})
 
     def touch(self, save: Save) -> None:
         """Activity is written at most once a minute, so that its index is mostly left alone."""
+        self._is_save = True
         key = {"of_tenant": self.scope.tenant, "of_thread_id": save.thread_id}
         if save.ttl_seconds is None:
             if self.noted != save.thread_id:
@@ -269,12 +271,14 @@ class Repository(Reads):
     def drop(self, line: Line) -> None:
         """A thread that keeps nothing else goes with its last line."""
         lines = self.tables.lines
-        thread_id = self.connection.execute(
-            sa.select(lines.c.thread_id).where(lines.c.line == line.line)
-        ).scalar_one()
+        thread_id, saved_at = self.connection.execute(
+            sa.select(lines.c.thread_id, lines.c.updated_at).where(lines.c.line == line.line)
+        ).one()
         self._drop_lines([line.line])
         self.lock(thread_id)  # somebody may be making another line of it
-        if not self._lines_of([thread_id]) and not has_thread(self, thread_id):
+        if self._lines_of([thread_id]) or has_thread(self, thread_id):
+            keep_place(self, thread_id, saved_at)
+        else:
             self.drop_threads([thread_id])
 
     # --- saving and deleting

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import sqlalchemy as sa
 
@@ -41,6 +41,31 @@ _TABLE_NAMES = ("threads", "lines", "checkpoints", "writes", "messages", "store"
 _ONLY_POSTGRESQL = {"dialects": ("postgresql",)}
 
 
+class Index(sa.Index):
+    """An index whose options are looked at when a statement needs them.
+
+    Each option names a dialect, which SQLAlchemy imports to check it; PostgreSQL's takes a tenth of
+    a second, and opening another database does not need it.
+    """
+
+    inherit_cache = True
+
+    def __init__(
+        self, name: str, *columns: Any, info: dict[Any, Any] | None = None, **options: Any
+    ) -> None:
+        super().__init__(name, *columns, info=info)
+        self._unread = options
+
+    @property
+    def dialect_options(self) -> Any:
+        """Options by dialect."""
+        if "dialect_options" not in self.__dict__:
+            found = super().dialect_options  # it is kept in __dict__
+            self._validate_dialect_kwargs(self._unread)
+            return found
+        return self.__dict__["dialect_options"]
+
+
 METADATA: Final = sa.MetaData()
 """The tables of the default prefix."""
 
@@ -60,7 +85,7 @@ sa.Table(
     sa.Column("expires_at", Instant, nullable=True),
     sa.PrimaryKeyConstraint("thread", name="locus_threads_pk"),
     sa.UniqueConstraint("tenant", "thread_id", name="locus_threads_id"),
-    sa.Index(
+    Index(
         "locus_threads_active",
         "tenant",
         "active_at",
@@ -69,7 +94,7 @@ sa.Table(
         # index looked as good as any to find one thread.
         postgresql_where=sa.text("active_at > '-infinity'"),
     ),
-    sa.Index(
+    Index(
         "locus_threads_user",
         "tenant",
         "user_id",
@@ -78,7 +103,7 @@ sa.Table(
         sqlite_where=sa.text("user_id IS NOT NULL"),
         postgresql_where=sa.text("user_id IS NOT NULL"),
     ),
-    sa.Index(
+    Index(
         "locus_threads_expires",
         "expires_at",
         sqlite_where=sa.text("expires_at IS NOT NULL"),
@@ -138,14 +163,14 @@ sa.Table(
     sa.Column("payload", Blob, nullable=True),
     sa.PrimaryKeyConstraint("line", "sequence", name="locus_checkpoints_pk"),
     sa.UniqueConstraint("line", "checkpoint_id", name="locus_checkpoints_id"),
-    sa.Index(
+    Index(
         "locus_checkpoints_metadata",
         "metadata",
         postgresql_using="gin",
         postgresql_ops={"metadata": "jsonb_path_ops"},
         info=_ONLY_POSTGRESQL,
     ),
-    sa.Index(
+    Index(
         "locus_checkpoints_labels",
         "labels",
         postgresql_using="gin",
@@ -207,7 +232,7 @@ sa.Table(
     sa.Column("ttl_seconds", Double, nullable=True),
     sa.PrimaryKeyConstraint("item", name="locus_store_pk"),
     sa.UniqueConstraint("tenant", "namespace", "key", name="locus_store_id"),
-    sa.Index(
+    Index(
         "locus_store_expires",
         "expires_at",
         sqlite_where=sa.text("expires_at IS NOT NULL"),

@@ -49,7 +49,7 @@ class Part(NamedTuple):
     """First and last of one line; ``None``: all of them."""
 
 
-class Found(NamedTuple):
+class FoundRecord(NamedTuple):
     """A record, with what its line says of it."""
 
     thread_id: str
@@ -132,7 +132,7 @@ def parts(it: Reads, batch: Sequence[Candidate]) -> list[Part]:
     return [Part(lines, sequences) for sequences in _ranges(found)]
 
 
-def records(it: Reads, part: Part) -> list[Found]:
+def records(it: Reads, part: Part) -> list[FoundRecord]:
     """The records of a part, in one statement."""
     lines, checkpoints = it.tables.lines, it.tables.checkpoints
     names = ("sequence", "chain", "created_at", "payload")
@@ -147,7 +147,7 @@ def records(it: Reads, part: Part) -> list[Found]:
     )
     if part.sequences is not None:
         query = query.where(checkpoints.c.sequence.between(*part.sequences))
-    return [Found(*row) for row in it.connection.execute(query)]
+    return [FoundRecord(*row) for row in it.connection.execute(query)]
 
 
 def _ranges(sizes: Sequence[Any]) -> Iterator[tuple[int, int]]:
@@ -204,7 +204,7 @@ class Matching:
         self._max_bytes = max_bytes
         self._lines: dict[int, _Line] = {}
 
-    def add(self, found: Iterable[Found]) -> None:
+    def add(self, found: Iterable[FoundRecord]) -> None:
         """Match a part; the records of a line stand together, ascending."""
         for number, some in groupby(found, key=lambda it: it.line):
             of_line = list(some)
@@ -221,13 +221,13 @@ class Matching:
 class _Line:
     """A line, as far as its records were matched."""
 
-    first: Found
+    first: FoundRecord
     match: Match
     is_skipped: bool = False
     times: dict[int, datetime] = field(default_factory=dict)
     hidden: dict[int, Folder] = field(default_factory=dict)
 
-    def add(self, found: Iterable[Found], max_bytes: int) -> None:
+    def add(self, found: Iterable[FoundRecord], max_bytes: int) -> None:
         if self.is_skipped:
             return
         line = Line(line=self.first.line, head=self.first.head, floor=self.first.floor)
@@ -240,7 +240,7 @@ class _Line:
             skipped_too_large(self.first.thread_id)
             self.is_skipped, self.match = True, Match(self.match.wanted)
 
-    def _noted(self, found: Iterable[Found]) -> Iterator[tuple[int, int, bytes]]:
+    def _noted(self, found: Iterable[FoundRecord]) -> Iterator[tuple[int, int, bytes]]:
         for record in found:
             self.times[record.sequence] = record.created_at
             yield record.sequence, record.chain, record.payload

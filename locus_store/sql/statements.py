@@ -28,6 +28,9 @@ VERSION = ("sequence", "checkpoint_id", "digest", "metadata", "labels", "created
 RECORD = ("sequence", "chain", "parent", "checkpoint_id", "digest", "metadata", "labels")
 """Names of ``versions.Record``."""
 
+ITEM = ("value", "metadata", "ttl_seconds", "expires_at", "updated_at", "version", "created_at")
+"""What a put writes of an item."""
+
 
 class Statements:
     """The hot statements of one set of tables, compiled for one dialect."""
@@ -51,6 +54,20 @@ class Statements:
         self.new_write = Compiled(self._new_write, dialect)
         self.thread = Compiled(self._thread, dialect)
         self.new_thread = Compiled(self._new_thread, dialect)
+
+    @cached_property
+    def new_item(self) -> Compiled:
+        """Of ``ITEM`` and the item's name."""
+        store = self.tables.store
+        names = (*ITEM, "tenant", "namespace", "key")
+        return Compiled(store.insert().values({it: bind(it) for it in names}), self.dialect)
+
+    @cached_property
+    def changed_item(self) -> Compiled:
+        """Of ``ITEM`` and ``of_item``, the number of its row."""
+        store = self.tables.store
+        changed = store.update().where(store.c.item == bind("of_item", type_=sa.BigInteger()))
+        return Compiled(changed.values({it: bind(it) for it in ITEM}), self.dialect)
 
     @cached_property
     def whole_versions(self) -> tuple[Compiled, Compiled]:
@@ -89,7 +106,7 @@ class Statements:
         values: dict[str, Any] = {
             name: bind(f"new_{name}", type_=lines.c[name].type) for name in LINE_STATE
         }
-        is_save = lines.c.last_sequence != values["last_sequence"]  # else a deletion
+        is_save = bind("is_save", type_=sa.Integer()) == 1  # else a deletion
         return (
             lines.update()
             .where(lines.c.line == bind("of_line"))

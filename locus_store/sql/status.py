@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import sqlalchemy as sa
-from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 
-from locus_store.errors import SchemaError
-from locus_store.sql.names import DEFAULT_PREFIX
+from locus_store.sql.definition import definition_of
+from locus_store.sql.place import DatabasePlace, place_of
 from locus_store.sql.schema import Tables, tables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from sqlalchemy.engine import Connection
 
@@ -72,7 +71,7 @@ def read_settings(connection: Connection, ours: Tables) -> Settings | None:
     query = sa.union_all(
         sa.select(sa.literal_column("'revision'").label("name"), version.c.version_num),
         sa.select(ours.settings.c.name, ours.settings.c.value),
-        *_asks_for_hidden(connection, ours),
+        *definition_of(connection).queries_for_hidden(ours),
     )
     try:
         rows = connection.execute(query).all()
@@ -113,168 +112,11 @@ def read_status(connection: Connection, ours: Tables) -> Status:
     return _Look(connection, ours).status()
 
 
-def missing(place: Place, ours: Tables) -> Status:
+def missing(place: DatabasePlace, ours: Tables) -> Status:
     """There is nothing."""
     where, command = place.within(ours.schema), place.command(ours)
     message = f"{where}: no locus-store schema; make it: {command}"
     return Status(state="missing", revision=None, message=message)
-
-
-# --- where ----------------------------------------------------------------------------------
-
-PLACE: Final = "locus_store_place"
-"""Execution option of a connection whose engine's URL does not say where it leads: a ``Place``."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A database, for messages."""
-
-    shown: str
-    """Its URL, without secrets."""
-    is_whole: bool
-    """Whether that is all of it, so that it may be repeated in a command to type."""
-
-    def within(self, schema: str | None) -> str:
-        """With the database schema, if one is named."""
-        return f"{self.shown} (schema {schema})" if schema else self.shown
-
-    def command(self, ours: Tables) -> str:
-        """What to type."""
-        url = self.shown if self.is_whole else "…"
-        only = "" if ours.prefix == DEFAULT_PREFIX else f" --prefix {ours.prefix}"
-        only += f" --schema {ours.schema}" if ours.schema else ""
-        return f"locus-store db upgrade --url '{url}'{only}"
-
-
-def place_of(found: Connection | URL) -> Place:
-    """Where a connection or URL leads."""
-    if not isinstance(found, URL):
-        place = found.get_execution_options().get(PLACE)
-        if isinstance(place, Place):
-            return place
-        found = found.engine.url
-    shown = masked(found)
-    return Place(shown, is_whole=shown == found.render_as_string(hide_password=False))
-
-
-def masked(url: URL) -> str:
-    """The URL for messages: no password, not even one in the query string."""
-    hidden = {key: "hidden" for key in url.query if _is_secret(key)}
-    return url.update_query_dict(hidden).render_as_string(hide_password=True)
-
-
-def _is_secret(option: str) -> bool:
-    return "passw" in option.lower() or "secret" in option.lower()
-
-
-def home(connection: Connection, ours: Tables) -> str | None:
-    """The database schema of our tables; ``None`` where one that is not named is not one."""
-    find = _HOMES.get(connection.dialect.name)
-    return ours.schema if find is None or ours.schema is not None else find(connection, ours)
-
-
-def _on_search_path(connection: Connection, ours: Tables) -> str:
-    """Where the version table is found, else where tables are made."""
-    query = sa.text("""
-        SELECT coalesce((
-            SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-            WHERE c.relname = :version AND pg_table_is_visible(c.oid) AND c.relpersistence <> 't'
-        ), current_schema())
-    """)
-    found = connection.scalar(query, {"version": ours.version})
-    if found is None:
-        raise SchemaError(
-            f"{place_of(connection).shown}: the role's search_path names no schema that exists;"
-            " name one: schema='locus' (locus-store db upgrade --schema locus)"
-        )
-    return str(found)
-
-
-_HOMES: Final[dict[str, Callable[[Connection, Tables], str]]] = {"postgresql": _on_search_path}
-
-
-def _names(connection: Connection, schema: str | None, wanted: frozenset[str]) -> set[str]:
-    """Those of the names that are taken."""
-    inspector = sa.inspect(connection)
-    # Views first: when another process commits in between, the tables below are seen too.
-    names = set(inspector.get_view_names(schema)) | set(inspector.get_table_names(schema))
-    if connection.dialect.name == "sqlite":  # there a name's case does not matter
-        names = {it.lower() for it in names}
-        return {it for it in wanted if it.lower() in names}
-    return names & wanted
-
-
-def _relations(connection: Connection, schema: str | None, wanted: frozenset[str]) -> set[str]:
-    """Of tables, views, indexes and sequences alike, which have one space of names."""
-    query = sa.text("""
-        SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-        WHERE n.nspname = :schema AND c.relname IN :names
-    """).bindparams(sa.bindparam("names", sorted(wanted), expanding=True))
-    return set(connection.execute(query, {"schema": schema}).scalars())
-
-
-def in_dictionary(
-    connection: Connection, schema: str | None, wanted: frozenset[str]
-) -> dict[str, set[str]]:
-    """The columns of tables and views; the inspector asks much more, which takes long."""
-    prepare: Any = connection.dialect
-    query = sa.text("""
-        SELECT c.table_name, c.column_name FROM all_tab_columns c
-        WHERE c.owner = COALESCE(:owner, SYS_CONTEXT('USERENV', 'CURRENT_SCHEMA'))
-        AND c.table_name IN :names
-    """).bindparams(sa.bindparam("names", expanding=True))
-    names = {prepare.denormalize_name(it): it for it in sorted(wanted)}
-    owner = prepare.denormalize_name(schema)
-    found: dict[str, set[str]] = {}
-    for table, column in connection.execute(query, {"owner": owner, "names": list(names)}):
-        found.setdefault(names[table], set()).add(str(prepare.normalize_name(column)))
-    return found
-
-
-def _in_oracle(connection: Connection, schema: str | None, wanted: frozenset[str]) -> set[str]:
-    return set(in_dictionary(connection, schema, wanted))
-
-
-_TAKEN: Final = {"postgresql": _relations, "oracle": _in_oracle}
-
-
-def commits_each(connection: Connection) -> bool:
-    """Whether each definition commits, so that what fails halfway leaves something."""
-    return connection.dialect.name == "oracle"
-
-
-def may_be_under_way(connection: Connection, ours: Tables) -> bool:
-    """Whether what was seen may be in the midst of a migration: its lock was made."""
-    lock = f"{ours.prefix}lock"
-    found = commits_each(connection) and in_dictionary(connection, ours.schema, frozenset({lock}))
-    connection.rollback()
-    return bool(found)
-
-
-def _hidden(ours: Tables) -> Any:
-    """Of our names, one that is found elsewhere on the search path than the version table."""
-    relations = sa.table("pg_class", *map(sa.column, ("oid", "relname", "relnamespace")))
-    versions = relations.alias("versions")
-    schema_of_ours = sa.select(versions.c.relnamespace).where(
-        versions.c.oid == sa.func.to_regclass(ours.version)
-    )
-    return sa.select(
-        sa.literal_column("'hidden'").label("name"),
-        sa.func.min(sa.cast(relations.c.relname, sa.Text)),
-    ).where(
-        relations.c.relname.in_(sorted(ours.names)),
-        sa.func.pg_table_is_visible(relations.c.oid),
-        relations.c.relnamespace != schema_of_ours.scalar_subquery(),
-    )
-
-
-_HIDDEN: Final = {"postgresql": _hidden}
-
-
-def _asks_for_hidden(connection: Connection, ours: Tables) -> list[Any]:
-    asks = _HIDDEN.get(connection.dialect.name)
-    return [] if asks is None or ours.schema is not None else [asks(ours)]
 
 
 class _Look:
@@ -285,20 +127,19 @@ class _Look:
         place = place_of(connection)
         self.missing = missing(place, ours)
         self.where, self.command = place.within(ours.schema), place.command(ours)
+        self.definition = definition_of(connection)
         self.hidden = [
             name
-            for query in _asks_for_hidden(connection, ours)
+            for query in self.definition.queries_for_hidden(ours)
             for _, name in connection.execute(query)
             if name
         ]
-        self.ours = tables(ours.prefix, home(connection, ours))
-        self.inspector = sa.inspect(connection)
-        self._commits_each = commits_each(connection)
+        self.ours = tables(ours.prefix, self.definition.home(connection, ours))
+        self._commits_each = self.definition.commits_each
 
     def status(self) -> Status:
         ours = self.ours
-        look = _TAKEN.get(self.connection.dialect.name, _names)
-        taken = sorted(look(self.connection, ours.schema, ours.names))
+        taken = sorted(self.definition.taken(self.connection, ours.schema, ours.names))
         others = [name for name in taken if name != ours.version]
         revision = self._revision() if ours.version in taken else None
         if self.hidden:
@@ -382,13 +223,7 @@ class _Look:
         ]
 
     def _columns(self, table: str) -> set[str]:
-        schema = self.ours.schema
-        if self.connection.dialect.name == "oracle":
-            found = in_dictionary(self.connection, schema, frozenset({table}))
-            return found.get(table, set())
-        if not self.inspector.has_table(table, schema):
-            return set()
-        return {column["name"] for column in self.inspector.get_columns(table, schema)}
+        return self.definition.columns(self.connection, self.ours.schema, table)
 
     def _known(self, state: State, settings: Settings, message: str) -> Status:
         return Status(

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 from copy import deepcopy
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
-from weakref import WeakKeyDictionary
 
-import orjson
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DBAPIError
 
-from locus_store.backends.postgresql.saves import GROUP_BYTES
-from locus_store.errors import ConflictError, LocusStoreError, UnsupportedError
+from locus_store.errors import (
+    ConflictError,
+    InvalidArgumentError,
+    LocusStoreError,
+    UnsupportedError,
+)
+from locus_store.runtime.gathering import Failed, Gathering, GroupLimits, PerLoop, Undecided
 from locus_store.sql import vectors
 from locus_store.sql.callers_transaction import joined
 from locus_store.sql.failures import is_overtime
-from locus_store.sql.gathering import Failed, Gathering, Limits, Undecided
 from locus_store.sql.items import Items, Shelf
+from locus_store.sql.runner import GROUP_BYTES
 from locus_store.store import BaseStore
-from locus_store.types.items import Put, StoreCapabilities
+from locus_store.types.items import StoreCapabilities
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,11 +35,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-CHANGES: Final = Limits(count=1000, size=GROUP_BYTES, senders=2)
+CHANGES: Final = GroupLimits(count=8000, size=GROUP_BYTES, senders=2)
 """One statement or transaction is worked on while the next is put together."""
 
-READS: Final = Limits(count=1000, senders=2)
-QUERIES: Final = Limits(count=16, senders=8, spreads=True)
+READS: Final = GroupLimits(count=8000, senders=2)
+QUERIES: Final = GroupLimits(count=16, senders=8, spreads=True)
 
 
 class _Calls(NamedTuple):
@@ -70,7 +72,7 @@ class SqlStore(BaseStore):
         self._owns = owns
         self._shared = backend.shared
         self._shelf: Shelf | None = None
-        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _Calls] = WeakKeyDictionary()
+        self._calls = PerLoop(self._made_calls)
         self._no_vectors: UnsupportedError | None = None
         """Why there are no embeddings, although there is a dimension."""
 
@@ -100,7 +102,7 @@ class SqlStore(BaseStore):
 
     def _enter(self, tenant: str) -> None:
         self.backend = self.backend.for_tenant(tenant)
-        self._loops = WeakKeyDictionary()
+        self._calls = PerLoop(self._made_calls)
         self._shared = self.backend.shared
         self._owns = False
         self._shelf = None
@@ -132,7 +134,7 @@ class SqlStore(BaseStore):
                     self._no_vectors = exc
         return Shelf(database.scope, found, self.metric)
 
-    def _made_table(self, connection: Connection) -> vectors.Found:
+    def _made_table(self, connection: Connection) -> vectors.FoundVectors:
         database, dimension = self._shared.database, self.dimension
         assert dimension is not None  # noqa: S101  (asked before)
         if not database.may_create:
@@ -145,7 +147,7 @@ class SqlStore(BaseStore):
         vectors.make_table(connection, self._shared.database.tables, dimension)
 
     async def close(self) -> None:
-        await self._calls.drain()
+        await self._calls.here().drain()
         if self._owns:
             await self.backend.close()
         self._shelf = None
@@ -181,7 +183,7 @@ class SqlStore(BaseStore):
 
     async def _query(self, body: Callable[[Items], T]) -> T:
         """Run a body that is one statement, or need not see one moment."""
-        result: T = await self._calls.queries.submit(body)
+        result: T = await self._calls.here().queries.submit(body)
         return result
 
     async def _read(self, body: Callable[[Items], T]) -> T:
@@ -191,18 +193,12 @@ class SqlStore(BaseStore):
 
     # --- in groups
 
-    @property
-    def _calls(self) -> _Calls:
-        """Those of the running loop."""
-        loop = asyncio.get_running_loop()
-        calls = self._loops.get(loop)
-        if calls is None:
-            calls = self._loops[loop] = _Calls(
-                Gathering(self._run_changes, CHANGES),
-                Gathering(self._run_reads, READS),
-                Gathering(self._run_queries, QUERIES),
-            )
-        return calls
+    def _made_calls(self) -> _Calls:
+        return _Calls(
+            Gathering(self._run_changes, CHANGES),
+            Gathering(self._run_reads, READS),
+            Gathering(self._run_queries, QUERIES),
+        )
 
     async def _run_changes(
         self, batches: Sequence[Sequence[Change]], is_alone: bool
@@ -210,8 +206,8 @@ class SqlStore(BaseStore):
         with self._shared.translating():
             try:
                 outcomes = await self._written(lambda it: it.apply(batches, waits=is_alone))
-            except DBAPIError as exc:
-                if len(batches) == 1 or isinstance(exc, OperationalError):
+            except self._shared.database.driver_errors as exc:
+                if len(batches) == 1 or not self._shared.database.refused_values(exc):
                     raise
                 return [Undecided.ALONE] * len(batches)  # nothing was written
         return [_answer(it) for it in outcomes]
@@ -271,16 +267,18 @@ class SqlStore(BaseStore):
     # --- the contract
 
     async def apply(self, changes: Sequence[Change]) -> list[int]:
-        if any(isinstance(it, Put) and it.vectors for it in changes):
+        if any(it.vectors for it in changes):
             await self._embedding()
         if not changes:
             return []
-        names = frozenset((it.namespace, it.key) for it in changes)
-        size = sum(_bytes_of(it) for it in changes)
-        return await self._calls.changes.submit(changes, names, count=len(changes), size=size)
+        names = [(it.namespace, it.key) for it in changes]
+        size = sum([it.size for it in changes])
+        return await self._calls.here().changes.submit(
+            changes, names, count=len(changes), size=size
+        )
 
     async def apply_on(self, changes: Sequence[Change], connection: object) -> list[int]:
-        if any(isinstance(it, Put) and it.vectors for it in changes):
+        if any(it.vectors for it in changes):
             await self._embedding()
         done = await self._write_on(connection, lambda it: it.apply([changes], waits=True))
         outcome = done[0]
@@ -290,7 +288,7 @@ class SqlStore(BaseStore):
         return outcome
 
     async def read(self, names: Sequence[Name]) -> list[StoreItem | None]:
-        return await self._calls.reads.submit(names, count=len(names))
+        return await self._calls.here().reads.submit(names, count=len(names))
 
     async def page(self, namespace: Namespace, limit: int, after: str | None) -> list[StoreItem]:
         return await self._query(lambda it: it.page(namespace, limit, after))
@@ -330,8 +328,21 @@ def _answer(outcome: Outcome) -> list[int] | Failed | Undecided:
     return Failed(outcome) if isinstance(outcome, ConflictError) else outcome
 
 
-def _bytes_of(change: Change) -> int:
-    """About as many as it adds to a statement."""
-    if not isinstance(change, Put):
-        return 0
-    return len(orjson.dumps(change.value)) + sum(map(len, change.vectors))
+def refuse_both(
+    backend: object,
+    kind: type,
+    is_alone: bool,
+    table_name: object,
+    options: object,
+) -> None:
+    """Refuse a backend beside what would make another.
+
+    Raises:
+        InvalidArgumentError: There is more, or it is no such backend.
+    """
+    if not isinstance(backend, kind):
+        raise InvalidArgumentError(f"backend must be a {kind.__name__}, not {backend!r}")
+    if not is_alone or table_name is not None or options:
+        raise InvalidArgumentError(
+            "give backend= alone: the place and the options are those that it was made with"
+        )

@@ -24,8 +24,8 @@ from __future__ import annotations
 from locus_store.testing.backend import StorageBackendContract
 from locus_store.testing.conflicts import Conflicts
 from locus_store.testing.deleting import Deleting, Expiry, Retention
-from locus_store.testing.finding import Metadata, Search, Threads
-from locus_store.testing.history import History, Lineage
+from locus_store.testing.finding import Metadata, Search, ThreadListRules
+from locus_store.testing.history import HistoryRules, LineageRules
 from locus_store.testing.kit import (
     HOSTILE_IDS,
     INVALID_IDS,
@@ -41,7 +41,7 @@ from locus_store.testing.kit import (
     refused,
     tick,
 )
-from locus_store.testing.limits import Limits
+from locus_store.testing.limits import LimitRules
 from locus_store.testing.minimal import Minimal, RoundTrip
 from locus_store.testing.sharing import Arguments, Concurrency, Copying, Integrity
 from locus_store.testing.states import Marks, StateClasses
@@ -93,7 +93,8 @@ class MinimalCheckpointerContract(Minimal):
 
 
 class CheckpointerContract(
-    Minimal, RoundTrip, History, Lineage, Conflicts, Deleting, Retention, Expiry, Threads, Metadata,
-    Search, Copying, Arguments, Concurrency, Integrity, Marks, StateClasses, Tenants, Limits,
+    Minimal, RoundTrip, HistoryRules, LineageRules, Conflicts, Deleting, Retention, Expiry,
+    ThreadListRules, Metadata, Search, Copying, Arguments, Concurrency, Integrity, Marks,
+    StateClasses, Tenants, LimitRules,
 ):  # fmt: skip
     """Everything that a checkpointer of this package promises; see the module's docstring."""

@@ -16,7 +16,7 @@ from locus_store.errors import (
 from locus_store.testing.kit import NUMBERS, TEXTS, Another, Kit, exact, needs, refused
 
 
-class Threads(Kit):
+class ThreadListRules(Kit):
     """``list_threads`` and ``list_with_metadata``."""
 
     async def test_threads_are_listed_the_newest_first(self, checkpointer: Any) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 
-class History(Kit):
+class HistoryRules(Kit):
     """Lists of versions, their limits and cursors."""
 
     async def test_a_limit_that_is_no_count_is_refused(self, checkpointer: Any) -> None:
@@ -76,7 +76,7 @@ def _limited_calls(checkpointer: Any) -> list[Callable[[Any], Awaitable[Any]]]:
     return [lambda limit: checkpointer.list_checkpoints("t", limit=limit), *listed]
 
 
-class Lineage(Kit):
+class LineageRules(Kit):
     """Saves that follow a load: own work, rewinds, forks, repeats and replaced ids."""
 
     async def test_one_load_may_be_saved_again_and_again(self, checkpointer: Any) -> None:

@@ -185,6 +185,12 @@ def limited(backend: StorageBackend, max_state_bytes: Any) -> StorageBackend:
     """A backend on the same storage, in memory too, with another limit."""
     other = copy(backend)
     StorageBackend.__init__(other, max_state_bytes=max_state_bytes)
+    if backend.tenant is not None:
+        other._enter(backend.tenant)  # noqa: SLF001  (nothing under way is shared)
+    for name, part in list(vars(other).items()):
+        if hasattr(part, "max_state_bytes"):  # it folds states for the backend
+            setattr(other, name, copy(part))
+            getattr(other, name).max_state_bytes = max_state_bytes
     return other
 
 

@@ -7,6 +7,7 @@ import random
 import tracemalloc
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,7 +25,7 @@ from locus_store.testing.kit import (
     refused,
 )
 from locus_store.testing.steps import BackendKit, problems
-from locus_store.types import PendingWrite
+from locus_store.types import PendingWrite, Vacuumed
 from locus_store.values import frames
 from locus_store.values.encoding import pack_frame
 from locus_store.versions import JSON_WRITE
@@ -37,7 +38,7 @@ LARGE = 50 * LIMIT
 BOMB_BYTES = 64 * 1024 * 1024
 
 
-class Limits(Kit):
+class LimitRules(Kit):
     """A state above ``max_state_bytes`` is neither saved nor read; any other one is both."""
 
     async def plant(self, another: Another, thread_id: str = "large") -> Any:
@@ -160,6 +161,100 @@ class BackendLimits(BackendKit):
         found = await problems(limited(backend, LIMIT))
         assert len(found) == 2
         assert all("max_state_bytes=20000" in it for it in found)
+
+    async def sized(self, backend: Any, thread_id: str, versions: int = 4) -> Any:
+        """Save ``v0`` above the limit, and versions below it that are kept as what changed.
+
+        Returns:
+            A backend with the limit.
+        """
+        for n in range(versions):
+            state = {"body": "b" * 1000, "value": n or "a" * LARGE}
+            await backend.write_state(thread_id, state, checkpoint_id=f"v{n}")
+        return limited(backend, LIMIT)
+
+    async def numbers(self, backend: Any, thread_id: str) -> list[int]:
+        """The values of the thread's versions below the limit, newest first."""
+        ids = [it.checkpoint_id for it in await backend.history(thread_id, limit=1_000)]
+        found = [await backend.load(thread_id, it) for it in ids if it != "v0"]
+        return [state["value"] for state in found]
+
+    async def test_a_save_is_not_failed_by_its_sweep(
+        self, backend: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        small = await self.sized(backend, "large", 90)
+        await backend.delete("large", "v3")
+        with caplog.at_level(logging.WARNING, "locus_store.operations"):
+            for n in range(90, 93):
+                await small.write_state("large", {"value": n}, checkpoint_id=f"v{n}", keep_last=20)
+        assert "thread 'large'" in caplog.text
+        assert "max_state_bytes=20000" in caplog.text
+        assert await self.numbers(backend, "large") == list(range(92, 72, -1))
+        assert await small.load("large") == {"value": 92}
+        assert await problems(backend) == []
+
+    async def test_a_later_save_sweeps_what_an_earlier_one_left(
+        self, backend: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        small = await self.sized(backend, "large", 90)
+        for n in range(90, 95):
+            await small.write_state("large", {"value": n}, checkpoint_id=f"v{n}", keep_last=20)
+        caplog.clear()
+        for n in range(95, 113):
+            await small.write_state("large", {"value": n}, checkpoint_id=f"v{n}", keep_last=2)
+        if backend.capabilities.branching:
+            (line,) = (await backend.read_thread("large")).lines
+            assert line.records[0].sequence > 90
+        assert not caplog.records
+        assert await problems(small) == []
+
+    async def test_a_version_above_max_state_bytes_that_nothing_is_made_from_is_deleted(
+        self, backend: Any
+    ) -> None:
+        small = await self.sized(backend, "large", 1)
+        await small.write_state("large", {"value": 1}, checkpoint_id="v1")
+        assert await small.delete("large", "v0") is True
+        assert await problems(small) == []
+
+    async def test_deleting_a_version_beside_one_above_max_state_bytes_names_the_limit(
+        self, backend: Any
+    ) -> None:
+        small = await self.sized(backend, "large")
+        for name in ("v0", "v1", "v2"):
+            with refused(IntegrityError, name, match="max_state_bytes=20000"):
+                await small.delete("large", name)
+        assert await self.numbers(backend, "large") == [3, 2, 1]
+        assert await problems(backend) == []
+        assert await small.delete("large", "v3") is True
+        assert await small.delete("large") is True
+        assert await small.exists("large") is False
+
+    async def test_vacuum_goes_on_behind_a_thread_above_max_state_bytes(
+        self, backend: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        needs(backend, "branching", "vacuum")
+        for name in ("a large one", "t"):
+            small = await self.sized(backend, name)
+            if name == "t":
+                await backend.delete(name, "v0")
+            await self.make_old(backend, name)
+        with caplog.at_level(logging.WARNING, "locus_store.operations"):
+            report = await small.vacuum_report(30)
+        assert report == Vacuumed(removed=1, skipped=0, unreadable=1)
+        assert "thread 'a large one'" in caplog.text
+        assert await self.numbers(backend, "t") == [3, 2]
+        assert await self.numbers(backend, "a large one") == [3, 2, 1]
+        assert await small.vacuum(30) == 0
+        assert await problems(backend) == []
+
+    async def make_old(self, backend: Any, thread_id: str) -> None:
+        """Make the first version of a thread older."""
+        thread = await backend.read_thread(thread_id)
+        (line,) = thread.lines
+        first, *rest = line.records
+        old = replace(first, created_at=first.created_at - timedelta(days=40))
+        await backend.delete(thread_id)
+        await backend.write_thread(replace(thread, lines=[replace(line, records=[old, *rest])]))
 
     async def test_a_pending_write_above_max_state_bytes_is_neither_saved_nor_read(
         self, backend: Any

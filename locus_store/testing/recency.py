@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from locus_store.testing.existing import message, without_versions
 from locus_store.testing.kit import needs
 from locus_store.testing.steps import BackendKit, written
 
 if TYPE_CHECKING:
     from datetime import datetime
+
+    from locus_store.types import ArchivedThread
 
 
 class Recency(BackendKit):
@@ -97,3 +101,62 @@ class Recency(BackendKit):
             await backend.delete(name)
             await backend.write_thread(thread)
             assert await self.listed(backend) == ["m", "a", "z"]
+
+    async def test_a_repeated_save_is_activity(self, backend: Any) -> None:
+        for name in "zamz":
+            await backend.save(name, {"n": 1}, checkpoint_id="v")
+        assert await self.listed(backend) == ["z", "m", "a"]
+        assert [it.checkpoint_id for it in await backend.history("z")] == ["v"]
+
+    async def test_deleting_all_versions_of_a_namespace_is_no_activity(self, backend: Any) -> None:
+        await self.saved(backend, "zam")
+        for name in "az":
+            await backend.write_state(name, {"n": 1}, namespace="sub", checkpoint_id="v")
+        for name in "za":
+            assert await backend.remove(name, ["v"], namespace="sub") == 1
+            assert await self.listed(backend) == ["z", "a", "m"]
+        await self.saved(backend, "ma")
+        assert await self.listed(backend) == ["a", "m", "z"]
+
+    async def test_a_thread_without_versions_stands_where_its_newest_message_puts_it(
+        self, backend: Any
+    ) -> None:
+        needs(backend, "branching")
+        await self.saved(backend, "zam")
+        for days in (8, 10):
+            await backend.write_thread(logged(f"{days} days", days))
+        for namespace in ("", "sub"):
+            await backend.write_state("m", {"n": 2}, namespace=namespace, checkpoint_id="v")
+        messages = [message(1, 11), message(2, 9)]
+        for name in "zm":
+            thread = await backend.read_thread(name)
+            await backend.delete(name)
+            await backend.write_thread(replace(thread, messages=messages))
+        assert await self.listed(backend) == ["m", "a", "z", "8 days", "10 days"]
+        for name, namespace in (("z", ""), ("m", ""), ("m", "sub")):
+            ids = [it.checkpoint_id for it in await backend.history(name, namespace=namespace)]
+            await backend.remove(name, ids, namespace=namespace)
+        found = await self.listed(backend)
+        assert found[:2] + found[4:] == ["a", "8 days", "10 days"]
+        assert sorted(found[2:4]) == ["m", "z"]
+        await backend.save("z", {"n": 1})
+        assert (await self.listed(backend))[0] == "z"
+
+    async def test_a_copy_without_versions_stands_where_its_newest_message_puts_it(
+        self, backend: Any
+    ) -> None:
+        needs(backend, "branching")
+        for days in (8, 9, 10):
+            await backend.write_thread(logged(f"{days} days", days))
+        await self.saved(backend, "a")
+        assert await backend.copy_thread("9 days", "copy") is True
+        found = await self.listed(backend)
+        assert found[:2] + found[4:] == ["a", "8 days", "10 days"]
+        assert sorted(found[2:4]) == ["9 days", "copy"]
+
+
+def logged(thread_id: str, days: float) -> ArchivedThread:
+    """A thread with a message alone, so many days old."""
+    newest = message(1, days)
+    minute = newest.created_at.replace(second=0, microsecond=0)
+    return replace(without_versions(thread_id, messages=[newest]), active_at=minute)

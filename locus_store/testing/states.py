@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from copy import copy, deepcopy
+from pickle import dumps, loads
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +19,7 @@ from locus_store.types.state import MARK_KEY, AgentState
 from locus_store.types.state_classes import label_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 
 class RoomyState(BaseModel):
@@ -126,6 +128,24 @@ class StateClasses(Kit):
         await another(state_type=None).save(OtherState(total=1), "t")
         assert await another(state_type=dict).load("t") == {"total": 1}
         assert (await another(state_type=AgentState).load("t")).model_extra == {"total": 1}
+
+    async def test_a_state_that_was_loaded_as_a_dict_keeps_the_recorded_class(
+        self, another: Another
+    ) -> None:
+        await another(state_type=None).save(OtherState(total=0), "t")
+        plain = another(state_type=dict)
+        changes: list[Callable[[Any], Any]] = [
+            *(copy, deepcopy, lambda it: it.copy(), lambda it: it | {}),
+            lambda it: loads(dumps(it)),  # noqa: S301  (our own)
+        ]
+        for total, change in enumerate(changes, 1):
+            state = change(await another(state_type=dict).load("t"))
+            state["total"] = total
+            await plain.save(state, "t", on_conflict="overwrite")
+        await plain.save(await plain.load("t"), "t")
+        assert await another(state_type=None).load("t") == OtherState(total=5)
+        await plain.save({"total": 6}, "t")
+        assert await another(state_type=None).load("t") == {"total": 6}
 
     async def test_each_version_is_loaded_as_its_own_class(self, another: Another) -> None:
         checkpointer = another(state_type=None)

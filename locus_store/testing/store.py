@@ -19,7 +19,7 @@ import pytest
 from locus_store.errors import ConflictError, SerializationError
 from locus_store.testing.store_filters import Filters
 from locus_store.testing.store_finding import Listing, Namespaces, Searching
-from locus_store.testing.store_items import Batches, Expiry, Values, Versions
+from locus_store.testing.store_items import Batches, ItemExpiry, ValueRules, Versions
 from locus_store.testing.store_kit import NS, StoreKit
 from locus_store.testing.store_vectors import Embeddings, Nearness
 from locus_store.testing.tenants import StoreTenants
@@ -163,7 +163,7 @@ class StoreConcurrency(StoreKit):
 
 
 class StoreContract(
-    Values, Versions, Batches, Expiry, Namespaces, Listing, Searching, Filters, Embeddings,
+    ValueRules, Versions, Batches, ItemExpiry, Namespaces, Listing, Searching, Filters, Embeddings,
     Nearness, StoreConcurrency, StoreTenants,
 ):  # fmt: skip
     """Everything that a ``BaseStore`` promises; see the module's docstring."""

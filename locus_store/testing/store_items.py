@@ -24,7 +24,7 @@ from locus_store.testing.store_kit import LONG, NS, SHORT, StoreKit, keys_of, ov
 from locus_store.types.items import PutItem
 
 
-class Values(StoreKit):
+class ValueRules(StoreKit):
     """``put``, ``get``, ``get_item``, ``exists`` and ``delete``."""
 
     async def test_what_was_put_is_there(self, store: Any) -> None:
@@ -294,7 +294,7 @@ class Batches(StoreKit):
         assert await store.list_namespaces() == []
 
 
-class Expiry(StoreKit):
+class ItemExpiry(StoreKit):
     """Times to live, by the server's clock."""
 
     async def test_an_item_tells_until_when_it_lives(self, store: Any) -> None:

@@ -39,7 +39,7 @@ def check_text(
         raise InvalidArgumentError(
             f"{name} must have {minimum} to {maximum} characters, not {len(value)}"
         )
-    if "\0" in value or _SURROGATE.search(value):
+    if "\0" in value or not (value.isascii() or _SURROGATE.search(value) is None):
         raise InvalidArgumentError(f"{name} {value!r} has a NUL or a lone surrogate in it")
 
 

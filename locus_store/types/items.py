@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 from locus_store.errors import ConflictError, InvalidArgumentError
 from locus_store.types.arguments import check_text
@@ -107,6 +107,14 @@ class Put:
     vectors: tuple[bytes, ...] = ()
     """Float32, little-endian; in the place of those that the item had."""
 
+    json_bytes: int = 0
+    """Of the value and the metadata as compact JSON, where they were counted."""
+
+    @property
+    def size(self) -> int:
+        """Bytes, about as many as it adds to a statement."""
+        return self.json_bytes + sum(map(len, self.vectors))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remove:
@@ -114,6 +122,9 @@ class Remove:
 
     namespace: Namespace
     key: str
+
+    vectors: ClassVar[tuple[bytes, ...]] = ()
+    size: ClassVar[int] = 0
 
 
 Change: TypeAlias = Put | Remove
@@ -176,7 +187,7 @@ def has_words(value: Any, wanted: Sequence[str]) -> bool:
 
 def encode_namespace(namespace: Namespace) -> str:
     """A namespace as one text, in which that of a namespace above begins that of one below."""
-    return "".join(f"{it}{SEGMENT_END}" for it in namespace)
+    return SEGMENT_END.join((*namespace, ""))
 
 
 def decode_namespace(text: str) -> Namespace:
@@ -224,7 +235,7 @@ def require_version(change: Put, found: int) -> None:
     Raises:
         ConflictError: Says which is there.
     """
-    if change.expected_version in {None, found}:
+    if change.expected_version is None or change.expected_version == found:
         return
     there = f"version {found} is there" if found else "there is no such item"
     raise ConflictError(

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from locus_store.values.frames import Change
-    from locus_store.values.frames import Snapshot as LayoutSnapshot
+    from locus_store.values.frames import PackedState as LayoutSnapshot
 
 OnConflict = Literal["raise", "branch", "overwrite"]
 """What a save does when another writer moved the thread on since it was loaded."""
@@ -165,6 +165,10 @@ class Vacuumed(NamedTuple):
 
     skipped: int
     """Threads with old versions that other transactions hold: they stay as they are."""
+
+    unreadable: int = 0
+    """Threads with old versions that stay, because what is left would have to be rewritten from
+    stored data that is damaged or exceeds ``max_state_bytes``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from locus_store.errors import InvalidArgumentError, SerializationError
 from locus_store.types import Mark
 from locus_store.types.state_classes import (
     Checkpointable,
+    class_label,
     class_of,
     has_room,
     is_state_class,
@@ -48,7 +49,7 @@ class Role(StrEnum):
 class ToolCall(BaseModel):
     """A tool call that the assistant asks for."""
 
-    model_config = ConfigDict(frozen=True, extra="allow")
+    model_config = ConfigDict(frozen=True, extra="allow", defer_build=True)
 
     id: str = Field(default_factory=lambda: f"call_{uuid4().hex[:12]}")
     name: str
@@ -58,7 +59,7 @@ class ToolCall(BaseModel):
 class Message(BaseModel):
     """One message of a conversation; immutable."""
 
-    model_config = ConfigDict(frozen=True, extra="allow")
+    model_config = ConfigDict(frozen=True, extra="allow", defer_build=True)
 
     role: Role
     content: str | None = None
@@ -116,7 +117,7 @@ class AgentState(BaseModel):
     newer model survives a load and a save by an older one.
     """
 
-    model_config = ConfigDict(frozen=True, extra="allow")
+    model_config = ConfigDict(frozen=True, extra="allow", defer_build=True)
 
     run_id: str = Field(default_factory=lambda: uuid4().hex)
     agent_id: str | None = None
@@ -153,32 +154,42 @@ class AgentState(BaseModel):
 
 
 class LoadedDict(dict[str, Any]):
-    """A plain dict state that remembers the version it was loaded from."""
+    """A plain dict state that remembers the version it was loaded from, and its class."""
 
-    __slots__ = ("provenance",)
+    __slots__ = ("class_label", "provenance")
 
-    def __init__(self, data: Mapping[str, Any], provenance: Provenance) -> None:
+    def __init__(
+        self, data: Mapping[str, Any], provenance: Provenance, class_label: dict[str, str]
+    ) -> None:
         super().__init__(data)
         self.provenance = provenance
+        self.class_label = class_label
+        """The label that the version has for its class; empty where it has none."""
+
+    def _with(self, data: Mapping[str, Any]) -> LoadedDict:
+        """Other data that was made from the same version."""
+        return LoadedDict(data, self.provenance, self.class_label)
 
     def copy(self) -> LoadedDict:
-        return LoadedDict(self, self.provenance)
+        return self._with(self)
 
     __copy__ = copy
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LoadedDict:
-        return LoadedDict(deepcopy(dict(self), memo), self.provenance)
+        return self._with(deepcopy(dict(self), memo))
 
     def __or__(self, other: Any) -> Any:
         merged = super().__or__(other)
-        return LoadedDict(merged, self.provenance) if isinstance(merged, dict) else merged
+        return self._with(merged) if isinstance(merged, dict) else merged
 
     def __ror__(self, other: Any) -> Any:
         merged = super().__ror__(other)
-        return LoadedDict(merged, self.provenance) if isinstance(merged, dict) else merged
+        return self._with(merged) if isinstance(merged, dict) else merged
 
-    def __reduce__(self) -> tuple[type[LoadedDict], tuple[dict[str, Any], Provenance]]:
-        return LoadedDict, (dict(self), self.provenance)
+    def __reduce__(
+        self,
+    ) -> tuple[type[LoadedDict], tuple[dict[str, Any], Provenance, dict[str, str]]]:
+        return LoadedDict, (dict(self), self.provenance, self.class_label)
 
 
 # --- the mark that travels with a loaded state
@@ -340,7 +351,7 @@ class StateCodec:
         """
         kind = self.class_for(labels or {}, data)
         if issubclass(kind, dict):
-            return LoadedDict(data, Provenance(lineage.token()))
+            return LoadedDict(data, Provenance(lineage.token()), class_label(labels or {}))
         return _restored(kind, data, lineage)
 
 

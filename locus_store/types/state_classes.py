@@ -59,9 +59,21 @@ def has_room(kind: type[Any]) -> bool:
 
 
 def label_of(state: Any) -> dict[str, str]:
-    """The label that names the class of a state; none for a class that has no name to find."""
+    """The label that names the class of a state; none for a class that has no name to find.
+
+    A dict that ``load`` returned keeps the label of its version.
+    """
+    kept: dict[str, str] | None = getattr(state, "class_label", None)
+    if kept is not None and isinstance(state, dict):
+        return kept
     name = _name(type(state))
     return {STATE_CLASS: name} if _found(name) is not None else {}
+
+
+def class_label(labels: Mapping[str, Any]) -> dict[str, str]:
+    """Of a version's labels, the one that names the class of its state."""
+    name = labels.get(STATE_CLASS)
+    return {STATE_CLASS: name} if isinstance(name, str) else {}
 
 
 def require_named(state: Any) -> None:

@@ -16,10 +16,10 @@ from locus_store.values.filters import has_value, is_found
 from locus_store.versions import JSON_WRITE, current, whole_write
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Sequence
     from datetime import datetime
 
-    from locus_store.types import ArchivedLine, ArchivedRecord, PendingWrite
+    from locus_store.types import ArchivedLine, ArchivedMessage, ArchivedRecord, PendingWrite
 
 SEAL_BYTES = 8
 """Length of what a sealed payload begins with: the start of the digest of the rest."""
@@ -93,8 +93,22 @@ def last_active_at(thread: ArchivedThread) -> datetime:
     times = [it.created_at for line in thread.lines for it in line.records]
     times += [it.created_at for it in thread.messages]
     newest = max(times, default=thread.active_at)
-    is_it = newest.replace(second=0, microsecond=0) == thread.active_at
-    return newest if is_it else thread.active_at
+    return newest if minute_of(newest) == thread.active_at else thread.active_at
+
+
+def has_versions(thread: ArchivedThread) -> bool:
+    """Whether a thread has a version, in any namespace."""
+    return any(line.head is not None for line in thread.lines)
+
+
+def resting_at(active_at: datetime, messages: Sequence[ArchivedMessage]) -> datetime:
+    """When a thread without versions was active: its newest message, else its last minute."""
+    return messages[-1].created_at if messages else minute_of(active_at)
+
+
+def minute_of(moment: datetime) -> datetime:
+    """The minute in which something was."""
+    return moment.replace(second=0, microsecond=0)
 
 
 def occupied(thread_id: str, done: str) -> ConflictError:

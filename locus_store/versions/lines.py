@@ -113,7 +113,7 @@ class Lines(Records, Protocol):
         """Make the line, and its thread where that is new; an expired thread goes first."""
 
     def update(self, line: Line) -> None:
-        """Write the line's row back."""
+        """Write the line's row back; behind ``touch`` it was saved now."""
 
     def touch(self, save: Save) -> None:
         """Note the thread's activity, and its new expiry where the save has a time to live."""

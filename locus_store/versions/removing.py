@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from locus_store.errors import ConflictError
+from locus_store.errors import ConflictError, IntegrityError
 from locus_store.values import frames
 from locus_store.versions.lines import (
     REBUILT,
@@ -17,7 +17,7 @@ from locus_store.versions.lines import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
 
 def remove_named(
@@ -29,6 +29,7 @@ def remove_named(
 
     Raises:
         ConflictError: A version that stays is rebuilt from one of them; nothing was removed.
+        IntegrityError: See ``forget``.
     """
     found = [it for it in (lines.named(line, name) for name in set(checkpoint_ids)) if it]
     shown = [it.sequence for it in found if is_visible(line, it.sequence)]
@@ -53,13 +54,16 @@ def forget(
     the line itself goes, which it does with its last version;
     ``keep_line`` leaves the line even when it is empty, for a save that follows. Without
     ``keep_writer`` a head that moves is nobody's own work.
+
+    Raises:
+        IntegrityError: Frames cannot be computed, because a state is damaged or too large; nothing
+            was changed.
     """
     gone = [it for it in (lines.record(line, s) for s in sorted(set(sequences))) if it]
     if not gone:
         return
-    by_chain = sorted(gone, key=lambda it: (it.chain, it.sequence))
-    for chain, members in groupby(by_chain, key=lambda it: it.chain):
-        _rewrite_chain(lines, line, chain, {it.sequence for it in members})
+    for sequence, payload in _rewritten(lines, line, gone):
+        lines.rewrite(line, sequence, payload)
     _reparent(lines, line, gone)
     head_gone = any(it.sequence == line.head for it in gone)
     lines.remove(line, [it.sequence for it in gone])
@@ -123,18 +127,42 @@ def require_free(lines: Lines, line: Line, sequences: Collection[int]) -> None:
         )
 
 
-def _rewrite_chain(lines: Lines, line: Line, chain: int, gone: set[int]) -> None:
-    """Give the record after each removed run the frames from the state before the run."""
-    rows = lines.payloads(line, chain)
-    last_gone = max(i for i, (sequence, _) in enumerate(rows) if sequence in gone)
-    folder, before, in_run = frames.Folder(lines.max_state_bytes), None, False
-    for place, (sequence, payload) in enumerate(rows[: last_gone + 2]):
-        if sequence in gone and not in_run:
-            in_run, before = True, frames.shape_of(folder.state()) if place else None
+def _rewritten(lines: Lines, line: Line, gone: Sequence[Record]) -> list[tuple[int, bytes]]:
+    """The payload after each removed run, computed from the state before the run."""
+    found: list[tuple[int, bytes]] = []
+    by_chain = sorted(gone, key=lambda it: (it.chain, it.sequence))
+    for chain, members in groupby(by_chain, key=lambda it: it.chain):
+        removed = {it.sequence: it.checkpoint_id for it in members}
+        rows = lines.payloads(line, chain)
+        try:
+            found += _rewritten_in(rows, removed, lines.max_state_bytes)
+        except IntegrityError as exc:
+            raise _unreadable(next(iter(removed.values())), exc) from exc
+    return found
+
+
+def _rewritten_in(
+    rows: Sequence[tuple[int, bytes]], gone: Collection[int], max_bytes: int
+) -> Iterator[tuple[int, bytes]]:
+    """See ``_rewritten``; of one chain, which is read as far as that takes."""
+    is_gone = [sequence in gone for sequence, _ in rows]
+    behind = [at for at, it in enumerate(is_gone) if at and is_gone[at - 1] and not it]
+    folder, before = frames.Folder(max_bytes), None
+    for place, (sequence, payload) in enumerate(rows[: max(behind, default=-1) + 1]):
+        if is_gone[place] and place and not is_gone[place - 1]:
+            before = frames.shape_of(folder.state())
         folder.apply(payload)
-        if sequence not in gone and in_run:
-            in_run = False
-            lines.rewrite(line, sequence, _smallest(frames.change(folder.state(), before)))
+        if place in behind:
+            yield sequence, _smallest(frames.change(folder.state(), before))
+
+
+def _unreadable(checkpoint_id: str, exc: IntegrityError) -> IntegrityError:
+    """The error of a removal that needs a state that cannot be read."""
+    message = (
+        f"checkpoint {checkpoint_id!r} cannot be removed alone, because a later version is stored"
+        f" as a change of it: {exc}. Nothing was removed; deleting the whole thread is possible"
+    )
+    return type(exc)(message)
 
 
 def _smallest(change: frames.Change) -> bytes:

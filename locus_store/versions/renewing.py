@@ -6,12 +6,9 @@ import asyncio
 import logging
 from collections import OrderedDict
 from time import monotonic
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from locus_store.errors import InvalidArgumentError, LocusStoreError
-
-if TYPE_CHECKING:
-    from locus_store.backend import StorageBackend
 
 MOST_THREADS: Final = 10_000
 """Threads whose last renewal is remembered."""
@@ -25,6 +22,17 @@ def ttl_slack(ttl_seconds: float) -> float:
     An expiry that is written with each save turns HOT updates off; with this, few write it.
     """
     return min(ttl_seconds / 20, 60.0)
+
+
+class Renewable(Protocol):
+    """The part of a backend that renews threads."""
+
+    @property
+    def tenant(self) -> str | None:
+        """The tenant whose threads it sees."""
+
+    async def renew(self, thread_id: str, ttl_seconds: float) -> bool:
+        """Give a thread that has a time to live so many seconds from now."""
 
 
 class Renewing:
@@ -43,7 +51,7 @@ class Renewing:
         self._tasks: set[asyncio.Task[None]] = set()
         self._has_failed = False
 
-    def note(self, backend: StorageBackend, thread_id: str) -> None:
+    def note(self, backend: Renewable, thread_id: str) -> None:
         """Renew a thread of the backend's tenant that was read, where that is due."""
         now, key = monotonic(), (backend.tenant, thread_id)
         renewed = self._renewed.get(key)
@@ -57,7 +65,7 @@ class Renewing:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _renew(self, backend: StorageBackend, thread_id: str) -> None:
+    async def _renew(self, backend: Renewable, thread_id: str) -> None:
         try:
             await backend.renew(thread_id, self._ttl_seconds)
         except LocusStoreError as exc:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import secrets
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from locus_store.errors import ConflictError, NotFoundError
+from locus_store.errors import ConflictError, IntegrityError, NotFoundError
+from locus_store.runtime import observe
 from locus_store.types import Mark, Outcome, Save, Written
 from locus_store.versions.lines import (
     CHAIN_ALLOWANCE,
@@ -25,7 +27,7 @@ from locus_store.versions.removing import forget, free, require_free
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Destination:
     """Where a save goes: below ``parent``, as the head or beside it."""
 
     parent: int | None
@@ -47,6 +49,7 @@ def save(lines: Lines, request: Save) -> Written:
     same = lines.named(line, request.checkpoint_id) if line else None
     if line and same and _is_repeat(lines, line, same, request):
         lines.touch(request)
+        lines.update(line)
         return Written(same.checkpoint_id, mark_of(lines, line, same), "same")
     place = _place(lines, line, request)
     if same and not place.moves_head:  # a losing save replaces nobody's version
@@ -74,9 +77,9 @@ def _is_repeat(lines: Lines, line: Line, same: Record, request: Save) -> bool:
     return not rewinds or same.sequence == line.head
 
 
-def _place(lines: Lines, line: Line | None, request: Save) -> Place:
+def _place(lines: Lines, line: Line | None, request: Save) -> Destination:
     if request.is_root:
-        return Place(None, moves_head=True)
+        return Destination(None, moves_head=True)
     head = line.head if line else None
     expected = request.expected
     if expected and expected.made_from and expected.made_from.store != lines.store:
@@ -84,21 +87,23 @@ def _place(lines: Lines, line: Line | None, request: Save) -> Place:
     if expected is None and request.parent_id is not None:
         return _onto(lines, line, request)
     if expected is None or (line and _is_own(line, request)):
-        return Place(head, moves_head=True)
+        return Destination(head, moves_head=True)
     if _holds(lines, line, expected.head) and _exists(lines, line, expected.made_from):
-        return Place(expected.made_from.sequence if expected.made_from else None, moves_head=True)
+        return Destination(
+            expected.made_from.sequence if expected.made_from else None, moves_head=True
+        )
     parent = _surviving(lines, line, request.side_parent) or _surviving(
         lines, line, expected.made_from
     )
     return _lost(lines, line, request, parent, was_there=expected.made_from is not None)
 
 
-def _onto(lines: Lines, line: Line | None, request: Save) -> Place:
+def _onto(lines: Lines, line: Line | None, request: Save) -> Destination:
     """The explicit parent: any version for a fork, else the head."""
     parent = lines.named(line, str(request.parent_id)) if line else None
     if line is not None and parent is not None and is_visible(line, parent.sequence):
         if request.forks or parent.sequence == line.head:
-            return Place(parent.sequence, moves_head=True)
+            return Destination(parent.sequence, moves_head=True)
         return _lost(lines, line, request, parent)
     if not request.forks:
         return _lost(lines, line, request, None)
@@ -144,7 +149,7 @@ def _lost(
     parent: Record | None,
     *,
     was_there: bool = True,
-) -> Place:
+) -> Destination:
     """Another writer moved the head: tell, keep beside it, or win, as the caller asked.
 
     Args:
@@ -157,9 +162,9 @@ def _lost(
     head = head_of(lines, line) if line else None
     if request.on_conflict == "overwrite" or (request.on_conflict == "branch" and head is None):
         under = parent if request.parent_id is not None and parent else head
-        return Place(under.sequence if under else None, moves_head=True)
+        return Destination(under.sequence if under else None, moves_head=True)
     if request.on_conflict == "branch":
-        return Place(parent.sequence if parent else None, moves_head=False)
+        return Destination(parent.sequence if parent else None, moves_head=False)
     if request.parent_id is not None and not (line and lines.named(line, request.parent_id)):
         raise _unknown_parent(request, head)
     now = f"is at {head.checkpoint_id!r}" if head else "is gone"
@@ -195,7 +200,7 @@ def _surviving(lines: Lines, line: Line | None, mark: Mark | None) -> Record | N
     return lines.record(line, mark.sequence)
 
 
-def _replace(lines: Lines, line: Line, same: Record, place: Place) -> Place:
+def _replace(lines: Lines, line: Line, same: Record, place: Destination) -> Destination:
     """The id is the caller's and used again: the old version goes, a new sequence comes.
 
     Its pending writes stay, whole: what their frames are against goes.
@@ -208,11 +213,11 @@ def _replace(lines: Lines, line: Line, same: Record, place: Place) -> Place:
     forget(lines, line, [same.sequence], keep_line=True)
     lines.put_writes(line, same.checkpoint_id, writes)
     if place.parent == same.sequence:
-        return Place(same.parent, place.moves_head)
+        return Destination(same.parent, place.moves_head)
     return place
 
 
-def _write(lines: Lines, line: Line, request: Save, place: Place) -> Written:
+def _write(lines: Lines, line: Line, request: Save, place: Destination) -> Written:
     sequence = line.last_sequence + 1
     continues = _continues(lines, line, request, place)
     payload = request.change.frames if continues else None
@@ -234,13 +239,13 @@ def _write(lines: Lines, line: Line, request: Save, place: Place) -> Written:
         line.open_bytes = (line.open_bytes if continues else 0) + len(payload) + RECORD_OVERHEAD
         line.head, line.open_chain = sequence, chain
         line.writer, line.run = request.writer, request.run
-    _keep_last(lines, line, request.keep_last)
+    _keep_last(lines, line, request)
     lines.update(line)
     outcome: Outcome = "head" if place.moves_head else "side"
     return Written(record.checkpoint_id, mark_of(lines, line, record), outcome)
 
 
-def _continues(lines: Lines, line: Line, request: Save, place: Place) -> bool:
+def _continues(lines: Lines, line: Line, request: Save, place: Destination) -> bool:
     """Whether the frames may follow the open chain's last record, which is the head.
 
     The bounds keep reading proportional to the state and storage linear: a chain ends when its
@@ -257,15 +262,34 @@ def _continues(lines: Lines, line: Line, request: Save, place: Place) -> bool:
     return len(frames) <= size // 2 and _holds(lines, line, request.basis)
 
 
-def _keep_last(lines: Lines, line: Line, keep_last: int | None) -> None:
-    if keep_last is None:
+def _keep_last(lines: Lines, line: Line, request: Save) -> None:
+    """Hide what ``keep_last`` excludes, and sweep it in batches: a sweep fails no save."""
+    if request.keep_last is None:
         return
-    line.floor = max(line.floor, lines.newest(line, keep_last) or 0)
-    batch = max(keep_last, HIDDEN_BATCH)
-    hidden = [it for it in lines.below(line, line.floor, batch + 2) if it != line.head]
-    if len(hidden) > batch:
-        gone = free(lines, line, hidden)
-        if not gone:  # the next hidden ones are rebuilt from them, and may go as well
-            every = lines.below(line, line.floor, line.last_sequence)
-            gone = free(lines, line, [it for it in every if it != line.head])
-        forget(lines, line, gone)
+    line.floor = max(line.floor, lines.newest(line, request.keep_last) or 0)
+    batch = max(request.keep_last, HIDDEN_BATCH)
+    hidden = _hidden(lines, line, batch + 2)
+    if len(hidden) <= batch:
+        return
+    try:
+        _sweep(lines, line, hidden)
+    except IntegrityError as exc:
+        observe.unswept("keep_last", request.thread_id, exc)
+
+
+def _sweep(lines: Lines, line: Line, hidden: list[int]) -> None:
+    """Remove hidden versions; all of them where some alone cannot go.
+
+    Raises:
+        IntegrityError: See ``forget``.
+    """
+    gone = free(lines, line, hidden)
+    if gone:
+        with suppress(IntegrityError):
+            forget(lines, line, gone)
+            return
+    forget(lines, line, free(lines, line, _hidden(lines, line, line.last_sequence)))
+
+
+def _hidden(lines: Lines, line: Line, limit: int) -> list[int]:
+    return [it for it in lines.below(line, line.floor, limit) if it != line.head]

@@ -26,7 +26,7 @@ from locus_store.values.encoding import UNLIMITED, encode, pack_frame, unpack_fr
 from locus_store.values.frames import readable
 from locus_store.values.text import Match
 from locus_store.versions import Line, Record
-from locus_store.versions.archives import last_active_at
+from locus_store.versions.archives import has_versions, last_active_at, minute_of, resting_at
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -173,8 +173,13 @@ class Thread:
     @property
     def exists(self) -> bool:
         """Whether it is more than pending writes."""
-        has_version = any(it.line.head is not None for it in self.spaces.values())
-        return has_version or bool(self.messages) or (self.name, self.user_id) != (None, None)
+        is_named = (self.name, self.user_id) != (None, None)
+        return self.has_versions or bool(self.messages) or is_named
+
+    @property
+    def has_versions(self) -> bool:
+        """Whether it has a version, in any namespace."""
+        return any(it.line.head is not None for it in self.spaces.values())
 
     def copy(self) -> Thread:
         """One whose lines may be changed."""
@@ -259,7 +264,7 @@ class Thread:
             name=self.name,
             metadata=deepcopy(self.metadata),
             created_at=self.created_at,
-            active_at=_minute(self.active_at),
+            active_at=minute_of(self.active_at),
             expires_at=self.expires_at,
             lines=[_archived(self.spaces[it]) for it in sorted(self.spaces)],
             messages=deepcopy(self.messages),
@@ -378,6 +383,8 @@ class Edit:
         del self.thread.spaces[self._space(line).namespace]
         if not self.thread.spaces and not self.thread.exists:
             self.drop_thread()
+        elif not self.thread.has_versions:
+            self.thread.active_at = resting_at(self.thread.active_at, self.thread.messages)
 
     def drop_thread(self) -> Removed:
         """Remove all."""
@@ -449,11 +456,12 @@ class Edit:
     # --- the rest
 
     def restore(self, archived: ArchivedThread, *, is_copy: bool = False) -> None:
-        """Make the thread what it was elsewhere; a copy is active when it is made."""
+        """Make the thread what it was elsewhere; a copy of versions is active now."""
         thread = self.begin()
         for name in ("user_id", "name", "created_at", "expires_at"):
             setattr(thread, name, getattr(archived, name))
-        thread.active_at = self._now if is_copy else last_active_at(archived)
+        is_active = is_copy and has_versions(archived)
+        thread.active_at = self._now if is_active else last_active_at(archived)
         thread.metadata, thread.messages = deepcopy(archived.metadata), deepcopy(archived.messages)
         for old in archived.lines:
             space = self.add_space(thread, old.namespace)
@@ -490,7 +498,3 @@ def body_of(payload: bytes) -> bytes:
     if len(bodies) == 1 and b"\n" not in bodies[0]:  # as nearly all: it is one
         return bodies[0]
     return encode(readable(payload, UNLIMITED))
-
-
-def _minute(moment: datetime) -> datetime:
-    return moment.replace(second=0, microsecond=0)

@@ -58,7 +58,7 @@ class Known:
         return sum(self.weights) + sum(map(len, self.prints))
 
 
-class Lists:
+class ChannelLists:
     """The lists of all channels; shared by all threads.
 
     Args:

@@ -44,7 +44,7 @@ _COLUMNS: Final = ("prefix", "key", "value", "created_at", "updated_at")
 _OF_TTL: Final = ("expires_at", "ttl_minutes")
 
 
-class Row(NamedTuple):
+class ItemRow(NamedTuple):
     """An item as it is stored, with its embeddings in the order of their fields."""
 
     prefix: str
@@ -62,7 +62,7 @@ class Row(NamedTuple):
         return tuple(self.prefix.split(".")) if self.prefix else ()
 
 
-Pages: TypeAlias = "AsyncIterator[list[Row]]"
+Pages: TypeAlias = "AsyncIterator[list[ItemRow]]"
 
 
 @dataclass(slots=True)
@@ -122,7 +122,7 @@ async def import_langgraph_store(
     return counts
 
 
-async def _take(store: BaseStore, rows: Sequence[Row], counts: ItemCounts) -> None:
+async def _take(store: BaseStore, rows: Sequence[ItemRow], counts: ItemCounts) -> None:
     now = datetime.now(UTC)
     puts: list[tuple[Put, bool]] = []
     for row in rows:
@@ -165,7 +165,7 @@ def _count_there(put: Put, value: Any, counts: ItemCounts) -> None:
         counts.newer += 1
 
 
-def _put(store: BaseStore, row: Row) -> tuple[Put, bool]:
+def _put(store: BaseStore, row: ItemRow) -> tuple[Put, bool]:
     """The item on its way to the store, and whether it has all of its embeddings.
 
     Raises:
@@ -242,7 +242,7 @@ async def _sqlite_pages(connection: sqlite3.Connection) -> Pages:
     )
     while rows := found.fetchmany(PAGE):
         yield [
-            Row(
+            ItemRow(
                 it["prefix"],
                 it["key"],
                 it["value"],
@@ -312,6 +312,6 @@ async def _postgresql_pages(connection: Any) -> Pages:
     cursor = await connection.cursor(query)
     while rows := await cursor.fetch(PAGE):
         yield [
-            Row(**{**it, "embeddings": [json.loads(e) for e in it["embeddings"] or ()]})
+            ItemRow(**{**it, "embeddings": [json.loads(e) for e in it["embeddings"] or ()]})
             for it in rows
         ]

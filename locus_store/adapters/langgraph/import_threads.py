@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from locus_store.adapters.langgraph.source_tables import UNKNOWN_TIME, Cipher, Source, opened
+from locus_store.adapters.langgraph.source_tables import UNKNOWN_TIME, Cipher, TableSource, opened
 from locus_store.adapters.langgraph.typed_values import members, plain_to_json
 from locus_store.errors import (
     IntegrityError,
@@ -80,7 +80,7 @@ async def import_langgraph(
         return tally.done(source.shown)
 
 
-async def _taken(backend: StorageBackend, source: Source, thread_id: str) -> bool:
+async def _taken(backend: StorageBackend, source: TableSource, thread_id: str) -> bool:
     """Whether the thread was new to the backend."""
     async with source.snapshot():
         try:
@@ -94,7 +94,7 @@ async def _taken(backend: StorageBackend, source: Source, thread_id: str) -> boo
         return is_new
 
 
-async def _read(source: Source, thread_id: str) -> ArchivedThread:
+async def _read(source: TableSource, thread_id: str) -> ArchivedThread:
     builder, heads = ThreadBuilder(thread_id), {}
     namespaces = await source.namespaces(thread_id)
     if not namespaces:
@@ -141,7 +141,7 @@ def aes_cipher() -> Cipher:
 
 
 async def _versions(
-    source: Source, thread_id: str, namespace: str, parents: Mapping[str, str | None]
+    source: TableSource, thread_id: str, namespace: str, parents: Mapping[str, str | None]
 ) -> AsyncIterator[NewVersion]:
     sends = _sends(await source.writes(thread_id, namespace))
     for checkpoint_id in in_order(parents):
@@ -205,7 +205,7 @@ def in_order(parents: Mapping[str, str | None]) -> Iterator[str]:
         done.update(path)
 
 
-async def _compare(source: Source, thread: ArchivedThread | None, thread_id: str) -> None:
+async def _compare(source: TableSource, thread: ArchivedThread | None, thread_id: str) -> None:
     """Read both sides again.
 
     Raises:

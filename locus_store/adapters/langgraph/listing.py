@@ -43,7 +43,7 @@ async def ancestors(backend: StorageBackend, target: Version | None) -> AsyncIte
         at = version.parent_id or ""
 
 
-class Line:
+class ListedLine:
     """The versions of a line, newest first, a page at a time.
 
     Args:
@@ -111,13 +111,13 @@ class Merged:
             thread first. ``inf``: the time is not known.
     """
 
-    def __init__(self, threads: AsyncIterator[tuple[float, list[Line]]]) -> None:
+    def __init__(self, threads: AsyncIterator[tuple[float, list[ListedLine]]]) -> None:
         self._threads = threads
-        self._open: list[tuple[Any, int, Line]] = []
+        self._open: list[tuple[Any, int, ListedLine]] = []
         """A heap: the key of a line's next version, a number that is the line's own, the line."""
 
         self._opened = 0
-        self._last: Line | None = None
+        self._last: ListedLine | None = None
         """The line of the version that was given last, which is not in the heap."""
 
         self._bound: float | None = math.inf
@@ -146,7 +146,7 @@ class Merged:
         self._bound, lines = found or (None, [])
         await asyncio.gather(*map(self._push, lines))
 
-    async def _push(self, line: Line) -> None:
+    async def _push(self, line: ListedLine) -> None:
         """Put a line where its next version belongs."""
         version = await line.peek()
         if version is None:

@@ -24,7 +24,7 @@ from locus_store.adapters.langgraph.lineage import (
 from locus_store.adapters.langgraph.listing import (
     PAGE,
     PAGE_OF_MANY,
-    Line,
+    ListedLine,
     Merged,
     ancestors,
     recent_threads,
@@ -34,7 +34,7 @@ from locus_store.adapters.langgraph.serializer import (
     exact_within,
 )
 from locus_store.adapters.langgraph.times import options_of_ttl, ttl_of
-from locus_store.adapters.langgraph.values import Caches, History, Values
+from locus_store.adapters.langgraph.values import Caches, ChannelValues, StateHistory
 from locus_store.blocking import Finished, Portals
 from locus_store.errors import ConflictError, InvalidArgumentError
 from locus_store.open import open_saver
@@ -80,7 +80,7 @@ MAX_KEY_CHARACTERS: Final = 2**20
 T = TypeVar("T")
 Makers: TypeAlias = "list[Callable[[], CheckpointTuple]]"  # in the class, `list` is a method
 Made: TypeAlias = "list[tuple[Version, Callable[[], CheckpointTuple]]]"
-Lines: TypeAlias = "list[Line]"
+Lines: TypeAlias = "list[ListedLine]"
 Versions: TypeAlias = "list[Version]"
 Path: TypeAlias = "list[str]"
 
@@ -128,7 +128,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
         of_backend = cache_bytes // 4
         self.saver.backend.limit_cache(of_backend)
         self._caches = Caches(cache_bytes - of_backend)
-        self._made = Values(self.serde, self._caches)
+        self._made = ChannelValues(self.serde, self._caches)
         self._given = GivenIds()
         self._portals = Portals()
         self._owns_portals = True
@@ -160,9 +160,9 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
         return f"{type(self).__name__}({self.saver!r})"
 
     @property
-    def _values(self) -> Values:
+    def _values(self) -> ChannelValues:
         if self._made.serde is not self.serde:  # `with_allowlist` replaces it in a copy
-            self._made = Values(self.serde, self._caches)
+            self._made = ChannelValues(self.serde, self._caches)
         return self._made
 
     # --- life
@@ -461,12 +461,12 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
             names = [line_name(checkpoint_ns)] if checkpoint_ns is not None else None
             if names is None:
                 names = await backend.namespaces(thread_id)
-            yield math.inf, [Line(backend, thread_id, it, below, size) for it in names]
+            yield math.inf, [ListedLine(backend, thread_id, it, below, size) for it in names]
             return
         size = min(size, PAGE_OF_MANY)
         async for active_at, thread_id in recent_threads(backend):
             names = await backend.namespaces(thread_id)
-            yield active_at, [Line(backend, thread_id, it, below, size) for it in names]
+            yield active_at, [ListedLine(backend, thread_id, it, below, size) for it in names]
 
     def _has(self, version: Version, wanted: Mapping[str, Any]) -> bool:
         return not wanted or holds(self._values.metadata_from_json(version.metadata), wanted)
@@ -485,7 +485,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
         backend, first = self.saver.backend, versions[0]
         ids = [it.checkpoint_id for it in versions]
         writes = await backend.writes_of(first.thread_id, ids, namespace=first.namespace)
-        history = History(self._values)
+        history = StateHistory(self._values)
 
         def read(version: Version, folder: Folder) -> tuple[Version, Callable[[], CheckpointTuple]]:
             state = folder.state()

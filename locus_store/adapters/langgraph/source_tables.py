@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 UNKNOWN_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Source(Protocol):
+class TableSource(Protocol):
     """Where LangGraph's rows are read."""
 
     shown: str
@@ -94,7 +94,7 @@ def clear_by(cipher: Cipher | None) -> Clear:
 
 
 @asynccontextmanager
-async def opened(url: str, cipher: Cipher | None = None) -> AsyncIterator[Source]:
+async def opened(url: str, cipher: Cipher | None = None) -> AsyncIterator[TableSource]:
     """The tables behind a URL; see ``from_langgraph.import_langgraph``."""
     scheme, clear = urlsplit(url).scheme.partition("+")[0], clear_by(cipher)
     if scheme in {"postgresql", "postgres"}:

@@ -9,17 +9,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, TypeVar
 
 from langgraph.store.base import (
+    NOT_PROVIDED,
     BaseStore,
     GetOp,
     Item,
     ListNamespacesOp,
     MatchCondition,
+    NotProvided,
     PutOp,
     SearchItem,
     SearchOp,
+    _ensure_refresh,
+    _ensure_ttl,
+    _validate_namespace,
+    _validate_namespace_labels,
     ensure_embeddings,
     get_text_at_path,
     tokenize_path,
@@ -54,6 +60,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Path: TypeAlias = "list[str] | str"
+
+_ITEM_OPS: Final = (GetOp, PutOp)
 
 ALL: Final = "$"
 """The path of the whole value."""
@@ -222,32 +230,69 @@ class LangGraphStore(ForTenants, BaseStore):
             await self.store.apply(changes)
         return results or [None] * len(todo)
 
+    # Thousands of these may wait at a time. They leave out ``abatch``, because Python's garbage
+    # collector visits every list and coroutine of a call that waits, again and again.
+
+    async def aget(
+        self, namespace: Namespace, key: str, *, refresh_ttl: bool | None = None
+    ) -> Item | None:
+        """Return an item; ``None`` where there is none."""
+        _validate_namespace_labels(namespace)
+        name = _named(namespace, str(key))
+        [found] = await self.store.read((name,))
+        if found is None:
+            return None
+        if found.ttl_seconds is not None and _ensure_refresh(self.ttl_config, refresh_ttl):
+            await self.store.renew([name])
+        return _item(found)
+
+    async def aput(
+        self,
+        namespace: Namespace,
+        key: str,
+        value: Mapping[str, Any],
+        index: Literal[False] | list[str] | None = None,
+        *,
+        ttl: float | NotProvided | None = NOT_PROVIDED,
+    ) -> None:
+        """Store an item; see LangGraph's ``BaseStore``."""
+        _validate_namespace(namespace)
+        minutes = _ensure_ttl(self.ttl_config, ttl)
+        # No operation in a variable: it would live as long as the call.
+        await self.store.apply(
+            await self._changes((PutOp(_as_tuple(namespace), str(key), value, index, minutes),))
+        )
+
+    async def adelete(self, namespace: Namespace, key: str) -> None:
+        """Remove an item."""
+        _validate_namespace_labels(namespace)
+        space, name = _named(namespace, str(key))
+        await self.store.apply((Remove(namespace=space, key=name),))
+
     async def _read(
         self, ops: Sequence[Op], items: Mapping[Name, StoreItem | None]
     ) -> list[Result]:
         """What the operations give that read; the times to live of what they gave begin anew."""
-        wanted = [_wanted(it) if isinstance(it, SearchOp) else None for it in ops]
-        queries = await self._queries([it for it in ops if isinstance(it, SearchOp)])
+        searches = [it for it in ops if isinstance(it, SearchOp)]
+        wanted = iter([_wanted(it) for it in searches])
+        queries = await self._queries(searches) if searches else {}
         results: list[Result] = []
         renewed: list[StoreItem] = []
-        for op, search in zip(ops, wanted, strict=True):
+        for op in ops:
             if isinstance(op, GetOp):
                 found = items[op.namespace, op.key]
                 results.append(None if found is None else _item(found))
                 renewed += [found] if found and op.refresh_ttl else []
-            elif isinstance(op, SearchOp) and search is not None:
-                page = await self._found(search, queries.get(op.query or ""))
+            elif isinstance(op, SearchOp):
+                page = await self._found(next(wanted), queries.get(op.query or ""))
                 results.append([_search_item(it) for it in page])
                 renewed += page if op.refresh_ttl else []
             elif isinstance(op, ListNamespacesOp):
                 results.append(await self._namespaces(op))
             else:
                 results.append(None)
-        names = dict.fromkeys(
-            (it.namespace, it.key) for it in renewed if it.ttl_seconds is not None
-        )
-        if names:
-            await self.store.renew(list(names))
+        if names := {(it.namespace, it.key): None for it in renewed if it.ttl_seconds is not None}:
+            await self.store.renew([*names])
         return results
 
     async def _namespaces(self, op: ListNamespacesOp) -> list[Namespace]:
@@ -288,20 +333,22 @@ class LangGraphStore(ForTenants, BaseStore):
 
     async def _changes(self, ops: Sequence[PutOp]) -> list[Change]:
         """What is to be written, checked and embedded; of two with the same name the later."""
-        checked: dict[Name, tuple[PutOp, Change]] = {}
+        last: dict[Name, PutOp] = {}
+        checked: dict[Name, Change] = {}
         for op in ops:
             change = self._change(op)
-            checked.pop((op.namespace, op.key), None)
-            checked[op.namespace, op.key] = op, change
+            name = change.namespace, change.key
+            last.pop(name, None)
+            last[name], checked[name] = op, change
         if self.embeddings is None:
-            return [change for _, change in checked.values()]
-        texts = {name: self._texts(op) for name, (op, _) in checked.items() if op.value is not None}
+            return [checked[it] for it in last]
+        texts = {name: self._texts(op) for name, op in last.items() if op.value is not None}
         made = await self._embedded(dict.fromkeys(it for each in texts.values() for it in each))
         return [
             replace(change, vectors=tuple(made[it] for it in texts[name]))
-            if isinstance(change, Put) and texts.get(name)
+            if isinstance(change := checked[name], Put) and texts.get(name)
             else change
-            for name, (_, change) in checked.items()
+            for name in last
         ]
 
     def _change(self, op: PutOp) -> Put | Remove:
@@ -430,15 +477,25 @@ def _checked(op: Op) -> Op:
     Raises:
         InvalidArgumentError: It is no operation.
     """
-    if isinstance(op, GetOp | PutOp):
-        namespace: object = op.namespace
-        return op._replace(namespace=tuple(namespace)) if isinstance(namespace, list) else op
+    if isinstance(op, _ITEM_OPS):
+        return op._replace(namespace=_as_tuple(op.namespace))
     if isinstance(op, SearchOp):
-        prefix: object = op.namespace_prefix
-        return op._replace(namespace_prefix=tuple(prefix)) if isinstance(prefix, list) else op
+        return op._replace(namespace_prefix=_as_tuple(op.namespace_prefix))
     if not isinstance(op, ListNamespacesOp):
         raise InvalidArgumentError(f"not an operation of a store: {op!r}")
     return op
+
+
+def _as_tuple(namespace: object) -> Any:
+    """LangGraph's stores take a list for a namespace too."""
+    return tuple(namespace) if isinstance(namespace, list) else namespace
+
+
+def _named(namespace: object, key: str) -> Name:
+    """The name of an item, checked."""
+    name = _as_tuple(namespace), key
+    check_name(*name)
+    return name
 
 
 def _names(ops: Iterable[Op]) -> list[Name]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from locus_store.adapters.langgraph import typed_values
-from locus_store.adapters.langgraph.channel_lists import Lists
+from locus_store.adapters.langgraph.channel_lists import ChannelLists
 from locus_store.adapters.langgraph.copies import maker
 from locus_store.adapters.langgraph.recent import Recent
 from locus_store.adapters.langgraph.serializer import ExactSerializer
@@ -50,7 +50,7 @@ class Caches:
         return self.elements.held_bytes + self.lists.held_bytes
 
 
-class Values:
+class ChannelValues:
     """Values to JSON and back, by a serializer, and what is known of them.
 
     Args:
@@ -61,7 +61,7 @@ class Values:
     def __init__(self, serde: SerializerProtocol, caches: Caches) -> None:
         self.serde = serde
         self._elements = caches.elements
-        self._lists = Lists(caches.lists)
+        self._lists = ChannelLists(caches.lists)
         self._is_langgraphs = type(serde) in {JsonPlusSerializer, ExactSerializer}
         """What it gives depends on the value alone, and plain values stand for themselves."""
 
@@ -201,14 +201,14 @@ def require_checkpoint(version: Version, state: Mapping[str, Any]) -> None:
         )
 
 
-class History:
+class StateHistory:
     """The checkpoints of a line, the oldest first; what did not change is not made again.
 
     Args:
         values: How values are read.
     """
 
-    def __init__(self, values: Values) -> None:
+    def __init__(self, values: ChannelValues) -> None:
         self._values = values
         self._lists: dict[str, list[Maker | None]] = {}
         """Channels that are lists: what makes their elements, ``None`` for those that changed."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from locus_store.adapters.locus.records import Entry, Found, fingerprint, repeated
-from locus_store.adapters.locus.sources import Source, opened
+from locus_store.adapters.locus.records import Entry, FoundThread, fingerprint, repeated
+from locus_store.adapters.locus.sources import LocusSource, opened
 from locus_store.errors import (
     IntegrityError,
     InvalidArgumentError,
@@ -71,8 +71,8 @@ async def import_locus(
 
 
 def _chosen(
-    found: dict[str, Found], thread_ids: Sequence[str] | None, reader: Source
-) -> dict[str, Found]:
+    found: dict[str, FoundThread], thread_ids: Sequence[str] | None, reader: LocusSource
+) -> dict[str, FoundThread]:
     if thread_ids is None:
         return dict(sorted(found.items()))
     for thread_id in thread_ids:
@@ -81,7 +81,9 @@ def _chosen(
     return {it: found[it] for it in thread_ids}
 
 
-async def _taken(backend: StorageBackend, reader: Source, thread_id: str, found: Found) -> bool:
+async def _taken(
+    backend: StorageBackend, reader: LocusSource, thread_id: str, found: FoundThread
+) -> bool:
     """Whether the thread was new to the backend."""
     if found.problem:
         raise found.problem
@@ -103,7 +105,7 @@ async def _taken(backend: StorageBackend, reader: Source, thread_id: str, found:
     return is_new
 
 
-async def _version(reader: Source, entry: Entry, parent: str | None) -> NewVersion:
+async def _version(reader: LocusSource, entry: Entry, parent: str | None) -> NewVersion:
     content = await reader.read(entry)
     state, _ = without_mark(content.state)  # of a state that this library loaded
     return NewVersion(

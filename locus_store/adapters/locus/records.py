@@ -52,7 +52,7 @@ class Content:
 
 
 @dataclass(slots=True)
-class Found:
+class FoundThread:
     """A thread of the source."""
 
     entries: list[Entry] = field(default_factory=list)
@@ -63,7 +63,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class KeyRow:
     """One row of a table of keys, without its state."""
 
     key: str
@@ -79,7 +79,9 @@ class Row:
     updated_at: datetime
 
 
-def grouped(rows: Iterable[Row], damaged: Mapping[str, LocusStoreError]) -> dict[str, Found]:
+def grouped(
+    rows: Iterable[KeyRow], damaged: Mapping[str, LocusStoreError]
+) -> dict[str, FoundThread]:
     """The threads that the rows make, by thread id.
 
     A thread whose ``latest`` is gone was deleted: what the SDK left of it is not taken over.
@@ -95,7 +97,7 @@ def grouped(rows: Iterable[Row], damaged: Mapping[str, LocusStoreError]) -> dict
     for key, problem in {**sorter.foreign, **damaged}.items():
         owners = [it for it in found if key == it or key.startswith(f"{it}:")]
         for owner in owners or [key]:
-            found[owner] = Found(problem=problem)
+            found[owner] = FoundThread(problem=problem)
     return found
 
 
@@ -103,13 +105,13 @@ class _Sorter:
     """Tells the rows of threads from each other."""
 
     def __init__(self) -> None:
-        self._plain: dict[str, Row] = {}
-        self._own: defaultdict[str, list[Row]] = defaultdict(list)
-        self._latest: dict[str, Row] = {}
+        self._plain: dict[str, KeyRow] = {}
+        self._own: defaultdict[str, list[KeyRow]] = defaultdict(list)
+        self._latest: dict[str, KeyRow] = {}
         self.foreign: dict[str, LocusStoreError] = {}
         """Rows of nobody, by key."""
 
-    def add(self, row: Row) -> None:
+    def add(self, row: KeyRow) -> None:
         """Put a row where it belongs, by what stands in it."""
         if row.is_index:
             return
@@ -128,9 +130,9 @@ class _Sorter:
                 " not end in"
             )
 
-    def threads(self) -> dict[str, Found]:
+    def threads(self) -> dict[str, FoundThread]:
         """All threads that were not deleted."""
-        found = {key: Found([_plain(row)]) for key, row in self._plain.items()}
+        found = {key: FoundThread([_plain(row)]) for key, row in self._plain.items()}
         for thread_id, latest in self._latest.items():
             if thread_id in found:
                 self.foreign[thread_id] = IntegrityError(
@@ -151,7 +153,7 @@ def _warn_of_rests(counts: list[int]) -> None:
         )
 
 
-def _plain(row: Row) -> Entry:
+def _plain(row: KeyRow) -> Entry:
     """A row that a backend of the SDK was handed without the adapter."""
     return Entry(
         checkpoint_id=row.column_id or LATEST,
@@ -161,7 +163,7 @@ def _plain(row: Row) -> Entry:
     )
 
 
-def _thread(rows: list[Row], latest: Row) -> Found:
+def _thread(rows: list[KeyRow], latest: KeyRow) -> FoundThread:
     """The checkpoints by time, but last the one that the SDK loads.
 
     ``latest`` is a checkpoint of its own where it is not the copy of one that is there.
@@ -173,15 +175,17 @@ def _thread(rows: list[Row], latest: Row) -> Found:
             head = latest.key
             entries[head] = replace(_entry(latest), checkpoint_id=LATEST)
     except IntegrityError as exc:
-        return Found(problem=exc)
-    return Found(sorted(entries.values(), key=lambda it: (it.key == head, it.created_at, it.key)))
+        return FoundThread(problem=exc)
+    return FoundThread(
+        sorted(entries.values(), key=lambda it: (it.key == head, it.created_at, it.key))
+    )
 
 
-def _is_copy(row: Row, latest: Row) -> bool:
+def _is_copy(row: KeyRow, latest: KeyRow) -> bool:
     return row.saved_as == latest.saved_as and row.fingerprint == latest.fingerprint
 
 
-def _entry(row: Row) -> Entry:
+def _entry(row: KeyRow) -> Entry:
     where = f"row {row.key!r}"
     return Entry(
         checkpoint_id=row.saved_as or LATEST,

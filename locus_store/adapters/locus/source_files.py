@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from locus_store.adapters.locus.records import (
     Content,
     Entry,
-    Found,
+    FoundThread,
     content,
     moment,
     parsed,
@@ -28,8 +28,8 @@ class Files:
         self.shown = f"directory {directory}"
         self._seen: dict[Path, tuple[int, ...]] = {}
 
-    async def threads(self) -> dict[str, Found]:
-        found: defaultdict[str, Found] = defaultdict(Found)
+    async def threads(self) -> dict[str, FoundThread]:
+        found: defaultdict[str, FoundThread] = defaultdict(FoundThread)
         inside = sorted(it for it in self._directory.iterdir() if it.is_dir())
         for directory in (self._directory, *inside):
             self._add(directory, found)
@@ -41,7 +41,7 @@ class Files:
                 it.problem = it.problem or IntegrityError(f"{what}; remove one of them")
         return dict(found)
 
-    def _add(self, directory: Path, found: defaultdict[str, Found]) -> None:
+    def _add(self, directory: Path, found: defaultdict[str, FoundThread]) -> None:
         """A file that cannot be read stops all threads of its directory: it may be of any."""
         problem: IntegrityError | None = None
         here: set[str] = set()

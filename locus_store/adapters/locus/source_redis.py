@@ -13,8 +13,8 @@ from locus_store.adapters.locus.records import (
     INDEX,
     Content,
     Entry,
-    Found,
-    Row,
+    FoundThread,
+    KeyRow,
     fingerprint,
     grouped,
     moment,
@@ -28,7 +28,7 @@ from locus_store.errors import IntegrityError, InvalidArgumentError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from locus_store.backends.redis.connections import Home
+    from locus_store.backends.redis.connections import LoopClient
     from locus_store.errors import LocusStoreError
 
 PREFIXES: Final = ("locus:state:", "locus:checkpoint:")
@@ -41,23 +41,23 @@ _OPTION = re.compile(r"([?&])prefix=([^&#]*)&?")
 
 
 @asynccontextmanager
-async def opened(url: str) -> AsyncIterator[Keys]:
+async def opened(url: str) -> AsyncIterator[SourceKeys]:
     """The reader for a URL, which may end in ``?prefix=…``."""
     asked = _OPTION.search(url)
     plain = _OPTION.sub(r"\1", url, count=1).rstrip("?&") if asked else url
     connections = addresses.named(plain, 0, addresses.Options(), is_cluster=False)
     try:
-        keys = Keys(await connections.home())
+        keys = SourceKeys(await connections.home())
         await keys.choose(unquote(asked[2]) if asked else None)
         yield keys
     finally:
         await connections.close()
 
 
-class Keys:
+class SourceKeys:
     """Checkpoints by what stands in them."""
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: LoopClient) -> None:
         self._home = home
         self._prefix = ""
         self._names: list[bytes] = []
@@ -89,8 +89,8 @@ class Keys:
 
         return sorted(await self._home.again(scanned))
 
-    async def threads(self) -> dict[str, Found]:
-        rows: list[Row] = []
+    async def threads(self) -> dict[str, FoundThread]:
+        rows: list[KeyRow] = []
         damaged: dict[str, LocusStoreError] = {}
         for at in range(0, len(self._names), AT_ONCE):
             names = self._names[at : at + AT_ONCE]
@@ -107,7 +107,7 @@ class Keys:
     def _key(self, name: bytes) -> str:
         return name.decode(errors="surrogateescape")[len(self._prefix) :]
 
-    def _row(self, name: bytes, value: bytes) -> Row:
+    def _row(self, name: bytes, value: bytes) -> KeyRow:
         key = self._key(name)
         where = f"row {key!r}"
         data = _object(value, where)
@@ -115,7 +115,7 @@ class Keys:
         is_index = key.endswith(INDEX) and isinstance(data.get("checkpoints"), list)
         is_plain = not (is_index or isinstance(saved_as, str))
         self._seen[name] = fingerprint(data)
-        return Row(
+        return KeyRow(
             key=key,
             saved_as=saved_as if isinstance(saved_as, str) else None,
             saved_at=data.get("_checkpoint_timestamp"),

@@ -14,8 +14,8 @@ from locus_store.adapters.locus.records import (
     INDEX,
     Content,
     Entry,
-    Found,
-    Row,
+    FoundThread,
+    KeyRow,
     content,
     fingerprint,
     grouped,
@@ -47,13 +47,13 @@ _NAME = re.compile(r"[A-Za-z_]\w{0,62}(\.[A-Za-z_]\w{0,62})?", re.ASCII)
 _KEYWORDS = re.compile(r"\s*\w+\s*=")
 
 
-class Source(Protocol):
+class LocusSource(Protocol):
     """Where checkpoints are read, all as they were at one moment."""
 
     shown: str
     """For a person; without a secret."""
 
-    async def threads(self) -> dict[str, Found]:
+    async def threads(self) -> dict[str, FoundThread]:
         """All threads by their ids."""
 
     async def read(self, entry: Entry) -> Content:
@@ -66,7 +66,7 @@ class Source(Protocol):
 
 def opened(
     source: str, *, table_name: str | None, tenant: str | None
-) -> AbstractAsyncContextManager[Source]:
+) -> AbstractAsyncContextManager[LocusSource]:
     """The reader for a URL or directory; see ``from_locus.import_locus``."""
     scheme = re.match(r"([A-Za-z][\w.+-]*)://|(file):", source)
     name = (
@@ -99,7 +99,7 @@ def _require_no(reader: str, **options: str | None) -> None:
 @asynccontextmanager
 async def _opened_files(
     source: str, table_name: str | None, tenant: str | None
-) -> AsyncIterator[Source]:
+) -> AsyncIterator[LocusSource]:
     _require_no("files", table_name=table_name, tenant=tenant)
     path = Path(source)
     if source.startswith("file:"):
@@ -119,7 +119,7 @@ async def _opened_files(
 @asynccontextmanager
 async def _opened_sqlite(
     source: str, table_name: str | None, tenant: str | None
-) -> AsyncIterator[Source]:
+) -> AsyncIterator[LocusSource]:
     parts = urlsplit(source)
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
     if unknown := given.keys() - {"table_name"}:
@@ -163,8 +163,8 @@ class _SQLite:
     def _columns(self, table: str) -> set[str]:
         return {it[0] for it in self._rows("SELECT name FROM pragma_table_info(?)", table)}
 
-    async def threads(self) -> dict[str, Found]:
-        rows: list[Row] = []
+    async def threads(self) -> dict[str, FoundThread]:
+        rows: list[KeyRow] = []
         damaged: dict[str, LocusStoreError] = {}
         for (key,) in self._rows(f"SELECT thread_id FROM {self._table} ORDER BY 1"):  # noqa: S608
             try:
@@ -173,7 +173,7 @@ class _SQLite:
                 damaged[str(key)] = exc
         return grouped(rows, damaged)
 
-    def _row(self, key: Any) -> Row:
+    def _row(self, key: Any) -> KeyRow:
         where = f"row {key!r}"
         if not isinstance(key, str):
             raise IntegrityError(f"{where} has a key that is no text")
@@ -183,7 +183,7 @@ class _SQLite:
         query = f"SELECT checkpoint_id, updated_at FROM {self._table} WHERE thread_id = ?"  # noqa: S608
         column_id, updated_at = self._rows(query, key)[0]
         saved_as = data.get("_checkpoint_id")
-        return Row(
+        return KeyRow(
             key=key,
             saved_as=saved_as if isinstance(saved_as, str) else None,
             saved_at=data.get("_checkpoint_timestamp"),
@@ -234,7 +234,7 @@ def _the_one(columns: Mapping[str, set[str]], where: str) -> str:
 @asynccontextmanager
 async def _opened_postgresql(
     source: str, table_name: str | None, tenant: str | None
-) -> AsyncIterator[Source]:
+) -> AsyncIterator[LocusSource]:
     from locus_store.backends.postgresql import dsn  # noqa: PLC0415  (files need no SQLAlchemy)
 
     target = dsn.parse(source, ours=_OPTIONS)
@@ -262,7 +262,7 @@ _OF_KEYS: Final = """
     FROM {} ORDER BY thread_id"""
 _OF_TENANT: Final = """
     SELECT thread_id, checkpoint_id, updated_at FROM {} WHERE tenant = $1 ORDER BY thread_id, seq"""
-_ROW: Final = tuple(it.name for it in fields(Row))
+_ROW: Final = tuple(it.name for it in fields(KeyRow))
 _OTHERS: Final = "SELECT DISTINCT tenant FROM {} WHERE tenant <> $1 ORDER BY 1 LIMIT 5"
 
 
@@ -306,7 +306,7 @@ class _PostgreSQL:
             _require_no(f"table {self._table}", tenant=self._asked)
         await self._fetch("SET LOCAL idle_in_transaction_session_timeout = 0")
 
-    async def threads(self) -> dict[str, Found]:
+    async def threads(self) -> dict[str, FoundThread]:
         if self._by_tenant:
             return await self._of_tenant()
         rows = await self._fetch(_OF_KEYS.format(self._table))
@@ -316,10 +316,10 @@ class _PostgreSQL:
             if not it["is_object"]
         }
         kept = ({name: it[name] for name in _ROW} for it in rows if it["is_object"])
-        return grouped((Row(**it) for it in kept), damaged)
+        return grouped((KeyRow(**it) for it in kept), damaged)
 
-    async def _of_tenant(self) -> dict[str, Found]:
-        found: dict[str, Found] = {}
+    async def _of_tenant(self) -> dict[str, FoundThread]:
+        found: dict[str, FoundThread] = {}
         for row in await self._fetch(_OF_TENANT.format(self._table), self._tenant):
             entry = Entry(
                 checkpoint_id=row["checkpoint_id"],
@@ -327,7 +327,7 @@ class _PostgreSQL:
                 key=(row["thread_id"], row["checkpoint_id"]),
                 where=f"row {row['checkpoint_id']!r}",
             )
-            found.setdefault(row["thread_id"], Found()).entries.append(entry)
+            found.setdefault(row["thread_id"], FoundThread()).entries.append(entry)
         await self._tell_of_others(is_empty=not found)
         return found
 
@@ -362,7 +362,7 @@ class _PostgreSQL:
 @asynccontextmanager
 async def _opened_redis(
     source: str, table_name: str | None, tenant: str | None
-) -> AsyncIterator[Source]:
+) -> AsyncIterator[LocusSource]:
     from locus_store.adapters.locus import source_redis  # noqa: PLC0415  (others need no redis-py)
 
     _require_no("Redis", table_name=table_name, tenant=tenant)
@@ -371,7 +371,7 @@ async def _opened_redis(
 
 
 READERS: Final[
-    dict[str, Callable[[str, str | None, str | None], AbstractAsyncContextManager[Source]]]
+    dict[str, Callable[[str, str | None, str | None], AbstractAsyncContextManager[LocusSource]]]
 ] = {
     "file": _opened_files,
     "sqlite": _opened_sqlite,

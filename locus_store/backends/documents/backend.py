@@ -24,6 +24,7 @@ from locus_store.types import (
     Removed,
     Save,
     Stored,
+    Vacuumed,
     Version,
     Written,
 )
@@ -39,6 +40,7 @@ from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.values.filters import check_key, has_value, is_found
 from locus_store.values.text import query_words
 from locus_store.versions.archives import occupied
+from locus_store.versions.sweeping import Sweep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -402,9 +404,11 @@ class DocumentBackend(StorageBackend):
         """See ``StorageBackend``: documents that are no thread's, and a damaged identity."""
         return await self._look(self._threads.damage)
 
-    async def vacuum(self, older_than_days: float = 30) -> int:
+    async def vacuum_report(self, older_than_days: float = 30) -> Vacuumed:
         limit = datetime.now(UTC) - timedelta(days=check_days(older_than_days))
-        return await self._take_from_each(lambda it: _vacuum(it, limit))
+        sweep = Sweep()
+        sweep.removed = await self._take_from_each(lambda it: _vacuum(it, limit, sweep))
+        return sweep.report()
 
     async def renew(self, thread_id: str, ttl_seconds: float) -> bool:
         def renew(edit: Edit) -> bool:
@@ -449,7 +453,7 @@ def _prune(edit: Edit) -> int:
     return sum(versions.prune(edit, it) for it in lines if it)
 
 
-def _vacuum(edit: Edit, limit: datetime) -> int:
+def _vacuum(edit: Edit, limit: datetime, sweep: Sweep) -> int:
     """Remove what is older from a thread; return how many versions."""
     thread = edit.thread
     if thread is None:
@@ -461,7 +465,8 @@ def _vacuum(edit: Edit, limit: datetime) -> int:
         line = edit.find(thread.thread_id, space.namespace)
         old = [it for it, row in space.rows.items() if row.created_at < limit]
         if line is not None and old:
-            removed += versions.vacuum(edit, line, old)
+            with sweep.of(thread.thread_id):
+                removed += versions.vacuum(edit, line, old)
     return removed
 
 

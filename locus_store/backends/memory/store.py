@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
-    from locus_store.backends.options import InMemoryStoreOptions
+    from locus_store.backends.memory.options import InMemoryStoreOptions
 
 
 @dataclass(slots=True)

@@ -62,7 +62,7 @@ def blocks(pool: object) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class OracleAddress:
     """A database, and how its connections are made."""
 
     shown: str
@@ -77,7 +77,7 @@ class Place:
     call_timeout_seconds: float | None = None
     """For each round trip."""
 
-    def without_call_timeout(self) -> Place:
+    def without_call_timeout(self) -> OracleAddress:
         """For migrations, which may take long."""
         return replace(self, call_timeout_seconds=None)
 
@@ -129,7 +129,7 @@ def place(
     service_name: str | None = None,
     timeout_seconds: float | None = None,
     call_timeout_seconds: float | None = None,
-) -> Place:
+) -> OracleAddress:
     """The database that these options name.
 
     Args:
@@ -143,7 +143,7 @@ def place(
         host: Instead of ``dsn``, with ``port`` and ``service_name``.
         port: 1521, if it is not given.
         service_name: The database's.
-        timeout_seconds: See ``Place``, as the next.
+        timeout_seconds: See ``OracleAddress``, as the next.
         call_timeout_seconds: For each round trip.
 
     Raises:
@@ -181,7 +181,7 @@ def place(
         arguments["config_dir"] = _directory("config_dir", config_dir)
     at = where.get("dsn") or f"{where['host']}:{where['port']}/{where['service_name']}"
     shown = f"{user}@{at if not _DESCRIPTOR.match(at) else '(a descriptor)'}"
-    return Place(
+    return OracleAddress(
         shown=shown,
         arguments=arguments,
         timeout_seconds=timeout_seconds or CONNECT_TIMEOUT_SECONDS,

@@ -12,13 +12,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.pool import NullPool, QueuePool
 
 from locus_store.backends.oracle import addresses, dialect
+from locus_store.backends.oracle.diagnostics import OracleExamination
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
 from locus_store.runtime import observe
 from locus_store.saver import CheckpointSaver
 from locus_store.sql import copying
 from locus_store.sql.backend import SqlBackend
-from locus_store.sql.diagnostics import OracleExamination
 from locus_store.sql.names import prefix_of
 from locus_store.sql.options import check_count, check_seconds, refuse_ours, require_one
 from locus_store.sql.pool import PooledRunner
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
-    from locus_store.backends.options import OracleOptions
+    from locus_store.backends.oracle.options import OracleOptions
     from locus_store.sql.migrate import AutoMigrate
     from locus_store.types import Mark, OnConflict, Save, Stored, Written
 
@@ -234,7 +234,7 @@ class OracleBackend(SqlBackend):
 
 
 def _own_runner(
-    database: dialect.OracleDatabase, *, place: addresses.Place, **pool: Any
+    database: dialect.OracleDatabase, *, place: addresses.OracleAddress, **pool: Any
 ) -> PooledRunner:
     opening = place.without_call_timeout()
     return PooledRunner(

@@ -31,8 +31,8 @@ from locus_store.sql.failures import NOT_COMPILED, LostConnectionError, causes, 
 from locus_store.sql.json_columns import Json, JsonValue
 from locus_store.sql.migration_lock import locked
 from locus_store.sql.names import derived
+from locus_store.sql.place import PLACE, DatabasePlace
 from locus_store.sql.pool import ServerDatabase
-from locus_store.sql.status import PLACE, Place
 from locus_store.sql.text_index import SEARCH_SETTING, IndexedRepository, OtherDatabaseError
 from locus_store.values import frames
 from locus_store.values.text import words
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Dialect, Engine
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    from locus_store.backends.oracle.addresses import Place as OraclePlace
+    from locus_store.backends.oracle.addresses import OracleAddress
     from locus_store.sql.migrate import AutoMigrate
     from locus_store.sql.schema import Tables
     from locus_store.sql.status import Settings
@@ -393,9 +393,9 @@ _REMEDIES: Final = {
 # --- connections
 
 
-def engine(place: OraclePlace, **pool: Any) -> AsyncEngine:
+def engine(place: OracleAddress, **pool: Any) -> AsyncEngine:
     """An engine of our own, in autocommit, on connections to ``place``."""
-    shown = {PLACE: Place(place.shown, is_whole=False)}
+    shown = {PLACE: DatabasePlace(place.shown, is_whole=False)}
     return _engine(place.connect, execution_options=shown, **pool)
 
 
@@ -403,13 +403,13 @@ def engine_of_pool(pool: Any) -> AsyncEngine:
     """An engine that borrows the connections of a ``oracledb.AsyncConnectionPool``."""
 
     async def borrowing(*_: Any, **__: Any) -> Any:
-        return Borrowed(await pool.acquire())
+        return BorrowedOracleConnection(await pool.acquire())
 
-    shown = {PLACE: Place("the pool's database", is_whole=False)}
+    shown = {PLACE: DatabasePlace("the pool's database", is_whole=False)}
     return _engine(borrowing, execution_options=shown, poolclass=sa.NullPool)
 
 
-class Borrowed:
+class BorrowedOracleConnection:
     """A pool's connection as SQLAlchemy sees one; what is set on it is undone at the end."""
 
     def __init__(self, connection: Any) -> None:

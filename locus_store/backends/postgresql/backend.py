@@ -12,7 +12,8 @@ from sqlalchemy.pool import NullPool, QueuePool
 
 from locus_store.backends.postgresql import dialect, sdk_options
 from locus_store.backends.postgresql import dsn as dsns
-from locus_store.backends.postgresql.pending_writes import Batch, Batches
+from locus_store.backends.postgresql.diagnostics import PostgreSQLExamination
+from locus_store.backends.postgresql.pending_writes import Batch, WriteBatches
 from locus_store.backends.postgresql.saves import GROUP, SENDERS, Saves
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError, NotFoundError
@@ -20,10 +21,9 @@ from locus_store.saver import CheckpointSaver
 from locus_store.sql import copying
 from locus_store.sql.backend import SqlBackend
 from locus_store.sql.columns import encode_key
-from locus_store.sql.diagnostics import PostgreSQLExamination
 from locus_store.sql.names import prefix_of
 from locus_store.sql.options import check_seconds, refuse_ours, require_one
-from locus_store.sql.pool import Home, PooledRunner
+from locus_store.sql.pool import LoopPool, PooledRunner
 from locus_store.sql.schema import tables
 from locus_store.types.arguments import check_limit, check_names, check_tenant, check_text
 from locus_store.values.encoding import MAX_STATE_BYTES
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
-    from locus_store.backends.options import PostgreSQLOptions
     from locus_store.backends.postgresql.dsn import Target
+    from locus_store.backends.postgresql.options import PostgreSQLOptions
     from locus_store.sql.migrate import AutoMigrate
     from locus_store.sql.repository import Repository
     from locus_store.types import (
@@ -200,8 +200,8 @@ class PostgreSQLBackend(SqlBackend):
 
     def _begin(self) -> None:
         """Begin without anything under way; saves are grouped by tenant."""
-        self._saves: WeakKeyDictionary[Home, Saves] = WeakKeyDictionary()
-        self._batches: WeakKeyDictionary[Home, Batches] = WeakKeyDictionary()
+        self._saves: WeakKeyDictionary[LoopPool, Saves] = WeakKeyDictionary()
+        self._batches: WeakKeyDictionary[LoopPool, WriteBatches] = WeakKeyDictionary()
 
     def _enter(self, tenant: str) -> None:
         super()._enter(tenant)
@@ -307,7 +307,9 @@ class PostgreSQLBackend(SqlBackend):
             home = await self._runner.home()
             batches = self._batches.get(home)
             if batches is None:
-                batches = Batches(home, self._database, size=self._group, senders=self._senders)
+                batches = WriteBatches(
+                    home, self._database, size=self._group, senders=self._senders
+                )
                 self._batches[home] = batches
             return await batches.submit(batch)
 

@@ -40,8 +40,8 @@ from locus_store.sql.failures import (
 )
 from locus_store.sql.json_columns import dump_jsonb
 from locus_store.sql.names import derived
+from locus_store.sql.place import PLACE, DatabasePlace
 from locus_store.sql.pool import ServerDatabase
-from locus_store.sql.status import PLACE, Place
 from locus_store.sql.text_index import SEARCH_SETTING, IndexedRepository, OtherDatabaseError
 from locus_store.values import frames
 from locus_store.values.text import words
@@ -421,7 +421,7 @@ def engine(target: Target, *, settings: ConnectionSettings, **pool: Any) -> Asyn
             made.add_done_callback(_unwanted)
             raise
 
-    place = {PLACE: Place(target.shown, is_whole=False)}
+    place = {PLACE: DatabasePlace(target.shown, is_whole=False)}
     return _engine(connecting, settings.statement_cache_size, execution_options=place, **pool)
 
 
@@ -435,9 +435,9 @@ def engine_of_pool(pool: Any) -> AsyncEngine:
     """An engine that borrows the connections of an asyncpg pool, as they are."""
 
     async def borrowing(*_: Any, **__: Any) -> Any:
-        return Borrowed(pool, await pool.acquire())
+        return BorrowedConnection(pool, await pool.acquire())
 
-    place = {PLACE: Place("the asyncpg pool's database", is_whole=False)}
+    place = {PLACE: DatabasePlace("the asyncpg pool's database", is_whole=False)}
     return _engine(borrowing, 0, execution_options=place, poolclass=NullPool)
 
 
@@ -466,7 +466,7 @@ def _from_json(value: Any) -> Any:
     return orjson.loads(value) if isinstance(value, str) else value
 
 
-class Borrowed:
+class BorrowedConnection:
     """A pool's connection as SQLAlchemy sees one; closing it gives it back."""
 
     def __init__(self, pool: Any, connection: Any) -> None:

@@ -44,7 +44,7 @@ _LOCK_NOT_AVAILABLE: Final = "55P03"
 _OPERATORS: Final = {"cosine": "<=>", "l2": "<->", "ip": "<#>"}
 
 
-class ChangedError(BackendError):
+class VectorsChangedError(BackendError):
     """The database is not, or no longer, as the statement took it to be; nothing was written."""
 
 
@@ -327,7 +327,7 @@ def float32(numbers: Sequence[float]) -> bytes:
 
 def _require_holds(holds: bool) -> None:
     if not holds:
-        raise ChangedError(
+        raise VectorsChangedError(
             "another process made the table of embeddings, or another database was put in the "
             "place of the opened one, and nothing was done; try again"
         )

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import proxy
 
-from locus_store.backends.postgresql.saves import GROUP_BYTES
 from locus_store.errors import LocusStoreError
 from locus_store.runtime import loops
 from locus_store.sql.columns import encode_key
+from locus_store.sql.runner import GROUP_BYTES
 from locus_store.versions.archives import sealed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from locus_store.backends.postgresql.dialect import PostgreSQLDatabase
-    from locus_store.sql.pool import Home
+    from locus_store.sql.pool import LoopPool
     from locus_store.types import Mark, PendingWrite
 
 
@@ -76,7 +76,7 @@ class _Item:
             self.done.set_result(result)
 
 
-class Batches:
+class WriteBatches:
     """The pending writes of one event loop.
 
     Args:
@@ -87,9 +87,9 @@ class Batches:
     """
 
     def __init__(
-        self, home: Home, database: PostgreSQLDatabase, *, size: int, senders: int
+        self, home: LoopPool, database: PostgreSQLDatabase, *, size: int, senders: int
     ) -> None:
-        self._home: Home = proxy(home)
+        self._home: LoopPool = proxy(home)
         self._database = database
         self._size = size
         self._idle_senders = senders

@@ -17,11 +17,12 @@ from weakref import proxy
 
 from locus_store import versions
 from locus_store.backends.postgresql.dialect import lexemes_of
-from locus_store.backends.postgresql.statements import Appended, Group, Row
+from locus_store.backends.postgresql.statements import Appended, SaveGroup, SaveRow
 from locus_store.errors import LocusStoreError
 from locus_store.runtime import loops, observe
 from locus_store.sql.columns import decode_key, encode_key
 from locus_store.sql.json_columns import dump_jsonb
+from locus_store.sql.runner import GROUP_BYTES
 from locus_store.types import Mark, Written
 from locus_store.values import frames
 from locus_store.values.encoding import UNLIMITED
@@ -33,14 +34,11 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
     from locus_store.backends.postgresql.dialect import PostgreSQLDatabase
-    from locus_store.sql.pool import Home
+    from locus_store.sql.pool import LoopPool
     from locus_store.types import Save
 
 GROUP: Final = 128
 """Saves in one statement at most."""
-
-GROUP_BYTES: Final = 8 * 1024 * 1024
-"""Payload in one statement at most, but for a single larger one."""
 
 SENDERS: Final = 2
 """Statements under way at once: one is worked on while the next is put together."""
@@ -88,7 +86,7 @@ def _now() -> float:
 @dataclass(slots=True)
 class _Item:
     save: Save
-    row: Row | None
+    row: SaveRow | None
     """The statement's fields; ``None``: only the full rules can tell."""
 
     done: asyncio.Future[Written]
@@ -124,14 +122,14 @@ class Saves:
 
     def __init__(
         self,
-        home: Home,
+        home: LoopPool,
         database: PostgreSQLDatabase,
         *,
         size: int,
         senders: int,
         timeout_seconds: float | None,
     ) -> None:
-        self._home: Home = proxy(home)  # it would never go: these are kept by it
+        self._home: LoopPool = proxy(home)  # it would never go: these are kept by it
         self._database = database
         self._size = size
         self._idle_senders = senders
@@ -259,11 +257,13 @@ class Saves:
 
         self._home.spawn(self._alone(item)).add_done_callback(ended)
 
-    async def _run(self, rows: Sequence[Row], deadline: _Deadline) -> dict[str, tuple[int, int]]:
+    async def _run(
+        self, rows: Sequence[SaveRow], deadline: _Deadline
+    ) -> dict[str, tuple[int, int]]:
         """Run the statement; gives (line, sequence) by thread, of the saves that it did."""
         database = self._database
         is_indexed = database.has_index
-        common = Group(encode_key(database.tenant), database.store, 1 + is_indexed)
+        common = SaveGroup(encode_key(database.tenant), database.store, 1 + is_indexed)
         alone = None if len(rows) > 1 or is_indexed else _alone_of(common, rows[0])
         async with self._home.driver() as connection:
             with self._patience():
@@ -320,7 +320,7 @@ def _weight(item: _Item) -> int:
     return len(item.row.payload) if item.row else 0
 
 
-def row_of(save: Save, store: str, *, indexed: bool) -> Row | None:
+def row_of(save: Save, store: str, *, indexed: bool) -> SaveRow | None:
     """The statement's fields for a save; ``None`` for one that is not a plain append."""
     append = versions.append_of(save, store)
     if append is None:
@@ -333,7 +333,7 @@ def row_of(save: Save, store: str, *, indexed: bool) -> Row | None:
         if len(parts) > 1:
             return None
         words = " ".join(parts[0]) if parts else ""
-    return Row(
+    return SaveRow(
         encode_key(save.thread_id),
         encode_key(save.namespace),
         append.line,
@@ -358,7 +358,7 @@ def row_of(save: Save, store: str, *, indexed: bool) -> Row | None:
     )
 
 
-def _alone_of(common: Group, row: Row) -> Appended | None:
+def _alone_of(common: SaveGroup, row: SaveRow) -> Appended | None:
     """The fields of the lone save's statement; ``None`` for what it does not do."""
     is_frames = row.basis is not None
     known, digest = row.basis, row.basis_digest

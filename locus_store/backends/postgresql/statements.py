@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from locus_store.sql.schema import Tables
 
 
-class Group(NamedTuple):
+class SaveGroup(NamedTuple):
     """What a group of saves shares."""
 
     tenant: str
@@ -39,7 +39,7 @@ class Group(NamedTuple):
     """How many settings say that the database is as it was opened; see the statement."""
 
 
-class Row(NamedTuple):
+class SaveRow(NamedTuple):
     """What one save of a group sends."""
 
     thread_id: str
@@ -397,7 +397,7 @@ class Hot:
         return self._filled(_LINE + _ONE, which=which, payload=payload.format(**self._names))
 
     def _saves(self, *, indexed: bool) -> str:
-        arrays = _typed(Row._fields, first=len(Group._fields) + 1, suffix="[]")
+        arrays = _typed(SaveRow._fields, first=len(SaveGroup._fields) + 1, suffix="[]")
         return self._filled(
             _GROUP,
             arrays=", ".join(arrays.values()),

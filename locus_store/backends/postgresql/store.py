@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from locus_store.backends.postgresql.backend import PostgreSQLBackend
-from locus_store.backends.postgresql.items import ChangedError, PostgreSQLItems
-from locus_store.backends.sqlite.store import refuse_both
+from locus_store.backends.postgresql.items import PostgreSQLItems, VectorsChangedError
 from locus_store.sql import vectors
 from locus_store.sql.migration_lock import locked
-from locus_store.sql.store import SqlStore
+from locus_store.sql.store import SqlStore, refuse_both
 from locus_store.types.items import StoreCapabilities
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
     from typing_extensions import Unpack
 
-    from locus_store.backends.options import PostgreSQLOptions
+    from locus_store.backends.postgresql.options import PostgreSQLOptions
     from locus_store.sql.items import Items
     from locus_store.sql.pool import PooledRunner
     from locus_store.store import Embed
@@ -94,13 +93,13 @@ class PostgreSQLStore(SqlStore):
     async def _written(self, body: Callable[[Items], T]) -> T:
         try:
             return await super()._written(body)
-        except ChangedError:  # nothing was written
+        except VectorsChangedError:  # nothing was written
             self._shelf = None
         return await super()._written(body)
 
     async def _write_on(self, connection: object, body: Callable[[Items], T]) -> T:
         try:
             return await super()._write_on(connection, body)
-        except ChangedError:  # nothing was written
+        except VectorsChangedError:  # nothing was written
             self._shelf = None
         return await super()._write_on(connection, body)

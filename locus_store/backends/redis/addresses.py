@@ -21,7 +21,7 @@ from locus_store.types.facts import Fact
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from locus_store.backends.redis.connections import Home
+    from locus_store.backends.redis.connections import LoopClient
 
 POOL_SIZE: Final = 50
 RETRY_SECONDS: Final = 10.0
@@ -210,7 +210,7 @@ def _require_usable(client: Any) -> None:
         )
 
 
-async def facts(home: Home) -> list[Fact]:
+async def facts(home: LoopClient) -> list[Fact]:
     """What the server says of itself."""
     info = await home.again(home.client.info)
     one = next(iter(info.values())) if "redis_version" not in info else info

@@ -17,9 +17,9 @@ from locus_store.backends.redis.addresses import (
     TIMEOUT_SECONDS,
     WAIT_SECONDS,
 )
-from locus_store.backends.redis.keys import Keys
-from locus_store.backends.redis.thread_lists import Lists, name_in, time_in
-from locus_store.backends.redis.threads import AT_ONCE, Threads, all_read
+from locus_store.backends.redis.keys import RedisKeys
+from locus_store.backends.redis.thread_lists import ThreadLists, name_in, time_in
+from locus_store.backends.redis.threads import AT_ONCE, RedisThreads, all_read
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.runtime.observe import skips_too_large
@@ -36,6 +36,7 @@ from locus_store.types import (
     Removed,
     Save,
     Stored,
+    Vacuumed,
     Version,
     Written,
 )
@@ -50,14 +51,15 @@ from locus_store.types.arguments import (
 from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.values.filters import check_key, has_value, is_found
 from locus_store.values.text import query_words
+from locus_store.versions.sweeping import Sweep
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Sequence
 
     from typing_extensions import Unpack
 
-    from locus_store.backends.options import RedisOptions
-    from locus_store.backends.redis.connections import Home
+    from locus_store.backends.redis.connections import LoopClient
+    from locus_store.backends.redis.options import RedisOptions
     from locus_store.types.facts import Fact
     from locus_store.versions.threads import Edit, Thread
 
@@ -129,7 +131,7 @@ class RedisBackend(StorageBackend):
         max_state_bytes: int = MAX_STATE_BYTES,
     ) -> None:
         super().__init__(max_state_bytes=max_state_bytes)
-        keys = Keys(prefix)
+        keys = RedisKeys(prefix)
         options = addresses.Options(
             wait_replicas=wait_replicas,
             wait_timeout_seconds=wait_timeout_seconds,
@@ -148,8 +150,8 @@ class RedisBackend(StorageBackend):
         else:
             self.connections = addresses.named(url, db, options, is_cluster=cluster)
         self._where = self.connections.where
-        self._threads = Threads(self.connections, keys, self.max_state_bytes)
-        self._lists = Lists(keys)
+        self._threads = RedisThreads(self.connections, keys, self.max_state_bytes)
+        self._lists = ThreadLists(keys)
 
     def __repr__(self) -> str:
         return f"RedisBackend({self._where!r}, prefix={self._threads.keys.prefix!r})"
@@ -161,10 +163,10 @@ class RedisBackend(StorageBackend):
     async def close(self) -> None:
         await self.connections.close()
 
-    async def _home(self) -> Home:
+    async def _home(self) -> LoopClient:
         return await self.connections.home()
 
-    async def _listing(self) -> Home:
+    async def _listing(self) -> LoopClient:
         """The connections, once the lists of threads are as this release reads them."""
         home = await self._home()
         await self._threads.require_lists(home)
@@ -257,7 +259,7 @@ class RedisBackend(StorageBackend):
         return await home.in_order(thread_id, lambda: self._threads.drop(home, thread_id))
 
     async def _take(
-        self, home: Home, thread_id: str, namespace: str, body: Callable[[Edit], int]
+        self, home: LoopClient, thread_id: str, namespace: str, body: Callable[[Edit], int]
     ) -> int:
         """Take something from a namespace; 0 where there is no thread."""
         found: int = await self._threads.edit(home, thread_id, namespace, body, creates=False)
@@ -344,12 +346,18 @@ class RedisBackend(StorageBackend):
     async def _all(self) -> AsyncIterator[tuple[Thread, dict[str, str]]]:
         """All live threads without payloads, and the revisions of their namespaces."""
         home = await self._home()
+        async for name in self._names():
+            found = await self._threads.archive(home, name, is_whole=False)
+            if found is not None:
+                yield found
+
+    async def _names(self) -> AsyncIterator[str]:
+        """All live threads."""
+        home = await self._home()
         after: str | None = None
         while page := await self._lists.scanned(home, PAGE, after):
             for name in page:
-                found = await self._threads.archive(home, name, is_whole=False)
-                if found is not None:
-                    yield found
+                yield name
             after = page[-1]
 
     # --- whole threads
@@ -437,38 +445,35 @@ class RedisBackend(StorageBackend):
     async def facts(self) -> list[Fact]:
         return [*await super().facts(), *await addresses.facts(await self._home())]
 
-    async def vacuum(self, older_than_days: float = 30) -> int:
+    async def vacuum_report(self, older_than_days: float = 30) -> Vacuumed:
         limit = datetime.now(UTC) - timedelta(days=check_days(older_than_days))
         home = await self._home()
-        removed = 0
-        async for thread, revisions in self._all():
-            removed += await self._vacuum(home, thread, revisions, limit)
-        return removed
+        sweep = Sweep()
+        async for name in self._names():
+            with sweep.of(name):
+                await self._vacuum(home, name, limit, sweep)
+        return sweep.report()
 
-    async def _vacuum(
-        self, home: Home, thread: Thread, revisions: dict[str, str], limit: datetime
-    ) -> int:
+    async def _vacuum(self, home: LoopClient, name: str, limit: datetime, sweep: Sweep) -> None:
+        found = await self._threads.archive(home, name, is_whole=False)
+        if found is None:
+            return
+        thread, revisions = found
         is_dated = thread.versions() > 0 or bool(thread.messages)
         if not is_dated or thread.newest_at < limit:  # else pending writes make no difference
-            whole = await self._threads.archive(home, thread.thread_id, is_whole=True)
+            whole = await self._threads.archive(home, name, is_whole=True)
             if whole is None:
-                return 0
+                return
             thread, revisions = whole
             if thread.newest_at < limit:
-                return (await self._threads.drop(home, thread.thread_id, revisions)).versions
-
-        def vacuum(namespace: str, edit: Edit) -> int:
-            line = edit.find(thread.thread_id, namespace)
-            if line is None or edit.thread is None:
-                return 0
-            there = edit.thread.spaces[namespace].rows.items()
-            return versions.vacuum(edit, line, [n for n, it in there if it.created_at < limit])
-
-        removed = 0
-        for name, space in thread.spaces.items():
+                removed = await self._threads.drop(home, name, revisions)
+                sweep.count(name, removed.versions)
+                return
+        for namespace, space in thread.spaces.items():
             if any(row.created_at < limit for row in space.rows.values()):
-                removed += await self._take(home, thread.thread_id, name, partial(vacuum, name))
-        return removed
+                body = partial(_vacuum, name, namespace, limit)
+                with sweep.of(name):
+                    sweep.count(name, await self._take(home, name, namespace, body))
 
     async def renew(self, thread_id: str, ttl_seconds: float) -> bool:
         check_text("thread_id", thread_id)
@@ -476,6 +481,15 @@ class RedisBackend(StorageBackend):
 
     async def expire(self) -> int:
         return await self._lists.sweep(await self._home())
+
+
+def _vacuum(thread_id: str, namespace: str, limit: datetime, edit: Edit) -> int:
+    """Remove what is older from a namespace; return how many versions."""
+    line = edit.find(thread_id, namespace)
+    if line is None or edit.thread is None:
+        return 0
+    there = edit.thread.spaces[namespace].rows.items()
+    return versions.vacuum(edit, line, [n for n, it in there if it.created_at < limit])
 
 
 def _has(version: Version, key: str, value: Any) -> bool:

@@ -64,8 +64,8 @@ class Connections:
     ) -> None:
         self.where = where
 
-        def new_home() -> Home:
-            return Home(
+        def new_home() -> LoopClient:
+            return LoopClient(
                 make(),
                 where,
                 is_owner=is_owner,
@@ -77,7 +77,7 @@ class Connections:
 
         self._homes = Homes(new_home, None)
 
-    async def home(self) -> Home:
+    async def home(self) -> LoopClient:
         """The running loop's client."""
         return await self._homes.mine()
 
@@ -86,7 +86,7 @@ class Connections:
         await self._homes.close()
 
 
-class Home(loops.Home):
+class LoopClient(loops.Home):
     """An event loop's client; arguments as of ``Connections``."""
 
     def __init__(
@@ -297,7 +297,7 @@ class Patience:
         seconds: In all.
     """
 
-    def __init__(self, home: Home, seconds: float) -> None:
+    def __init__(self, home: LoopClient, seconds: float) -> None:
         self._home = home
         self._until = time.monotonic() + seconds
         self._pause = PAUSE_SECONDS

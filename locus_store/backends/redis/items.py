@@ -27,7 +27,7 @@ from datetime import UTC, datetime, timedelta
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.backends.redis.keys import Keys, absent
+from locus_store.backends.redis.keys import RedisKeys, absent
 from locus_store.errors import IntegrityError
 from locus_store.types.items import SEGMENT_END, Put, StoreItem, decode_namespace, encode_namespace
 from locus_store.values import encoding
@@ -55,7 +55,7 @@ def keys_of(prefix: str) -> list[str]:
     Raises:
         InvalidArgumentError: It is no prefix.
     """
-    start = f"{Keys(prefix).prefix}{{store}}:"
+    start = f"{RedisKeys(prefix).prefix}{{store}}:"
     return [*(f"{start}{kind}" for kind in KINDS), absent(start)]
 
 

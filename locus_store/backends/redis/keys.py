@@ -50,7 +50,7 @@ ENTRY_DIGITS: Final = 18
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
+class RedisKeys:
     """The keys of one store.
 
     Raises:

@@ -13,7 +13,7 @@ from locus_store.errors import IntegrityError
 from locus_store.types import ArchivedMessage, ArchivedWrite, PendingWrite
 from locus_store.values.encoding import UNLIMITED, decode, encode
 from locus_store.versions import Line, Record
-from locus_store.versions.archives import last_active_at, sealed, unsealed
+from locus_store.versions.archives import has_versions, last_active_at, sealed, unsealed
 from locus_store.versions.threads import KEY_BITS, Edit, Row, Space, Thread
 
 if TYPE_CHECKING:
@@ -430,7 +430,7 @@ def new_line_id() -> int:
 
 
 def restoring(archived: ArchivedThread, store: str, *, is_copy: bool = False) -> list[Any]:
-    """The arguments of ``restore`` for a thread; a copy is active when it is made."""
+    """The arguments of ``restore`` for a thread; a copy of versions is active now."""
     edit = NamespaceEdit(
         archived.thread_id, "", None, store, has_writes=True, max_state_bytes=UNLIMITED
     )
@@ -449,7 +449,8 @@ def restoring(archived: ArchivedThread, store: str, *, is_copy: bool = False) ->
     for space in thread.spaces.values():
         versions.settle(edit, space.line)
         told += _restoring_line(space)
-    moment = "" if is_copy else microseconds(last_active_at(archived))
+    is_active = is_copy and has_versions(archived)
+    moment = "" if is_active else microseconds(last_active_at(archived))
     return [thread.thread_id, store, secrets.token_hex(8), moment, *told]
 
 

@@ -26,7 +26,7 @@ from locus_store.values.encoding import MAX_STATE_BYTES
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from locus_store.backends.redis.connections import Home
+    from locus_store.backends.redis.connections import LoopClient
     from locus_store.backends.redis.scripts import Script
     from locus_store.store import Embed
     from locus_store.types.items import Change, Name, Namespace, NamespaceMatch, StoreItem, Wanted
@@ -142,7 +142,7 @@ class RedisStore(BaseStore):
         """See ``BaseStore``, as the following."""
         await self._home()
 
-    async def _home(self) -> Home:
+    async def _home(self) -> LoopClient:
         connections = self.backend.connections
         if not self._is_known:
             home = await connections.home()

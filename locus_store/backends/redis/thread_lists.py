@@ -12,40 +12,40 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from datetime import datetime
 
-    from locus_store.backends.redis.connections import Home
-    from locus_store.backends.redis.keys import Keys
+    from locus_store.backends.redis.connections import LoopClient
+    from locus_store.backends.redis.keys import RedisKeys
 
 SWEPT: Final = 1000
 """Threads that one script takes out of the indexes at most."""
 
 
-class Lists:
+class ThreadLists:
     """The indexes below a prefix.
 
     Args:
         keys: How things are called.
     """
 
-    def __init__(self, keys: Keys) -> None:
+    def __init__(self, keys: RedisKeys) -> None:
         self.keys = keys
 
-    async def listed(self, home: Home, limit: int, after: bytes = b"") -> list[bytes]:
+    async def listed(self, home: LoopClient, limit: int, after: bytes = b"") -> list[bytes]:
         """Entries of listed threads, the most recently active first, behind ``after``."""
         return await self._page(home, "active", limit, after)
 
-    async def scanned(self, home: Home, limit: int, after: str | None) -> list[str]:
+    async def scanned(self, home: LoopClient, limit: int, after: str | None) -> list[str]:
         """All live threads by id."""
         found = await self._page(home, "ids", limit, (after or "").encode())
         return [it.decode() for it in found]
 
-    async def every_listed(self, home: Home, size: int) -> AsyncIterator[list[str]]:
+    async def every_listed(self, home: LoopClient, size: int) -> AsyncIterator[list[str]]:
         """All listed threads, in pages."""
         after = b""
         while page := await self.listed(home, size, after):
             yield [name_in(it) for it in page]
             after = page[-1]
 
-    async def entry(self, home: Home, thread_id: str) -> bytes | None:
+    async def entry(self, home: LoopClient, thread_id: str) -> bytes | None:
         """The entry of a listed thread."""
         active = self.keys.indexes(bucket_of(thread_id))[0]
         score = await home.command("ZSCORE", active, thread_id)
@@ -54,7 +54,7 @@ class Lists:
             return None
         return f"{float(score):0{ENTRY_DIGITS}.0f}{thread_id}".encode()
 
-    async def _page(self, home: Home, kind: str, limit: int, after: bytes) -> list[bytes]:
+    async def _page(self, home: LoopClient, kind: str, limit: int, after: bytes) -> list[bytes]:
         """The first entries of all buckets in order.
 
         Each is asked for a few; those whose few all come before the last one that is wanted are
@@ -81,7 +81,7 @@ class Lists:
         return found
 
     async def _pages(
-        self, home: Home, kind: str, size: int, places: dict[int, bytes]
+        self, home: LoopClient, kind: str, size: int, places: dict[int, bytes]
     ) -> dict[int, list[bytes]]:
         """What ``page`` tells of each bucket, behind its place.
 
@@ -99,7 +99,7 @@ class Lists:
         answers = await home.each(scripts.PAGE, calls)
         return dict(zip(buckets, (it for pages in answers for it in pages), strict=True))
 
-    async def sweep(self, home: Home) -> int:
+    async def sweep(self, home: LoopClient) -> int:
         """Take threads whose time is over out of the indexes; return how many."""
         count = 0
         buckets = list(range(BUCKETS))
@@ -116,10 +116,10 @@ def _before(entry: bytes, last: bytes, is_newest_first: bool) -> bool:
 
 
 def time_in(entry: bytes) -> datetime:
-    """The time of a thread's activity, in an entry of ``Lists.listed``."""
+    """The time of a thread's activity, in an entry of ``ThreadLists.listed``."""
     return moment(int(entry[:ENTRY_DIGITS]))
 
 
 def name_in(entry: bytes) -> str:
-    """The thread's id in an entry of ``Lists.listed``."""
+    """The thread's id in an entry of ``ThreadLists.listed``."""
     return entry[ENTRY_DIGITS:].decode()

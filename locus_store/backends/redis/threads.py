@@ -37,8 +37,8 @@ from locus_store.versions.archives import occupied
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
-    from locus_store.backends.redis.connections import Connections, Home
-    from locus_store.backends.redis.keys import Keys
+    from locus_store.backends.redis.connections import Connections, LoopClient
+    from locus_store.backends.redis.keys import RedisKeys
     from locus_store.backends.redis.scripts import Script
     from locus_store.types import ArchivedThread
     from locus_store.versions.threads import Thread
@@ -66,7 +66,7 @@ MANY: Final = 1000
 """As many rows."""
 
 
-class Threads:
+class RedisThreads:
     """The threads below a prefix.
 
     Args:
@@ -75,16 +75,16 @@ class Threads:
         max_state_bytes: The largest state that is folded.
     """
 
-    def __init__(self, connections: Connections, keys: Keys, max_state_bytes: int) -> None:
+    def __init__(self, connections: Connections, keys: RedisKeys, max_state_bytes: int) -> None:
         self.connections = connections
-        self._max_state_bytes = max_state_bytes
+        self.max_state_bytes = max_state_bytes
         self.keys = keys
         self._store: str | None = None
         self._has_lists = False
 
     # --- the store
 
-    async def store(self, home: Home) -> str:
+    async def store(self, home: LoopClient) -> str:
         """The store's identity, which is made with its first thread.
 
         Raises:
@@ -106,20 +106,20 @@ class Threads:
             self._store = store.decode()
         return self._store
 
-    async def require_lists(self, home: Home) -> None:
+    async def require_lists(self, home: LoopClient) -> None:
         """Take the lists of threads over from a former layout, before they are read."""
         if not self._has_lists:
             if await home.command("HGET", self.keys.meta, "layout") in FORMER:
                 await self._relist(home)
             self._has_lists = True
 
-    async def _relist(self, home: Home) -> None:
+    async def _relist(self, home: LoopClient) -> None:
         """One script for each bucket; those that another client has done have nothing left."""
         calls = [(self.keys.relisting(it), ()) for it in range(BUCKETS)]
         await home.each(scripts.RELIST, calls)
         await home.command("HSET", self.keys.meta, "layout", LAYOUT)
 
-    async def refuse_foreign(self, home: Home, thread_id: str) -> None:
+    async def refuse_foreign(self, home: LoopClient, thread_id: str) -> None:
         """Refuse a thread that somebody else keeps below the same prefix.
 
         Raises:
@@ -133,7 +133,7 @@ class Threads:
                     "redis://host:port/db`, or use another prefix="
                 )
 
-    async def _refuse_to_replace(self, home: Home, archived: ArchivedThread) -> None:
+    async def _refuse_to_replace(self, home: LoopClient, archived: ArchivedThread) -> None:
         """Refuse a thread as ``refuse_foreign`` does, unless it is what somebody else keeps there.
 
         Raises:
@@ -145,7 +145,7 @@ class Threads:
             if not await self._is_theirs(home, archived):
                 raise
 
-    async def _is_theirs(self, home: Home, archived: ArchivedThread) -> bool:
+    async def _is_theirs(self, home: LoopClient, archived: ArchivedThread) -> bool:
         """Whether the Locus SDK has its heads, as of a thread that is imported."""
         heads = [it.checkpoint_id for line in archived.lines for it in line.records[-1:]]
         keys = [key for it in heads for key in self.keys.foreign_versions(archived.thread_id, it)]
@@ -154,7 +154,7 @@ class Threads:
 
     # --- saving
 
-    async def save(self, home: Home, save: Save) -> Written:
+    async def save(self, home: LoopClient, save: Save) -> Written:
         """Write a version: by itself where it is a plain append, else by all the rules."""
         args = appending(save, await self.store(home))
         if args is not None:
@@ -173,7 +173,7 @@ class Threads:
 
     async def put_writes(
         self,
-        home: Home,
+        home: LoopClient,
         thread_id: str,
         namespace: str,
         checkpoint_id: str,
@@ -210,7 +210,7 @@ class Threads:
 
     async def edit(
         self,
-        home: Home,
+        home: LoopClient,
         thread_id: str,
         namespace: str,
         body: Callable[[NamespaceEdit], T],
@@ -240,7 +240,7 @@ class Threads:
                 _decided,
                 *(thread_id, namespace, found, store, body),
                 has_writes=has_writes,
-                max_state_bytes=self._max_state_bytes,
+                max_state_bytes=self.max_state_bytes,
             )
             try:
                 decided = await _aside(found, decide)
@@ -267,7 +267,7 @@ class Threads:
                 await patience.rest()
         raise _busy(thread_id)
 
-    async def renew(self, home: Home, thread_id: str, ttl_seconds: float) -> bool:
+    async def renew(self, home: LoopClient, thread_id: str, ttl_seconds: float) -> bool:
         """See ``StorageBackend.renew``."""
         args = [thread_id, *time_to_live(ttl_seconds)]
         reply = await home.again(lambda: self._given(home, scripts.RENEW, thread_id, None, args))
@@ -275,7 +275,7 @@ class Threads:
 
     async def _given(
         self,
-        home: Home,
+        home: LoopClient,
         script: Script,
         thread_id: str,
         namespace: str | None,
@@ -319,7 +319,7 @@ class Threads:
     # --- reading
 
     async def _read(
-        self, home: Home, script: Script, thread_id: str, namespace: str, *args: Any
+        self, home: LoopClient, script: Script, thread_id: str, namespace: str, *args: Any
     ) -> Any:
         """Run a script that reads a namespace.
 
@@ -331,7 +331,7 @@ class Threads:
 
     async def fetch(
         self,
-        home: Home,
+        home: LoopClient,
         thread_id: str,
         namespace: str,
         checkpoint_id: str | None,
@@ -366,7 +366,7 @@ class Threads:
             writes=_writes(version.checkpoint_id, writes) if with_writes else None,
         )
 
-    async def exists(self, home: Home, thread_id: str) -> bool:
+    async def exists(self, home: LoopClient, thread_id: str) -> bool:
         """See ``StorageBackend.has_thread``."""
         if await self._read(home, scripts.EXISTS, thread_id, "") == b"1":
             return True
@@ -374,7 +374,7 @@ class Threads:
         return False
 
     async def history(
-        self, home: Home, thread_id: str, namespace: str, limit: int, before: str | None
+        self, home: LoopClient, thread_id: str, namespace: str, limit: int, before: str | None
     ) -> list[Version] | None:
         """Versions, newest first; ``None``: there is no version ``before``."""
         start = "" if before is None else f"={before}"
@@ -386,18 +386,22 @@ class Threads:
             return None
         return [_version(thread_id, namespace, found[0], found[1], row) for row in found[2]]
 
-    async def histories(self, home: Home, names: Sequence[tuple[str, str]]) -> list[list[Version]]:
+    async def histories(
+        self, home: LoopClient, names: Sequence[tuple[str, str]]
+    ) -> list[list[Version]]:
         """All visible versions of several namespaces (thread, namespace)."""
         calls = [(self.keys.reading(*it), ("", ALL)) for it in names]
         return await self._versions(home, scripts.HISTORY, names, calls)
 
-    async def heads(self, home: Home, names: Sequence[tuple[str, str]]) -> list[list[Version]]:
+    async def heads(
+        self, home: LoopClient, names: Sequence[tuple[str, str]]
+    ) -> list[list[Version]]:
         """The heads of several namespaces, where they have one."""
         calls = [(self.keys.reading(*it), ()) for it in names]
         return await self._versions(home, scripts.HEADS, names, calls)
 
     async def _versions(
-        self, home: Home, script: Script, names: Sequence[tuple[str, str]], calls: Any
+        self, home: LoopClient, script: Script, names: Sequence[tuple[str, str]], calls: Any
     ) -> list[list[Version]]:
         answers = await home.each(script, calls) if calls else []
         return [
@@ -408,7 +412,7 @@ class Threads:
         ]
 
     async def looked_at(
-        self, home: Home, thread_ids: Sequence[str], look: Callable[[Thread], T]
+        self, home: LoopClient, thread_ids: Sequence[str], look: Callable[[Thread], T]
     ) -> list[T]:
         """What somebody sees in threads with their root and all its payloads; some may be gone."""
         calls = [(self.keys.reading(it, ""), ("all", "")) for it in thread_ids]
@@ -420,7 +424,7 @@ class Threads:
         return seen
 
     async def records(
-        self, home: Home, thread_id: str, namespace: str, last: int
+        self, home: LoopClient, thread_id: str, namespace: str, last: int
     ) -> list[tuple[int, int, bytes]]:
         """(sequence, chain, payload) of the versions up to ``last``."""
         found = await self._read(home, scripts.RECORDS, thread_id, namespace, last)
@@ -433,7 +437,7 @@ class Threads:
             return [(sequence, chain, payload) for sequence, (chain, payload) in each]
 
     async def writes_of(
-        self, home: Home, thread_id: str, namespace: str, checkpoint_ids: Sequence[str]
+        self, home: LoopClient, thread_id: str, namespace: str, checkpoint_ids: Sequence[str]
     ) -> dict[str, list[PendingWrite]]:
         """See ``StorageBackend.writes_of``."""
         found = await self._read(home, scripts.WRITES, thread_id, namespace, *checkpoint_ids)
@@ -441,7 +445,7 @@ class Threads:
         return {name: _writes(name, flat) for name, flat in each.items() if flat}
 
     async def archive(
-        self, home: Home, thread_id: str, *, is_whole: bool
+        self, home: LoopClient, thread_id: str, *, is_whole: bool
     ) -> tuple[Thread, dict[str, str]] | None:
         """A thread with all its namespaces, and their revisions.
 
@@ -454,7 +458,7 @@ class Threads:
         return await _aside(found, partial(_unpacked, thread_id, names, found))
 
     async def _archived(
-        self, home: Home, thread_id: str, whole: str
+        self, home: LoopClient, thread_id: str, whole: str
     ) -> tuple[list[str], list[Any]] | None:
         names = [""]
         for _ in range(ATTEMPTS):
@@ -469,7 +473,9 @@ class Threads:
                 raise _damaged(thread_id)
         raise _busy(thread_id)
 
-    async def restore(self, home: Home, archived: ArchivedThread, *, is_copy: bool = False) -> None:
+    async def restore(
+        self, home: LoopClient, archived: ArchivedThread, *, is_copy: bool = False
+    ) -> None:
         """Store a thread as it was elsewhere; a copy is active now.
 
         Raises:
@@ -485,7 +491,7 @@ class Threads:
             raise occupied(archived.thread_id, "copied" if is_copy else "written")
 
     async def drop(
-        self, home: Home, thread_id: str, revisions: dict[str, str] | None = None
+        self, home: LoopClient, thread_id: str, revisions: dict[str, str] | None = None
     ) -> Removed:
         """Remove a thread.
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from sqlalchemy.engine import Engine
 
 from locus_store.backends.sqlite import dialect
-from locus_store.backends.sqlite.runners import READERS, AsyncEngineRunner, Runner, ThreadRunner
+from locus_store.backends.sqlite.diagnostics import SQLiteExamination
+from locus_store.backends.sqlite.runners import READERS, AsyncEngineRunner, ThreadRunner
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
 from locus_store.saver import CheckpointSaver
 from locus_store.sql.backend import SqlBackend
-from locus_store.sql.diagnostics import SQLiteExamination
 from locus_store.sql.names import prefix_of
 from locus_store.sql.options import DAY
 from locus_store.sql.schema import tables
@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
     from typing_extensions import Unpack
 
-    from locus_store.backends.options import SQLiteOptions
+    from locus_store.backends.sqlite.options import SQLiteOptions
     from locus_store.sql.migrate import AutoMigrate
     from locus_store.sql.repository import Repository
+    from locus_store.sql.runner import Runner
     from locus_store.types import OnConflict
 
 DEFAULT_PATH = "locus_checkpoints.db"

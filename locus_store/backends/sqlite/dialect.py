@@ -280,6 +280,12 @@ class SQLiteDatabase(Database):
             raise autocommit_refused()
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
+    def refused_values(self, exc: BaseException) -> bool:
+        """Statements that are compiled once raise the driver's own errors."""
+        if isinstance(exc, sqlite3.Error):
+            return not isinstance(exc, sqlite3.OperationalError)
+        return super().refused_values(exc)
+
     def lost_schema(self, exc: BaseException) -> bool:
         """SQLite has one code for every error in a statement; ours have no other."""
         return _code(exc) == "SQLITE_ERROR"

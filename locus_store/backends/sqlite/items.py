@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
@@ -35,6 +36,8 @@ _DISTANCES: Final = {"cosine": "vec_distance_cosine", "l2": "vec_distance_L2"}
 
 class SQLiteItems(Items):
     """SQLite's forms of the hooks."""
+
+    most_names = sys.maxsize  # they are one parameter
 
     def condition(
         self, column: sa.ColumnElement[Any], clause: Clause

@@ -14,22 +14,22 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary, WeakSet, finalize
 
-from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.pool import QueuePool
 
 from locus_store.errors import BackendError, InvalidArgumentError
 from locus_store.runtime import loops, observe
 
 if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection, Engine
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from locus_store.sql.database import Database
+    from locus_store.sql.runner import Body
 
 T = TypeVar("T")
-Body = Callable[[Connection], T]
 Release = Callable[[], None]
 _Answer = tuple[object, BaseException | None]
 
@@ -38,25 +38,6 @@ GROUP = 256
 
 READERS = 4
 """Reading threads, each with a connection of its own."""
-
-
-class Runner(Protocol):
-    """Runs bodies in transactions; the caller translates errors."""
-
-    async def write(self, body: Body[T]) -> T:
-        """Run ``body`` and commit; it goes on when its caller is cancelled."""
-
-    async def read(self, body: Body[T]) -> T:
-        """Run ``body`` on one snapshot."""
-
-    async def query(self, body: Body[T]) -> T:
-        """Run ``body``, which is one statement and so its own snapshot."""
-
-    async def ready(self) -> None:
-        """Make sure that the database is open, and its schema verified."""
-
-    async def close(self) -> None:
-        """Finish what was submitted and release what was opened; usable again after."""
 
 
 @dataclass(slots=True)

@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING
 
 from locus_store.backends.sqlite.backend import DEFAULT_PATH, SQLiteBackend
 from locus_store.backends.sqlite.items import SQLiteItems
-from locus_store.errors import InvalidArgumentError
-from locus_store.sql.store import SqlStore
+from locus_store.sql.store import SqlStore, refuse_both
 
 if TYPE_CHECKING:
     import os
 
     from typing_extensions import Unpack
 
-    from locus_store.backends.options import SQLiteOptions
+    from locus_store.backends.sqlite.options import SQLiteOptions
     from locus_store.store import Embed
     from locus_store.values.vectors import Metric
 
@@ -66,23 +65,3 @@ class SQLiteStore(SqlStore):
 
     def __repr__(self) -> str:
         return repr(self.backend).replace("Backend", "Store", 1)
-
-
-def refuse_both(
-    backend: object,
-    kind: type,
-    is_alone: bool,
-    table_name: object,
-    options: object,
-) -> None:
-    """Refuse a backend beside what would make another.
-
-    Raises:
-        InvalidArgumentError: There is more, or it is no such backend.
-    """
-    if not isinstance(backend, kind):
-        raise InvalidArgumentError(f"backend must be a {kind.__name__}, not {backend!r}")
-    if not is_alone or table_name is not None or options:
-        raise InvalidArgumentError(
-            "give backend= alone: the place and the options are those that it was made with"
-        )

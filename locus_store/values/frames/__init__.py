@@ -19,7 +19,7 @@ from locus_store.values.frames.folding import (
 )
 from locus_store.values.frames.shapes import (
     Listed,
-    Object,
+    ObjectNode,
     Shape,
     is_canonical,
     measure,
@@ -55,12 +55,12 @@ __all__ = [
 ]
 
 
-class Snapshot:
+class PackedState:
     """A state as it was, whatever its owner did to it since; its lists are the shape's."""
 
     __slots__ = ("_is_canonical", "_kept", "_packed", "_size")
 
-    def __init__(self, state: Mapping[str, object], root: Object) -> None:
+    def __init__(self, state: Mapping[str, object], root: ObjectNode) -> None:
         self._kept = snapshot(state, root)
         self._is_canonical = is_canonical(root)
         self._packed: bytes | None = None
@@ -110,7 +110,7 @@ class Change:
     frames: bytes | None
     """Payload against the basis (``b""``: nothing changed); ``None`` without a basis, or where it
     would be longer than the whole state."""
-    snapshot: Snapshot = field(repr=False, compare=False)
+    snapshot: PackedState = field(repr=False, compare=False)
     """The new state."""
 
     def whole(self) -> bytes:
@@ -130,9 +130,9 @@ def shape_of(state: dict[str, Json]) -> Shape:
         raise IntegrityError("a stored state holds what a state cannot hold") from exc
 
 
-def snapshot_of(state: dict[str, Json], shape: Shape) -> Snapshot:
+def snapshot_of(state: dict[str, Json], shape: Shape) -> PackedState:
     """What keeps a canonical state of this shape."""
-    return Snapshot(state, shape._root)  # noqa: SLF001  # a shape is opaque to others
+    return PackedState(state, shape._root)  # noqa: SLF001  # a shape is opaque to others
 
 
 def change(state: Mapping[str, object], basis: Shape | None) -> Change:
@@ -151,7 +151,7 @@ def change(state: Mapping[str, object], basis: Shape | None) -> Change:
         frame = Frame()
         diff(basis._root, root, plain, (), frame)  # noqa: SLF001  # a shape is opaque to others
         frames = frame.payload_shorter_than(plain, root.size)
-    return Change(Shape(root), frames, Snapshot(plain, root))
+    return Change(Shape(root), frames, PackedState(plain, root))
 
 
 # Shapes: digests, and the check that a value is exactly JSON, in one pass.

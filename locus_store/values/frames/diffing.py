@@ -15,7 +15,7 @@ from locus_store.values.frames.alignment import (
     fingerprint_all,
     moved,
 )
-from locus_store.values.frames.shapes import Array, Node, Object, Path, Text, token_of
+from locus_store.values.frames.shapes import ArrayNode, Node, ObjectNode, Path, TextNode, token_of
 
 _SPLICE_BYTES = 32
 """About what a text splice takes beside its path and its text."""
@@ -76,18 +76,18 @@ def diff(old: Node | None, new: Node, value: object, path: Path, frame: Frame) -
             frame.add(b"=", path, encode(value))
     elif old is not None and token_of(old) == token_of(new):
         return
-    elif isinstance(old, Object) and isinstance(new, Object):
+    elif isinstance(old, ObjectNode) and isinstance(new, ObjectNode):
         _diff_objects(old, new, cast("dict[str, object]", value), path, frame)
-    elif isinstance(old, Array) and isinstance(new, Array):
+    elif isinstance(old, ArrayNode) and isinstance(new, ArrayNode):
         _diff_arrays(old, new, cast("list[object]", value), path, frame)
-    elif isinstance(old, Text) and isinstance(new, Text):
+    elif isinstance(old, TextNode) and isinstance(new, TextNode):
         _diff_texts(old.text, new.text, path, frame)
     else:
         frame.add(b"=", path, encode(value))
 
 
 def _diff_objects(
-    old: Object, new: Object, value: dict[str, object], path: Path, frame: Frame
+    old: ObjectNode, new: ObjectNode, value: dict[str, object], path: Path, frame: Frame
 ) -> None:
     count, size = len(frame.operations), frame.size
     for key in old.children.keys() - new.children.keys():
@@ -102,7 +102,9 @@ def _diff_objects(
         frame.add(b"=", path, encode(value))
 
 
-def _diff_arrays(old: Array, new: Array, value: list[object], path: Path, frame: Frame) -> None:
+def _diff_arrays(
+    old: ArrayNode, new: ArrayNode, value: list[object], path: Path, frame: Frame
+) -> None:
     def patch(i: int, j: int) -> Frame | None:
         before = old.large.get(digest_at(old.digests, i))
         wanted = digest_at(new.digests, j)

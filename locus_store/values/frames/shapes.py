@@ -34,7 +34,7 @@ _HASHED = b"#"
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class TextNode:
     """A text above ``_KEEP_BYTES`` code points."""
 
     digest: bytes
@@ -48,7 +48,7 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Array:
+class ArrayNode:
     """A list that is reached through keys only."""
 
     digest: bytes
@@ -74,7 +74,7 @@ class Array:
 
 
 @dataclass(frozen=True, slots=True)
-class Object:
+class ObjectNode:
     """The root, or an object that is reached through keys only."""
 
     digest: bytes
@@ -90,7 +90,9 @@ class Object:
         return 400 + 2 * len(self.names) + 200 * len(self.children) + sum(nodes)
 
 
-Node: TypeAlias = "bytes | Text | Array | Object"  # bytes: the token of any other scalar
+Node: TypeAlias = (
+    "bytes | TextNode | ArrayNode | ObjectNode"  # bytes: the token of any other scalar
+)
 Path: TypeAlias = tuple[str | int, ...]
 
 
@@ -99,7 +101,7 @@ class Shape:
 
     __slots__ = ("_root", "_weight")
 
-    def __init__(self, root: Object) -> None:
+    def __init__(self, root: ObjectNode) -> None:
         self._root: Final = root
         self._weight: Final = root.weight
 
@@ -120,10 +122,10 @@ class Shape:
 
     def light(self) -> Shape:
         """The same without the lists' bodies: a save from it looks at each element."""
-        return Shape(cast("Object", _light(self._root)))
+        return Shape(cast("ObjectNode", _light(self._root)))
 
 
-def measure(state: object, basis: Shape | None) -> tuple[dict[str, object], Object]:
+def measure(state: object, basis: Shape | None) -> tuple[dict[str, object], ObjectNode]:
     """The state as a plain dict, and its shape; what ``basis`` has as well is not checked again."""
     before = None if basis is None else basis._root  # noqa: SLF001
     if isinstance(state, Mapping):
@@ -149,7 +151,7 @@ def _node(value: object, before: Node | None, depth: int, *, decoded: bool) -> t
     if kind is list or kind is tuple:
         array = _array(cast("list[object]", value), before, depth + 1, decoded=decoded)
         return array, array.size
-    if isinstance(before, Text) and value == before.text and kind is str:
+    if isinstance(before, TextNode) and value == before.text and kind is str:
         return before, before.size
     return _scalar(value, before)
 
@@ -163,19 +165,19 @@ def _scalar(value: object, before: Node | None) -> tuple[Node, int]:
         return before, len(raw)
     require_scalar(value)
     if type(value) is str and len(value) > _KEEP_BYTES:
-        return Text(token[1:], len(raw), value), len(raw)
+        return TextNode(token[1:], len(raw), value), len(raw)
     return token, len(raw)
 
 
 def shape_object(
     value: dict[str, object], before: Node | None, depth: int, *, decoded: bool
-) -> Object:
+) -> ObjectNode:
     """The shape of an object whose older shape, if any, is ``before``.
 
     ``decoded``: it was decoded from JSON, so that it is canonical and needs no check.
     """
     _require_depth(depth)
-    old = before if isinstance(before, Object) else _NO_OBJECT
+    old = before if isinstance(before, ObjectNode) else _NO_OBJECT
     keys = sorted(value)
     names = pinned(keys)
     if names != old.names:
@@ -190,14 +192,14 @@ def shape_object(
         children[key] = child
         tokens.append(child if type(child) is bytes else token_of(child))
     found = digest(b"D" + names + b"".join(tokens))
-    return Object(found, size, names, children)
+    return ObjectNode(found, size, names, children)
 
 
-def _array(value: list[object], before: Node | None, depth: int, *, decoded: bool) -> Array:
+def _array(value: list[object], before: Node | None, depth: int, *, decoded: bool) -> ArrayNode:
     _require_depth(depth)
     if decoded:
         return _decoded_array(value, depth)
-    old = before if isinstance(before, Array) else _NO_ARRAY
+    old = before if isinstance(before, ArrayNode) else _NO_ARRAY
     body = pinned(value)[_LIST_HEAD:]
     if old.body and body.startswith(old.body):
         if len(body) == len(old.body):
@@ -218,7 +220,7 @@ def _array(value: list[object], before: Node | None, depth: int, *, decoded: boo
             known[mark] = _admit(item, mark, depth, fresh)
         middle += known[mark]
     digests = b"".join((old.digests[:head], middle, old.digests[len(old.digests) - tail :]))
-    return Array(
+    return ArrayNode(
         digest(b"L" + len(value).to_bytes(8) + digests),
         size,
         digests,
@@ -228,9 +230,9 @@ def _array(value: list[object], before: Node | None, depth: int, *, decoded: boo
     )
 
 
-def _grown(value: Grown, before: Node | None, depth: int) -> Array:
+def _grown(value: Grown, before: Node | None, depth: int) -> ArrayNode:
     """The shape of a list that says what it grew from."""
-    old = before if isinstance(before, Array) and before.body else _NO_ARRAY
+    old = before if isinstance(before, ArrayNode) and before.body else _NO_ARRAY
     if old.token is not None and old.token is value.token:
         return old
     if old.token is None or old.token is not value.base:
@@ -242,7 +244,7 @@ def _grown(value: Grown, before: Node | None, depth: int) -> Array:
     return replace(made, token=value.token)
 
 
-def _appended(old: Array, new: list[object], body: bytes, depth: int) -> Array:
+def _appended(old: ArrayNode, new: list[object], body: bytes, depth: int) -> ArrayNode:
     """The shape of a list that begins with all that the older one has, and ends with ``new``."""
     fresh: dict[bytes, bytes] = {}
     marks, found = [], []
@@ -251,7 +253,7 @@ def _appended(old: Array, new: list[object], body: bytes, depth: int) -> Array:
         found.append(_admit(item, marks[-1], depth, fresh))
     digests = b"".join((old.digests, *found))
     shared = old.fingerprints is old.digests and marks == found
-    return Array(
+    return ArrayNode(
         digest(b"L" + (len(digests) // DIGEST_BYTES).to_bytes(8) + digests),
         _LIST_HEAD + len(body),
         digests,
@@ -261,7 +263,7 @@ def _appended(old: Array, new: list[object], body: bytes, depth: int) -> Array:
     )
 
 
-def _decoded_array(value: list[object], depth: int) -> Array:
+def _decoded_array(value: list[object], depth: int) -> ArrayNode:
     """The shape of a list that was decoded from JSON: canonical, so one look at each is enough."""
     raws = [pinned(item) for item in value]
     found = [digest(raw) for raw in raws]
@@ -272,7 +274,7 @@ def _decoded_array(value: list[object], depth: int) -> Array:
     large = {mark: raw for mark, raw in zip(found, raws, strict=True) if len(raw) > _KEEP_BYTES}
     digests, body = b"".join(found), b"".join(raws)
     mark = digest(b"L" + len(value).to_bytes(8) + digests)
-    return Array(mark, _LIST_HEAD + len(body), digests, digests, large, body)
+    return ArrayNode(mark, _LIST_HEAD + len(body), digests, digests, large, body)
 
 
 def _admit(item: object, mark: bytes, depth: int, fresh: dict[bytes, bytes]) -> bytes:
@@ -285,7 +287,7 @@ def _admit(item: object, mark: bytes, depth: int, fresh: dict[bytes, bytes]) -> 
 
 
 def _large(
-    old: Array, gone: slice, digests: bytes, fresh: dict[bytes, bytes]
+    old: ArrayNode, gone: slice, digests: bytes, fresh: dict[bytes, bytes]
 ) -> dict[bytes, bytes]:
     if not fresh and not old.large:
         return old.large
@@ -296,9 +298,9 @@ def _large(
 
 
 def _light(node: Node) -> Node:
-    if isinstance(node, Array):
+    if isinstance(node, ArrayNode):
         return replace(node, body=b"")
-    if isinstance(node, Object):
+    if isinstance(node, ObjectNode):
         return replace(node, children={key: _light(it) for key, it in node.children.items()})
     return node
 
@@ -307,7 +309,7 @@ def _light(node: Node) -> Node:
 class Listed:
     """A list in a snapshot, as it is packed there."""
 
-    shape: Array
+    shape: ArrayNode
 
     @property
     def digest(self) -> bytes:
@@ -337,19 +339,19 @@ def snapshot(value: object, node: Node) -> object:
         value: As the caller gave it.
         node: Its shape, made by ``measure``.
     """
-    if isinstance(node, Object):
+    if isinstance(node, ObjectNode):
         mapping = cast("dict[str, object]", value)
         return {key: snapshot(mapping[key], child) for key, child in node.children.items()}
-    if isinstance(node, Array):
+    if isinstance(node, ArrayNode):
         return Listed(node)
     return value
 
 
 def is_canonical(node: Node) -> bool:
     """Whether every list was given in its canonical form."""
-    if isinstance(node, Object):
+    if isinstance(node, ObjectNode):
         return all(map(is_canonical, node.children.values()))
-    return not isinstance(node, Array) or node.fingerprints == node.digests
+    return not isinstance(node, ArrayNode) or node.fingerprints == node.digests
 
 
 def thawed(kept: object) -> object:
@@ -374,5 +376,5 @@ def _require_depth(depth: int) -> None:
 _LIST_HEAD: Final = 5
 """A pinned list's tag and count."""
 
-_NO_ARRAY: Final = Array(digest(b"L" + bytes(8)), 5, b"", b"", {})
-_NO_OBJECT: Final = Object(digest(b"D" + pinned([])), 2, pinned([]), {})
+_NO_ARRAY: Final = ArrayNode(digest(b"L" + bytes(8)), 5, b"", b"", {})
+_NO_OBJECT: Final = ObjectNode(digest(b"D" + pinned([])), 2, pinned([]), {})

@@ -8,7 +8,7 @@ from locus_store.errors import IntegrityError
 from locus_store.values.encoding import Json, decode, encode, pack_frame, require_pinned
 from locus_store.values.frames.diffing import Frame, diff
 from locus_store.values.frames.folding import Folder, readable
-from locus_store.values.frames.shapes import Object, Shape, measure
+from locus_store.values.frames.shapes import ObjectNode, Shape, measure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,11 +38,11 @@ def value_frames(value: object, known: Shape, path: Sequence[str], max_bytes: in
     """
     node = known._root  # noqa: SLF001  # a shape is opaque to others
     for key in path:
-        child = node.children.get(key) if isinstance(node, Object) else None
+        child = node.children.get(key) if isinstance(node, ObjectNode) else None
         if child is None or isinstance(child, bytes):
             return None
-        node = cast("Object", child)
-    old = Object(node.digest, node.size, b"", {_KEY: node})
+        node = cast("ObjectNode", child)
+    old = ObjectNode(node.digest, node.size, b"", {_KEY: node})
     plain, root = measure({_KEY: value}, Shape(old))
     require_pinned(lambda: value, root.size, max_bytes)
     if root.size <= FRAMED_BYTES:

@@ -84,7 +84,9 @@ DELETE FROM locus_checkpoints WHERE locus_checkpoints.line = :line_1 AND locus_c
 --   new_last_sequence: int as int
 --   new_writer: NULL
 --   new_run: NULL
+--   is_save: int as int
+--   param_1: int as int
 --   of_line: int as int
-UPDATE locus_lines SET head=:new_head, open_chain=:new_open_chain, open_bytes=:new_open_bytes, floor=:new_floor, last_sequence=:new_last_sequence, writer=:new_writer, run=:new_run, updated_at=CASE WHEN (locus_lines.last_sequence != :new_last_sequence) THEN FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00') ELSE locus_lines.updated_at END WHERE locus_lines.line = :of_line
+UPDATE locus_lines SET head=:new_head, open_chain=:new_open_chain, open_bytes=:new_open_bytes, floor=:new_floor, last_sequence=:new_last_sequence, writer=:new_writer, run=:new_run, updated_at=CASE WHEN (:is_save = :param_1) THEN FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00') ELSE locus_lines.updated_at END WHERE locus_lines.line = :of_line
 
 -- commit

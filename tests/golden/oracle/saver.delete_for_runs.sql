@@ -87,7 +87,7 @@ WHERE locus_checkpoints.line = :line_1 ORDER BY locus_checkpoints.sequence DESC
 
 -- execute
 --   line_1: int as int
-SELECT locus_lines.thread_id
+SELECT locus_lines.thread_id, locus_lines.updated_at
 FROM locus_lines
 WHERE locus_lines.line = :line_1
 

@@ -138,6 +138,8 @@ if ARGV[10] == '1' then
 elseif row.is_listed and not exists then
   call('HSET', thread, 'listed', '0')
   call('ZREM', active, ARGV[1])
+elseif not is_there and not has_version() then
+  rest(ARGV[1], row.minute)
 end
 if row.expires and not ttl then
   for n = 1, 6 do call('PEXPIREAT', KEYS[n], row.expires) end

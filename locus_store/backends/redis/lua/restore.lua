@@ -1,5 +1,5 @@
 -- A thread as it was elsewhere, unless there is one. ARGV: 1 name; 2 store; 3 a token, by which to
--- know it again when the answer was lost; 4 the microsecond of its last activity, '' of a copy, which
+-- know it again when the answer was lost; 4 the microsecond of its last activity, '' where it
 -- is active now; how many fields and values of the thread's row; they; how
 -- many messages; they; and of each namespace that was given: its name; how many fields and values of
 -- its line; they; how many versions, and of each sequence, id, header, chain and payload; how many

@@ -88,17 +88,32 @@ local function made(name, store)
   return {store = store, minute = minute, is_listed = false}
 end
 
--- Whether the thread exists, by its row and messages: one of its namespaces has a head, which '1' in
--- its field says, it has messages, or a name or user.
-local function is_thread()
-  if call('EXISTS', messages) == 1 then return true end
+-- Whether one of the thread's namespaces has a head, which '1' in its field says.
+local function has_version()
   local row = call('HGETALL', thread)
   for at = 1, #row, 2 do
-    local field = row[at]
-    if field == 'user' or field == 'name' then return true end
-    if string.sub(field, 1, 3) == 'ns|' and row[at + 1] == '1' then return true end
+    if string.sub(row[at], 1, 3) == 'ns|' and row[at + 1] == '1' then return true end
   end
   return false
+end
+
+-- Whether the thread exists, by its row and messages: it has a version, a message, a name or a user.
+local function is_thread()
+  return call('EXISTS', messages) == 1 or call('HEXISTS', thread, 'user') == 1
+    or call('HEXISTS', thread, 'name') == 1 or has_version()
+end
+
+-- Put a thread without versions where its newest message puts it, else to the minute of its last
+-- activity.
+local function rest(name, minute)
+  local moment = minute * 60000000
+  local newest = call('LRANGE', messages, -1, -1)[1]
+  if newest then
+    local is_read, message = pcall(cjson.decode, string.match(newest, '^[^\n]*'))
+    if is_read then moment = message[5] end
+  end
+  list_at(name, moment)
+  call('HSET', thread, 'minute', math.floor(moment / 60000000))
 end
 
 -- Note that a version was saved, and from when on the thread is over. ttl: milliseconds, or nil.

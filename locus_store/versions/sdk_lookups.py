@@ -1,8 +1,8 @@
-"""What backends of the Locus SDK are asked beside our own methods, in its result shapes."""
+"""The look-ups that the Locus SDK's backends have, over our own methods, in its result shapes."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from locus_store.types.arguments import check_limit
 from locus_store.values.filters import check_key, has_value
@@ -10,15 +10,29 @@ from locus_store.values.filters import check_key, has_value
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from locus_store.backend import StorageBackend
-    from locus_store.types import Snapshot
+    from locus_store.types import Head, Snapshot
 
 _PAGE: Final = 100
 _SHELL: Final = {"%": "*", "_": "?", "*": "[*]", "?": "[?]", "[": "[[]"}
 
 
+class Searchable(Protocol):
+    """The methods of a backend that the look-ups call."""
+
+    async def query(self, key: str, value: Any, limit: int = 100) -> list[Head]:
+        """Return versions whose metadata has ``value`` at ``key``, newest first."""
+
+    async def read_state(self, thread_id: str) -> Snapshot | None:
+        """Return the head with its state."""
+
+    async def list_threads(
+        self, limit: int = 100, pattern: str = "*", *, after: str | None = None
+    ) -> list[str]:
+        """Return thread ids, the most recently active first."""
+
+
 async def query_by_metadata(
-    backend: StorageBackend, key: str, value: Any, limit: int
+    backend: Searchable, key: str, value: Any, limit: int
 ) -> list[dict[str, Any]]:
     """The threads whose newest version has ``value`` at ``key`` of its metadata."""
     check_limit(limit)
@@ -36,7 +50,7 @@ async def query_by_metadata(
 
 
 async def search_data(
-    backend: StorageBackend, path: str, value: Any, limit: int
+    backend: Searchable, path: str, value: Any, limit: int
 ) -> list[dict[str, Any]]:
     """The threads whose newest state has ``value`` at ``path``, the most recently active first."""
     check_limit(limit)
@@ -53,13 +67,13 @@ async def search_data(
     return rows
 
 
-async def count(backend: StorageBackend, pattern: str) -> int:
+async def count(backend: Searchable, pattern: str) -> int:
     """The number of threads whose id matches a pattern of SQL's ``LIKE``."""
     shell = "".join(_SHELL.get(it, it) for it in pattern)
     return sum([1 async for _ in _threads(backend, shell)])
 
 
-async def _threads(backend: StorageBackend, pattern: str) -> AsyncIterator[str]:
+async def _threads(backend: Searchable, pattern: str) -> AsyncIterator[str]:
     after: str | None = None
     while page := await backend.list_threads(_PAGE, pattern, after=after):
         for thread_id in page:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from weakref import WeakKeyDictionary, ref
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
 Q = TypeVar("Q")
 A = TypeVar("A")
+T = TypeVar("T")
 
 LONE: Final = 2
 """Calls that run alone at once; each may wait for a lock."""
@@ -41,7 +43,7 @@ Run = Callable[[Sequence[Q], bool], Awaitable[Sequence[A | Failed | Undecided]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class GroupLimits:
     """The bounds of a group; a single call may exceed them."""
 
     count: int
@@ -57,10 +59,35 @@ class Limits:
     """What waits is divided among the senders; else one takes as much as it may."""
 
 
+class PerLoop(Generic[T]):
+    """One object for each event loop.
+
+    Args:
+        make: Makes it.
+    """
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._all: WeakKeyDictionary[asyncio.AbstractEventLoop, T] = WeakKeyDictionary()
+        self._last: tuple[ref[asyncio.AbstractEventLoop], T] | None = None
+        """Of the loop that asked last: a weak dictionary takes ten times as long."""
+
+    def here(self) -> T:
+        """That of the running loop."""
+        loop, last = asyncio.get_running_loop(), self._last
+        if last is not None and last[0]() is loop:
+            return last[1]
+        found = self._all.get(loop)
+        if found is None:
+            found = self._all[loop] = self._make()
+        self._last = ref(loop), found
+        return found
+
+
 @dataclass(slots=True, eq=False)
 class _Call(Generic[Q, A]):
     what: Q
-    names: frozenset[Hashable]
+    names: Collection[Hashable]
     count: int
     size: int
     done: asyncio.Future[A]
@@ -88,7 +115,7 @@ class Gathering(Generic[Q, A]):
         limits: Of groups.
     """
 
-    def __init__(self, run: Run[Q, A], limits: Limits) -> None:
+    def __init__(self, run: Run[Q, A], limits: GroupLimits) -> None:
         self._run = run
         self._limits = limits
         self._ready: deque[_Call[Q, A]] = deque()
@@ -100,7 +127,7 @@ class Gathering(Generic[Q, A]):
         self._tasks: set[asyncio.Task[None]] = set()
 
     def submit(
-        self, what: Q, names: frozenset[Hashable] = frozenset(), *, count: int = 1, size: int = 0
+        self, what: Q, names: Collection[Hashable] = (), *, count: int = 1, size: int = 0
     ) -> asyncio.Future[A]:
         """Run a call with those that wait.
 
@@ -171,10 +198,10 @@ class Gathering(Generic[Q, A]):
                 self._aside -= Counter(call.names)
             elif taken.isdisjoint(call.names):
                 self._alone.remove(call)
-                self._under_way |= call.names
+                self._under_way.update(call.names)
                 return call
             else:
-                taken |= call.names
+                taken.update(call.names)
         return None
 
     def _take(self) -> list[_Call[Q, A]]:
@@ -194,7 +221,7 @@ class Gathering(Generic[Q, A]):
             is_full = count > min(most, limits.count) or (limits.size and size > limits.size)
             if (group and is_full) or not self._under_way.isdisjoint(call.names):
                 break
-            self._under_way |= call.names
+            self._under_way.update(call.names)
             group.append(self._ready.popleft())
         return group
 
@@ -211,7 +238,7 @@ class Gathering(Generic[Q, A]):
             raise
         finally:
             for call in group:
-                self._under_way -= call.names
+                self._under_way.difference_update(call.names)
                 if is_alone:
                     self._aside -= Counter(call.names)
         again: list[_Call[Q, A]] = []

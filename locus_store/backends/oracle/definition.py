@@ -1,0 +1,172 @@
+"""Oracle's part in making and finding the schema, and its vectors."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from itertools import product
+from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+
+from locus_store.backends.oracle import addresses
+from locus_store.errors import UnsupportedError
+from locus_store.sql.definition import SchemaDefinition
+from locus_store.sql.failures import codes
+from locus_store.sql.migration_targets import OPTIONS, run_on_engine, tables_named
+from locus_store.sql.options import check_seconds
+from locus_store.sql.place import DatabasePlace
+from locus_store.sql.vectors import Method, has_index, index_name
+from locus_store.values.vectors import Metric
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from sqlalchemy.engine import URL, Connection, Dialect
+
+    from locus_store.sql.schema import Tables
+
+T = TypeVar("T")
+
+_TAKEN: Final = "ORA-00955"
+
+_METRICS: Final = {"cosine": "COSINE", "l2": "EUCLIDEAN", "ip": "DOT"}
+_ORGANIZATIONS: Final = {
+    "hnsw": "ORGANIZATION INMEMORY NEIGHBOR GRAPH",
+    "ivfflat": "ORGANIZATION NEIGHBOR PARTITIONS",
+}
+
+
+class OracleDefinition(SchemaDefinition):
+    """See ``SchemaDefinition``."""
+
+    commits_each = True
+
+    def run_on_url(
+        self,
+        url: str | URL,
+        body: Callable[[Connection, Tables], T],
+        prefix: str,
+        schema: str | None,
+    ) -> T:
+        from locus_store.backends.oracle import dialect  # noqa: PLC0415 - it imports migrations
+
+        text = url if isinstance(url, str) else url.render_as_string(hide_password=False)
+        options, ours = addresses.read_url(text, OPTIONS)
+        limit = _seconds(ours.get("connect_timeout_seconds"))
+        target = addresses.place(**options, timeout_seconds=check_seconds("connect_timeout", limit))
+        tables_of = tables_named(ours, prefix, schema, "oracle")
+        return run_on_engine(
+            lambda: dialect.engine(target, poolclass=sa.NullPool),
+            lambda connection: body(connection, tables_of),
+            DatabasePlace(target.shown, is_whole=False),
+        )
+
+    @contextmanager
+    def locked(self, connection: Connection, ours: Tables) -> Iterator[None]:
+        # DDL commits, so a lock on the same connection would not outlive a statement.
+        name = connection.dialect.identifier_preparer.format_table(
+            sa.table(f"{ours.prefix}lock", schema=ours.schema)
+        )
+        with connection.engine.connect() as keeper:
+            driver: Any = keeper.connection.dbapi_connection
+            before, driver.autocommit = driver.autocommit, False  # in autocommit no lock is kept
+            try:
+                _make_lock(keeper, name)
+                keeper.exec_driver_sql(f"LOCK TABLE {name} IN EXCLUSIVE MODE")
+                with connection.begin():
+                    yield
+            finally:
+                if not keeper.invalidated:
+                    driver.rollback()
+                    driver.autocommit = before
+
+    def taken(self, connection: Connection, schema: str | None, wanted: frozenset[str]) -> set[str]:
+        return set(_in_dictionary(connection, schema, wanted))
+
+    def columns(self, connection: Connection, schema: str | None, table: str) -> set[str]:
+        return _in_dictionary(connection, schema, frozenset({table})).get(table, set())
+
+    def may_be_under_way(self, connection: Connection, ours: Tables) -> bool:
+        """Return whether the lock's table was made."""
+        return bool(self.columns(connection, ours.schema, f"{ours.prefix}lock"))
+
+    def embedding_columns(self, connection: Connection, ours: Tables, dimension: int) -> str:
+        del connection, ours
+        return (
+            "item NUMBER(19) NOT NULL, part NUMBER(5) NOT NULL, "
+            f"embedding VECTOR({dimension}, FLOAT32) NOT NULL"
+        )
+
+    def drop_unfinished(self, connection: Connection, ours: Tables) -> None:
+        table = ours.embeddings
+        is_ours = self.columns(connection, ours.schema, table.name) == {
+            it.name for it in table.columns
+        }
+        if is_ours and not connection.execute(sa.select(table.c.item).limit(1)).first():
+            shown = connection.dialect.identifier_preparer.format_table(table)
+            connection.exec_driver_sql(f"DROP TABLE {shown}")
+
+    def make_vector_index(
+        self, connection: Connection, ours: Tables, metric: Metric, method: str
+    ) -> bool:
+        if has_index(connection, ours, metric, method):
+            return False
+        inspector: Any = sa.inspect(connection)
+        others = [it["name"] for it in inspector.get_indexes(ours.embeddings.name, ours.schema)]
+        made = {index_name(ours, *it) for it in product(get_args(Metric), get_args(Method))}
+        others = [it for it in others if it in made]
+        if others:
+            raise UnsupportedError(
+                f"Oracle takes one index on a column, and there is {others[0]}: drop it first"
+            )
+        connection.exec_driver_sql(vector_index(ours, metric, method, connection.dialect))
+        return True
+
+
+def vector_index(ours: Tables, metric: Metric, method: str, dialect: Dialect) -> str:
+    """Return the statement that makes an index: HNSW, which has to fit in memory, or IVF."""
+    table = dialect.identifier_preparer.format_table(ours.embeddings)
+    index = dialect.identifier_preparer.format_table(
+        sa.table(index_name(ours, metric, method), schema=ours.schema)
+    )
+    return (
+        f"CREATE VECTOR INDEX {index} ON {table} (embedding) {_ORGANIZATIONS[method]} "
+        f"DISTANCE {_METRICS[metric]} WITH TARGET ACCURACY 95"
+    )
+
+
+def _seconds(text: str | None) -> object:
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return text
+
+
+def _make_lock(keeper: Connection, name: str) -> None:
+    try:
+        keeper.exec_driver_sql(f"CREATE TABLE IF NOT EXISTS {name} (held INTEGER)")
+    except DBAPIError as error:
+        if _TAKEN not in codes(error):  # another process made it meanwhile
+            raise
+
+
+def _in_dictionary(
+    connection: Connection, schema: str | None, wanted: frozenset[str]
+) -> dict[str, set[str]]:
+    """The columns of tables and views; the inspector asks much more, which takes long."""
+    prepare: Any = connection.dialect
+    query = sa.text("""
+        SELECT c.table_name, c.column_name FROM all_tab_columns c
+        WHERE c.owner = COALESCE(:owner, SYS_CONTEXT('USERENV', 'CURRENT_SCHEMA'))
+        AND c.table_name IN :names
+    """).bindparams(sa.bindparam("names", expanding=True))
+    names = {prepare.denormalize_name(it): it for it in sorted(wanted)}
+    owner = prepare.denormalize_name(schema)
+    found: dict[str, set[str]] = {}
+    for table, column in connection.execute(query, {"owner": owner, "names": list(names)}):
+        found.setdefault(names[table], set()).add(str(prepare.normalize_name(column)))
+    return found
+
+
+DEFINITION: Final = OracleDefinition()

@@ -1,0 +1,259 @@
+"""PostgreSQL's part in making and finding the schema, and pgvector."""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+
+from locus_store.backends.postgresql import dsn
+from locus_store.errors import SchemaError, UnsupportedError
+from locus_store.sql.definition import SchemaDefinition
+from locus_store.sql.failures import owner_only
+from locus_store.sql.migration_targets import (
+    OPTIONS,
+    missing_driver,
+    run_on_engine,
+    tables_named,
+)
+from locus_store.sql.place import DatabasePlace, place_of
+from locus_store.sql.vectors import has_index, index_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from sqlalchemy.engine import URL, Connection
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from locus_store.sql.schema import Tables
+    from locus_store.values.vectors import Metric
+
+T = TypeVar("T")
+
+CONNECT_SECONDS: Final = 30.0
+
+HNSW: Final = "m = 16, ef_construction = 128"
+"""Twice pgvector's own care in building: it is done once."""
+
+ROWS_PER_LIST: Final = 1000
+"""Of an IVFFlat index; as pgvector's documentation advises."""
+
+_WAITING: Final = "SELECT current_setting('lock_timeout'), set_config('lock_timeout', '0', true)"
+_UNLIMITED: Final = """
+SELECT set_config(name, '0', true) FROM pg_settings
+WHERE name IN ('statement_timeout', 'transaction_timeout', 'idle_in_transaction_session_timeout')
+"""
+
+
+class PostgreSQLDefinition(SchemaDefinition):
+    """See ``SchemaDefinition``."""
+
+    def run_on_url(
+        self,
+        url: str | URL,
+        body: Callable[[Connection, Tables], T],
+        prefix: str,
+        schema: str | None,
+    ) -> T:
+        target = dsn.parse(url, ours=OPTIONS)
+        ours = tables_named(target.options, prefix, schema, "postgresql")
+        return run_on_engine(
+            lambda: _engine(target),
+            lambda connection: body(connection, ours),
+            DatabasePlace(target.shown, is_whole=str(url) == target.shown),
+            errors=lambda: (dsn.ConnectingError,),
+            translate=dsn.connection_error,
+        )
+
+    @contextmanager
+    def locked(self, connection: Connection, ours: Tables) -> Iterator[None]:
+        with _read_committed(connection), connection.begin():
+            place = self.home(connection, ours)
+            # The application's limits would cut a migration short every time. All settings end
+            # with the transaction, and so does the lock: a pooler may then give the connection to
+            # others.
+            connection.exec_driver_sql(_UNLIMITED)
+            lock_timeout = connection.exec_driver_sql(_WAITING).scalar_one()
+            _lock(connection, f"{place} {ours.prefix}")
+            if ours.schema is None:
+                quoted = connection.dialect.identifier_preparer.quote_schema(f"{place}")
+                _set_local(connection, "search_path", quoted)
+            else:
+                _make_schema(connection, ours.schema)
+            # How long a migration may keep others waiting for a table is the user's to say.
+            _set_local(connection, "lock_timeout", lock_timeout)
+            yield
+
+    def home(self, connection: Connection, ours: Tables) -> str:
+        """Return the schema where the version table is found, else where tables are made."""
+        if ours.schema is not None:
+            return ours.schema
+        query = sa.text("""
+            SELECT coalesce((
+                SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+                WHERE c.relname = :version AND pg_table_is_visible(c.oid)
+                AND c.relpersistence <> 't'
+            ), current_schema())
+        """)
+        found = connection.scalar(query, {"version": ours.version})
+        if found is None:
+            raise SchemaError(
+                f"{place_of(connection).shown}: the role's search_path names no schema that exists;"
+                " name one: schema='locus' (locus-store db upgrade --schema locus)"
+            )
+        return str(found)
+
+    def taken(self, connection: Connection, schema: str | None, wanted: frozenset[str]) -> set[str]:
+        """Tables, views, indexes and sequences have one space of names."""
+        query = sa.text("""
+            SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+            WHERE n.nspname = :schema AND c.relname IN :names
+        """).bindparams(sa.bindparam("names", sorted(wanted), expanding=True))
+        return set(connection.execute(query, {"schema": schema}).scalars())
+
+    def queries_for_hidden(self, ours: Tables) -> list[Any]:
+        """One of our names that is found elsewhere on the search path than the version table."""
+        if ours.schema is not None:
+            return []
+        relations = sa.table("pg_class", *map(sa.column, ("oid", "relname", "relnamespace")))
+        versions = relations.alias("versions")
+        schema_of_ours = sa.select(versions.c.relnamespace).where(
+            versions.c.oid == sa.func.to_regclass(ours.version)
+        )
+        return [
+            sa.select(
+                sa.literal_column("'hidden'").label("name"),
+                sa.func.min(sa.cast(relations.c.relname, sa.Text)),
+            ).where(
+                relations.c.relname.in_(sorted(ours.names)),
+                sa.func.pg_table_is_visible(relations.c.oid),
+                relations.c.relnamespace != schema_of_ours.scalar_subquery(),
+            )
+        ]
+
+    def vector_home(self, connection: Connection) -> str:
+        found = connection.exec_driver_sql(
+            "SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace "
+            "WHERE e.extname = 'vector'"
+        ).scalar()
+        return str(found) if found else ""
+
+    def embedding_columns(self, connection: Connection, ours: Tables, dimension: int) -> str:
+        home = connection.dialect.identifier_preparer.quote(self._made_extension(connection, ours))
+        return (
+            "item bigint NOT NULL, part smallint NOT NULL, "
+            f"embedding {home}.vector({dimension}) NOT NULL"
+        )
+
+    def _made_extension(self, connection: Connection, ours: Tables) -> str:
+        """The schema that pgvector is in; it is created where that is possible."""
+        if home := self.vector_home(connection):
+            return home
+        available = connection.exec_driver_sql(
+            "SELECT count(*) FROM pg_available_extensions WHERE name = 'vector'"
+        ).scalar_one()
+        if not available:
+            raise UnsupportedError(
+                "the extension pgvector ('vector') is not installed on this server; install it, "
+                "for example Debian's package postgresql-<version>-pgvector"
+            )
+        quote = connection.dialect.identifier_preparer.quote
+        into = f" WITH SCHEMA {quote(ours.schema)}" if ours.schema else ""
+        try:
+            connection.exec_driver_sql(f"CREATE EXTENSION IF NOT EXISTS vector{into}")
+        except DBAPIError as exc:
+            raise UnsupportedError(
+                "this role may not create the extension pgvector; let an administrator run, in "
+                "this database: CREATE EXTENSION vector"
+            ) from exc
+        return self.vector_home(connection)
+
+    def make_vector_index(
+        self, connection: Connection, ours: Tables, metric: Metric, method: str
+    ) -> bool:
+        if has_index(connection, ours, metric, method):
+            return False
+        quote = connection.dialect.identifier_preparer
+        name = quote.quote(index_name(ours, metric, method))
+        table = quote.format_table(ours.embeddings)
+        options = HNSW
+        if method == "ivfflat":
+            count = connection.execute(sa.select(sa.func.count()).select_from(ours.embeddings))
+            options = f"lists = {min(max(count.scalar_one() // ROWS_PER_LIST, 10), 32_768)}"
+        operators = f"{quote.quote(self.vector_home(connection))}.vector_{metric}_ops"
+        with owner_only(connection):
+            connection.exec_driver_sql(
+                f"CREATE INDEX {name} ON {table} USING {method} (embedding {operators}) "
+                f"WITH ({options})"
+            )
+            connection.exec_driver_sql(f"ANALYZE {table}, {quote.format_table(ours.store)}")
+        return True
+
+
+def _engine(target: dsn.Target) -> AsyncEngine:
+    async def connect(*_: Any, **__: Any) -> Any:
+        limit = target.arguments.get("timeout", CONNECT_SECONDS)
+        return await dsn.connect(target, timeout=limit, statement_cache_size=0)
+
+    # A pooler may stand between: no statement is prepared for longer than its own run.
+    options = {
+        "async_creator_fn": connect,
+        "prepared_statement_cache_size": 0,
+        "prepared_statement_name_func": str,
+    }
+    from sqlalchemy.ext.asyncio import create_async_engine  # noqa: PLC0415 - slow to import
+
+    try:
+        return create_async_engine(
+            "postgresql+asyncpg://", poolclass=sa.NullPool, connect_args=options
+        )
+    except ImportError as error:
+        raise missing_driver(target.shown, "[postgres]", error) from error
+
+
+@contextmanager
+def _read_committed(connection: Connection) -> Iterator[None]:
+    """In a transaction, whatever the connection's own setting; what waited for a lock sees news."""
+    dialect: Any = connection.dialect
+    dialect.set_isolation_level(connection.connection.dbapi_connection, "READ COMMITTED")
+    try:
+        yield
+    finally:
+        if not connection.invalidated and not connection.closed:
+            own = connection.get_execution_options().get("isolation_level")
+            driver = connection.connection.dbapi_connection
+            if own is None:
+                dialect.reset_isolation_level(driver)
+            else:
+                dialect.set_isolation_level(driver, own)
+
+
+def _set_local(connection: Connection, name: str, value: str) -> None:
+    connection.execute(sa.select(sa.func.set_config(name, value, sa.true())))
+
+
+def _lock(connection: Connection, what: str) -> None:
+    key = sa.cast(sa.literal(advisory_key(what)), sa.BigInteger)
+    connection.execute(sa.select(sa.func.pg_advisory_xact_lock(key)))
+
+
+def advisory_key(what: str) -> int:
+    """Return the key of the lock of ``schema prefix``, or of a schema that is being made."""
+    digest = hashlib.blake2b(f"locus-store {what}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)
+
+
+def _make_schema(connection: Connection, schema: str) -> None:
+    """Where it is missing: asking for one that exists needs a right that few roles have."""
+    query = sa.text("SELECT count(*) FROM pg_namespace WHERE nspname = :schema")
+    if connection.scalar(query, {"schema": schema}):
+        return
+    # IF NOT EXISTS does not wait for who is making it, for another prefix.
+    _lock(connection, schema)
+    connection.execute(sa.schema.CreateSchema(schema, if_not_exists=True))
+
+
+DEFINITION: Final = PostgreSQLDefinition()

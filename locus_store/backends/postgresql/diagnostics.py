@@ -1,0 +1,90 @@
+"""Facts of a PostgreSQL database, for ``locus-store doctor``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import sqlalchemy as sa
+
+from locus_store.sql.diagnostics import Examination, package_version
+from locus_store.types.facts import Fact
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+OLDEST_POSTGRESQL: Final = 15
+
+
+class PostgreSQLExamination(Examination):
+    """A server, perhaps behind a pooler."""
+
+    def software(self) -> Iterator[Fact]:
+        """See ``Examination``, as the following."""
+        yield Fact("SQLAlchemy", sa.__version__)
+        yield Fact("asyncpg", package_version("asyncpg"))
+        number = int(self._setting("server_version_num")) // 10_000
+        is_fine = number >= OLDEST_POSTGRESQL
+        yield Fact(
+            "server",
+            f"PostgreSQL {self._setting('server_version')}",
+            "ok" if is_fine else "fail",
+            "" if is_fine else f"upgrade the server to {OLDEST_POSTGRESQL} or later",
+        )
+        yield self._pooler()
+
+    def _pooler(self) -> Fact:
+        """A pooler makes up the process number that it gives its clients."""
+        driver: Any = self.connection.connection.driver_connection
+        if driver.get_server_pid() == self._scalar("SELECT pg_backend_pid()"):
+            return Fact("pooler", "none in between")
+        return Fact(
+            "pooler",
+            "yes, PgBouncer or the like is in between",
+            remedy="if it pools by transaction, the URL needs pgbouncer=true",
+        )
+
+    def settings(self) -> Iterator[Fact]:
+        extension = self._scalar("SELECT extversion FROM pg_extension WHERE extname = 'vector'")
+        offered = self._scalar("SELECT count(*) FROM pg_available_extensions WHERE name = 'vector'")
+        absent = "available, not made" if offered else "not installed on the server"
+        yield Fact("pgvector", str(extension or absent))
+        unsafe = [
+            f"{name}=off"
+            for name in ("fsync", "full_page_writes", "synchronous_commit")
+            if self._setting(name) == "off"
+        ]
+        yield Fact(
+            "commits",
+            ", ".join(unsafe) or "durable",
+            "warn" if unsafe else "ok",
+            "a crash of the server may lose saves that were acknowledged: set on" if unsafe else "",
+        )
+        if self._scalar("SELECT pg_is_in_recovery()"):
+            yield Fact(
+                "role of the server",
+                "standby, read-only",
+                "warn",
+                "to save, connect to the primary (target_session_attrs=read-write)",
+            )
+
+    def table_bytes(self, table: sa.Table) -> int | None:
+        size = self._of_table("pg_total_relation_size(c.oid)", table)
+        return None if size is None else int(size)
+
+    def estimated_rows(self, table: sa.Table) -> int | None:
+        """-1 is a table that was never looked at."""
+        found = self._of_table("c.reltuples", table)
+        return None if found is None or found < 0 else int(found)
+
+    def _of_table(self, what: str, table: sa.Table) -> Any:
+        name = self.connection.dialect.identifier_preparer.format_table(table)
+        found = sa.text(
+            f"SELECT {what} FROM pg_class c WHERE c.oid = to_regclass(CAST(:name AS text))"  # noqa: S608  (ours)
+        )
+        return self.connection.execute(found, {"name": name}).scalar()
+
+    def _setting(self, name: str) -> str:
+        return str(self._scalar(f"SHOW {name}"))
+
+    def _scalar(self, statement: str) -> Any:
+        return self.connection.exec_driver_sql(statement).scalar()

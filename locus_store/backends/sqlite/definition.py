@@ -1,0 +1,161 @@
+"""SQLite's part in making and finding the schema."""
+
+from __future__ import annotations
+
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import DBAPIError
+
+from locus_store.errors import BackendError, ConnectionFailedError, InvalidArgumentError
+from locus_store.sql.definition import SchemaDefinition
+from locus_store.sql.migration_targets import OPTIONS, missing_driver, reason, tables_named
+from locus_store.sql.place import DatabasePlace, masked, place_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from sqlalchemy.engine import Connection
+
+    from locus_store.sql.schema import Tables
+
+T = TypeVar("T")
+
+BUSY_MILLISECONDS: Final = 60_000
+"""How long a migration waits for another process."""
+
+_DRIVER_OPTIONS: Final = frozenset(
+    {
+        *("cached_statements", "check_same_thread", "detect_types", "isolation_level", "timeout"),
+    }
+)
+"""Options of ``sqlite3.connect``, as SQLAlchemy takes them in a URL."""
+
+
+class SQLiteDefinition(SchemaDefinition):
+    """See ``SchemaDefinition``."""
+
+    def run_on_url(
+        self,
+        url: str | URL,
+        body: Callable[[Connection, Tables], T],
+        prefix: str,
+        schema: str | None,
+    ) -> T:
+        parsed = _parsed(url)
+        ours = {name: str(parsed.query[name]) for name in OPTIONS & parsed.query.keys()}
+        theirs = parsed.difference_update_query(ours)
+        _require_known(theirs)
+        wanted = tables_named(ours, prefix, schema, "sqlite")
+        self.refuse_schema(wanted.schema)
+        with _opened(theirs) as connection:
+            return body(connection, wanted)
+
+    def absent(self, url: str | URL, schema: str | None) -> DatabasePlace | None:
+        parsed = _parsed(url)
+        if not parsed.database or "mode" in parsed.query:
+            return None
+        is_file = parsed.database != ":memory:" and not parsed.database.startswith("file:")
+        if not is_file or Path(parsed.database).exists():
+            return None
+        self.refuse_schema(schema)
+        return place_of(parsed)
+
+    def refuse_schema(self, schema: str | None) -> None:
+        if schema not in {None, "main"}:
+            raise InvalidArgumentError(
+                "SQLite has no schemas; name a prefix instead: --prefix app_"
+            )
+
+    @contextmanager
+    def locked(self, connection: Connection, ours: Tables) -> Iterator[None]:
+        # Python's sqlite3 begins no transaction for DDL, so it is begun and ended in SQL; this also
+        # holds for a connection in autocommit and for engines that emit a BEGIN of their own.
+        del ours
+        run = connection.exec_driver_sql
+        with closing(connection.begin()):
+            driver: Any = connection.connection.driver_connection
+            if driver.in_transaction:
+                run("COMMIT")
+            with _pragmas(connection, busy_timeout=BUSY_MILLISECONDS, legacy_alter_table=1):
+                run("BEGIN IMMEDIATE")
+                try:
+                    yield
+                    run("COMMIT")
+                finally:
+                    if not connection.invalidated and driver.in_transaction:
+                        run("ROLLBACK")
+
+    def taken(self, connection: Connection, schema: str | None, wanted: frozenset[str]) -> set[str]:
+        lower = {it.lower(): it for it in wanted}  # a name's case does not matter
+        inspector = sa.inspect(connection)
+        names = inspector.get_view_names(schema) + inspector.get_table_names(schema)
+        return {lower[it.lower()] for it in names if it.lower() in lower}
+
+    def embedding_columns(self, connection: Connection, ours: Tables, dimension: int) -> str:
+        del connection, ours, dimension
+        return "item INTEGER NOT NULL, part INTEGER NOT NULL, embedding BLOB NOT NULL"
+
+
+def _parsed(url: str | URL) -> URL:
+    """With the driver that blocks."""
+    try:
+        made = make_url(url)
+    except sa.exc.ArgumentError as error:
+        # The text is not repeated: it may hold a password.
+        raise InvalidArgumentError(
+            "the database URL cannot be read; expected for example sqlite:///file.db or"
+            " postgresql://user@host/database"
+        ) from error
+    if made.drivername == "sqlite+aiosqlite":
+        made = made.set(drivername="sqlite")
+    if made.drivername == "sqlite" and made.database:
+        return made.set(database=str(Path(made.database).expanduser()))
+    return made
+
+
+def _require_known(url: URL) -> None:
+    """Refuse options that SQLite's driver would leave aside."""
+    if "uri" not in url.query and (unknown := url.query.keys() - _DRIVER_OPTIONS):
+        raise InvalidArgumentError(f"no option {min(unknown)!r} for a database URL of SQLite")
+
+
+@contextmanager
+def _opened(url: URL) -> Iterator[Connection]:
+    shown = masked(url)
+    try:
+        engine = sa.create_engine(url, poolclass=sa.pool.NullPool)
+    except ImportError as error:
+        raise missing_driver(shown, "", error) from error
+    except sa.exc.ArgumentError as error:
+        raise InvalidArgumentError(f"{shown}: {error}") from error
+    try:
+        connection = engine.connect()
+    except DBAPIError as error:
+        raise ConnectionFailedError(f"{shown}: cannot be opened: {reason(error)}") from error
+    try:
+        with connection:
+            yield connection
+    except DBAPIError as error:
+        raise BackendError(f"{shown}: {reason(error)}") from error
+
+
+@contextmanager
+def _pragmas(connection: Connection, **values: int) -> Iterator[None]:
+    """Pragmas of the connection while it migrates; legacy_alter_table: views outlive a rename."""
+    run = connection.exec_driver_sql
+    previous = {name: run(f"PRAGMA {name}").scalar_one() for name in values}
+    for name, value in values.items():
+        run(f"PRAGMA {name} = {value}")
+    try:
+        yield
+    finally:
+        # An interrupt closes the connection, and takes its pragmas with it.
+        for name, value in previous.items() if not connection.invalidated else ():
+            run(f"PRAGMA {name} = {value}")
+
+
+DEFINITION: Final = SQLiteDefinition()

@@ -1,0 +1,41 @@
+"""Facts of a SQLite database, for ``locus-store doctor``."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from locus_store.sql.diagnostics import Examination, package_version
+from locus_store.types.facts import Fact
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class SQLiteExamination(Examination):
+    """A file, or memory."""
+
+    def software(self) -> Iterator[Fact]:
+        """See ``Examination``, as the following."""
+        yield Fact("SQLAlchemy", sa.__version__)
+        yield Fact("aiosqlite", package_version("aiosqlite"))
+        yield Fact("server", f"SQLite {sqlite3.sqlite_version}")
+
+    def settings(self) -> Iterator[Fact]:
+        mode = str(self._pragma("journal_mode")).upper()
+        is_fine = mode in {"WAL", "MEMORY"}
+        remedy = "readers and writers wait for each other: PRAGMA journal_mode=WAL"
+        yield Fact(
+            "journal mode", mode, "ok" if is_fine else "warn", "" if is_fine else f"{remedy}, once"
+        )
+
+    def table_bytes(self, table: sa.Table) -> int | None:
+        """SQLite tells the size of the file only."""
+
+    def total_bytes(self) -> int | None:
+        return int(self._pragma("page_count")) * int(self._pragma("page_size"))
+
+    def _pragma(self, name: str) -> Any:
+        return self.connection.exec_driver_sql(f"PRAGMA {name}").scalar_one()

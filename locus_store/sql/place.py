@@ -1,0 +1,60 @@
+"""The name of a database in messages, and the command that upgrades it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from sqlalchemy.engine import URL
+
+from locus_store.sql.names import DEFAULT_PREFIX
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection
+
+    from locus_store.sql.schema import Tables
+
+PLACE: Final = "locus_store_place"
+"""Execution option of a connection whose engine's URL does not say where it leads."""
+
+
+@dataclass(frozen=True, slots=True)
+class DatabasePlace:
+    """A database, for messages."""
+
+    shown: str
+    """Its URL, without secrets."""
+    is_whole: bool
+    """Whether that is all of it, so that it may be repeated in a command to type."""
+
+    def within(self, schema: str | None) -> str:
+        """With the database schema, if one is named."""
+        return f"{self.shown} (schema {schema})" if schema else self.shown
+
+    def command(self, ours: Tables) -> str:
+        """What to type."""
+        url = self.shown if self.is_whole else "…"
+        only = "" if ours.prefix == DEFAULT_PREFIX else f" --prefix {ours.prefix}"
+        only += f" --schema {ours.schema}" if ours.schema else ""
+        return f"locus-store db upgrade --url '{url}'{only}"
+
+
+def place_of(found: Connection | URL) -> DatabasePlace:
+    """Where a connection or URL leads."""
+    if not isinstance(found, URL):
+        place = found.get_execution_options().get(PLACE)
+        if isinstance(place, DatabasePlace):
+            return place
+        found = found.engine.url
+    shown = masked(found)
+    return DatabasePlace(shown, is_whole=shown == found.render_as_string(hide_password=False))
+
+
+def masked(url: URL) -> str:
+    """The URL for messages: no password, not even one in the query string."""
+    hidden = {key: "hidden" for key in url.query if _is_secret(key)}
+    return url.update_query_dict(hidden).render_as_string(hide_password=True)
+
+
+def _is_secret(option: str) -> bool:
+    return "passw" in option.lower() or "secret" in option.lower()

@@ -1,0 +1,33 @@
+"""The interface of what runs a database's work: transactions, and who waits for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol, TypeVar
+
+from sqlalchemy.engine import Connection
+
+T = TypeVar("T")
+Body = Callable[[Connection], T]
+
+GROUP_BYTES: Final = 8 * 1024 * 1024
+"""Payload of a group of saves or changes at most, but for a single larger one."""
+
+
+class Runner(Protocol):
+    """Runs bodies in transactions; the caller translates errors."""
+
+    async def write(self, body: Body[T]) -> T:
+        """Run ``body`` and commit; it goes on when its caller is cancelled."""
+
+    async def read(self, body: Body[T]) -> T:
+        """Run ``body`` on one snapshot."""
+
+    async def query(self, body: Body[T]) -> T:
+        """Run ``body``, which is one statement and so its own snapshot."""
+
+    async def ready(self) -> None:
+        """Make sure that the database is open, and its schema verified."""
+
+    async def close(self) -> None:
+        """Finish what was submitted and release what was opened; usable again after."""

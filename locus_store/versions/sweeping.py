@@ -1,0 +1,45 @@
+"""A vacuum, thread by thread: a thread that cannot be read keeps no other from being swept."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from locus_store.errors import IntegrityError
+from locus_store.runtime import observe
+from locus_store.types import Vacuumed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Sweep:
+    """Counts what a vacuum did."""
+
+    def __init__(self) -> None:
+        self.removed = 0
+        self._held: set[str] = set()
+        self._unreadable: set[str] = set()
+
+    @contextmanager
+    def of(self, thread_id: str) -> Iterator[None]:
+        """Sweep a thread, or a part of it: report it and go on where it cannot be read."""
+        try:
+            yield
+        except IntegrityError as exc:
+            self._unreadable.add(thread_id)
+            observe.unswept("vacuum", thread_id, exc)
+
+    def count(self, thread_id: str, removed: int | None) -> None:
+        """Count removed versions; ``None``: another transaction holds the thread."""
+        self.removed += removed or 0
+        if removed is None:
+            self._held.add(thread_id)
+
+    def report(self) -> Vacuumed:
+        """The counts."""
+        if self._held:
+            observe.skipped("vacuum", len(self._held))
+        if self._unreadable:
+            observe.note(unreadable=len(self._unreadable))
+        return Vacuumed(self.removed, len(self._held), len(self._unreadable))

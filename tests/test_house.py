@@ -1,0 +1,91 @@
+"""The plan of the package: folders, sizes and names.
+
+A number here may only fall, and a list may only get shorter.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter, defaultdict
+from pathlib import Path
+
+PACKAGE = Path(__file__).parent.parent / "locus_store"
+ROOT = {
+    *("__init__", "__main__", "backend", "blocking", "checkpointer", "errors", "open", "saver"),
+    *("store", "arguments", "store_backends"),  # the last two: former places of public names
+}
+MOST_LINES = 500
+LONG_FILES = {
+    "adapters/langgraph/saver.py": 633,
+    "adapters/langgraph/store.py": 568,
+    "backend.py": 931,
+    "backends/file/backend.py": 602,
+    "backends/memory/backend.py": 736,
+    "backends/postgresql/backend.py": 533,
+    "backends/postgresql/dsn.py": 862,
+    "backends/redis/backend.py": 581,
+    "backends/redis/threads.py": 695,
+    "checkpointer.py": 644,
+    "sql/items.py": 502,
+    "store.py": 663,
+    "testing/steps.py": 660,
+    "values/encoding.py": 515,
+}
+MOST_METHODS = 30
+LARGE_CLASSES = {
+    "BaseStore": 44,
+    "FileBackend": 42,
+    "Items": 38,
+    "LangGraphSaver": 44,
+    "LangGraphStore": 33,
+    "MemoryBackend": 40,
+    "RedisBackend": 38,
+    "Repository": 44,
+    "SqlBackend": 48,
+    "SqlStore": 33,
+    "StorageBackend": 67,
+}
+SHARED_NAMES = {"InMemoryStore"}
+
+FILES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.rglob("*.py"))}
+LINES = {name: len(path.read_text("utf-8").splitlines()) for name, path in FILES.items()}
+TREES = {name: ast.parse(path.read_text("utf-8")) for name, path in FILES.items()}
+CLASSES = [
+    (name, it)
+    for name, tree in TREES.items()
+    for it in ast.walk(tree)
+    if isinstance(it, ast.ClassDef)
+]
+
+
+def test_the_root_holds_the_contracts_and_the_entrances_only() -> None:
+    assert {path.stem for path in PACKAGE.glob("*.py")} == ROOT
+
+
+def test_no_folder_holds_more_than_a_fifth_of_the_package() -> None:
+    folders: Counter[str] = Counter()
+    for name, count in LINES.items():
+        folders[str(Path(name).parent)] += count
+    assert max(folders.values()) <= sum(LINES.values()) / 5
+
+
+def test_no_file_is_too_long() -> None:
+    found = {name: count for name, count in LINES.items() if count > MOST_LINES}
+    assert found.keys() == LONG_FILES.keys(), "take what is short enough off the list"
+    assert [it for it in found if found[it] > LONG_FILES[it]] == []
+
+
+def test_no_class_has_too_many_methods() -> None:
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    found = {it.name: sum(isinstance(b, functions) for b in it.body) for _, it in CLASSES}
+    found = {name: count for name, count in found.items() if count > MOST_METHODS}
+    assert found.keys() == LARGE_CLASSES.keys(), "take what is small enough off the list"
+    assert [it for it in found if found[it] > LARGE_CLASSES[it]] == []
+
+
+def test_one_class_has_one_name() -> None:
+    places = defaultdict(set)
+    for name, it in CLASSES:
+        if not it.name.startswith("_"):
+            places[it.name].add(name)
+    assert {name for name, found in places.items() if len(found) > 1} == SHARED_NAMES
