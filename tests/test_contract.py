@@ -44,6 +44,8 @@ from locus_store.values.encoding import MAX_STATE_BYTES, unpack_frames
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from locus_store.versions.threads import Row
+
 # --- memory
 
 
@@ -528,6 +530,11 @@ class TestMemoryBackend(StorageBackendContract):
         return MemoryBackend()
 
 
+def spoil(row: Row) -> None:
+    """Operations that cannot be done, in a document that is as it was written."""
+    row._held = False, b'[["-",["no such key"]]]'
+
+
 @pytest.mark.anyio
 async def test_a_damaged_chain_fails_neither_a_sweep_nor_a_vacuum() -> None:
     backend = MemoryBackend()
@@ -536,7 +543,7 @@ async def test_a_damaged_chain_fails_neither_a_sweep_nor_a_vacuum() -> None:
         await backend.write_state("t", {"body": "b" * 1000, "n": n})
         if n == 0:
             below.age(40 * 86_400)
-    below.damage(lambda payload: payload[:-1])
+    below.change_rows(spoil)
     await backend.write_state("t", {"n": 80}, keep_last=10)
     assert await backend.load("t") == {"n": 80}
     assert await backend.vacuum_report(30) == Vacuumed(removed=0, skipped=0, unreadable=1)

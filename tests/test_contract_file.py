@@ -10,7 +10,7 @@ from document_probe import DocumentsProbe, damaged
 from test_contract import LocusStates, Unblocked
 
 from locus_store import FileBackend, file_checkpointer
-from locus_store.backends.file.directory import Directory
+from locus_store.backends.file.documents import FileDocuments
 from locus_store.blocking import BlockingCheckpointer
 from locus_store.testing import CheckpointerContract, StorageBackendContract
 
@@ -23,7 +23,7 @@ class FilesProbe(DocumentsProbe):
     """Below a directory, by its files."""
 
     def __init__(self, directory: Path) -> None:
-        super().__init__(Directory(str(directory), 1.0))
+        super().__init__(FileDocuments(str(directory), 1.0))
         self._path = directory
 
     def damage(self, change: Callable[[bytes], bytes]) -> None:

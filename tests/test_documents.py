@@ -11,7 +11,7 @@ from drawer import Drawer
 
 from locus_store import StorageBackendAdapter
 from locus_store.backends.documents import DocumentBackend
-from locus_store.backends.file.directory import Directory
+from locus_store.backends.file.documents import FileDocuments
 from locus_store.backends.memory.documents import MemoryDocuments
 from locus_store.testing import CheckpointerContract, StorageBackendContract
 from locus_store.testing.documents import DocumentsContract
@@ -28,10 +28,10 @@ class TestMemoryDocuments(DocumentsContract):
         return lambda: documents
 
 
-class TestDirectory(DocumentsContract):
+class TestFileDocuments(DocumentsContract):
     @pytest.fixture
     def reopen(self, tmp_path: Path) -> Any:
-        return partial(Directory, str(tmp_path / "threads"), 10.0)
+        return partial(FileDocuments, str(tmp_path / "threads"), 10.0)
 
 
 class TestDrawer(DocumentsContract):

@@ -50,6 +50,7 @@ from locus_store.backends.documents import format as file_format
 from locus_store.backends.documents import threads as file_access
 from locus_store.backends.file import descriptors
 from locus_store.backends.file import directory as file_directory
+from locus_store.backends.file.documents import FileDocuments
 from locus_store.backends.file.names import name_of, thread_of
 from locus_store.testing import HOSTILE_IDS
 from locus_store.transfer.verifying import verify
@@ -322,7 +323,7 @@ async def test_a_line_that_was_changed_lost_or_moved_is_told(backend, directory,
 async def test_damaged_operations_with_a_right_checksum_are_told(backend, directory):
     """As by a program that writes such files: the state's digest is what counts."""
     await grown(backend, 2)
-    files = file_access.DocumentThreads(file_directory.Directory(str(directory), 1.0))
+    files = file_access.DocumentThreads(FileDocuments(str(directory), 1.0))
     thread = files.read("t")
     row = thread.spaces[""].rows[2]
     row._held = False, row.body().replace(b"turn 1", b"turn 7")

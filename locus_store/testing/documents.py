@@ -191,7 +191,8 @@ class DocumentsContract:
         assert list(documents.keys("t007")) == names[8:]
         assert list(documents.keys("t007+")) == names[8:]
         assert list(documents.keys(names[-1])) == []
-        pages, after = [], ""
+        pages: list[str] = []
+        after = ""
         while page := list(islice(documents.keys(after), 50)):
             pages, after = [*pages, *page], page[-1]
         assert pages == names

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.file.diagnostics import facts
-from locus_store.backends.file.directory import Directory
+from locus_store.backends.file.documents import FileDocuments
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
 from locus_store.values.encoding import MAX_STATE_BYTES
@@ -52,7 +52,7 @@ class FileBackend(DocumentBackend):
         max_state_bytes: int = MAX_STATE_BYTES,
     ) -> None:
         self._where = _checked_directory(directory)
-        self._directory = Directory(self._where, _checked_timeout(busy_timeout_seconds))
+        self._directory = FileDocuments(self._where, _checked_timeout(busy_timeout_seconds))
         super().__init__(self._directory, max_state_bytes=max_state_bytes)
 
     def __repr__(self) -> str:

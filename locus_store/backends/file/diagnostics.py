@@ -13,12 +13,12 @@ from locus_store.types.facts import Fact
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from locus_store.backends.file.directory import Directory
+    from locus_store.backends.file.documents import FileDocuments
 
 _NEEDS_SPACE = "each save writes its file anew beside the old one; keep_last= bounds files"
 
 
-def facts(directory: Directory) -> list[Fact]:
+def facts(directory: FileDocuments) -> list[Fact]:
     """How many threads there are, how large they are, and what does not belong there."""
     root = directory.root
     if not os.path.isdir(root):
@@ -36,7 +36,7 @@ def _fault(what: str) -> Fact:
     return Fact("file", told, "fail", remedy)
 
 
-def _sizes(directory: Directory, ids: Iterable[str]) -> tuple[list[int], list[str]]:
+def _sizes(directory: FileDocuments, ids: Iterable[str]) -> tuple[list[int], list[str]]:
     """Of the files, and what is wrong where there is something else than a file."""
     sizes: list[int] = []
     wrong: list[str] = []

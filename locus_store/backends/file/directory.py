@@ -1,4 +1,4 @@
-"""A directory of JSON files as documents: their locks, and how one is replaced as a whole."""
+"""A directory of JSON files: their locks, and how one is replaced as a whole."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import errno
 import os
 import time
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from locus_store.backends.documents.protocol import ChangedError, Documents, Found
+from locus_store.backends.documents.protocol import ChangedError
 from locus_store.backends.file.descriptors import (
     Opened,
     Place,
@@ -28,11 +28,8 @@ from locus_store.backends.file.names import (
     TEMPORARY,
     identity_text,
     is_of_sdk,
-    name_of,
     refusal_of_sdk,
-    shown,
     store_in,
-    thread_of,
 )
 from locus_store.errors import (
     BackendError,
@@ -45,62 +42,26 @@ from locus_store.errors import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from locus_store.backends.documents.protocol import Body, Tag
+    from locus_store.backends.documents.protocol import Body
     from locus_store.backends.file.descriptors import Signature
 
 _COPY_BYTES = 1 << 20
 
 
-class HeldFile:
+@dataclass(frozen=True, slots=True)
+class Held:
     """A thread's place in the directory, locked for writing."""
 
-    def __init__(self, directory: Directory, name: str, file: Opened | None) -> None:
-        self.name = name
-        self.file = file
-        """``None``: there is none, and where one is to be made, the directory is locked."""
-        self.is_removed = False
-        self._directory = directory
-
-    def get(self, key: str, *, known: Tag | None = None) -> Found | None:
-        """See ``Access``, as the following."""
-        del key
-        return _found(self.file, known) if self.file else None
-
-    def put(self, key: str, body: Body, *, tag: Tag | None) -> Tag:
-        del key
-        self._require(tag)
-        return self._directory.replace(self, body)
-
-    def delete(self, key: str, *, tag: Tag) -> None:
-        del key
-        self._require(tag)
-        self._directory.remove(self)
-        self.is_removed = True
-
-    def _require(self, tag: Tag | None) -> None:
-        if tag != (self.file.signature if self.file else None):
-            raise ChangedError
-
-
-def _found(file: Opened, known: Tag | None) -> Found:
-    """The content of an open file.
-
-    Raises:
-        SchemaError: It is of the Locus SDK.
-    """
-    if file.signature == known:
-        return Found(file.signature, None)
-    content = file.content()
-    if is_of_sdk(content):
-        raise refusal_of_sdk(file.path)
-    return Found(file.signature, content)
+    name: str
+    file: Opened | None
+    """``None``: there is none, and where one is to be made, the directory is locked."""
 
 
 # --- the directory
 
 
-class Directory(Documents):
-    """Files of one directory, each of which is a document.
+class Directory:
+    """Files of one directory.
 
     A writer locks the file that it replaces (``flock``), and looks whether it is still the one that
     the path names; for a new one it locks the directory. Readers need no lock: a file that they
@@ -113,9 +74,6 @@ class Directory(Documents):
         root: The directory, made at the first write; it may be a symbolic link itself.
         busy_timeout_seconds: How long to wait for another writer.
     """
-
-    rivals = "a program that locks nothing"
-    remedy = "Restore the file, as with `git checkout`, or remove it"
 
     def __init__(self, root: str, busy_timeout_seconds: float) -> None:
         if not has_locks():
@@ -131,55 +89,6 @@ class Directory(Documents):
     def path(self, name: str) -> str:
         """Of a file of the directory."""
         return os.path.join(self.root, name)
-
-    # --- documents
-
-    def get(self, key: str, *, known: Tag | None = None) -> Found | None:
-        """See ``Documents``, as the following."""
-        with self.reading(name_of(key)) as opened:
-            return _found(opened, known) if opened else None
-
-    def put(self, key: str, body: Body, *, tag: Tag | None) -> Tag:
-        with self.held(key, creates=tag is None) as held:
-            return held.put(key, body, tag=tag)
-
-    def delete(self, key: str, *, tag: Tag) -> None:
-        with self.held(key, creates=False) as held:
-            held.delete(key, tag=tag)
-
-    def keys(self, after: str = "") -> Iterator[str]:
-        return (it for it in self.listed()[0] if it > after)
-
-    @contextmanager
-    def held(self, key: str, *, creates: bool) -> Iterator[HeldFile]:
-        name = name_of(key)
-        with self.holding(name, creates=creates) as held:
-            yield held
-        if held.is_removed:
-            self.tidy(name)
-
-    def where(self, key: str) -> str:
-        return self.path(name_of(key))
-
-    def strays(self) -> list[str]:
-        return self.listed()[1]
-
-    def listed(self) -> tuple[list[str], list[str]]:
-        """All thread ids in order, also those whose time is over; what is wrong with other files.
-
-        That is: with those that cannot be a thread's.
-        """
-        names = {name: thread_of(name) for name in self.names()}
-        ids = sorted(it for it in names.values() if it is not None)
-        return ids, [self._misnamed(name) for name in sorted(names) if names[name] is None]
-
-    def _misnamed(self, name: str) -> str:
-        return (
-            f"{shown(self.path(name))} is not named as the file of a thread; move it out of the "
-            "directory, or give it its name back"
-        )
-
-    # --- files
 
     @property
     def _root(self) -> Place:
@@ -316,7 +225,7 @@ class Directory(Documents):
     # --- writing
 
     @contextmanager
-    def holding(self, name: str, *, creates: bool = False) -> Iterator[HeldFile]:
+    def holding(self, name: str, *, creates: bool = False) -> Iterator[Held]:
         """Hold a thread's place, unless there is no file and none is to be made.
 
         Raises:
@@ -331,16 +240,16 @@ class Directory(Documents):
                         self._lock(descriptor, path, deadline)
                         if is_at(descriptor, place):
                             file = Opened(path, descriptor, signature_of(descriptor))
-                            yield HeldFile(self, name, file)
+                            yield Held(name, file)
                             return
                         continue
                 if not creates:
                     self.require_identity()
-                    yield HeldFile(self, name, None)
+                    yield Held(name, None)
                     return
                 with self._locked_root(deadline) as is_there:
                     if is_there and not self._exists(name):
-                        yield HeldFile(self, name, None)
+                        yield Held(name, None)
                         return
 
     def _exists(self, name: str) -> bool:
@@ -367,7 +276,7 @@ class Directory(Documents):
             time.sleep(pause)
             pause = min(2 * pause, 0.02)
 
-    def replace(self, held: HeldFile, body: Body) -> Signature:
+    def replace(self, held: Held, body: Body) -> Signature:
         """Make ``body`` the file's content: on disk when this returns.
 
         Raises:
@@ -433,7 +342,7 @@ class Directory(Documents):
                     raise
                 return
 
-    def remove(self, held: HeldFile) -> None:
+    def remove(self, held: Held) -> None:
         """Remove the file; its name is free when this returns, after a crash too.
 
         Raises:

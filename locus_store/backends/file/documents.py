@@ -1,0 +1,113 @@
+"""The files of a directory as documents, by thread id."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from locus_store.backends.documents.protocol import ChangedError, Documents, Found
+from locus_store.backends.file.directory import Directory
+from locus_store.backends.file.names import is_of_sdk, name_of, refusal_of_sdk, shown, thread_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from locus_store.backends.documents.protocol import Body, Tag
+    from locus_store.backends.file.descriptors import Opened
+    from locus_store.backends.file.directory import Held
+
+
+class HeldFile:
+    """Access to a file that is locked for writing."""
+
+    def __init__(self, directory: Directory, held: Held) -> None:
+        self.is_removed = False
+        self._directory = directory
+        self._held = held
+
+    def get(self, key: str, *, known: Tag | None = None) -> Found | None:
+        """See ``Access``, as the following."""
+        del key
+        return _found(self._held.file, known) if self._held.file else None
+
+    def put(self, key: str, body: Body, *, tag: Tag | None) -> Tag:
+        del key
+        self._require(tag)
+        return self._directory.replace(self._held, body)
+
+    def delete(self, key: str, *, tag: Tag) -> None:
+        del key
+        self._require(tag)
+        self._directory.remove(self._held)
+        self.is_removed = True
+
+    def _require(self, tag: Tag | None) -> None:
+        if tag != (self._held.file.signature if self._held.file else None):
+            raise ChangedError
+
+
+def _found(file: Opened, known: Tag | None) -> Found:
+    """The content of an open file.
+
+    Raises:
+        SchemaError: It is of the Locus SDK.
+    """
+    if file.signature == known:
+        return Found(file.signature, None)
+    content = file.content()
+    if is_of_sdk(content):
+        raise refusal_of_sdk(file.path)
+    return Found(file.signature, content)
+
+
+class FileDocuments(Directory, Documents):
+    """Documents that are files, locked by the process that writes them; see ``Directory``."""
+
+    rivals = "a program that locks nothing"
+    remedy = "Restore the file, as with `git checkout`, or remove it"
+
+    def get(self, key: str, *, known: Tag | None = None) -> Found | None:
+        """See ``Documents``, as the following."""
+        with self.reading(name_of(key)) as opened:
+            return _found(opened, known) if opened else None
+
+    def put(self, key: str, body: Body, *, tag: Tag | None) -> Tag:
+        with self.held(key, creates=tag is None) as held:
+            return held.put(key, body, tag=tag)
+
+    def delete(self, key: str, *, tag: Tag) -> None:
+        with self.held(key, creates=False) as held:
+            held.delete(key, tag=tag)
+
+    def keys(self, after: str = "") -> Iterator[str]:
+        return (it for it in self.listed()[0] if it > after)
+
+    @contextmanager
+    def held(self, key: str, *, creates: bool) -> Iterator[HeldFile]:
+        name = name_of(key)
+        with self.holding(name, creates=creates) as held:
+            access = HeldFile(self, held)
+            yield access
+        if access.is_removed:
+            self.tidy(name)
+
+    def where(self, key: str) -> str:
+        return self.path(name_of(key))
+
+    def strays(self) -> list[str]:
+        return self.listed()[1]
+
+    def listed(self) -> tuple[list[str], list[str]]:
+        """All thread ids in order, also those whose time is over; what is wrong with other files.
+
+        That is: with those that cannot be a thread's.
+        """
+        names = {name: thread_of(name) for name in self.names()}
+        ids = sorted(it for it in names.values() if it is not None)
+        return ids, [self._misnamed(name) for name in sorted(names) if names[name] is None]
+
+    def _misnamed(self, name: str) -> str:
+        return (
+            f"{shown(self.path(name))} is not named as the file of a thread; move it out of the "
+            "directory, or give it its name back"
+        )
