@@ -153,12 +153,11 @@ async def in_memory(name: str, turns: int, marks: list[int]) -> Grown:
     grown = Grown("memory")
     saver = MemoryCheckpointer(state_type=state_type)
 
-    def payload_bytes() -> int:
-        threads = saver.backend._memory.threads.values()  # type: ignore[attr-defined]  # noqa: SLF001
-        rows = [row for it in threads for _, rows in it.lines.values() for row in rows.values()]
-        return sum(len(row.payload) for row in rows)
+    def document_bytes() -> int:
+        documents = saver.backend._documents  # type: ignore[attr-defined]  # noqa: SLF001
+        return sum(len(documents.get(key).content) for key in documents.keys(after=""))
 
-    await grow(grown, make(turns), saver, marks=marks, size=payload_bytes, prepared=lambda it: it)
+    await grow(grown, make(turns), saver, marks=marks, size=document_bytes, prepared=lambda it: it)
     return grown
 
 

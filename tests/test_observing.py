@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 import pytest
 import servers
+from document_probe import DocumentsProbe
 from opentelemetry import metrics, trace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -156,8 +157,7 @@ async def test_damage_is_an_error_told_once(caplog: pytest.LogCaptureFixture, le
     caplog.set_level(level, logger="locus_store")
     checkpointer = MemoryCheckpointer(state_type=dict)
     await checkpointer.save({"said": SECRET}, "t", "v1")
-    for _, rows in checkpointer.backend._memory.threads["t"].lines.values():
-        rows[1].payload = rows[1].payload[:-3]
+    DocumentsProbe(checkpointer.backend._documents).damage(lambda it: it[:-3])
     for method in (checkpointer.load, checkpointer.backend.load):
         caplog.clear()
         with pytest.raises(IntegrityError):
