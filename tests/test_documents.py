@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from document_probe import DocumentsProbe
@@ -16,9 +17,6 @@ from locus_store.backends.memory.documents import MemoryDocuments
 from locus_store.testing import CheckpointerContract, StorageBackendContract
 from locus_store.testing.documents import DocumentsContract
 from locus_store.values.encoding import MAX_STATE_BYTES
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class TestMemoryDocuments(DocumentsContract):
@@ -67,3 +65,9 @@ class TestDrawerBackend(StorageBackendContract):
     @pytest.fixture
     def backend(self, tmp_path: Path) -> DocumentBackend:
         return DocumentBackend(Drawer(tmp_path / "drawer.db"))
+
+
+def test_the_page_shows_the_toy_as_it_is() -> None:
+    here = Path(__file__).parent
+    page = (here.parent / "docs/custom-backend.md").read_text("utf-8")
+    assert (here / "drawer.py").read_text("utf-8") in page
