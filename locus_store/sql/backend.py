@@ -62,7 +62,7 @@ VACUUM_BATCH = 64
 
 
 class Shared(NamedTuple):
-    """What a store over the same connections works with."""
+    """The objects that a store shares with the backend of its connections."""
 
     database: Database
     runner: Runner

@@ -1,4 +1,4 @@
-"""What a column gives is of its type, or damage: SQLite keeps any value in any column."""
+"""Types of columns that check each value they read: SQLite keeps any value in any column."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def damage(what: str) -> IntegrityError:
 
 
 def storage_classes(column: sa.Column[Any], dialect: Dialect) -> list[str]:
-    """What SQLite's ``typeof`` says of a column's values, as they are written."""
+    """Return the names that SQLite's ``typeof`` gives to a column's values, as they are written."""
     found = column.type.dialect_impl(dialect)
     impl = found.impl_instance if isinstance(found, sa.types.TypeDecorator) else found
     return [_CLASSES[impl.python_type], *(["null"] if column.nullable else [])]

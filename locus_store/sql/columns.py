@@ -407,7 +407,7 @@ class _Digest(sa.types.TypeDecorator[bytes]):
     cache_ok = True
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        """RAW is no LOB: it is compared and indexed."""
+        """Return RAW on Oracle: unlike a LOB it can be compared and indexed."""
         if dialect.name == "oracle":
             from sqlalchemy.dialects.oracle import RAW  # noqa: PLC0415 - as above
 

@@ -148,10 +148,10 @@ def _exact(value: Any) -> Any:
 
 
 def load_json(value: Any) -> dict[str, Any]:
-    """What ``dump_json`` was given, from text or from what a driver made of it.
+    """Return the object that ``dump_json`` was given, from text or from a driver's conversion.
 
     Raises:
-        IntegrityError: It is no JSON object.
+        IntegrityError: The value is not a JSON object.
     """
     if value is None:
         return {}
@@ -247,7 +247,7 @@ class NativeJson(sa.types.UserDefinedType[Any]):
         return "JSON"
 
     def get_dbapi_type(self, dbapi: Any) -> Any:
-        """What the driver is told of a parameter; see ``oracle.sized``."""
+        """Return the driver's type of a parameter; see ``oracle.sized``."""
         return dbapi.DB_TYPE_JSON
 
 

@@ -83,7 +83,7 @@ class Reads(Scoped):
         return None
 
     def self_check(self) -> list[str]:
-        """What the database finds wrong with its own storage."""
+        """Return the faults that the database finds in its own storage."""
         return []
 
     # --- one line

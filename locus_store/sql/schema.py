@@ -1,8 +1,8 @@
 """All tables, as the newest revision of ``alembic/`` leaves them.
 
-The text ids of a thread stand in ``threads`` and ``lines`` only; the tables that grow carry the
-surrogate. There are no foreign keys: every delete names what it removes, and ``writes`` may come
-before their checkpoint.
+Only ``threads`` and ``lines`` hold the text ids of a thread; the tables that grow hold the
+surrogate key. There are no foreign keys: every delete names the rows it removes, and ``writes``
+may be stored before their checkpoint.
 """
 
 from __future__ import annotations

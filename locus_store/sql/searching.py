@@ -42,7 +42,7 @@ class Candidate(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What is read in one statement."""
+    """A part of a search that one statement reads."""
 
     lines: list[int]
     sequences: tuple[int, int] | None = None
@@ -119,7 +119,7 @@ def batched(found: Iterable[Candidate]) -> Iterator[list[Candidate]]:
 
 
 def is_large(batch: Sequence[Candidate]) -> bool:
-    """Whether it is one line, of more than a batch's bytes."""
+    """Return whether the batch is a single line of more than a batch's bytes."""
     return batch[0].stored_bytes > BATCH_BYTES
 
 

@@ -309,9 +309,9 @@ def is_live(tables: Tables) -> sa.ColumnElement[bool]:
 def is_expiry_late(
     tables: Tables, prefix: str = ""
 ) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[Any]]:
-    """Whether the thread's expiry is to be written anew, and what as.
+    """Return whether the thread's expiry is to be rewritten, and the new expiry.
 
-    Of the parameters ``ttl`` and ``ttl_and_slack``, whose names begin with ``prefix``.
+    The parameters are ``ttl`` and ``ttl_and_slack``; their names begin with ``prefix``.
     """
     expires_at = tables.threads.c.expires_at
     names = (f"{prefix}{it}" for it in ("ttl", "ttl_and_slack"))
