@@ -1,4 +1,4 @@
-"""Where an Oracle database is, and how to get there: options, URLs, wallets, what goes wrong."""
+"""Addresses of Oracle databases: options, URLs and wallets, and the errors of connecting."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def require_oracledb() -> None:
 
 
 def blocks(pool: object) -> bool:
-    """Whether it is the driver's pool for programs without an event loop."""
+    """Return whether it is the driver's pool for programs without an event loop."""
     return isinstance(pool, oracledb.ConnectionPool)
 
 
@@ -250,10 +250,10 @@ def _wallet(given: str, password: str | None) -> str:
 
 
 def split(text: str) -> SplitResult:
-    """An Oracle URL in its parts; some of its schemes are none to Python.
+    """Split an Oracle URL into its parts; Python's parser does not know some of its schemes.
 
     Raises:
-        InvalidArgumentError: It is no URL.
+        InvalidArgumentError: The text is not a URL.
     """
     try:
         found = urlsplit(f"oracle://{text.partition('://')[2]}")
@@ -335,7 +335,7 @@ _PLACE_OPTIONS: Final = frozenset(
 
 
 def connection_error(exc: BaseException, shown: str) -> ConnectionFailedError:
-    """What to tell of a connection that was not made; never repeats a password."""
+    """Return the error for a connection that was not made; it never repeats a password."""
     kinds = list(causes(exc))
     for code in codes(exc):
         if code in _REMEDIES:

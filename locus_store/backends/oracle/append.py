@@ -28,7 +28,7 @@ class Step(NamedTuple):
 
 
 def values_of(save: Save, store: str, tenant: str) -> dict[str, Any] | None:
-    """What the statements are bound to; ``None`` for a save that only the rules can tell."""
+    """Return the values of the statements; ``None`` for a save that is not a plain append."""
     append = versions.append_of(save, store)
     if append is None or save.keep_last is not None:
         return None
@@ -87,7 +87,7 @@ def made_by(t: Tables) -> sa.Select[Any]:
 
 
 def _value(name: str, kind: Any) -> sa.BindParameter[Any]:
-    """A parameter, under a name that is no column's: SQLAlchemy would take it for one's value."""
+    """Return a parameter named unlike any column; SQLAlchemy would take it for a column's value."""
     return sa.bindparam(f"its_{name}", type_=kind)
 
 
@@ -105,7 +105,7 @@ def _is_ours(table: sa.Table) -> sa.ColumnElement[bool]:
 
 
 def _locked(t: Tables) -> sa.Update:
-    """The line's row, so that nobody changes it until all is done."""
+    """Lock the line's row until the commit."""
     c = t.lines.c
     is_live_thread = sa.exists().where(_is_ours(t.threads), is_live(t)).correlate(None)
     return (

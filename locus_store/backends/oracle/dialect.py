@@ -1,4 +1,4 @@
-"""What only Oracle does: its hooks, its text index, its engine, its errors.
+"""Oracle's dialect: its hooks, its text index, its engine and its errors.
 
 Not yet run against a live Oracle Database: see docs/oracle.md for what was.
 """
@@ -79,7 +79,7 @@ class OracleRepository(IndexedRepository):
         return search_table(self.tables)
 
     def index_text(self, line: int, sequence: int, payload: bytes) -> str | None:
-        """The index keeps tokens only; the text stands beside the record for who writes SQL."""
+        """Return the text to store with the record for SQL readers; the index keeps tokens only."""
         if not self.has_index:
             return None
         text = frames.text_of(payload, self.max_state_bytes)
@@ -93,7 +93,7 @@ class OracleRepository(IndexedRepository):
         return sa.func.contains(self.index.c.tokens, sa.literal(token(word), sa.String())) > 0
 
     def fill_index(self) -> bool:
-        """Take all versions into the index; whether that was not done. Nobody writes meanwhile."""
+        """Index all versions, with other writers locked out; return ``False`` if that was done."""
         table = self.connection.dialect.identifier_preparer.format_table(self.tables.checkpoints)
         self.connection.exec_driver_sql(f"LOCK TABLE {table} IN EXCLUSIVE MODE")
         if self.has_index:
@@ -280,11 +280,11 @@ class OracleDatabase(ServerDatabase):
         return not isinstance(exc, LocusStoreError) and is_lost(exc)
 
     def is_unsure(self, exc: BaseException) -> bool:
-        """Whether what ran may have been done or not."""
+        """Return whether the outcome of the last statement is unknown."""
         return self.lost_connection(exc) or _OVERTIME in codes(exc)
 
     def refused_block(self, exc: BaseException) -> bool:
-        """Whether the server does not take a save in one block: nothing of it ran."""
+        """Return whether the server refused a save in one block; nothing of it was executed."""
         return NOT_COMPILED in codes(exc) and not self.lost_schema(exc)
 
     def lost_schema(self, exc: BaseException) -> bool:
@@ -332,7 +332,7 @@ def _autocommit(connection: Connection, *, is_on: bool) -> None:
 
 
 def is_lost(exc: BaseException) -> bool:
-    """Whether a connection is gone, by the driver's own word."""
+    """Return whether the driver reports that a connection was lost."""
     return any(
         isinstance(it, (LostConnectionError, ConnectionError))
         or any(getattr(arg, "is_session_dead", False) for arg in it.args[:1])

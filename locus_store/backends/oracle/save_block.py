@@ -86,7 +86,7 @@ _PAYLOAD: Final = "its_payload"
 
 
 class _Block:
-    """A block, and how its parameters are told to the driver."""
+    """A PL/SQL block and the types of its parameters for the driver."""
 
     def __init__(
         self, text: str, types: Mapping[str, sa.types.TypeEngine[Any]], dialect: Dialect

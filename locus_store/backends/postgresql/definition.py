@@ -247,7 +247,7 @@ def advisory_key(what: str) -> int:
 
 
 def _make_schema(connection: Connection, schema: str) -> None:
-    """Where it is missing: asking for one that exists needs a right that few roles have."""
+    """Create the schema if it is missing; creating one that exists needs a right few roles have."""
     query = sa.text("SELECT count(*) FROM pg_namespace WHERE nspname = :schema")
     if connection.scalar(query, {"schema": schema}):
         return

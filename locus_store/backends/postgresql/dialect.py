@@ -1,4 +1,4 @@
-"""What only PostgreSQL does: its hooks, its locks, its full-text index, its engine, its errors."""
+"""PostgreSQL's dialect: its hooks, its locks, its full-text index, its engine and its errors."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class PostgreSQLRepository(IndexedRepository):
         return search_table(self.tables)
 
     def index_text(self, line: int, sequence: int, payload: bytes) -> str | None:
-        """The index keeps words only; the text stands beside the record for who writes SQL."""
+        """Return the text to store with the record for SQL readers; the index keeps words only."""
         if not self.has_index:
             return None
         text = frames.text_of(payload, self.max_state_bytes)
@@ -138,9 +138,9 @@ class PostgreSQLRepository(IndexedRepository):
         return self.index.c.words.op("@@")(sa.cast(sa.literal(_lexeme(word)), TSQUERY))
 
     def create_index(self) -> bool:
-        """Make the full-text index and fill it; whether it was not there.
+        """Create and fill the full-text index; return whether it was missing.
 
-        Nobody writes meanwhile, so that no version is missed.
+        Locks out other writers meanwhile, so that no version is missed.
         """
         checkpoints = self.connection.dialect.identifier_preparer.format_table(
             self.tables.checkpoints
@@ -181,7 +181,7 @@ def _paths(key: str) -> list[list[str]]:
 
 
 def _has_many_forms(value: Any) -> bool:
-    """Whether numbers in it may be stored otherwise: -0.0, and floats that are large integers."""
+    """Return whether it has a number that may be stored otherwise: -0.0, or a large whole float."""
     if isinstance(value, Mapping):
         return any(map(_has_many_forms, value.values()))
     if isinstance(value, list | tuple):
@@ -367,7 +367,7 @@ _REMEDIES: Final = {
 
 
 def _reason(exc: BaseException) -> str:
-    """What the server says; it names no secret, and states are bound, not part of it."""
+    """Return the server's message; it contains no secret, and states are bound, not part of it."""
     return str(getattr(exc, "orig", exc) or type(exc).__name__)
 
 
@@ -376,7 +376,7 @@ def _reason(exc: BaseException) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionSettings:
-    """How a backend makes its connections.
+    """The settings of a backend's connections.
 
     Args:
         connect_timeout_seconds: For each host; ``None``: the DSN's, else ten.
@@ -426,7 +426,7 @@ def engine(target: Target, *, settings: ConnectionSettings, **pool: Any) -> Asyn
 
 
 def _unwanted(made: asyncio.Future[Any]) -> None:
-    """A connection that nobody waits for any more."""
+    """Close a connection that no caller waits for any more."""
     if not made.cancelled() and made.exception() is None:
         made.result().terminate()
 

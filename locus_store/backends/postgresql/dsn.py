@@ -162,7 +162,7 @@ def parse(
         dsn: Or SQLAlchemy's URL.
         password: Wins over the DSN's; a callable, asynchronous or not, is asked for each
             connection.
-        ours: Names that may stand in the DSN for us; of libpq's own names none is ours.
+        ours: Names of our own options in the DSN; none of them is one of libpq's.
 
     Raises:
         InvalidArgumentError: The DSN makes no sense, or asks for what cannot be done. The message
@@ -410,7 +410,7 @@ def _check(given: Mapping[str, str]) -> None:
 
 
 def _is_text(value: str) -> bool:
-    """Whether it can be sent: neither a NUL, which ends what it is in, nor a lone surrogate."""
+    """Return whether it can be sent: it has no NUL, which ends a string, and no lone surrogate."""
     return "\0" not in value and value == value.encode(errors="replace").decode()
 
 

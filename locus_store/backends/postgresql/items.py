@@ -1,4 +1,4 @@
-"""What only PostgreSQL does for a store: each operation is one statement, and so one round trip."""
+"""PostgreSQL's statements for a store: each operation is one statement in one round trip."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class PostgreSQLItems(Items):
 
     @property
     def _words(self) -> tuple[str, str, str, str]:
-        """What differs between two databases in the text of a statement."""
+        """The parts of a statement's text that differ between two databases."""
         quote = self.connection.dialect.identifier_preparer
         home = quote.quote(self.shelf.found.home) if self._has_embeddings else ""
         names = (self.store, self.tables.settings, self.embeddings)
@@ -301,7 +301,7 @@ class _Vector(sa.types.UserDefinedType[Any]):
 
 
 def _prepared(size: int) -> sa.ColumnElement[bool]:
-    """True, once the transaction's settings let an index go on until there are enough.
+    """Return a true condition that lets index scans continue until they find enough rows.
 
     Part of the statement: a pooler may give the next one to another connection.
     """

@@ -39,7 +39,7 @@ class Batch:
         return sum(len(it.payload) for it in self.writes)
 
     def head(self) -> tuple[Any, ...]:
-        """Where they go, as the statement has it."""
+        """The statement's parameters for the place of the writes."""
         names = (self.thread_id, self.namespace, self.checkpoint_id)
         known = self.known
         version = (known.sequence, known.line, known.digest) if known else (None, None, None)

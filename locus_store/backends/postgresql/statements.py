@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class SaveGroup(NamedTuple):
-    """What a group of saves shares."""
+    """The parameters that the saves of a group share."""
 
     tenant: str
     store: str
@@ -40,7 +40,7 @@ class SaveGroup(NamedTuple):
 
 
 class SaveRow(NamedTuple):
-    """What one save of a group sends."""
+    """The parameters of one save of a group."""
 
     thread_id: str
     namespace: str
@@ -76,7 +76,7 @@ class SaveRow(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """What a save that is alone sends."""
+    """The parameters of a save that is alone in its statement."""
 
     tenant: str
     store: str

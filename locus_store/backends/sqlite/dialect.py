@@ -1,4 +1,4 @@
-"""What only SQLite does: its hooks, its full-text index, its connections and its errors."""
+"""SQLite's dialect: its hooks, its full-text index, its connections and its errors."""
 
 from __future__ import annotations
 
@@ -192,10 +192,10 @@ class SQLiteRepository(Repository):
 
 
 def engine(path: str, *, busy_timeout_seconds: float, readers: int = 0) -> Engine:
-    """An engine of our own on a database file: one connection to write, or some to read.
+    """Return an engine of our own on a database file: one connection to write, or some to read.
 
-    WAL lets readers go on beside the writer; ``synchronous=FULL`` makes a commit durable;
-    ``secure_delete`` leaves no byte of what was deleted.
+    WAL lets readers work during a write; ``synchronous=FULL`` makes a commit durable;
+    ``secure_delete`` overwrites deleted bytes.
     """
     pool: dict[str, Any] = {"poolclass": NullPool}
     if readers:
@@ -397,7 +397,7 @@ def _causes(exc: BaseException) -> Iterator[BaseException]:
 
 
 def _file_identity(path: str) -> tuple[int, int] | None:
-    """What tells a database file from another one put in its place; ``None`` if it is gone."""
+    """Return the file's identity, which changes if it is replaced; ``None`` if it is missing."""
     try:
         found = Path(path).stat()
     except OSError:
@@ -406,7 +406,7 @@ def _file_identity(path: str) -> tuple[int, int] | None:
 
 
 def shares_connection(engine: Any) -> bool:
-    """Whether the engine has one connection for all its users, as for a database in memory."""
+    """Return whether all users of the engine share one connection, as for a database in memory."""
     database = engine.url.database or ""
     in_memory = database in {"", MEMORY} or database.startswith("file::memory:")
     return in_memory or isinstance(engine.pool, StaticPool | SingletonThreadPool)
