@@ -127,7 +127,7 @@ def open_store(
         url: ``sqlite:``, ``postgresql:``, ``oracle:``, ``redis:`` or ``memory:``.
         dimension: Numbers in an embedding; ``None``: no embeddings.
         metric: How they are compared: ``cosine``, ``l2`` or ``ip``.
-        embed: Makes embeddings of texts; see ``BaseStore``.
+        embed: Computes the embeddings of strings; see ``BaseStore``.
         options: Of the store; they win over the URL's.
 
     Raises:

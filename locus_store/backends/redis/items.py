@@ -50,10 +50,10 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def keys_of(prefix: str) -> list[str]:
-    """The keys of a store, as its scripts take them; those that write take one more, the last.
+    """Return the keys of a store in the order of its scripts; scripts that write take the last too.
 
     Raises:
-        InvalidArgumentError: It is no prefix.
+        InvalidArgumentError: ``prefix`` is not valid.
     """
     start = f"{RedisKeys(prefix).prefix}{{store}}:"
     return [*(f"{start}{kind}" for kind in KINDS), absent(start)]
@@ -77,12 +77,12 @@ def parted(name: bytes) -> tuple[Namespace, str]:
 
 
 def start_of(namespace: Namespace, *, recursive: bool) -> bytes:
-    """What the names of a namespace begin with, or also those of all below it."""
+    """Return the common start of the names of a namespace, or also of all namespaces below it."""
     return (encode_namespace(namespace) + ("" if recursive else SEGMENT_END)).encode()
 
 
 def bounds(start: bytes, after: bytes = b"") -> tuple[bytes, bytes]:
-    """Names with this start, as ``ZRANGEBYLEX`` takes them; ``after`` is a name to go on behind."""
+    """Return the bounds for ``ZRANGEBYLEX`` of names with this start; ``after`` is exclusive."""
     low = b"(" + after if after else b"[" + start if start else b"-"
     return low, b"(" + start + b"\xff" if start else b"+"
 
@@ -107,7 +107,7 @@ def arguments(change: Change) -> tuple[Any, ...]:
 
 
 def rows_of(joined: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
-    """Three texts each, as scripts join them."""
+    """Yield the triples of strings that scripts join."""
     at = 0
     while at < len(joined):
         one, two, three = _LENGTHS.unpack_from(joined, at)

@@ -54,12 +54,12 @@ def moment(value: int) -> datetime:
 
 
 def rest_of(metadata: Mapping[str, Any], labels: Mapping[str, Any]) -> bytes:
-    """What stands behind a header's numbers."""
+    """Return the part of a header after its numbers."""
     return encode([dict(metadata), dict(labels)])
 
 
 def header_of(record: Record, created_at: datetime) -> bytes:
-    """What is known of a version but for its payload."""
+    """Return everything about a version but its payload."""
     numbers = (
         f"{record.digest.hex()} {record.chain} {record.parent or 0} {microseconds(created_at)} "
     )
@@ -91,7 +91,7 @@ def stored_write(checkpoint_id: str, write: PendingWrite, created_at: datetime |
 
 
 def parsed_write(checkpoint_id: str, field: bytes, value: bytes) -> ArchivedWrite:
-    """What ``stored_write`` gave, of a field of ``place``."""
+    """Return the pending write that ``stored_write`` encoded; ``field`` is that of ``place``."""
     with damage(f"a pending write of checkpoint {checkpoint_id!r}"):
         task_id, idx = field.decode().split("\0")
         told, _, payload = value.partition(b"\n")
@@ -138,10 +138,10 @@ def read_log(log: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
 
 @contextmanager
 def damage(what: str) -> Iterator[None]:
-    """What cannot be read was not written by us.
+    """Report values that cannot be read as damage: the library did not write them.
 
     Raises:
-        IntegrityError: Whatever was raised.
+        IntegrityError: The body raised an error of decoding.
     """
     try:
         yield
@@ -179,7 +179,7 @@ class StoredRow(Row):
         return StoredRow(replace(self.record, parent=parent), self.created_at, self._payload)
 
     def has_payload_of(self, other: StoredRow) -> bool:
-        """Whether nobody replaced the payload of ``other``."""
+        """Return whether the payload of ``other`` was not replaced."""
         return self._payload is other._payload
 
 
@@ -361,7 +361,7 @@ class NamespaceEdit(Edit):
         return space.line.line if space else new_line_id()
 
     def operations(self) -> list[Any]:
-        """What changed, as ``apply`` takes it; nothing where nothing did."""
+        """Return the changes in the form that ``apply`` takes; empty if nothing changed."""
         before = self._before
         after = self.thread.spaces.get(self.namespace) if self.thread else None
         if after is None:
@@ -473,6 +473,6 @@ def _restoring_line(space: Space) -> list[Any]:
 
 
 def _counted(rows: Iterable[tuple[Any, ...]]) -> list[Any]:
-    """How many, and all of them in one list."""
+    """Return the number of rows, followed by their values in one list."""
     found = list(rows)
     return [len(found), *(it for row in found for it in row)]

@@ -57,13 +57,13 @@ ALL_LANES: Final = {str(it) for it in range(LANES)}
 
 
 class RedisStore(BaseStore):
-    """Keeps items in Redis or Valkey; see ``RedisBackend`` for what that is.
+    """Keeps items in Redis or Valkey; see ``RedisBackend``.
 
     Each call that writes is one script, all or nothing, whatever namespaces it names; so a store
     lives on one node of a cluster. Another ``prefix`` is another store. Only ``clear_namespace``
     goes in steps, of 1,000 items. While a script runs the server does nothing else: about 15 µs for
-    each item of a batch. A put whose answer is lost is not repeated: it may have been done, which
-    its version would tell.
+    each item of a batch. A put whose answer is lost is not repeated: it may have been
+    done. The item's version shows whether it was.
 
     Reading is one script and one round trip too, as long as it is of at most 1,000 items and 4 MB.
     A search with a filter or a query looks at the items below its namespace, the last updated
@@ -77,7 +77,7 @@ class RedisStore(BaseStore):
         prefix: What all keys begin with; ``{store}`` comes behind it.
         dimension: See ``BaseStore``, as the two following; the same for good.
         metric: How embeddings are compared.
-        embed: Makes embeddings of texts.
+        embed: Computes the embeddings of strings.
         db: See ``RedisBackend``, as all that follow. The connections are the store's own: it takes
             no ``backend=`` of a checkpointer.
         client: One that tries again by itself repeats puts.
@@ -85,7 +85,7 @@ class RedisStore(BaseStore):
         wait_replicas: How many replicas must have a write before it is acknowledged.
         wait_timeout_seconds: How long to wait for them.
         pool_size: Calls at once per event loop.
-        retry_seconds: How long a call goes on trying; a put only while the server takes nothing up.
+        retry_seconds: How long a call is retried; a put only before the server accepts it.
         timeout_seconds: For each answer.
         connect_timeout_seconds: For each connection.
         max_state_bytes: The largest item, value and metadata as compact JSON.
@@ -313,7 +313,7 @@ class RedisStore(BaseStore):
     async def _recent(
         self, wanted: Wanted, count: int, *, before: bytes = b"", after: bytes = b""
     ) -> tuple[list[StoreItem], bytes, bytes]:
-        """Live items below the prefix, where to go on, and when the last of all was put."""
+        """Return live items below the prefix, the next position, and the last item's put time."""
         start = items.start_of(wanted.prefix, recursive=wanted.recursive)
         rows, at, last = await self._read(
             scripts.ITEM_RECENT, start, before, after, count, PAGE_BYTES
@@ -373,7 +373,7 @@ class RedisStore(BaseStore):
 
 
 def _lane(name: bytes) -> str:
-    """What is written of an item goes one by one, and beside it what is written of most others."""
+    """Return an item's lane: its writes run one by one, concurrently with most other items'."""
     return str(crc32(name) % LANES)
 
 
@@ -389,5 +389,5 @@ class _Scored(NamedTuple):
 
 
 def _looks(wanted: Wanted) -> bool:
-    """Whether each item has to be looked at."""
+    """Return whether each item has to be inspected in Python."""
     return bool(wanted.filter.clauses or wanted.metadata_filter.clauses or wanted.words)

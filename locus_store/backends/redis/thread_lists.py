@@ -83,9 +83,9 @@ class ThreadLists:
     async def _pages(
         self, home: LoopClient, kind: str, size: int, places: dict[int, bytes]
     ) -> dict[int, list[bytes]]:
-        """What ``page`` tells of each bucket, behind its place.
+        """Return what ``page`` reports of each bucket after its position.
 
-        One script does for all; on a cluster, where they are on different nodes, one for each.
+        One script reads all buckets. On a cluster they are on different nodes: one script each.
         """
         buckets = list(places)
         groups = [[it] for it in buckets] if home.is_cluster else [buckets]
