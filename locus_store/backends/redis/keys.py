@@ -96,7 +96,7 @@ class RedisKeys:
         return [*self.indexes(bucket), absent(self._start(bucket))]
 
     def reading(self, thread_id: str, namespace: str) -> list[str]:
-        """Return a script's keys to read: the thread, and a namespace's line, order, log, writes."""
+        """Return a script's keys to read: the thread, and its line, order, log and writes."""
         start, thread = self._start(bucket_of(thread_id)), _escaped(thread_id)
         return [f"{start}thread|{thread}", *_line(start, thread, namespace)]
 

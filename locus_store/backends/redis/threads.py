@@ -219,7 +219,7 @@ class RedisThreads:
     ) -> T | Any:
         """Change a namespace by the rules; write nothing if another client changed it meanwhile.
 
-        In that case the rules decide again. Returns ``0`` without a thread and ``creates``.
+        In that case the rules decide again. Returns ``0`` unless it exists or ``creates`` is set.
 
         Raises:
             BackendError: Other clients keep changing it.
