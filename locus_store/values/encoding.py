@@ -25,9 +25,9 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 
 
 class Grown(list[object]):
-    """A list of JSON values that nobody changes any more, and which other one it begins with.
+    """A list of JSON values that is not changed any more, and the list that it begins with.
 
-    A save after one of that other list looks at what is new only.
+    A save after a save of that other list inspects the new elements only.
 
     Args:
         items: The elements.
@@ -264,7 +264,7 @@ def checked(value: object, size: int, surrounding: int) -> bytes:
     Args:
         value: any value that ``pinned`` takes, which leaves only exact types and buffers.
         size: the length of ``pinned(value)``.
-        surrounding: how many objects and lists it stands in.
+        surrounding: how many objects and lists contain it.
 
     Raises:
         ValueError, TypeError: JSON cannot hold it; ``canonical`` says where and why.
@@ -420,7 +420,7 @@ def unpack_frames(payload: bytes, max_bytes: int) -> Iterator[bytes]:
 
 
 def _frames(payload: bytes, max_bytes: int) -> Iterator[tuple[bool, bytes, int]]:
-    """Whether a frame is compressed, its stored bytes, and its plain length."""
+    """Yield for each frame: is it compressed, its stored bytes, and its plain length."""
     at, end = 0, len(payload)
     while at < end:
         start, head = at, payload[at : at + 2]

@@ -1,4 +1,4 @@
-"""What counts as a word, so that a search gives the same answer on every backend."""
+"""The definition of a word, so that a search gives the same answer on every backend."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def query_words(query: str) -> list[str]:
 
 @dataclass(slots=True)
 class Match:
-    """What one thread's versions hold of a query's words, filled version by version."""
+    """The words of a query that one thread's versions contain, collected version by version."""
 
     wanted: list[str]
     counts: Counter[str] = field(default_factory=Counter)

@@ -1,4 +1,4 @@
-"""Whether an archived thread is whole, and the seal on what has no digest of its own."""
+"""Verification of archived threads, and the seal on values without a digest of their own."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Problem:
 
 
 def problems(thread: ArchivedThread, max_state_bytes: int) -> Iterator[Problem]:
-    """What is wrong with a thread: versions that do not fold to their digests, broken links.
+    """Yield the problems of a thread: versions that do not fold to their digests, broken links.
 
     A state or a pending write above ``max_state_bytes`` is a problem, too.
     """
@@ -84,7 +84,7 @@ def require_whole(thread: ArchivedThread, max_state_bytes: int) -> None:
 
 
 def same(one: ArchivedThread, other: ArchivedThread) -> bool:
-    """Whether two archives tell the same, but for when the thread was active."""
+    """Return whether two archives are equal, except for the time of the thread's activity."""
     return replace(one, active_at=other.active_at) == other
 
 
@@ -97,7 +97,7 @@ def last_active_at(thread: ArchivedThread) -> datetime:
 
 
 def has_versions(thread: ArchivedThread) -> bool:
-    """Whether a thread has a version, in any namespace."""
+    """Return whether a thread has a version, in any namespace."""
     return any(line.head is not None for line in thread.lines)
 
 
@@ -120,7 +120,7 @@ def occupied(thread_id: str, done: str) -> ConflictError:
 
 
 def require_form(thread: ArchivedThread) -> None:
-    """Refuse values of other types and ranges than a backend gives: somebody edited them.
+    """Refuse values of types and ranges that no backend gives, such as after an edit by hand.
 
     Raises:
         IntegrityError: Names the first.
@@ -290,7 +290,7 @@ def _of_states(
 
 
 def has(thread: ArchivedThread, key: str, value: Any, *, user_id: str | None = None) -> bool:
-    """Whether a thread has ``value`` at ``key`` in any metadata or labels, or is the user's."""
+    """Return whether a thread has ``value`` at ``key`` in metadata or labels, or is the user's."""
     if user_id is not None and thread.user_id == user_id:
         return True
     if has_value(thread.metadata, key, value):

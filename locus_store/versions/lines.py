@@ -75,7 +75,7 @@ class Record:
 
 
 class Records(Protocol):
-    """What finds a record."""
+    """The protocol for finding a record."""
 
     def record(self, line: Line, sequence: int) -> Record | None:
         """One record by its sequence."""
@@ -85,7 +85,7 @@ class Records(Protocol):
 
 
 class Lines(Records, Protocol):
-    """What a backend gives these rules, within one transaction."""
+    """The operations that a backend gives these rules, within one transaction."""
 
     store: str
     """Identity of the database."""
@@ -145,12 +145,12 @@ class Lines(Records, Protocol):
 
 
 def mark_of(lines: Lines, line: Line, record: Record) -> Mark:
-    """What names a version for good."""
+    """Return the permanent identity of a version."""
     return Mark(lines.store, line.line, record.sequence, record.digest)
 
 
 def is_visible(line: Line, sequence: int) -> bool:
-    """Whether lists and loads show a version: ``keep_last`` hides before it removes."""
+    """Return whether lists and loads show a version: ``keep_last`` hides before it removes."""
     return sequence >= line.floor or sequence == line.head
 
 

@@ -48,7 +48,7 @@ def _require_own(
     seen: Collection[tuple[str, int]],
     checkpoint_id: str,
 ) -> None:
-    """Refuse to write among the writes of somebody else; one's own may be there from a retry."""
+    """Refuse to write among another run's writes; the caller's own may exist after a retry."""
     for key, write in there.items():
         if key not in seen and mine.get(key) != write:
             raise ConflictError(
@@ -91,7 +91,7 @@ def channel_in(state: Mapping[str, Any], channel: str) -> Any:
 def winning(
     there: Collection[tuple[str, int]], writes: Sequence[PendingWrite]
 ) -> dict[tuple[str, int], PendingWrite]:
-    """The writes to store, by task and place: what is there stays, but for special channels."""
+    """Return the writes to store, by task and place: existing ones stay, but special channels."""
     kept: dict[tuple[str, int], PendingWrite] = {}
     for write in writes:
         key = (write.task_id, write.idx)

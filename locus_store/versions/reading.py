@@ -1,4 +1,4 @@
-"""What a load, a list and a search see of a line."""
+"""The view that a load, a list and a search have of a line."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def replay(
         max_bytes: The largest state that is folded.
 
     Yields:
-        Each, ascending, with what has folded its state; that goes on with the next, and its
-        ``log`` tells what was done since it was cleared.
+        Each, ascending, with the folder of its state. The folder continues with the next one;
+        its ``log`` lists the operations since it was cleared.
 
     Raises:
         IntegrityError: A record is damaged, or the newest of them in a chain is not the state that

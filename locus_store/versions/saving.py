@@ -1,4 +1,4 @@
-"""Where a save goes: when it conflicts, which chain it continues, what it hides."""
+"""The rules of a save: its conflicts, the chain it continues, the versions it hides."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from locus_store.versions.removing import forget, free, require_free
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where a save goes: below ``parent``, as the head or beside it."""
+    """The destination of a save: below ``parent``, as the head or as a branch."""
 
     parent: int | None
     moves_head: bool
@@ -64,7 +64,7 @@ def save(lines: Lines, request: Save) -> Written:
 
 
 def _is_repeat(lines: Lines, line: Line, same: Record, request: Save) -> bool:
-    """Whether the save was done before, as after an answer that was lost."""
+    """Return whether the save was done before, as after an answer that was lost."""
     if same.digest != request.change.shape.digest or same.metadata != dict(request.metadata):
         return False
     if not is_visible(line, same.sequence):
@@ -133,7 +133,7 @@ def _holds(lines: Lines, line: Line | None, mark: Mark | None) -> bool:
 
 
 def _exists(lines: Lines, line: Line | None, mark: Mark | None) -> bool:
-    """Whether the version is still there; by its digest too, as a restored backup counts again."""
+    """Return whether the version still exists; its digest too: a restored backup reuses numbers."""
     if mark is None:
         return True
     if line is None or (mark.store, mark.line) != (lines.store, line.line):
@@ -246,10 +246,10 @@ def _write(lines: Lines, line: Line, request: Save, place: Destination) -> Writt
 
 
 def _continues(lines: Lines, line: Line, request: Save, place: Destination) -> bool:
-    """Whether the frames may follow the open chain's last record, which is the head.
+    """Return whether the frames may follow the open chain's last record, which is the head.
 
-    The bounds keep reading proportional to the state and storage linear: a chain ends when its
-    records outgrow the state, and a frame that is half a state gives way to the whole of it.
+    The bounds keep reading proportional to the state and storage linear. A chain ends when its
+    records outgrow the state. Frames of half a state's size are replaced by the whole state.
     """
     frames, size = request.change.frames, request.change.shape.state_bytes
     follows_head = place.moves_head and (request.is_root or place.parent == line.head)

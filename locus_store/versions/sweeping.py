@@ -23,7 +23,7 @@ class Sweep:
 
     @contextmanager
     def of(self, thread_id: str) -> Iterator[None]:
-        """Sweep a thread, or a part of it: report it and go on where it cannot be read."""
+        """Sweep a thread, or a part of it; report one that cannot be read and continue."""
         try:
             yield
         except IntegrityError as exc:

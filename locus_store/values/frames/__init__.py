@@ -103,7 +103,7 @@ class PackedState:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What one save writes."""
+    """The result of comparing a state with its basis; what one save writes."""
 
     shape: Shape
     """Of the new state."""
@@ -131,12 +131,12 @@ def shape_of(state: dict[str, Json]) -> Shape:
 
 
 def snapshot_of(state: dict[str, Json], shape: Shape) -> PackedState:
-    """What keeps a canonical state of this shape."""
+    """Return the packed copy of a canonical state of this shape."""
     return PackedState(state, shape._root)  # noqa: SLF001  # a shape is opaque to others
 
 
 def change(state: Mapping[str, object], basis: Shape | None) -> Change:
-    """What turns the version of ``basis`` into ``state``.
+    """Return the change from the version of ``basis`` to ``state``.
 
     Args:
         state: a JSON object; never kept or changed.

@@ -35,7 +35,7 @@ def fingerprint_all(value: Iterable[object]) -> tuple[bytes, int]:
 
 
 def common_ends(old: _Run, new: _Run, equal: Callable[[_Run, _Run], bool] = eq) -> tuple[int, int]:
-    """How much of two runs is the same at the front, and behind that."""
+    """Return the lengths of the common start of two runs and of the common end after it."""
     shorter, ends = min(len(old), len(new)), (len(old), len(new))
     head = _bisect(shorter, lambda start, stop: equal(old[start:stop], new[start:stop]))
     tail = _bisect(
@@ -59,7 +59,7 @@ def common_digests(old: bytes, new: bytes) -> tuple[int, int]:
 
 
 def _same_bytes(old: bytes, new: bytes, order: Literal["big", "little"]) -> int:
-    """How many bytes are the same at the front (big-endian) or at the back, as one subtraction."""
+    """Return the number of equal bytes at the front (big-endian) or back, by one subtraction."""
     length = min(len(old), len(new))
     if order == "big":
         old, new = old[:length], new[:length]
@@ -70,7 +70,7 @@ def _same_bytes(old: bytes, new: bytes, order: Literal["big", "little"]) -> int:
 
 
 def _bisect(most: int, same: Callable[[int, int], bool]) -> int:
-    """How many are the same; each is compared twice at most, at the speed of memcmp."""
+    """Return the number of equal elements; each is compared twice at most, at memcmp's speed."""
     if same(0, most):
         return most
     low, high = 0, most
@@ -84,7 +84,7 @@ def _bisect(most: int, same: Callable[[int, int], bool]) -> int:
 
 
 def align(old: bytes, new: bytes) -> list[Gap]:
-    """What to replace: (start, stop) of the old list by (first, last) of the new one, in order."""
+    """Return the ordered replacements: (start, stop) of the old list by (first, last) of the new."""
     if new.startswith(old):  # what nearly every save is
         kept, length = len(old) // DIGEST_BYTES, len(new) // DIGEST_BYTES
         return [(kept, kept, kept, length)] if kept < length else []

@@ -1,4 +1,4 @@
-"""What differs between two shapes, as a frame of operations."""
+"""The difference between two shapes, as a frame of operations."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def _whole_words(text: str, head: int, tail: int) -> tuple[int, int]:
 
 
 def _reach(is_in_word: Callable[[int], bool], most: int) -> int:
-    """How far the end of the word is; 0 where it is not near."""
+    """Return the distance to the end of the word; 0 if it is not near."""
     for by in range(min(most, _WORD_REACH) + 1):
         if not is_in_word(by):
             return by
@@ -206,7 +206,7 @@ def _reach(is_in_word: Callable[[int], bool], most: int) -> int:
 
 
 def _is_in_word(text: str, place: int) -> bool:
-    """Whether a word goes on from the character before ``place`` to the one behind."""
+    """Return whether one word spans the characters before and after ``place``."""
     return 0 < place < len(text) and _is_of_word(text[place - 1]) and _is_of_word(text[place])
 
 

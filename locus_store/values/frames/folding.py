@@ -64,12 +64,12 @@ def payload_of(found: list[list[Json]]) -> bytes:
 
 
 def text_of(payload: bytes, max_bytes: int) -> str:
-    """All texts that a payload brings: values, never keys, a line each."""
+    """Return all strings that a payload adds, one per line: values, never keys."""
     return "\n".join(text for op in readable(payload, max_bytes) for text in _texts(op))
 
 
 def text_in(value: Json) -> str:
-    """All texts of a state, as ``text_of`` has them of a payload; or of any value."""
+    """Return all strings of a state, or of any value, in the form of ``text_of``."""
     return "\n".join(_strings([value]))
 
 
@@ -99,14 +99,14 @@ def _malformed(what: str, found: object) -> IntegrityError:
 
 
 class Folder:
-    """A state in the making. What it is made of was decoded for it, so nothing is shared.
+    """A state under construction. Its parts were decoded for it, so nothing is shared.
 
     The state never grows to more than twice ``max_bytes`` while it is folded: the frames' plain
     bytes are an upper bound of it, and where they exceed that, the state itself is measured.
 
     Args:
         max_bytes: The largest state, as compact JSON.
-        root: A state to go on with; it is changed, and not counted.
+        root: A state to start from; it is changed, and not counted.
         logs: Keep what was done in ``log``.
     """
 

@@ -1,4 +1,4 @@
-"""What must be known of a version to find what changed since: digests, not the state."""
+"""Shapes of versions: the digests that suffice to find later changes without the state."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ Path: TypeAlias = tuple[str | int, ...]
 
 
 class Shape:
-    """What must be known of a version to find what changed since. Immutable, shared freely."""
+    """The digests of a version that suffice to find later changes. Immutable, shared freely."""
 
     __slots__ = ("_root", "_weight")
 
@@ -327,17 +327,17 @@ class Listed:
         return self.shape.size
 
     def elements(self) -> list[object]:
-        """The elements, made anew."""
+        """Return new objects for the elements."""
         count = (len(self.shape.digests) // DIGEST_BYTES).to_bytes(4, "little")
         return cast("list[object]", unpinned(b"[" + count + self.shape.body))
 
 
 def snapshot(value: object, node: Node) -> object:
-    """What keeps a value as it is now, whatever its owner does to it; see ``thawed``.
+    """Return a snapshot of a value, independent of later changes by its owner; see ``thawed``.
 
     Args:
         value: As the caller gave it.
-        node: Its shape, made by ``measure``.
+        node: Its shape, from ``measure``.
     """
     if isinstance(node, ObjectNode):
         mapping = cast("dict[str, object]", value)
@@ -348,7 +348,7 @@ def snapshot(value: object, node: Node) -> object:
 
 
 def is_canonical(node: Node) -> bool:
-    """Whether every list was given in its canonical form."""
+    """Return whether every list was given in its canonical form."""
     if isinstance(node, ObjectNode):
         return all(map(is_canonical, node.children.values()))
     return not isinstance(node, ArrayNode) or node.fingerprints == node.digests
@@ -364,7 +364,7 @@ def thawed(kept: object) -> object:
 
 
 def token_of(node: Node) -> bytes:
-    """What stands for a node in its parent's digest."""
+    """Return the bytes that represent a node in its parent's digest."""
     return node if isinstance(node, bytes) else _HASHED + node.digest
 
 
