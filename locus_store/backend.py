@@ -98,7 +98,7 @@ class StorageBackend(ForTenants, ABC):
     async def commit(self, save: Save) -> Written:
         """Write one version, all or nothing, by the rules of ``versions.save``.
 
-        The save goes on when its caller is cancelled, and saves of one line keep the order in
+        The save continues after its caller is cancelled. Saves of one line keep the order in
         which they were submitted.
 
         Raises:
@@ -316,15 +316,15 @@ class StorageBackend(ForTenants, ABC):
             writes: In one transaction.
             namespace: The line.
             known: The version that writes with a ``basis`` are frames against.
-            seen: Task and place of the writes that the caller loaded, or sent itself: others are
-                somebody else's, who is at work on the same checkpoint. ``None``: not looked at.
+            seen: Task and place of the writes that the caller loaded, or sent itself. Others come
+                from another run of the same checkpoint. ``None``: not checked.
 
         Returns:
             ``False``: the checkpoint is not the version ``known``. Nothing was stored; send the
             writes whole.
 
         Raises:
-            ConflictError: There are writes of somebody else; nothing was stored.
+            ConflictError: There are writes of another run; nothing was stored.
             InvalidArgumentError: An id or a write is none; nothing was stored.
         """
         check_names(thread_id, namespace)
@@ -398,10 +398,10 @@ class StorageBackend(ForTenants, ABC):
         raise self._unsupported("branching")
 
     async def threads_of(self, user_id: str) -> list[str]:
-        """Return the threads of a user: theirs by name, or by ``user_id`` in anything they hold.
+        """Return the threads of a user: registered to the user, or with the ``user_id`` in them.
 
-        That is in the metadata of the thread or of a version of any namespace, hidden ones too, or
-        in a state, at its top or in its ``metadata``.
+        The id may be in the metadata of the thread or of a version of any namespace, hidden ones
+        too, or in a state, at its top or in its ``metadata``.
         """
         check_text("user_id", user_id)
         return await self.find_threads("user_id", user_id, user_id=user_id)
@@ -655,7 +655,7 @@ class StorageBackend(ForTenants, ABC):
         return self.tenant, thread_id, namespace
 
     def _expected(self, thread_id: str, namespace: str, parent_id: str) -> Expected | None:
-        """What is known of a parent that must be the head still."""
+        """Return what is known of a parent that must still be the head."""
         known = self._known.get(self._line(thread_id, namespace))
         if known is None or known.checkpoint_id != parent_id:
             return None
@@ -751,20 +751,20 @@ class StorageBackend(ForTenants, ABC):
     async def read_states(
         self, versions: Sequence[Version], make: Callable[[Version, frames.Folder], T]
     ) -> list[T]:
-        """Make something of the states of versions of one line; each chain is read once.
+        """Return the results of ``make`` for versions of one line; each chain is read once.
 
         Args:
             versions: In any order.
-            make: Is given each, the oldest first, with what has folded its state, which it neither
-                keeps nor changes; see ``versions.replay``. Runs in a thread.
+            make: Is called with each version, the oldest first, and the folder of its state, which
+                it neither keeps nor changes; see ``versions.replay``. Runs in a thread.
 
         Returns:
-            What it made, in the order of ``versions``; nothing for those that were removed
+            Its results, in the order of ``versions``, without those that were removed
             meanwhile.
 
         Raises:
             IntegrityError: See ``versions.replay``.
-            NotFoundError: The thread was made anew meanwhile.
+            NotFoundError: The thread was deleted and re-created meanwhile.
         """
         if not versions:
             return []
@@ -795,7 +795,7 @@ class StorageBackend(ForTenants, ABC):
             ) from exc
 
     async def _is_there(self, version: Version) -> bool:
-        """Whether it still is the version of its name."""
+        """Return whether the version still has this name."""
         found = await self.version(
             version.thread_id, version.checkpoint_id, namespace=version.namespace
         )
@@ -814,7 +814,7 @@ class StorageBackend(ForTenants, ABC):
     ) -> str:
         """Append a version to the thread; return its checkpoint id.
 
-        Of two writers the last one is the head, and neither is told: a checkpointer tells them.
+        The last of two writers is the head, without an error: only a checkpointer raises one.
 
         Raises:
             TypeError: This is not the form in which an agent calls a checkpointer.

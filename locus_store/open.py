@@ -94,8 +94,8 @@ def open_checkpointer(
     driver (``sqlite+aiosqlite``); ``postgresql://`` or ``postgres://`` as hosts issue it;
     ``oracle://user:password@alias`` or ``oracle://user:password@host:1521/service``;
     ``redis://``, ``rediss://`` (TLS), ``unix:///socket``, ``valkey://``, ``redis+cluster://``;
-    ``file:///absolute/directory`` or ``file:relative``; ``memory://``. Options of the factory may
-    stand in the query string, where keyword arguments win over them.
+    ``file:///absolute/directory`` or ``file:relative``; ``memory://``. The query string
+    may have options of the factory; keyword arguments override them.
 
     Args:
         url: As above.
@@ -121,7 +121,7 @@ def open_store(
 ) -> BaseStore:
     """Return the store that ``url`` names; see ``open_checkpointer`` for URLs.
 
-    A checkpointer's URL will do: what its query string says of checkpoints means nothing here.
+    A checkpointer's URL is valid: options of checkpoints in its query string are ignored.
 
     Args:
         url: ``sqlite:``, ``postgresql:``, ``oracle:``, ``redis:`` or ``memory:``.

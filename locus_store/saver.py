@@ -128,7 +128,7 @@ class CheckpointSaver(ForTenants):
             thread_id: The thread.
             checkpoint_id: Unique in the namespace. One that is there with the same content stays
                 as it is; with other content it is replaced, and its pending writes stay.
-            checkpoint_data: A JSON object; what a runner calls channels stands in its
+            checkpoint_data: A JSON object; the channels of a runner are in its
                 ``channel_values``.
             checkpoint_ns: The namespace; of any length.
             parent_checkpoint_id: The step that this one was made from.
@@ -432,7 +432,7 @@ def line_name(checkpoint_ns: str) -> str:
 
 
 def line_labels(checkpoint_ns: str) -> dict[str, str]:
-    """What a version says of a namespace that its line's name does not tell."""
+    """Return the label of a namespace that the name of its line does not contain."""
     return {} if line_name(checkpoint_ns) == checkpoint_ns else {NAMESPACE: checkpoint_ns}
 
 

@@ -84,7 +84,7 @@ def check_writes(writes: Sequence[PendingWrite]) -> None:
 
 
 def check_limit(limit: object, name: str = "limit") -> int:
-    """Refuse a limit that is no count; 0 is one.
+    """Refuse a limit that is not a count; 0 is valid.
 
     Raises:
         InvalidArgumentError: Not an ``int``, or negative.
@@ -157,7 +157,7 @@ def checked_ttl(ttl_seconds: float | None) -> float | None:
 
 
 def is_path(text: str) -> bool:
-    """Whether what was given for a URL can only be a path; such a text holds no password."""
+    """Return whether a value given for a URL can only be a path; a path contains no password."""
     return not set(text) & set("@:?=;") and bool(Path(text).suffix or "/" in text)
 
 

@@ -1,4 +1,4 @@
-"""What a store keeps, what it is asked for, and the names of both, checked."""
+"""Items, changes and searches of a store, and the checks of namespaces and keys."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SEGMENT_END = "\0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreCapabilities:
-    """What a store can do; what is not declared raises ``UnsupportedError``."""
+    """The capabilities of a store; what is not declared raises ``UnsupportedError``."""
 
     search: bool = True
     """By the words of the values; without an embedding it reads every item below the namespace."""
@@ -81,7 +81,7 @@ class SemanticSearchResult:
 
 
 class PutItem(NamedTuple):
-    """What ``put_batch`` takes; a plain tuple of the first three or more will do."""
+    """An item for ``put_batch``, which also takes a plain tuple of the first three or more."""
 
     namespace: Namespace
     key: str
@@ -132,7 +132,7 @@ Change: TypeAlias = Put | Remove
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What a search looks for."""
+    """The criteria of a search."""
 
     prefix: Namespace
     filter: Filter
@@ -148,7 +148,7 @@ class Wanted:
     """Also what is below the prefix; else it is the very namespace."""
 
     def takes(self, value: Any, metadata: Mapping[str, Any]) -> bool:
-        """Whether an item below the prefix is one: the reference that every backend agrees with."""
+        """Return whether an item below the prefix matches: the reference for every backend."""
         return (
             self.filter.takes(value)
             and self.metadata_filter.takes(metadata)
@@ -181,7 +181,7 @@ class NamespaceMatch:
 
 
 def has_words(value: Any, wanted: Sequence[str]) -> bool:
-    """Whether a value's texts have all words."""
+    """Return whether the strings of a value contain all words."""
     return set(wanted) <= set(words(text_in(value)))
 
 
@@ -206,10 +206,10 @@ def check_name(namespace: object, key: object) -> None:
 
 
 def check_namespace(namespace: object) -> None:
-    """Refuse what is no namespace.
+    """Refuse an invalid namespace.
 
     Raises:
-        InvalidArgumentError: No tuple of non-empty texts, or too long.
+        InvalidArgumentError: Not a tuple of non-empty strings, or too long.
     """
     if not isinstance(namespace, tuple):
         raise InvalidArgumentError(

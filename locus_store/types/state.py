@@ -38,7 +38,7 @@ _NONCE = re.compile("[0-9a-f]{16}")
 
 
 class Role(StrEnum):
-    """Who speaks."""
+    """The author of a message."""
 
     SYSTEM = "system"
     USER = "user"
@@ -79,21 +79,21 @@ class Message(BaseModel):
 
     @classmethod
     def user(cls, content: str, **fields: Any) -> Self:
-        """What the user said."""
+        """Return a message of the user."""
         return cls(role=Role.USER, content=content, **fields)
 
     @classmethod
     def assistant(
         cls, content: str | None = None, tool_calls: Iterable[ToolCall] = (), **fields: Any
     ) -> Self:
-        """What the model answered, with the tool calls it asks for."""
+        """Return a message of the model, with the tool calls it asks for."""
         return cls(role=Role.ASSISTANT, content=content, tool_calls=tuple(tool_calls), **fields)
 
     @classmethod
     def tool(
         cls, content: str, *, tool_call_id: str, name: str | None = None, **fields: Any
     ) -> Self:
-        """What a tool returned for the call ``tool_call_id``."""
+        """Return the result of the tool call ``tool_call_id``."""
         return cls(role=Role.TOOL, content=content, tool_call_id=tool_call_id, name=name, **fields)
 
 
@@ -199,7 +199,7 @@ class LoadedDict(dict[str, Any]):
 class Lineage:
     """One load and everything that is made from it.
 
-    ``nonce`` is minted by the load, so that two runs that loaded the same version are told apart.
+    ``nonce`` is minted by the load, so that two runs that loaded the same version differ.
     """
 
     thread: str
@@ -356,12 +356,12 @@ class StateCodec:
 
 
 def carries_mark(kind: type[Any]) -> bool:
-    """Whether a loaded state of this class remembers the version it was loaded from."""
+    """Return whether a loaded state of this class remembers the version it was loaded from."""
     return issubclass(kind, dict | AgentState) or has_room(kind)
 
 
 def has_mark(data: Mapping[str, Any]) -> bool:
-    """Whether a mark, or anything by its name, stands in the metadata of a plain state."""
+    """Return whether the metadata of a plain state has a mark, or any value under its key."""
     metadata = data.get("metadata")
     return isinstance(metadata, Mapping) and MARK_KEY in metadata
 
@@ -402,7 +402,7 @@ def _built(kind: Any, data: dict[str, Any], lineage: Lineage) -> Any:
 
 
 def _is_foreign(state: BaseModel) -> bool:
-    """Whether the model has a ``to_checkpoint`` of its own, whose dict may be anybody's."""
+    """Return whether the model has its own ``to_checkpoint``, which may return any dict."""
     method = getattr(type(state), "to_checkpoint", None)
     return method is not None and method is not AgentState.to_checkpoint
 
@@ -413,9 +413,9 @@ def _dumped(state: BaseModel) -> dict[str, Any]:
 
 
 def labels_of(data: Mapping[str, Any]) -> dict[str, Any]:
-    """What a state says of itself: ``agent_id``, ``user_id`` and ``tags``.
+    """Return the labels of a state: ``agent_id``, ``user_id`` and ``tags``.
 
-    The last two stand at its top or in its metadata.
+    The last two are at its top or in its metadata.
     """
     labels: dict[str, Any] = {}
     metadata = data.get("metadata")

@@ -33,16 +33,16 @@ class Checkpointable(Protocol):
 
 
 def is_state_class(kind: Any) -> bool:
-    """Whether states of this class can be saved and loaded."""
+    """Return whether states of this class can be saved and loaded."""
     return issubclass(type(kind), type) and (
         issubclass(kind, dict | BaseModel) or isinstance(kind, Checkpointable)
     )
 
 
 def has_room(kind: type[Any]) -> bool:
-    """Whether the class has a free ``metadata`` mapping, as the Locus SDK's ``AgentState`` has.
+    """Return whether the class has a free ``metadata`` mapping, as the Locus SDK's ``AgentState``.
 
-    There a loaded state carries its mark.
+    A loaded state of such a class carries its mark there.
     """
     if not issubclass(kind, BaseModel):
         return False

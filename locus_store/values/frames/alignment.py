@@ -84,7 +84,7 @@ def _bisect(most: int, same: Callable[[int, int], bool]) -> int:
 
 
 def align(old: bytes, new: bytes) -> list[Gap]:
-    """Return the ordered replacements: (start, stop) of the old list by (first, last) of the new."""
+    """Return ordered replacements: (start, stop) of the old list by (first, last) of the new."""
     if new.startswith(old):  # what nearly every save is
         kept, length = len(old) // DIGEST_BYTES, len(new) // DIGEST_BYTES
         return [(kept, kept, kept, length)] if kept < length else []
