@@ -43,7 +43,7 @@ def name_of(cls: type) -> Name:
 
 
 def is_listed(name: Name, listed: Iterable[tuple[str, ...]]) -> bool:
-    """Whether a list of modules and names has a class; LangGraph's lists have no outer classes."""
+    """Return whether a list of modules and names has a class; LangGraph's omit outer classes."""
     module, path = name
     return name in listed or (module, path.rpartition(".")[2]) in listed
 
@@ -101,7 +101,7 @@ class Classes:
 
 
 def _imported(name: Name) -> Any:
-    """What an imported module has; no ``__getattr__`` of a module or metaclass is asked."""
+    """Return an imported module's object; call no ``__getattr__`` of a module or metaclass."""
     module, path = name
     found: Any = sys.modules.get(module)
     if not issubclass(type(found), ModuleType):
@@ -176,12 +176,12 @@ def model_data(obj: BaseModel) -> tuple[Any, list[str] | None]:
 
 
 def _names_of_others(obj: BaseModel) -> set[str]:
-    """What stands beside the fields in ``__dict__``: values of cached properties."""
+    """Return the names in ``__dict__`` that are not fields: cached properties."""
     return obj.__dict__.keys() - type(obj).model_fields.keys()
 
 
 def _has_own_form(cls: type[BaseModel]) -> bool:
-    """Whether a model says itself, as a whole, how it is stored.
+    """Return whether a model defines, as a whole, how it is stored.
 
     Serializers of single fields are for other readers: what they return need not be valid again.
     """
@@ -217,7 +217,7 @@ def model(cls: type[BaseModel], data: Any, names: list[str] | None) -> BaseModel
 
 
 def _is_complete(cls: type[BaseModel], data: Any) -> bool:
-    """Whether data has every field that a model requires."""
+    """Return whether the data has every field that a model requires."""
     if cls.__pydantic_root_model__ or not isinstance(data, dict):
         return False
     return all(name in data for name, it in cls.model_fields.items() if it.is_required())

@@ -342,7 +342,7 @@ def _taken_apart(data: bytes) -> Any:
 
 
 def _data(obj: Any, kind: Kind) -> tuple[Any, ...]:
-    """What an extension holds behind the name of the object's class."""
+    """Return the contents of an extension after the name of the object's class."""
     if kind == "model":
         data, names = classes.model_data(obj)
         return (data, _METHOD) if names is None else (data, _METHOD, names)

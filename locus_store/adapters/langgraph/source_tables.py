@@ -1,4 +1,4 @@
-"""Where LangGraph's own savers keep their rows: langgraph-checkpoint-postgres and -sqlite."""
+"""Tables of LangGraph's own savers: langgraph-checkpoint-postgres and -sqlite."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ UNKNOWN_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class TableSource(Protocol):
-    """Where LangGraph's rows are read."""
+    """The protocol for reading LangGraph's rows."""
 
     shown: str
     """For a person."""
@@ -72,7 +72,7 @@ Clear: TypeAlias = "Callable[[str, bytes], tuple[str, bytes]]"
 
 
 def clear_by(cipher: Cipher | None) -> Clear:
-    """What decrypts what an ``EncryptedSerializer`` wrote; without a cipher, nothing does.
+    """Return the function that decrypts values of an ``EncryptedSerializer``, given a cipher.
 
     Raises:
         IntegrityError: A value cannot be decrypted.

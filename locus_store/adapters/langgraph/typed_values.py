@@ -3,7 +3,7 @@
 LangGraph's serializer gives a type and bytes; most are MessagePack, in which an object of a class
 is an extension: a code and, as MessagePack again, its module, name and fields. Taken apart, a list
 of messages is a list whose text can be searched and whose growth costs what was added. Nothing is
-imported and no object is made: that is left to whoever reads the bytes.
+imported and no object is made: that is left to the reader of the bytes.
 
 Plain JSON stands for itself. Everything else is an object with the key ``$``, and so is an object
 that has such a key of its own, so that no data can pass for a tag:
@@ -74,7 +74,7 @@ def from_json(value: Any) -> tuple[str, bytes]:
 
 
 def stands_for_itself(pin: bytes) -> bool:
-    """Whether no key in a value is a tag; by what it is pinned. A text may look so."""
+    """Return whether no key of a pinned value is a tag; a string may look like one."""
     return _TAGGED not in pin
 
 
@@ -83,9 +83,9 @@ _ENTRY_BYTES: Final = 250
 
 
 class Elements:
-    """What the elements of lists became: a message that was sent before is not taken apart again.
+    """JSON of the elements of lists, so that a message that is sent again is not decoded again.
 
-    Known by their bytes, so that one that was changed is another one.
+    Elements are recognized by their bytes, so that a changed one is another one.
 
     Args:
         max_bytes: See ``Recent``.
@@ -135,7 +135,7 @@ def list_to_json(
 
 
 def _is_plain(items: list[Any]) -> bool:
-    """Whether a list holds nothing but scalars that stand for themselves."""
+    """Return whether a list contains only scalars that represent themselves."""
     if not set(map(type, items)) <= _SCALARS:
         return False
     texts = [it for it in items if type(it) is str]
@@ -182,7 +182,7 @@ def joined(elements: list[bytes]) -> bytes:
 
 
 def plain_to_json(value: Any) -> Any:
-    """A JSON value as it stands in a channel."""
+    """Return a JSON value in the form it has in a channel."""
     is_large = isinstance(value, int) and not MIN_INT <= value <= MAX_INT
     if is_large:
         return {_TAG: "t", "t": "json", "v": _base64(str(value).encode())}

@@ -1,8 +1,8 @@
-"""What the Locus SDK 3.0.1 keeps of a thread: its checkpoints in their order, the head last.
+"""Records of the Locus SDK 3.0.1 for a thread: its checkpoints in their order, the head last.
 
 Nothing is read here. ``grouped`` undoes the keys of the SDK's ``StorageBackendAdapter``, which puts
 ``thread:checkpoint``, ``thread:latest`` (a copy of the newest) and ``thread:_checkpoints`` (a list
-of ids) into one table; what wrote a row stands within it.
+of ids) into one table. A row's value shows its writer.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a checkpoint holds."""
+    """The contents of a checkpoint."""
 
     state: dict[str, Any]
     metadata: dict[str, Any]
@@ -82,13 +82,13 @@ class KeyRow:
 def grouped(
     rows: Iterable[KeyRow], damaged: Mapping[str, LocusStoreError]
 ) -> dict[str, FoundThread]:
-    """The threads that the rows make, by thread id.
+    """Return the threads that the rows make, by thread id.
 
-    A thread whose ``latest`` is gone was deleted: what the SDK left of it is not taken over.
+    A thread without ``latest`` was deleted: its remaining rows are not imported.
 
     Args:
         rows: Those that can be read.
-        damaged: What is wrong with the others, by key: it stops each thread that may own one.
+        damaged: The errors of the others, by key; each stops every thread that may own the key.
     """
     sorter = _Sorter()
     for row in rows:
@@ -112,7 +112,7 @@ class _Sorter:
         """Rows of nobody, by key."""
 
     def add(self, row: KeyRow) -> None:
-        """Put a row where it belongs, by what stands in it."""
+        """Put a row where it belongs, by its contents."""
         if row.is_index:
             return
         if row.saved_as is None:

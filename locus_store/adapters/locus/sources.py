@@ -1,4 +1,4 @@
-"""Where the Locus SDK 3.0.1 keeps checkpoints: files, tables, keys of Redis. Only read."""
+"""Sources of the Locus SDK 3.0.1's checkpoints: files, tables, keys of Redis. Read-only."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _KEYWORDS = re.compile(r"\s*\w+\s*=")
 
 
 class LocusSource(Protocol):
-    """Where checkpoints are read, all as they were at one moment."""
+    """The protocol for reading checkpoints, all as they were at one moment."""
 
     shown: str
     """For a person; without a secret."""
