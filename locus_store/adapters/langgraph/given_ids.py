@@ -31,7 +31,7 @@ class GivenIds:
     """The ids that a saver returned, known by the string object itself.
 
     LangGraph carries the object from ``get_tuple`` to the first ``put`` of a run. The object
-    distinguishes two runs that loaded the same checkpoint, and the id is a plain ``str``. An id that is
+    distinguishes two runs that loaded the same checkpoint; the id is a plain ``str``. An id that is
     not known (it went through JSON, or its entry was dropped) is treated as one that the caller
     typed: its checkpoint must be the newest one, unless the metadata declares a fork.
 
