@@ -1,4 +1,4 @@
-"""What a storage backend gives beneath the adapter."""
+"""The contract of a storage backend below the adapter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a second writer is told, and what becomes of its state."""
+"""Conflicts: the error of a second writer, and the place of its state."""
 
 from __future__ import annotations
 

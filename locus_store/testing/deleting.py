@@ -19,7 +19,7 @@ from locus_store.testing.kit import Another, Kit, StorageProbe, needs, probe, re
 
 
 class Deleting(Kit):
-    """A deleted version is gone, and every other one is as it was."""
+    """A deleted version no longer exists, and every other one is unchanged."""
 
     async def test_deleting_the_head_uncovers_its_parent(self, checkpointer: Any) -> None:
         one, two, three = await self.grow(checkpointer, "t", "a", "b", "c")

@@ -92,7 +92,7 @@ class Existence(BackendKit):
         return str(request.param)
 
     async def listed(self, backend: Any) -> list[str]:
-        """What is listed; where there are no lists, what exists of two names."""
+        """Return the listed threads; without lists, those of two names that exist."""
         if backend.capabilities.list_threads:
             found: list[str] = await backend.list_threads()
             return found

@@ -280,7 +280,7 @@ class Concurrency(Kit):
 
 
 class Integrity(Kit):
-    """Damaged storage is told, never read as something else."""
+    """Damaged storage is reported, never read as something else."""
 
     @pytest.mark.parametrize(
         "change",

@@ -266,7 +266,7 @@ class Cases:
         return {key: self.condition(value.get(key, MISSING)) for key in picked}
 
     def condition(self, value: Any) -> Any:
-        """What may stand at a key where this value is."""
+        """Return a random condition for a key that has this value."""
         turn = self._dice.random()
         if turn > 0.95:
             return {}
@@ -282,7 +282,7 @@ class Cases:
         return {it: self.operand(it, value) for it in picked}
 
     def operand(self, operator: str, value: Any) -> Any:
-        """What an operator takes, about this value."""
+        """Return a random operand for an operator, near this value."""
         if operator == "$exists":
             return self._dice.random() < 0.5
         if operator == "$in":

@@ -1,4 +1,4 @@
-"""What the contract of a store builds on: fixtures, hostile names, items that are over."""
+"""The base of a store's contract: fixtures, hostile names, expired items."""
 
 from __future__ import annotations
 
