@@ -73,7 +73,7 @@ def downgrade(
 
 
 def _held(url: str, options: dict[str, Any]) -> str:
-    """What is in the tables, as far as they can be read."""
+    """Return the contents of the tables, as far as they can be read."""
 
     async def asked() -> list[Fact]:
         async with opened(url, **options) as backend:
@@ -132,7 +132,7 @@ def sql(
     schema: Schema = None,
     prefix: Prefix = DEFAULT_PREFIX,
 ) -> None:
-    """Print the statements of an upgrade, for somebody else to run; needs no database."""
+    """Print the SQL of an upgrade, to be run by hand or by a DBA; needs no database."""
     sys.stdout.write(_migrate().offline_sql(dialect, revision, prefix=prefix, schema=schema))
 
 

@@ -137,7 +137,7 @@ def _parsed(value: str) -> Any:
 
 
 async def _held(url: str, choice: Choice, owner: _Owner, wheres: list[Namespace]) -> str:
-    """How much would be deleted, for a person."""
+    """Return the amount to be deleted, as text."""
     count, held = 0, []
     async with covered(url, choice) as backends:
         for backend in backends:

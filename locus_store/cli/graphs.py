@@ -22,7 +22,7 @@ _PARTS: Final = 2
 
 
 def is_graphs(state: Mapping[str, Any]) -> bool:
-    """Whether a state is a checkpoint of LangGraph."""
+    """Return whether a state is a checkpoint of LangGraph."""
     return isinstance(state.get("channel_values"), dict) and {
         "channel_versions",
         "versions_seen",

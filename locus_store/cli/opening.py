@@ -1,4 +1,4 @@
-"""What every command shares: its options, and how it opens what a URL names.
+"""The options that all commands share, and the opening of backends and stores by URL.
 
 Nothing here imports a database library before a command runs: ``--help`` needs none.
 """
@@ -42,7 +42,7 @@ Thread = Annotated[str, typer.Argument(help="A thread id.")]
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """What the coroutine gives."""
+    """Run the coroutine; return its result."""
     return asyncio.run(work)
 
 
@@ -78,7 +78,7 @@ def options_for(url: str, options: dict[str, Any], *, creates: bool = False) -> 
 async def contents(
     backend: StorageBackend, thread_ids: Iterable[str], advance: Callable[[], None] | None = None
 ) -> str:
-    """How much threads hold, for a person."""
+    """Return the amount that threads hold, as text."""
     counts: Counter[str] = Counter()
     for thread_id in thread_ids:
         thread = await backend.read_thread(thread_id)
@@ -93,10 +93,10 @@ async def contents(
 
 
 def require(found: T | None, thread_id: str, checkpoint_id: str | None = None) -> T:
-    """What was found.
+    """Return what was found.
 
     Raises:
-        NotFoundError: Nothing was.
+        NotFoundError: Nothing was found.
     """
     if found:
         return found

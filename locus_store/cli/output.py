@@ -1,4 +1,4 @@
-"""What the commands print: tables for people, JSON for programs, notes on standard error."""
+"""Output of the commands: tables for people, JSON for programs, notes on standard error."""
 
 from __future__ import annotations
 
@@ -215,10 +215,10 @@ def progress(
 
 
 def confirm(what: str) -> None:
-    """Say what will be deleted, and ask.
+    """Print what will be deleted, and ask for confirmation.
 
     Raises:
-        typer.Exit: The answer is not yes, or there is nobody to ask.
+        typer.Exit: The answer is not yes, or there is no terminal to ask on.
     """
     if not sys.stdin.isatty():
         note(what)

@@ -78,7 +78,7 @@ def delete(
 
 
 async def _owned(storage: Storage, thread: str, checkpoint: str | None, namespace: str) -> str:
-    """What a deletion takes, for a person."""
+    """Return what a deletion removes, as text."""
     async with storage as backend:
         if checkpoint is not None:
             version = await backend.version(thread, checkpoint, namespace=namespace)
@@ -88,7 +88,7 @@ async def _owned(storage: Storage, thread: str, checkpoint: str | None, namespac
 
 
 async def _held(backend: StorageBackend, thread: str) -> str:
-    """What is stored of a thread, for a person; "" where there is nothing."""
+    """Return what is stored of a thread, as text; "" if there is nothing."""
     if backend.capabilities.branching:
         held = await contents(backend, [thread])
         return held or ("no versions" if await backend.exists(thread) else "")
@@ -150,7 +150,7 @@ def _threads(counts: dict[str, int]) -> str:
 
 
 async def _aged(url: str, choice: Choice, days: float) -> str:
-    """How much a vacuum would remove, by this machine's clock; messages and writes are not read."""
+    """Return what a vacuum would remove, by this machine's clock; skip messages and writes."""
     limit = datetime.now(UTC) - timedelta(days=days)
     some = whole = versions = 0
     async with covered(url, choice) as backends:

@@ -106,10 +106,10 @@ def _typed_character(character: str) -> str:
 
 
 def _value(typed: str, what: str) -> Any:
-    """The JSON that was typed, or stands in a file or on standard input.
+    """Return the JSON that was typed, or the contents of a file or of standard input.
 
     Raises:
-        InvalidArgumentError: It is none, or there is no such file.
+        InvalidArgumentError: It is not JSON, or there is no such file.
     """
     try:
         if typed == STANDARD:
@@ -394,7 +394,7 @@ def delete(
 
 
 async def _owned(url: str, where: Namespace, key: str | None, *, recursive: bool) -> str:
-    """What a deletion takes, for a person."""
+    """Return what a deletion removes, as text."""
     shown = typed_form(where)
     async with opened_store(url) as opened:
         if key is None:
@@ -408,7 +408,7 @@ async def _owned(url: str, where: Namespace, key: str | None, *, recursive: bool
 
 
 async def items_in(opened: BaseStore, namespace: Namespace, *, recursive: bool) -> int:
-    """How many items a namespace has, with those below it where ``recursive`` says so."""
+    """Return the number of items of a namespace; ``recursive`` adds those below it."""
     count = offset = 0
     while recursive and (
         page := await opened.list_namespaces(namespace, limit=PAGE, offset=offset)

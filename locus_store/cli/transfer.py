@@ -181,7 +181,7 @@ def copy(
 async def _copied(
     source: str, target: str, choice: Choice, threads: list[str] | None
 ) -> tuple[Outcome, str]:
-    """What was copied, and where to, if that is not the tenant that it came from."""
+    """Copy; return the outcome and, if it is another tenant than the source's, the target."""
     copying = importlib.import_module("locus_store.transfer.copying")
     options = _of_target(target, choice)
     async with (
@@ -317,7 +317,7 @@ def _written(output: str) -> Iterator[BinaryIO]:
 
 
 def _name(temporary: str, output: str) -> None:
-    """Give a file its name, unless somebody was faster."""
+    """Give a file its name, unless another process was faster."""
     with suppress(OSError):  # it is there already, or that file system has no hard links
         os.link(temporary, output)
         return
@@ -404,7 +404,7 @@ def import_locus(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Take over the threads that the Locus SDK keeps in its own tables, keys or files.
+    """Import the threads that the Locus SDK keeps in its own tables, keys or files.
 
     --json: {written, same}, in threads.
     """
