@@ -30,14 +30,14 @@ DEFAULT_PREFIX = "locus_"
 Url = Annotated[
     str,
     typer.Option(
-        help="The database; a password is best left to the environment.",
+        help="URL of the database; keep a password in the environment.",
         envvar="LOCUS_STORE_URL",
         show_default=DEFAULT_URL,
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="For programs: JSON, and nothing else.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-Namespace = Annotated[str, typer.Option(help="Of the thread; '' is the root.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON only, for programs.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+Namespace = Annotated[str, typer.Option(help="A namespace of the thread; '' is the root.")]
 Thread = Annotated[str, typer.Argument(help="A thread id.")]
 
 

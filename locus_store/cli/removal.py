@@ -53,13 +53,13 @@ def delete(
     checkpoint: Annotated[
         str | None, typer.Option(help="Only this version; without it the whole thread.")
     ] = None,
-    namespace: Annotated[str, typer.Option(help="That --checkpoint is in.")] = "",
+    namespace: Annotated[str, typer.Option(help="The namespace of --checkpoint.")] = "",
     tenant: OfTenant = None,
     url: Url = DEFAULT_URL,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a thread with all it owns, or one version; --json: {removed}, in versions."""
+    """Delete a thread and all its data, or one version; --json: {removed}, in versions."""
     if namespace and checkpoint is None:
         raise InvalidArgumentError("a namespace has no deletion of its own: name a --checkpoint")
     if not yes:
@@ -99,7 +99,7 @@ async def _held(backend: StorageBackend, thread: str) -> str:
 def vacuum(
     *,
     older_than: Annotated[
-        float, typer.Option(min=0, max=365_000, metavar="DAYS", help="By the server's clock.")
+        float, typer.Option(min=0, max=365_000, metavar="DAYS", help="Age, by the server's clock.")
     ],
     tenant: OfTenant = None,
     all_tenants: AllTenants = False,
@@ -190,9 +190,9 @@ def expire(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Give back the space of threads whose time to live is over.
+    """Delete the threads whose time to live is over, to free their space.
 
-    They are invisible already, so there is no question. --json: {removed, tenant}, in threads; with
+    They are invisible already: there is no prompt. --json: {removed, tenant}, in threads; with
     --all-tenants {removed, tenants: {name: {removed}}}.
     """
     choice = chosen(tenant, everyone=all_tenants)

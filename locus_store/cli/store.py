@@ -37,17 +37,17 @@ if TYPE_CHECKING:
     from locus_store.types.items import Namespace, StoreItem
 
 store = typer.Typer(
-    help="Look at the items of the long-term memory, put, search and remove them."
+    help="Show, put, search and remove items of the long-term memory."
     " A namespace is typed as its segments with / between them, such as memory/u42; in a segment"
     " %2F stands for /, %25 for %, and so on; / alone is the root.",
     no_args_is_help=True,
     cls=HelpGroup,
 )
 
-Where = Annotated[str, typer.Argument(help="Such as memory/u42, %2F for a / in it; / is the root.")]
-Key = Annotated[str, typer.Argument(help="Of the item.")]
+Where = Annotated[str, typer.Argument(help="Such as memory/u42; %2F is a / in it; / is the root.")]
+Key = Annotated[str, typer.Argument(help="Key of the item.")]
 Limit = Annotated[int, typer.Option(min=0, help="At most this many.")]
-Offset = Annotated[int, typer.Option(min=0, help="So many are left out first.")]
+Offset = Annotated[int, typer.Option(min=0, help="Skip this many first.")]
 
 ROOT = "/"
 STANDARD = "-"
@@ -185,7 +185,7 @@ def list_items(
     namespace: Where,
     *,
     limit: Limit = 100,
-    after: Annotated[str | None, typer.Option(help="Go on behind this key.")] = None,
+    after: Annotated[str | None, typer.Option(help="Continue after this key.")] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -210,7 +210,7 @@ def list_items(
 def get_item(
     namespace: Where, key: Key, *, url: Url = DEFAULT_URL, as_json: AsJson = False
 ) -> None:
-    """Print an item: what is known of it, and its value.
+    """Print an item: its metadata and its value.
 
     --json: {namespace, key, version, created_at, updated_at, expires_at, metadata, value}.
     """
@@ -249,7 +249,7 @@ def search(
     namespace: Where,
     *,
     query: Annotated[
-        str | None, typer.Option(help="Words, all of which the value's texts have.")
+        str | None, typer.Option(help="Words; the strings of the value must have all of them.")
     ] = None,
     filter: Annotated[  # noqa: A002  (the option's name)
         str | None,
@@ -260,7 +260,7 @@ def search(
         ),
     ] = None,
     metadata_filter: Annotated[
-        str | None, typer.Option(metavar="JSON", help="Of the metadata.")
+        str | None, typer.Option(metavar="JSON", help="Conditions on the metadata.")
     ] = None,
     limit: Limit = 10,
     offset: Offset = 0,
@@ -269,7 +269,7 @@ def search(
 ) -> None:
     """Find items of a namespace and of all below it, the last updated first.
 
-    There is no model here, so nothing is ranked by meaning. --json: [{namespace, key, version,
+    The command has no model, so it does not rank by meaning. --json: [{namespace, key, version,
     created_at, updated_at, expires_at, metadata, value}].
     """
     where = namespace_of(namespace)
@@ -288,13 +288,11 @@ def search(
 
 @store.command(cls=Command)
 def namespaces(
-    prefix: Annotated[
-        str, typer.Argument(help="They begin with its segments; * is any one.")
-    ] = ROOT,
+    prefix: Annotated[str, typer.Argument(help="Their first segments; * matches any one.")] = ROOT,
     *,
-    suffix: Annotated[str, typer.Option(help="They end with its segments; * is any one.")] = ROOT,
+    suffix: Annotated[str, typer.Option(help="Their last segments; * matches any one.")] = ROOT,
     depth: Annotated[
-        int | None, typer.Option(min=1, help="Cut to so many segments, each shown once.")
+        int | None, typer.Option(min=1, help="Cut to this many segments; show each once.")
     ] = None,
     limit: Limit = 100,
     offset: Offset = 0,
@@ -325,24 +323,24 @@ def put_item(
     namespace: Where,
     key: Key,
     value: Annotated[
-        str, typer.Argument(help="JSON; @file is a file's, - standard input's; -- before -1.")
+        str, typer.Argument(help="JSON; @file reads a file, - standard input. Put -- before -1.")
     ],
     *,
     metadata: Annotated[
-        str | None, typer.Option(metavar="JSON", help="An object; it replaces the one there.")
+        str | None, typer.Option(metavar="JSON", help="An object; it replaces the existing one.")
     ] = None,
     ttl: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Time to live; without it, for good.")
+        float | None, typer.Option(metavar="SECONDS", help="Time to live; by default unlimited.")
     ] = None,
     expected_version: Annotated[
-        int | None, typer.Option(min=0, help="Only in the place of this version; 0: of none.")
+        int | None, typer.Option(min=0, help="Replace only this version; 0: there must be no item.")
     ] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Store a value in the place of the one there, if any; --json: {namespace, key, version}.
+    """Store a value; it replaces the existing one, if any; --json: {namespace, key, version}.
 
-    The item loses its embeddings: there is no model here that could make new ones.
+    The item loses its embeddings: the command has no model to compute new ones.
     """
     where = namespace_of(namespace)
     document, about = _value(value, "the value"), _object(metadata, "--metadata")
@@ -364,11 +362,11 @@ def put_item(
 @store.command(cls=Command)
 def delete(
     namespace: Where,
-    key: Annotated[str | None, typer.Argument(help="Of the item; or say --all.")] = None,
+    key: Annotated[str | None, typer.Argument(help="Key of the item; or use --all.")] = None,
     *,
     everything: Annotated[bool, typer.Option("--all", help="All items of the namespace.")] = False,
     recursive: Annotated[
-        bool, typer.Option("--recursive", help="With --all: and of all below it.")
+        bool, typer.Option("--recursive", help="With --all: also of all namespaces below it.")
     ] = False,
     url: Url = DEFAULT_URL,
     yes: Yes = False,
@@ -432,9 +430,9 @@ def expire(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Give back the space of items whose time to live is over.
+    """Delete the items whose time to live is over, to free their space.
 
-    They are invisible already, so there is no question. --json: {removed, tenant}, in items; with
+    They are invisible already: there is no prompt. --json: {removed, tenant}, in items; with
     --all-tenants {removed, tenants: {name: {removed}}}.
     """
     choice = chosen(tenant, everyone=all_tenants)

@@ -20,17 +20,13 @@ if TYPE_CHECKING:
     from locus_store.backend import StorageBackend
     from locus_store.types import Tenant
 
-tenants = typer.Typer(
-    help="Look at the tenants of a database.", no_args_is_help=True, cls=HelpGroup
-)
+tenants = typer.Typer(help="Show the tenants of a database.", no_args_is_help=True, cls=HelpGroup)
 
 OfTenant = Annotated[
     str | None,
-    typer.Option("--tenant", metavar="NAME", help="Instead of the URL's ?tenant=."),
+    typer.Option("--tenant", metavar="NAME", help="The tenant; overrides the URL's ?tenant=."),
 ]
-AllTenants = Annotated[
-    bool, typer.Option("--all-tenants", help="All tenants that have something stored.")
-]
+AllTenants = Annotated[bool, typer.Option("--all-tenants", help="All tenants with stored data.")]
 Outcome: TypeAlias = dict[str | None, dict[str, int]]
 """Counts by tenant; ``None`` stands for a storage without tenants."""
 
