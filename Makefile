@@ -7,6 +7,8 @@
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore $(BIN)/python -m pip
+# Without bytecode, each of the hundreds of processes that tests start compiles what it imports.
+export PYTHONDONTWRITEBYTECODE :=
 # Two more than there are cores: tests wait for disks and processes. A test that hangs shows where.
 export PYTEST_XDIST_AUTO_NUM_WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 2)
 PYTEST := $(BIN)/python -m pytest -n auto -o faulthandler_timeout=300

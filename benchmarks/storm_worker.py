@@ -325,7 +325,7 @@ def _any_basis() -> None:
 
 def _frames_stay() -> None:
     """Deleting a record leaves the frames after it as they were."""
-    removing._rewrite_chain = lambda *_: None
+    removing._rewritten = lambda *_: []
 
 
 def _lost_acknowledgement() -> None:

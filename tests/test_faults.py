@@ -42,9 +42,12 @@ def caught_by(test: str) -> Callable[[Fault], Fault]:
 
 def patched(patch: Patch, name: str, value: Any) -> None:
     """A rule of ``versions``, wherever it is known by this name."""
-    for module in (versions, lines_, pending, reading, removing, saving):
-        if hasattr(module, name):
-            patch.setattr(module, name, value)
+    known = [
+        it for it in (versions, lines_, pending, reading, removing, saving) if hasattr(it, name)
+    ]
+    assert known, f"there is no rule {name}"
+    for module in known:
+        patch.setattr(module, name, value)
 
 
 # --- versions and conflicts
@@ -144,21 +147,21 @@ def a_losing_save_replaces(patch: Patch) -> None:
 
 @caught_by("test_whatever_is_deleted_the_others_stay_exact")
 def deleted_without_rewriting(patch: Patch) -> None:
-    patched(patch, "_rewrite_chain", lambda *_: None)
+    patched(patch, "_rewritten", lambda *_: [])
 
 
 @caught_by("test_no_byte_of_a_deleted_version_remains")
 def deleted_by_joining_bytes(patch: Patch) -> None:
-    def joined(lines, line, chain, gone):
+    def joined(rows, gone, max_bytes):
         held = b""
-        for sequence, payload in lines.payloads(line, chain):
+        for sequence, payload in rows:
             if sequence in gone:
                 held += payload
             elif held:
-                lines.rewrite(line, sequence, held + payload)
+                yield sequence, held + payload
                 held = b""
 
-    patched(patch, "_rewrite_chain", joined)
+    patched(patch, "_rewritten_in", joined)
 
 
 @caught_by("test_deleting_the_head_uncovers_its_parent")

@@ -23,6 +23,7 @@ from locus_store.backends.postgresql import PostgreSQLBackend
 from locus_store.types import Expected, PendingWrite, Save
 from locus_store.values import frames
 from locus_store.values.encoding import pack_frame
+from locus_store.versions.sweeping import Sweep
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -349,7 +350,7 @@ async def operations(backend: PostgreSQLBackend) -> dict[str, Callable[[], Await
         "delete a version": partial(backend.remove, "thread-13", [ids_of(heads, "thread-13")]),
         "delete": partial(backend.remove, "thread-14"),
         "copy": partial(backend.copy_thread, "thread-15", "copied"),
-        "vacuum a thread": partial(backend._vacuum_thread, "thread-17", DAY),
+        "vacuum a thread": partial(backend._vacuum_thread, "thread-17", DAY, Sweep()),
         "expire": expire,
         "put_writes": lambda: write(heads[-101]),
         "put_writes, group": writes,

@@ -9,6 +9,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from locus_store.sql.names import DEFAULT_PREFIX
+from locus_store.sql.schema import tables as defined
+
 HERE = Path(__file__).parent
 STYLE = """
   <style>
@@ -135,7 +138,89 @@ def growth() -> str:
     return picture(760, 300, title, parts)
 
 
-PICTURES = {"layout.svg": layout, "growth.svg": growth}
+STEP = 56
+"""Height of a step with the arrow behind it."""
+
+
+def way(title: str, steps: list[tuple[str, str]]) -> str:
+    """Steps below each other: what is done, and the module that does it."""
+    parts = []
+    for at, (done, module) in enumerate(steps):
+        y = 16 + at * STEP
+        parts += [
+            f'<rect class="back" x="24" y="{y}" width="712" height="38" rx="6"/>',
+            text(40, y + 24, done),
+            text(720, y + 24, module, "small", "end"),
+        ]
+        parts += [arrow(380, y + 38, 380, y + STEP)] if at + 1 < len(steps) else []
+    return picture(760, 14 + len(steps) * STEP, title, parts)
+
+
+def save() -> str:
+    """The way of a save, from the call to the row."""
+    return way(
+        "The way of a save from the call to the row",
+        [
+            ("save(state, thread_id)", "checkpointer.py"),
+            ("the state becomes JSON; it carries the mark of its load", "types/state.py"),
+            ("the difference from the version that this object knows", "values/frames/diffing.py"),
+            ("one Save: the change, its basis, the expected head", "backend.py"),
+            ("a group: saves that wait share one transaction", "backends/…/"),
+            ("refuse, append to the head, or branch off", "versions/saving.py"),
+            ("one row of a chain; the head moves", "sql/repository.py"),
+            ("commit; then each caller gets its checkpoint id", "sql/runner.py"),
+        ],
+    )
+
+
+def load() -> str:
+    """The way of a load, from the call to the state."""
+    return way(
+        "The way of a load from the call to the state",
+        [
+            ("load(thread_id)", "checkpointer.py"),
+            ("the version that this object knows of the thread, if any", "versions/known.py"),
+            ("one read: the head, and the records of its chain", "sql/reads.py"),
+            ("no records where the head is the known one", "backend.py"),
+            ("fold the records; compare the digest", "versions/reading.py"),
+            ("the class that was saved, with the mark of this load", "types/state.py"),
+        ],
+    )
+
+
+def tables() -> str:
+    """The tables of the schema with their columns, as the models define them."""
+    metadata = defined(DEFAULT_PREFIX).metadata
+    lead = {
+        ("locus_lines", "tenant"): "→ locus_threads",
+        ("locus_lines", "thread_id"): "→ locus_threads",
+        ("locus_messages", "thread"): "→ locus_threads",
+        ("locus_checkpoints", "line"): "→ locus_lines",
+        ("locus_writes", "line"): "→ locus_lines",
+    }
+    parts, y = [], [16, 16, 16]
+    for table in sorted(metadata.sorted_tables, key=lambda it: -len(it.columns)):
+        column = y.index(min(y))
+        x, top, height = 16 + column * 250, y[column], 46 + 18 * len(table.columns)
+        parts.append(f'<rect class="back" x="{x}" y="{top}" width="234" height="{height}" rx="6"/>')
+        parts.append(text(x + 14, top + 24, table.name))
+        keys = {it.name for it in table.primary_key.columns}
+        for at, it in enumerate(table.columns):
+            place = top + 46 + 18 * at
+            parts.append(text(x + 14, place, ("• " if it.name in keys else "") + it.name, "tiny"))
+            kind = lead.get((table.name, it.name)) or type(it.type).__name__.lower().strip("_")
+            parts.append(text(x + 220, place, kind, "small", "end"))
+        y[column] = top + height + 16
+    return picture(766, max(y), "The tables, with the columns of their primary keys marked", parts)
+
+
+PICTURES = {
+    "layout.svg": layout,
+    "growth.svg": growth,
+    "save.svg": save,
+    "load.svg": load,
+    "tables.svg": tables,
+}
 
 if __name__ == "__main__":
     for name, draw in PICTURES.items():

@@ -131,9 +131,8 @@ def definition(dialect: str) -> SchemaDefinition:
     """
     if dialect not in DIALECTS:
         raise InvalidArgumentError(f"dialect {dialect!r}: choose one of {', '.join(DIALECTS)}")
-    found: SchemaDefinition = import_module(
-        f"locus_store.backends.{dialect}.definition"
-    ).Definition()
+    module = import_module(f"locus_store.backends.{dialect}.definition")
+    found: SchemaDefinition = module.DEFINITION
     return found
 
 
