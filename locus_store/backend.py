@@ -651,7 +651,7 @@ class StorageBackend(ForTenants, ABC):
         return written
 
     def _line(self, thread_id: str, namespace: str) -> LineKey:
-        """The key of a line among what is known."""
+        """Return the key of a line among what is known."""
         return self.tenant, thread_id, namespace
 
     def _expected(self, thread_id: str, namespace: str, parent_id: str) -> Expected | None:
@@ -664,7 +664,7 @@ class StorageBackend(ForTenants, ABC):
     async def _changed(
         self, thread_id: str, namespace: str, data: Mapping[str, Any], *, reads_head: bool
     ) -> tuple[Mark | None, frames.Change]:
-        """The state as a change of the version that this object knows best, if any."""
+        """Return the state as a change of the version that this object knows best, if any."""
         known = self._known.get(self._line(thread_id, namespace))
         change = frames.change(data, known.shape if known else None)
         change.snapshot.require_size(self.max_state_bytes)

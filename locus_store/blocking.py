@@ -370,7 +370,7 @@ class Portals:
         return self._portal is not None and self._pid == os.getpid()
 
     def open(self) -> BlockingPortal:
-        """The way to the loop, which is started first."""
+        """Return the way to the loop, which is started first."""
         with self._lock:
             if not self.is_open or self._portal is None:
                 started: Future[BlockingPortal] = Future()

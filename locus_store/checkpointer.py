@@ -617,7 +617,7 @@ def _remember(memory: OrderedDict[str, Any], key: str, value: Any) -> None:
 
 
 def checked_on_conflict(on_conflict: OnConflict) -> OnConflict:
-    """The option, if it is one.
+    """Return the option, if it is one.
 
     Raises:
         InvalidArgumentError: It is none.
@@ -630,7 +630,7 @@ def checked_on_conflict(on_conflict: OnConflict) -> OnConflict:
 
 
 def checked_keep_last(keep_last: int | None) -> int | None:
-    """The option, if it is one.
+    """Return the option, if it is one.
 
     Raises:
         InvalidArgumentError: It is none.

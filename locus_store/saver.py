@@ -437,12 +437,12 @@ def line_labels(checkpoint_ns: str) -> dict[str, str]:
 
 
 def namespace_of(version: Version) -> str:
-    """The namespace of a version, whatever its line is named."""
+    """Return the namespace of a version, whatever its line is named."""
     return str(version.labels.get(NAMESPACE, version.namespace))
 
 
 def written_value(write: PendingWrite, state: Mapping[str, Any], max_bytes: int) -> Any:
-    """The value of a pending write; its bytes where it is none of ours.
+    """Return the value of a pending write; its bytes where it is none of ours.
 
     Args:
         write: A write.

@@ -130,7 +130,7 @@ class BaseStore(ForTenants, ABC):
 
     @abstractmethod
     async def read(self, names: Sequence[Name]) -> list[StoreItem | None]:
-        """The live items of these names, in their order."""
+        """Return the live items of these names, in their order."""
 
     @abstractmethod
     async def page(self, namespace: Namespace, limit: int, after: str | None) -> Items:
@@ -149,7 +149,7 @@ class BaseStore(ForTenants, ABC):
 
     @abstractmethod
     async def vectors_of(self, namespace: Namespace, key: str) -> list[bytes]:
-        """The embeddings of a live item."""
+        """Return the embeddings of a live item."""
 
     @abstractmethod
     async def namespaces(self, match: NamespaceMatch, limit: int, offset: int) -> Namespaces:
@@ -516,7 +516,7 @@ class BaseStore(ForTenants, ABC):
         return await self.apply_on(changes, connection)
 
     def checked(self, item: PutItem) -> Put:
-        """An item on its way to ``apply``.
+        """Return an item on its way to ``apply``.
 
         Raises:
             InvalidArgumentError: It makes no sense.

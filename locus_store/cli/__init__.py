@@ -88,7 +88,7 @@ def main() -> None:
 
 
 def _printed() -> int:
-    """The exit code, once all is written that is to be."""
+    """Return the exit code, once all is written that is to be."""
     try:
         code = _run()
         sys.stdout.flush()

@@ -84,7 +84,7 @@ def changed_part(before: str, after: str) -> tuple[str, str]:
 
 
 def shown(path: Path) -> str:
-    """A path as one would write it: ``messages[3].content``."""
+    """Return a path as one would write it: ``messages[3].content``."""
     text = ""
     for step in path:
         if isinstance(step, int):

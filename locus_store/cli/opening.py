@@ -47,7 +47,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def opened(url: str, *, creates: bool = False, **options: Any) -> StorageBackend:
-    """The backend that ``url`` names; where ``creates`` says so, what is missing is created.
+    """Return the backend that ``url`` names; where ``creates`` says so, what is missing is created.
 
     Statements have no time limit: a person waits for them.
 
@@ -60,7 +60,7 @@ def opened(url: str, *, creates: bool = False, **options: Any) -> StorageBackend
 
 
 def options_for(url: str, options: dict[str, Any], *, creates: bool = False) -> dict[str, Any]:
-    """The options with which a command opens ``url``.
+    """Return the options with which a command opens ``url``.
 
     Raises:
         InvalidArgumentError: The URL takes no such option.

@@ -64,7 +64,7 @@ _ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 
 def opened_store(url: str, **options: Any) -> BaseStore:
-    """The store that ``url`` names, which has to be there.
+    """Return the store that ``url`` names, which has to be there.
 
     Statements have no time limit, as those of ``opened``.
     """
@@ -73,7 +73,7 @@ def opened_store(url: str, **options: Any) -> BaseStore:
 
 
 def namespace_of(typed: str) -> Namespace:
-    """The namespace that was typed.
+    """Return the namespace that was typed.
 
     Raises:
         InvalidArgumentError: It is none; says how one is typed.
@@ -96,7 +96,7 @@ def _no_namespace(typed: str, why: str) -> InvalidArgumentError:
 
 
 def typed_form(namespace: Namespace) -> str:
-    """A namespace as it is typed: the inverse of ``namespace_of``."""
+    """Return a namespace as it is typed: the inverse of ``namespace_of``."""
     return "/".join("".join(map(_typed_character, it)) for it in namespace) or ROOT
 
 

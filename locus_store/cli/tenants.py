@@ -63,7 +63,7 @@ class Choice:
 
 
 def chosen(tenant: str | None, *, everyone: bool) -> Choice:
-    """The choice that the options make.
+    """Return the choice that the options make.
 
     Raises:
         InvalidArgumentError: They contradict each other.
@@ -105,7 +105,7 @@ async def opened_of(url: str, tenant: str | None) -> AsyncIterator[StorageBacken
 
 
 async def covering(backend: StorageBackend, choice: Choice) -> list[StorageBackend]:
-    """One backend for each tenant that was chosen, by name.
+    """Return one backend for each tenant that was chosen, by name.
 
     Raises:
         InvalidArgumentError: The storage has no tenants.
@@ -141,7 +141,7 @@ def require_tenants(backend: StorageBackend, choice: Choice) -> None:
 async def each(
     backends: list[StorageBackend], work: Callable[[StorageBackend], Awaitable[dict[str, int]]]
 ) -> Outcome:
-    """The counts of each tenant; a tenant that fails stops no other.
+    """Return the counts of each tenant; a tenant that fails stops no other.
 
     Raises:
         LocusStoreError: The first error, once all tenants had their turn.
@@ -174,7 +174,7 @@ def of_tenant(backends: list[StorageBackend]) -> str:
 
 
 def total(found: Outcome) -> dict[str, int]:
-    """The sum over all tenants."""
+    """Return the sum over all tenants."""
     counts: Counter[str] = Counter()
     for it in found.values():
         counts.update(it)
@@ -196,7 +196,7 @@ def tell(
 
 
 def described(found: Outcome, choice: Choice) -> dict[str, Any]:
-    """The sum, with ``tenant``, or by name in ``tenants``."""
+    """Return the sum, with ``tenant``, or by name in ``tenants``."""
     if choice.everyone:
         return {**total(found), "tenants": found}
     ((name, counts),) = found.items()

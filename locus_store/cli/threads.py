@@ -237,7 +237,7 @@ async def _history(
 async def all_versions(
     backend: StorageBackend, thread: str, namespace: str = "", before: str | None = None
 ) -> list[Version]:
-    """All versions, or all below one, newest first."""
+    """Return all versions, or all below one, newest first."""
     found: list[Version] = []
     while page := await backend.history(thread, namespace=namespace, limit=PAGE, before=before):
         found += page

@@ -190,7 +190,7 @@ class Gathering(Generic[Q, A]):
             self._idle_alone += 1
 
     def _take_alone(self) -> _Call[Q, A] | None:
-        """The first of those to run alone that has to wait for none before it."""
+        """Return the first of those to run alone that has to wait for none before it."""
         taken = set(self._under_way)
         for call in list(self._alone):
             if call.done.done():  # its caller was cancelled

@@ -151,7 +151,7 @@ class Homes(Generic[H]):
         finalize(self, _abandon, self._homes)
 
     async def mine(self) -> H:
-        """The running loop's.
+        """Return the running loop's.
 
         Raises:
             InvalidArgumentError: Another loop has what is not to be shared.

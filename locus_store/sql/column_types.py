@@ -37,7 +37,7 @@ def stored(what: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
 
 
 def damage(what: str) -> IntegrityError:
-    """The error of a value that is none of what its column holds."""
+    """Return the error of a value that is none of what its column holds."""
     return IntegrityError(
         f"a stored row does not hold {what} where there should be; restore the database from a "
         "backup"

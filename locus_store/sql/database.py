@@ -129,7 +129,7 @@ class Database(ForTenants, ABC):
         self._facts.has_index = has_index
 
     def on(self, connection: Connection) -> Repository:
-        """The queries, on a connection of the opened database."""
+        """Return the queries, on a connection of the opened database."""
         return self.repository(connection, self.scope)
 
     # --- inside a transaction of the caller's
@@ -200,7 +200,7 @@ class Database(ForTenants, ABC):
 
     @abstractmethod
     def translated(self, exc: Exception) -> LocusStoreError:
-        """The error to raise for a driver's."""
+        """Return the error to raise for a driver's."""
 
     def left(self) -> None:
         """Check, with every connection closed, that what stands here now may be opened."""

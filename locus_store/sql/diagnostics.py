@@ -150,7 +150,7 @@ class Examination:
         return f"{found:,}" if found <= COUNTED else f"more than {COUNTED:,}"
 
     def lengths(self) -> Iterator[Fact]:
-        """The threads that were saved most often."""
+        """Yield the threads that were saved most often."""
         lines = self.tables.lines
         found = self.connection.execute(
             sa.select(lines.c.thread_id, lines.c.namespace, lines.c.last_sequence)

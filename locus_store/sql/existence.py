@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def last_active(t: Tables) -> sa.ColumnElement[Any]:
-    """The exact time of a thread's last activity; NULL where only pending writes are stored.
+    """Return the exact time of a thread's last activity; NULL where only pending writes are stored.
 
     It is the time of the last save; of a thread without versions that of its newest message; of one
     that has only a name or user, ``active_at``. Each is looked up by an index, for one thread at a

@@ -39,7 +39,7 @@ class LostConnectionError(Exception):
 
 
 def sqlstate(exc: BaseException) -> str:
-    """The server's five characters; ``""`` for an error that is not the server's."""
+    """Return the server's five characters; ``""`` for an error that is not the server's."""
     found = (getattr(it, "sqlstate", None) for it in causes(exc))
     return next((it for it in found if isinstance(it, str)), "")
 
@@ -101,7 +101,7 @@ def is_overtime(exc: BaseException) -> bool:
 
 
 def causes(exc: BaseException) -> Iterator[BaseException]:
-    """The error and what it was raised from, outermost first."""
+    """Yield the error and what it was raised from, outermost first."""
     at: BaseException | None = exc
     while at is not None:
         yield at

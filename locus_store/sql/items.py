@@ -129,7 +129,7 @@ class Items:
         return None
 
     def have_names(self, names: Sequence[Name]) -> sa.ColumnElement[bool]:
-        """The items of these names, of the tenant."""
+        """Return the items of these names, of the tenant."""
         c = self.store.c
         if len(names) == 1:
             [(namespace, key)] = names
@@ -182,7 +182,7 @@ class Items:
             size *= 4
 
     def stored_vectors(self, found: sa.Select[Any]) -> list[bytes]:
-        """The embeddings that a query gives in its one column."""
+        """Return the embeddings that a query gives in its one column."""
         return list(self.connection.execute(found).scalars())
 
     # --- writing
@@ -434,7 +434,7 @@ class Items:
         yield from islice((it for it in conditions if it is not None), MOST_CONDITIONS)
 
     def are_in(self, namespace: Namespace, *, recursive: bool) -> sa.ColumnElement[bool]:
-        """The tenant's items of a namespace, or also of all below it; expired ones too."""
+        """Return the tenant's items of a namespace, or also of all below it; expired ones too."""
         if not recursive:
             return sa.and_(self._is_ours, self._is_in(namespace))
         if not namespace:
@@ -488,7 +488,7 @@ def needs_look(wanted: Wanted) -> bool:
 
 
 def item_of(row: AnyRow) -> StoreItem:
-    """The item of a row of ``store``."""
+    """Return the item of a row of ``store``."""
     return StoreItem(
         namespace=decode_namespace(row.namespace),
         key=row.key,

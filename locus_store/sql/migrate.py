@@ -256,7 +256,7 @@ def _downgrade(connection: Connection, ours: Tables, revision: str) -> str | Non
 def current(
     target: Target, *, prefix: str = DEFAULT_PREFIX, schema: str | None = None
 ) -> str | None:
-    """The database's revision; ``None`` where there is no schema of ours."""
+    """Return the database's revision; ``None`` where there is no schema of ours."""
     return check(target, prefix=prefix, schema=schema).revision
 
 
@@ -275,7 +275,7 @@ def offline_sql(
     prefix: str = DEFAULT_PREFIX,
     schema: str | None = None,
 ) -> str:
-    """The statements that an upgrade would run, as text; needs no driver and no database.
+    """Return the statements that an upgrade would run, as text; needs no driver and no database.
 
     Args:
         dialect: ``sqlite``, ``postgresql`` or ``oracle``.
@@ -395,7 +395,7 @@ IncludeName = Callable[[Any, str, Any], bool]
 
 
 def excluding(prefix: str = DEFAULT_PREFIX, *, then: IncludeObject | None = None) -> IncludeObject:
-    """An ``include_object`` for your ``env.py`` that leaves the tables of ``prefix`` alone.
+    """Return an ``include_object`` for your ``env.py`` that leaves the tables of ``prefix`` alone.
 
     Args:
         prefix: As the store is opened.

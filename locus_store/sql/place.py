@@ -51,7 +51,7 @@ def place_of(found: Connection | URL) -> DatabasePlace:
 
 
 def masked(url: URL) -> str:
-    """The URL for messages: no password, not even one in the query string."""
+    """Return the URL for messages: no password, not even one in the query string."""
     hidden = {key: "hidden" for key in url.query if _is_secret(key)}
     return url.update_query_dict(hidden).render_as_string(hide_password=True)
 

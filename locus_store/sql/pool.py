@@ -172,7 +172,7 @@ class PooledRunner:
         await self.home()
 
     async def home(self) -> LoopPool:
-        """The running loop's connections, with the schema verified."""
+        """Return the running loop's connections, with the schema verified."""
         home = await self._homes.mine()
         if not home.is_open:
             await home.open()

@@ -295,7 +295,7 @@ class Tables:
 
 @lru_cache(maxsize=64)
 def tables(prefix: str = DEFAULT_PREFIX, schema: str | None = None) -> Tables:
-    """The tables of ``prefix`` in ``schema``; ``METADATA``'s own for the defaults."""
+    """Return the tables of ``prefix`` in ``schema``; ``METADATA``'s own for the defaults."""
     check_prefix(prefix)
     if schema is not None:
         check_text("schema", schema, minimum=0)

@@ -80,7 +80,7 @@ class Ranked:
 
 
 def candidates(it: Reads, wanted: Sequence[str]) -> list[Candidate]:
-    """The live lines that may match, the newest first; all of them without an index."""
+    """Return the live lines that may match, the newest first; all of them without an index."""
     lines, checkpoints = it.tables.lines, it.tables.checkpoints
     stored = sa.select(sa.func.sum(sa.func.length(checkpoints.c.payload))).where(
         checkpoints.c.line == lines.c.line
@@ -124,7 +124,7 @@ def is_large(batch: Sequence[Candidate]) -> bool:
 
 
 def parts(it: Reads, batch: Sequence[Candidate]) -> list[Part]:
-    """The parts of a large line, ascending."""
+    """Return the parts of a large line, ascending."""
     [line] = lines = [candidate.line for candidate in batch]
     c = it.tables.checkpoints.c
     sizes = sa.select(c.sequence, sa.func.length(c.payload)).where(c.line == line)
@@ -133,7 +133,7 @@ def parts(it: Reads, batch: Sequence[Candidate]) -> list[Part]:
 
 
 def records(it: Reads, part: Part) -> list[FoundRecord]:
-    """The records of a part, in one statement."""
+    """Return the records of a part, in one statement."""
     lines, checkpoints = it.tables.lines, it.tables.checkpoints
     names = ("sequence", "chain", "created_at", "payload")
     query = (

@@ -66,7 +66,7 @@ class Status:
 
 
 def read_settings(connection: Connection, ours: Tables) -> Settings | None:
-    """The settings in one SELECT; ``None`` where they cannot be read for any reason."""
+    """Return the settings in one SELECT; ``None`` where they cannot be read for any reason."""
     version = _version(ours)
     query = sa.union_all(
         sa.select(sa.literal_column("'revision'").label("name"), version.c.version_num),

@@ -115,7 +115,7 @@ def require_dimension(found: FoundVectors, dimension: int) -> None:
 
 
 def missing_table(connection: Connection, ours: Tables, dimension: int) -> SchemaError:
-    """The error where the table may not be made."""
+    """Return the error where the table may not be made."""
     only = "" if ours.prefix == DEFAULT_PREFIX else f" --prefix {ours.prefix}"
     only += f" --schema {ours.schema}" if ours.schema else ""
     return SchemaError(

@@ -406,7 +406,7 @@ class Expiry(Kit):
 
     @staticmethod
     def with_backend(checkpointer: Any) -> Any:
-        """The object, where its backend can be asked."""
+        """Return the object, where its backend can be asked."""
         if not hasattr(checkpointer, "backend"):
             pytest.skip("has no backend to ask")
         return checkpointer

@@ -21,7 +21,7 @@ DAY = timedelta(days=1)
 
 
 def without_versions(thread_id: str, days: float = 0, **changes: Any) -> ArchivedThread:
-    """A thread of nothing, so many days old; ``changes`` give it something."""
+    """Return a thread of nothing, so many days old; ``changes`` give it something."""
     moment = datetime.now(UTC) - days * DAY
     empty: dict[str, Any] = {
         **dict.fromkeys(("user_id", "name", "expires_at")),
@@ -36,7 +36,7 @@ def without_versions(thread_id: str, days: float = 0, **changes: Any) -> Archive
 
 
 def message(sequence: int = 1, days: float = 0, text: str | None = "hello") -> ArchivedMessage:
-    """A message, so many days old."""
+    """Return a message, so many days old."""
     return ArchivedMessage(
         sequence=sequence,
         message_id=f"m{sequence}",
@@ -49,7 +49,7 @@ def message(sequence: int = 1, days: float = 0, text: str | None = "hello") -> A
 
 
 def pending(days: float = 0) -> ArchivedLine:
-    """A namespace with nothing but a pending write, so many days old."""
+    """Return a namespace with nothing but a pending write, so many days old."""
     moment = datetime.now(UTC) - days * DAY
     write = ArchivedWrite(checkpoint_id="v", write=written("a"), created_at=moment)
     return ArchivedLine(
@@ -58,7 +58,7 @@ def pending(days: float = 0) -> ArchivedLine:
 
 
 def aged(thread: ArchivedThread, days: float) -> ArchivedThread:
-    """The thread as if all its versions were so many days older."""
+    """Return the thread as if all its versions were so many days older."""
     lines = [
         replace(
             line,

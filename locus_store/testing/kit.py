@@ -73,7 +73,7 @@ class StorageProbe(Protocol):
 
 
 def exact(value: Any) -> Any:
-    """A form of a JSON value that differs wherever a type, a sign or a character does."""
+    """Return a form of a JSON value that differs wherever a type, a sign or a character does."""
     if isinstance(value, Mapping):
         return {key: exact(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -97,11 +97,11 @@ class Kit:
     """Whether a loaded state has room for its mark; else loads are told apart by their caller."""
 
     def new(self, *texts: str) -> Any:
-        """A state that was loaded from nowhere."""
+        """Return a state that was loaded from nowhere."""
         return AgentState(messages=tuple(map(Message.user, texts)))
 
     def said(self, state: Any, text: str) -> Any:
-        """A state made from ``state``, with one more text."""
+        """Return a state made from ``state``, with one more text."""
         return state.with_message(Message.user(text))
 
     def texts(self, state: Any) -> list[str]:
@@ -109,11 +109,11 @@ class Kit:
         return [message.content for message in state.messages]
 
     def holding(self, value: Any) -> Any:
-        """A state that holds a JSON value."""
+        """Return a state that holds a JSON value."""
         return AgentState(metadata={"value": value})
 
     def held(self, state: Any) -> Any:
-        """The value of ``holding``."""
+        """Return the value of ``holding``."""
         return state.metadata["value"]
 
     @pytest.fixture
@@ -182,7 +182,7 @@ class Kit:
 
 
 def limited(backend: StorageBackend, max_state_bytes: Any) -> StorageBackend:
-    """A backend on the same storage, in memory too, with another limit."""
+    """Return a backend on the same storage, in memory too, with another limit."""
     other = copy(backend)
     StorageBackend.__init__(other, max_state_bytes=max_state_bytes)
     if backend.tenant is not None:

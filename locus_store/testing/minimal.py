@@ -172,7 +172,7 @@ class Minimal(Kit):
 
 
 def _optional_calls(checkpointer: Any) -> dict[str, Callable[[], Awaitable[Any]]]:
-    """One call per optional operation, by its capability and name."""
+    """Return one call per optional operation, by its capability and name."""
     return {
         "search": lambda: checkpointer.search("hello"),
         "metadata_query query": lambda: checkpointer.query_by_metadata("k", 1),

@@ -131,12 +131,12 @@ LONG = [f"{n} " + secrets.token_hex(64) for n in range(40)]
 
 
 def written(task_id: str, payload: bytes = b"1", idx: int = 0) -> PendingWrite:
-    """A write of a task."""
+    """Return a write of a task."""
     return PendingWrite(task_id, idx, "c", "t", payload)
 
 
 async def names(backend: Any, *, namespace: str = "") -> list[str]:
-    """The visible versions of thread ``t``, newest first."""
+    """Return the visible versions of thread ``t``, newest first."""
     found = await backend.history("t", namespace=namespace, limit=1_000)
     return [it.checkpoint_id for it in found]
 

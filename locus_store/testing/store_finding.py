@@ -180,7 +180,7 @@ class Listing(StoreKit):
     """``list`` and ``list_keys``: a namespace, by key."""
 
     async def paged(self, store: Any, limit: int) -> list[str]:
-        """All keys, page by page; none comes twice."""
+        """Return all keys, page by page; none comes twice."""
         keys: list[str] = []
         while page := await store.list_keys(NS, limit, keys[-1] if keys else None):
             keys += page

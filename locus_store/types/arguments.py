@@ -122,13 +122,13 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def thread_pattern(pattern: str) -> re.Pattern[str]:
-    """The shell-style pattern of ``list_threads`` as a regular expression."""
+    """Return the shell-style pattern of ``list_threads`` as a regular expression."""
     check_text("pattern", pattern, minimum=0)
     return re.compile(translate(pattern))
 
 
 def checked_max_state_bytes(max_state_bytes: int) -> int:
-    """The option, if it is valid.
+    """Return the option, if it is valid.
 
     Raises:
         InvalidArgumentError: It is not an ``int`` of at least 1.
@@ -141,7 +141,7 @@ def checked_max_state_bytes(max_state_bytes: int) -> int:
 
 
 def checked_ttl(ttl_seconds: float | None) -> float | None:
-    """The option, if it is one.
+    """Return the option, if it is one.
 
     Raises:
         InvalidArgumentError: It is none.
@@ -162,6 +162,6 @@ def is_path(text: str) -> bool:
 
 
 def not_a_url(path: str) -> InvalidArgumentError:
-    """The error for a path in place of a URL, which proposes the URL."""
+    """Return the error for a path in place of a URL, which proposes the URL."""
     meant = f"file:{path}" if Path(path).is_dir() else f"sqlite:///{path}"
     return InvalidArgumentError(f"{path!r} is not a URL; did you mean {meant}?")

@@ -165,7 +165,7 @@ class NamespaceMatch:
     max_depth: int | None = None
 
     def of(self, namespace: Namespace) -> Namespace | None:
-        """The namespace, cut to the depth; ``None`` where it does not match."""
+        """Return the namespace, cut to the depth; ``None`` where it does not match."""
         if len(namespace) < max(len(self.prefix), len(self.suffix)):
             return None
         pairs = [*zip(self.prefix, namespace, strict=False)]

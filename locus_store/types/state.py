@@ -128,28 +128,28 @@ class AgentState(BaseModel):
     _provenance: Provenance = PrivateAttr(default_factory=Provenance)
 
     def with_message(self, message: Message) -> Self:
-        """This state and one more message."""
+        """Return this state and one more message."""
         return self.model_copy(update={"messages": (*self.messages, message)})
 
     def with_messages(self, messages: Iterable[Message]) -> Self:
-        """This state and more messages, in their order."""
+        """Return this state and more messages, in their order."""
         return self.model_copy(update={"messages": (*self.messages, *messages)})
 
     def with_metadata(self, key: str, value: Any) -> Self:
-        """This state with one entry of ``metadata`` set."""
+        """Return this state with one entry of ``metadata`` set."""
         return self.model_copy(update={"metadata": {**self.metadata, key: value}})
 
     def with_iteration(self, iteration: int) -> Self:
-        """This state at another iteration."""
+        """Return this state at another iteration."""
         return self.model_copy(update={"iteration": iteration})
 
     def to_checkpoint(self) -> dict[str, Any]:
-        """The state as a JSON object."""
+        """Return the state as a JSON object."""
         return _dumped(self)
 
     @classmethod
     def from_checkpoint(cls, data: Mapping[str, Any]) -> Self:
-        """The state that ``to_checkpoint`` gave ``data``."""
+        """Return the state that ``to_checkpoint`` gave ``data``."""
         return cls.model_validate(data)
 
 
@@ -220,7 +220,7 @@ class Lineage:
 
     @classmethod
     def from_token(cls, token: object) -> Lineage | None:
-        """The lineage in a token; ``None`` for anything that is not one of ours."""
+        """Return the lineage in a token; ``None`` for anything that is not one of ours."""
         try:
             version, thread, nonce, body = str(token).split(".")
             if version != "1" or not _NONCE.fullmatch(nonce):
@@ -236,7 +236,7 @@ class Lineage:
 
 
 def thread_key(thread_id: str) -> str:
-    """A short name of a thread for a mark."""
+    """Return a short name of a thread for a mark."""
     return sha256(thread_id.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
@@ -278,7 +278,7 @@ class StateCodec:
         self._tried: set[type[Any]] = set()
 
     def dump(self, state: Any) -> tuple[dict[str, Any], Lineage | None]:
-        """The state as a JSON object, and the lineage that it carried.
+        """Return the state as a JSON object, and the lineage that it carried.
 
         A mark counts only where ``load`` puts it: in our own classes, and in the ``metadata`` of
         a pydantic state that has room for it.
@@ -334,7 +334,7 @@ class StateCodec:
         self._tried.add(kind)
 
     def class_for(self, labels: Mapping[str, Any], data: Mapping[str, Any]) -> type[Any]:
-        """The class of the state that ``restore`` builds from a stored version.
+        """Return the class of the state that ``restore`` builds from a stored version.
 
         Raises:
             SerializationError: It is to be the class that was saved, which is not imported.
@@ -344,7 +344,7 @@ class StateCodec:
     def restore(
         self, data: dict[str, Any], lineage: Lineage, labels: Mapping[str, Any] | None = None
     ) -> Any:
-        """The state of ``data``, carrying ``lineage`` where its type has room for one.
+        """Return the state of ``data``, carrying ``lineage`` where its type has room for one.
 
         Raises:
             SerializationError: ``data`` does not fit the class; see also ``class_for``.
@@ -367,7 +367,7 @@ def has_mark(data: Mapping[str, Any]) -> bool:
 
 
 def without_mark(data: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-    """A plain state without its mark, and the mark's token; ``None`` where it has none."""
+    """Return a plain state without its mark, and the mark's token; ``None`` where it has none."""
     if not has_mark(data):
         return data, None
     metadata = dict(data["metadata"])

@@ -59,7 +59,7 @@ def has_room(kind: type[Any]) -> bool:
 
 
 def label_of(state: Any) -> dict[str, str]:
-    """The label that names the class of a state; none for a class that has no name to find.
+    """Return the label that names the class of a state; none for a class that has no name to find.
 
     A dict that ``load`` returned keeps the label of its version.
     """
@@ -91,7 +91,7 @@ def require_named(state: Any) -> None:
 
 
 def class_of(labels: Mapping[str, Any], data: Mapping[str, Any]) -> type[Any] | None:
-    """The class that a stored state was saved from; ``None`` where nothing tells it.
+    """Return the class that a stored state was saved from; ``None`` where nothing tells it.
 
     Only a class that is already imported is found. Nothing is ever imported or called by a name
     that was read from storage.
@@ -122,7 +122,7 @@ def _name(kind: type[Any]) -> str:
 
 
 def _found(name: str) -> type[Any] | None:
-    """The state class of that name among the imported modules.
+    """Return the state class of that name among the imported modules.
 
     It is looked up in the dictionaries of modules and classes, since the ``__getattr__`` of a
     module may import.

@@ -70,7 +70,7 @@ def canonical(value: object, path: str = "") -> Json:
 
 
 def canonical_state(state: object) -> dict[str, Json]:
-    """A private canonical copy of a state; any mapping will do at the root.
+    """Return a private canonical copy of a state; any mapping will do at the root.
 
     Raises:
         SerializationError: no mapping, or a value in it is not exactly JSON.
@@ -259,7 +259,7 @@ _STRICT = (
 
 
 def checked(value: object, size: int, surrounding: int) -> bytes:
-    """The pinned encoding of a value's canonical form, if it is exactly JSON.
+    """Return the pinned encoding of a value's canonical form, if it is exactly JSON.
 
     Args:
         value: any value that ``pinned`` takes, which leaves only exact types and buffers.
@@ -331,7 +331,7 @@ def encode(value: object) -> bytes:
 
 
 def decode(encoded: bytes) -> Json:
-    """The value of JSON bytes.
+    """Return the value of JSON bytes.
 
     Raises:
         IntegrityError: they are not JSON.
@@ -357,7 +357,7 @@ class TooLargeError(IntegrityError):
 
     @classmethod
     def of(cls, plain_bytes: int, max_bytes: int) -> TooLargeError:
-        """The error of data that takes at least ``plain_bytes``."""
+        """Return the error of data that takes at least ``plain_bytes``."""
         return cls(
             f"the stored data takes {plain_bytes:,} bytes or more as JSON, above "
             f"max_state_bytes={max_bytes}; raise max_state_bytes if you trust this data, or "
@@ -365,7 +365,7 @@ class TooLargeError(IntegrityError):
         )
 
     def at(self, where: str) -> TooLargeError:
-        """The same error with the place of the data."""
+        """Return the same error with the place of the data."""
         return TooLargeError(f"{where}: {self}")
 
 
@@ -379,7 +379,7 @@ _LOW, _MORE, _MAX_VARINT_BYTES = 0x7F, 0x80, 9
 
 
 def pack_frame(body: bytes) -> bytes:
-    """One self-delimiting frame: version, codec, stored length, plain length, bytes, CRC-32.
+    """Return one self-delimiting frame: version, codec, stored length, plain length, bytes, CRC-32.
 
     The lengths are unsigned varints (7 bits a byte, least first). Payloads can be joined as bytes.
     The checksum is of all that stands before it: about 1 of 200 flipped bits in what Zstandard made
@@ -406,7 +406,7 @@ def check_frames(payload: bytes, max_bytes: int) -> None:
 
 
 def unpack_frames(payload: bytes, max_bytes: int) -> Iterator[bytes]:
-    """The bodies of a payload's frames, in order.
+    """Yield the bodies of a payload's frames, in order.
 
     A frame's plain length is compared with ``max_bytes`` before it is decompressed.
 

@@ -188,7 +188,7 @@ _INFINITY: Final = "\0infinity"
 
 
 def _without_infinity(wanted: Any, depth: int = 1) -> Any:
-    """The conditions with a mark for each infinite bound, which JSON does not have."""
+    """Return the conditions with a mark for each infinite bound, which JSON does not have."""
     if not isinstance(wanted, dict) or depth > MAX_DEPTH:
         return wanted
     return {

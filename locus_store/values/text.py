@@ -21,7 +21,7 @@ _IDEOGRAPH = re.compile(r"([\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff
 
 
 def folded(text: str) -> str:
-    """The text without case and accents."""
+    """Return the text without case and accents."""
     if text.isascii():
         return text.lower()
     decomposed = unicodedata.normalize("NFKD", text).casefold()
@@ -29,12 +29,12 @@ def folded(text: str) -> str:
 
 
 def words(text: str) -> list[str]:
-    """The folded words: runs of letters and digits; each ideograph is a word of its own."""
+    """Return the folded words: runs of letters and digits; each ideograph is a word of its own."""
     return _WORD.findall(_IDEOGRAPH.sub(r" \1 ", folded(text)))
 
 
 def query_words(query: str) -> list[str]:
-    """The distinct words that must all be there.
+    """Return the distinct words that must all be there.
 
     Raises:
         InvalidArgumentError: The query has no word.

@@ -53,7 +53,7 @@ def require_numpy() -> None:
 
 
 def packed(embedding: object, dimension: int, metric: Metric) -> bytes:
-    """An embedding as float32, little-endian.
+    """Return an embedding as float32, little-endian.
 
     Args:
         embedding: A sequence or array of numbers.
@@ -88,7 +88,7 @@ def packed(embedding: object, dimension: int, metric: Metric) -> bytes:
 
 
 def unpacked(data: bytes) -> list[float]:
-    """The numbers of ``packed``, as float32 keeps them."""
+    """Return the numbers of ``packed``, as float32 keeps them."""
     return _little_endian(array("f", data)).tolist()
 
 

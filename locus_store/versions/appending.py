@@ -44,7 +44,7 @@ class Append(NamedTuple):
 
 
 def append_of(save: Save, store: str) -> Append | None:
-    """The append that a save is, in the database ``store``; ``None`` for any other save."""
+    """Return the append that a save is, in the database ``store``; ``None`` for any other save."""
     expected = save.expected
     if expected is not None and expected.made_from and expected.made_from.store != store:
         expected = None  # a state from another database says nothing of this one

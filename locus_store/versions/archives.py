@@ -107,12 +107,12 @@ def resting_at(active_at: datetime, messages: Sequence[ArchivedMessage]) -> date
 
 
 def minute_of(moment: datetime) -> datetime:
-    """The minute in which something was."""
+    """Return the minute in which something was."""
     return moment.replace(second=0, microsecond=0)
 
 
 def occupied(thread_id: str, done: str) -> ConflictError:
-    """The error of a copy or restore onto something; ``done``: what did not happen."""
+    """Return the error of a copy or restore onto something; ``done``: what did not happen."""
     return ConflictError(
         f"thread {thread_id!r} is there already, or pending writes for it; nothing was {done}. "
         "Delete it first, or use another id"
@@ -224,7 +224,7 @@ def _of_line(line: ArchivedLine, max_bytes: int) -> Iterator[tuple[str | None, s
 
 
 def _of_size(write: PendingWrite, max_bytes: int) -> str | None:
-    """The problem of a pending write that is too large; other types are not compressed."""
+    """Return the problem of a pending write that is too large; other types are not compressed."""
     if write.type == JSON_WRITE:
         try:
             check_frames(write.payload, max_bytes)
@@ -304,12 +304,12 @@ def has(thread: ArchivedThread, key: str, value: Any, *, user_id: str | None = N
 
 
 def sealed(checkpoint_id: str, write: PendingWrite) -> bytes:
-    """The payload behind a digest of the whole write."""
+    """Return the payload behind a digest of the whole write."""
     return _seal(checkpoint_id, write) + write.payload
 
 
 def unsealed(checkpoint_id: str, write: PendingWrite) -> PendingWrite:
-    """The write whose payload ``sealed`` gave.
+    """Return the write whose payload ``sealed`` gave.
 
     Raises:
         IntegrityError: It is not what was stored.

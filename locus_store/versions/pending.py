@@ -61,12 +61,12 @@ def _require_own(
 
 
 def current(writes: Iterable[PendingWrite], sequence: int) -> list[PendingWrite]:
-    """The writes of a version; not what a version of the same id may have left behind."""
+    """Return the writes of a version; not what a version of the same id may have left behind."""
     return [it for it in writes if it.basis in {None, sequence}]
 
 
 def whole_write(write: PendingWrite, state: Mapping[str, Any], max_bytes: int) -> PendingWrite:
-    """The write without frames.
+    """Return the write without frames.
 
     Args:
         write: Any.
@@ -83,7 +83,7 @@ def whole_write(write: PendingWrite, state: Mapping[str, Any], max_bytes: int) -
 
 
 def channel_in(state: Mapping[str, Any], channel: str) -> Any:
-    """The value that a channel has in a graph runner's state; ``None`` where it has none."""
+    """Return the value that a channel has in a graph runner's state; ``None`` where it has none."""
     channels = state.get(CHANNELS)
     return channels.get(channel) if isinstance(channels, Mapping) else None
 
@@ -101,10 +101,10 @@ def winning(
 
 
 def archive_order(it: ArchivedWrite) -> tuple[str, str, int]:
-    """The order in which an archive has pending writes."""
+    """Return the order in which an archive has pending writes."""
     return it.checkpoint_id, it.write.task_id, it.write.idx
 
 
 def in_order(write: PendingWrite) -> tuple[str, str, int]:
-    """The order in which pending writes are applied."""
+    """Return the order in which pending writes are applied."""
     return write.task_path, write.task_id, write.idx

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def target(records: Records, line: Line, checkpoint_id: str | None) -> Record | None:
-    """The record to load: the named one, or the head."""
+    """Return the record to load: the named one, or the head."""
     if checkpoint_id is None:
         return head_of(records, line)
     found = records.named(line, checkpoint_id)
@@ -24,7 +24,7 @@ def target(records: Records, line: Line, checkpoint_id: str | None) -> Record | 
 
 
 def state_of(stored: Stored, max_bytes: int) -> tuple[dict[str, Any], frames.Shape]:
-    """The state that stored bytes give, checked against its digest, and its shape.
+    """Return the state that stored bytes give, checked against its digest, and its shape.
 
     Raises:
         IntegrityError: The stored bytes do not give the state that was saved, or one that is
@@ -61,7 +61,7 @@ def _require_digest(version: Version, shape: frames.Shape) -> None:
 def replay(
     records: Sequence[tuple[int, int, bytes]], wanted: Iterable[Version], max_bytes: int
 ) -> Iterator[tuple[Version, frames.Folder]]:
-    """The states of versions of one line, in one pass.
+    """Yield the states of versions of one line, in one pass.
 
     Args:
         records: What ``StorageBackend.records`` gave for them.
@@ -103,7 +103,7 @@ def visible_texts(
     max_bytes: int,
     hidden: dict[int, frames.Folder] | None = None,
 ) -> Iterator[tuple[int, str]]:
-    """The text that each visible version brings, for a search.
+    """Yield the text that each visible version brings, for a search.
 
     Args:
         line: The line.
@@ -137,7 +137,7 @@ def made_of(
 
 
 def cursor(records: Records, line: Line, thread_id: str, checkpoint_id: str) -> int:
-    """The sequence of the version that a list continues below.
+    """Return the sequence of the version that a list continues below.
 
     Raises:
         NotFoundError: There is no such version.
@@ -152,6 +152,6 @@ def cursor(records: Records, line: Line, thread_id: str, checkpoint_id: str) -> 
 
 
 def state_at(lines: Lines, line: Line, record: Record) -> dict[str, Any]:
-    """The state of a version."""
+    """Return the state of a version."""
     rows = lines.payloads(line, record.chain, upto=record.sequence)
     return frames.fold((it for _, it in rows), lines.max_state_bytes)

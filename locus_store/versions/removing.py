@@ -127,7 +127,7 @@ def require_free(lines: Lines, line: Line, sequences: Collection[int]) -> None:
 
 
 def _rewritten(lines: Lines, line: Line, gone: Sequence[Record]) -> list[tuple[int, bytes]]:
-    """The payload after each removed run, computed from the state before the run."""
+    """Return the payload after each removed run, computed from the state before the run."""
     found: list[tuple[int, bytes]] = []
     by_chain = sorted(gone, key=lambda it: (it.chain, it.sequence))
     for chain, members in groupby(by_chain, key=lambda it: it.chain):
@@ -156,7 +156,7 @@ def _rewritten_in(
 
 
 def _unreadable(checkpoint_id: str, exc: IntegrityError) -> IntegrityError:
-    """The error of a removal that needs a state that cannot be read."""
+    """Return the error of a removal that needs a state that cannot be read."""
     message = (
         f"checkpoint {checkpoint_id!r} cannot be removed alone, because a later version is stored"
         f" as a change of it: {exc}. Nothing was removed; deleting the whole thread is possible"
@@ -187,7 +187,7 @@ def _reparent(lines: Lines, line: Line, gone: Sequence[Record]) -> None:
 
 
 def _ancestor(lines: Lines, line: Line, gone: Sequence[Record]) -> int | None:
-    """The nearest ancestor of the head that remains, else the newest version that does.
+    """Return the nearest ancestor of the head that remains, else the newest version that does.
 
     What ``keep_last`` hid stays hidden.
     """

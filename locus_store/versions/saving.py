@@ -99,7 +99,7 @@ def _place(lines: Lines, line: Line | None, request: Save) -> Destination:
 
 
 def _onto(lines: Lines, line: Line | None, request: Save) -> Destination:
-    """The explicit parent: any version for a fork, else the head."""
+    """Return the explicit parent: any version for a fork, else the head."""
     parent = lines.named(line, str(request.parent_id)) if line else None
     if line is not None and parent is not None and is_visible(line, parent.sequence):
         if request.forks or parent.sequence == line.head:
@@ -181,7 +181,7 @@ def _lost(
 
 
 def _unknown_parent(request: Save, head: Record | None) -> ConflictError:
-    """The error of a save whose explicit parent is not there."""
+    """Return the error of a save whose explicit parent is not there."""
     where = f"thread {request.thread_id!r}"
     if request.namespace:
         where += f" (namespace {request.namespace!r})"

@@ -37,7 +37,7 @@ class Sweep:
             self._held.add(thread_id)
 
     def report(self) -> Vacuumed:
-        """The counts."""
+        """Return the counts."""
         if self._held:
             observe.skipped("vacuum", len(self._held))
         if self._unreadable:

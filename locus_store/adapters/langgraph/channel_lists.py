@@ -72,7 +72,7 @@ class ChannelLists:
     def to_json(
         self, place: Place, items: list[Any], convert: Callable[[list[Any]], list[Any] | None]
     ) -> Grown | None:
-        """A list as JSON; ``None`` for one whose elements are not known by prints.
+        """Return a list as JSON; ``None`` for one whose elements are not known by prints.
 
         Args:
             place: Where it stands.
@@ -124,7 +124,7 @@ class ChannelLists:
     def copies(
         self, place: Place, listed: Listed, make: Callable[[list[Any]], list[Maker]]
     ) -> list[Any]:
-        """A list of a snapshot, all elements of which are the caller's own.
+        """Return a list of a snapshot, all elements of which are the caller's own.
 
         Args:
             place: Where it stands.

@@ -166,7 +166,7 @@ def _count_there(put: Put, value: Any, counts: ItemCounts) -> None:
 
 
 def _put(store: BaseStore, row: ItemRow) -> tuple[Put, bool]:
-    """The item on its way to the store, and whether it has all of its embeddings.
+    """Return the item on its way to the store, and whether it has all of its embeddings.
 
     Raises:
         ValueError: A value or name is damaged, or cannot be kept.
@@ -263,7 +263,7 @@ def _sqlite_embeddings(connection: sqlite3.Connection, row: sqlite3.Row) -> list
 
 
 def _moment(text: str) -> datetime:
-    """A time of SQLite's, which is UTC."""
+    """Return a time of SQLite's, which is UTC."""
     found = datetime.fromisoformat(text)
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 

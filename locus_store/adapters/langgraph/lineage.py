@@ -102,7 +102,7 @@ class _Seen(Collection[Key]):
 
 
 def place_of(config: RunnableConfig) -> tuple[str, str, str | None]:
-    """The thread, namespace and checkpoint that a config names.
+    """Return the thread, namespace and checkpoint that a config names.
 
     Raises:
         InvalidArgumentError: It names no thread.
@@ -113,7 +113,7 @@ def place_of(config: RunnableConfig) -> tuple[str, str, str | None]:
 
 
 def thread_name(value: object) -> str:
-    """A thread id as text: a ``str``, or the text of an integer or a UUID.
+    """Return a thread id as text: a ``str``, or the text of an integer or a UUID.
 
     Raises:
         InvalidArgumentError: It is anything else, ``None`` or an empty text among them: as text,
@@ -128,7 +128,7 @@ def thread_name(value: object) -> str:
 
 
 def checkpoint_in(config: RunnableConfig) -> str | None:
-    """The checkpoint that a config names."""
+    """Return the checkpoint that a config names."""
     return (config.get("configurable") or {}).get("checkpoint_id") or None
 
 

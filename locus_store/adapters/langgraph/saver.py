@@ -453,7 +453,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
     async def _lines(
         self, config: RunnableConfig | None, below: str | None, size: int
     ) -> AsyncIterator[tuple[float, Lines]]:
-        """The lines of a thread, or of each, as ``Merged`` takes them."""
+        """Yield the lines of a thread, or of each, as ``Merged`` takes them."""
         backend = self.saver.backend
         if config:
             thread_id, _, _ = place_of(config)
@@ -604,7 +604,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
     async def _whole(
         self, thread_id: str, namespace: str, checkpoint_id: str, write: PendingWrite
     ) -> PendingWrite | None:
-        """The write without frames; ``None`` for what another version left behind."""
+        """Return the write without frames; ``None`` for what another version left behind."""
         if write.basis is None:
             return write
         found = await self.saver.backend.read_state(thread_id, checkpoint_id, namespace=namespace)

@@ -492,14 +492,14 @@ def _as_tuple(namespace: object) -> Any:
 
 
 def _named(namespace: object, key: str) -> Name:
-    """The name of an item, checked."""
+    """Return the name of an item, checked."""
     name = _as_tuple(namespace), key
     check_name(*name)
     return name
 
 
 def _names(ops: Iterable[Op]) -> list[Name]:
-    """The names of the items that are read, each once."""
+    """Return the names of the items that are read, each once."""
     names: dict[Name, None] = {}
     for op in ops:
         if isinstance(op, GetOp):
@@ -539,7 +539,7 @@ def _merged(conditions: Iterable[MatchCondition]) -> tuple[Namespace, Namespace]
 
 
 def _both(one: Namespace | None, other: Namespace) -> Namespace | None:
-    """The beginning of what begins with both; ``*`` is any segment."""
+    """Return the beginning of what begins with both; ``*`` is any segment."""
     if one is None or any("*" not in it and it[0] != it[1] for it in zip(one, other, strict=False)):
         return None
     longer = max(one, other, key=len)

@@ -43,7 +43,7 @@ _MAX_LEVELS: Final = 150
 
 
 def to_json(kind: str, data: bytes) -> Any:
-    """A serializer's type and bytes as JSON.
+    """Return a serializer's type and bytes as JSON.
 
     Raises:
         MissingExtraError: ``ormsgpack`` is not installed.
@@ -56,7 +56,7 @@ def to_json(kind: str, data: bytes) -> Any:
 
 
 def from_json(value: Any) -> tuple[str, bytes]:
-    """The type and bytes that ``to_json`` was given.
+    """Return the type and bytes that ``to_json`` was given.
 
     Raises:
         IntegrityError: ``value`` is nothing that it gave.
@@ -100,7 +100,7 @@ class Elements:
         return self._known.held_bytes
 
     def to_json(self, data: bytes) -> Any:
-        """The JSON of an element's MessagePack; shared, and never to be changed."""
+        """Return the JSON of an element's MessagePack; shared, and never to be changed."""
         found = self._known.get(data)
         if found is None:
             found = to_json(MSGPACK, data)
@@ -111,7 +111,7 @@ class Elements:
 def list_to_json(
     items: list[Any], dumps: Callable[[Any], tuple[str, bytes]], known: Elements
 ) -> list[Any] | None:
-    """A list, element by element; ``None`` where its serializer gives no MessagePack.
+    """Return a list, element by element; ``None`` where its serializer gives no MessagePack.
 
     Args:
         items: The list itself.
@@ -150,7 +150,7 @@ def _is_plain(items: list[Any]) -> bool:
 
 
 def packed(value: Any) -> bytes:
-    """The MessagePack of an element of a list.
+    """Return the MessagePack of an element of a list.
 
     Raises:
         IntegrityError: It is nothing that ``list_to_json`` gave.
@@ -170,7 +170,7 @@ def _of_kind(kind: str, data: bytes) -> bytes:
 
 
 def joined(elements: list[bytes]) -> bytes:
-    """The MessagePack of a list of packed elements."""
+    """Return the MessagePack of a list of packed elements."""
     count = len(elements)
     if count < _FIXED_LIST:
         head = bytes([0x90 | count])
@@ -197,7 +197,7 @@ def members(value: Any) -> dict[str, Any]:
 
 
 def members_to_json(kind: str, data: bytes) -> dict[str, Any]:
-    """The members of a serialized object by their names, those of ``channel_values`` too.
+    """Return the members of a serialized object by their names, those of ``channel_values`` too.
 
     A member that cannot be taken apart stays bytes by itself.
 
@@ -268,7 +268,7 @@ def _taken_apart(data: bytes, levels: int) -> Any:
 
 
 def _frozen(value: Any, levels: int) -> Any:
-    """The JSON of a value, of so many levels at most."""
+    """Return the JSON of a value, of so many levels at most."""
     if isinstance(value, _PLAIN):
         return value
     if isinstance(value, float):
@@ -287,7 +287,7 @@ def _frozen(value: Any, levels: int) -> Any:
 
 
 def _tagged(tag: str, levels: int, **held: Any) -> dict[str, Any]:
-    """A tagged object; ``held`` in the order of its keys, as JSON is kept."""
+    """Return a tagged object; ``held`` in the order of its keys, as JSON is kept."""
     if levels <= 0:
         raise _TooDeepError
     return {_TAG: tag, **held}

@@ -102,7 +102,7 @@ class ChannelValues:
         return typed_values.list_to_json(value, self.serde.dumps_typed, self._elements)
 
     def from_json(self, value: Any) -> Any:
-        """The value of ``to_json``."""
+        """Return the value of ``to_json``."""
         if self._is_langgraphs:
             pin = pinned(value)
             if typed_values.stands_for_itself(pin):
@@ -110,7 +110,7 @@ class ChannelValues:
         return self.serde.loads_typed(typed_values.from_json(value))
 
     def from_part(self, part: Any, place: Place) -> Any:
-        """The value of a channel in a snapshot; see ``layout.Snapshot.parts``."""
+        """Return the value of a channel in a snapshot; see ``layout.Snapshot.parts``."""
         if not isinstance(part, Listed):
             return self.from_json(thawed(part))
         return self._lists.copies(place, part, self.makers)
@@ -134,7 +134,7 @@ class ChannelValues:
         )  # packed now: it is still folded
 
     def loaded(self, kind: str, data: bytes) -> Any:
-        """The value of a serializer's type and bytes."""
+        """Return the value of a serializer's type and bytes."""
         return self.serde.loads_typed((kind, data))
 
     def metadata_to_json(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,7 +148,7 @@ class ChannelValues:
             return self.to_json(value, what)
 
     def metadata_from_json(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
-        """The metadata of ``metadata_to_json``."""
+        """Return the metadata of ``metadata_to_json``."""
         return {name: self.from_json(it) for name, it in metadata.items()}
 
     def state(self, checkpoint: Mapping[str, Any], line: tuple[str, str]) -> dict[str, Any]:
@@ -166,7 +166,7 @@ class ChannelValues:
         return state
 
     def checkpoint(self, version: Version, parts: Mapping[str, Any]) -> dict[str, Any]:
-        """The checkpoint of a version.
+        """Return the checkpoint of a version.
 
         Args:
             version: Which one.
@@ -181,7 +181,7 @@ class ChannelValues:
         return {**self.fields(version, parts), CHANNELS: channels}
 
     def fields(self, version: Version, parts: Mapping[str, Any]) -> dict[str, Any]:
-        """A version's checkpoint but for its channels."""
+        """Return a version's checkpoint but for its channels."""
         fields = {
             name: self.from_json(thawed(it)) for name, it in parts.items() if name != CHANNELS
         }

@@ -114,7 +114,7 @@ def token(word: str) -> str:
 
 
 def search_table(tables: Tables) -> sa.TableClause:
-    """The text index's own table."""
+    """Return the text index's own table."""
     return sa.table(
         f"{tables.prefix}search",
         sa.column("line", sa.BigInteger()),
@@ -394,13 +394,13 @@ _REMEDIES: Final = {
 
 
 def engine(place: OracleAddress, **pool: Any) -> AsyncEngine:
-    """An engine of our own, in autocommit, on connections to ``place``."""
+    """Return an engine of our own, in autocommit, on connections to ``place``."""
     shown = {PLACE: DatabasePlace(place.shown, is_whole=False)}
     return _engine(place.connect, execution_options=shown, **pool)
 
 
 def engine_of_pool(pool: Any) -> AsyncEngine:
-    """An engine that borrows the connections of a ``oracledb.AsyncConnectionPool``."""
+    """Return an engine that borrows the connections of a ``oracledb.AsyncConnectionPool``."""
 
     async def borrowing(*_: Any, **__: Any) -> Any:
         return BorrowedOracleConnection(await pool.acquire())

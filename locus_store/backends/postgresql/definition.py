@@ -149,7 +149,7 @@ class PostgreSQLDefinition(SchemaDefinition):
         )
 
     def _made_extension(self, connection: Connection, ours: Tables) -> str:
-        """The schema that pgvector is in; it is created where that is possible."""
+        """Return the schema that pgvector is in; it is created where that is possible."""
         if home := self.vector_home(connection):
             return home
         available = connection.exec_driver_sql(

@@ -157,7 +157,7 @@ class PostgreSQLRepository(IndexedRepository):
 
 
 def search_table(tables: Tables) -> sa.TableClause:
-    """The full-text index; a text of many words takes several rows."""
+    """Return the full-text index; a text of many words takes several rows."""
     names = ("line", "sequence", "part", "words")
     columns: list[sa.ColumnClause[Any]] = [sa.column(name) for name in names]
     return sa.table(f"{tables.prefix}search", *columns, schema=tables.schema)
@@ -202,7 +202,7 @@ _EXACT: Final = 2**53
 
 
 def _at(path: list[str], value: Any) -> str | None:
-    """The JSON of an object with the value at the path; ``None`` where there is none."""
+    """Return the JSON of an object with the value at the path; ``None`` where there is none."""
     try:
         for name in reversed(path):
             value = {name: value}
@@ -212,7 +212,7 @@ def _at(path: list[str], value: Any) -> str | None:
 
 
 def lexemes_of(text: str) -> Iterator[list[str]]:
-    """The distinct words of a text, in parts that a tsvector can hold."""
+    """Yield the distinct words of a text, in parts that a tsvector can hold."""
     part: list[str] = []
     size = 0
     for word in dict.fromkeys(it[:_WORD_CHARACTERS] for it in words(text)):
@@ -226,7 +226,7 @@ def lexemes_of(text: str) -> Iterator[list[str]]:
 
 
 def _lexeme(word: str) -> str:
-    """A folded word as a tsquery: it has letters and digits only."""
+    """Return a folded word as a tsquery: it has letters and digits only."""
     return f"'{word[:_WORD_CHARACTERS]}'"
 
 
@@ -405,7 +405,7 @@ class ConnectionSettings:
 
 
 def engine(target: Target, *, settings: ConnectionSettings, **pool: Any) -> AsyncEngine:
-    """An engine of our own, in autocommit, on asyncpg connections to ``target``.
+    """Return an engine of our own, in autocommit, on asyncpg connections to ``target``.
 
     Args:
         target: Where.
@@ -432,7 +432,7 @@ def _unwanted(made: asyncio.Future[Any]) -> None:
 
 
 def engine_of_pool(pool: Any) -> AsyncEngine:
-    """An engine that borrows the connections of an asyncpg pool, as they are."""
+    """Return an engine that borrows the connections of an asyncpg pool, as they are."""
 
     async def borrowing(*_: Any, **__: Any) -> Any:
         return BorrowedConnection(pool, await pool.acquire())

@@ -616,7 +616,7 @@ def _system_context(given: Mapping[str, str]) -> ssl.SSLContext:
 
 
 def require_asyncpg() -> Any:
-    """The module asyncpg.
+    """Return the module asyncpg.
 
     Raises:
         MissingExtraError: It is not installed.
@@ -701,7 +701,7 @@ def _passes(wanted: str) -> tuple[str, ...]:
 
 
 def _from_passfile(arguments: Mapping[str, Any], host: str, port: int) -> dict[str, str]:
-    r"""The password kept for a host; asyncpg reads ``\:`` and ``\\`` as they stand."""
+    r"""Return the password kept for a host; asyncpg reads ``\:`` and ``\\`` as they stand."""
     path = Path(arguments["passfile"]) if "passfile" in arguments else _home(".pgpass")
     if "password" in arguments or path is None:
         return {}

@@ -129,7 +129,7 @@ class PostgreSQLItems(Items):
         return store, settings, embeddings, home
 
     def _bound(self, wanted: Sequence[Sequence[Change]]) -> dict[str, Any]:
-        """One list for each field."""
+        """Return one list for each field."""
         scope = self.shelf.scope
         changes = [it for batch in wanted for it in batch]
         puts = [it if isinstance(it, Put) else None for it in changes]
@@ -296,7 +296,7 @@ class _Vector(sa.types.UserDefinedType[Any]):
         self.home = home
 
     def get_col_spec(self, **_: Any) -> str:
-        """Its name."""
+        """Return its name."""
         return f"{self.home}.vector"
 
 
@@ -416,7 +416,7 @@ _BUSY: Final = """l.position IS NULL AND EXISTS (SELECT FROM {store} s
 
 @lru_cache(maxsize=64)
 def _apply(store: str, settings: str, embeddings: str, home: str, *, waits: bool) -> sa.TextClause:
-    """The statement of all batches of changes.
+    """Return the statement of all batches of changes.
 
     Rows are locked in the order of their names, and then seen as they are by now. Of what is not
     there, nothing can be locked: a name that is taken meanwhile is a race, to be run again.

@@ -210,7 +210,7 @@ class Saves:
         self._wake()
 
     def _take(self) -> list[_Item]:
-        """The next group; what waits is of different threads."""
+        """Return the next group; what waits is of different threads."""
         group: list[_Item] = []
         size = 0
         while self._ready and len(group) < self._size:
@@ -321,7 +321,7 @@ def _weight(item: _Item) -> int:
 
 
 def row_of(save: Save, store: str, *, indexed: bool) -> SaveRow | None:
-    """The statement's fields for a save; ``None`` for one that is not a plain append."""
+    """Return the statement's fields for a save; ``None`` for one that is not a plain append."""
     append = versions.append_of(save, store)
     if append is None:
         return None
@@ -359,7 +359,7 @@ def row_of(save: Save, store: str, *, indexed: bool) -> SaveRow | None:
 
 
 def _alone_of(common: SaveGroup, row: SaveRow) -> Appended | None:
-    """The fields of the lone save's statement; ``None`` for what it does not do."""
+    """Return the fields of the lone save's statement; ``None`` for what it does not do."""
     is_frames = row.basis is not None
     known, digest = row.basis, row.basis_digest
     if not is_frames:

@@ -177,7 +177,7 @@ class _HandedIn:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def __call__(self) -> Any:
-        """The client, for the running loop.
+        """Return the client, for the running loop.
 
         Raises:
             InvalidArgumentError: It belongs to another loop or process.

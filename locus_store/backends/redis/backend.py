@@ -167,7 +167,7 @@ class RedisBackend(StorageBackend):
         return await self.connections.home()
 
     async def _listing(self) -> LoopClient:
-        """The connections, once the lists of threads are as this release reads them."""
+        """Return the connections, once the lists of threads are as this release reads them."""
         home = await self._home()
         await self._threads.require_lists(home)
         return home
@@ -307,7 +307,7 @@ class RedisBackend(StorageBackend):
         return [it.as_head() for it in found[:limit]]
 
     async def _visible(self) -> AsyncIterator[Version]:
-        """All visible versions of all listed threads."""
+        """Yield all visible versions of all listed threads."""
         home = await self._listing()
         async for page in self._lists.every_listed(home, PAGE):
             for rows in await self._threads.histories(home, [(it, "") for it in page]):
@@ -344,7 +344,7 @@ class RedisBackend(StorageBackend):
         ]
 
     async def _all(self) -> AsyncIterator[tuple[Thread, dict[str, str]]]:
-        """All live threads without payloads, and the revisions of their namespaces."""
+        """Yield all live threads without payloads, and the revisions of their namespaces."""
         home = await self._home()
         async for name in self._names():
             found = await self._threads.archive(home, name, is_whole=False)
@@ -352,7 +352,7 @@ class RedisBackend(StorageBackend):
                 yield found
 
     async def _names(self) -> AsyncIterator[str]:
-        """All live threads."""
+        """Yield all live threads."""
         home = await self._home()
         after: str | None = None
         while page := await self._lists.scanned(home, PAGE, after):

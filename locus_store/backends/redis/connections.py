@@ -78,7 +78,7 @@ class Connections:
         self._homes = Homes(new_home, None)
 
     async def home(self) -> LoopClient:
-        """The running loop's client."""
+        """Return the running loop's client."""
         return await self._homes.mine()
 
     async def close(self) -> None:
@@ -175,7 +175,7 @@ class LoopClient(loops.Home):
         return await self._in_place(self.client.execute_command, *command)
 
     async def _in_place(self, call: Callable[..., Awaitable[Any]], *args: Any) -> Any:
-        """One of the calls that may be under way at once."""
+        """Return one of the calls that may be under way at once."""
         async with self._places:
             try:
                 return await call(*args)

@@ -41,7 +41,7 @@ _BUSY_CODES: Final = frozenset({"BUSY", "MASTERDOWN", "NOREPLICAS", "UNKILLABLE"
 
 
 def code(exc: BaseException) -> str:
-    """The server's error code; ``""`` for an error that is not the server's."""
+    """Return the server's error code; ``""`` for an error that is not the server's."""
     if not isinstance(exc, driver.ResponseError):
         return ""
     first = str(exc).partition(" ")[0]
@@ -86,7 +86,7 @@ def require_no_cluster(exc: BaseException, where: str) -> None:
 
 
 def translated(exc: BaseException, where: str, *, is_unsure: bool) -> LocusStoreError:
-    """The error to raise from ``exc``; ``is_unsure``: something may have been done."""
+    """Return the error to raise from ``exc``; ``is_unsure``: something may have been done."""
     exc = behind(exc)
     for kinds, text, kind, told in _TOLD:
         if isinstance(exc, kinds) or (text and text.search(str(exc))):

@@ -63,12 +63,12 @@ def keys_of(prefix: str) -> list[str]:
 
 
 def name_of(namespace: Namespace, key: str) -> bytes:
-    """An item's name."""
+    """Return an item's name."""
     return f"{encode_namespace(namespace)}{SEGMENT_END}{key}".encode()
 
 
 def parted(name: bytes) -> tuple[Namespace, str]:
-    """The namespace and key of a name."""
+    """Return the namespace and key of a name."""
     text = name.decode()
     if text.startswith(SEGMENT_END):
         return (), text[1:]
@@ -91,7 +91,7 @@ def bounds(start: bytes, after: bytes = b"") -> tuple[bytes, bytes]:
 
 
 def arguments(change: Change) -> tuple[Any, ...]:
-    """A change as ``item_apply`` takes it."""
+    """Return a change as ``item_apply`` takes it."""
     name = name_of(change.namespace, change.key)
     if not isinstance(change, Put):
         return "remove", name, "", "", "", ""
@@ -117,7 +117,7 @@ def rows_of(joined: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
 
 
 def item_of(name: bytes, expires: bytes, packed: bytes, max_bytes: int) -> StoreItem:
-    """An item as scripts give it.
+    """Return an item as scripts give it.
 
     Raises:
         IntegrityError: It is not as it was written, or takes more than ``max_bytes``.
@@ -145,12 +145,12 @@ def _time(microseconds: bytes) -> datetime:
 
 
 def put_at(item: StoreItem) -> int:
-    """The microsecond of the last put, which no two items of a store share."""
+    """Return the microsecond of the last put, which no two items of a store share."""
     return (item.updated_at - EPOCH) // timedelta(microseconds=1)
 
 
 def embeddings_of(data: bytes, size: int) -> list[bytes]:
-    """An item's embeddings, one by one: so many bytes each."""
+    """Return an item's embeddings, one by one: so many bytes each."""
     return [data[at : at + size] for at in range(0, len(data), size)]
 
 

@@ -123,7 +123,7 @@ def _indexes(start: str) -> list[str]:
 
 
 def absent(start: str) -> str:
-    """The key that is never there, among those with this start."""
+    """Return the key that is never there, among those with this start."""
     return f"{start}absent"
 
 
@@ -143,7 +143,7 @@ def _line(start: str, thread: str, namespace: str) -> list[str]:
 
 
 def bucket_of(name: str) -> int:
-    """The bucket of a thread."""
+    """Return the bucket of a thread."""
     return crc32(name.encode()) % BUCKETS
 
 

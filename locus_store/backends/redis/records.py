@@ -39,7 +39,7 @@ class MissingError(Exception):
 
 
 def loads(encoded: bytes) -> Any:
-    """A JSON value of ours."""
+    """Return a JSON value of ours."""
     return decode(encoded)
 
 
@@ -67,7 +67,7 @@ def header_of(record: Record, created_at: datetime) -> bytes:
 
 
 def parsed(header: bytes, sequence: int, checkpoint_id: str) -> tuple[Record, datetime]:
-    """The version that ``header_of`` told of, and when it was made."""
+    """Return the version that ``header_of`` told of, and when it was made."""
     with damage(f"version {sequence}"):
         digest, chain, parent, created, rest = header.split(b" ", 4)
         metadata, labels = loads(rest)
@@ -84,7 +84,7 @@ def parsed(header: bytes, sequence: int, checkpoint_id: str) -> tuple[Record, da
 
 
 def stored_write(checkpoint_id: str, write: PendingWrite, created_at: datetime | None) -> bytes:
-    """A pending write as it is stored; without a time the server gives it one."""
+    """Return a pending write as it is stored; without a time the server gives it one."""
     at = b"" if created_at is None else str(microseconds(created_at)).encode()
     told = encode([write.channel, write.type, write.task_path, write.basis])
     return at + b" " + told + b"\n" + sealed(checkpoint_id, write)
@@ -106,7 +106,7 @@ def parsed_write(checkpoint_id: str, field: bytes, value: bytes) -> ArchivedWrit
 
 
 def place(write: PendingWrite) -> bytes:
-    """The field of a pending write, behind its checkpoint's id."""
+    """Return the field of a pending write, behind its checkpoint's id."""
     return f"{write.task_id}\0{write.idx}".encode()
 
 
@@ -184,7 +184,7 @@ class StoredRow(Row):
 
 
 def line_of(fields: Mapping[bytes, bytes]) -> Line:
-    """The row of a line."""
+    """Return the row of a line."""
 
     def number(name: bytes) -> int | None:
         return int(fields[name]) if name in fields else None
@@ -206,7 +206,7 @@ def line_of(fields: Mapping[bytes, bytes]) -> Line:
 
 
 def fields_of(line: Line) -> list[Any]:
-    """The row as fields and values; an empty value stands for none."""
+    """Return the row as fields and values; an empty value stands for none."""
     values = {
         "head": line.head,
         "chain": line.open_chain,
@@ -226,7 +226,7 @@ def space_of(
     log: Sequence[bytes],
     writes: Sequence[bytes],
 ) -> Space:
-    """A namespace as it is stored; of the log, the end that was read."""
+    """Return a namespace as it is stored; of the log, the end that was read."""
     space = Space(namespace, line_of(fields), is_settled=True)
     ids = list(pairs(order))
     with damage("the order of versions"):
@@ -252,7 +252,7 @@ def space_of(
 
 
 def thread_of(thread_id: str, fields: Mapping[bytes, bytes], messages: Sequence[bytes]) -> Thread:
-    """A thread as it is stored, without its namespaces."""
+    """Return a thread as it is stored, without its namespaces."""
 
     def at(name: bytes, unit: int = 1) -> datetime | None:
         return moment(int(fields[name]) * unit) if name in fields else None
@@ -356,7 +356,7 @@ class NamespaceEdit(Edit):
             raise MissingError(writes=True)
 
     def new_line_id(self) -> int:
-        """The id of the line, if it is made now."""
+        """Return the id of the line, if it is made now."""
         space = self.thread.spaces.get(self.namespace) if self.thread else None
         return space.line.line if space else new_line_id()
 
@@ -430,7 +430,7 @@ def new_line_id() -> int:
 
 
 def restoring(archived: ArchivedThread, store: str, *, is_copy: bool = False) -> list[Any]:
-    """The arguments of ``restore`` for a thread; a copy of versions is active now."""
+    """Return the arguments of ``restore`` for a thread; a copy of versions is active now."""
     edit = NamespaceEdit(
         archived.thread_id, "", None, store, has_writes=True, max_state_bytes=UNLIMITED
     )

@@ -51,7 +51,7 @@ def _mark(mark: Mark | None) -> tuple[Any, str]:
 def applying(
     edit: NamespaceEdit, line_id: str, revision: str, operations: list[Any], token: str
 ) -> list[Any]:
-    """The arguments of ``apply``; ``token`` tells later whether it was done."""
+    """Return the arguments of ``apply``; ``token`` tells later whether it was done."""
     return [
         *(edit.thread_id, edit.namespace, edit.store, edit.new_line_id(), "", line_id, revision),
         *time_to_live(edit.ttl_seconds),

@@ -348,7 +348,7 @@ class RedisStore(BaseStore):
         return taken[wanted.offset : count]
 
     async def _scored(self, wanted: Wanted, vector: bytes) -> AsyncIterator[_Scored]:
-        """All items below the prefix that have embeddings."""
+        """Yield all items below the prefix that have embeddings."""
         start, at = items.start_of(wanted.prefix, recursive=wanted.recursive), b""
         while True:
             bounds = items.bounds(start, at)
@@ -361,7 +361,7 @@ class RedisStore(BaseStore):
                 return
 
     def _best(self, embeddings: Sequence[bytes], vector: bytes) -> list[float]:
-        """The score of the nearest of each item's embeddings; of none, there is none."""
+        """Return the score of the nearest of each item's embeddings; of none, there is none."""
         each = [items.embeddings_of(it, len(vector)) for it in embeddings]
         scores = iter(vectors.scores(vector, [*chain.from_iterable(each)], self.metric))
         return [max((next(scores) for _ in it), default=-inf) for it in each]

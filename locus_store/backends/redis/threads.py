@@ -85,7 +85,7 @@ class RedisThreads:
     # --- the store
 
     async def store(self, home: LoopClient) -> str:
-        """The store's identity, which is made with its first thread.
+        """Return the store's identity, which is made with its first thread.
 
         Raises:
             SchemaError: A newer release made it.
@@ -339,7 +339,7 @@ class RedisThreads:
         *,
         with_writes: bool,
     ) -> Stored | None:
-        """A version as it is stored, without payloads where it is the one ``known``."""
+        """Return a version as it is stored, without payloads where it is the one ``known``."""
         mark = (known.line, known.sequence, known.digest.hex()) if known else ("", "", "")
         found = await self._read(
             *(home, scripts.LOAD, thread_id, namespace),
@@ -389,14 +389,14 @@ class RedisThreads:
     async def histories(
         self, home: LoopClient, names: Sequence[tuple[str, str]]
     ) -> list[list[Version]]:
-        """All visible versions of several namespaces (thread, namespace)."""
+        """Return all visible versions of several namespaces (thread, namespace)."""
         calls = [(self.keys.reading(*it), ("", ALL)) for it in names]
         return await self._versions(home, scripts.HISTORY, names, calls)
 
     async def heads(
         self, home: LoopClient, names: Sequence[tuple[str, str]]
     ) -> list[list[Version]]:
-        """The heads of several namespaces, where they have one."""
+        """Return the heads of several namespaces, where they have one."""
         calls = [(self.keys.reading(*it), ()) for it in names]
         return await self._versions(home, scripts.HEADS, names, calls)
 
@@ -447,7 +447,7 @@ class RedisThreads:
     async def archive(
         self, home: LoopClient, thread_id: str, *, is_whole: bool
     ) -> tuple[Thread, dict[str, str]] | None:
-        """A thread with all its namespaces, and their revisions.
+        """Return a thread with all its namespaces, and their revisions.
 
         ``is_whole``: with payloads and pending writes.
         """
@@ -656,7 +656,7 @@ def _looked(thread_id: str, found: list[Any], look: Callable[[Thread], T]) -> T:
 def _unpacked(
     thread_id: str, names: Sequence[str], found: list[Any]
 ) -> tuple[Thread, dict[str, str]]:
-    """The thread that ``archive`` gave, and the revisions of its namespaces."""
+    """Return the thread that ``archive`` gave, and the revisions of its namespaces."""
     _, row, messages, each = found
     thread = thread_of(thread_id, dict(pairs(row)), messages)
     revisions: dict[str, str] = {}

@@ -24,7 +24,7 @@ _Run = TypeVar("_Run", bytes, str, "list[Json]")
 
 
 def fingerprint_all(value: Iterable[object]) -> tuple[bytes, int]:
-    """The elements' fingerprints, packed, and the size of the list."""
+    """Return the elements' fingerprints, packed, and the size of the list."""
     out = []
     size = 5  # the list's tag and count
     for item in value:
@@ -102,7 +102,7 @@ def align(old: bytes, new: bytes) -> list[Gap]:
 
 
 def moved(gaps: list[Gap], by: int) -> list[Gap]:
-    """The gaps of a part, as gaps of the list that it begins in at ``by``."""
+    """Return the gaps of a part, as gaps of the list that it begins in at ``by``."""
     return [(start + by, stop + by, first + by, last + by) for start, stop, first, last in gaps]
 
 
@@ -121,7 +121,7 @@ def _single_edits(old: bytes, new: bytes) -> tuple[list[Gap], int]:
 
 
 def _slide(old: bytes, new: bytes) -> list[Gap]:
-    """The gaps of a sliding window, which needs no look at each element."""
+    """Return the gaps of a sliding window, which needs no look at each element."""
     at = old.find(new[:DIGEST_BYTES]) if old and new else -1
     if at < 0 or at % DIGEST_BYTES or not new.startswith(old[at:]):
         return []
@@ -147,7 +147,7 @@ def _gaps(old: list[bytes], new: list[bytes]) -> list[Gap]:
 
 
 def _anchors(old: list[bytes], new: list[bytes]) -> list[tuple[int, int]]:
-    """The longest run, increasing on both sides, of elements that occur once on both."""
+    """Return the longest run, increasing on both sides, of elements that occur once on both."""
     here, there = _once(old), _once(new)
     pairs = [(here[found], j) for found, j in there.items() if found in here]
     tops: list[int] = []  # least last index of a run of each length
@@ -181,5 +181,5 @@ def split(packed: bytes) -> list[bytes]:
 
 
 def digest_at(packed: bytes, index: int) -> bytes:
-    """One of packed digests."""
+    """Return one of packed digests."""
     return packed[index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES]

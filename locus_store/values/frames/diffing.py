@@ -137,7 +137,7 @@ def _splice(gaps: list[Gap], value: list[object], path: Path, frame: Frame, patc
 
 
 def _patch(old: Json, new: Json, path: Path, limit: int) -> Frame | None:
-    """The edit of one element, if that is smaller than the element."""
+    """Return the edit of one element, if that is smaller than the element."""
     if type(old) is not type(new) or not isinstance(new, dict | list | str):
         return None
     if len(path) > _PATCH_LEVELS:

@@ -121,7 +121,7 @@ class Shape:
         return self._weight
 
     def light(self) -> Shape:
-        """The same without the lists' bodies: a save from it looks at each element."""
+        """Return the same without the lists' bodies: a save from it looks at each element."""
         return Shape(cast("ObjectNode", _light(self._root)))
 
 
@@ -172,7 +172,7 @@ def _scalar(value: object, before: Node | None) -> tuple[Node, int]:
 def shape_object(
     value: dict[str, object], before: Node | None, depth: int, *, decoded: bool
 ) -> ObjectNode:
-    """The shape of an object whose older shape, if any, is ``before``.
+    """Return the shape of an object whose older shape, if any, is ``before``.
 
     ``decoded``: it was decoded from JSON, so that it is canonical and needs no check.
     """
@@ -231,7 +231,7 @@ def _array(value: list[object], before: Node | None, depth: int, *, decoded: boo
 
 
 def _grown(value: Grown, before: Node | None, depth: int) -> ArrayNode:
-    """The shape of a list that says what it grew from."""
+    """Return the shape of a list that says what it grew from."""
     old = before if isinstance(before, ArrayNode) and before.body else _NO_ARRAY
     if old.token is not None and old.token is value.token:
         return old
@@ -355,7 +355,7 @@ def is_canonical(node: Node) -> bool:
 
 
 def thawed(kept: object) -> object:
-    """The value of a snapshot."""
+    """Return the value of a snapshot."""
     if isinstance(kept, Listed):
         return kept.elements()
     if isinstance(kept, dict):
