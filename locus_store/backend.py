@@ -520,7 +520,7 @@ class StorageBackend(ForTenants, ABC):
         return []
 
     async def renew(self, thread_id: str, ttl_seconds: float) -> bool:
-        """Give a thread that has a time to live so many seconds from now; whether it was changed.
+        """Restart a thread's time to live, if it has one; return whether it was changed.
 
         Nothing is changed where it has none, or more is left of it; and it does not count as
         activity. Needs ``capabilities.ttl``.
@@ -742,7 +742,7 @@ class StorageBackend(ForTenants, ABC):
     def known_version(
         self, thread_id: str, checkpoint_id: str, *, namespace: str = ""
     ) -> tuple[Mark, frames.Shape] | None:
-        """A version with its shape, if it is the newest that this object knows of its line."""
+        """Return a version with its shape, if it is the newest known one of its line."""
         known = self._known.get(self._line(thread_id, namespace))
         if known is None or known.checkpoint_id != checkpoint_id:
             return None
@@ -836,7 +836,7 @@ class StorageBackend(ForTenants, ABC):
 
     @observed("delete")
     async def delete(self, thread_id: str, checkpoint_id: str | None = None) -> bool:
-        """Delete a version, or the thread with all it owns; whether there was one."""
+        """Delete a version, or the thread with all its data; return whether there was one."""
         if checkpoint_id is None:
             existed, removed = await self.remove_thread(thread_id)
         else:

@@ -110,7 +110,7 @@ class BaseCheckpointer(ForTenants, ABC, Generic[S]):
         """Return checkpoint ids, newest first, in the order in which they were saved."""
 
     async def delete(self, thread_id: str, checkpoint_id: str | None = None) -> bool:
-        """Delete one version, or the thread with all it owns; whether there was one.
+        """Delete one version, or the thread with all its data; return whether there was one.
 
         Deleting the head makes its nearest remaining ancestor the head. No byte of what only the
         deleted version held remains.

@@ -422,7 +422,7 @@ class CheckpointSaver(ForTenants):
 
 
 def line_name(checkpoint_ns: str) -> str:
-    """The name of a namespace's line: its own, or the beginning and a digest of a longer one."""
+    """Return the name of a namespace's line; a long one is cut and ends in a digest."""
     check_text("checkpoint_ns", checkpoint_ns, minimum=0, maximum=2**20)
     if len(checkpoint_ns) < MAX_ID_CHARACTERS:
         return checkpoint_ns
@@ -467,7 +467,7 @@ def _pending(
     known: tuple[Mark, layout.Shape] | None,
     max_bytes: int,
 ) -> PendingWrite:
-    """A write, as what it changes of its channel's value in a known version where that is less."""
+    """Return a write, as a change of its channel's value in a known version if that is smaller."""
     path = (CHANNELS, channel)
     frames = layout.value_frames(value, known[1], path, max_bytes) if known else None
     return PendingWrite(

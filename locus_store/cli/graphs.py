@@ -41,7 +41,7 @@ def readable(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def about(metadata: dict[str, Any]) -> dict[str, Any]:
-    """A version's metadata without what only LangGraph needs; any other metadata as it is."""
+    """Return a version's metadata without the entries that only LangGraph needs."""
     if not {"source", "step"} <= set(metadata):
         return metadata
     return {name: plain(it) for name, it in metadata.items() if name not in _TOLD}

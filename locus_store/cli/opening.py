@@ -78,7 +78,7 @@ def options_for(url: str, options: dict[str, Any], *, creates: bool = False) -> 
 async def contents(
     backend: StorageBackend, thread_ids: Iterable[str], advance: Callable[[], None] | None = None
 ) -> str:
-    """Return the amount that threads hold, as text."""
+    """Return the contents of threads, as text."""
     counts: Counter[str] = Counter()
     for thread_id in thread_ids:
         thread = await backend.read_thread(thread_id)

@@ -206,7 +206,7 @@ async def _copied(
 
 
 def _of_target(target: str, choice: Choice) -> dict[str, Any]:
-    """The tenant of a copy's target, where neither its URL nor its backend says otherwise."""
+    """Return the tenant of a copy's target, unless its URL or its backend determines it."""
     opening = importlib.import_module("locus_store.open")
     is_named = "tenant" in dict(parse_qsl(urlsplit(target).query))
     takes = "tenant" in opening.options_of(target) and not is_named

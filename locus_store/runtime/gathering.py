@@ -205,7 +205,7 @@ class Gathering(Generic[Q, A]):
         return None
 
     def _take(self) -> list[_Call[Q, A]]:
-        """The next group; what shares a name with a call that runs alone, runs alone behind it."""
+        """Return the next group; calls that share a name with a lone call run alone after it."""
         limits, group = self._limits, list[_Call[Q, A]]()
         most = -(-len(self._ready) // limits.senders) if limits.spreads else limits.count
         count = size = 0

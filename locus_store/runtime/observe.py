@@ -314,7 +314,7 @@ _SHARED: Final = frozenset({"StorageBackend", "SqlBackend", "ForTenants"})
 
 
 def system_of(kind: type) -> str:
-    """The name of the database system: of the first class of ours, else of the class itself."""
+    """Return the database system's name: of the first class of ours, else of the class."""
     return _system(kind.__mro__)
 
 

@@ -374,7 +374,7 @@ class Embedding(sa.types.TypeDecorator[bytes]):
     cache_ok = True
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        """The driver knows arrays for vectors."""
+        """Return the type of the driver, which has arrays for vectors."""
         return sa.types.NullType() if dialect.name == "oracle" else sa.LargeBinary()
 
     def process_bind_param(self, value: bytes | None, dialect: Dialect) -> Any:

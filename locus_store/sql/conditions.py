@@ -271,7 +271,7 @@ def on_oracle_json(column: sa.ColumnElement[Any], clause: Clause) -> Condition:
 
 
 def _quoted_step(name: str) -> str:
-    """A key within a path, which is a literal of the statement: nothing in it has a meaning."""
+    """Return a key quoted for a path, which is a literal of the statement."""
     escaped = orjson.dumps(escape_text(name)).decode()
     return escaped.replace("'", "\\u0027").replace(":", "\\u003a").replace("\x7f", "\\u007f")
 

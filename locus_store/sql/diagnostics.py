@@ -43,7 +43,7 @@ class Examination:
         self.tables = repository.tables
 
     def facts(self) -> list[Fact]:
-        """One line after the other."""
+        """Collect the facts, one after the other."""
         return [
             self.clock(),
             *self.software(),

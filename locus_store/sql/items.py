@@ -117,7 +117,7 @@ class Items:
     def condition(
         self, column: sa.ColumnElement[Any], clause: Clause
     ) -> sa.ColumnElement[bool] | None:
-        """A condition that no row misses which the clause takes; the rows are checked again."""
+        """Return a condition that all matching rows meet; the rows are checked again in Python."""
         del column, clause
         return None
 

@@ -414,7 +414,7 @@ def excluding(prefix: str = DEFAULT_PREFIX, *, then: IncludeObject | None = None
 def excluding_names(
     prefix: str = DEFAULT_PREFIX, *, then: IncludeName | None = None
 ) -> IncludeName:
-    """An ``include_name`` for your ``env.py``: the tables of ``prefix`` are not even reflected.
+    """Return an ``include_name`` for your ``env.py`` that does not reflect ``prefix``'s tables.
 
     Without it Alembic reads their columns and warns of types that SQLAlchemy does not know, such as
     ``vector``. Give ``include_object`` as well: the version table passes here, because Alembic
@@ -451,7 +451,7 @@ include_name: Final = excluding_names()
 
 
 def only_ours(ours: Tables, dialect: str) -> IncludeObject:
-    """The ``include_object`` of our own ``env.py``: our tables, and this dialect's indexes."""
+    """Return the ``include_object`` of our ``env.py``: our tables, and the dialect's indexes."""
 
     def include(item: Any, name: Any, kind: str, reflected: bool, other: Any) -> bool:
         if kind == "table":

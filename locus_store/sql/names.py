@@ -20,7 +20,7 @@ _HASH_CHARACTERS: Final = 8
 
 
 def derived(name: str) -> str:
-    """The name of an index or constraint: itself, or shortened to 63 characters with a hash."""
+    """Return the name of an index or constraint, shortened to 63 characters with a hash."""
     if len(name) <= MAX_NAME:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:_HASH_CHARACTERS]

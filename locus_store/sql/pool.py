@@ -95,7 +95,7 @@ class ServerDatabase(Database):
         return bool(driver.is_closed())
 
     def identity(self) -> object:
-        """The server's address is the database's identity."""
+        """Return the server's address, which is the database's identity."""
         return None
 
 

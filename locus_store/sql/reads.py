@@ -62,12 +62,12 @@ class Reads(Scoped):
     def may_have(
         self, column: sa.ColumnElement[Any], key: str, value: Any
     ) -> sa.ColumnElement[bool]:
-        """A condition that no row with ``value`` at ``key`` misses; the rows are checked again."""
+        """Return a condition that all rows with ``value`` at ``key`` meet; others may, too."""
         del key, value
         return column.is_not(None)
 
     def below_row(self, row: Mapping[sa.ColumnElement[Any], Any]) -> sa.ColumnElement[bool]:
-        """The columns, compared from left to right, are less than the values."""
+        """Return the condition that the columns are less than the values, from left to right."""
         (first, value), *rest = row.items()
         if not rest:
             return sa.and_(first < value)

@@ -94,7 +94,7 @@ class Repository(Reads):
         return False
 
     def index_text(self, line: int, sequence: int, payload: bytes) -> str | None:
-        """Add a record to the full-text index; the text to store, ``None`` without an index."""
+        """Add a record to the full-text index; return the text to store, if any."""
         del line, sequence, payload
         return None
 
@@ -122,7 +122,7 @@ class Repository(Reads):
         return self.open_line(save.thread_id, save.namespace)
 
     def open_thread(self, thread_id: str) -> bool:
-        """Lock a thread, which is made where there is none that is live; whether it was made."""
+        """Lock a thread, created if there is no live one; return whether it was created."""
         self.lock_thread(thread_id)
         found = self.is_live_thread(thread_id)
         if found:

@@ -165,7 +165,7 @@ def _ranges(sizes: Sequence[Any]) -> Iterator[tuple[int, int]]:
 
 
 def hits(it: Reads, best: Sequence[Ranked]) -> list[Hit]:
-    """The hits of matches, in their order; without those whose version was removed meanwhile."""
+    """Return the hits of matches, in order, without versions that were removed meanwhile."""
     lines, checkpoints = it.tables.lines, it.tables.checkpoints
     c = checkpoints.c
     found: dict[tuple[int, int], Any] = {}

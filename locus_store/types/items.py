@@ -186,7 +186,7 @@ def has_words(value: Any, wanted: Sequence[str]) -> bool:
 
 
 def encode_namespace(namespace: Namespace) -> str:
-    """A namespace as one text, in which that of a namespace above begins that of one below."""
+    """Return a namespace as one string, which starts with the strings of those above it."""
     return SEGMENT_END.join((*namespace, ""))
 
 

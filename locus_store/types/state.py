@@ -408,7 +408,7 @@ def _is_foreign(state: BaseModel) -> bool:
 
 
 def _dumped(state: BaseModel) -> dict[str, Any]:
-    """By field names and without computed fields, so that it validates; subclasses whole."""
+    """Dump by field names, without computed fields, so that it validates; subclasses whole."""
     return state.model_dump(mode="json", by_alias=False, round_trip=True, serialize_as_any=True)
 
 

@@ -71,7 +71,7 @@ def label_of(state: Any) -> dict[str, str]:
 
 
 def class_label(labels: Mapping[str, Any]) -> dict[str, str]:
-    """Of a version's labels, the one that names the class of its state."""
+    """Return the label, of a version's labels, that names the class of its state."""
     name = labels.get(STATE_CLASS)
     return {STATE_CLASS: name} if isinstance(name, str) else {}
 

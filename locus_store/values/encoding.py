@@ -61,7 +61,7 @@ _OTHER_HINT = "convert it to plain JSON values first (pydantic: model_dump(mode=
 
 
 def canonical(value: object, path: str = "") -> Json:
-    """A private copy with sorted keys and lists for tuples, everything else exactly as it was.
+    """Return a private copy with sorted keys and lists for tuples, and otherwise identical.
 
     Raises:
         SerializationError: JSON cannot hold the value exactly; names the path below ``path``.
@@ -150,7 +150,7 @@ def require_scalar(value: object) -> None:
 
 
 def pinned_reference(value: object) -> bytes:
-    """The pinned encoding of a value: what digests are made of, whichever libraries are there.
+    """Return a value's pinned encoding: the input of digests, whichever libraries are there.
 
     A tag, then for int, text, list and object what follows here; every integer little-endian:
 
@@ -241,7 +241,7 @@ pinned: Callable[[object], bytes] = _fastest()
 
 
 def unpinned(pinned_bytes: bytes) -> object:
-    """The value of what ``pinned`` made in this process; never of anything that was stored."""
+    """Return the value of bytes that ``pinned`` made in this process; never of stored bytes."""
     return marshal.loads(pinned_bytes)  # noqa: S302  (our own, from memory)
 
 

@@ -200,7 +200,7 @@ def _without_infinity(wanted: Any, depth: int = 1) -> Any:
 
 
 def _beyond_all(path: tuple[str, ...], operator: str, is_positive: bool) -> Clause:
-    """The condition of an infinite bound, by a finite one: no number is beyond the greatest."""
+    """Return an infinite bound's condition with a finite one: the greatest number there is."""
     is_below = operator in {"$lt", "$lte"}
     if is_below == is_positive:
         operator = "$lte" if is_below else "$gte"  # every number

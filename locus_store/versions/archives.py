@@ -89,7 +89,7 @@ def same(one: ArchivedThread, other: ArchivedThread) -> bool:
 
 
 def last_active_at(thread: ArchivedThread) -> datetime:
-    """When a thread was active last: the exact time, where something in it tells that."""
+    """Return the time of a thread's last activity: exact if its contents tell it."""
     times = [it.created_at for line in thread.lines for it in line.records]
     times += [it.created_at for it in thread.messages]
     newest = max(times, default=thread.active_at)
@@ -102,7 +102,7 @@ def has_versions(thread: ArchivedThread) -> bool:
 
 
 def resting_at(active_at: datetime, messages: Sequence[ArchivedMessage]) -> datetime:
-    """When a thread without versions was active: its newest message, else its last minute."""
+    """Return the activity of a thread without versions: its newest message, else its minute."""
     return messages[-1].created_at if messages else minute_of(active_at)
 
 

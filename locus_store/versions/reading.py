@@ -130,7 +130,7 @@ def visible_texts(
 def made_of(
     records: Iterable[tuple[int, int, bytes]], first: int, last: int
 ) -> list[tuple[int, int, bytes]]:
-    """Of a line's records, ascending, those of ``StorageBackend.records``."""
+    """Return the line's records of ``StorageBackend.records``, ascending."""
     until = [it for it in records if it[0] <= last]
     chains = {chain for sequence, chain, _ in until if sequence >= first}
     return [it for it in until if it[1] in chains]

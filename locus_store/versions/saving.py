@@ -114,10 +114,10 @@ def _onto(lines: Lines, line: Line | None, request: Save) -> Destination:
 
 
 def _is_own(line: Line, request: Save) -> bool:
-    """The head is the caller's own work, whatever the mark says that its state still carries.
+    """Return whether the head is the caller's own work, even if its state has an older mark.
 
-    By the load that both descend from; by ``run`` only where the caller lost track of its load,
-    since two edits of one version share their run.
+    The load that both descend from decides. The ``run`` decides only if the caller lost track of
+    its load, since two edits of one version share their run.
     """
     if line.head is None:
         return False
@@ -201,9 +201,9 @@ def _surviving(lines: Lines, line: Line | None, mark: Mark | None) -> Record | N
 
 
 def _replace(lines: Lines, line: Line, same: Record, place: Destination) -> Destination:
-    """The id is the caller's and used again: the old version goes, a new sequence comes.
+    """Replace the version of an id that the caller reuses: the new one gets a new sequence.
 
-    Its pending writes stay, whole: what their frames are against goes.
+    Its pending writes stay. They are stored whole, since the basis of their frames is removed.
     """
     require_free(lines, line, [same.sequence])
     writes = current(lines.writes(line, same.checkpoint_id), same.sequence)

@@ -52,7 +52,7 @@ async def query_by_metadata(
 async def search_data(
     backend: Searchable, path: str, value: Any, limit: int
 ) -> list[dict[str, Any]]:
-    """The threads whose newest state has ``value`` at ``path``, the most recently active first."""
+    """Return threads whose newest state has ``value`` at ``path``, most recently active first."""
     check_limit(limit)
     check_key(path)
     rows: list[dict[str, Any]] = []

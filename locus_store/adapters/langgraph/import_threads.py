@@ -163,7 +163,7 @@ def _sends(writes: Sequence[tuple[str, PendingWrite]]) -> dict[str | None, list[
 
 
 def _with_tasks(state: Mapping[str, Any], sends: list[Any]) -> dict[str, Any]:
-    """A state of a format below 4 with a channel for what was sent, as later formats have it.
+    """Return a state of a format below 4 with a channel for sends, as in later formats.
 
     Until then, LangGraph found it in the parent's pending writes.
 

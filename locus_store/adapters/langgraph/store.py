@@ -417,7 +417,7 @@ class LangGraphStore(ForTenants, BaseStore):
         return self._sweeper.future
 
     def stop_ttl_sweeper(self, timeout: float | None = None) -> bool:
-        """Stop the sweeper; whether it has stopped within so many seconds."""
+        """Stop the sweeper; return whether it stopped within so many seconds."""
         return self._sweeper is None or self._sweeper.stopped(timeout)
 
     async def astart_ttl_sweeper(
@@ -520,7 +520,7 @@ def _wanted(op: SearchOp) -> Wanted:
 
 
 def _merged(conditions: Iterable[MatchCondition]) -> tuple[Namespace, Namespace] | None:
-    """The one prefix and the one suffix that all conditions come to; ``None``: nothing has both.
+    """Return the prefix and suffix that satisfy all conditions; ``None`` if nothing has both.
 
     Raises:
         InvalidArgumentError: A condition is neither.

@@ -190,7 +190,7 @@ def plain_to_json(value: Any) -> Any:
 
 
 def members(value: Any) -> dict[str, Any]:
-    """The members of an object with text for keys, as JSON, in whatever order it had them."""
+    """Return the members of an object with string keys, as JSON, in the object's order."""
     if isinstance(value, dict) and value.get(_TAG) == "d":
         return dict(value["v"])
     return dict(value or {})
@@ -257,7 +257,7 @@ _PLAIN: Final = (str, int, bool, type(None))
 
 
 def _taken_apart(data: bytes, levels: int) -> Any:
-    """The JSON of MessagePack bytes; ``_OPAQUE`` where it would not give the same bytes back."""
+    """Return the JSON of MessagePack bytes; ``_OPAQUE`` if it would not restore the same bytes."""
     codec = _codec()
     try:
         value = codec.unpackb(data, ext_hook=_Extension, option=codec.OPT_NON_STR_KEYS)

@@ -152,7 +152,7 @@ class ChannelValues:
         return {name: self.from_json(it) for name, it in metadata.items()}
 
     def state(self, checkpoint: Mapping[str, Any], line: tuple[str, str]) -> dict[str, Any]:
-        """A checkpoint of a line as a state: all but its id, and no channel without a version."""
+        """Return a checkpoint as a state, without its id and channels that have no version."""
         state = {
             name: self._plain(it, name)
             for name, it in checkpoint.items()

@@ -79,7 +79,7 @@ class OracleRepository(IndexedRepository):
         return search_table(self.tables)
 
     def index_text(self, line: int, sequence: int, payload: bytes) -> str | None:
-        """Return the text to store with the record for SQL readers; the index keeps tokens only."""
+        """Index a record; return its text, stored for SQL readers: the index keeps tokens only."""
         if not self.has_index:
             return None
         text = frames.text_of(payload, self.max_state_bytes)
@@ -109,7 +109,7 @@ class OracleRepository(IndexedRepository):
 
 
 def token(word: str) -> str:
-    """A word as the index has it: a name of letters and digits, of one length, in no stop list."""
+    """Return a word's token: letters and digits, of fixed length, in no stop list."""
     return "w" + hashlib.blake2b(word.encode(), digest_size=10).hexdigest()
 
 
@@ -190,7 +190,7 @@ class OracleDatabase(ServerDatabase):
         return repository.save(save)
 
     def create_index(self, connection: Connection) -> bool:
-        """Make the text index and fill it; whether it was not there."""
+        """Create and fill the text index; return whether it was missing."""
         table, index = search_ddl(self.tables, connection.dialect)
         with locked(connection, self.tables):
             connection.exec_driver_sql(table)
@@ -291,7 +291,7 @@ class OracleDatabase(ServerDatabase):
         return isinstance(exc, OtherDatabaseError) or any(it in _MISSING for it in codes(exc))
 
     def translated(self, exc: Exception) -> LocusStoreError:
-        """By its code."""
+        """Return the error, by its code."""
         where = f"Oracle {self._where}"
         found = codes(exc)
         code = found[0] if found else type(exc).__name__

@@ -115,7 +115,7 @@ class PostgreSQLDefinition(SchemaDefinition):
         return set(connection.execute(query, {"schema": schema}).scalars())
 
     def queries_for_hidden(self, ours: Tables) -> list[Any]:
-        """One of our names that is found elsewhere on the search path than the version table."""
+        """Return a name of ours found elsewhere on the search path than the version table."""
         if ours.schema is not None:
             return []
         relations = sa.table("pg_class", *map(sa.column, ("oid", "relname", "relnamespace")))

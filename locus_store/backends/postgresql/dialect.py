@@ -119,7 +119,7 @@ class PostgreSQLRepository(IndexedRepository):
         return search_table(self.tables)
 
     def index_text(self, line: int, sequence: int, payload: bytes) -> str | None:
-        """Return the text to store with the record for SQL readers; the index keeps words only."""
+        """Index a record; return its text, stored for SQL readers: the index keeps words only."""
         if not self.has_index:
             return None
         text = frames.text_of(payload, self.max_state_bytes)
@@ -308,7 +308,7 @@ class PostgreSQLDatabase(ServerDatabase):
         return is_other or sqlstate(exc) in {_UNDEFINED_TABLE, _UNDEFINED_COLUMN, _INVALID_SCHEMA}
 
     def translated(self, exc: Exception) -> LocusStoreError:
-        """By its class and SQLSTATE."""
+        """Return the error, by its class and SQLSTATE."""
         state = sqlstate(exc)
         where = f"PostgreSQL {self._where}"
         if is_lost(exc) and not is_refused(exc):

@@ -818,7 +818,7 @@ def _refusal(exc: Exception, where: str) -> LocusStoreError:
 
 
 def connection_error(exc: BaseException, where: str) -> ConnectionFailedError | None:
-    """The error to raise where a connection was lost, or where others than ``connect`` made none.
+    """Return the error for a lost connection, or one that others than ``connect`` failed to make.
 
     By class and SQLSTATE. The message says what to do, and repeats nothing of the driver's.
 

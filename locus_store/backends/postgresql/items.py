@@ -62,7 +62,7 @@ class PostgreSQLItems(Items):
         return word_in_jsonb(column, word)
 
     def have_names(self, names: Sequence[Name]) -> sa.ColumnElement[bool]:
-        """A list of any length is two values to bind."""
+        """Return the condition; a list of any length binds two values."""
         if len(names) == 1:
             return super().have_names(names)
         wanted = _table_of(names)
@@ -73,7 +73,7 @@ class PostgreSQLItems(Items):
         )
 
     def read(self, names: Sequence[Name]) -> list[StoreItem | None]:
-        """One statement, which looks each name up in the index.
+        """Return the items by one statement, which looks up each name in the index.
 
         To a plain join, a plan that was made when the table was small prefers the whole table.
         """

@@ -108,7 +108,7 @@ _NOTHING: Final = "nothing was done. Look at its host and port, and whether it r
 
 
 def _reason(exc: BaseException | None) -> str:
-    """Why there is no connection, in the system's words: in redis-py's there may be secrets."""
+    """Return the system's reason for a failed connection; redis-py's may contain secrets."""
     while exc is not None:
         if isinstance(exc, ssl.SSLCertVerificationError):
             return f"TLS: {exc.verify_message}"

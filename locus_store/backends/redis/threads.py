@@ -579,7 +579,7 @@ def _is_large(found: Any) -> bool:
 
 
 def _more(payloads: str, missing: MissingError) -> str:
-    """Which payloads to read: first those of a chain, then all."""
+    """Return the payloads to read: first those of a chain, then all."""
     if not missing.payloads:
         return payloads
     return "all" if payloads else missing.payloads
@@ -610,7 +610,7 @@ def all_read(thread_id: str) -> Iterator[None]:
 
 
 def _beside(namespace: str | None, there: Sequence[bytes]) -> list[str]:
-    """Which namespaces to give: the one that it is about, and all that are there."""
+    """Return the namespaces to pass: the one it is about, and all that exist."""
     names = sorted(it.decode() for it in there)
     if namespace is None:
         return names or [""]  # a thread may have messages only

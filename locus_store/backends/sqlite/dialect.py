@@ -73,7 +73,7 @@ class SQLiteRepository(Repository):
     def may_have(
         self, column: sa.ColumnElement[Any], key: str, value: Any
     ) -> sa.ColumnElement[bool]:
-        """The key or the first of its parts is there; bound, never part of the statement."""
+        """Return the condition that the key, or its first part, exists; the key is bound."""
         del value
         each = sa.func.json_each(column).table_valued("key", "value")
         names = [
@@ -95,7 +95,7 @@ class SQLiteRepository(Repository):
         return f'"{self.tables.prefix}search"'
 
     def index_text(self, line: int, sequence: int, payload: bytes) -> str | None:
-        """The index keeps words only; the text is kept beside the record for its deletion."""
+        """Index a record; return its text, which is stored because FTS5 needs it for a deletion."""
         if not self.has_index:
             return None
         text = frames.text_of(payload, self.max_state_bytes)
@@ -171,7 +171,7 @@ class SQLiteRepository(Repository):
                 yield f"{count} values of {column} are not {known[0]}: restore a backup"
 
     def create_index(self) -> bool:
-        """Make the full-text index and fill it; whether it was not there."""
+        """Create and fill the full-text index; return whether it was missing."""
         if self.has_index:
             return False
         self.connection.exec_driver_sql(
@@ -330,7 +330,7 @@ class SQLiteDatabase(Database):
             )
 
     def translated(self, exc: Exception) -> LocusStoreError:
-        """By its code."""
+        """Return the error, by its code."""
         is_no_text = isinstance(exc, UnicodeDecodeError)  # what SQLite says of a damaged file
         code = "SQLITE_CORRUPT" if is_no_text else _code(exc)
         kind = _KINDS.get(code, BackendError)
@@ -339,7 +339,7 @@ class SQLiteDatabase(Database):
 
 
 def _begun(connection: Connection, statement: str) -> bool:
-    """Begin with ``statement``, unless a handler of the engine has begun; whether it has."""
+    """Begin with ``statement`` unless an engine's handler has begun; return whether it has."""
     connection.begin()
     driver: Any = connection.connection.driver_connection
     if driver.in_transaction:

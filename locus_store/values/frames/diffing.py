@@ -54,7 +54,7 @@ class Frame:
         return pack_frame(b"[%b]" % b",".join(self.operations)) if self.operations else b""
 
     def payload_shorter_than(self, whole: object, pinned_bytes: int) -> bytes | None:
-        """The payload; ``None`` where it would be longer than ``whole``, the new value, as JSON.
+        """Return the payload; ``None`` if it would be longer than ``whole``, the new value as JSON.
 
         Long keys that are repeated in many paths do that. A frame that exceeds no accepted state
         exceeds no limit either.

@@ -126,7 +126,7 @@ class Shape:
 
 
 def measure(state: object, basis: Shape | None) -> tuple[dict[str, object], ObjectNode]:
-    """The state as a plain dict, and its shape; what ``basis`` has as well is not checked again."""
+    """Return the state as a plain dict, and its shape; parts of ``basis`` are not rechecked."""
     before = None if basis is None else basis._root  # noqa: SLF001
     if isinstance(state, Mapping):
         plain = state if type(state) is dict else dict(state)
@@ -245,7 +245,7 @@ def _grown(value: Grown, before: Node | None, depth: int) -> ArrayNode:
 
 
 def _appended(old: ArrayNode, new: list[object], body: bytes, depth: int) -> ArrayNode:
-    """The shape of a list that begins with all that the older one has, and ends with ``new``."""
+    """Return the shape of a list: all elements of the older one, followed by ``new``."""
     fresh: dict[bytes, bytes] = {}
     marks, found = [], []
     for item in new:
@@ -264,7 +264,7 @@ def _appended(old: ArrayNode, new: list[object], body: bytes, depth: int) -> Arr
 
 
 def _decoded_array(value: list[object], depth: int) -> ArrayNode:
-    """The shape of a list that was decoded from JSON: canonical, so one look at each is enough."""
+    """Return the shape of a list decoded from JSON: canonical, so each is inspected once."""
     raws = [pinned(item) for item in value]
     found = [digest(raw) for raw in raws]
     for item, raw in zip(value, raws, strict=True):

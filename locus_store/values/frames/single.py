@@ -31,7 +31,7 @@ def value_payload(value: object, max_bytes: int) -> bytes:
 
 
 def value_frames(value: object, known: Shape, path: Sequence[str], max_bytes: int) -> bytes | None:
-    """A value as frames against the one at ``path``; ``None`` where there is none to speak of.
+    """Return a value as frames against the one at ``path``; ``None`` if they would not help.
 
     Raises:
         SerializationError: It cannot be kept exactly, or is longer than ``max_bytes`` as JSON.
