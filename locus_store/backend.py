@@ -520,7 +520,7 @@ class StorageBackend(ForTenants, ABC):
         return []
 
     async def renew(self, thread_id: str, ttl_seconds: float) -> bool:
-        """Restart a thread's time to live, if it has one; return whether it was changed.
+        """Set the time left to a thread that has a time to live; return whether it was changed.
 
         Nothing is changed where it has none, or more is left of it; and it does not count as
         activity. Needs ``capabilities.ttl``.

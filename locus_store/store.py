@@ -280,7 +280,7 @@ class BaseStore(ForTenants, ABC):
         *,
         connection: AsyncConnection | Connection | None = None,
     ) -> bool:
-        """Remove an item with its embeddings; return whether it existed. For ``connection`` see ``put``."""
+        """Remove an item and its embeddings; return whether it existed; see ``put``."""
         check_name(namespace, key)
         [removed] = await self._apply([Remove(namespace=namespace, key=key)], connection)
         return bool(removed)
