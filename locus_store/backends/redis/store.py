@@ -72,7 +72,8 @@ ALL_LANES: Final = {str(it) for it in range(LANES)}
 class RedisStore(BaseStore):
     """Keeps items in Redis or Valkey; see ``RedisBackend`` for what that is.
 
-    Each call that writes is one script, all or nothing, whatever namespaces it names; so a store
+    A call that writes is all or nothing, whatever namespaces it names, and calls of one event loop
+    that wait share a script; so a store
     lives on one node of a cluster. Another ``prefix`` is another store. Only ``clear_namespace``
     goes in steps, of 1,000 items. While a script runs the server does nothing else: about 15 µs for
     each item of a batch. A put whose answer is lost is not repeated: it may have been done, which
