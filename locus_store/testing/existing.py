@@ -118,7 +118,9 @@ class Existence(BackendKit):
         assert await backend.copy_thread("t", "copy") is True
         source, copy = [await backend.read_thread(it) for it in ("t", "copy")]
         assert replace(copy, thread_id="t", active_at=source.active_at) == source
-        assert await self.listed(backend) == ["copy", "t"]
+        listed = await self.listed(backend)
+        assert sorted(listed) == ["copy", "t"]
+        assert made in MAKERS or listed == ["copy", "t"]  # without versions both have the same time
         with pytest.raises(ConflictError, match="'copy'"):
             await backend.copy_thread("t", "copy")
         assert await problems(backend) == []

@@ -233,12 +233,16 @@ def require_version(change: Put, found: int) -> None:
         found: The version that is there; 0: none.
 
     Raises:
-        ConflictError: Says which is there.
+        ConflictError: Names the version that is there.
     """
-    if change.expected_version is None or change.expected_version == found:
-        return
+    if change.expected_version not in {None, found}:
+        raise version_conflict(change, found)
+
+
+def version_conflict(change: Put, found: int) -> ConflictError:
+    """Return the error of a put that expects another version than is there."""
     there = f"version {found} is there" if found else "there is no such item"
-    raise ConflictError(
+    return ConflictError(
         f"item {change.key!r} of namespace {change.namespace!r}: version "
         f"{change.expected_version} was expected, and {there}; read it again and decide anew"
     )

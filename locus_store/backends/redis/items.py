@@ -90,11 +90,11 @@ def bounds(start: bytes, after: bytes = b"") -> tuple[bytes, bytes]:
 # --- items
 
 
-def arguments(change: Change) -> tuple[Any, ...]:
-    """Return a change as ``item_apply`` takes it."""
+def arguments(change: Change, call: int) -> tuple[Any, ...]:
+    """Return a change as ``item_apply`` takes it, with the number of its call."""
     name = name_of(change.namespace, change.key)
     if not isinstance(change, Put):
-        return "remove", name, "", "", "", ""
+        return "remove", name, "", "", "", "", call
     expected, ttl = change.expected_version, change.ttl_seconds
     return (
         "put",
@@ -103,6 +103,7 @@ def arguments(change: Change) -> tuple[Any, ...]:
         "" if ttl is None else repr(float(ttl)),
         encoding.pack_frame(encoding.encode([change.value, change.metadata])),
         b"".join(change.vectors),
+        call,
     )
 
 
