@@ -98,7 +98,7 @@ class StorageBackend(ForTenants, ABC):
     async def commit(self, save: Save) -> Written:
         """Write one version, all or nothing, by the rules of ``versions.save``.
 
-        The save goes on when its caller is cancelled, and saves of one line keep the order in
+        The save continues after its caller is cancelled. Saves of one line keep the order in
         which they were submitted.
 
         Raises:
@@ -316,15 +316,15 @@ class StorageBackend(ForTenants, ABC):
             writes: In one transaction.
             namespace: The line.
             known: The version that writes with a ``basis`` are frames against.
-            seen: Task and place of the writes that the caller loaded, or sent itself: others are
-                somebody else's, who is at work on the same checkpoint. ``None``: not looked at.
+            seen: Task and place of the writes that the caller loaded, or sent itself. Others come
+                from another run of the same checkpoint. ``None``: not checked.
 
         Returns:
             ``False``: the checkpoint is not the version ``known``. Nothing was stored; send the
             writes whole.
 
         Raises:
-            ConflictError: There are writes of somebody else; nothing was stored.
+            ConflictError: There are writes of another run; nothing was stored.
             InvalidArgumentError: An id or a write is none; nothing was stored.
         """
         check_names(thread_id, namespace)
@@ -398,10 +398,10 @@ class StorageBackend(ForTenants, ABC):
         raise self._unsupported("branching")
 
     async def threads_of(self, user_id: str) -> list[str]:
-        """Return the threads of a user: theirs by name, or by ``user_id`` in anything they hold.
+        """Return the threads of a user: registered to the user, or with the ``user_id`` in them.
 
-        That is in the metadata of the thread or of a version of any namespace, hidden ones too, or
-        in a state, at its top or in its ``metadata``.
+        The id may be in the metadata of the thread or of a version of any namespace, hidden ones
+        too, or in a state, at its top or in its ``metadata``.
         """
         check_text("user_id", user_id)
         return await self.find_threads("user_id", user_id, user_id=user_id)
@@ -520,7 +520,7 @@ class StorageBackend(ForTenants, ABC):
         return []
 
     async def renew(self, thread_id: str, ttl_seconds: float) -> bool:
-        """Give a thread that has a time to live so many seconds from now; whether it was changed.
+        """Set the time left to a thread that has a time to live; return whether it was changed.
 
         Nothing is changed where it has none, or more is left of it; and it does not count as
         activity. Needs ``capabilities.ttl``.
@@ -651,11 +651,11 @@ class StorageBackend(ForTenants, ABC):
         return written
 
     def _line(self, thread_id: str, namespace: str) -> LineKey:
-        """The key of a line among what is known."""
+        """Return the key of a line among what is known."""
         return self.tenant, thread_id, namespace
 
     def _expected(self, thread_id: str, namespace: str, parent_id: str) -> Expected | None:
-        """What is known of a parent that must be the head still."""
+        """Return what is known of a parent that must still be the head."""
         known = self._known.get(self._line(thread_id, namespace))
         if known is None or known.checkpoint_id != parent_id:
             return None
@@ -664,7 +664,7 @@ class StorageBackend(ForTenants, ABC):
     async def _changed(
         self, thread_id: str, namespace: str, data: Mapping[str, Any], *, reads_head: bool
     ) -> tuple[Mark | None, frames.Change]:
-        """The state as a change of the version that this object knows best, if any."""
+        """Return the state as a change of the version that this object knows best, if any."""
         known = self._known.get(self._line(thread_id, namespace))
         change = frames.change(data, known.shape if known else None)
         change.snapshot.require_size(self.max_state_bytes)
@@ -742,7 +742,7 @@ class StorageBackend(ForTenants, ABC):
     def known_version(
         self, thread_id: str, checkpoint_id: str, *, namespace: str = ""
     ) -> tuple[Mark, frames.Shape] | None:
-        """A version with its shape, if it is the newest that this object knows of its line."""
+        """Return a version with its shape, if it is the newest known one of its line."""
         known = self._known.get(self._line(thread_id, namespace))
         if known is None or known.checkpoint_id != checkpoint_id:
             return None
@@ -751,20 +751,20 @@ class StorageBackend(ForTenants, ABC):
     async def read_states(
         self, versions: Sequence[Version], make: Callable[[Version, frames.Folder], T]
     ) -> list[T]:
-        """Make something of the states of versions of one line; each chain is read once.
+        """Return the results of ``make`` for versions of one line; each chain is read once.
 
         Args:
             versions: In any order.
-            make: Is given each, the oldest first, with what has folded its state, which it neither
-                keeps nor changes; see ``versions.replay``. Runs in a thread.
+            make: Is called with each version, the oldest first, and the folder of its state, which
+                it neither keeps nor changes; see ``versions.replay``. Runs in a thread.
 
         Returns:
-            What it made, in the order of ``versions``; nothing for those that were removed
+            Its results, in the order of ``versions``, without those that were removed
             meanwhile.
 
         Raises:
             IntegrityError: See ``versions.replay``.
-            NotFoundError: The thread was made anew meanwhile.
+            NotFoundError: The thread was deleted and re-created meanwhile.
         """
         if not versions:
             return []
@@ -795,7 +795,7 @@ class StorageBackend(ForTenants, ABC):
             ) from exc
 
     async def _is_there(self, version: Version) -> bool:
-        """Whether it still is the version of its name."""
+        """Return whether the version still has this name."""
         found = await self.version(
             version.thread_id, version.checkpoint_id, namespace=version.namespace
         )
@@ -814,7 +814,7 @@ class StorageBackend(ForTenants, ABC):
     ) -> str:
         """Append a version to the thread; return its checkpoint id.
 
-        Of two writers the last one is the head, and neither is told: a checkpointer tells them.
+        The last of two writers is the head, without an error: only a checkpointer raises one.
 
         Raises:
             TypeError: This is not the form in which an agent calls a checkpointer.
@@ -836,7 +836,7 @@ class StorageBackend(ForTenants, ABC):
 
     @observed("delete")
     async def delete(self, thread_id: str, checkpoint_id: str | None = None) -> bool:
-        """Delete a version, or the thread with all it owns; whether there was one."""
+        """Delete a version, or the thread with all its data; return whether there was one."""
         if checkpoint_id is None:
             existed, removed = await self.remove_thread(thread_id)
         else:

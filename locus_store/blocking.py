@@ -110,12 +110,12 @@ class BlockingCheckpointer(_Blocking[BaseCheckpointer[S]], Generic[S]):
 
     @property
     def capabilities(self) -> CheckpointerCapabilities:
-        """What the checkpointer declares."""
+        """The capabilities that the checkpointer declares."""
         return self._async.capabilities
 
     @property
     def deletes_single_checkpoints(self) -> bool:
-        """Whether ``delete`` can remove one version and leave the rest."""
+        """True if ``delete`` can remove one version and leave the rest."""
         return self._async.deletes_single_checkpoints
 
     def save(
@@ -205,7 +205,7 @@ class BlockingStore(_Blocking[BaseStore]):
 
     @property
     def capabilities(self) -> StoreCapabilities:
-        """What the store declares."""
+        """The capabilities that the store declares."""
         return self._async.capabilities
 
     def setup(self) -> None:
@@ -352,9 +352,9 @@ class Finished:
 
 
 class Portals:
-    """The event loop's thread of this process, for code that blocks: a forked child starts its own.
+    """The thread of this process's event loop, for code that blocks; a forked child starts its own.
 
-    A daemon thread, so that a facade that nobody closed does not keep its process from ending.
+    It is a daemon thread, so that a facade that was not closed does not keep the process alive.
     """
 
     def __init__(self) -> None:
@@ -366,11 +366,11 @@ class Portals:
 
     @property
     def is_open(self) -> bool:
-        """Whether the thread runs."""
+        """True if the thread runs."""
         return self._portal is not None and self._pid == os.getpid()
 
     def open(self) -> BlockingPortal:
-        """The way to the loop, which is started first."""
+        """Return the way to the loop, which is started first."""
         with self._lock:
             if not self.is_open or self._portal is None:
                 started: Future[BlockingPortal] = Future()

@@ -63,12 +63,12 @@ class BaseCheckpointer(ForTenants, ABC, Generic[S]):
 
     @property
     def capabilities(self) -> CheckpointerCapabilities:
-        """What this checkpointer may be asked for; nothing unless a subclass declares it."""
+        """The operations that this checkpointer supports; none unless a subclass declares them."""
         return CheckpointerCapabilities()
 
     @property
     def deletes_single_checkpoints(self) -> bool:
-        """Whether ``delete`` can remove one version and leave the rest (the Locus agent asks)."""
+        """True if ``delete`` can remove one version and leave the rest (the Locus agent asks)."""
         return type(self).delete is not BaseCheckpointer.delete
 
     @abstractmethod
@@ -84,9 +84,9 @@ class BaseCheckpointer(ForTenants, ABC, Generic[S]):
         Args:
             state: The whole state.
             thread_id: 1 to 255 characters, any Unicode but NUL and lone surrogates.
-            checkpoint_id: 1 to 255 characters; made up when not given. An id that is there already
-                with the same content is the same version, and stays where it is; with other
-                content it is replaced by a new one.
+            checkpoint_id: 1 to 255 characters; generated if not given. An existing id with the same
+                content is the same version and keeps its place; with other content it is replaced
+                by a new version.
             metadata: JSON object, queryable with ``query_by_metadata``.
 
         Returns:
@@ -110,7 +110,7 @@ class BaseCheckpointer(ForTenants, ABC, Generic[S]):
         """Return checkpoint ids, newest first, in the order in which they were saved."""
 
     async def delete(self, thread_id: str, checkpoint_id: str | None = None) -> bool:
-        """Delete one version, or the thread with all it owns; whether there was one.
+        """Delete one version, or the thread with all its data; return whether there was one.
 
         Deleting the head makes its nearest remaining ancestor the head. No byte of what only the
         deleted version held remains.
@@ -270,7 +270,7 @@ class _Load:
     """The run whose save was made from it."""
 
     def may_be_of(self, run: str | None) -> bool:
-        """Whether a save of ``run`` may come from this load."""
+        """Return whether a save of ``run`` may come from this load."""
         return not self.saved or self.run == run
 
 
@@ -338,7 +338,7 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
 
     @property
     def capabilities(self) -> CheckpointerCapabilities:
-        """What the backend declares."""
+        """The capabilities that the backend declares."""
         return self.backend.capabilities
 
     def __repr__(self) -> str:
@@ -369,15 +369,15 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
     ) -> str:
         """Save a version of the thread; see ``BaseCheckpointer.save``.
 
-        Which version ``state`` was made from is known, in this order, from
+        The version that ``state`` was made from is taken, in this order, from
         ``parent_checkpoint_id``, from the mark that a loaded state carries, from the caller's
-        context, and from the only version that this object has loaded; without any, the save
-        appends to the head as it stands.
+        context, and from the only version that this object has loaded. Without any of them, the
+        save appends to the present head.
 
         Args:
             state: The whole state.
             thread_id: The thread.
-            checkpoint_id: Made up when not given.
+            checkpoint_id: Generated if not given.
             metadata: JSON object.
             parent_checkpoint_id: Save onto this version: a fork where it is not the head. The new
                 version becomes the head, without conflict.
@@ -449,7 +449,7 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
         return state
 
     def _lineage(self, thread_id: str, carried: Lineage | None, run: str | None) -> Lineage | None:
-        """What a state was made from; a mark of another thread says nothing of this one."""
+        """Return the lineage of a state; a mark of another thread does not count."""
         if carried and carried.thread == thread_key(thread_id):
             return carried
         if here := loaded_here.get().get((self._number, thread_id)):
@@ -617,7 +617,7 @@ def _remember(memory: OrderedDict[str, Any], key: str, value: Any) -> None:
 
 
 def checked_on_conflict(on_conflict: OnConflict) -> OnConflict:
-    """The option, if it is one.
+    """Return the option, if it is one.
 
     Raises:
         InvalidArgumentError: It is none.
@@ -630,7 +630,7 @@ def checked_on_conflict(on_conflict: OnConflict) -> OnConflict:
 
 
 def checked_keep_last(keep_last: int | None) -> int | None:
-    """The option, if it is one.
+    """Return the option, if it is one.
 
     Raises:
         InvalidArgumentError: It is none.

@@ -94,8 +94,8 @@ def open_checkpointer(
     driver (``sqlite+aiosqlite``); ``postgresql://`` or ``postgres://`` as hosts issue it;
     ``oracle://user:password@alias`` or ``oracle://user:password@host:1521/service``;
     ``redis://``, ``rediss://`` (TLS), ``unix:///socket``, ``valkey://``, ``redis+cluster://``;
-    ``file:///absolute/directory`` or ``file:relative``; ``memory://``. Options of the factory may
-    stand in the query string, where keyword arguments win over them.
+    ``file:///absolute/directory`` or ``file:relative``; ``memory://``. The query string
+    may have options of the factory; keyword arguments override them.
 
     Args:
         url: As above.
@@ -121,13 +121,13 @@ def open_store(
 ) -> BaseStore:
     """Return the store that ``url`` names; see ``open_checkpointer`` for URLs.
 
-    A checkpointer's URL will do: what its query string says of checkpoints means nothing here.
+    A checkpointer's URL is valid: options of checkpoints in its query string are ignored.
 
     Args:
         url: ``sqlite:``, ``postgresql:``, ``oracle:``, ``redis:`` or ``memory:``.
         dimension: Numbers in an embedding; ``None``: no embeddings.
         metric: How they are compared: ``cosine``, ``l2`` or ``ip``.
-        embed: Makes embeddings of texts; see ``BaseStore``.
+        embed: Computes the embeddings of strings; see ``BaseStore``.
         options: Of the store; they win over the URL's.
 
     Raises:
@@ -156,7 +156,7 @@ def _backend(module: str) -> Callable[..., Any]:
 
 
 def _read(url: str, module: str, factory: Callable[..., Any]) -> dict[str, Any]:
-    """The place that a URL names, and the options in its query string."""
+    """Return the place that a URL names, and the options in its query string."""
     if module == "postgresql":
         dsn, ours = _parted(url, _options(factory))
         return {"dsn": dsn, **_from_query(factory, ours)}
@@ -209,7 +209,7 @@ def options_of(url: str) -> frozenset[str]:
 
 
 def _factory(url: str) -> tuple[str, Callable[..., Any]]:
-    """The module under ``backends``, and its factory."""
+    """Return the module under ``backends``, and its factory."""
     scheme = "postgresql" if _KEYWORDS.match(url) else _scheme(url)
     if not scheme:
         if is_path(url):
@@ -243,7 +243,7 @@ def _called(factory: Callable[..., Any], options: dict[str, Any]) -> StorageBack
 
 
 def _parted(url: str, known: Mapping[str, str]) -> tuple[str, str]:
-    """The URL without the factory's options, as it stands otherwise; and those."""
+    """Return the URL without the factory's options, as it stands otherwise; and those."""
     place, _, query = url.partition("?")
     pairs = query.split("&") if query else []
     ours = [it for it in pairs if it.partition("=")[0] in known.keys() - DSN_PARTS]
@@ -291,7 +291,7 @@ def _options(factory: Callable[..., Any]) -> dict[str, str]:
 
 
 def _value(name: str, text: str, annotation: str) -> Any:
-    """A text of the query string as what the option takes."""
+    """Return a text of the query string as what the option takes."""
     kind = TEXTS[annotation]
     if kind is bool:
         return {"true": True, "1": True, "false": False, "0": False}.get(text.lower(), text)

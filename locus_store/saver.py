@@ -128,7 +128,7 @@ class CheckpointSaver(ForTenants):
             thread_id: The thread.
             checkpoint_id: Unique in the namespace. One that is there with the same content stays
                 as it is; with other content it is replaced, and its pending writes stay.
-            checkpoint_data: A JSON object; what a runner calls channels stands in its
+            checkpoint_data: A JSON object; the channels of a runner are in its
                 ``channel_values``.
             checkpoint_ns: The namespace; of any length.
             parent_checkpoint_id: The step that this one was made from.
@@ -422,7 +422,7 @@ class CheckpointSaver(ForTenants):
 
 
 def line_name(checkpoint_ns: str) -> str:
-    """The name of a namespace's line: its own, or the beginning and a digest of a longer one."""
+    """Return the name of a namespace's line; a long one is cut and ends in a digest."""
     check_text("checkpoint_ns", checkpoint_ns, minimum=0, maximum=2**20)
     if len(checkpoint_ns) < MAX_ID_CHARACTERS:
         return checkpoint_ns
@@ -432,17 +432,17 @@ def line_name(checkpoint_ns: str) -> str:
 
 
 def line_labels(checkpoint_ns: str) -> dict[str, str]:
-    """What a version says of a namespace that its line's name does not tell."""
+    """Return the label of a namespace that the name of its line does not contain."""
     return {} if line_name(checkpoint_ns) == checkpoint_ns else {NAMESPACE: checkpoint_ns}
 
 
 def namespace_of(version: Version) -> str:
-    """The namespace of a version, whatever its line is named."""
+    """Return the namespace of a version, whatever its line is named."""
     return str(version.labels.get(NAMESPACE, version.namespace))
 
 
 def written_value(write: PendingWrite, state: Mapping[str, Any], max_bytes: int) -> Any:
-    """The value of a pending write; its bytes where it is none of ours.
+    """Return the value of a pending write; its bytes where it is none of ours.
 
     Args:
         write: A write.
@@ -467,7 +467,7 @@ def _pending(
     known: tuple[Mark, layout.Shape] | None,
     max_bytes: int,
 ) -> PendingWrite:
-    """A write, as what it changes of its channel's value in a known version where that is less."""
+    """Return a write, as a change of its channel's value in a known version if that is smaller."""
     path = (CHANNELS, channel)
     frames = layout.value_frames(value, known[1], path, max_bytes) if known else None
     return PendingWrite(

@@ -1,7 +1,7 @@
-"""Long-term memory that outlives threads: values under a namespace and a key, found again.
+"""Long-term memory that outlives threads: values under a namespace and a key, with search.
 
-A namespace is a tuple of texts, like a path: ``("memory", "u42")``. What a store of each technology
-does is under "what a backend implements"; everything else is the same for all.
+A namespace is a tuple of strings, like a path: ``("memory", "u42")``. The methods under "what a
+backend implements" differ per technology; everything else is the same for all.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class BaseStore(ForTenants, ABC):
         dimension: Numbers in an embedding, the same for good; ``None``: no embeddings.
         metric: How embeddings are compared: ``cosine``, ``l2`` (Euclidean) or ``ip`` (inner
             product).
-        embed: Makes embeddings of texts, several at once; asynchronous or not (then it runs in a
-            thread). With it, ``put`` embeds the texts of a value, and ``search`` ranks by meaning.
+        embed: Computes embeddings of several strings; asynchronous, or not (then it runs in a
+            thread). With it, ``put`` embeds a value's strings, and ``search`` ranks by meaning.
         max_state_bytes: The largest item, value and metadata as compact JSON.
 
     Raises:
@@ -102,7 +102,7 @@ class BaseStore(ForTenants, ABC):
 
     @property
     def capabilities(self) -> StoreCapabilities:
-        """What this store can do."""
+        """The capabilities of this store."""
         return StoreCapabilities(
             semantic_search=self.dimension is not None, embedding_dimension=self.dimension
         )
@@ -130,7 +130,7 @@ class BaseStore(ForTenants, ABC):
 
     @abstractmethod
     async def read(self, names: Sequence[Name]) -> list[StoreItem | None]:
-        """The live items of these names, in their order."""
+        """Return the live items of these names, in their order."""
 
     @abstractmethod
     async def page(self, namespace: Namespace, limit: int, after: str | None) -> Items:
@@ -149,7 +149,7 @@ class BaseStore(ForTenants, ABC):
 
     @abstractmethod
     async def vectors_of(self, namespace: Namespace, key: str) -> list[bytes]:
-        """The embeddings of a live item."""
+        """Return the embeddings of a live item."""
 
     @abstractmethod
     async def namespaces(self, match: NamespaceMatch, limit: int, offset: int) -> Namespaces:
@@ -263,7 +263,7 @@ class BaseStore(ForTenants, ABC):
         return item
 
     async def exists(self, namespace: Namespace, key: str) -> bool:
-        """Whether there is such an item."""
+        """Return whether there is such an item."""
         return await self.get_item(namespace, key) is not None
 
     async def get_embedding(self, namespace: Namespace, key: str) -> list[float] | None:
@@ -280,7 +280,7 @@ class BaseStore(ForTenants, ABC):
         *,
         connection: AsyncConnection | Connection | None = None,
     ) -> bool:
-        """Remove an item and its embeddings; whether there was one. ``connection``: see ``put``."""
+        """Remove an item and its embeddings; return whether it existed; see ``put``."""
         check_name(namespace, key)
         [removed] = await self._apply([Remove(namespace=namespace, key=key)], connection)
         return bool(removed)
@@ -425,7 +425,7 @@ class BaseStore(ForTenants, ABC):
 
         Raises:
             UnsupportedError: The store has no embeddings.
-            InvalidArgumentError: It is no embedding of the store's dimension.
+            InvalidArgumentError: It is not an embedding of the store's dimension.
         """
         if (query is None) == (query_embedding is None):
             raise InvalidArgumentError("give query or query_embedding: an embedding")
@@ -516,7 +516,7 @@ class BaseStore(ForTenants, ABC):
         return await self.apply_on(changes, connection)
 
     def checked(self, item: PutItem) -> Put:
-        """An item on its way to ``apply``.
+        """Return an item on its way to ``apply``.
 
         Raises:
             InvalidArgumentError: It makes no sense.
@@ -556,7 +556,7 @@ class BaseStore(ForTenants, ABC):
     async def _with_embeddings(
         self, items: Sequence[PutItem], checked: Sequence[Put]
     ) -> Sequence[Put]:
-        """The items, with embeddings of their texts where the store makes them."""
+        """Return the items, with embeddings of their strings if the store computes them."""
         if self._embed is None:
             return checked
         texts = {
@@ -572,7 +572,7 @@ class BaseStore(ForTenants, ABC):
         ]
 
     async def _embedded(self, texts: Sequence[str]) -> Sequence[bytes]:
-        """Embeddings of texts.
+        """Return the embeddings of strings.
 
         Raises:
             InvalidArgumentError: ``embed`` gave something else.

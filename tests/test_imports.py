@@ -5,12 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-if TYPE_CHECKING:
-    from pathlib import Path
+import locus_store
 
 IMPORTS = {
     "locus_store.checkpointer": ["BaseCheckpointer"],
@@ -78,6 +77,37 @@ def test_an_import_of_a_later_part_is_not_there_yet(part: str, module: str, name
     except ModuleNotFoundError:
         return
     assert not hasattr(found, name), f"{part}: move {name} from LATER to IMPORTS"
+
+
+KEPT = {
+    "locus_store.arguments": ["check_limit"],
+    "locus_store.backend": ["StorageBackend"],
+    "locus_store.blocking": ["InMemoryStore"],
+    "locus_store.checkpointer": ["BaseCheckpointer"],
+    "locus_store.errors": ["LocusStoreError"],
+    "locus_store.open": ["open_checkpointer"],
+    "locus_store.saver": ["CheckpointSaver"],
+    "locus_store.sql.migrate": ["include_object", "excluding"],
+    "locus_store.store": ["InMemoryStore"],
+    "locus_store.testing": ["CheckpointerContract"],
+    "locus_store.transfer.from_locus": ["import_locus"],
+    "locus_store.types": ["Mark"],
+    "locus_store.versions": ["Lines"],
+    "locus_store.adapters.langgraph": ["LangGraphSaver", "LangGraphStore"],
+    "locus_store.adapters.locus": ["register"],
+}
+"""Modules whose paths are public, beside those of ``IMPORTS``."""
+
+
+@pytest.mark.parametrize("module", KEPT)
+def test_a_public_path_stays_importable(module: str) -> None:
+    assert [it for it in KEPT[module] if not hasattr(import_module(module), it)] == []
+
+
+def test_a_former_place_is_a_few_lines() -> None:
+    root = Path(locus_store.__file__).parent
+    for name in ("arguments.py", "store_backends.py", "transfer/from_locus.py"):
+        assert len((root / name).read_text("utf-8").splitlines()) <= 5
 
 
 def test_every_public_name_is_there() -> None:

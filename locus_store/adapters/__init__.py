@@ -1,1 +1,1 @@
-"""What lets other frameworks use a backend: mapping only, no storage."""
+"""Adapters that let other frameworks use a backend: mapping only, no storage."""

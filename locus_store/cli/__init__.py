@@ -78,7 +78,7 @@ app.add_typer(imports, name="import")
 
 
 def main() -> None:
-    """What ``locus-store`` does; ends the process with one of ``EXIT_CODES``."""
+    """Run ``locus-store``; end the process with one of ``EXIT_CODES``."""
     # What it says of calls that Ctrl-C cut short is nobody's concern here.
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     if os.environ.get("COLUMNS") == "0":  # not known; Rich would print nothing
@@ -88,7 +88,7 @@ def main() -> None:
 
 
 def _printed() -> int:
-    """The exit code, once all is written that is to be."""
+    """Return the exit code, once all is written that is to be."""
     try:
         code = _run()
         sys.stdout.flush()

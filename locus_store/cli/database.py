@@ -29,7 +29,7 @@ db = typer.Typer(
     cls=HelpGroup,
 )
 
-Prefix = Annotated[str, typer.Option(help="What every table's name begins with.")]
+Prefix = Annotated[str, typer.Option(help="Prefix of every table's name.")]
 Schema = Annotated[
     str | None, typer.Option(help="Database schema; without it the connection's default.")
 ]
@@ -44,7 +44,7 @@ def upgrade(
     schema: Schema = None,
     prefix: Prefix = DEFAULT_PREFIX,
 ) -> None:
-    """Create the schema, or bring it up to a revision.
+    """Create the schema, or upgrade it to a revision.
 
     Threads and store items are kept. Revision 0002 drops the table of embeddings and its dimension,
     which the release before it created: run 'db vector-index', and put items with embeddings again.
@@ -62,7 +62,7 @@ def downgrade(
     prefix: Prefix = DEFAULT_PREFIX,
     yes: Yes = False,
 ) -> None:
-    """Take the schema down to a revision; 'base' deletes every table and what is in it."""
+    """Downgrade the schema to a revision; 'base' deletes every table with its rows."""
     if not yes:
         status = _migrate().check(url, prefix=prefix, schema=schema)
         note(status.message)
@@ -73,7 +73,7 @@ def downgrade(
 
 
 def _held(url: str, options: dict[str, Any]) -> str:
-    """What is in the tables, as far as they can be read."""
+    """Return the contents of the tables, as far as they can be read."""
 
     async def asked() -> list[Fact]:
         async with opened(url, **options) as backend:
@@ -109,7 +109,7 @@ def check(
     prefix: Prefix = DEFAULT_PREFIX,
     as_json: AsJson = False,
 ) -> None:
-    """Say whether this library can work on the database; changes nothing.
+    """Report whether this library can work on the database; change nothing.
 
     --json: {state, revision, usable, message}; state is ok, missing, behind, newer, too new,
     foreign or damaged.
@@ -126,13 +126,13 @@ def check(
 
 @db.command(cls=Command)
 def sql(
-    revision: Annotated[str, typer.Argument(help="To where, or from:to.")] = "head",
+    revision: Annotated[str, typer.Argument(help="The target revision, or from:to.")] = "head",
     *,
     dialect: Annotated[str, typer.Option(help="sqlite, postgresql or oracle.")],
     schema: Schema = None,
     prefix: Prefix = DEFAULT_PREFIX,
 ) -> None:
-    """Print the statements of an upgrade, for somebody else to run; needs no database."""
+    """Print the SQL of an upgrade, to be run by hand or by a DBA; needs no database."""
     sys.stdout.write(_migrate().offline_sql(dialect, revision, prefix=prefix, schema=schema))
 
 
@@ -140,7 +140,7 @@ def sql(
 def search_index(
     *, url: Url = DEFAULT_URL, schema: Schema = None, prefix: Prefix = DEFAULT_PREFIX
 ) -> None:
-    """Make the full-text index, which makes 'search' fast and takes space; once is enough."""
+    """Create the full-text index, which makes 'search' fast and takes space; run it once."""
     created = run(_search_index(url, _options(prefix, schema)))
     say(_outcome("the full-text index", created=created))
 
@@ -152,14 +152,14 @@ def _outcome(what: str, *, created: bool) -> str:
 @db.command("vector-index", cls=Command)
 def vector_index(
     *,
-    dimension: Annotated[int, typer.Option(help="Numbers in an embedding; the same for good.")],
+    dimension: Annotated[int, typer.Option(help="Dimensions of the embeddings; permanent.")],
     metric: Annotated[str, typer.Option(help="cosine, l2 or ip.")] = "cosine",
     method: Annotated[str, typer.Option(help="hnsw or ivfflat.")] = "hnsw",
     url: Url = DEFAULT_URL,
     schema: Schema = None,
     prefix: Prefix = DEFAULT_PREFIX,
 ) -> None:
-    """Make the table of embeddings, and its index (pgvector, Oracle); once is enough."""
+    """Create the table of embeddings, and its index (pgvector, Oracle); run it once."""
     vectors = importlib.import_module("locus_store.sql.vectors")
     made = vectors.create_vector_index(
         url, dimension=dimension, metric=metric, method=method, prefix=prefix, schema=schema

@@ -1,4 +1,4 @@
-"""What differs between two states, for a person: by key, by list element, by text."""
+"""The differences of two states for display: by key, by list element, by text."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Difference:
 
 
 def differences(old: Any, new: Any, path: Path = ()) -> Iterator[Difference]:
-    """What turns ``old`` into ``new``, in the order of the newer state."""
+    """Yield the differences from ``old`` to ``new``, in the order of the newer state."""
     if pinned(old) == pinned(new):  # 1, 1.0 and True are equal in Python
         return
     if isinstance(old, dict) and isinstance(new, dict) and len(path) < _LEVELS:
@@ -74,7 +74,7 @@ def _of_lists(old: list[Any], new: list[Any], path: Path) -> Iterator[Difference
 
 
 def changed_part(before: str, after: str) -> tuple[str, str]:
-    """Two texts without most of what they share at their ends."""
+    """Return two strings without most of the start and the end that they share."""
     head, tail = common_ends(before, after)
     head, tail = max(head - _CONTEXT, 0), max(tail - _CONTEXT, 0)
     marks = ("…" if head else "", "…" if tail else "")
@@ -84,7 +84,7 @@ def changed_part(before: str, after: str) -> tuple[str, str]:
 
 
 def shown(path: Path) -> str:
-    """A path as one would write it: ``messages[3].content``."""
+    """Return a path as one would write it: ``messages[3].content``."""
     text = ""
     for step in path:
         if isinstance(step, int):

@@ -83,7 +83,7 @@ def forget(
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be deleted, and delete nothing.")
+        bool, typer.Option("--dry-run", help="Print what would be deleted; delete nothing.")
     ] = False,
     tenant: OfTenant = None,
     all_tenants: AllTenants = False,
@@ -91,7 +91,7 @@ def forget(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete all that is stored of a user, or of a metadata value.
+    """Delete all data of a user, or of a metadata value.
 
     That is threads with their versions and messages, and store items. Store items are found by
     --namespace; in SQL databases also by their metadata. --json: {threads,
@@ -137,7 +137,7 @@ def _parsed(value: str) -> Any:
 
 
 async def _held(url: str, choice: Choice, owner: _Owner, wheres: list[Namespace]) -> str:
-    """How much would be deleted, for a person."""
+    """Return the amount to be deleted, as text."""
     count, held = 0, []
     async with covered(url, choice) as backends:
         for backend in backends:

@@ -22,7 +22,7 @@ _PARTS: Final = 2
 
 
 def is_graphs(state: Mapping[str, Any]) -> bool:
-    """Whether a state is a checkpoint of LangGraph."""
+    """Return whether a state is a checkpoint of LangGraph."""
     return isinstance(state.get("channel_values"), dict) and {
         "channel_versions",
         "versions_seen",
@@ -30,7 +30,7 @@ def is_graphs(state: Mapping[str, Any]) -> bool:
 
 
 def readable(state: dict[str, Any]) -> dict[str, Any]:
-    """The channels of a graph's state without LangGraph's own; any other state as it is."""
+    """Return the channels of a graph's state without LangGraph's own; any other state as it is."""
     if not is_graphs(state):
         return state
     return {
@@ -41,14 +41,14 @@ def readable(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def about(metadata: dict[str, Any]) -> dict[str, Any]:
-    """A version's metadata without what only LangGraph needs; any other metadata as it is."""
+    """Return a version's metadata without the entries that only LangGraph needs."""
     if not {"source", "step"} <= set(metadata):
         return metadata
     return {name: plain(it) for name, it in metadata.items() if name not in _TOLD}
 
 
 def plain(value: Any) -> Any:
-    """A stored value without the tags of ``adapters.typed``; nothing is imported."""
+    """Return a stored value without the tags of ``adapters.typed``; nothing is imported."""
     if isinstance(value, list):
         return [plain(it) for it in value]
     if not isinstance(value, dict):
@@ -63,7 +63,7 @@ def plain(value: Any) -> Any:
 
 
 def _object(value: dict[str, Any]) -> Any:
-    """An object of a class, by what is stored of it."""
+    """Return an object of a class, by what is stored of it."""
     if not isinstance(value.get("v"), list) or len(value["v"]) <= _PARTS:
         return f"<object, code {value['c']}>"
     module, name, content, *_ = value["v"]
@@ -74,7 +74,7 @@ def _object(value: dict[str, Any]) -> Any:
 
 
 def message(fields: Mapping[str, Any], kind: str = "message") -> str:
-    """One message: ``human: Hello``."""
+    """Return one message: ``human: Hello``."""
     role, name = str(fields.get("type") or kind), fields.get("name")
     said = [_text(fields["content"])]
     said += [_call(it) for it in fields.get("tool_calls") or () if isinstance(it, dict)]

@@ -14,7 +14,7 @@ class Command(TyperCommand):
     """A command."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """The parameters as the help page shows them."""
+        """Return the parameters as the help page shows them."""
         return _untyped(super().get_params(ctx))
 
 
@@ -22,7 +22,7 @@ class HelpGroup(TyperGroup):
     """A group of commands."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """The parameters as the help page shows them."""
+        """Return the parameters as the help page shows them."""
         return _untyped(super().get_params(ctx))
 
 

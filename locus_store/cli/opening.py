@@ -1,4 +1,4 @@
-"""What every command shares: its options, and how it opens what a URL names.
+"""The options that all commands share, and the opening of backends and stores by URL.
 
 Nothing here imports a database library before a command runs: ``--help`` needs none.
 """
@@ -30,24 +30,24 @@ DEFAULT_PREFIX = "locus_"
 Url = Annotated[
     str,
     typer.Option(
-        help="The database; a password is best left to the environment.",
+        help="URL of the database; keep a password in the environment.",
         envvar="LOCUS_STORE_URL",
         show_default=DEFAULT_URL,
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="For programs: JSON, and nothing else.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-Namespace = Annotated[str, typer.Option(help="Of the thread; '' is the root.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON only, for programs.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+Namespace = Annotated[str, typer.Option(help="A namespace of the thread; '' is the root.")]
 Thread = Annotated[str, typer.Argument(help="A thread id.")]
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """What the coroutine gives."""
+    """Run the coroutine; return its result."""
     return asyncio.run(work)
 
 
 def opened(url: str, *, creates: bool = False, **options: Any) -> StorageBackend:
-    """The backend that ``url`` names; where ``creates`` says so, what is missing is created.
+    """Return the backend that ``url`` names; where ``creates`` says so, what is missing is created.
 
     Statements have no time limit: a person waits for them.
 
@@ -60,7 +60,7 @@ def opened(url: str, *, creates: bool = False, **options: Any) -> StorageBackend
 
 
 def options_for(url: str, options: dict[str, Any], *, creates: bool = False) -> dict[str, Any]:
-    """The options with which a command opens ``url``.
+    """Return the options with which a command opens ``url``.
 
     Raises:
         InvalidArgumentError: The URL takes no such option.
@@ -78,7 +78,7 @@ def options_for(url: str, options: dict[str, Any], *, creates: bool = False) -> 
 async def contents(
     backend: StorageBackend, thread_ids: Iterable[str], advance: Callable[[], None] | None = None
 ) -> str:
-    """How much threads hold, for a person."""
+    """Return the contents of threads, as text."""
     counts: Counter[str] = Counter()
     for thread_id in thread_ids:
         thread = await backend.read_thread(thread_id)
@@ -93,10 +93,10 @@ async def contents(
 
 
 def require(found: T | None, thread_id: str, checkpoint_id: str | None = None) -> T:
-    """What was found.
+    """Return what was found.
 
     Raises:
-        NotFoundError: Nothing was.
+        NotFoundError: Nothing was found.
     """
     if found:
         return found

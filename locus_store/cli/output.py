@@ -1,4 +1,4 @@
-"""What the commands print: tables for people, JSON for programs, notes on standard error."""
+"""Output of the commands: tables for people, JSON for programs, notes on standard error."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _GAP = 2
 
 
 def visible(value: object) -> str:
-    """The text without anything that acts on a terminal: such characters as escapes."""
+    """Return the text without anything that acts on a terminal: such characters as escapes."""
     text = str(value)
     return text if text.isprintable() else "".join(map(_escaped, text))
 
@@ -87,7 +87,7 @@ def _is_unicode(encoding: str | None) -> bool:
 
 
 def moment(time: datetime | None) -> str:
-    """A time for a person."""
+    """Return a time for a person."""
     return f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if time else ""
 
 
@@ -215,10 +215,10 @@ def progress(
 
 
 def confirm(what: str) -> None:
-    """Say what will be deleted, and ask.
+    """Print what will be deleted, and ask for confirmation.
 
     Raises:
-        typer.Exit: The answer is not yes, or there is nobody to ask.
+        typer.Exit: The answer is not yes, or there is no terminal to ask on.
     """
     if not sys.stdin.isatty():
         note(what)
@@ -238,7 +238,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def cut(value: Any, characters: int) -> str:
-    """A value as visible JSON, cut where it is long."""
+    """Return a value as visible JSON, cut where it is long."""
     text = value if isinstance(value, str) else json_text(value)
     if len(text) <= characters:
         return visible(text)

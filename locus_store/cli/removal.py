@@ -53,13 +53,13 @@ def delete(
     checkpoint: Annotated[
         str | None, typer.Option(help="Only this version; without it the whole thread.")
     ] = None,
-    namespace: Annotated[str, typer.Option(help="That --checkpoint is in.")] = "",
+    namespace: Annotated[str, typer.Option(help="The namespace of --checkpoint.")] = "",
     tenant: OfTenant = None,
     url: Url = DEFAULT_URL,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a thread with all it owns, or one version; --json: {removed}, in versions."""
+    """Delete a thread and all its data, or one version; --json: {removed}, in versions."""
     if namespace and checkpoint is None:
         raise InvalidArgumentError("a namespace has no deletion of its own: name a --checkpoint")
     if not yes:
@@ -78,7 +78,7 @@ def delete(
 
 
 async def _owned(storage: Storage, thread: str, checkpoint: str | None, namespace: str) -> str:
-    """What a deletion takes, for a person."""
+    """Return what a deletion removes, as text."""
     async with storage as backend:
         if checkpoint is not None:
             version = await backend.version(thread, checkpoint, namespace=namespace)
@@ -88,7 +88,7 @@ async def _owned(storage: Storage, thread: str, checkpoint: str | None, namespac
 
 
 async def _held(backend: StorageBackend, thread: str) -> str:
-    """What is stored of a thread, for a person; "" where there is nothing."""
+    """Return what is stored of a thread, as text; "" if there is nothing."""
     if backend.capabilities.branching:
         held = await contents(backend, [thread])
         return held or ("no versions" if await backend.exists(thread) else "")
@@ -99,7 +99,7 @@ async def _held(backend: StorageBackend, thread: str) -> str:
 def vacuum(
     *,
     older_than: Annotated[
-        float, typer.Option(min=0, max=365_000, metavar="DAYS", help="By the server's clock.")
+        float, typer.Option(min=0, max=365_000, metavar="DAYS", help="Age, by the server's clock.")
     ],
     tenant: OfTenant = None,
     all_tenants: AllTenants = False,
@@ -150,7 +150,7 @@ def _threads(counts: dict[str, int]) -> str:
 
 
 async def _aged(url: str, choice: Choice, days: float) -> str:
-    """How much a vacuum would remove, by this machine's clock; messages and writes are not read."""
+    """Return what a vacuum would remove, by this machine's clock; skip messages and writes."""
     limit = datetime.now(UTC) - timedelta(days=days)
     some = whole = versions = 0
     async with covered(url, choice) as backends:
@@ -190,9 +190,9 @@ def expire(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Give back the space of threads whose time to live is over.
+    """Delete the threads whose time to live is over, to free their space.
 
-    They are invisible already, so there is no question. --json: {removed, tenant}, in threads; with
+    They are invisible already: there is no prompt. --json: {removed, tenant}, in threads; with
     --all-tenants {removed, tenants: {name: {removed}}}.
     """
     choice = chosen(tenant, everyone=all_tenants)

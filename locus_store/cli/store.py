@@ -37,17 +37,17 @@ if TYPE_CHECKING:
     from locus_store.types.items import Namespace, StoreItem
 
 store = typer.Typer(
-    help="Look at the items of the long-term memory, put, search and remove them."
+    help="Show, put, search and remove items of the long-term memory."
     " A namespace is typed as its segments with / between them, such as memory/u42; in a segment"
     " %2F stands for /, %25 for %, and so on; / alone is the root.",
     no_args_is_help=True,
     cls=HelpGroup,
 )
 
-Where = Annotated[str, typer.Argument(help="Such as memory/u42, %2F for a / in it; / is the root.")]
-Key = Annotated[str, typer.Argument(help="Of the item.")]
+Where = Annotated[str, typer.Argument(help="Such as memory/u42; %2F is a / in it; / is the root.")]
+Key = Annotated[str, typer.Argument(help="Key of the item.")]
 Limit = Annotated[int, typer.Option(min=0, help="At most this many.")]
-Offset = Annotated[int, typer.Option(min=0, help="So many are left out first.")]
+Offset = Annotated[int, typer.Option(min=0, help="Skip this many first.")]
 
 ROOT = "/"
 STANDARD = "-"
@@ -64,7 +64,7 @@ _ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 
 def opened_store(url: str, **options: Any) -> BaseStore:
-    """The store that ``url`` names, which has to be there.
+    """Return the store that ``url`` names, which has to be there.
 
     Statements have no time limit, as those of ``opened``.
     """
@@ -73,7 +73,7 @@ def opened_store(url: str, **options: Any) -> BaseStore:
 
 
 def namespace_of(typed: str) -> Namespace:
-    """The namespace that was typed.
+    """Return the namespace that was typed.
 
     Raises:
         InvalidArgumentError: It is none; says how one is typed.
@@ -96,7 +96,7 @@ def _no_namespace(typed: str, why: str) -> InvalidArgumentError:
 
 
 def typed_form(namespace: Namespace) -> str:
-    """A namespace as it is typed: the inverse of ``namespace_of``."""
+    """Return a namespace as it is typed: the inverse of ``namespace_of``."""
     return "/".join("".join(map(_typed_character, it)) for it in namespace) or ROOT
 
 
@@ -106,10 +106,10 @@ def _typed_character(character: str) -> str:
 
 
 def _value(typed: str, what: str) -> Any:
-    """The JSON that was typed, or stands in a file or on standard input.
+    """Return the JSON that was typed, or the contents of a file or of standard input.
 
     Raises:
-        InvalidArgumentError: It is none, or there is no such file.
+        InvalidArgumentError: It is not JSON, or there is no such file.
     """
     try:
         if typed == STANDARD:
@@ -185,7 +185,7 @@ def list_items(
     namespace: Where,
     *,
     limit: Limit = 100,
-    after: Annotated[str | None, typer.Option(help="Go on behind this key.")] = None,
+    after: Annotated[str | None, typer.Option(help="Continue after this key.")] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -210,7 +210,7 @@ def list_items(
 def get_item(
     namespace: Where, key: Key, *, url: Url = DEFAULT_URL, as_json: AsJson = False
 ) -> None:
-    """Print an item: what is known of it, and its value.
+    """Print an item: its metadata and its value.
 
     --json: {namespace, key, version, created_at, updated_at, expires_at, metadata, value}.
     """
@@ -249,7 +249,7 @@ def search(
     namespace: Where,
     *,
     query: Annotated[
-        str | None, typer.Option(help="Words, all of which the value's texts have.")
+        str | None, typer.Option(help="Words; the strings of the value must have all of them.")
     ] = None,
     filter: Annotated[  # noqa: A002  (the option's name)
         str | None,
@@ -260,7 +260,7 @@ def search(
         ),
     ] = None,
     metadata_filter: Annotated[
-        str | None, typer.Option(metavar="JSON", help="Of the metadata.")
+        str | None, typer.Option(metavar="JSON", help="Conditions on the metadata.")
     ] = None,
     limit: Limit = 10,
     offset: Offset = 0,
@@ -269,7 +269,7 @@ def search(
 ) -> None:
     """Find items of a namespace and of all below it, the last updated first.
 
-    There is no model here, so nothing is ranked by meaning. --json: [{namespace, key, version,
+    The command has no model, so it does not rank by meaning. --json: [{namespace, key, version,
     created_at, updated_at, expires_at, metadata, value}].
     """
     where = namespace_of(namespace)
@@ -288,13 +288,11 @@ def search(
 
 @store.command(cls=Command)
 def namespaces(
-    prefix: Annotated[
-        str, typer.Argument(help="They begin with its segments; * is any one.")
-    ] = ROOT,
+    prefix: Annotated[str, typer.Argument(help="Their first segments; * matches any one.")] = ROOT,
     *,
-    suffix: Annotated[str, typer.Option(help="They end with its segments; * is any one.")] = ROOT,
+    suffix: Annotated[str, typer.Option(help="Their last segments; * matches any one.")] = ROOT,
     depth: Annotated[
-        int | None, typer.Option(min=1, help="Cut to so many segments, each shown once.")
+        int | None, typer.Option(min=1, help="Cut to this many segments; show each once.")
     ] = None,
     limit: Limit = 100,
     offset: Offset = 0,
@@ -325,24 +323,24 @@ def put_item(
     namespace: Where,
     key: Key,
     value: Annotated[
-        str, typer.Argument(help="JSON; @file is a file's, - standard input's; -- before -1.")
+        str, typer.Argument(help="JSON; @file reads a file, - standard input. Put -- before -1.")
     ],
     *,
     metadata: Annotated[
-        str | None, typer.Option(metavar="JSON", help="An object; it replaces the one there.")
+        str | None, typer.Option(metavar="JSON", help="An object; it replaces the existing one.")
     ] = None,
     ttl: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Time to live; without it, for good.")
+        float | None, typer.Option(metavar="SECONDS", help="Time to live; by default unlimited.")
     ] = None,
     expected_version: Annotated[
-        int | None, typer.Option(min=0, help="Only in the place of this version; 0: of none.")
+        int | None, typer.Option(min=0, help="Replace only this version; 0: there must be no item.")
     ] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Store a value in the place of the one there, if any; --json: {namespace, key, version}.
+    """Store a value; it replaces the existing one, if any; --json: {namespace, key, version}.
 
-    The item loses its embeddings: there is no model here that could make new ones.
+    The item loses its embeddings: the command has no model to compute new ones.
     """
     where = namespace_of(namespace)
     document, about = _value(value, "the value"), _object(metadata, "--metadata")
@@ -364,11 +362,11 @@ def put_item(
 @store.command(cls=Command)
 def delete(
     namespace: Where,
-    key: Annotated[str | None, typer.Argument(help="Of the item; or say --all.")] = None,
+    key: Annotated[str | None, typer.Argument(help="Key of the item; or use --all.")] = None,
     *,
     everything: Annotated[bool, typer.Option("--all", help="All items of the namespace.")] = False,
     recursive: Annotated[
-        bool, typer.Option("--recursive", help="With --all: and of all below it.")
+        bool, typer.Option("--recursive", help="With --all: also of all namespaces below it.")
     ] = False,
     url: Url = DEFAULT_URL,
     yes: Yes = False,
@@ -394,7 +392,7 @@ def delete(
 
 
 async def _owned(url: str, where: Namespace, key: str | None, *, recursive: bool) -> str:
-    """What a deletion takes, for a person."""
+    """Return what a deletion removes, as text."""
     shown = typed_form(where)
     async with opened_store(url) as opened:
         if key is None:
@@ -408,7 +406,7 @@ async def _owned(url: str, where: Namespace, key: str | None, *, recursive: bool
 
 
 async def items_in(opened: BaseStore, namespace: Namespace, *, recursive: bool) -> int:
-    """How many items a namespace has, with those below it where ``recursive`` says so."""
+    """Return the number of items of a namespace; ``recursive`` adds those below it."""
     count = offset = 0
     while recursive and (
         page := await opened.list_namespaces(namespace, limit=PAGE, offset=offset)
@@ -432,9 +430,9 @@ def expire(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Give back the space of items whose time to live is over.
+    """Delete the items whose time to live is over, to free their space.
 
-    They are invisible already, so there is no question. --json: {removed, tenant}, in items; with
+    They are invisible already: there is no prompt. --json: {removed, tenant}, in items; with
     --all-tenants {removed, tenants: {name: {removed}}}.
     """
     choice = chosen(tenant, everyone=all_tenants)

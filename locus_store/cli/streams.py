@@ -21,7 +21,7 @@ class OutputError(Exception):
 
     @property
     def is_reader_gone(self) -> bool:
-        """Whether nobody wants the rest, as with ``head``."""
+        """True if the reader closed the pipe, as ``head`` does."""
         return isinstance(self.__cause__, BrokenPipeError)
 
 
@@ -37,7 +37,7 @@ class _Notes(io.FileIO):
     """Without a buffer: what Ctrl-C comes behind is not written again at the end."""
 
     def write(self, data: Any, /) -> int:
-        """What nobody can be told stops nothing."""
+        """Write as much as possible; ignore errors, since there is no way to report them."""
         rest = memoryview(data).cast("B")
         size = len(rest)
         with suppress(OSError):
@@ -67,7 +67,7 @@ def _opened(flags: int, mode: Literal["r", "w"]) -> TextIO:
 
 
 def _guarded(stream: TextIO, raw: type[io.FileIO]) -> TextIO:
-    """The same, over ``raw``; what is no file, as in tests, stays what it is."""
+    """Return the same stream over ``raw``; one without a file, as in tests, stays as it is."""
     try:
         file = raw(stream.fileno(), "w", closefd=False)
     except OSError:

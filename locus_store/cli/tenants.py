@@ -20,17 +20,13 @@ if TYPE_CHECKING:
     from locus_store.backend import StorageBackend
     from locus_store.types import Tenant
 
-tenants = typer.Typer(
-    help="Look at the tenants of a database.", no_args_is_help=True, cls=HelpGroup
-)
+tenants = typer.Typer(help="Show the tenants of a database.", no_args_is_help=True, cls=HelpGroup)
 
 OfTenant = Annotated[
     str | None,
-    typer.Option("--tenant", metavar="NAME", help="Instead of the URL's ?tenant=."),
+    typer.Option("--tenant", metavar="NAME", help="The tenant; overrides the URL's ?tenant=."),
 ]
-AllTenants = Annotated[
-    bool, typer.Option("--all-tenants", help="All tenants that have something stored.")
-]
+AllTenants = Annotated[bool, typer.Option("--all-tenants", help="All tenants with stored data.")]
 Outcome: TypeAlias = dict[str | None, dict[str, int]]
 """Counts by tenant; ``None`` stands for a storage without tenants."""
 
@@ -67,7 +63,7 @@ class Choice:
 
 
 def chosen(tenant: str | None, *, everyone: bool) -> Choice:
-    """The choice that the options make.
+    """Return the choice that the options make.
 
     Raises:
         InvalidArgumentError: They contradict each other.
@@ -109,7 +105,7 @@ async def opened_of(url: str, tenant: str | None) -> AsyncIterator[StorageBacken
 
 
 async def covering(backend: StorageBackend, choice: Choice) -> list[StorageBackend]:
-    """One backend for each tenant that was chosen, by name.
+    """Return one backend for each tenant that was chosen, by name.
 
     Raises:
         InvalidArgumentError: The storage has no tenants.
@@ -145,7 +141,7 @@ def require_tenants(backend: StorageBackend, choice: Choice) -> None:
 async def each(
     backends: list[StorageBackend], work: Callable[[StorageBackend], Awaitable[dict[str, int]]]
 ) -> Outcome:
-    """The counts of each tenant; a tenant that fails stops no other.
+    """Return the counts of each tenant; a tenant that fails stops no other.
 
     Raises:
         LocusStoreError: The first error, once all tenants had their turn.
@@ -178,7 +174,7 @@ def of_tenant(backends: list[StorageBackend]) -> str:
 
 
 def total(found: Outcome) -> dict[str, int]:
-    """The sum over all tenants."""
+    """Return the sum over all tenants."""
     counts: Counter[str] = Counter()
     for it in found.values():
         counts.update(it)
@@ -200,7 +196,7 @@ def tell(
 
 
 def described(found: Outcome, choice: Choice) -> dict[str, Any]:
-    """The sum, with ``tenant``, or by name in ``tenants``."""
+    """Return the sum, with ``tenant``, or by name in ``tenants``."""
     if choice.everyone:
         return {**total(found), "tenants": found}
     ((name, counts),) = found.items()

@@ -50,16 +50,14 @@ if TYPE_CHECKING:
     Storage: TypeAlias = AbstractAsyncContextManager[StorageBackend]
 
 threads = typer.Typer(
-    help="Look at threads, compare, copy and remove them.",
+    help="Show, compare, copy and remove threads.",
     no_args_is_help=True,
     cls=HelpGroup,
 )
 
 Limit = Annotated[int, typer.Option(min=0, help="At most this many.")]
 Checkpoint = Annotated[str | None, typer.Option(help="A checkpoint id; without it the head.")]
-Raw = Annotated[
-    bool, typer.Option("--raw", help="A LangGraph thread as it is stored, bookkeeping and all.")
-]
+Raw = Annotated[bool, typer.Option("--raw", help="Show a LangGraph thread as it is stored.")]
 
 PAGE = 500
 """Versions that are asked for at once."""
@@ -77,9 +75,9 @@ CELL, LINE = 80, 200
 @threads.command("list", cls=Command)
 def list_threads(
     *,
-    pattern: Annotated[str, typer.Option(help="Shell-style: * ? [ab] [!ab].")] = "*",
+    pattern: Annotated[str, typer.Option(help="Shell-style pattern: * ? [ab] [!ab].")] = "*",
     limit: Limit = 100,
-    after: Annotated[str | None, typer.Option(help="Go on behind this thread.")] = None,
+    after: Annotated[str | None, typer.Option(help="Continue after this thread.")] = None,
     tenant: OfTenant = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
@@ -145,7 +143,7 @@ def show_thread(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Print a version: what is known of it, and its state.
+    """Print a version: its metadata and its state.
 
     Of a LangGraph thread the channels are shown, messages as 'human: …'. --json, always of what is
     stored: {thread_id, namespace, checkpoint_id, parent_id, is_head, created_at, metadata, labels,
@@ -197,7 +195,7 @@ def history(
     thread: Thread,
     *,
     limit: Limit = 10,
-    before: Annotated[str | None, typer.Option(help="Only what is older than this.")] = None,
+    before: Annotated[str | None, typer.Option(help="Only versions older than this.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Without a limit.")] = False,
     namespace: Namespace = "",
     raw: Raw = False,
@@ -205,7 +203,7 @@ def history(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """List versions, newest first, and which one each was made from.
+    """List versions, newest first, with the parent of each.
 
     A version marked 'side' is neither the head nor one that the head was made from. --json:
     [{thread_id, namespace, checkpoint_id, parent_id, is_head, created_at, metadata, labels}].
@@ -239,7 +237,7 @@ async def _history(
 async def all_versions(
     backend: StorageBackend, thread: str, namespace: str = "", before: str | None = None
 ) -> list[Version]:
-    """All versions, or all below one, newest first."""
+    """Return all versions, or all below one, newest first."""
     found: list[Version] = []
     while page := await backend.history(thread, namespace=namespace, limit=PAGE, before=before):
         found += page
@@ -268,7 +266,7 @@ def _place(version: Version, head: int, main: set[str]) -> str:
 def diff(
     thread: Thread,
     a: Annotated[str | None, typer.Argument(help="The older version.")] = None,
-    b: Annotated[str | None, typer.Argument(help="The newer one; without it the head.")] = None,
+    b: Annotated[str | None, typer.Argument(help="The newer version; without it the head.")] = None,
     *,
     namespace: Namespace = "",
     raw: Raw = False,
@@ -324,7 +322,7 @@ def _difference(it: Difference) -> str:
 
 @threads.command(cls=Command)
 def search(
-    words: Annotated[list[str], typer.Argument(help="All of them have to be there.")],
+    words: Annotated[list[str], typer.Argument(help="The thread must have all of them.")],
     *,
     limit: Limit = 10,
     tenant: OfTenant = None,
@@ -356,17 +354,17 @@ def search(
 @threads.command(cls=Command)
 def fork(
     thread: Thread,
-    new: Annotated[str, typer.Argument(help="Id of the copy; nothing may be there.")],
+    new: Annotated[str, typer.Argument(help="Id of the copy; it must not be in use.")],
     *,
     checkpoint: Annotated[
-        str | None, typer.Option(help="Copy only this version and what it was made from.")
+        str | None, typer.Option(help="Copy only this version and its ancestors.")
     ] = None,
-    namespace: Annotated[str, typer.Option(help="That --checkpoint is in.")] = "",
+    namespace: Annotated[str, typer.Option(help="The namespace of --checkpoint.")] = "",
     tenant: OfTenant = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Copy a thread under another id, all of it, or up to a version, which becomes its head.
+    """Copy a thread under another id, completely or up to a version, which becomes the head.
 
     --json: {thread_id, checkpoint_id, versions}, of the copy.
     """

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from locus_store.transfer.counts import Counts
 
 imports = typer.Typer(
-    help="Take threads over from elsewhere; what is there already is left as it is.",
+    help="Import threads from another store; existing threads stay as they are.",
     no_args_is_help=True,
     cls=HelpGroup,
 )
@@ -65,7 +65,7 @@ STANDARD = "-"
 
 def verify(
     threads: Annotated[
-        list[str] | None, typer.Argument(help="Only these; without any, all, and the storage.")
+        list[str] | None, typer.Argument(help="Only these; by default all, and the storage.")
     ] = None,
     *,
     tenant: OfTenant = None,
@@ -148,28 +148,28 @@ def _require_all(wanted: Any, found: set[str]) -> None:
 def copy(
     *,
     source: Annotated[
-        str, typer.Option("--from", envvar="LOCUS_STORE_FROM", help="Where from; only read.")
+        str, typer.Option("--from", envvar="LOCUS_STORE_FROM", help="The source; only read.")
     ],
     target: Annotated[
-        str, typer.Option("--to", envvar="LOCUS_STORE_TO", help="Where to; created if missing.")
+        str, typer.Option("--to", envvar="LOCUS_STORE_TO", help="The target; created if missing.")
     ],
     thread: Only = None,
     tenant: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Of the source; copied into the tenant of that name, unless --to has ?tenant=.",
+            help="Of the source; copied to the same tenant, unless --to has ?tenant=.",
         ),
     ] = None,
     all_tenants: Annotated[
-        bool, typer.Option("--all-tenants", help="Each into the tenant of its name.")
+        bool, typer.Option("--all-tenants", help="Copy each tenant to the tenant of the same name.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Copy threads with all versions, metadata and pending writes, and check them by digest.
 
-    After an interruption run it again: threads that are there already are skipped. A thread that is
-    there with other versions is a conflict. --json: {written, same, tenant}, in threads; with
+    After an interruption run it again: existing threads are skipped. A thread that exists with
+    other versions is a conflict. --json: {written, same, tenant}, in threads; with
     --all-tenants {written, same, tenants: {name: {…}}}.
     """
     choice = chosen(tenant, everyone=all_tenants)
@@ -181,7 +181,7 @@ def copy(
 async def _copied(
     source: str, target: str, choice: Choice, threads: list[str] | None
 ) -> tuple[Outcome, str]:
-    """What was copied, and where to, if that is not the tenant that it came from."""
+    """Copy; return the outcome and, if it is another tenant than the source's, the target."""
     copying = importlib.import_module("locus_store.transfer.copying")
     options = _of_target(target, choice)
     async with (
@@ -206,7 +206,7 @@ async def _copied(
 
 
 def _of_target(target: str, choice: Choice) -> dict[str, Any]:
-    """The tenant of a copy's target, where neither its URL nor its backend says otherwise."""
+    """Return the tenant of a copy's target, unless its URL or its backend determines it."""
     opening = importlib.import_module("locus_store.open")
     is_named = "tenant" in dict(parse_qsl(urlsplit(target).query))
     takes = "tenant" in opening.options_of(target) and not is_named
@@ -230,11 +230,11 @@ def export(
     user: Annotated[str | None, typer.Option(help="All threads of this user.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="All threads.")] = False,
     output: Annotated[
-        str, typer.Option("--output", "-o", help="A file that is not there yet; - is standard out.")
+        str, typer.Option("--output", "-o", help="A new file; - is standard output.")
     ] = STANDARD,
     tenant: OfTenant = None,
     all_tenants: Annotated[
-        bool, typer.Option("--all-tenants", help="Of each tenant, whose name is written as well.")
+        bool, typer.Option("--all-tenants", help="Threads of all tenants, with the tenant's name.")
     ] = False,
     url: Url = DEFAULT_URL,
 ) -> None:
@@ -317,7 +317,7 @@ def _written(output: str) -> Iterator[BinaryIO]:
 
 
 def _name(temporary: str, output: str) -> None:
-    """Give a file its name, unless somebody was faster."""
+    """Give a file its name, unless another process was faster."""
     with suppress(OSError):  # it is there already, or that file system has no hard links
         os.link(temporary, output)
         return
@@ -345,10 +345,10 @@ def _told(file: str, done: str) -> Iterator[None]:
 
 @imports.command("file", cls=Command)
 def import_file(
-    file: Annotated[str, typer.Argument(help="Of 'export'; - is standard input.")],
+    file: Annotated[str, typer.Argument(help="Output of 'export'; - is standard input.")],
     *,
     tenant: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Into this one, instead of ?tenant=.")
+        str | None, typer.Option(metavar="NAME", help="The target; overrides ?tenant=.")
     ] = None,
     all_tenants: Annotated[
         bool, typer.Option("--all-tenants", help="Each thread into the tenant that it names.")
@@ -404,7 +404,7 @@ def import_locus(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Take over the threads that the Locus SDK keeps in its own tables, keys or files.
+    """Import the threads that the Locus SDK keeps in its own tables, keys or files.
 
     --json: {written, same}, in threads.
     """
@@ -421,7 +421,7 @@ def import_langgraph(
     thread: Only = None,
     decrypt: Annotated[
         bool,
-        typer.Option("--decrypt", help="Store in clear what was encrypted with LANGGRAPH_AES_KEY."),
+        typer.Option("--decrypt", help="Decrypt values with LANGGRAPH_AES_KEY; store plain ones."),
     ] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,

@@ -190,7 +190,7 @@ class Gathering(Generic[Q, A]):
             self._idle_alone += 1
 
     def _take_alone(self) -> _Call[Q, A] | None:
-        """The first of those to run alone that has to wait for none before it."""
+        """Return the first of those to run alone that has to wait for none before it."""
         taken = set(self._under_way)
         for call in list(self._alone):
             if call.done.done():  # its caller was cancelled
@@ -205,7 +205,7 @@ class Gathering(Generic[Q, A]):
         return None
 
     def _take(self) -> list[_Call[Q, A]]:
-        """The next group; what shares a name with a call that runs alone, runs alone behind it."""
+        """Return the next group; calls that share a name with a lone call run alone after it."""
         limits, group = self._limits, list[_Call[Q, A]]()
         most = -(-len(self._ready) // limits.senders) if limits.spreads else limits.count
         count = size = 0

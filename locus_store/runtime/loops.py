@@ -1,4 +1,4 @@
-"""What each event loop has opened, and what becomes of it at a loop's end and behind a fork."""
+"""The resources of each event loop, and their release at the loop's end and after a fork."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _retrieve(work: asyncio.Future[Any]) -> None:
 
 
 class Home(ABC):
-    """What one event loop has opened: connections belong to the loop that made them."""
+    """The resources that one event loop has opened: a connection belongs to its loop."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -84,7 +84,7 @@ class Home(ABC):
         return task
 
     async def shielded(self, work: Coroutine[Any, Any, T]) -> T:
-        """Go on with ``work`` when its caller is cancelled."""
+        """Run ``work`` to its end, even if its caller is cancelled."""
         return await outlasting(self.spawn(work))
 
     async def in_order(
@@ -151,7 +151,7 @@ class Homes(Generic[H]):
         finalize(self, _abandon, self._homes)
 
     async def mine(self) -> H:
-        """The running loop's.
+        """Return the running loop's.
 
         Raises:
             InvalidArgumentError: Another loop has what is not to be shared.
@@ -189,7 +189,7 @@ class Homes(Generic[H]):
 
 
 def is_at_work(loop: asyncio.AbstractEventLoop) -> bool:
-    """Whether a home of a loop has unfinished work; called in the loop's thread."""
+    """Return whether a home of a loop has unfinished work; call it in the loop's thread."""
     return any(it.get_name() == _TASK for it in asyncio.all_tasks(loop))
 
 
@@ -198,7 +198,7 @@ _inherited: list[object] = []
 
 
 def _abandon(homes: dict[asyncio.AbstractEventLoop, H]) -> None:
-    """Let go of connections that nobody will use again; the server sees them closed."""
+    """Release connections that will not be used again; the server sees them closed."""
     if any(home.pid != os.getpid() for home in homes.values()):
         _inherited.append(dict(homes))
     for loop in [it for it in homes if not it.is_closed() and homes[it].pid == os.getpid()]:

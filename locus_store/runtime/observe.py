@@ -1,8 +1,8 @@
-"""What operations did, told to the standard library's logging and to OpenTelemetry.
+"""Reports of operations to the standard library's logging and to OpenTelemetry.
 
-``observed`` stands around the methods by which callers come in. It begins an ``Operation``, which
-whatever works for it fills (``note``, ``count``), in other tasks too, and tells it when it is over.
-Nothing here ever sees a state, metadata or a password; an error is told by its class.
+``observed`` wraps the public methods. It begins an ``Operation``, which the code that works for it
+fills (``note``, ``count``), in other tasks too, and reports it at its end. This module never sees
+a state, metadata or a password. It reports an error by its class.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _current: ContextVar[Operation | None] = ContextVar("locus_store_operation", def
 
 
 def current() -> Operation | None:
-    """The caller's operation, for what works on it in somebody else's context."""
+    """Return the caller's operation, for work on it in another context."""
     return _current.get()
 
 
@@ -92,9 +92,9 @@ def count(fact: str, number: int, operation: Operation | None = None) -> None:
 
 
 def is_listening() -> bool:
-    """Whether anybody wants to be told of each operation.
+    """Return whether a logger or tracer wants to receive each operation.
 
-    Who uses OpenTelemetry has imported it; this package never does on its own.
+    A program that uses OpenTelemetry has imported it; this package never imports it by itself.
     """
     return (
         operations.isEnabledFor(logging.DEBUG)
@@ -135,7 +135,7 @@ def observed(name: str) -> Callable[[Method[S, P, R]], Method[S, P, R]]:
 
 
 def _named(names: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The ids among the arguments; a state that somebody passed as an id is none."""
+    """Return the ids among the arguments; a state that was passed as an id is not one."""
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     ids = {
         "thread_id": given.get("thread_id", given.get("source_thread_id")),
@@ -145,7 +145,7 @@ def _named(names: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> d
 
 
 def _is_name(it: object) -> bool:
-    """Whether any exporter can send it."""
+    """Return whether any exporter can send the value."""
     if not isinstance(it, str) or len(it) > MAX_NAME:
         return False
     return it.isascii() or not any("\ud800" <= character <= "\udfff" for character in it)
@@ -233,7 +233,7 @@ def skips_too_large(look: Looks) -> Looks:
 
 
 def retried(reason: str, exc: BaseException) -> None:
-    """What was undone is done again."""
+    """Report that an operation is retried."""
     count("retries", 1)
     connections.warning("%s: doing it again after %s", reason, _class_of(exc))
     if telemetry := _telemetry():
@@ -296,7 +296,7 @@ def closed(database: object) -> None:
 
 
 def _place(database: object) -> str:
-    """Where it is, as its errors say it: without a password."""
+    """Return the place of a database as its errors name it: without a password."""
     if isinstance(database, str):
         return database
     return f"{system_of(type(database))} {getattr(database, '_where', '')}".rstrip()
@@ -314,7 +314,7 @@ _SHARED: Final = frozenset({"StorageBackend", "SqlBackend", "ForTenants"})
 
 
 def system_of(kind: type) -> str:
-    """The name of the database system: of the first class of ours, else of the class itself."""
+    """Return the database system's name: of the first class of ours, else of the class."""
     return _system(kind.__mro__)
 
 
@@ -326,7 +326,7 @@ def _system(classes: tuple[type, ...]) -> str:
 
 
 def stored_bytes(change: Change) -> int:
-    """What a save wrote: its frames, unless a backend asked for the whole state."""
+    """Return the bytes that a save wrote: its frames, unless a backend needed the whole state."""
     whole = change.snapshot._packed  # noqa: SLF001  (told nowhere else)
     return len(whole if whole is not None else change.frames or b"")
 

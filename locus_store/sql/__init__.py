@@ -1,1 +1,1 @@
-"""What the SQL backends share."""
+"""Code that all SQL backends share."""

@@ -323,7 +323,7 @@ def tenants(it: Repository) -> list[Tenant]:
 def _by_tenant(
     it: Repository, table: sa.Table, is_counted: sa.ColumnElement[bool]
 ) -> dict[str, int]:
-    """How many rows each tenant has that count; 0 where it has others only."""
+    """Return each tenant's number of rows that are counted; 0 if it has other rows only."""
     count = sa.func.count(sa.case((is_counted, 1)))
     query = sa.select(table.c.tenant, count).group_by(table.c.tenant)
     return {row[0]: row[1] for row in it.connection.execute(query)}
@@ -333,7 +333,7 @@ def _by_tenant(
 
 
 def damage(it: Repository) -> list[str]:
-    """What the database finds, and rows whose thread or line is not there; of any tenant."""
+    """Return all tenants' damage: the database's own findings, and rows without a parent row."""
     broken = it.self_check()
     if broken:
         return broken

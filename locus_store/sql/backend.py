@@ -62,7 +62,7 @@ VACUUM_BATCH = 64
 
 
 class Shared(NamedTuple):
-    """What a store over the same connections works with."""
+    """The objects that a store shares with the backend of its connections."""
 
     database: Database
     runner: Runner
@@ -259,7 +259,7 @@ class SqlBackend(StorageBackend):
     async def _ranked(
         self, batch: list[searching.Candidate], wanted: list[str]
     ) -> list[searching.Ranked]:
-        """The lines of a batch that match; no transaction is open while a text is looked at."""
+        """Return the lines of a batch that match; no transaction is open while text is compared."""
         parts = [searching.Part([candidate.line for candidate in batch])]
         if searching.is_large(batch):
             parts = await self._query(lambda it: searching.parts(it, batch))

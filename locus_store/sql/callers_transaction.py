@@ -96,7 +96,7 @@ def _under_savepoint(database: Database, body: Body[T]) -> Body[T]:
 
 
 def autocommit_refused() -> InvalidArgumentError:
-    """The error of a connection without a transaction."""
+    """Return the error of a connection without a transaction."""
     return InvalidArgumentError(
         "connection= commits each statement (AUTOCOMMIT): open a transaction instead, for example "
         "with engine.begin()"

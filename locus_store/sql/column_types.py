@@ -1,4 +1,4 @@
-"""What a column gives is of its type, or damage: SQLite keeps any value in any column."""
+"""Types of columns that check each value they read: SQLite keeps any value in any column."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def stored(what: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
 
 
 def damage(what: str) -> IntegrityError:
-    """The error of a value that is none of what its column holds."""
+    """Return the error of a value that is none of what its column holds."""
     return IntegrityError(
         f"a stored row does not hold {what} where there should be; restore the database from a "
         "backup"
@@ -45,7 +45,7 @@ def damage(what: str) -> IntegrityError:
 
 
 def storage_classes(column: sa.Column[Any], dialect: Dialect) -> list[str]:
-    """What SQLite's ``typeof`` says of a column's values, as they are written."""
+    """Return the names that SQLite's ``typeof`` gives to a column's values, as they are written."""
     found = column.type.dialect_impl(dialect)
     impl = found.impl_instance if isinstance(found, sa.types.TypeDecorator) else found
     return [_CLASSES[impl.python_type], *(["null"] if column.nullable else [])]

@@ -129,7 +129,7 @@ class Moment(FunctionElement[datetime]):
 
 
 def moment() -> Moment:
-    """The server's clock when the statement began: two saves have different ones."""
+    """Return the server's clock when the statement began: two saves have different ones."""
     return Moment(sa.bindparam("moment", callable_=_here, type_=Instant()))
 
 
@@ -138,22 +138,22 @@ def _here() -> datetime:
 
 
 def now() -> Clock:
-    """The server's clock when the statement began; on SQLite in milliseconds."""
+    """Return the server's clock when the statement began; on SQLite in milliseconds."""
     return Clock()
 
 
 def after(seconds: float | sa.ColumnElement[Any]) -> Clock:
-    """The server's clock plus ``seconds``: when something expires."""
+    """Return the server's clock plus ``seconds``: when something expires."""
     return Clock(_seconds(seconds))
 
 
 def before(seconds: float | sa.ColumnElement[Any]) -> Clock:
-    """The server's clock minus ``seconds``: the limit of what is old."""
+    """Return the server's clock minus ``seconds``: the limit of what is old."""
     return Clock(-_seconds(seconds))
 
 
 def minute() -> Minute:
-    """The server's clock cut to the minute: the coarse step at which activity is indexed."""
+    """Return the server's clock cut to the minute: the coarse step at which activity is indexed."""
     return Minute()
 
 
@@ -374,11 +374,11 @@ class Embedding(sa.types.TypeDecorator[bytes]):
     cache_ok = True
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        """The driver knows arrays for vectors."""
+        """Return the type of the driver, which has arrays for vectors."""
         return sa.types.NullType() if dialect.name == "oracle" else sa.LargeBinary()
 
     def process_bind_param(self, value: bytes | None, dialect: Dialect) -> Any:
-        """An array of floats for Oracle."""
+        """Return an array of floats for Oracle."""
         if value is None or dialect.name != "oracle":
             return value
         return _swapped(array("f", value))
@@ -407,7 +407,7 @@ class _Digest(sa.types.TypeDecorator[bytes]):
     cache_ok = True
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        """RAW is no LOB: it is compared and indexed."""
+        """Return RAW on Oracle: unlike a LOB it can be compared and indexed."""
         if dialect.name == "oracle":
             from sqlalchemy.dialects.oracle import RAW  # noqa: PLC0415 - as above
 

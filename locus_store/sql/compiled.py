@@ -96,7 +96,7 @@ class Compiled:
         return cursor
 
     def _bound(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
-        """The driver's parameters."""
+        """Return the driver's parameters."""
         known = {**self._fixed, **values}
         for name, ask in self._asked.items():
             known[name] = ask()
@@ -105,7 +105,7 @@ class Compiled:
         )
 
     def _wrong(self, row: Sequence[Any]) -> Iterator[sa.ColumnElement[Any]]:
-        """The columns whose values cannot be read."""
+        """Yield the columns whose values cannot be read."""
         for column, value, convert in zip(self._columns, row, self._results, strict=True):
             try:
                 if convert:

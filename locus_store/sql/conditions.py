@@ -99,7 +99,7 @@ def _jsonb(value: Any) -> sa.ColumnElement[Any]:
 
 
 def _once(value: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-    """Computed once: what is bound is read anew for each row by a plan that is kept."""
+    """Compute a value once per statement; a cached plan would read a bound value for every row."""
     return sa.select(value).scalar_subquery()
 
 
@@ -112,7 +112,7 @@ def _is_zero(value: Any) -> bool:
 
 
 def _has_inner_zero(value: Any) -> bool:
-    """Whether a list or object holds a number that has two forms."""
+    """Return whether a list or object contains a number that has two forms."""
     return isinstance(value, dict | list) and any(map(_is_zero, _numbers(value)))
 
 
@@ -126,7 +126,7 @@ def _numbers(value: Any) -> Iterator[Any]:
 
 
 def word_in_jsonb(column: sa.ColumnElement[Any], word: str) -> sa.ColumnElement[bool]:
-    """Whether a folded word may be in a value: ASCII folds to lower case, the rest is hard."""
+    """Return the condition that a value may have a folded word; text beyond ASCII always may."""
     text = sa.collate(sa.cast(column, sa.Text()), "C")
     is_hard: sa.ColumnElement[bool] = text.op("~", is_comparison=True)(_text("[^\x01-\x7f]"))
     if not word.isascii():
@@ -218,9 +218,9 @@ def word_in_text(column: sa.ColumnElement[Any], word: str) -> sa.ColumnElement[b
 def in_oracle_json(
     column: sa.ColumnElement[Any], path: Sequence[str], value: Any
 ) -> sa.ColumnElement[bool]:
-    """Whether a JSON column may have a value at a path, or in a list there.
+    """Return the condition that a JSON column may have a value at a path, or in a list there.
 
-    What Oracle could take for something else is looked for by its place alone.
+    A value that Oracle could confuse with another one is only required to exist at the path.
     """
     steps = "".join(f".{_quoted_step(it)}" for it in path)
     if len(steps.encode()) > _MOST_BYTES:
@@ -271,7 +271,7 @@ def on_oracle_json(column: sa.ColumnElement[Any], clause: Clause) -> Condition:
 
 
 def _quoted_step(name: str) -> str:
-    """A key within a path, which is a literal of the statement: nothing in it has a meaning."""
+    """Return a key quoted for a path, which is a literal of the statement."""
     escaped = orjson.dumps(escape_text(name)).decode()
     return escaped.replace("'", "\\u0027").replace(":", "\\u003a").replace("\x7f", "\\u007f")
 

@@ -53,7 +53,7 @@ class _Copy:
             self._it.copy_index(self._of_new_lines)
 
     def _copy_thread_row(self) -> None:
-        """A copy that has versions is active when it is created."""
+        """Insert the copy's row; a copy that has versions is active when it is created."""
         threads = self._it.tables.threads
         has_version = last_save(self._it.tables).is_not(None)
         made: dict[str, Any] = {

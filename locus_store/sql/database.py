@@ -77,7 +77,7 @@ class Database(ForTenants, ABC):
 
     @property
     def may_create(self) -> bool:
-        """Whether the schema may be made where none exists."""
+        """True if a missing schema may be created."""
         return self._auto_migrate is not False
 
     def opened(self, connection: Connection) -> None:
@@ -121,7 +121,7 @@ class Database(ForTenants, ABC):
 
     @property
     def has_index(self) -> bool:
-        """Whether there is a full-text index, as far as this object knows."""
+        """True if there is a full-text index, as far as this object knows."""
         return self._facts.has_index
 
     @has_index.setter
@@ -129,7 +129,7 @@ class Database(ForTenants, ABC):
         self._facts.has_index = has_index
 
     def on(self, connection: Connection) -> Repository:
-        """The queries, on a connection of the opened database."""
+        """Return the queries, on a connection of the opened database."""
         return self.repository(connection, self.scope)
 
     # --- inside a transaction of the caller's
@@ -145,7 +145,7 @@ class Database(ForTenants, ABC):
         """Begin the caller's transaction where a savepoint does not."""
 
     def keep_index(self, connection: Connection) -> None:
-        """Let nobody create the full-text index while the transaction writes."""
+        """Prevent other sessions from creating the full-text index during this transaction."""
 
     def require_opened(self, connection: Connection) -> None:
         """Check that a connection of the caller's leads to the opened database.
@@ -167,16 +167,16 @@ class Database(ForTenants, ABC):
             )
 
     def lost_race(self, exc: BaseException) -> bool:
-        """Whether the statement was undone for another transaction's sake, and may be run again."""
+        """Return whether the statement lost to another transaction and may be retried."""
         del exc
         return False
 
     def refused_values(self, exc: BaseException) -> bool:
-        """Whether the database refused what a statement was given: without it, it may succeed."""
+        """Return whether the database refused a value; the statement may succeed without it."""
         return isinstance(exc, DBAPIError) and not isinstance(exc, OperationalError)
 
     def lost_schema(self, exc: BaseException) -> bool:
-        """Whether the tables are not there."""
+        """Return whether the tables are missing."""
         del exc
         return False
 
@@ -184,7 +184,7 @@ class Database(ForTenants, ABC):
 
     @abstractmethod
     def begin_write(self, connection: Connection) -> None:
-        """Begin a transaction that nobody else can write beside."""
+        """Begin a transaction that excludes all other writers."""
 
     @abstractmethod
     def begin_read(self, connection: Connection) -> None:
@@ -192,15 +192,15 @@ class Database(ForTenants, ABC):
 
     @abstractmethod
     def identity(self) -> object:
-        """Changes when another database was put in the place of the opened one.
+        """Return a value that changes when the opened database is replaced by another one.
 
         Raises:
-            ConnectionFailedError: The opened one is gone.
+            ConnectionFailedError: The opened database no longer exists.
         """
 
     @abstractmethod
     def translated(self, exc: Exception) -> LocusStoreError:
-        """The error to raise for a driver's."""
+        """Return the error to raise for a driver's."""
 
     def left(self) -> None:
         """Check, with every connection closed, that what stands here now may be opened."""

@@ -1,4 +1,4 @@
-"""What a database is and holds, for ``locus-store doctor``; nothing here changes anything."""
+"""Read-only facts about a database and its contents, for ``locus-store doctor``."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Examination:
         self.tables = repository.tables
 
     def facts(self) -> list[Fact]:
-        """One line after the other."""
+        """Collect the facts, one after the other."""
         return [
             self.clock(),
             *self.software(),
@@ -66,7 +66,7 @@ class Examination:
         yield Fact("server", f"{dialect.name} {found}")
 
     def settings(self) -> Iterator[Fact]:
-        """How the database is set up, where that matters."""
+        """Return facts about the database's settings that matter to the library."""
         yield from ()
 
     def table_bytes(self, table: sa.Table) -> int | None:
@@ -87,7 +87,7 @@ class Examination:
     # --- the same for all
 
     def clock(self) -> Fact:
-        """How far the server's clock is from this machine's."""
+        """Return the difference between the server's clock and this machine's."""
         theirs = self.connection.execute(sa.select(now())).scalar_one()
         apart = (theirs - datetime.now(UTC)).total_seconds()
         if abs(apart) <= CLOCK_SECONDS:
@@ -150,7 +150,7 @@ class Examination:
         return f"{found:,}" if found <= COUNTED else f"more than {COUNTED:,}"
 
     def lengths(self) -> Iterator[Fact]:
-        """The threads that were saved most often."""
+        """Yield the threads that were saved most often."""
         lines = self.tables.lines
         found = self.connection.execute(
             sa.select(lines.c.thread_id, lines.c.namespace, lines.c.last_sequence)
@@ -163,7 +163,7 @@ class Examination:
             yield Fact("longest threads, in saves", ", ".join(named))
 
     def leftovers(self) -> Iterator[Fact]:
-        """What nobody sees and a sweep would remove."""
+        """Return facts about invisible rows that a sweep would remove."""
         threads, lines = self.tables.threads, self.tables.lines
         checkpoints = self.tables.checkpoints
         tenant = self.repository.scope.tenant

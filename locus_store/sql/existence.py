@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def last_active(t: Tables) -> sa.ColumnElement[Any]:
-    """The exact time of a thread's last activity; NULL where only pending writes are stored.
+    """Return the exact time of a thread's last activity; NULL where only pending writes are stored.
 
     It is the time of the last save; of a thread without versions that of its newest message; of one
     that has only a name or user, ``active_at``. Each is looked up by an index, for one thread at a
@@ -61,9 +61,9 @@ def has_thread(it: Scoped, thread_id: str) -> bool:
 
 
 def keep_place(it: Scoped, thread_id: str, saved_at: datetime) -> None:
-    """Keep a thread's place in the lists when a line is gone that was saved then.
+    """Keep a thread's place in the lists after a line saved at ``saved_at`` is deleted.
 
-    Without versions it stands where its newest message puts it.
+    A thread without versions is listed by the time of its newest message.
     """
     lines, threads, messages = it.tables.lines, it.tables.threads, it.tables.messages
     c = lines.c.updated_at
@@ -95,9 +95,9 @@ def versionless(it: Scoped) -> list[str]:
 
 
 def is_old(it: Scoped, thread_id: str, seconds: float) -> bool:
-    """Whether no version, message or pending write of a thread is younger than this.
+    """Return whether all versions, messages and pending writes of a thread are older than this.
 
-    A thread that has none of them is as old as its last activity.
+    The age of a thread that has none of them is that of its last activity.
     """
     t, threads, lines = it.tables, it.tables.threads, it.tables.lines
     thread = it.connection.execute(
@@ -120,7 +120,7 @@ def is_old(it: Scoped, thread_id: str, seconds: float) -> bool:
 def _is_old(
     it: Scoped, table: sa.Table, is_its: sa.ColumnElement[bool], seconds: float
 ) -> bool | None:
-    """Whether all rows are older than this; ``None`` where there are none."""
+    """Return whether all rows are older than this; ``None`` if there are no rows."""
     newest = sa.func.max(table.c.created_at)
     age = sa.case((newest < before(seconds), 1), (newest.is_not(None), 0))
     found = it.connection.execute(sa.select(age).where(is_its)).scalar()

@@ -1,4 +1,4 @@
-"""What went wrong on a connection: by class, SQLSTATE or Oracle's code, not by a message."""
+"""Errors of a connection, classified by class, SQLSTATE or Oracle's code, not by message."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def driver_errors() -> tuple[type[Exception], ...]:
-    """What asyncpg raises, beside ``OSError``; nothing where nobody has imported it."""
+    """Return the classes that asyncpg raises, except ``OSError``; empty if it is not imported."""
     asyncpg = sys.modules.get("asyncpg")
     found: tuple[type[Exception], ...] = ()
     if asyncpg:
@@ -39,7 +39,7 @@ class LostConnectionError(Exception):
 
 
 def sqlstate(exc: BaseException) -> str:
-    """The server's five characters; ``""`` for an error that is not the server's."""
+    """Return the server's five characters; ``""`` for an error that is not the server's."""
     found = (getattr(it, "sqlstate", None) for it in causes(exc))
     return next((it for it in found if isinstance(it, str)), "")
 
@@ -63,7 +63,7 @@ _CODE: Final = re.compile(r"\b(?:ORA|PLS)-\d{5}\b")
 
 
 def is_lost(exc: BaseException) -> bool:
-    """Whether a connection is gone, or could not be made."""
+    """Return whether a connection was lost or could not be made."""
     asyncpg = sys.modules.get("asyncpg")
     theirs: tuple[type[BaseException], ...] = ()
     if asyncpg:  # the second: it got FATAL between two statements, and the socket is not closed yet
@@ -73,7 +73,7 @@ def is_lost(exc: BaseException) -> bool:
 
 
 def is_refused(exc: BaseException) -> bool:
-    """Whether nobody listens where a connection should have been made."""
+    """Return whether the server refused the connection: no process listens on the port."""
     return any(isinstance(it, ConnectionRefusedError) for it in causes(exc))
 
 
@@ -96,12 +96,12 @@ def owner_only(connection: Connection) -> Iterator[None]:
 
 
 def is_overtime(exc: BaseException) -> bool:
-    """Whether a statement took longer than it may; the network's own timeouts have a number."""
+    """Return whether a statement exceeded its timeout; the network's own timeouts have an errno."""
     return isinstance(exc, TimeoutError) and exc.errno is None
 
 
 def causes(exc: BaseException) -> Iterator[BaseException]:
-    """The error and what it was raised from, outermost first."""
+    """Yield the error and what it was raised from, outermost first."""
     at: BaseException | None = exc
     while at is not None:
         yield at

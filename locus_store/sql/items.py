@@ -72,7 +72,7 @@ MICROSECOND: Final = timedelta(microseconds=1)
 
 @dataclass(slots=True)
 class Shelf:
-    """What all statements of one opened store are bound to.
+    """The context that all statements of one opened store are bound to.
 
     Args:
         scope: Tables and tenant.
@@ -117,19 +117,19 @@ class Items:
     def condition(
         self, column: sa.ColumnElement[Any], clause: Clause
     ) -> sa.ColumnElement[bool] | None:
-        """A condition that no row misses which the clause takes; the rows are checked again."""
+        """Return a condition that all matching rows meet; the rows are checked again in Python."""
         del column, clause
         return None
 
     def may_have_word(
         self, column: sa.ColumnElement[Any], word: str
     ) -> sa.ColumnElement[bool] | None:
-        """The same for a folded word in the texts of a value."""
+        """Return the condition that a folded word may occur in the strings of a value."""
         del column, word
         return None
 
     def have_names(self, names: Sequence[Name]) -> sa.ColumnElement[bool]:
-        """The items of these names, of the tenant."""
+        """Return the items of these names, of the tenant."""
         c = self.store.c
         if len(names) == 1:
             [(namespace, key)] = names
@@ -182,7 +182,7 @@ class Items:
             size *= 4
 
     def stored_vectors(self, found: sa.Select[Any]) -> list[bytes]:
-        """The embeddings that a query gives in its one column."""
+        """Return the embeddings that a query gives in its one column."""
         return list(self.connection.execute(found).scalars())
 
     # --- writing
@@ -276,7 +276,7 @@ class Items:
 
     @property
     def _has_embeddings(self) -> bool:
-        """Whether there is a table of them by now."""
+        """True if the table of embeddings exists by now."""
         if self._dimension_said is None:
             settings = self.tables.settings.c
             said = sa.select(settings.value).where(settings.name == DIMENSION_SETTING)
@@ -370,7 +370,7 @@ class Items:
         return taken[wanted.offset :]
 
     def recent_at_once(self, wanted: Wanted) -> list[StoreItem] | None:
-        """What ``recent`` gives, without a cursor; ``None`` where that was not enough."""
+        """Return what ``recent`` returns, without a cursor; ``None`` if it did not find enough."""
         if not needs_look(wanted):
             return self.recent(wanted)
         count = wanted.offset + wanted.limit
@@ -434,7 +434,7 @@ class Items:
         yield from islice((it for it in conditions if it is not None), MOST_CONDITIONS)
 
     def are_in(self, namespace: Namespace, *, recursive: bool) -> sa.ColumnElement[bool]:
-        """The tenant's items of a namespace, or also of all below it; expired ones too."""
+        """Return the tenant's items of a namespace, or also of all below it; expired ones too."""
         if not recursive:
             return sa.and_(self._is_ours, self._is_in(namespace))
         if not namespace:
@@ -462,11 +462,11 @@ class Items:
 
 
 def outcome_of(batch: Sequence[Change], versions: Mapping[Name, int]) -> Outcome:
-    """What becomes of a batch.
+    """Return the outcome of a batch.
 
     Args:
         batch: Changes of different items.
-        versions: Those that are there.
+        versions: The versions of the items that exist.
     """
     results: list[int] = []
     try:
@@ -483,12 +483,12 @@ def outcome_of(batch: Sequence[Change], versions: Mapping[Name, int]) -> Outcome
 
 
 def needs_look(wanted: Wanted) -> bool:
-    """Whether each item has to be looked at."""
+    """Return whether each item has to be inspected in Python."""
     return bool(wanted.filter.clauses or wanted.metadata_filter.clauses or wanted.words)
 
 
 def item_of(row: AnyRow) -> StoreItem:
-    """The item of a row of ``store``."""
+    """Return the item of a row of ``store``."""
     return StoreItem(
         namespace=decode_namespace(row.namespace),
         key=row.key,

@@ -51,7 +51,7 @@ def unescape_text(value: str) -> str:
 
 
 def escape_json(value: Any) -> Any:
-    """A JSON value with every string and key escaped, as a ``Json`` column holds it."""
+    """Return a JSON value with every string and key escaped, as a ``Json`` column holds it."""
     return _mapped(value, escape_text)
 
 
@@ -79,7 +79,7 @@ def _mapped(value: Any, change: Callable[[str], Any]) -> Any:
 
 
 def dump_value(value: Any) -> str:
-    """The text that a ``JsonValue`` column holds on SQLite."""
+    """Return the text that a ``JsonValue`` column holds on SQLite."""
     raw = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
     if b"\\u0000" in raw or b"\\u0001" in raw:
         raw = orjson.dumps(escape_json(value), option=orjson.OPT_SORT_KEYS)
@@ -87,7 +87,7 @@ def dump_value(value: Any) -> str:
 
 
 def dump_json(value: Mapping[str, Any] | None) -> str | None:
-    """The text that a ``Json`` column holds on SQLite; ``None`` for an empty object."""
+    """Return the text that a ``Json`` column holds on SQLite; ``None`` for an empty object."""
     return dump_value(value) if value else None
 
 
@@ -119,7 +119,7 @@ _LEAST_IN_ORACLE, _MOST_IN_ORACLE = 1e-120, 1e120
 
 
 def oracle_value(value: Any) -> Any:
-    """A JSON value as it is bound for Oracle's JSON, which keeps numbers as decimals.
+    """Return a JSON value as it is bound for Oracle's JSON, which keeps numbers as decimals.
 
     Floats without a fraction, and those beyond a NUMBER, are kept as text that no other text is.
     """
@@ -148,10 +148,10 @@ def _exact(value: Any) -> Any:
 
 
 def load_json(value: Any) -> dict[str, Any]:
-    """What ``dump_json`` was given, from text or from what a driver made of it.
+    """Return the object that ``dump_json`` was given, from text or from a driver's conversion.
 
     Raises:
-        IntegrityError: It is no JSON object.
+        IntegrityError: The value is not a JSON object.
     """
     if value is None:
         return {}
@@ -243,11 +243,11 @@ class NativeJson(sa.types.UserDefinedType[Any]):
     cache_ok = True
 
     def get_col_spec(self, **_: Any) -> str:
-        """Its name."""
+        """Return its name."""
         return "JSON"
 
     def get_dbapi_type(self, dbapi: Any) -> Any:
-        """What the driver is told of a parameter; see ``oracle.sized``."""
+        """Return the driver's type of a parameter; see ``oracle.sized``."""
         return dbapi.DB_TYPE_JSON
 
 

@@ -120,7 +120,7 @@ def _is_behind(columns: Any, place: Any) -> sa.ColumnElement[bool]:
 
 
 def _place(it: Reads, thread_id: str) -> Any:
-    """Where a thread stands in the list.
+    """Return the position of a thread in the list.
 
     Raises:
         NotFoundError: It does not exist.

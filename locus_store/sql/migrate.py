@@ -118,7 +118,7 @@ def _may_be_under_way(connection: Connection, ours: Tables) -> bool:
 
 
 def check(target: Target, *, prefix: str = DEFAULT_PREFIX, schema: str | None = None) -> Status:
-    """What stands in the database under our names; changes nothing."""
+    """Return the status of the tables with our names; change nothing."""
     absent = _absent(target, prefix, schema)
     return absent or run_on(target, _check, prefix=prefix, schema=schema)
 
@@ -135,7 +135,7 @@ def _check(connection: Connection, ours: Tables) -> Status:
 
 
 def _settled(connection: Connection, ours: Tables) -> Status:
-    """What stands there when nobody migrates; a first upgrade that was cut short is finished."""
+    """Return the status without migrating; finish a first upgrade that was interrupted."""
     with _refusals(connection), locked(connection, ours):
         status = read_status(connection, ours)
         if status.state == "behind" and not _is_used(connection, ours):
@@ -145,7 +145,7 @@ def _settled(connection: Connection, ours: Tables) -> Status:
 
 
 def _is_used(connection: Connection, ours: Tables) -> bool:
-    """Whether somebody put anything in."""
+    """Return whether any table but the settings contains rows."""
     tables_with_rows = (it for it in ours.metadata.sorted_tables if it is not ours.settings)
     one = (sa.select(sa.literal(1)).select_from(it).limit(1) for it in tables_with_rows)
     return any(connection.execute(it).first() for it in one)
@@ -163,10 +163,10 @@ def _create(connection: Connection, ours: Tables) -> Status:
 
 
 def prepare(connection: Connection, ours: Tables) -> None:
-    """What comes before a migration by Alembic's own command.
+    """Prepare the database for a migration by Alembic's own command.
 
     Raises:
-        SchemaError: It would meet what it did not make or does not know.
+        SchemaError: It would meet tables that the library did not create or does not know.
     """
     status = read_status(connection, ours)
     if status.state in {"foreign", "damaged", "newer", "too new"}:
@@ -175,7 +175,7 @@ def prepare(connection: Connection, ours: Tables) -> None:
 
 
 def _clear(connection: Connection, ours: Tables, found: Status) -> None:
-    """Drop what a first upgrade left that was cut short: the next one begins anew."""
+    """Drop the tables of an interrupted first upgrade, so that the next one can start over."""
     quote = connection.dialect.identifier_preparer.format_table
     for name in found.leftovers:
         kind = "VIEW" if name == ours.heads else "TABLE"
@@ -256,7 +256,7 @@ def _downgrade(connection: Connection, ours: Tables, revision: str) -> str | Non
 def current(
     target: Target, *, prefix: str = DEFAULT_PREFIX, schema: str | None = None
 ) -> str | None:
-    """The database's revision; ``None`` where there is no schema of ours."""
+    """Return the database's revision; ``None`` where there is no schema of ours."""
     return check(target, prefix=prefix, schema=schema).revision
 
 
@@ -275,7 +275,7 @@ def offline_sql(
     prefix: str = DEFAULT_PREFIX,
     schema: str | None = None,
 ) -> str:
-    """The statements that an upgrade would run, as text; needs no driver and no database.
+    """Return the statements that an upgrade would run, as text; needs no driver and no database.
 
     Args:
         dialect: ``sqlite``, ``postgresql`` or ``oracle``.
@@ -375,7 +375,7 @@ _REMEDIES: Final = {
 
 @contextmanager
 def _refusals(connection: Connection) -> Iterator[None]:
-    """What the server does not let this role or session do, told with its remedy."""
+    """Translate the server's refusals of this role or session into errors that name the remedy."""
     place = place_of(connection)
     try:
         yield
@@ -395,7 +395,7 @@ IncludeName = Callable[[Any, str, Any], bool]
 
 
 def excluding(prefix: str = DEFAULT_PREFIX, *, then: IncludeObject | None = None) -> IncludeObject:
-    """An ``include_object`` for your ``env.py`` that leaves the tables of ``prefix`` alone.
+    """Return an ``include_object`` for your ``env.py`` that leaves the tables of ``prefix`` alone.
 
     Args:
         prefix: As the store is opened.
@@ -414,7 +414,7 @@ def excluding(prefix: str = DEFAULT_PREFIX, *, then: IncludeObject | None = None
 def excluding_names(
     prefix: str = DEFAULT_PREFIX, *, then: IncludeName | None = None
 ) -> IncludeName:
-    """An ``include_name`` for your ``env.py``: the tables of ``prefix`` are not even reflected.
+    """Return an ``include_name`` for your ``env.py`` that does not reflect ``prefix``'s tables.
 
     Without it Alembic reads their columns and warns of types that SQLAlchemy does not know, such as
     ``vector``. Give ``include_object`` as well: the version table passes here, because Alembic
@@ -435,7 +435,7 @@ def excluding_names(
 
 
 def _named(prefix: str) -> Callable[[Any], bool]:
-    """Whether a table is ours, by its name."""
+    """Return a predicate that recognizes our tables by name."""
     names = tables(prefix).names
     made = ("search", "embeddings", "lock")  # on request
     # Oracle's indexes of words and vectors have tables of their own.
@@ -451,7 +451,7 @@ include_name: Final = excluding_names()
 
 
 def only_ours(ours: Tables, dialect: str) -> IncludeObject:
-    """The ``include_object`` of our own ``env.py``: our tables, and this dialect's indexes."""
+    """Return the ``include_object`` of our ``env.py``: our tables, and the dialect's indexes."""
 
     def include(item: Any, name: Any, kind: str, reflected: bool, other: Any) -> bool:
         if kind == "table":

@@ -52,8 +52,8 @@ class _Process:
         """Hold the lock.
 
         Args:
-            is_async: Whether this is beneath an event loop, which goes on while this waits, and so
-                does the migration that is waited for.
+            is_async: True beneath an event loop. The loop keeps running while this waits, and so
+                does the migration that holds the lock.
         """
         if is_async:
             while not self._lock.acquire(blocking=False):

@@ -20,7 +20,7 @@ _HASH_CHARACTERS: Final = 8
 
 
 def derived(name: str) -> str:
-    """The name of an index or constraint: itself, or shortened to 63 characters with a hash."""
+    """Return the name of an index or constraint, shortened to 63 characters with a hash."""
     if len(name) <= MAX_NAME:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:_HASH_CHARACTERS]
@@ -33,7 +33,7 @@ def max_prefix(dialect: str) -> int:
 
 
 def check_prefix(prefix: str, dialect: str = "sqlite") -> str:
-    """The prefix itself.
+    """Return the prefix itself.
 
     Raises:
         InvalidArgumentError: It cannot start the name of a table.
@@ -43,7 +43,7 @@ def check_prefix(prefix: str, dialect: str = "sqlite") -> str:
 
 
 def prefix_of(table_name: str | None, prefix: str | None, dialect: str) -> str:
-    """The table prefix that a ``table_name`` of the Locus SDK means.
+    """Return the table prefix that a ``table_name`` of the Locus SDK means.
 
     Raises:
         InvalidArgumentError: Both are given, or the one given cannot start the name of a table.

@@ -36,7 +36,7 @@ def refuse_ours(**options: tuple[object, object]) -> None:
 
 
 def check_seconds(name: str, value: object) -> float | None:
-    """A time above 0, at most a day; ``None`` stays.
+    """Return a time above 0, at most a day; ``None`` stays.
 
     Raises:
         InvalidArgumentError: It is none.
@@ -51,7 +51,7 @@ def check_seconds(name: str, value: object) -> float | None:
 
 
 def check_count(name: str, value: object, *, least: int) -> int:
-    """A whole number.
+    """Return a whole number.
 
     Raises:
         InvalidArgumentError: It is none, or less than ``least``.

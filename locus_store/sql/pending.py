@@ -25,7 +25,7 @@ BATCH = 200
 def rows(
     it: Scoped, line: int, checkpoint_ids: Sequence[str] | None = None
 ) -> Iterator[RowMapping]:
-    """A line's rows, or those of some checkpoints."""
+    """Yield a line's rows, or those of some checkpoints."""
     table = it.tables.writes
     query = sa.select(table).where(table.c.line == line)
     if checkpoint_ids is None:
@@ -37,7 +37,7 @@ def rows(
 
 
 def of_checkpoint(it: Scoped, line: int, checkpoint_id: str) -> list[PendingWrite]:
-    """A checkpoint's writes, in any order."""
+    """Return a checkpoint's writes, in any order."""
     key = {"line": line, "checkpoint_id": checkpoint_id}
     found = it.sql.writes.rows(it.connection, key)
     return [write_of(dict(zip(WRITE, row, strict=True))) for row in found]
@@ -46,7 +46,7 @@ def of_checkpoint(it: Scoped, line: int, checkpoint_id: str) -> list[PendingWrit
 def by_checkpoint(
     it: Scoped, line: int, checkpoint_ids: Sequence[str]
 ) -> dict[str, list[PendingWrite]]:
-    """The writes of checkpoints that have some, in the order of their tasks."""
+    """Return the writes of checkpoints that have some, in the order of their tasks."""
     found: dict[str, list[PendingWrite]] = {}
     for row in rows(it, line, checkpoint_ids):
         found.setdefault(row["checkpoint_id"], []).append(write_of(row))
@@ -60,7 +60,7 @@ def insert(it: Scoped, table: sa.Table, values: Sequence[Mapping[str, Any]]) -> 
 
 
 def write_of(row: Mapping[str, Any] | RowMapping) -> PendingWrite:
-    """The write of a row.
+    """Return the write of a row.
 
     Raises:
         IntegrityError: It is not what was stored.
@@ -78,7 +78,7 @@ def write_of(row: Mapping[str, Any] | RowMapping) -> PendingWrite:
 
 
 def row_of(line: int, checkpoint_id: str, write: PendingWrite) -> dict[str, Any]:
-    """The row of a write."""
+    """Return the row of a write."""
     return {
         "line": line,
         "checkpoint_id": checkpoint_id,

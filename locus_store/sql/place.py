@@ -32,7 +32,7 @@ class DatabasePlace:
         return f"{self.shown} (schema {schema})" if schema else self.shown
 
     def command(self, ours: Tables) -> str:
-        """What to type."""
+        """Return the command to type."""
         url = self.shown if self.is_whole else "…"
         only = "" if ours.prefix == DEFAULT_PREFIX else f" --prefix {ours.prefix}"
         only += f" --schema {ours.schema}" if ours.schema else ""
@@ -40,7 +40,7 @@ class DatabasePlace:
 
 
 def place_of(found: Connection | URL) -> DatabasePlace:
-    """Where a connection or URL leads."""
+    """Return the place of a connection or URL."""
     if not isinstance(found, URL):
         place = found.get_execution_options().get(PLACE)
         if isinstance(place, DatabasePlace):
@@ -51,7 +51,7 @@ def place_of(found: Connection | URL) -> DatabasePlace:
 
 
 def masked(url: URL) -> str:
-    """The URL for messages: no password, not even one in the query string."""
+    """Return the URL for messages: no password, not even one in the query string."""
     hidden = {key: "hidden" for key in url.query if _is_secret(key)}
     return url.update_query_dict(hidden).render_as_string(hide_password=True)
 

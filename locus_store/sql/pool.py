@@ -1,7 +1,7 @@
-"""Where a server's work is done: a pool of connections per event loop.
+"""The runner of a database server: a pool of connections per event loop.
 
-A connection belongs to the loop that made it, so each loop that uses a backend has a pool of its
-own. There is no lock around a pool: as many callers work at once as it has connections.
+A connection belongs to the loop that made it, so each loop that uses a backend has its own pool.
+There is no lock around a pool: as many callers work at once as it has connections.
 """
 
 from __future__ import annotations
@@ -63,15 +63,15 @@ class ServerDatabase(Database):
 
     @abstractmethod
     def lost_race(self, exc: BaseException) -> bool:
-        """Whether the transaction was undone for another one's sake, and may be run again."""
+        """Return whether the transaction was rolled back for another one and may be retried."""
 
     @abstractmethod
     def lost_connection(self, exc: BaseException) -> bool:
-        """Whether the connection is gone, and with it the outcome of what ran on it."""
+        """Return whether the connection was lost, and with it the outcome of the last statement."""
 
     @abstractmethod
     def lost_schema(self, exc: BaseException) -> bool:
-        """Whether the tables are gone, so that they must be looked at again."""
+        """Return whether the tables no longer exist, so that the schema must be checked again."""
 
     @abstractmethod
     def begin_copy(self, connection: Connection) -> None:
@@ -91,11 +91,11 @@ class ServerDatabase(Database):
         connection.ping()
 
     def is_closed(self, driver: Any) -> bool:
-        """Whether the driver's connection is."""
+        """Return whether the driver's connection is closed."""
         return bool(driver.is_closed())
 
     def identity(self) -> object:
-        """The server's address is the database's identity."""
+        """Return the server's address, which is the database's identity."""
         return None
 
 
@@ -172,7 +172,7 @@ class PooledRunner:
         await self.home()
 
     async def home(self) -> LoopPool:
-        """The running loop's connections, with the schema verified."""
+        """Return the running loop's connections, with the schema verified."""
         home = await self._homes.mine()
         if not home.is_open:
             await home.open()
@@ -380,7 +380,7 @@ class LoopPool(loops.Home):
             return result
 
     def _is_lost(self, connection: Connection, exc: Exception) -> bool:
-        """Whether nothing more can be done on a connection after an error."""
+        """Return whether a connection cannot be used any more after an error."""
         if connection.invalidated:  # SQLAlchemy saw it
             return True
         if connection.closed:

@@ -55,19 +55,19 @@ class Reads(Scoped):
     # --- dialect hooks
 
     def matches(self, column: sa.ColumnElement[str], pattern: str) -> sa.ColumnElement[bool] | None:
-        """The shell-style pattern as SQL; ``None`` where rows are matched in Python."""
+        """Return the shell-style pattern as SQL; ``None`` where rows are matched in Python."""
         del column, pattern
         return None
 
     def may_have(
         self, column: sa.ColumnElement[Any], key: str, value: Any
     ) -> sa.ColumnElement[bool]:
-        """A condition that no row with ``value`` at ``key`` misses; the rows are checked again."""
+        """Return a condition that all rows with ``value`` at ``key`` meet; others may, too."""
         del key, value
         return column.is_not(None)
 
     def below_row(self, row: Mapping[sa.ColumnElement[Any], Any]) -> sa.ColumnElement[bool]:
-        """The columns, compared from left to right, are less than the values."""
+        """Return the condition that the columns are less than the values, from left to right."""
         (first, value), *rest = row.items()
         if not rest:
             return sa.and_(first < value)
@@ -83,13 +83,13 @@ class Reads(Scoped):
         return None
 
     def self_check(self) -> list[str]:
-        """What the database finds wrong with its own storage."""
+        """Return the faults that the database finds in its own storage."""
         return []
 
     # --- one line
 
     def line_of(self, thread_id: str, namespace: str) -> Line | None:
-        """The live line, if it has a head."""
+        """Return the live line, if it has a head."""
         key = {"tenant": self.scope.tenant, "thread_id": thread_id, "namespace": namespace}
         row = self.sql.line.first(self.connection, key)
         line = line_of_row(row[:-1]) if row else None
@@ -171,7 +171,7 @@ class Reads(Scoped):
         return Stored(version=version[0], head=mark, payloads=[it for _, it in rows], writes=writes)
 
     def writes_at(self, line: int, checkpoint_id: str) -> list[PendingWrite]:
-        """A checkpoint's pending writes, in their order."""
+        """Return a checkpoint's pending writes, in their order."""
         return sorted(pending.of_checkpoint(self, line, checkpoint_id), key=versions.in_order)
 
     def records(
@@ -225,7 +225,7 @@ class Reads(Scoped):
         ]
 
     def version(self, thread_id: str, namespace: str, line: int, row: tuple[Any, ...]) -> Version:
-        """A row of ``Statements.versions``."""
+        """Return a row of ``Statements.versions``."""
         sequence, checkpoint_id, digest, metadata, labels, created_at, parent_id = row
         return Version(
             mark=Mark(self.store, line, sequence, digest),
@@ -284,7 +284,7 @@ class Reads(Scoped):
         )
 
     def _seen_in(self, versions: sa.FromClause) -> sa.ScalarSelect[str]:
-        """The thread of a version that this tenant sees."""
+        """Return the thread of a version that this tenant sees."""
         lines = self.tables.lines
         is_visible = sa.or_(
             versions.c.sequence >= lines.c.floor, versions.c.sequence == lines.c.head
@@ -298,7 +298,7 @@ class Reads(Scoped):
         )
 
     def live_thread(self) -> sa.ScalarSelect[int]:
-        """The live thread of a line, if it is this tenant's.
+        """Return the live thread of a line, if it is this tenant's.
 
         Without statistics an index on the tenant looks as good as any: as a join, it was read from
         end to end for each line.
@@ -313,7 +313,7 @@ class Reads(Scoped):
         )
 
     def _all_records(self, line: int) -> Iterator[tuple[int, int, bytes]]:
-        """A line's (sequence, chain, payload), ascending."""
+        """Yield a line's (sequence, chain, payload), ascending."""
         checkpoints = self.tables.checkpoints
         query = (
             sa.select(checkpoints.c.sequence, checkpoints.c.chain, checkpoints.c.payload)
@@ -325,18 +325,18 @@ class Reads(Scoped):
 
 
 def line_of_row(row: Sequence[Any]) -> Line:
-    """A line by its key and ``LINE_STATE``."""
+    """Return a line by its key and ``LINE_STATE``."""
     line, *state = row
     return Line(line=line, **dict(zip(LINE_STATE, state, strict=True)))
 
 
 def record_of_row(row: Sequence[Any]) -> Record:
-    """A record by ``RECORD``."""
+    """Return a record by ``RECORD``."""
     return Record(**dict(zip(RECORD, row, strict=True)))
 
 
 def head_of_row(row: Row[Any]) -> Head:
-    """A head by the thread's id and ``Reads.head_columns``."""
+    """Return a head by the thread's id and ``Reads.head_columns``."""
     return Head(
         thread_id=row.thread_id,
         checkpoint_id=row.checkpoint_id,

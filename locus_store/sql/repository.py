@@ -46,13 +46,13 @@ class Repository(Reads):
     # --- dialect hooks
 
     def lock(self, *thread_ids: str, namespace: str | None = None) -> bool:
-        """Keep everybody else from changing threads, or a line of theirs, until the commit.
+        """Prevent other transactions from changing threads, or a line of them, until the commit.
 
-        Nothing where a writing transaction is alone. What is read later sees what was committed
-        before the lock was given.
+        Does nothing where a writing transaction is alone. Later reads see what was committed before
+        the lock was granted.
 
         Returns:
-            Whether any was locked: what comes to be after that is not.
+            True if any row was locked. Rows that are created later are not locked.
         """
         del thread_ids, namespace
         return True
@@ -83,7 +83,7 @@ class Repository(Reads):
 
     @property
     def has_index(self) -> bool:
-        """Whether the database has a full-text index."""
+        """True if the database has a full-text index."""
         # Not by cached_property: Python 3.11's holds a lock of the class while it asks.
         if self._has_index is None:
             self._has_index = self.look_for_index()
@@ -94,7 +94,7 @@ class Repository(Reads):
         return False
 
     def index_text(self, line: int, sequence: int, payload: bytes) -> str | None:
-        """Add a record to the full-text index; the text to store, ``None`` without an index."""
+        """Add a record to the full-text index; return the text to store, if any."""
         del line, sequence, payload
         return None
 
@@ -122,7 +122,7 @@ class Repository(Reads):
         return self.open_line(save.thread_id, save.namespace)
 
     def open_thread(self, thread_id: str) -> bool:
-        """Lock a thread, which is made where there is none that is live; whether it was made."""
+        """Lock a thread, created if there is no live one; return whether it was created."""
         self.lock_thread(thread_id)
         found = self.is_live_thread(thread_id)
         if found:
@@ -134,9 +134,9 @@ class Repository(Reads):
         return True
 
     def open_line(self, thread_id: str, namespace: str) -> Line:
-        """The line of a locked thread, made where there is none; it may hold writes only.
+        """Return the line of a locked thread; create it if missing. It may hold writes only.
 
-        Nobody waits for it here: a line that is locked is a race to be run again.
+        Does not wait for a lock: a locked line is a lost race, and the transaction is retried.
         """
         lines = self.tables.lines
         row = self.connection.execute(
@@ -148,7 +148,7 @@ class Repository(Reads):
         return line_of_row(row) if row else Line(line=self.add_line(thread_id, namespace))
 
     def is_live_thread(self, thread_id: str) -> bool | None:
-        """Whether the thread is live; ``None`` where there is no row of it."""
+        """Return whether the thread is live; ``None`` if it has no row."""
         key = {"tenant": self.scope.tenant, "thread_id": thread_id}
         row = self.sql.thread.first(self.connection, key)
         return None if row is None else bool(row[1])

@@ -18,7 +18,7 @@ class Runner(Protocol):
     """Runs bodies in transactions; the caller translates errors."""
 
     async def write(self, body: Body[T]) -> T:
-        """Run ``body`` and commit; it goes on when its caller is cancelled."""
+        """Run ``body`` and commit; it continues after its caller is cancelled."""
 
     async def read(self, body: Body[T]) -> T:
         """Run ``body`` on one snapshot."""

@@ -1,8 +1,8 @@
 """All tables, as the newest revision of ``alembic/`` leaves them.
 
-The text ids of a thread stand in ``threads`` and ``lines`` only; the tables that grow carry the
-surrogate. There are no foreign keys: every delete names what it removes, and ``writes`` may come
-before their checkpoint.
+Only ``threads`` and ``lines`` hold the text ids of a thread; the tables that grow hold the
+surrogate key. There are no foreign keys: every delete names the rows it removes, and ``writes``
+may be stored before their checkpoint.
 """
 
 from __future__ import annotations
@@ -295,7 +295,7 @@ class Tables:
 
 @lru_cache(maxsize=64)
 def tables(prefix: str = DEFAULT_PREFIX, schema: str | None = None) -> Tables:
-    """The tables of ``prefix`` in ``schema``; ``METADATA``'s own for the defaults."""
+    """Return the tables of ``prefix`` in ``schema``; ``METADATA``'s own for the defaults."""
     check_prefix(prefix)
     if schema is not None:
         check_text("schema", schema, minimum=0)

@@ -42,7 +42,7 @@ class Candidate(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What is read in one statement."""
+    """A part of a search that one statement reads."""
 
     lines: list[int]
     sequences: tuple[int, int] | None = None
@@ -80,7 +80,7 @@ class Ranked:
 
 
 def candidates(it: Reads, wanted: Sequence[str]) -> list[Candidate]:
-    """The live lines that may match, the newest first; all of them without an index."""
+    """Return the live lines that may match, the newest first; all of them without an index."""
     lines, checkpoints = it.tables.lines, it.tables.checkpoints
     stored = sa.select(sa.func.sum(sa.func.length(checkpoints.c.payload))).where(
         checkpoints.c.line == lines.c.line
@@ -119,12 +119,12 @@ def batched(found: Iterable[Candidate]) -> Iterator[list[Candidate]]:
 
 
 def is_large(batch: Sequence[Candidate]) -> bool:
-    """Whether it is one line, of more than a batch's bytes."""
+    """Return whether the batch is a single line of more than a batch's bytes."""
     return batch[0].stored_bytes > BATCH_BYTES
 
 
 def parts(it: Reads, batch: Sequence[Candidate]) -> list[Part]:
-    """The parts of a large line, ascending."""
+    """Return the parts of a large line, ascending."""
     [line] = lines = [candidate.line for candidate in batch]
     c = it.tables.checkpoints.c
     sizes = sa.select(c.sequence, sa.func.length(c.payload)).where(c.line == line)
@@ -133,7 +133,7 @@ def parts(it: Reads, batch: Sequence[Candidate]) -> list[Part]:
 
 
 def records(it: Reads, part: Part) -> list[FoundRecord]:
-    """The records of a part, in one statement."""
+    """Return the records of a part, in one statement."""
     lines, checkpoints = it.tables.lines, it.tables.checkpoints
     names = ("sequence", "chain", "created_at", "payload")
     query = (
@@ -165,7 +165,7 @@ def _ranges(sizes: Sequence[Any]) -> Iterator[tuple[int, int]]:
 
 
 def hits(it: Reads, best: Sequence[Ranked]) -> list[Hit]:
-    """The hits of matches, in their order; without those whose version was removed meanwhile."""
+    """Return the hits of matches, in order, without versions that were removed meanwhile."""
     lines, checkpoints = it.tables.lines, it.tables.checkpoints
     c = checkpoints.c
     found: dict[tuple[int, int], Any] = {}

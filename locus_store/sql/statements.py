@@ -241,7 +241,7 @@ class Statements:
 
 
 def whole_version(t: Tables, *, named: bool) -> sa.Select[Any]:
-    """A visible version, with a row for each payload; one row without any where it is known.
+    """Return a visible version, with a row for each payload; one row without any where it is known.
 
     Args:
         t: The tables.
@@ -287,7 +287,7 @@ _cache: dict[tuple[Tables, type[Dialect]], Statements] = {}
 
 
 def statements(tables: Tables, dialect: Dialect) -> Statements:
-    """The statements of ``tables``, compiled once per process and dialect."""
+    """Return the statements of ``tables``, compiled once per process and dialect."""
     key = (tables, type(dialect))
     if key not in _cache:
         _cache[key] = Statements(tables, dialect)
@@ -301,7 +301,7 @@ def same_thread(tables: Tables) -> sa.ColumnElement[bool]:
 
 
 def is_live(tables: Tables) -> sa.ColumnElement[bool]:
-    """The thread has not expired, by the server's clock."""
+    """Return the condition that the thread has not expired, by the server's clock."""
     expires_at = tables.threads.c.expires_at
     return sa.or_(expires_at.is_(None), expires_at > now())
 
@@ -309,9 +309,9 @@ def is_live(tables: Tables) -> sa.ColumnElement[bool]:
 def is_expiry_late(
     tables: Tables, prefix: str = ""
 ) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[Any]]:
-    """Whether the thread's expiry is to be written anew, and what as.
+    """Return whether the thread's expiry is to be rewritten, and the new expiry.
 
-    Of the parameters ``ttl`` and ``ttl_and_slack``, whose names begin with ``prefix``.
+    The parameters are ``ttl`` and ``ttl_and_slack``; their names begin with ``prefix``.
     """
     expires_at = tables.threads.c.expires_at
     names = (f"{prefix}{it}" for it in ("ttl", "ttl_and_slack"))
@@ -320,5 +320,5 @@ def is_expiry_late(
 
 
 def record_columns(checkpoints: sa.FromClause) -> list[sa.ColumnElement[Any]]:
-    """The columns of ``versions.Record``."""
+    """Return the columns of ``versions.Record``."""
     return [checkpoints.c[name] for name in RECORD]

@@ -1,4 +1,4 @@
-"""What stands in a database under our names: ours, missing, behind, too new, or foreign."""
+"""Status of a schema under our names: ok, missing, behind, too new, damaged, or foreign."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HEAD: Final = REVISIONS[-1]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What a database says of itself."""
+    """The settings that a database has stored about itself."""
 
     store_id: str
     """Identity of the database; a restored backup has the same one."""
@@ -44,7 +44,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """What was found where the schema should be."""
+    """The state that was found in the place of the schema."""
 
     state: State
     """``newer`` works with this library, ``too new`` does not."""
@@ -58,7 +58,7 @@ class Status:
 
     @property
     def usable(self) -> bool:
-        """Whether this library may work on it."""
+        """True if this library may work on the schema."""
         return self.state in {"ok", "newer"}
 
 
@@ -66,7 +66,7 @@ class Status:
 
 
 def read_settings(connection: Connection, ours: Tables) -> Settings | None:
-    """The settings in one SELECT; ``None`` where they cannot be read for any reason."""
+    """Return the settings in one SELECT; ``None`` where they cannot be read for any reason."""
     version = _version(ours)
     query = sa.union_all(
         sa.select(sa.literal_column("'revision'").label("name"), version.c.version_num),
@@ -84,7 +84,7 @@ def read_settings(connection: Connection, ours: Tables) -> Settings | None:
 
 
 def is_usable(settings: Settings) -> bool:
-    """Whether this library may work on the database as it is."""
+    """Return whether this library may work on the database without a migration."""
     if settings.revision in REVISIONS:
         return settings.revision == HEAD
     return settings.compatibility_floor <= HEAD
@@ -156,7 +156,7 @@ class _Look:
         return self._foreign(taken)
 
     def _begun(self, others: list[str]) -> Status | None:
-        """What a downgrade to base leaves, or a first upgrade that was cut short; or ``None``."""
+        """Return the status after a downgrade to base or an interrupted first upgrade, if any."""
         if self._columns(self.ours.version) != {"version_num"}:
             return None
         if not others:
@@ -171,7 +171,7 @@ class _Look:
         return Status(state="missing", revision=None, message=message, leftovers=tuple(others))
 
     def _is_unused(self, table: sa.Table) -> bool:
-        """Whether it is as we make it, and nobody put anything into it."""
+        """Return whether the table has our columns only and no rows."""
         if not self._columns(table.name) <= {it.name for it in table.columns}:
             return False
         rows = sa.select(sa.literal(1)).select_from(table).limit(1)

@@ -78,7 +78,7 @@ class SqlStore(BaseStore):
 
     @property
     def capabilities(self) -> StoreCapabilities:
-        """What this store can do."""
+        """The capabilities of this store."""
         embeds = self.dimension is not None and self._no_vectors is None
         return StoreCapabilities(
             semantic_search=embeds,
@@ -114,7 +114,7 @@ class SqlStore(BaseStore):
         await self._opened()
 
     async def _opened(self) -> Shelf:
-        """What statements are bound to, in the database that is open now."""
+        """Return the context of statements in the database that is open now."""
         shelf = self._shelf
         if shelf is None or shelf.scope != self._shared.database.scope:
             with self._shared.translating():
@@ -257,7 +257,7 @@ class SqlStore(BaseStore):
         return [*done, *[Undecided.AGAIN] * (len(bodies) - len(done))]
 
     def _told(self, exc: Exception) -> Failed:
-        """What one caller of a group raises."""
+        """Return the error that one caller of a group raises."""
         try:
             with self._shared.translating():
                 raise exc
@@ -335,10 +335,10 @@ def refuse_both(
     table_name: object,
     options: object,
 ) -> None:
-    """Refuse a backend beside what would make another.
+    """Refuse a backend together with options that would create another one.
 
     Raises:
-        InvalidArgumentError: There is more, or it is no such backend.
+        InvalidArgumentError: There are such options, or ``backend`` is of another class.
     """
     if not isinstance(backend, kind):
         raise InvalidArgumentError(f"backend must be a {kind.__name__}, not {backend!r}")

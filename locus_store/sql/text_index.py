@@ -31,10 +31,10 @@ class OtherDatabaseError(SchemaError):
 
 
 class IndexedRepository(LockingRepository):
-    """What every such index has: rows of (line, sequence), and a setting that says that it is."""
+    """Base of the text indexes: rows of (line, sequence), and a setting that marks the index."""
 
     def look_for_index(self) -> bool:
-        """Whether there is one; asked together with whether this is the opened database."""
+        """Return whether the index exists; the query also checks the database's identity."""
         settings = self.tables.settings.c
         rows = self.connection.execute(
             sa.select(settings.name, settings.value).where(settings.name.in_(_FACTS))
@@ -54,7 +54,7 @@ class IndexedRepository(LockingRepository):
 
     @abstractmethod
     def has_word(self, word: str) -> sa.ColumnElement[bool]:
-        """Whether a row of it has the word."""
+        """Return the condition that an index row contains the word."""
 
     def unindex(self, line: int, sequences: Sequence[int] | None = None) -> None:
         """See ``Repository``."""

@@ -30,7 +30,7 @@ DIMENSION_SETTING: Final = "vector_dimension"
 
 
 class FoundVectors(NamedTuple):
-    """What a database has for embeddings."""
+    """The support for embeddings that a database has."""
 
     dimension: int | None
     """Numbers in each; ``None``: there is no table of them."""
@@ -93,7 +93,7 @@ def _create(
 
 
 def find(connection: Connection, ours: Tables) -> FoundVectors:
-    """What is there."""
+    """Return the support for embeddings that the database has."""
     said = connection.execute(
         sa.select(ours.settings.c.value).where(ours.settings.c.name == DIMENSION_SETTING)
     ).scalar()
@@ -115,7 +115,7 @@ def require_dimension(found: FoundVectors, dimension: int) -> None:
 
 
 def missing_table(connection: Connection, ours: Tables, dimension: int) -> SchemaError:
-    """The error where the table may not be made."""
+    """Return the error where the table may not be made."""
     only = "" if ours.prefix == DEFAULT_PREFIX else f" --prefix {ours.prefix}"
     only += f" --schema {ours.schema}" if ours.schema else ""
     return SchemaError(
@@ -125,7 +125,7 @@ def missing_table(connection: Connection, ours: Tables, dimension: int) -> Schem
 
 
 def make_table(connection: Connection, ours: Tables, dimension: int) -> bool:
-    """Make the table where it is not there; whether it was. Nobody else makes one meanwhile.
+    """Create the table if missing, while the caller holds the lock; return whether it existed.
 
     Raises:
         SchemaError: There is one of another dimension.

@@ -89,7 +89,7 @@ __all__ = [
 
 
 class MinimalCheckpointerContract(Minimal):
-    """What a ``BaseCheckpointer`` with only the three abstract methods is held to."""
+    """The contract of a ``BaseCheckpointer`` with only the three abstract methods."""
 
 
 class CheckpointerContract(

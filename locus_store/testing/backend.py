@@ -1,4 +1,4 @@
-"""What a storage backend gives beneath the adapter."""
+"""The contract of a storage backend below the adapter."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class WholeThreads(BackendKit):
     """``scan``, ``read_thread``, ``write_thread``, ``forget_user``."""
 
     async def grow(self, backend: Any, thread_id: str = "t") -> dict[tuple[str, str], Any]:
-        """A thread with forks, namespaces, hidden versions and pending writes; its states."""
+        """Create a thread with forks, namespaces, hidden versions and writes; return its states."""
         said = [f"text {n}" for n in range(12)]
         states: dict[tuple[str, str], Any] = {}
         for n in range(12):

@@ -1,4 +1,4 @@
-"""What a second writer is told, and what becomes of its state."""
+"""Conflicts: the error of a second writer, and the place of its state."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Conflicts(Kit):
     async def contested(
         self, checkpointer: Any, another: Another, **options: Any
     ) -> tuple[Any, str, str]:
-        """A loaded state whose thread another writer moved on; the head and the parent."""
+        """Return a loaded state whose thread another writer moved on; the head and the parent."""
         (parent,) = await self.grow(checkpointer, "t", "a")
         mine, other = await checkpointer.load("t"), another(**options)
         head = await other.save(self.said(await other.load("t"), "theirs"), "t")

@@ -19,7 +19,7 @@ from locus_store.testing.kit import Another, Kit, StorageProbe, needs, probe, re
 
 
 class Deleting(Kit):
-    """A deleted version is gone, and every other one is as it was."""
+    """A deleted version no longer exists, and every other one is unchanged."""
 
     async def test_deleting_the_head_uncovers_its_parent(self, checkpointer: Any) -> None:
         one, two, three = await self.grow(checkpointer, "t", "a", "b", "c")
@@ -406,7 +406,7 @@ class Expiry(Kit):
 
     @staticmethod
     def with_backend(checkpointer: Any) -> Any:
-        """The object, where its backend can be asked."""
+        """Return the object, where its backend can be asked."""
         if not hasattr(checkpointer, "backend"):
             pytest.skip("has no backend to ask")
         return checkpointer

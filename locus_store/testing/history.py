@@ -64,7 +64,7 @@ class HistoryRules(Kit):
 
 
 def _limited_calls(checkpointer: Any) -> list[Callable[[Any], Awaitable[Any]]]:
-    """Every declared operation that takes a limit."""
+    """Return every declared operation that takes a limit."""
     declared = checkpointer.capabilities
     calls = {
         "list_threads": lambda limit: checkpointer.list_threads(limit=limit),

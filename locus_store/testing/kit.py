@@ -1,4 +1,4 @@
-"""What every contract builds on: hostile data, fixtures, states."""
+"""The base of every contract: hostile data, fixtures, states."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ Another = Callable[..., Any]
 
 
 class StorageProbe(Protocol):
-    """What a few tests need to reach below a backend; the ``storage`` fixture may give one."""
+    """Access below a backend for a few tests; the ``storage`` fixture may give one."""
 
     def age(self, seconds: float) -> None:
         """Make every version that is there older."""
@@ -66,14 +66,14 @@ class StorageProbe(Protocol):
         """Replace the stored payload of every version by ``change(payload)``."""
 
     def holds(self, text: str) -> bool:
-        """Whether any stored byte, packed or not, still tells ``text``; after ``close()``."""
+        """Return whether stored bytes, packed or not, reveal ``text``; call after ``close()``."""
 
     def rows(self) -> int:
         """Threads, lines and versions that are stored, visible or not."""
 
 
 def exact(value: Any) -> Any:
-    """A form of a JSON value that differs wherever a type, a sign or a character does."""
+    """Return a form of a JSON value that differs wherever a type, a sign or a character does."""
     if isinstance(value, Mapping):
         return {key: exact(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -97,23 +97,23 @@ class Kit:
     """Whether a loaded state has room for its mark; else loads are told apart by their caller."""
 
     def new(self, *texts: str) -> Any:
-        """A state that was loaded from nowhere."""
+        """Return a state that was loaded from nowhere."""
         return AgentState(messages=tuple(map(Message.user, texts)))
 
     def said(self, state: Any, text: str) -> Any:
-        """A state made from ``state``, with one more text."""
+        """Return a state made from ``state``, with one more text."""
         return state.with_message(Message.user(text))
 
     def texts(self, state: Any) -> list[str]:
-        """The texts of a state."""
+        """Return the strings of a state."""
         return [message.content for message in state.messages]
 
     def holding(self, value: Any) -> Any:
-        """A state that holds a JSON value."""
+        """Return a state that holds a JSON value."""
         return AgentState(metadata={"value": value})
 
     def held(self, state: Any) -> Any:
-        """The value of ``holding``."""
+        """Return the value of ``holding``."""
         return state.metadata["value"]
 
     @pytest.fixture
@@ -171,18 +171,18 @@ class Kit:
     async def said_in(
         self, checkpointer: Any, thread_id: str, checkpoint_id: str | None = None
     ) -> list[str] | None:
-        """The texts of a version; ``None`` where there is none."""
+        """Return the strings of a version; ``None`` if it does not exist."""
         state = await checkpointer.load(thread_id, checkpoint_id)
         return None if state is None else self.texts(state)
 
     async def told(self, checkpointer: Any, thread_id: str) -> dict[str, list[str] | None]:
-        """The texts of every version, by id, newest first."""
+        """Return the strings of every version, by id, newest first."""
         ids = await checkpointer.list_checkpoints(thread_id, limit=10_000)
         return {it: await self.said_in(checkpointer, thread_id, it) for it in ids}
 
 
 def limited(backend: StorageBackend, max_state_bytes: Any) -> StorageBackend:
-    """A backend on the same storage, in memory too, with another limit."""
+    """Return a backend on the same storage, in memory too, with another limit."""
     other = copy(backend)
     StorageBackend.__init__(other, max_state_bytes=max_state_bytes)
     if backend.tenant is not None:

@@ -174,7 +174,7 @@ class BackendLimits(BackendKit):
         return limited(backend, LIMIT)
 
     async def numbers(self, backend: Any, thread_id: str) -> list[int]:
-        """The values of the thread's versions below the limit, newest first."""
+        """Return the values of the thread's versions below the limit, newest first."""
         ids = [it.checkpoint_id for it in await backend.history(thread_id, limit=1_000)]
         found = [await backend.load(thread_id, it) for it in ids if it != "v0"]
         return [state["value"] for state in found]
@@ -287,7 +287,7 @@ def _peak() -> Iterator[list[int]]:
 
 
 def _value(dice: random.Random) -> Any:
-    """A value about as large as the limit, in another form each time."""
+    """Return a value about as large as the limit, in another form each time."""
     size = dice.randrange(LIMIT * 9 // 10, LIMIT)
     forms: Any = ("a" * size, "\x01" * (size // 6), ["b" * 90] * (size // 93), [[]] * (size // 3))
     if dice.random() < 0.2:  # a long key, which every change below it repeats

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Minimal(Kit):
-    """What any checkpointer promises, were it only the three abstract methods."""
+    """The promises of any checkpointer, even one with only the three abstract methods."""
 
     async def test_a_saved_state_is_loaded_again(self, checkpointer: Any) -> None:
         await checkpointer.save(self.new("hello", "world"), "t")
@@ -172,7 +172,7 @@ class Minimal(Kit):
 
 
 def _optional_calls(checkpointer: Any) -> dict[str, Callable[[], Awaitable[Any]]]:
-    """One call per optional operation, by its capability and name."""
+    """Return one call per optional operation, by its capability and name."""
     return {
         "search": lambda: checkpointer.search("hello"),
         "metadata_query query": lambda: checkpointer.query_by_metadata("k", 1),

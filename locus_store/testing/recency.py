@@ -25,7 +25,7 @@ class Recency(BackendKit):
         needs(backend, "list_threads", "list_with_metadata")
 
     async def listed(self, backend: Any) -> list[str]:
-        """The threads, which both lists and pages of any size give in the same order."""
+        """Return the threads, which both lists and pages of any size give in the same order."""
         found: list[str] = await backend.list_threads()
         assert [it.thread_id for it in await backend.heads()] == found
         for size in (1, 2):
@@ -156,7 +156,7 @@ class Recency(BackendKit):
 
 
 def logged(thread_id: str, days: float) -> ArchivedThread:
-    """A thread with a message alone, so many days old."""
+    """Return a thread with a message alone, so many days old."""
     newest = message(1, days)
     minute = newest.created_at.replace(second=0, microsecond=0)
     return replace(without_versions(thread_id, messages=[newest]), active_at=minute)

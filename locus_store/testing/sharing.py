@@ -167,7 +167,7 @@ class Arguments(Kit):
 def _calls_with_ids(
     checkpointer: Any, state: Any, thread_id: Any, checkpoint_id: Any
 ) -> list[Callable[[], Awaitable[Any]]]:
-    """Every call that takes these ids."""
+    """Return every call that takes these ids."""
     calls: list[Callable[[], Awaitable[Any]]] = [
         lambda: checkpointer.save(state, thread_id, checkpoint_id),
         lambda: checkpointer.save(state, thread_id, parent_checkpoint_id=checkpoint_id),
@@ -280,7 +280,7 @@ class Concurrency(Kit):
 
 
 class Integrity(Kit):
-    """Damaged storage is told, never read as something else."""
+    """Damaged storage is reported, never read as something else."""
 
     @pytest.mark.parametrize(
         "change",

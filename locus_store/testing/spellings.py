@@ -1,4 +1,4 @@
-"""The methods of a Locus SDK backend that stand beside our own."""
+"""The Locus SDK's methods of a backend, which exist in addition to our own."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Marks(Kit):
     """A mark counts only in a state that ``load`` returned."""
 
     async def token(self, another: Another, thread_id: str) -> str:
-        """The mark of a load of the thread."""
+        """Return the mark of a load of the thread."""
         loaded = await another(state_type=RoomyState).load(thread_id)
         return str(loaded.metadata[MARK_KEY])
 
@@ -101,7 +101,7 @@ class StateClasses(Kit):
     """Without ``state_type=``, ``load`` returns the class that was saved."""
 
     def states(self) -> list[Any]:
-        """One state of each kind."""
+        """Return one state of each kind."""
         return [
             {"total": 1},
             AgentState(agent_id="a"),

@@ -1,4 +1,4 @@
-"""What a graph runner needs of a storage backend: parents, pending writes, what is rebuilt."""
+"""Storage for graph runners: parents, pending writes, rebuilt values."""
 
 from __future__ import annotations
 
@@ -131,18 +131,18 @@ LONG = [f"{n} " + secrets.token_hex(64) for n in range(40)]
 
 
 def written(task_id: str, payload: bytes = b"1", idx: int = 0) -> PendingWrite:
-    """A write of a task."""
+    """Return a write of a task."""
     return PendingWrite(task_id, idx, "c", "t", payload)
 
 
 async def names(backend: Any, *, namespace: str = "") -> list[str]:
-    """The visible versions of thread ``t``, newest first."""
+    """Return the visible versions of thread ``t``, newest first."""
     found = await backend.history("t", namespace=namespace, limit=1_000)
     return [it.checkpoint_id for it in found]
 
 
 async def problems(backend: Any) -> list[str]:
-    """What is wrong with the storage, or with any thread in it, where it tells which there are."""
+    """Return the problems of the storage and, if it lists threads, of any thread in it."""
     if not backend.capabilities.list_threads:
         return [str(it) for it in await backend.damage()]
     return [str(it) async for it in verify(backend) if isinstance(it, Problem)]
@@ -177,7 +177,7 @@ class FramedWrites(BackendKit):
         return mark, replace(written("a", payload), basis=mark.sequence)
 
     async def value(self, backend: Any, checkpoint_id: str = "v") -> Any:
-        """What the one write of a version holds."""
+        """Return the value of a version's only write."""
         found = await backend.read_state("t", checkpoint_id, with_writes=True)
         (write,) = found.writes
         old = found.state[CHANNELS]["c"] if write.basis is not None else None
@@ -444,7 +444,7 @@ class Reading(BackendKit):
 
 
 class Needed(BackendKit):
-    """What a version with the label ``rebuilt`` needs: its parent, and the writes there."""
+    """A version with the label ``rebuilt`` keeps its parent, and the writes there."""
 
     async def chain(self, backend: Any, *rebuilt: str, **options: Any) -> None:
         """Versions that are rebuilt from one another, with a write each."""

@@ -230,7 +230,7 @@ class Cases:
         return [(f"{n:03}", self.value(), self.mapping(1)) for n in range(count)]
 
     def value(self, depth: int = 0) -> Any:
-        """A value; at the top most are objects."""
+        """Return a value; at the top most are objects."""
         turn = self._dice.random() * (0.8 if depth else 5)
         if depth < 3 and turn > 0.5:
             return self.mapping(depth)
@@ -239,12 +239,12 @@ class Cases:
         return self._dice.choice(self.scalars)
 
     def mapping(self, depth: int) -> dict[str, Any]:
-        """An object of few keys, of which the first are the most frequent."""
+        """Return an object of few keys, of which the first are the most frequent."""
         picked = {self.key() for _ in range(self._dice.randint(0, 4))}
         return {key: self.value(depth + 1) for key in sorted(picked)}
 
     def key(self) -> str:
-        """One of the keys; the first are the most frequent."""
+        """Return one of the keys; the first are the most frequent."""
         return self.keys[min(self._dice.randrange(len(self.keys)) for _ in range(3))]
 
     def filters(self, items: Sequence[Generated]) -> dict[str, dict[str, Any] | None]:
@@ -257,7 +257,7 @@ class Cases:
         }
 
     def filter(self, value: Any) -> dict[str, Any]:
-        """A filter that is likely to take this value."""
+        """Return a filter that is likely to take this value."""
         if not isinstance(value, dict) or self._dice.random() < 0.05:
             return self.operators(value)
         picked = [it for it in value if self._dice.random() < 0.25]
@@ -266,7 +266,7 @@ class Cases:
         return {key: self.condition(value.get(key, MISSING)) for key in picked}
 
     def condition(self, value: Any) -> Any:
-        """What may stand at a key where this value is."""
+        """Return a random condition for a key that has this value."""
         turn = self._dice.random()
         if turn > 0.95:
             return {}
@@ -277,12 +277,12 @@ class Cases:
         return self.operators(value)
 
     def operators(self, value: Any) -> dict[str, Any]:
-        """One or two operators about this value."""
+        """Return one or two operators about this value."""
         picked = self._dice.sample(OPERATORS, 1 if self._dice.random() < 0.8 else 2)
         return {it: self.operand(it, value) for it in picked}
 
     def operand(self, operator: str, value: Any) -> Any:
-        """What an operator takes, about this value."""
+        """Return a random operand for an operator, near this value."""
         if operator == "$exists":
             return self._dice.random() < 0.5
         if operator == "$in":
@@ -296,7 +296,7 @@ class Cases:
         return value
 
     def near(self, value: Any) -> Any:
-        """The value, the same number of the other type, or something else."""
+        """Return the value, the same number of the other type, or something else."""
         turn = self._dice.random()
         if value is MISSING or turn < 0.25:
             return self.value(1)

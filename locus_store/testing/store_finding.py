@@ -180,7 +180,7 @@ class Listing(StoreKit):
     """``list`` and ``list_keys``: a namespace, by key."""
 
     async def paged(self, store: Any, limit: int) -> list[str]:
-        """All keys, page by page; none comes twice."""
+        """Return all keys, page by page; none comes twice."""
         keys: list[str] = []
         while page := await store.list_keys(NS, limit, keys[-1] if keys else None):
             keys += page
@@ -275,7 +275,7 @@ class Searching(StoreKit):
         assert await store.search(NS, limit=MOST, offset=MOST) == []
 
     async def test_few_among_many_are_all_found(self, store: Any) -> None:
-        """What is wanted is older than a thousand items that are not."""
+        """The wanted items are older than a thousand others."""
         wanted = {"kind": "rare", "text": "needle"}
         await store.put_batch([(NS, f"r{n}", wanted, {"rare": 1}) for n in range(7)])
         rest = {"kind": "common", "text": "hay"}

@@ -1,4 +1,4 @@
-"""What the contract of a store builds on: fixtures, hostile names, items that are over."""
+"""The base of a store's contract: fixtures, hostile names, expired items."""
 
 from __future__ import annotations
 
@@ -87,5 +87,5 @@ async def over(store: Any, namespace: Namespace, key: str) -> None:
 
 
 def keys_of(items: Sequence[Any]) -> list[str]:
-    """The keys of items or hits, in their order."""
+    """Return the keys of items or hits, in their order."""
     return [getattr(it, "item", it).key for it in items]

@@ -62,7 +62,7 @@ class EmbeddingKit(StoreKit):
     async def score(
         self, reopen: Another, metric: str, query: Sequence[float], **options: Any
     ) -> list[tuple[str, float]]:
-        """What a store with this metric finds: keys and scores."""
+        """Return the keys and scores that a store with this metric finds."""
         async with reopen(metric=metric) as store:
             for key, vector in {"x": X, "near": NEAR_X, "y": Y, "back": BACK_X}.items():
                 await store.put_with_embedding(NS, key, key, vector)

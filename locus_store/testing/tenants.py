@@ -22,7 +22,7 @@ class Tenants(Kit):
     """``for_tenant`` and ``tenants`` of a checkpointer."""
 
     async def listed(self, checkpointer: Any) -> list[tuple[str, int]]:
-        """The tenants with their numbers of threads."""
+        """Return the tenants with their numbers of threads."""
         return [(it.name, it.threads) for it in await checkpointer.tenants()]
 
     async def test_without_tenants_both_calls_are_refused(self, checkpointer: Any) -> None:

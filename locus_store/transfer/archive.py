@@ -148,7 +148,7 @@ async def _each(ids: Iterable[str] | AsyncIterable[str]) -> AsyncIterator[str]:
 
 
 async def all_threads(backend: StorageBackend, page: int = 500) -> AsyncIterator[str]:
-    """Every thread of a backend, in the order of their ids."""
+    """Yield every thread of a backend, in the order of their ids."""
     after: str | None = None
     while found := await backend.scan(page, after=after):
         for thread_id in found:
@@ -162,7 +162,7 @@ async def all_threads(backend: StorageBackend, page: int = 500) -> AsyncIterator
 def to_lines(
     thread: ArchivedThread, max_state_bytes: int, tenant: str | None = None
 ) -> Iterator[bytes]:
-    """A thread, and its tenant if it is to be named, as lines, each ending in a newline.
+    """Yield a thread, and its tenant if it is to be named, as lines, each ending in a newline.
 
     Raises:
         IntegrityError: A version's changes take more than ``max_state_bytes``, or are damaged.
@@ -225,7 +225,7 @@ def _base64(payload: bytes | None) -> str | None:
 
 
 def from_lines(lines: Iterable[bytes]) -> Iterator[tuple[str | None, ArchivedThread]]:
-    """The threads of such lines, each with the tenant that it names.
+    """Yield the threads of such lines, each with the tenant that it names.
 
     Raises:
         IntegrityError: A line is damaged, missing, or not of this form; names its number.
@@ -267,7 +267,7 @@ class _Reader:
         return self._thread is not None
 
     def take(self, it: dict[str, Any]) -> ArchivedThread | None:
-        """The thread that this line completes."""
+        """Return the thread that this line completes."""
         if not isinstance(it, dict):
             raise TypeError("no JSON object")
         kind = it.pop("kind")

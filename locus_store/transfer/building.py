@@ -72,7 +72,7 @@ class ThreadBuilder:
         self._writes.setdefault(namespace, []).extend(writes)
 
     async def built(self, heads: Mapping[str, str] | None = None) -> ArchivedThread:
-        """The thread; its times are those of its versions.
+        """Return the thread; its times are those of its versions.
 
         Args:
             heads: Checkpoint id of the head per namespace, where it is not the last one added.
@@ -92,7 +92,7 @@ class ThreadBuilder:
         return replace(thread, created_at=min(times), active_at=active_at, lines=lines)
 
     def _dated(self, line: ArchivedLine, head: str | None) -> ArchivedLine:
-        """The line as the other library had it: its times, its roots, its head."""
+        """Return the line as the other library had it: its times, its roots, its head."""
         added = self._added.get(line.namespace, {})
         times = {
             (it.checkpoint_id, it.write.task_id, it.write.idx): it.created_at
@@ -121,7 +121,7 @@ class ThreadBuilder:
 async def up_to(
     thread: ArchivedThread, checkpoint_id: str, *, namespace: str = "", max_state_bytes: int
 ) -> ArchivedThread | None:
-    """The thread as it was when a version was its head; other namespaces stay whole.
+    """Return the thread as it was when a version was its head; other namespaces stay whole.
 
     Returns:
         A thread with that version and its ancestors; ``None``: there is no such version to see.
@@ -162,7 +162,7 @@ async def up_to(
 
 
 def _ancestry(line: ArchivedLine, checkpoint_id: str) -> list[ArchivedRecord]:
-    """A visible version and its visible ancestors, newest first."""
+    """Return a visible version and its visible ancestors, newest first."""
     visible = [it for it in line.records if it.sequence >= line.floor or it.sequence == line.head]
     known = {it.sequence: it for it in visible}
     at = next((it for it in visible if it.checkpoint_id == checkpoint_id), None)

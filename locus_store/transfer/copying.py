@@ -25,9 +25,9 @@ async def copy(
     """Copy threads with their versions, metadata, times, pending writes and messages.
 
     Each thread is read at one moment, checked by its digests, written whole or not at all, and read
-    again from ``target``. Those that are there already that are the very same are left as they
-    are, so that a copy which was interrupted goes on when it is run again. A thread that cannot be
-    copied stops no other; the error is raised at the end.
+    again from ``target``. Identical threads in ``target`` are left as they are, so that
+    a second run continues an interrupted copy. A thread that cannot be copied does not stop the
+    others; the error is raised at the end.
 
     Args:
         source: Only read.
@@ -57,7 +57,7 @@ async def _copy_named(source: StorageBackend, target: StorageBackend, thread_id:
 
 
 async def _copy(source: StorageBackend, target: StorageBackend, thread_id: str) -> bool | None:
-    """Whether the thread was new to the target; ``None`` where there is none."""
+    """Copy a thread; return whether it was new to the target, ``None`` if it does not exist."""
     thread = await source.read_thread(thread_id)
     if thread is None:
         return None

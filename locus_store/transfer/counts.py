@@ -1,4 +1,4 @@
-"""What a transfer did."""
+"""The result of a transfer."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _NAMED = 20
 
 
 class Tally:
-    """Counts threads, and keeps the errors of those that could not be taken over till the end.
+    """Counts threads, and keeps the errors of those that could not be imported until the end.
 
     Args:
         progress: See ``Progress``.
@@ -72,7 +72,7 @@ class Tally:
                 self._progress(thread_id, is_new)
 
     def done(self, source: str = "") -> Counts:
-        """What was done.
+        """Return the counts.
 
         Raises:
             LocusStoreError: The first error, with the names of all threads that had one.

@@ -1,4 +1,4 @@
-"""Whether everything that is stored is what was saved."""
+"""Verification of all stored data."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def verify(
     do not give the state whose digest was stored; heads, parents and chains that are not there;
     rows that belong to nothing. Not found is what was changed as if by a user: another text in a
     version's metadata, another parent or id that could have been, versions that were exchanged
-    together with their digests, a version or pending write that is gone with all that tells of it.
+    together with their digests, a version or pending write that was removed without a trace.
     """
     if thread_ids is None:
         damage = await _damage(backend) if storage else []

@@ -84,7 +84,7 @@ def check_writes(writes: Sequence[PendingWrite]) -> None:
 
 
 def check_limit(limit: object, name: str = "limit") -> int:
-    """Refuse a limit that is no count; 0 is one.
+    """Refuse a limit that is not a count; 0 is valid.
 
     Raises:
         InvalidArgumentError: Not an ``int``, or negative.
@@ -122,13 +122,13 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def thread_pattern(pattern: str) -> re.Pattern[str]:
-    """The shell-style pattern of ``list_threads`` as a regular expression."""
+    """Return the shell-style pattern of ``list_threads`` as a regular expression."""
     check_text("pattern", pattern, minimum=0)
     return re.compile(translate(pattern))
 
 
 def checked_max_state_bytes(max_state_bytes: int) -> int:
-    """The option, if it is valid.
+    """Return the option, if it is valid.
 
     Raises:
         InvalidArgumentError: It is not an ``int`` of at least 1.
@@ -141,7 +141,7 @@ def checked_max_state_bytes(max_state_bytes: int) -> int:
 
 
 def checked_ttl(ttl_seconds: float | None) -> float | None:
-    """The option, if it is one.
+    """Return the option, if it is one.
 
     Raises:
         InvalidArgumentError: It is none.
@@ -157,11 +157,11 @@ def checked_ttl(ttl_seconds: float | None) -> float | None:
 
 
 def is_path(text: str) -> bool:
-    """Whether what was given for a URL can only be a path; such a text holds no password."""
+    """Return whether a value given for a URL can only be a path; a path contains no password."""
     return not set(text) & set("@:?=;") and bool(Path(text).suffix or "/" in text)
 
 
 def not_a_url(path: str) -> InvalidArgumentError:
-    """The error for a path in place of a URL, which proposes the URL."""
+    """Return the error for a path in place of a URL, which proposes the URL."""
     meant = f"file:{path}" if Path(path).is_dir() else f"sqlite:///{path}"
     return InvalidArgumentError(f"{path!r} is not a URL; did you mean {meant}?")

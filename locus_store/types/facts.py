@@ -1,4 +1,4 @@
-"""What a backend tells of itself and of what it stands on, for ``locus-store doctor``."""
+"""Facts about a backend and the software below it, for ``locus-store doctor``."""
 
 from __future__ import annotations
 

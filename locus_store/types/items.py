@@ -1,4 +1,4 @@
-"""What a store keeps, what it is asked for, and the names of both, checked."""
+"""Items, changes and searches of a store, and the checks of namespaces and keys."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SEGMENT_END = "\0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreCapabilities:
-    """What a store can do; what is not declared raises ``UnsupportedError``."""
+    """The capabilities of a store; what is not declared raises ``UnsupportedError``."""
 
     search: bool = True
     """By the words of the values; without an embedding it reads every item below the namespace."""
@@ -81,7 +81,7 @@ class SemanticSearchResult:
 
 
 class PutItem(NamedTuple):
-    """What ``put_batch`` takes; a plain tuple of the first three or more will do."""
+    """An item for ``put_batch``, which also takes a plain tuple of the first three or more."""
 
     namespace: Namespace
     key: str
@@ -132,7 +132,7 @@ Change: TypeAlias = Put | Remove
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What a search looks for."""
+    """The criteria of a search."""
 
     prefix: Namespace
     filter: Filter
@@ -148,7 +148,7 @@ class Wanted:
     """Also what is below the prefix; else it is the very namespace."""
 
     def takes(self, value: Any, metadata: Mapping[str, Any]) -> bool:
-        """Whether an item below the prefix is one: the reference that every backend agrees with."""
+        """Return whether an item below the prefix matches: the reference for every backend."""
         return (
             self.filter.takes(value)
             and self.metadata_filter.takes(metadata)
@@ -165,7 +165,7 @@ class NamespaceMatch:
     max_depth: int | None = None
 
     def of(self, namespace: Namespace) -> Namespace | None:
-        """The namespace, cut to the depth; ``None`` where it does not match."""
+        """Return the namespace, cut to the depth; ``None`` where it does not match."""
         if len(namespace) < max(len(self.prefix), len(self.suffix)):
             return None
         pairs = [*zip(self.prefix, namespace, strict=False)]
@@ -181,12 +181,12 @@ class NamespaceMatch:
 
 
 def has_words(value: Any, wanted: Sequence[str]) -> bool:
-    """Whether a value's texts have all words."""
+    """Return whether the strings of a value contain all words."""
     return set(wanted) <= set(words(text_in(value)))
 
 
 def encode_namespace(namespace: Namespace) -> str:
-    """A namespace as one text, in which that of a namespace above begins that of one below."""
+    """Return a namespace as one string, which starts with the strings of those above it."""
     return SEGMENT_END.join((*namespace, ""))
 
 
@@ -206,10 +206,10 @@ def check_name(namespace: object, key: object) -> None:
 
 
 def check_namespace(namespace: object) -> None:
-    """Refuse what is no namespace.
+    """Refuse an invalid namespace.
 
     Raises:
-        InvalidArgumentError: No tuple of non-empty texts, or too long.
+        InvalidArgumentError: Not a tuple of non-empty strings, or too long.
     """
     if not isinstance(namespace, tuple):
         raise InvalidArgumentError(
@@ -233,12 +233,16 @@ def require_version(change: Put, found: int) -> None:
         found: The version that is there; 0: none.
 
     Raises:
-        ConflictError: Says which is there.
+        ConflictError: Names the version that is there.
     """
-    if change.expected_version is None or change.expected_version == found:
-        return
+    if change.expected_version not in {None, found}:
+        raise version_conflict(change, found)
+
+
+def version_conflict(change: Put, found: int) -> ConflictError:
+    """Return the error of a put that expects another version than is there."""
     there = f"version {found} is there" if found else "there is no such item"
-    raise ConflictError(
+    return ConflictError(
         f"item {change.key!r} of namespace {change.namespace!r}: version "
         f"{change.expected_version} was expected, and {there}; read it again and decide anew"
     )

@@ -18,7 +18,7 @@ OnConflict = Literal["raise", "branch", "overwrite"]
 
 @dataclass(frozen=True)
 class CheckpointerCapabilities:
-    """What a checkpointer may be asked for; declared, never guessed.
+    """The operations that a checkpointer supports; declared, never guessed.
 
     An operation whose flag is off raises ``UnsupportedError``.
     """
@@ -82,7 +82,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What a save believes of its line; the backend decides whether it still holds."""
+    """The assumptions of a save about its line; the backend decides whether they still hold."""
 
     made_from: Mark | None
     """The version that the state was made from; ``None``: there was no such thread."""
@@ -158,7 +158,7 @@ class Removed(NamedTuple):
 
 
 class Vacuumed(NamedTuple):
-    """What a vacuum did."""
+    """The result of a vacuum."""
 
     removed: int
     """Versions."""
@@ -173,7 +173,7 @@ class Vacuumed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What became of a save."""
+    """The result of a save."""
 
     checkpoint_id: str
     """The one asked for, but for a side branch whose id was in use."""
@@ -197,7 +197,7 @@ class Version:
     """The server's clock, timezone-aware."""
 
     def as_head(self) -> Head:
-        """What lists say of its thread."""
+        """Return the version as the head that lists show for its thread."""
         return Head(
             thread_id=self.thread_id,
             checkpoint_id=self.checkpoint_id,

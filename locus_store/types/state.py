@@ -38,7 +38,7 @@ _NONCE = re.compile("[0-9a-f]{16}")
 
 
 class Role(StrEnum):
-    """Who speaks."""
+    """The author of a message."""
 
     SYSTEM = "system"
     USER = "user"
@@ -79,21 +79,21 @@ class Message(BaseModel):
 
     @classmethod
     def user(cls, content: str, **fields: Any) -> Self:
-        """What the user said."""
+        """Return a message of the user."""
         return cls(role=Role.USER, content=content, **fields)
 
     @classmethod
     def assistant(
         cls, content: str | None = None, tool_calls: Iterable[ToolCall] = (), **fields: Any
     ) -> Self:
-        """What the model answered, with the tool calls it asks for."""
+        """Return a message of the model, with the tool calls it asks for."""
         return cls(role=Role.ASSISTANT, content=content, tool_calls=tuple(tool_calls), **fields)
 
     @classmethod
     def tool(
         cls, content: str, *, tool_call_id: str, name: str | None = None, **fields: Any
     ) -> Self:
-        """What a tool returned for the call ``tool_call_id``."""
+        """Return the result of the tool call ``tool_call_id``."""
         return cls(role=Role.TOOL, content=content, tool_call_id=tool_call_id, name=name, **fields)
 
 
@@ -128,28 +128,28 @@ class AgentState(BaseModel):
     _provenance: Provenance = PrivateAttr(default_factory=Provenance)
 
     def with_message(self, message: Message) -> Self:
-        """This state and one more message."""
+        """Return this state and one more message."""
         return self.model_copy(update={"messages": (*self.messages, message)})
 
     def with_messages(self, messages: Iterable[Message]) -> Self:
-        """This state and more messages, in their order."""
+        """Return this state and more messages, in their order."""
         return self.model_copy(update={"messages": (*self.messages, *messages)})
 
     def with_metadata(self, key: str, value: Any) -> Self:
-        """This state with one entry of ``metadata`` set."""
+        """Return this state with one entry of ``metadata`` set."""
         return self.model_copy(update={"metadata": {**self.metadata, key: value}})
 
     def with_iteration(self, iteration: int) -> Self:
-        """This state at another iteration."""
+        """Return this state at another iteration."""
         return self.model_copy(update={"iteration": iteration})
 
     def to_checkpoint(self) -> dict[str, Any]:
-        """The state as a JSON object."""
+        """Return the state as a JSON object."""
         return _dumped(self)
 
     @classmethod
     def from_checkpoint(cls, data: Mapping[str, Any]) -> Self:
-        """The state that ``to_checkpoint`` gave ``data``."""
+        """Return the state that ``to_checkpoint`` gave ``data``."""
         return cls.model_validate(data)
 
 
@@ -199,7 +199,7 @@ class LoadedDict(dict[str, Any]):
 class Lineage:
     """One load and everything that is made from it.
 
-    ``nonce`` is minted by the load, so that two runs that loaded the same version are told apart.
+    ``nonce`` is minted by the load, so that two runs that loaded the same version differ.
     """
 
     thread: str
@@ -220,7 +220,7 @@ class Lineage:
 
     @classmethod
     def from_token(cls, token: object) -> Lineage | None:
-        """The lineage in a token; ``None`` for anything that is not one of ours."""
+        """Return the lineage in a token; ``None`` for anything that is not one of ours."""
         try:
             version, thread, nonce, body = str(token).split(".")
             if version != "1" or not _NONCE.fullmatch(nonce):
@@ -236,7 +236,7 @@ class Lineage:
 
 
 def thread_key(thread_id: str) -> str:
-    """A short name of a thread for a mark."""
+    """Return a short name of a thread for a mark."""
     return sha256(thread_id.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
@@ -278,7 +278,7 @@ class StateCodec:
         self._tried: set[type[Any]] = set()
 
     def dump(self, state: Any) -> tuple[dict[str, Any], Lineage | None]:
-        """The state as a JSON object, and the lineage that it carried.
+        """Return the state as a JSON object, and the lineage that it carried.
 
         A mark counts only where ``load`` puts it: in our own classes, and in the ``metadata`` of
         a pydantic state that has room for it.
@@ -334,7 +334,7 @@ class StateCodec:
         self._tried.add(kind)
 
     def class_for(self, labels: Mapping[str, Any], data: Mapping[str, Any]) -> type[Any]:
-        """The class of the state that ``restore`` builds from a stored version.
+        """Return the class of the state that ``restore`` builds from a stored version.
 
         Raises:
             SerializationError: It is to be the class that was saved, which is not imported.
@@ -344,7 +344,7 @@ class StateCodec:
     def restore(
         self, data: dict[str, Any], lineage: Lineage, labels: Mapping[str, Any] | None = None
     ) -> Any:
-        """The state of ``data``, carrying ``lineage`` where its type has room for one.
+        """Return the state of ``data``, carrying ``lineage`` where its type has room for one.
 
         Raises:
             SerializationError: ``data`` does not fit the class; see also ``class_for``.
@@ -356,18 +356,18 @@ class StateCodec:
 
 
 def carries_mark(kind: type[Any]) -> bool:
-    """Whether a loaded state of this class remembers the version it was loaded from."""
+    """Return whether a loaded state of this class remembers the version it was loaded from."""
     return issubclass(kind, dict | AgentState) or has_room(kind)
 
 
 def has_mark(data: Mapping[str, Any]) -> bool:
-    """Whether a mark, or anything by its name, stands in the metadata of a plain state."""
+    """Return whether the metadata of a plain state has a mark, or any value under its key."""
     metadata = data.get("metadata")
     return isinstance(metadata, Mapping) and MARK_KEY in metadata
 
 
 def without_mark(data: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-    """A plain state without its mark, and the mark's token; ``None`` where it has none."""
+    """Return a plain state without its mark, and the mark's token; ``None`` where it has none."""
     if not has_mark(data):
         return data, None
     metadata = dict(data["metadata"])
@@ -402,20 +402,20 @@ def _built(kind: Any, data: dict[str, Any], lineage: Lineage) -> Any:
 
 
 def _is_foreign(state: BaseModel) -> bool:
-    """Whether the model has a ``to_checkpoint`` of its own, whose dict may be anybody's."""
+    """Return whether the model has its own ``to_checkpoint``, which may return any dict."""
     method = getattr(type(state), "to_checkpoint", None)
     return method is not None and method is not AgentState.to_checkpoint
 
 
 def _dumped(state: BaseModel) -> dict[str, Any]:
-    """By field names and without computed fields, so that it validates; subclasses whole."""
+    """Dump by field names, without computed fields, so that it validates; subclasses whole."""
     return state.model_dump(mode="json", by_alias=False, round_trip=True, serialize_as_any=True)
 
 
 def labels_of(data: Mapping[str, Any]) -> dict[str, Any]:
-    """What a state says of itself: ``agent_id``, ``user_id`` and ``tags``.
+    """Return the labels of a state: ``agent_id``, ``user_id`` and ``tags``.
 
-    The last two stand at its top or in its metadata.
+    The last two are at its top or in its metadata.
     """
     labels: dict[str, Any] = {}
     metadata = data.get("metadata")

@@ -33,16 +33,16 @@ class Checkpointable(Protocol):
 
 
 def is_state_class(kind: Any) -> bool:
-    """Whether states of this class can be saved and loaded."""
+    """Return whether states of this class can be saved and loaded."""
     return issubclass(type(kind), type) and (
         issubclass(kind, dict | BaseModel) or isinstance(kind, Checkpointable)
     )
 
 
 def has_room(kind: type[Any]) -> bool:
-    """Whether the class has a free ``metadata`` mapping, as the Locus SDK's ``AgentState`` has.
+    """Return whether the class has a free ``metadata`` mapping, as the Locus SDK's ``AgentState``.
 
-    There a loaded state carries its mark.
+    A loaded state of such a class carries its mark there.
     """
     if not issubclass(kind, BaseModel):
         return False
@@ -59,7 +59,7 @@ def has_room(kind: type[Any]) -> bool:
 
 
 def label_of(state: Any) -> dict[str, str]:
-    """The label that names the class of a state; none for a class that has no name to find.
+    """Return the label that names the class of a state; none for a class that has no name to find.
 
     A dict that ``load`` returned keeps the label of its version.
     """
@@ -71,7 +71,7 @@ def label_of(state: Any) -> dict[str, str]:
 
 
 def class_label(labels: Mapping[str, Any]) -> dict[str, str]:
-    """Of a version's labels, the one that names the class of its state."""
+    """Return the label, of a version's labels, that names the class of its state."""
     name = labels.get(STATE_CLASS)
     return {STATE_CLASS: name} if isinstance(name, str) else {}
 
@@ -91,7 +91,7 @@ def require_named(state: Any) -> None:
 
 
 def class_of(labels: Mapping[str, Any], data: Mapping[str, Any]) -> type[Any] | None:
-    """The class that a stored state was saved from; ``None`` where nothing tells it.
+    """Return the class that a stored state was saved from; ``None`` where nothing tells it.
 
     Only a class that is already imported is found. Nothing is ever imported or called by a name
     that was read from storage.
@@ -122,7 +122,7 @@ def _name(kind: type[Any]) -> str:
 
 
 def _found(name: str) -> type[Any] | None:
-    """The state class of that name among the imported modules.
+    """Return the state class of that name among the imported modules.
 
     It is looked up in the dictionaries of modules and classes, since the ``__getattr__`` of a
     module may import.

@@ -25,9 +25,9 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 
 
 class Grown(list[object]):
-    """A list of JSON values that nobody changes any more, and which other one it begins with.
+    """A list of JSON values that is not changed any more, and the list that it begins with.
 
-    A save after one of that other list looks at what is new only.
+    A save after a save of that other list inspects the new elements only.
 
     Args:
         items: The elements.
@@ -61,7 +61,7 @@ _OTHER_HINT = "convert it to plain JSON values first (pydantic: model_dump(mode=
 
 
 def canonical(value: object, path: str = "") -> Json:
-    """A private copy with sorted keys and lists for tuples, everything else exactly as it was.
+    """Return a private copy with sorted keys and lists for tuples, and otherwise identical.
 
     Raises:
         SerializationError: JSON cannot hold the value exactly; names the path below ``path``.
@@ -70,7 +70,7 @@ def canonical(value: object, path: str = "") -> Json:
 
 
 def canonical_state(state: object) -> dict[str, Json]:
-    """A private canonical copy of a state; any mapping will do at the root.
+    """Return a private canonical copy of a state; any mapping will do at the root.
 
     Raises:
         SerializationError: no mapping, or a value in it is not exactly JSON.
@@ -150,7 +150,7 @@ def require_scalar(value: object) -> None:
 
 
 def pinned_reference(value: object) -> bytes:
-    """The pinned encoding of a value: what digests are made of, whichever libraries are there.
+    """Return a value's pinned encoding: the input of digests, whichever libraries are there.
 
     A tag, then for int, text, list and object what follows here; every integer little-endian:
 
@@ -241,7 +241,7 @@ pinned: Callable[[object], bytes] = _fastest()
 
 
 def unpinned(pinned_bytes: bytes) -> object:
-    """The value of what ``pinned`` made in this process; never of anything that was stored."""
+    """Return the value of bytes that ``pinned`` made in this process; never of stored bytes."""
     return marshal.loads(pinned_bytes)  # noqa: S302  (our own, from memory)
 
 
@@ -259,12 +259,12 @@ _STRICT = (
 
 
 def checked(value: object, size: int, surrounding: int) -> bytes:
-    """The pinned encoding of a value's canonical form, if it is exactly JSON.
+    """Return the pinned encoding of a value's canonical form, if it is exactly JSON.
 
     Args:
         value: any value that ``pinned`` takes, which leaves only exact types and buffers.
         size: the length of ``pinned(value)``.
-        surrounding: how many objects and lists it stands in.
+        surrounding: how many objects and lists contain it.
 
     Raises:
         ValueError, TypeError: JSON cannot hold it; ``canonical`` says where and why.
@@ -331,7 +331,7 @@ def encode(value: object) -> bytes:
 
 
 def decode(encoded: bytes) -> Json:
-    """The value of JSON bytes.
+    """Return the value of JSON bytes.
 
     Raises:
         IntegrityError: they are not JSON.
@@ -357,7 +357,7 @@ class TooLargeError(IntegrityError):
 
     @classmethod
     def of(cls, plain_bytes: int, max_bytes: int) -> TooLargeError:
-        """The error of data that takes at least ``plain_bytes``."""
+        """Return the error of data that takes at least ``plain_bytes``."""
         return cls(
             f"the stored data takes {plain_bytes:,} bytes or more as JSON, above "
             f"max_state_bytes={max_bytes}; raise max_state_bytes if you trust this data, or "
@@ -365,7 +365,7 @@ class TooLargeError(IntegrityError):
         )
 
     def at(self, where: str) -> TooLargeError:
-        """The same error with the place of the data."""
+        """Return the same error with the place of the data."""
         return TooLargeError(f"{where}: {self}")
 
 
@@ -379,7 +379,7 @@ _LOW, _MORE, _MAX_VARINT_BYTES = 0x7F, 0x80, 9
 
 
 def pack_frame(body: bytes) -> bytes:
-    """One self-delimiting frame: version, codec, stored length, plain length, bytes, CRC-32.
+    """Return one self-delimiting frame: version, codec, stored length, plain length, bytes, CRC-32.
 
     The lengths are unsigned varints (7 bits a byte, least first). Payloads can be joined as bytes.
     The checksum is of all that stands before it: about 1 of 200 flipped bits in what Zstandard made
@@ -406,7 +406,7 @@ def check_frames(payload: bytes, max_bytes: int) -> None:
 
 
 def unpack_frames(payload: bytes, max_bytes: int) -> Iterator[bytes]:
-    """The bodies of a payload's frames, in order.
+    """Yield the bodies of a payload's frames, in order.
 
     A frame's plain length is compared with ``max_bytes`` before it is decompressed.
 
@@ -420,7 +420,7 @@ def unpack_frames(payload: bytes, max_bytes: int) -> Iterator[bytes]:
 
 
 def _frames(payload: bytes, max_bytes: int) -> Iterator[tuple[bool, bytes, int]]:
-    """Whether a frame is compressed, its stored bytes, and its plain length."""
+    """Yield for each frame: is it compressed, its stored bytes, and its plain length."""
     at, end = 0, len(payload)
     while at < end:
         start, head = at, payload[at : at + 2]

@@ -1,4 +1,4 @@
-"""What it means that a value matches: the reference that every backend's query agrees with."""
+"""The definition of a match: the reference that every backend's query agrees with."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ STATE_CLASS: Final = "state_class"
 
 
 def is_found(metadata: Mapping[str, Any], labels: Mapping[str, Any], key: str, value: Any) -> bool:
-    """Whether a version has ``value`` at ``key``, in its metadata or in a label of its state."""
+    """Return whether a version has ``value`` at ``key``, in its metadata or its state's labels."""
     return has_value(metadata, key, value) or (key != STATE_CLASS and has_value(labels, key, value))
 
 
 def has_value(metadata: Mapping[str, Any], key: str, value: Any) -> bool:
-    """Whether ``metadata`` has ``value`` at ``key``.
+    """Return whether ``metadata`` has ``value`` at ``key``.
 
     A dot descends into objects, unless the whole key is there. A list matches when it contains
     ``value``, or every element of a list ``value``.
@@ -67,7 +67,7 @@ def _matches(found: Any, value: Any) -> bool:
 
 
 def holds(metadata: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Whether ``metadata`` has all that is wanted, as the filters of LangGraph's savers mean it.
+    """Return whether ``metadata`` has all that is wanted, by the rules of LangGraph's savers.
 
     A dot in a key descends into objects, unless the whole key is there. An object matches one that
     has at least its keys, with values that match; a list matches one that has a match for each of
@@ -135,9 +135,9 @@ class Filter:
     ``{"kind": "note"}`` is equality, by JSON: 1 is 1.0, and ``True`` is not 1. An object descends:
     ``{"user": {"age": {"$gte": 18}}}``; a key is one key, dots and all. The operators are ``$eq``,
     ``$ne``, ``$gt``, ``$gte``, ``$lt``, ``$lte``, ``$in`` and ``$exists``, alone or several.
-    Numbers are compared with numbers and texts with texts (by code point), nothing else has an
-    order; a bound may be infinite. What is missing is equal to nothing, not even ``None``: of all
-    operators only ``$ne`` and ``{"$exists": False}`` take it.
+    Numbers are compared with numbers and strings with strings (by code point); nothing else has an
+    order. A bound may be infinite. A missing value is equal to nothing, not even ``None``: only
+    ``$ne`` and ``{"$exists": False}`` match it.
 
     Args:
         wanted: The conditions; ``None`` and ``{}`` take everything.
@@ -154,7 +154,7 @@ class Filter:
         self.clauses = tuple(_clauses((), checked)) if checked else ()
 
     def takes(self, value: Any) -> bool:
-        """Whether all conditions hold."""
+        """Return whether all conditions hold."""
         return all(OPERATORS[it.operator](_at(value, it.path), it.operand) for it in self.clauses)
 
 
@@ -188,7 +188,7 @@ _INFINITY: Final = "\0infinity"
 
 
 def _without_infinity(wanted: Any, depth: int = 1) -> Any:
-    """The conditions with a mark for each infinite bound, which JSON does not have."""
+    """Return the conditions with a mark for each infinite bound, which JSON does not have."""
     if not isinstance(wanted, dict) or depth > MAX_DEPTH:
         return wanted
     return {
@@ -200,7 +200,7 @@ def _without_infinity(wanted: Any, depth: int = 1) -> Any:
 
 
 def _beyond_all(path: tuple[str, ...], operator: str, is_positive: bool) -> Clause:
-    """The condition of an infinite bound, by a finite one: no number is beyond the greatest."""
+    """Return an infinite bound's condition with a finite one: the greatest number there is."""
     is_below = operator in {"$lt", "$lte"}
     if is_below == is_positive:
         operator = "$lte" if is_below else "$gte"  # every number

@@ -1,4 +1,4 @@
-"""What counts as a word, so that a search gives the same answer on every backend."""
+"""The definition of a word, so that a search gives the same answer on every backend."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _IDEOGRAPH = re.compile(r"([\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff
 
 
 def folded(text: str) -> str:
-    """The text without case and accents."""
+    """Return the text without case and accents."""
     if text.isascii():
         return text.lower()
     decomposed = unicodedata.normalize("NFKD", text).casefold()
@@ -29,12 +29,12 @@ def folded(text: str) -> str:
 
 
 def words(text: str) -> list[str]:
-    """The folded words: runs of letters and digits; each ideograph is a word of its own."""
+    """Return the folded words: runs of letters and digits; each ideograph is a word of its own."""
     return _WORD.findall(_IDEOGRAPH.sub(r" \1 ", folded(text)))
 
 
 def query_words(query: str) -> list[str]:
-    """The distinct words that must all be there.
+    """Return the distinct words that must all be there.
 
     Raises:
         InvalidArgumentError: The query has no word.
@@ -47,7 +47,7 @@ def query_words(query: str) -> list[str]:
 
 @dataclass(slots=True)
 class Match:
-    """What one thread's versions hold of a query's words, filled version by version."""
+    """The words of a query that one thread's versions contain, collected version by version."""
 
     wanted: list[str]
     counts: Counter[str] = field(default_factory=Counter)

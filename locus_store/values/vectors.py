@@ -21,7 +21,7 @@ FLOAT_BYTES: Final = 4
 
 
 def check_dimension(dimension: object) -> None:
-    """Refuse what is no count of numbers.
+    """Refuse an invalid number of dimensions.
 
     Raises:
         InvalidArgumentError: Not a whole number from 1 to 2,000.
@@ -33,7 +33,7 @@ def check_dimension(dimension: object) -> None:
 
 
 def check_metric(metric: object) -> None:
-    """Refuse what is no metric.
+    """Refuse an unknown metric.
 
     Raises:
         InvalidArgumentError: None of ``METRICS``.
@@ -53,7 +53,7 @@ def require_numpy() -> None:
 
 
 def packed(embedding: object, dimension: int, metric: Metric) -> bytes:
-    """An embedding as float32, little-endian.
+    """Return an embedding as float32, little-endian.
 
     Args:
         embedding: A sequence or array of numbers.
@@ -88,7 +88,7 @@ def packed(embedding: object, dimension: int, metric: Metric) -> bytes:
 
 
 def unpacked(data: bytes) -> list[float]:
-    """The numbers of ``packed``, as float32 keeps them."""
+    """Return the numbers of ``packed``, as float32 keeps them."""
     return _little_endian(array("f", data)).tolist()
 
 
@@ -100,10 +100,10 @@ def _little_endian(numbers: array[float]) -> array[float]:
 
 
 def scores(query: bytes, embeddings: Sequence[bytes], metric: Metric) -> list[float]:
-    """How near each embedding is; higher is nearer.
+    """Return the similarity of each embedding to the query; higher is nearer.
 
-    The cosine, within -1 and 1; the inner product; or the Euclidean distance, negative. Computed
-    in float64; 0 for a cosine with a zero vector.
+    It is the cosine, within -1 and 1; the inner product; or the negative Euclidean distance.
+    Computed in float64. The cosine with a zero vector is 0.
     """
     import numpy as np  # noqa: PLC0415  (an extra, and slow to load)
 

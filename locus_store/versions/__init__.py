@@ -1,7 +1,7 @@
-"""The rules of a line: when a save conflicts, where it goes, what a deletion leaves.
+"""The rules of a line: conflicts of saves, their place, and the results of deletions.
 
-Written once, over the few primitives of ``Lines``; a backend implements those inside one
-transaction that holds the line's lock, so that everything here sees a line nobody else moves.
+Written once, over the few primitives of ``Lines``. A backend implements those inside one
+transaction that holds the line's lock, so that the line does not change while a rule runs.
 Rules and their evidence: docs/concepts.md, docs/decisions.md.
 """
 

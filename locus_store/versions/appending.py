@@ -11,10 +11,9 @@ if TYPE_CHECKING:
 
 
 class Append(NamedTuple):
-    """What such a save asks for. It continues a chain or begins one, below the head.
+    """The request of a plain append: it continues or begins a chain below the head.
 
-    Whatever else is the case (another head, an id that is there, a chain that is closed) is for
-    ``save`` to decide.
+    ``save`` decides all other cases: another head, an id in use, a chain that is closed.
     """
 
     line: int | None
@@ -35,7 +34,7 @@ class Append(NamedTuple):
 
     @property
     def added(self) -> int:
-        """What it adds to ``Line.open_bytes``."""
+        """The number of bytes that it adds to ``Line.open_bytes``."""
         return len(self.payload) + RECORD_OVERHEAD
 
     @property
@@ -45,7 +44,7 @@ class Append(NamedTuple):
 
 
 def append_of(save: Save, store: str) -> Append | None:
-    """The append that a save is, in the database ``store``; ``None`` for any other save."""
+    """Return the append that a save is, in the database ``store``; ``None`` for any other save."""
     expected = save.expected
     if expected is not None and expected.made_from and expected.made_from.store != store:
         expected = None  # a state from another database says nothing of this one

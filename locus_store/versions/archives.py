@@ -1,4 +1,4 @@
-"""Whether an archived thread is whole, and the seal on what has no digest of its own."""
+"""Verification of archived threads, and the seal on values without a digest of their own."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Problem:
 
 
 def problems(thread: ArchivedThread, max_state_bytes: int) -> Iterator[Problem]:
-    """What is wrong with a thread: versions that do not fold to their digests, broken links.
+    """Yield the problems of a thread: versions that do not fold to their digests, broken links.
 
     A state or a pending write above ``max_state_bytes`` is a problem, too.
     """
@@ -84,12 +84,12 @@ def require_whole(thread: ArchivedThread, max_state_bytes: int) -> None:
 
 
 def same(one: ArchivedThread, other: ArchivedThread) -> bool:
-    """Whether two archives tell the same, but for when the thread was active."""
+    """Return whether two archives are equal, except for the time of the thread's activity."""
     return replace(one, active_at=other.active_at) == other
 
 
 def last_active_at(thread: ArchivedThread) -> datetime:
-    """When a thread was active last: the exact time, where something in it tells that."""
+    """Return the time of a thread's last activity: exact if its contents tell it."""
     times = [it.created_at for line in thread.lines for it in line.records]
     times += [it.created_at for it in thread.messages]
     newest = max(times, default=thread.active_at)
@@ -97,22 +97,22 @@ def last_active_at(thread: ArchivedThread) -> datetime:
 
 
 def has_versions(thread: ArchivedThread) -> bool:
-    """Whether a thread has a version, in any namespace."""
+    """Return whether a thread has a version, in any namespace."""
     return any(line.head is not None for line in thread.lines)
 
 
 def resting_at(active_at: datetime, messages: Sequence[ArchivedMessage]) -> datetime:
-    """When a thread without versions was active: its newest message, else its last minute."""
+    """Return the activity of a thread without versions: its newest message, else its minute."""
     return messages[-1].created_at if messages else minute_of(active_at)
 
 
 def minute_of(moment: datetime) -> datetime:
-    """The minute in which something was."""
+    """Return the minute in which something was."""
     return moment.replace(second=0, microsecond=0)
 
 
 def occupied(thread_id: str, done: str) -> ConflictError:
-    """The error of a copy or restore onto something; ``done``: what did not happen."""
+    """Return the error of a copy or restore onto something; ``done``: what did not happen."""
     return ConflictError(
         f"thread {thread_id!r} is there already, or pending writes for it; nothing was {done}. "
         "Delete it first, or use another id"
@@ -120,7 +120,7 @@ def occupied(thread_id: str, done: str) -> ConflictError:
 
 
 def require_form(thread: ArchivedThread) -> None:
-    """Refuse values of other types and ranges than a backend gives: somebody edited them.
+    """Refuse values of types and ranges that no backend gives, such as after an edit by hand.
 
     Raises:
         IntegrityError: Names the first.
@@ -224,7 +224,7 @@ def _of_line(line: ArchivedLine, max_bytes: int) -> Iterator[tuple[str | None, s
 
 
 def _of_size(write: PendingWrite, max_bytes: int) -> str | None:
-    """The problem of a pending write that is too large; other types are not compressed."""
+    """Return the problem of a pending write that is too large; other types are not compressed."""
     if write.type == JSON_WRITE:
         try:
             check_frames(write.payload, max_bytes)
@@ -290,7 +290,7 @@ def _of_states(
 
 
 def has(thread: ArchivedThread, key: str, value: Any, *, user_id: str | None = None) -> bool:
-    """Whether a thread has ``value`` at ``key`` in any metadata or labels, or is the user's."""
+    """Return whether a thread has ``value`` at ``key`` in metadata or labels, or is the user's."""
     if user_id is not None and thread.user_id == user_id:
         return True
     if has_value(thread.metadata, key, value):
@@ -304,12 +304,12 @@ def has(thread: ArchivedThread, key: str, value: Any, *, user_id: str | None = N
 
 
 def sealed(checkpoint_id: str, write: PendingWrite) -> bytes:
-    """The payload behind a digest of the whole write."""
+    """Return the payload behind a digest of the whole write."""
     return _seal(checkpoint_id, write) + write.payload
 
 
 def unsealed(checkpoint_id: str, write: PendingWrite) -> PendingWrite:
-    """The write whose payload ``sealed`` gave.
+    """Return the write whose payload ``sealed`` gave.
 
     Raises:
         IntegrityError: It is not what was stored.

@@ -54,7 +54,7 @@ class KnownVersions:
             self._shrink()
 
     def get(self, key: LineKey) -> _Known | None:
-        """The newest version known of a line."""
+        """Return the newest version known of a line."""
         with self._lock:
             found = self._known.get(key)
             if found is not None:

@@ -88,17 +88,17 @@ class Record:
 
 
 class Records(Protocol):
-    """What finds a record."""
+    """The protocol for finding a record."""
 
     def record(self, line: Line, sequence: int) -> Record | None:
-        """One record by its sequence."""
+        """Return one record by its sequence."""
 
     def named(self, line: Line, checkpoint_id: str) -> Record | None:
-        """One record by its checkpoint id."""
+        """Return one record by its checkpoint id."""
 
 
 class Lines(Records, Protocol):
-    """What a backend gives these rules, within one transaction."""
+    """The operations that a backend gives these rules, within one transaction."""
 
     store: str
     """Identity of the database."""
@@ -122,7 +122,7 @@ class Lines(Records, Protocol):
         """Remove the line with all it owns; its key is never used again."""
 
     def newest(self, line: Line, nth: int = 1) -> int | None:
-        """The sequence of the nth newest record; ``None`` where there are fewer."""
+        """Return the sequence of the nth newest record; ``None`` where there are fewer."""
 
     def below(self, line: Line, sequence: int, limit: int) -> list[int]:
         """Sequences below ``sequence``, ascending, at most ``limit``."""
@@ -130,7 +130,7 @@ class Lines(Records, Protocol):
     def payloads(
         self, line: Line, chain: int, *, upto: int | None = None
     ) -> list[tuple[int, bytes]]:
-        """The chain's records as (sequence, payload), ascending; ``upto`` is inclusive."""
+        """Return the chain's records as (sequence, payload), ascending; ``upto`` is inclusive."""
 
     def append(self, line: Line, record: Record, payload: bytes) -> None:
         """Insert a record."""
@@ -142,13 +142,13 @@ class Lines(Records, Protocol):
         """Give a record another parent."""
 
     def children(self, line: Line, sequences: Collection[int]) -> list[Record]:
-        """The records whose parent is one of these."""
+        """Return the records whose parent is one of these."""
 
     def remove(self, line: Line, sequences: Sequence[int]) -> None:
         """Remove records, with the pending writes of their checkpoints."""
 
     def writes(self, line: Line, checkpoint_id: str) -> list[PendingWrite]:
-        """A checkpoint's pending writes, in any order."""
+        """Return a checkpoint's pending writes, in any order."""
 
     def written(self, line: Line, checkpoint_id: str) -> Collection[tuple[str, int]]:
         """Task and place of a checkpoint's pending writes."""
@@ -158,17 +158,17 @@ class Lines(Records, Protocol):
 
 
 def mark_of(lines: Lines, line: Line, record: Record) -> Mark:
-    """What names a version for good."""
+    """Return the permanent identity of a version."""
     return Mark(lines.store, line.line, record.sequence, record.digest)
 
 
 def is_visible(line: Line, sequence: int) -> bool:
-    """Whether lists and loads show a version: ``keep_last`` hides before it removes."""
+    """Return whether lists and loads show a version: ``keep_last`` hides before it removes."""
     return sequence >= line.floor or sequence == line.head
 
 
 def head_of(records: Records, line: Line) -> Record | None:
-    """The head's record; ``None`` for a line that has no version.
+    """Return the head's record; ``None`` for a line that has no version.
 
     Raises:
         IntegrityError: The line's row names a record that is not there.
@@ -183,11 +183,11 @@ def head_of(records: Records, line: Line) -> Record | None:
 
 
 def record_of(archived: ArchivedRecord) -> Record:
-    """An archived version without its payload and time."""
+    """Return an archived version without its payload and time."""
     return Record(**{name: getattr(archived, name) for name in Record.__slots__})
 
 
 def archived(record: Record, payload: bytes, created_at: datetime) -> ArchivedRecord:
-    """A version with its payload and time; shares nothing that can be changed."""
+    """Return a version with its payload and time; shares nothing that can be changed."""
     values = {name: deepcopy(getattr(record, name)) for name in Record.__slots__}
     return ArchivedRecord(**values, payload=payload, created_at=created_at)

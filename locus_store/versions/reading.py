@@ -1,4 +1,4 @@
-"""What a load, a list and a search see of a line."""
+"""The view that a load, a list and a search have of a line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def target(records: Records, line: Line, checkpoint_id: str | None) -> Record | None:
-    """The record to load: the named one, or the head."""
+    """Return the record to load: the named one, or the head."""
     if checkpoint_id is None:
         return head_of(records, line)
     found = records.named(line, checkpoint_id)
@@ -24,7 +24,7 @@ def target(records: Records, line: Line, checkpoint_id: str | None) -> Record | 
 
 
 def state_of(stored: Stored, max_bytes: int) -> tuple[dict[str, Any], frames.Shape]:
-    """The state that stored bytes give, checked against its digest, and its shape.
+    """Return the state that stored bytes give, checked against its digest, and its shape.
 
     Raises:
         IntegrityError: The stored bytes do not give the state that was saved, or one that is
@@ -61,7 +61,7 @@ def _require_digest(version: Version, shape: frames.Shape) -> None:
 def replay(
     records: Sequence[tuple[int, int, bytes]], wanted: Iterable[Version], max_bytes: int
 ) -> Iterator[tuple[Version, frames.Folder]]:
-    """The states of versions of one line, in one pass.
+    """Yield the states of versions of one line, in one pass.
 
     Args:
         records: What ``StorageBackend.records`` gave for them.
@@ -69,8 +69,8 @@ def replay(
         max_bytes: The largest state that is folded.
 
     Yields:
-        Each, ascending, with what has folded its state; that goes on with the next, and its
-        ``log`` tells what was done since it was cleared.
+        Each, ascending, with the folder of its state. The folder continues with the next one;
+        its ``log`` lists the operations since it was cleared.
 
     Raises:
         IntegrityError: A record is damaged, or the newest of them in a chain is not the state that
@@ -103,7 +103,7 @@ def visible_texts(
     max_bytes: int,
     hidden: dict[int, frames.Folder] | None = None,
 ) -> Iterator[tuple[int, str]]:
-    """The text that each visible version brings, for a search.
+    """Yield the text that each visible version brings, for a search.
 
     Args:
         line: The line.
@@ -130,14 +130,14 @@ def visible_texts(
 def made_of(
     records: Iterable[tuple[int, int, bytes]], first: int, last: int
 ) -> list[tuple[int, int, bytes]]:
-    """Of a line's records, ascending, those of ``StorageBackend.records``."""
+    """Return the line's records of ``StorageBackend.records``, ascending."""
     until = [it for it in records if it[0] <= last]
     chains = {chain for sequence, chain, _ in until if sequence >= first}
     return [it for it in until if it[1] in chains]
 
 
 def cursor(records: Records, line: Line, thread_id: str, checkpoint_id: str) -> int:
-    """The sequence of the version that a list continues below.
+    """Return the sequence of the version that a list continues below.
 
     Raises:
         NotFoundError: There is no such version.
@@ -152,6 +152,6 @@ def cursor(records: Records, line: Line, thread_id: str, checkpoint_id: str) -> 
 
 
 def state_at(lines: Lines, line: Line, record: Record) -> dict[str, Any]:
-    """The state of a version."""
+    """Return the state of a version."""
     rows = lines.payloads(line, record.chain, upto=record.sequence)
     return frames.fold((it for _, it in rows), lines.max_state_bytes)

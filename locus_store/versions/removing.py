@@ -1,4 +1,4 @@
-"""What a deletion leaves: every other version as it was, and nothing of what is gone."""
+"""Deletion of versions: the others stay as they were, and nothing of the deleted ones is left."""
 
 from __future__ import annotations
 
@@ -49,11 +49,10 @@ def forget(
 ) -> None:
     """Remove versions and leave every other one as it was.
 
-    The frames between the versions before and after a run of removed neighbours are computed
-    anew: joined bytes would keep what was deleted. The caller writes the line's row back unless
-    the line itself goes, which it does with its last version;
-    ``keep_line`` leaves the line even when it is empty, for a save that follows. Without
-    ``keep_writer`` a head that moves is nobody's own work.
+    The frames between the versions before and after a run of removed neighbours are recomputed:
+    joined bytes would keep what was deleted. The caller writes the line's row back, unless the
+    line itself is removed, as it is with its last version. ``keep_line`` keeps an empty line for
+    a save that follows. Without ``keep_writer``, a head that moves has no writer.
 
     Raises:
         IntegrityError: Frames cannot be computed, because a state is damaged or too large; nothing
@@ -91,7 +90,7 @@ def vacuum(lines: Lines, line: Line, old: Collection[int]) -> int:
 
 
 def free(lines: Lines, line: Line, sequences: Collection[int]) -> list[int]:
-    """Those that no other version is rebuilt from, once they are gone; ascending.
+    """Return those that no other version is rebuilt from after the removal; ascending.
 
     A version with the label ``REBUILT`` needs its parent, with the pending writes there.
     """
@@ -128,7 +127,7 @@ def require_free(lines: Lines, line: Line, sequences: Collection[int]) -> None:
 
 
 def _rewritten(lines: Lines, line: Line, gone: Sequence[Record]) -> list[tuple[int, bytes]]:
-    """The payload after each removed run, computed from the state before the run."""
+    """Return the payload after each removed run, computed from the state before the run."""
     found: list[tuple[int, bytes]] = []
     by_chain = sorted(gone, key=lambda it: (it.chain, it.sequence))
     for chain, members in groupby(by_chain, key=lambda it: it.chain):
@@ -157,7 +156,7 @@ def _rewritten_in(
 
 
 def _unreadable(checkpoint_id: str, exc: IntegrityError) -> IntegrityError:
-    """The error of a removal that needs a state that cannot be read."""
+    """Return the error of a removal that needs a state that cannot be read."""
     message = (
         f"checkpoint {checkpoint_id!r} cannot be removed alone, because a later version is stored"
         f" as a change of it: {exc}. Nothing was removed; deleting the whole thread is possible"
@@ -188,7 +187,7 @@ def _reparent(lines: Lines, line: Line, gone: Sequence[Record]) -> None:
 
 
 def _ancestor(lines: Lines, line: Line, gone: Sequence[Record]) -> int | None:
-    """The nearest ancestor of the head that remains, else the newest version that does.
+    """Return the nearest ancestor of the head that remains, else the newest version that does.
 
     What ``keep_last`` hid stays hidden.
     """

@@ -1,4 +1,4 @@
-"""Times to live of threads that begin anew when a thread is read."""
+"""Times to live of threads that restart when a thread is read."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ logger = logging.getLogger(__name__)
 
 
 def ttl_slack(ttl_seconds: float) -> float:
-    """How much later than asked a thread may expire, in seconds: a twentieth, a minute at most.
+    """Return the delay allowed for a thread's expiry, in seconds: a twentieth, at most a minute.
 
-    An expiry that is written with each save turns HOT updates off; with this, few write it.
+    An expiry that every save rewrites disables HOT updates; with the delay, few saves rewrite it.
     """
     return min(ttl_seconds / 20, 60.0)
 
@@ -81,7 +81,7 @@ class Renewing:
 
 
 def renewing(ttl_seconds: float | None, *, refresh_on_read: bool) -> Renewing | None:
-    """What renews threads that are read, where that is asked for.
+    """Return the renewing of threads that are read; ``None`` if it was not asked for.
 
     Raises:
         InvalidArgumentError: There is no time to live to renew.

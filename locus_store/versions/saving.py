@@ -1,4 +1,4 @@
-"""Where a save goes: when it conflicts, which chain it continues, what it hides."""
+"""The rules of a save: its conflicts, the chain it continues, the versions it hides."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from locus_store.versions.removing import forget, free, require_free
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where a save goes: below ``parent``, as the head or beside it."""
+    """The destination of a save: below ``parent``, as the head or as a branch."""
 
     parent: int | None
     moves_head: bool
@@ -64,7 +64,7 @@ def save(lines: Lines, request: Save) -> Written:
 
 
 def _is_repeat(lines: Lines, line: Line, same: Record, request: Save) -> bool:
-    """Whether the save was done before, as after an answer that was lost."""
+    """Return whether the save was done before, as after an answer that was lost."""
     if same.digest != request.change.shape.digest or same.metadata != dict(request.metadata):
         return False
     if not is_visible(line, same.sequence):
@@ -99,7 +99,7 @@ def _place(lines: Lines, line: Line | None, request: Save) -> Destination:
 
 
 def _onto(lines: Lines, line: Line | None, request: Save) -> Destination:
-    """The explicit parent: any version for a fork, else the head."""
+    """Return the explicit parent: any version for a fork, else the head."""
     parent = lines.named(line, str(request.parent_id)) if line else None
     if line is not None and parent is not None and is_visible(line, parent.sequence):
         if request.forks or parent.sequence == line.head:
@@ -114,10 +114,10 @@ def _onto(lines: Lines, line: Line | None, request: Save) -> Destination:
 
 
 def _is_own(line: Line, request: Save) -> bool:
-    """The head is the caller's own work, whatever the mark says that its state still carries.
+    """Return whether the head is the caller's own work, even if its state has an older mark.
 
-    By the load that both descend from; by ``run`` only where the caller lost track of its load,
-    since two edits of one version share their run.
+    The load that both descend from decides. The ``run`` decides only if the caller lost track of
+    its load, since two edits of one version share their run.
     """
     if line.head is None:
         return False
@@ -133,7 +133,7 @@ def _holds(lines: Lines, line: Line | None, mark: Mark | None) -> bool:
 
 
 def _exists(lines: Lines, line: Line | None, mark: Mark | None) -> bool:
-    """Whether the version is still there; by its digest too, as a restored backup counts again."""
+    """Return whether the version still exists; its digest too: a restored backup reuses numbers."""
     if mark is None:
         return True
     if line is None or (mark.store, mark.line) != (lines.store, line.line):
@@ -181,7 +181,7 @@ def _lost(
 
 
 def _unknown_parent(request: Save, head: Record | None) -> ConflictError:
-    """The error of a save whose explicit parent is not there."""
+    """Return the error of a save whose explicit parent is not there."""
     where = f"thread {request.thread_id!r}"
     if request.namespace:
         where += f" (namespace {request.namespace!r})"
@@ -201,9 +201,9 @@ def _surviving(lines: Lines, line: Line | None, mark: Mark | None) -> Record | N
 
 
 def _replace(lines: Lines, line: Line, same: Record, place: Destination) -> Destination:
-    """The id is the caller's and used again: the old version goes, a new sequence comes.
+    """Replace the version of an id that the caller reuses: the new one gets a new sequence.
 
-    Its pending writes stay, whole: what their frames are against goes.
+    Its pending writes stay. They are stored whole, since the basis of their frames is removed.
     """
     require_free(lines, line, [same.sequence])
     writes = current(lines.writes(line, same.checkpoint_id), same.sequence)
@@ -246,10 +246,10 @@ def _write(lines: Lines, line: Line, request: Save, place: Destination) -> Writt
 
 
 def _continues(lines: Lines, line: Line, request: Save, place: Destination) -> bool:
-    """Whether the frames may follow the open chain's last record, which is the head.
+    """Return whether the frames may follow the open chain's last record, which is the head.
 
-    The bounds keep reading proportional to the state and storage linear: a chain ends when its
-    records outgrow the state, and a frame that is half a state gives way to the whole of it.
+    The bounds keep reading proportional to the state and storage linear. A chain ends when its
+    records outgrow the state. Frames of half a state's size are replaced by the whole state.
     """
     frames, size = request.change.frames, request.change.shape.state_bytes
     follows_head = place.moves_head and (request.is_root or place.parent == line.head)

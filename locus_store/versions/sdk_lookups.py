@@ -34,7 +34,7 @@ class Searchable(Protocol):
 async def query_by_metadata(
     backend: Searchable, key: str, value: Any, limit: int
 ) -> list[dict[str, Any]]:
-    """The threads whose newest version has ``value`` at ``key`` of its metadata."""
+    """Return the threads whose newest version has ``value`` at ``key`` of its metadata."""
     check_limit(limit)
     asked, rows = max(limit, 1), list[dict[str, Any]]()
     while True:
@@ -52,7 +52,7 @@ async def query_by_metadata(
 async def search_data(
     backend: Searchable, path: str, value: Any, limit: int
 ) -> list[dict[str, Any]]:
-    """The threads whose newest state has ``value`` at ``path``, the most recently active first."""
+    """Return threads whose newest state has ``value`` at ``path``, most recently active first."""
     check_limit(limit)
     check_key(path)
     rows: list[dict[str, Any]] = []
@@ -68,7 +68,7 @@ async def search_data(
 
 
 async def count(backend: Searchable, pattern: str) -> int:
-    """The number of threads whose id matches a pattern of SQL's ``LIKE``."""
+    """Return the number of threads whose id matches a pattern of SQL's ``LIKE``."""
     shell = "".join(_SHELL.get(it, it) for it in pattern)
     return sum([1 async for _ in _threads(backend, shell)])
 

@@ -23,7 +23,7 @@ class Sweep:
 
     @contextmanager
     def of(self, thread_id: str) -> Iterator[None]:
-        """Sweep a thread, or a part of it: report it and go on where it cannot be read."""
+        """Sweep a thread, or a part of it; report one that cannot be read and continue."""
         try:
             yield
         except IntegrityError as exc:
@@ -37,7 +37,7 @@ class Sweep:
             self._held.add(thread_id)
 
     def report(self) -> Vacuumed:
-        """The counts."""
+        """Return the counts."""
         if self._held:
             observe.skipped("vacuum", len(self._held))
         if self._unreadable:

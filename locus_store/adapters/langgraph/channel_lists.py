@@ -1,7 +1,7 @@
-"""What is known of the lists in channels, from one checkpoint to the next.
+"""The lists in channels, remembered from one checkpoint to the next.
 
-A message that was there before is neither taken apart nor made again. It is known by a print of
-all that is in it, so that one that was changed in place is another one; and what a reader gets are
+A message that was there before is neither taken apart nor constructed again. It is recognized by a
+print of all its contents, so that a message changed in place counts as another one. Readers get
 copies.
 """
 
@@ -72,7 +72,7 @@ class ChannelLists:
     def to_json(
         self, place: Place, items: list[Any], convert: Callable[[list[Any]], list[Any] | None]
     ) -> Grown | None:
-        """A list as JSON; ``None`` for one whose elements are not known by prints.
+        """Return a list as JSON; ``None`` for one whose elements are not known by prints.
 
         Args:
             place: Where it stands.
@@ -103,7 +103,7 @@ class ChannelLists:
         prints: list[bytes],
         convert: Callable[[list[Any]], list[Any] | None],
     ) -> Known | None:
-        """What is known of a list that begins with ``base`` and may have more of ``old``."""
+        """Return the entry of a list that begins with ``base`` and may have more of ``old``."""
         count = len(base.prints)
         there = {} if base is old else dict(zip(old.prints, range(len(old.prints)), strict=True))
         new = [it for it in range(count, len(items)) if prints[it] not in there]
@@ -124,7 +124,7 @@ class ChannelLists:
     def copies(
         self, place: Place, listed: Listed, make: Callable[[list[Any]], list[Maker]]
     ) -> list[Any]:
-        """A list of a snapshot, all elements of which are the caller's own.
+        """Return a list of a snapshot, all elements of which are the caller's own.
 
         Args:
             place: Where it stands.
@@ -159,7 +159,7 @@ def _weight(json: object) -> int:
 
 
 def _prints(items: list[Any]) -> list[bytes] | None:
-    """What tells elements from each other to the bit; ``None`` where one has none."""
+    """Return prints that identify elements to the bit; ``None`` if an element has none."""
     try:
         return [_print(it) for it in items]
     except (ValueError, TypeError, RecursionError):
@@ -177,7 +177,7 @@ def _print(item: Any) -> bytes:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether no value of other types has the same print."""
+    """Return whether no value of other types has the same print."""
     kind = type(value)
     if kind in _PLAIN:
         return True

@@ -38,18 +38,18 @@ _set: Final = object.__setattr__
 
 
 def name_of(cls: type) -> Name:
-    """The name under which objects of a class are stored."""
+    """Return the name under which objects of a class are stored."""
     return cls.__module__, cls.__qualname__
 
 
 def is_listed(name: Name, listed: Iterable[tuple[str, ...]]) -> bool:
-    """Whether a list of modules and names has a class; LangGraph's lists have no outer classes."""
+    """Return whether a list of modules and names has a class; LangGraph's omit outer classes."""
     module, path = name
     return name in listed or (module, path.rpartition(".")[2]) in listed
 
 
 def kind_of(cls: Any) -> Kind | None:
-    """The kind of a class; ``None`` for all else.
+    """Return the kind of a class; ``None`` for all else.
 
     Asks no metaclass, no ``__class__`` and no ``__subclasshook__``, which may say anything.
     """
@@ -101,7 +101,7 @@ class Classes:
 
 
 def _imported(name: Name) -> Any:
-    """What an imported module has; no ``__getattr__`` of a module or metaclass is asked."""
+    """Return an imported module's object; call no ``__getattr__`` of a module or metaclass."""
     module, path = name
     found: Any = sys.modules.get(module)
     if not issubclass(type(found), ModuleType):
@@ -157,7 +157,7 @@ def _absence(name: Name) -> str:
 
 
 def model_data(obj: BaseModel) -> tuple[Any, list[str] | None]:
-    """A model's data by the names of its fields, and which were set, unless all were.
+    """Return a model's data by the names of its fields, and which were set, unless all were.
 
     Fields with ``exclude=True`` and private attributes are left out, as in ``model_dump``.
     """
@@ -176,12 +176,12 @@ def model_data(obj: BaseModel) -> tuple[Any, list[str] | None]:
 
 
 def _names_of_others(obj: BaseModel) -> set[str]:
-    """What stands beside the fields in ``__dict__``: values of cached properties."""
+    """Return the names in ``__dict__`` that are not fields: cached properties."""
     return obj.__dict__.keys() - type(obj).model_fields.keys()
 
 
 def _has_own_form(cls: type[BaseModel]) -> bool:
-    """Whether a model says itself, as a whole, how it is stored.
+    """Return whether a model defines, as a whole, how it is stored.
 
     Serializers of single fields are for other readers: what they return need not be valid again.
     """
@@ -191,7 +191,7 @@ def _has_own_form(cls: type[BaseModel]) -> bool:
 
 
 def model(cls: type[BaseModel], data: Any, names: list[str] | None) -> BaseModel:
-    """The model of ``model_data``.
+    """Return the model of ``model_data``.
 
     Raises:
         SerializationError: Its data is not valid any more.
@@ -217,14 +217,14 @@ def model(cls: type[BaseModel], data: Any, names: list[str] | None) -> BaseModel
 
 
 def _is_complete(cls: type[BaseModel], data: Any) -> bool:
-    """Whether data has every field that a model requires."""
+    """Return whether the data has every field that a model requires."""
     if cls.__pydantic_root_model__ or not isinstance(data, dict):
         return False
     return all(name in data for name, it in cls.model_fields.items() if it.is_required())
 
 
 def _unvalidated(cls: type[BaseModel], data: dict[str, Any], names: list[str] | None) -> BaseModel:
-    """The model as it was stored, though its validators refuse that.
+    """Return the model as it was stored, though its validators refuse that.
 
     A ``before`` validator may accept other values than it returns, and a field may have been
     assigned a value that is not valid. No constructor or validator runs.
@@ -247,7 +247,7 @@ def _invalid(cls: type, exc: ValidationError) -> str:
 
 
 def model_of_1(cls: Any, data: Mapping[str, Any]) -> Any:
-    """The model of pydantic 1 whose ``__dict__`` was stored.
+    """Return the model of pydantic 1 whose ``__dict__`` was stored.
 
     Raises:
         SerializationError: Its data is not valid any more.
@@ -266,12 +266,12 @@ def model_of_1(cls: Any, data: Mapping[str, Any]) -> Any:
 
 
 def dataclass_data(obj: Any) -> dict[str, Any]:
-    """The values of all fields, those that ``__init__`` does not take among them."""
+    """Return the values of all fields, those that ``__init__`` does not take among them."""
     return {it.name: getattr(obj, it.name) for it in fields(obj) if hasattr(obj, it.name)}
 
 
 def dataclass(cls: Any, data: Mapping[str, Any]) -> Any:
-    """The object of ``dataclass_data``; a field that is new in the class gets its default.
+    """Return the object of ``dataclass_data``; a field that is new in the class gets its default.
 
     Raises:
         SerializationError: A new field has no default, or the class cannot be made empty.
@@ -318,7 +318,7 @@ def _not_plain(cls: type) -> str:
 
 
 def member(cls: Any, value: Any) -> Any:
-    """The member of an enum with a value; ``_missing_`` is not asked, but for a flag's.
+    """Return the member of an enum with a value; ``_missing_`` is not asked, but for a flag's.
 
     Raises:
         SerializationError: The class has no such member any more.

@@ -22,7 +22,7 @@ _MESSAGES: Final = "langchain_core.messages."
 
 
 def maker(value: Any) -> Maker | None:
-    """What copies a value that nobody else has; ``None`` for one that must be made anew.
+    """Return a function that copies a private value; ``None`` if it must be decoded again.
 
     Plain values, and LangChain's own messages with plain values in them, are copied.
     """
@@ -37,7 +37,7 @@ def maker(value: Any) -> Maker | None:
 
 
 def is_message(kind: type) -> bool:
-    """Whether it is a class of LangChain's messages, and nobody's own."""
+    """Return whether the class is one of LangChain's own messages."""
     return kind.__module__.startswith(_MESSAGES) and issubclass(kind, BaseMessage)
 
 
@@ -64,7 +64,7 @@ def _dict_maker(value: dict[Any, Any]) -> Maker | None:
 
 
 def _nested(value: dict[Any, Any]) -> list[tuple[Any, Maker]] | None:
-    """What copies the values that can be changed; ``None`` where one must be made anew."""
+    """Return the makers for values that can be changed; ``None`` if one must be decoded again."""
     if not SCALARS.issuperset(map(type, value)):
         return None
     found = [(key, maker(it)) for key, it in value.items() if type(it) not in SCALARS]

@@ -30,12 +30,12 @@ class Given(NamedTuple):
 class GivenIds:
     """The ids that a saver returned, known by the string object itself.
 
-    LangGraph carries the object from ``get_tuple`` to the first ``put`` of a run, so that two runs
-    that loaded the same checkpoint are told apart, and the id is a plain ``str``. An id that is
+    LangGraph carries the object from ``get_tuple`` to the first ``put`` of a run. The object
+    distinguishes two runs that loaded the same checkpoint; the id is a plain ``str``. An id that is
     not known (it went through JSON, or its entry was dropped) is treated as one that the caller
     typed: its checkpoint must be the newest one, unless the metadata declares a fork.
 
-    An entry is dropped when nobody else has the string any more.
+    An entry is dropped when the string has no other reference.
     """
 
     def __init__(self) -> None:

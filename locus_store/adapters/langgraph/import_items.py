@@ -67,7 +67,7 @@ Pages: TypeAlias = "AsyncIterator[list[ItemRow]]"
 
 @dataclass(slots=True)
 class ItemCounts:
-    """What an import of items did, in items."""
+    """The result of an import of items, as numbers of items."""
 
     written: int = 0
     same: int = 0
@@ -89,7 +89,7 @@ async def import_langgraph_store(
 
     An item that is there already is left as it is, so that a second run continues the first one.
     The least recently updated items are put first, so that searches keep their order. An item keeps
-    its value, its time to live, which begins anew, and its embeddings where the store has their
+    its value, its time to live, which restarts, and its embeddings where the store has their
     dimension; nothing is embedded again. LangGraph's times are kept in the metadata. Expired items
     are left out.
 
@@ -147,7 +147,7 @@ async def _take(store: BaseStore, rows: Sequence[ItemRow], counts: ItemCounts) -
 async def _written(
     store: BaseStore, puts: list[tuple[Put, bool]], counts: ItemCounts
 ) -> list[tuple[Put, bool]]:
-    """Those of the items that nobody put meanwhile, stored."""
+    """Store the items that were not put meanwhile; return them."""
     try:
         await store.apply([it for it, _ in puts])
     except ConflictError:
@@ -166,7 +166,7 @@ def _count_there(put: Put, value: Any, counts: ItemCounts) -> None:
 
 
 def _put(store: BaseStore, row: ItemRow) -> tuple[Put, bool]:
-    """The item on its way to the store, and whether it has all of its embeddings.
+    """Return the item on its way to the store, and whether it has all of its embeddings.
 
     Raises:
         ValueError: A value or name is damaged, or cannot be kept.
@@ -184,7 +184,7 @@ def _put(store: BaseStore, row: ItemRow) -> tuple[Put, bool]:
 
 @asynccontextmanager
 async def _opened(url: str) -> AsyncIterator[tuple[str, Pages]]:
-    """What a person calls the source, and its items, the least recently updated first."""
+    """Open the source: yield its name for messages, and its items, least recently updated first."""
     scheme = urlsplit(url).scheme.partition("+")[0]
     if scheme in {"postgresql", "postgres"}:
         async with _opened_postgresql(url) as opened:
@@ -263,7 +263,7 @@ def _sqlite_embeddings(connection: sqlite3.Connection, row: sqlite3.Row) -> list
 
 
 def _moment(text: str) -> datetime:
-    """A time of SQLite's, which is UTC."""
+    """Return a time of SQLite's, which is UTC."""
     found = datetime.fromisoformat(text)
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 

@@ -52,8 +52,8 @@ async def import_langgraph(
     """Store the threads of LangGraph's tables; those that are there already are left as they are.
 
     Each thread is read at one moment and written whole or not at all; then both sides are read
-    again and compared, version by version. A thread that cannot be taken over stops no other; the
-    error is raised at the end. Run again, it goes on where it stopped.
+    again and compared, version by version. A thread that cannot be imported does not stop the
+    others; the error is raised at the end. A second run continues the first one.
 
     Args:
         backend: Where to.
@@ -81,7 +81,7 @@ async def import_langgraph(
 
 
 async def _taken(backend: StorageBackend, source: TableSource, thread_id: str) -> bool:
-    """Whether the thread was new to the backend."""
+    """Import a thread; return whether it was new to the backend."""
     async with source.snapshot():
         try:
             thread = await _read(source, thread_id)
@@ -154,7 +154,7 @@ async def _versions(
 
 
 def _sends(writes: Sequence[tuple[str, PendingWrite]]) -> dict[str | None, list[Any]]:
-    """What tasks sent to others, as JSON, by the checkpoint that they ran on."""
+    """Return the sends of tasks to others, as JSON, by the checkpoint that they ran on."""
     found: dict[str | None, list[Any]] = {}
     for checkpoint_id, write in sorted(writes, key=lambda it: order_of_writes(it[1])):
         if write.channel == _TASKS:
@@ -163,7 +163,7 @@ def _sends(writes: Sequence[tuple[str, PendingWrite]]) -> dict[str | None, list[
 
 
 def _with_tasks(state: Mapping[str, Any], sends: list[Any]) -> dict[str, Any]:
-    """A state of a format below 4 with a channel for what was sent, as later formats have it.
+    """Return a state of a format below 4 with a channel for sends, as in later formats.
 
     Until then, LangGraph found it in the parent's pending writes.
 

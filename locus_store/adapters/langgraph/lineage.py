@@ -1,4 +1,4 @@
-"""How a checkpoint was loaded, which tells a fork from a second writer."""
+"""Loads of checkpoints, which distinguish a fork from a second writer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _FORKS: Final = frozenset({"fork", "update"})
 
 @dataclass(slots=True)
 class Load:
-    """What was read when a checkpoint was loaded."""
+    """The result of reading a checkpoint when it was loaded."""
 
     mark: Mark
     head: Mark
@@ -73,10 +73,10 @@ class Load:
             mine.set_result(None)
 
     def require_own(self) -> None:
-        """Refuse to go on with a run that was told once.
+        """Refuse to continue a run that has had a conflict.
 
         Raises:
-            ConflictError: It was.
+            ConflictError: It had one.
         """
         if self.is_lost:
             raise ConflictError(
@@ -102,7 +102,7 @@ class _Seen(Collection[Key]):
 
 
 def place_of(config: RunnableConfig) -> tuple[str, str, str | None]:
-    """The thread, namespace and checkpoint that a config names.
+    """Return the thread, namespace and checkpoint that a config names.
 
     Raises:
         InvalidArgumentError: It names no thread.
@@ -113,7 +113,7 @@ def place_of(config: RunnableConfig) -> tuple[str, str, str | None]:
 
 
 def thread_name(value: object) -> str:
-    """A thread id as text: a ``str``, or the text of an integer or a UUID.
+    """Return a thread id as text: a ``str``, or the text of an integer or a UUID.
 
     Raises:
         InvalidArgumentError: It is anything else, ``None`` or an empty text among them: as text,
@@ -128,7 +128,7 @@ def thread_name(value: object) -> str:
 
 
 def checkpoint_in(config: RunnableConfig) -> str | None:
-    """The checkpoint that a config names."""
+    """Return the checkpoint that a config names."""
     return (config.get("configurable") or {}).get("checkpoint_id") or None
 
 
@@ -159,7 +159,7 @@ def made_from(
 
 
 def fork_of(parent: str | None) -> dict[str, Any]:
-    """What a ``put`` says of its parent where it is a fork."""
+    """Return the arguments of a ``put`` about its parent, for a fork."""
     if parent is None:
         return {"is_root": True}
     return {"parent_checkpoint_id": str(parent), "fork": True}

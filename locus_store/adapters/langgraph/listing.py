@@ -24,7 +24,7 @@ PAGE_OF_MANY: Final = 25
 
 
 async def ancestors(backend: StorageBackend, target: Version | None) -> AsyncIterator[Version]:
-    """The versions that one was made from, the nearest first."""
+    """Yield the versions that one was made from, the nearest first."""
     known: dict[str, Version] = {}
     at, before, is_all = (
         (target.parent_id, target.checkpoint_id, False) if target else ("", "", True)

@@ -1,4 +1,4 @@
-"""What was used lately, within a bound of bytes."""
+"""A cache of recently used values, bounded in bytes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Recent(Generic[K, V]):
         return self._young_bytes + self._old_bytes
 
     def get(self, key: K) -> V | None:
-        """What was put last."""
+        """Return the value that was put last."""
         found = self._young.get(key)
         if found is None:
             found = self._old.get(key)

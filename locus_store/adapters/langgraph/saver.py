@@ -321,7 +321,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
         return self._run(self.aput, config, checkpoint, metadata, new_versions)
 
     def _kept(self, counters: Iterable[Sequence[int]]) -> int | None:
-        """How many versions to keep, where some are what this one is rebuilt from."""
+        """Return the number of versions to keep, including those that this one is rebuilt from."""
         if self.saver.keep_last is None:
             return None
         return max(self.saver.keep_last, *(steps + 2 for _, steps in counters), 1)
@@ -329,10 +329,10 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
     async def _is_of_same_step(
         self, exc: ConflictError, thread_id: str, checkpoint_ns: str, metadata: Mapping[str, Any]
     ) -> bool:
-        """Whether the newest version of a subgraph was made by another task of the same step.
+        """Return whether another task of the same step made the newest version of a subgraph.
 
-        Tasks of one step that call the same subgraph share its namespace. Another run that is on
-        the same step is told by the namespace above.
+        Tasks of one step that call the same subgraph share its namespace. Another run of the same
+        step is recognized in the namespace above.
         """
         if not checkpoint_ns or exc.head_id is None or not metadata.get("parents"):
             return False
@@ -453,7 +453,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
     async def _lines(
         self, config: RunnableConfig | None, below: str | None, size: int
     ) -> AsyncIterator[tuple[float, Lines]]:
-        """The lines of a thread, or of each, as ``Merged`` takes them."""
+        """Yield the lines of a thread, or of each, as ``Merged`` takes them."""
         backend = self.saver.backend
         if config:
             thread_id, _, _ = place_of(config)
@@ -472,7 +472,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
         return not wanted or holds(self._values.metadata_from_json(version.metadata), wanted)
 
     async def _read(self, versions: Versions) -> Makers:
-        """What makes the tuples of versions, once each and in their order."""
+        """Return the makers of the versions' tuples, one for each and in their order."""
         lines: dict[tuple[str, str], Versions] = {}
         for it in versions:
             lines.setdefault((it.thread_id, it.namespace), []).append(it)
@@ -604,7 +604,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
     async def _whole(
         self, thread_id: str, namespace: str, checkpoint_id: str, write: PendingWrite
     ) -> PendingWrite | None:
-        """The write without frames; ``None`` for what another version left behind."""
+        """Return the write without frames; ``None`` for what another version left behind."""
         if write.basis is None:
             return write
         found = await self.saver.backend.read_state(thread_id, checkpoint_id, namespace=namespace)
@@ -623,8 +623,8 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
     def get_next_version(self, current: Any, channel: None = None) -> Any:
         """Return the version of a channel that follows ``current``.
 
-        Text, as LangGraph's own savers have it, so that their threads go on here; a number where
-        ``current`` is one.
+        It is a string, as in LangGraph's own savers, so that their threads can continue here; a
+        number if ``current`` is one.
         """
         del channel
         if isinstance(current, int | float):

@@ -164,7 +164,7 @@ class ExactSerializer(JsonPlusSerializer):
         return packed
 
     def _extension(self, obj: Any) -> Any:
-        """An object that MessagePack has no form for; what it holds is packed here."""
+        """Return an object that MessagePack has no form for; what it holds is packed here."""
         try:
             return self._of_tuple(obj) if type(obj) is tuple else self._of_object(obj)
         except SerializationError as exc:
@@ -225,7 +225,7 @@ class ExactSerializer(JsonPlusSerializer):
         return ormsgpack.unpackb(data, ext_hook=self._object, option=ormsgpack.OPT_NON_STR_KEYS)
 
     def _object(self, code: int, data: bytes) -> Any:
-        """The object of an extension."""
+        """Return the object of an extension."""
         if code == EXT_NUMPY_ARRAY:
             return _array(data)
         held = self._unpacked(data)
@@ -308,7 +308,7 @@ def _require_exact(dtype: Any) -> None:
 
 
 def _array(data: bytes) -> Any:
-    """The array of an extension; NumPy is not imported for it.
+    """Return the array of an extension; NumPy is not imported for it.
 
     Raises:
         SerializationError: NumPy is not imported, or the data is damaged.
@@ -342,7 +342,7 @@ def _taken_apart(data: bytes) -> Any:
 
 
 def _data(obj: Any, kind: Kind) -> tuple[Any, ...]:
-    """What an extension holds behind the name of the object's class."""
+    """Return the contents of an extension after the name of the object's class."""
     if kind == "model":
         data, names = classes.model_data(obj)
         return (data, _METHOD) if names is None else (data, _METHOD, names)
@@ -355,7 +355,7 @@ def _data(obj: Any, kind: Kind) -> tuple[Any, ...]:
 
 
 def _rebuilt(cls: Any, kind: Kind, held: Any, more: Sequence[Any]) -> Any:
-    """The object of ``_data``."""
+    """Return the object of ``_data``."""
     if kind == "model":
         return classes.model(cls, held, more[1] if len(more) > 1 else None)
     if kind == "model of pydantic 1":
@@ -364,7 +364,7 @@ def _rebuilt(cls: Any, kind: Kind, held: Any, more: Sequence[Any]) -> Any:
 
 
 def _safe(code: int, name: Name, held: Any) -> Any:
-    """An object of a class that LangGraph considers safe, made as LangGraph does."""
+    """Return an object of a class that LangGraph considers safe, made as LangGraph does."""
     try:
         if name == ("langgraph.types", "Send"):
             return _send_from_args(held)

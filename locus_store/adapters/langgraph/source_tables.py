@@ -1,4 +1,4 @@
-"""Where LangGraph's own savers keep their rows: langgraph-checkpoint-postgres and -sqlite."""
+"""Tables of LangGraph's own savers: langgraph-checkpoint-postgres and -sqlite."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ UNKNOWN_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class TableSource(Protocol):
-    """Where LangGraph's rows are read."""
+    """The protocol for reading LangGraph's rows."""
 
     shown: str
     """For a person."""
@@ -45,16 +45,16 @@ class TableSource(Protocol):
         """Within it, everything is read as it was when it began."""
 
     async def threads(self) -> list[str]:
-        """All threads."""
+        """Return all threads."""
 
     async def namespaces(self, thread_id: str) -> list[str]:
-        """Those with a checkpoint or a pending write."""
+        """Return those with a checkpoint or a pending write."""
 
     async def parents(self, thread_id: str, namespace: str) -> dict[str, str | None]:
         """Checkpoint ids, with their parents'."""
 
     async def checkpoint(self, thread_id: str, namespace: str, checkpoint_id: str) -> NewVersion:
-        """One checkpoint, whatever its parent."""
+        """Return one checkpoint, whatever its parent."""
 
     async def writes(self, thread_id: str, namespace: str) -> list[tuple[str, PendingWrite]]:
         """Pending writes, with their checkpoints' ids."""
@@ -64,7 +64,7 @@ class Cipher(Protocol):
     """LangGraph's ``CipherProtocol``, as far as an import needs it."""
 
     def decrypt(self, ciphername: str, ciphertext: bytes) -> bytes:
-        """The plain bytes."""
+        """Return the plain bytes."""
 
 
 Clear: TypeAlias = "Callable[[str, bytes], tuple[str, bytes]]"
@@ -72,7 +72,7 @@ Clear: TypeAlias = "Callable[[str, bytes], tuple[str, bytes]]"
 
 
 def clear_by(cipher: Cipher | None) -> Clear:
-    """What decrypts what an ``EncryptedSerializer`` wrote; without a cipher, nothing does.
+    """Return the function that decrypts values of an ``EncryptedSerializer``, given a cipher.
 
     Raises:
         IntegrityError: A value cannot be decrypted.

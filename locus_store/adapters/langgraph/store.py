@@ -78,9 +78,9 @@ class LangGraphStore(ForTenants, BaseStore):
     One object serves the sync and the async methods of any number of graphs, from any thread and
     any event loop. A sync method in a running loop, as in a notebook, stops it for that long.
 
-    ``batch`` reads first, then writes: its reads do not see its own writes, its writes are done all
-    or none, and of two with the same name the later counts. A batch that makes no sense, or whose
-    texts cannot be embedded, does nothing.
+    ``batch`` reads first, then writes: its reads do not see its own writes. Its writes are atomic;
+    of two with the same name the later counts. A batch that is not valid, or whose strings cannot
+    be embedded, does nothing.
 
     LangGraph's own stores differ from one another. This one does as
 
@@ -92,10 +92,10 @@ class LangGraphStore(ForTenants, BaseStore):
       filter does not find what is missing; these have to hold for more than one process;
     - ``InMemoryStore``: filters descend into objects and compare numbers as numbers, ``$ne`` takes
       what is missing, and items without an embedding, with no score, follow those that have one.
-      They are paged as part of the whole, where ``InMemoryStore`` begins anew on each page;
-    - none: texts are compared with texts only, ``True`` is not 1, an item that is put again loses
-      all of its old embeddings, an empty text is not embedded, and what expired is never shown
-      (``omit_expired`` has nothing to do).
+      They are paged as part of the whole, where ``InMemoryStore`` starts over on each page;
+    - none: strings are compared with strings only, ``True`` is not 1, an item that is put again
+      loses all of its old embeddings, an empty string is not embedded, and expired items are never
+      shown (``omit_expired`` has no effect).
 
     A put replaces the whole item, its metadata too: items that are put here have none, so
     ``forget`` finds them by their namespace, not by a user.
@@ -108,7 +108,7 @@ class LangGraphStore(ForTenants, BaseStore):
 
     Raises:
         InvalidArgumentError: The store does not keep embeddings of ``dims`` numbers.
-        TypeError: ``store`` is none of this package.
+        TypeError: ``store`` is not a store of this package.
     """
 
     supports_ttl = True
@@ -272,7 +272,7 @@ class LangGraphStore(ForTenants, BaseStore):
     async def _read(
         self, ops: Sequence[Op], items: Mapping[Name, StoreItem | None]
     ) -> list[Result]:
-        """What the operations give that read; the times to live of what they gave begin anew."""
+        """Return the results of the reads; restart the times to live of the items returned."""
         searches = [it for it in ops if isinstance(it, SearchOp)]
         wanted = iter([_wanted(it) for it in searches])
         queries = await self._queries(searches) if searches else {}
@@ -332,7 +332,7 @@ class LangGraphStore(ForTenants, BaseStore):
     # --- writes
 
     async def _changes(self, ops: Sequence[PutOp]) -> list[Change]:
-        """What is to be written, checked and embedded; of two with the same name the later."""
+        """Return the items to write, checked and embedded; of two with the same name the later."""
         last: dict[Name, PutOp] = {}
         checked: dict[Name, Change] = {}
         for op in ops:
@@ -364,7 +364,7 @@ class LangGraphStore(ForTenants, BaseStore):
         return self.store.checked(item)
 
     def _texts(self, op: PutOp) -> list[str]:
-        """The texts of an item that are embedded, each once."""
+        """Return the strings of an item that are embedded, each once."""
         if op.index is False:
             return []
         paths = self._fields if op.index is None else [_tokens(it) for it in op.index]
@@ -417,7 +417,7 @@ class LangGraphStore(ForTenants, BaseStore):
         return self._sweeper.future
 
     def stop_ttl_sweeper(self, timeout: float | None = None) -> bool:
-        """Stop the sweeper; whether it has stopped within so many seconds."""
+        """Stop the sweeper; return whether it stopped within so many seconds."""
         return self._sweeper is None or self._sweeper.stopped(timeout)
 
     async def astart_ttl_sweeper(
@@ -457,10 +457,10 @@ class _Sweeper(threading.Thread):
 
 
 def _dimension(index: IndexConfig) -> int:
-    """How many numbers the index' embeddings have.
+    """Return the number of dimensions of the index's embeddings.
 
     Raises:
-        InvalidArgumentError: It does not say so.
+        InvalidArgumentError: The index does not state it.
     """
     if "dims" not in index:
         raise InvalidArgumentError("index= needs dims: how many numbers embed gives")
@@ -472,10 +472,10 @@ def _tokens(path: str) -> Path:
 
 
 def _checked(op: Op) -> Op:
-    """The operation, with a tuple for a namespace that is a list: LangGraph's stores take both.
+    """Return the operation, with a tuple for a namespace that is a list: LangGraph's take both.
 
     Raises:
-        InvalidArgumentError: It is no operation.
+        InvalidArgumentError: It is not an operation.
     """
     if isinstance(op, _ITEM_OPS):
         return op._replace(namespace=_as_tuple(op.namespace))
@@ -492,14 +492,14 @@ def _as_tuple(namespace: object) -> Any:
 
 
 def _named(namespace: object, key: str) -> Name:
-    """The name of an item, checked."""
+    """Return the name of an item, checked."""
     name = _as_tuple(namespace), key
     check_name(*name)
     return name
 
 
 def _names(ops: Iterable[Op]) -> list[Name]:
-    """The names of the items that are read, each once."""
+    """Return the names of the items that are read, each once."""
     names: dict[Name, None] = {}
     for op in ops:
         if isinstance(op, GetOp):
@@ -520,7 +520,7 @@ def _wanted(op: SearchOp) -> Wanted:
 
 
 def _merged(conditions: Iterable[MatchCondition]) -> tuple[Namespace, Namespace] | None:
-    """The one prefix and the one suffix that all conditions come to; ``None``: nothing has both.
+    """Return the prefix and suffix that satisfy all conditions; ``None`` if nothing has both.
 
     Raises:
         InvalidArgumentError: A condition is neither.
@@ -539,7 +539,7 @@ def _merged(conditions: Iterable[MatchCondition]) -> tuple[Namespace, Namespace]
 
 
 def _both(one: Namespace | None, other: Namespace) -> Namespace | None:
-    """The beginning of what begins with both; ``*`` is any segment."""
+    """Return the beginning of what begins with both; ``*`` is any segment."""
     if one is None or any("*" not in it and it[0] != it[1] for it in zip(one, other, strict=False)):
         return None
     longer = max(one, other, key=len)

@@ -20,7 +20,7 @@ _KNOWN: Final = ("default_ttl", "refresh_on_read")
 
 
 def ttl_of(config: RunnableConfig) -> float | None:
-    """The time to live that a run's config gives its thread.
+    """Return the time to live that a run's config gives its thread.
 
     Raises:
         InvalidArgumentError: It is not a time.
@@ -29,7 +29,7 @@ def ttl_of(config: RunnableConfig) -> float | None:
 
 
 def options_of_ttl(ttl: Mapping[str, Any] | None, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a saver for ``ttl={"default_ttl": minutes, "refresh_on_read": True}``.
+    """Return the options of a saver for ``ttl={"default_ttl": minutes, "refresh_on_read": True}``.
 
     Raises:
         InvalidArgumentError: It has another key, or an option says the same.

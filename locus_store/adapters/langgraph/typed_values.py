@@ -3,7 +3,7 @@
 LangGraph's serializer gives a type and bytes; most are MessagePack, in which an object of a class
 is an extension: a code and, as MessagePack again, its module, name and fields. Taken apart, a list
 of messages is a list whose text can be searched and whose growth costs what was added. Nothing is
-imported and no object is made: that is left to whoever reads the bytes.
+imported and no object is made: that is left to the reader of the bytes.
 
 Plain JSON stands for itself. Everything else is an object with the key ``$``, and so is an object
 that has such a key of its own, so that no data can pass for a tag:
@@ -43,7 +43,7 @@ _MAX_LEVELS: Final = 150
 
 
 def to_json(kind: str, data: bytes) -> Any:
-    """A serializer's type and bytes as JSON.
+    """Return a serializer's type and bytes as JSON.
 
     Raises:
         MissingExtraError: ``ormsgpack`` is not installed.
@@ -56,7 +56,7 @@ def to_json(kind: str, data: bytes) -> Any:
 
 
 def from_json(value: Any) -> tuple[str, bytes]:
-    """The type and bytes that ``to_json`` was given.
+    """Return the type and bytes that ``to_json`` was given.
 
     Raises:
         IntegrityError: ``value`` is nothing that it gave.
@@ -74,7 +74,7 @@ def from_json(value: Any) -> tuple[str, bytes]:
 
 
 def stands_for_itself(pin: bytes) -> bool:
-    """Whether no key in a value is a tag; by what it is pinned. A text may look so."""
+    """Return whether no key of a pinned value is a tag; a string may look like one."""
     return _TAGGED not in pin
 
 
@@ -83,9 +83,9 @@ _ENTRY_BYTES: Final = 250
 
 
 class Elements:
-    """What the elements of lists became: a message that was sent before is not taken apart again.
+    """JSON of the elements of lists, so that a message that is sent again is not decoded again.
 
-    Known by their bytes, so that one that was changed is another one.
+    Elements are recognized by their bytes, so that a changed one is another one.
 
     Args:
         max_bytes: See ``Recent``.
@@ -100,7 +100,7 @@ class Elements:
         return self._known.held_bytes
 
     def to_json(self, data: bytes) -> Any:
-        """The JSON of an element's MessagePack; shared, and never to be changed."""
+        """Return the JSON of an element's MessagePack; shared, and never to be changed."""
         found = self._known.get(data)
         if found is None:
             found = to_json(MSGPACK, data)
@@ -111,7 +111,7 @@ class Elements:
 def list_to_json(
     items: list[Any], dumps: Callable[[Any], tuple[str, bytes]], known: Elements
 ) -> list[Any] | None:
-    """A list, element by element; ``None`` where its serializer gives no MessagePack.
+    """Return a list, element by element; ``None`` where its serializer gives no MessagePack.
 
     Args:
         items: The list itself.
@@ -135,7 +135,7 @@ def list_to_json(
 
 
 def _is_plain(items: list[Any]) -> bool:
-    """Whether a list holds nothing but scalars that stand for themselves."""
+    """Return whether a list contains only scalars that represent themselves."""
     if not set(map(type, items)) <= _SCALARS:
         return False
     texts = [it for it in items if type(it) is str]
@@ -150,7 +150,7 @@ def _is_plain(items: list[Any]) -> bool:
 
 
 def packed(value: Any) -> bytes:
-    """The MessagePack of an element of a list.
+    """Return the MessagePack of an element of a list.
 
     Raises:
         IntegrityError: It is nothing that ``list_to_json`` gave.
@@ -170,7 +170,7 @@ def _of_kind(kind: str, data: bytes) -> bytes:
 
 
 def joined(elements: list[bytes]) -> bytes:
-    """The MessagePack of a list of packed elements."""
+    """Return the MessagePack of a list of packed elements."""
     count = len(elements)
     if count < _FIXED_LIST:
         head = bytes([0x90 | count])
@@ -182,7 +182,7 @@ def joined(elements: list[bytes]) -> bytes:
 
 
 def plain_to_json(value: Any) -> Any:
-    """A JSON value as it stands in a channel."""
+    """Return a JSON value in the form it has in a channel."""
     is_large = isinstance(value, int) and not MIN_INT <= value <= MAX_INT
     if is_large:
         return {_TAG: "t", "t": "json", "v": _base64(str(value).encode())}
@@ -190,14 +190,14 @@ def plain_to_json(value: Any) -> Any:
 
 
 def members(value: Any) -> dict[str, Any]:
-    """The members of an object with text for keys, as JSON, in whatever order it had them."""
+    """Return the members of an object with string keys, as JSON, in the object's order."""
     if isinstance(value, dict) and value.get(_TAG) == "d":
         return dict(value["v"])
     return dict(value or {})
 
 
 def members_to_json(kind: str, data: bytes) -> dict[str, Any]:
-    """The members of a serialized object by their names, those of ``channel_values`` too.
+    """Return the members of a serialized object by their names, those of ``channel_values`` too.
 
     A member that cannot be taken apart stays bytes by itself.
 
@@ -257,7 +257,7 @@ _PLAIN: Final = (str, int, bool, type(None))
 
 
 def _taken_apart(data: bytes, levels: int) -> Any:
-    """The JSON of MessagePack bytes; ``_OPAQUE`` where it would not give the same bytes back."""
+    """Return the JSON of MessagePack bytes; ``_OPAQUE`` if it would not restore the same bytes."""
     codec = _codec()
     try:
         value = codec.unpackb(data, ext_hook=_Extension, option=codec.OPT_NON_STR_KEYS)
@@ -268,7 +268,7 @@ def _taken_apart(data: bytes, levels: int) -> Any:
 
 
 def _frozen(value: Any, levels: int) -> Any:
-    """The JSON of a value, of so many levels at most."""
+    """Return the JSON of a value, of so many levels at most."""
     if isinstance(value, _PLAIN):
         return value
     if isinstance(value, float):
@@ -287,7 +287,7 @@ def _frozen(value: Any, levels: int) -> Any:
 
 
 def _tagged(tag: str, levels: int, **held: Any) -> dict[str, Any]:
-    """A tagged object; ``held`` in the order of its keys, as JSON is kept."""
+    """Return a tagged object; ``held`` in the order of its keys, as JSON is kept."""
     if levels <= 0:
         raise _TooDeepError
     return {_TAG: tag, **held}

@@ -33,7 +33,7 @@ _LIST_DEPTH: Final = 3
 
 
 class Caches:
-    """What a saver remembers of values, in memory that its clones share.
+    """The values that a saver remembers, in memory that its clones share.
 
     Args:
         max_bytes: Of memory, in all.
@@ -66,7 +66,7 @@ class ChannelValues:
         """What it gives depends on the value alone, and plain values stand for themselves."""
 
     def to_json(self, value: Any, what: str, place: Place | None = None) -> Any:
-        """A value as it stands in a state.
+        """Return a value in the form it has in a state.
 
         Args:
             value: Any.
@@ -102,7 +102,7 @@ class ChannelValues:
         return typed_values.list_to_json(value, self.serde.dumps_typed, self._elements)
 
     def from_json(self, value: Any) -> Any:
-        """The value of ``to_json``."""
+        """Return the value of ``to_json``."""
         if self._is_langgraphs:
             pin = pinned(value)
             if typed_values.stands_for_itself(pin):
@@ -110,13 +110,13 @@ class ChannelValues:
         return self.serde.loads_typed(typed_values.from_json(value))
 
     def from_part(self, part: Any, place: Place) -> Any:
-        """The value of a channel in a snapshot; see ``layout.Snapshot.parts``."""
+        """Return the value of a channel in a snapshot; see ``layout.Snapshot.parts``."""
         if not isinstance(part, Listed):
             return self.from_json(thawed(part))
         return self._lists.copies(place, part, self.makers)
 
     def makers(self, elements: list[Any]) -> list[Maker]:
-        """What gives the objects of a list's elements, each time others."""
+        """Return functions that each return a new object for an element of the list."""
         packed = [typed_values.packed(it) for it in elements]
         objects = self.loaded(typed_values.MSGPACK, typed_values.joined(packed))
         return [
@@ -125,7 +125,7 @@ class ChannelValues:
         ]
 
     def maker(self, value: Any) -> Maker:
-        """What gives the object of a channel's JSON, each time another one."""
+        """Return a function that returns a new object for a channel's JSON at each call."""
         made = maker(self.from_json(value))
         if made is not None:
             return made
@@ -134,7 +134,7 @@ class ChannelValues:
         )  # packed now: it is still folded
 
     def loaded(self, kind: str, data: bytes) -> Any:
-        """The value of a serializer's type and bytes."""
+        """Return the value of a serializer's type and bytes."""
         return self.serde.loads_typed((kind, data))
 
     def metadata_to_json(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,11 +148,11 @@ class ChannelValues:
             return self.to_json(value, what)
 
     def metadata_from_json(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
-        """The metadata of ``metadata_to_json``."""
+        """Return the metadata of ``metadata_to_json``."""
         return {name: self.from_json(it) for name, it in metadata.items()}
 
     def state(self, checkpoint: Mapping[str, Any], line: tuple[str, str]) -> dict[str, Any]:
-        """A checkpoint of a line as a state: all but its id, and no channel without a version."""
+        """Return a checkpoint as a state, without its id and channels that have no version."""
         state = {
             name: self._plain(it, name)
             for name, it in checkpoint.items()
@@ -166,7 +166,7 @@ class ChannelValues:
         return state
 
     def checkpoint(self, version: Version, parts: Mapping[str, Any]) -> dict[str, Any]:
-        """The checkpoint of a version.
+        """Return the checkpoint of a version.
 
         Args:
             version: Which one.
@@ -181,7 +181,7 @@ class ChannelValues:
         return {**self.fields(version, parts), CHANNELS: channels}
 
     def fields(self, version: Version, parts: Mapping[str, Any]) -> dict[str, Any]:
-        """A version's checkpoint but for its channels."""
+        """Return a version's checkpoint but for its channels."""
         fields = {
             name: self.from_json(thawed(it)) for name, it in parts.items() if name != CHANNELS
         }
@@ -217,9 +217,9 @@ class StateHistory:
         """What makes the values of all channels, until they change."""
 
     def read(self, version: Version, folder: Folder) -> Maker:
-        """What makes the checkpoint of a version; see ``StorageBackend.read_states``.
+        """Return the maker of a version's checkpoint; see ``StorageBackend.read_states``.
 
-        A page of checkpoints holds each message many times: they are made when they are asked for.
+        A page of checkpoints holds each message many times: objects are made on request.
         """
         state = folder.state()
         require_checkpoint(version, state)
@@ -235,7 +235,7 @@ class StateHistory:
         return partial(_made_checkpoint, fields, makers)
 
     def _note(self, operation: list[Any]) -> None:
-        """What an operation changed is made anew."""
+        """Forget the values that an operation changed, so that they are made again."""
         kind, path = operation[0], operation[1]
         if not path or path == [CHANNELS]:
             self._lists.clear()
@@ -283,7 +283,7 @@ def _made_checkpoint(fields: dict[str, Any], makers: dict[str, Maker]) -> dict[s
 
 
 def _lists(value: Any) -> Any:
-    """Lists for tuples and plain texts for those of a class, as JSON has it."""
+    """Replace tuples by lists, and strings of a subclass by plain ones, as JSON has them."""
     if isinstance(value, str):
         return str(value)
     if isinstance(value, tuple | list):

@@ -39,8 +39,8 @@ async def import_locus(
     """Store the threads that the Locus SDK kept; those that are there already are left as they are.
 
     The source is read at one moment. Each thread is written whole or not at all, read again, and
-    compared with the source state by state. A thread that cannot be taken over stops no other; the
-    error is raised at the end. Run again, it goes on where it stopped.
+    compared with the source state by state. A thread that cannot be imported does not stop the
+    others; the error is raised at the end. A second run continues the first one.
 
     Args:
         backend: Where to.
@@ -49,18 +49,18 @@ async def import_locus(
             ``FileCheckpointer``, or ``file:directory``.
         table_name: The SDK's, with its schema if need be; ``None``: the one that is there of
             ``locus_checkpoints`` and ``checkpoints``, the SDK's defaults.
-        tenant: Of ``PgCheckpointer``, whose threads to take over; ``None``: ``"default"``.
+        tenant: Of ``PgCheckpointer``, whose threads to import; ``None``: ``"default"``.
         thread_ids: Which; ``None``: all.
         progress: See ``counts.Progress``.
 
     Raises:
-        ConnectionFailedError: The source cannot be reached, or is no directory.
+        ConnectionFailedError: The source cannot be reached, or is not a directory.
         SchemaError: The SDK's table is not there.
         NotFoundError: One of ``thread_ids`` is not there; nothing was written.
         ConflictError: ``backend`` has a thread of that id with other versions.
         IntegrityError: A row or file of the source is damaged or not the SDK's; names it.
         SerializationError: A state holds what JSON cannot keep; names it.
-        InvalidArgumentError: No such scheme; two tables or prefixes; or an id that is none.
+        InvalidArgumentError: No such scheme; two tables or prefixes; or an invalid id.
     """
     await backend.exists("-")  # its schema is made now: that may wait for all who read
     tally = Tally(progress)
@@ -84,7 +84,7 @@ def _chosen(
 async def _taken(
     backend: StorageBackend, reader: LocusSource, thread_id: str, found: FoundThread
 ) -> bool:
-    """Whether the thread was new to the backend."""
+    """Import a thread; return whether it was new to the backend."""
     if found.problem:
         raise found.problem
     for checkpoint_id in repeated(found.entries):

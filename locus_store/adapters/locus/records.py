@@ -1,8 +1,8 @@
-"""What the Locus SDK 3.0.1 keeps of a thread: its checkpoints in their order, the head last.
+"""Records of the Locus SDK 3.0.1 for a thread: its checkpoints in their order, the head last.
 
 Nothing is read here. ``grouped`` undoes the keys of the SDK's ``StorageBackendAdapter``, which puts
 ``thread:checkpoint``, ``thread:latest`` (a copy of the newest) and ``thread:_checkpoints`` (a list
-of ids) into one table; what wrote a row stands within it.
+of ids) into one table. A row's value shows its writer.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a checkpoint holds."""
+    """The contents of a checkpoint."""
 
     state: dict[str, Any]
     metadata: dict[str, Any]
@@ -82,13 +82,13 @@ class KeyRow:
 def grouped(
     rows: Iterable[KeyRow], damaged: Mapping[str, LocusStoreError]
 ) -> dict[str, FoundThread]:
-    """The threads that the rows make, by thread id.
+    """Return the threads that the rows make, by thread id.
 
-    A thread whose ``latest`` is gone was deleted: what the SDK left of it is not taken over.
+    A thread without ``latest`` was deleted: its remaining rows are not imported.
 
     Args:
         rows: Those that can be read.
-        damaged: What is wrong with the others, by key: it stops each thread that may own one.
+        damaged: The errors of the others, by key; each stops every thread that may own the key.
     """
     sorter = _Sorter()
     for row in rows:
@@ -112,7 +112,7 @@ class _Sorter:
         """Rows of nobody, by key."""
 
     def add(self, row: KeyRow) -> None:
-        """Put a row where it belongs, by what stands in it."""
+        """Put a row where it belongs, by its contents."""
         if row.is_index:
             return
         if row.saved_as is None:
@@ -131,7 +131,7 @@ class _Sorter:
             )
 
     def threads(self) -> dict[str, FoundThread]:
-        """All threads that were not deleted."""
+        """Return all threads that were not deleted."""
         found = {key: FoundThread([_plain(row)]) for key, row in self._plain.items()}
         for thread_id, latest in self._latest.items():
             if thread_id in found:
@@ -154,7 +154,7 @@ def _warn_of_rests(counts: list[int]) -> None:
 
 
 def _plain(row: KeyRow) -> Entry:
-    """A row that a backend of the SDK was handed without the adapter."""
+    """Return a row that a backend of the SDK was handed without the adapter."""
     return Entry(
         checkpoint_id=row.column_id or LATEST,
         created_at=row.updated_at,
@@ -164,7 +164,7 @@ def _plain(row: KeyRow) -> Entry:
 
 
 def _thread(rows: list[KeyRow], latest: KeyRow) -> FoundThread:
-    """The checkpoints by time, but last the one that the SDK loads.
+    """Return the checkpoints by time, but last the one that the SDK loads.
 
     ``latest`` is a checkpoint of its own where it is not the copy of one that is there.
     """
@@ -196,7 +196,7 @@ def _entry(row: KeyRow) -> Entry:
 
 
 def moment(text: object, where: str) -> datetime:
-    """A time as the SDK writes it; without a zone it is UTC.
+    """Return a time as the SDK writes it; without a zone it is UTC.
 
     Raises:
         IntegrityError: It is none.
@@ -209,7 +209,7 @@ def moment(text: object, where: str) -> datetime:
 
 
 def unwrapped(data: Any, metadata: Any, where: str) -> Content:
-    """The state and metadata of a row of keys, written by the adapter or without it.
+    """Return the state and metadata of a row of keys, written by the adapter or without it.
 
     Raises:
         IntegrityError: They are none.
@@ -221,7 +221,7 @@ def unwrapped(data: Any, metadata: Any, where: str) -> Content:
 
 
 def content(state: Any, metadata: Any, where: str) -> Content:
-    """A state with its metadata.
+    """Return a state with its metadata.
 
     Raises:
         IntegrityError: They are none.
@@ -242,7 +242,7 @@ def repeated(entries: Iterable[Entry]) -> Iterator[str]:
 
 
 def parsed(text: str | bytes, where: str) -> Any:
-    """The value of a JSON text.
+    """Return the value of a JSON text.
 
     Raises:
         IntegrityError: It is damaged.

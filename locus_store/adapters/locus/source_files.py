@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Files:
-    """Checkpoints by what stands in them: the SDK puts ``a/b`` and ``a_b`` in one directory."""
+    """Checkpoints by their contents: the SDK puts ``a/b`` and ``a_b`` in one directory."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

@@ -55,7 +55,7 @@ async def opened(url: str) -> AsyncIterator[SourceKeys]:
 
 
 class SourceKeys:
-    """Checkpoints by what stands in them."""
+    """Checkpoints by their contents."""
 
     def __init__(self, home: LoopClient) -> None:
         self._home = home

@@ -1,4 +1,4 @@
-"""Where the Locus SDK 3.0.1 keeps checkpoints: files, tables, keys of Redis. Only read."""
+"""Sources of the Locus SDK 3.0.1's checkpoints: files, tables, keys of Redis. Read-only."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ _KEYWORDS = re.compile(r"\s*\w+\s*=")
 
 
 class LocusSource(Protocol):
-    """Where checkpoints are read, all as they were at one moment."""
+    """The protocol for reading checkpoints, all as they were at one moment."""
 
     shown: str
     """For a person; without a secret."""
 
     async def threads(self) -> dict[str, FoundThread]:
-        """All threads by their ids."""
+        """Return all threads by their ids."""
 
     async def read(self, entry: Entry) -> Content:
-        """One checkpoint.
+        """Return one checkpoint.
 
         Raises:
             IntegrityError: It is damaged.
@@ -67,7 +67,7 @@ class LocusSource(Protocol):
 def opened(
     source: str, *, table_name: str | None, tenant: str | None
 ) -> AbstractAsyncContextManager[LocusSource]:
-    """The reader for a URL or directory; see ``from_locus.import_locus``."""
+    """Return the reader for a URL or directory; see ``from_locus.import_locus``."""
     scheme = re.match(r"([A-Za-z][\w.+-]*)://|(file):", source)
     name = (
         "postgresql" if _KEYWORDS.match(source) else (scheme[1] or scheme[2] if scheme else "file")
@@ -82,7 +82,7 @@ def opened(
 
 
 def _names(table_name: str | None) -> Sequence[str]:
-    """The tables to look for; what is asked for becomes part of statements."""
+    """Return the tables to look for; what is asked for becomes part of statements."""
     if table_name is None:
         return TABLES
     if not _NAME.fullmatch(table_name):
@@ -209,7 +209,7 @@ _NEEDED: Final = {"thread_id", "checkpoint_id", "data", "updated_at", "metadata"
 
 
 def _the_one(columns: Mapping[str, set[str]], where: str) -> str:
-    """The table to read, of those with these columns.
+    """Return the table to read, of those with these columns.
 
     Raises:
         SchemaError: None is the SDK's.

@@ -1,4 +1,4 @@
-"""Where an Oracle database is, and how to get there: options, URLs, wallets, what goes wrong."""
+"""Addresses of Oracle databases: options, URLs and wallets, and the errors of connecting."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def require_oracledb() -> None:
 
 
 def blocks(pool: object) -> bool:
-    """Whether it is the driver's pool for programs without an event loop."""
+    """Return whether it is the driver's pool for programs without an event loop."""
     return isinstance(pool, oracledb.ConnectionPool)
 
 
@@ -82,7 +82,7 @@ class OracleAddress:
         return replace(self, call_timeout_seconds=None)
 
     async def connect(self, *_: Any, **__: Any) -> Any:
-        """A connection of the driver's, whose session reads text and times as we do.
+        """Return a connection of the driver's, whose session reads text and times as we do.
 
         Raises:
             ConnectionFailedError: With the cause and what to do.
@@ -130,7 +130,7 @@ def place(
     timeout_seconds: float | None = None,
     call_timeout_seconds: float | None = None,
 ) -> OracleAddress:
-    """The database that these options name.
+    """Return the database that these options name.
 
     Args:
         dsn: An alias of ``tnsnames.ora``, EZConnect (``host:1521/service``) or a descriptor.
@@ -220,7 +220,7 @@ def _directory(name: str, given: str) -> str:
 
 
 def _wallet(given: str, password: str | None) -> str:
-    """A wallet as the driver's thin mode reads it; it would not say that there is none."""
+    """Return a wallet as the driver's thin mode reads it; it would not say that there is none."""
     found = _directory("wallet_location", given)
     pem = Path(found) / _PEM
     if not pem.is_file():
@@ -250,10 +250,10 @@ def _wallet(given: str, password: str | None) -> str:
 
 
 def split(text: str) -> SplitResult:
-    """An Oracle URL in its parts; some of its schemes are none to Python.
+    """Split an Oracle URL into its parts; Python's parser does not know some of its schemes.
 
     Raises:
-        InvalidArgumentError: It is no URL.
+        InvalidArgumentError: The text is not a URL.
     """
     try:
         found = urlsplit(f"oracle://{text.partition('://')[2]}")
@@ -266,7 +266,7 @@ def split(text: str) -> SplitResult:
 
 
 def parts_of(url: SplitResult) -> dict[str, Any]:
-    """The options that an ``oracle://`` URL names before its query.
+    """Return the options that an ``oracle://`` URL names before its query.
 
     ``oracle://user:password@host:1521/service``, or ``oracle://user:password@alias``.
 
@@ -305,7 +305,7 @@ def parts_of(url: SplitResult) -> dict[str, Any]:
 
 
 def read_url(text: str, ours: Collection[str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The options of ``place`` in a URL; and those that are of ``ours``.
+    """Return the options of ``place`` in a URL; and those that are of ``ours``.
 
     Raises:
         InvalidArgumentError: It has another form, or others.
@@ -335,7 +335,7 @@ _PLACE_OPTIONS: Final = frozenset(
 
 
 def connection_error(exc: BaseException, shown: str) -> ConnectionFailedError:
-    """What to tell of a connection that was not made; never repeats a password."""
+    """Return the error for a connection that was not made; it never repeats a password."""
     kinds = list(causes(exc))
     for code in codes(exc):
         if code in _REMEDIES:

@@ -28,7 +28,7 @@ class Step(NamedTuple):
 
 
 def values_of(save: Save, store: str, tenant: str) -> dict[str, Any] | None:
-    """What the statements are bound to; ``None`` for a save that only the rules can tell."""
+    """Return the values of the statements; ``None`` for a save that is not a plain append."""
     append = versions.append_of(save, store)
     if append is None or save.keep_last is not None:
         return None
@@ -63,7 +63,7 @@ def values_of(save: Save, store: str, tenant: str) -> dict[str, Any] | None:
 
 
 def appending(t: Tables, *, is_first: bool, expires: bool) -> list[Step]:
-    """The statements that do a save, in their order.
+    """Return the statements that do a save, in their order.
 
     Args:
         t: The tables.
@@ -87,7 +87,7 @@ def made_by(t: Tables) -> sa.Select[Any]:
 
 
 def _value(name: str, kind: Any) -> sa.BindParameter[Any]:
-    """A parameter, under a name that is no column's: SQLAlchemy would take it for one's value."""
+    """Return a parameter named unlike any column; SQLAlchemy would take it for a column's value."""
     return sa.bindparam(f"its_{name}", type_=kind)
 
 
@@ -105,7 +105,7 @@ def _is_ours(table: sa.Table) -> sa.ColumnElement[bool]:
 
 
 def _locked(t: Tables) -> sa.Update:
-    """The line's row, so that nobody changes it until all is done."""
+    """Lock the line's row until the commit."""
     c = t.lines.c
     is_live_thread = sa.exists().where(_is_ours(t.threads), is_live(t)).correlate(None)
     return (
@@ -117,7 +117,7 @@ def _locked(t: Tables) -> sa.Update:
 
 
 def _is_opened(t: Tables) -> sa.ColumnElement[bool]:
-    """The row of the settings that says that it is the database that was opened."""
+    """Return the row of the settings that says that it is the database that was opened."""
     c = t.settings.c
     return sa.and_(
         c.name == sa.literal_column("'store_id'"), c.value == _value("store_id", c.value.type)
@@ -132,7 +132,7 @@ def _has_index(t: Tables) -> sa.ColumnElement[bool]:
 
 
 def _next_version(t: Tables) -> sa.Insert:
-    """The version, where the line is as the caller takes it to be."""
+    """Return the version, where the line is as the caller takes it to be."""
     c = t.lines.c
     number, text = sa.BigInteger(), c.writer.type
     writer, run = _value("writer", text), _value("run", text)
@@ -156,7 +156,7 @@ def _next_version(t: Tables) -> sa.Insert:
 
 
 def _holds(t: Tables, name: str) -> sa.ColumnElement[bool]:
-    """The head is the version of this sequence and digest."""
+    """Return the condition that the head is the version of this sequence and digest."""
     heads = t.checkpoints.alias(f"{name}_head")
     sequence = _value(name, heads.c.sequence.type)
     is_there = sa.exists().where(
@@ -168,7 +168,7 @@ def _holds(t: Tables, name: str) -> sa.ColumnElement[bool]:
 
 
 def _chain(t: Tables) -> sa.ColumnElement[Any]:
-    """The chain that the version belongs to, before its line is moved."""
+    """Return the chain that the version belongs to, before its line is moved."""
     c = t.lines.c
     is_whole = _value("basis", sa.BigInteger()).is_(None)
     return sa.case((is_whole, c.last_sequence + ONE), else_=c.open_chain)
@@ -193,7 +193,7 @@ def _moved(t: Tables) -> sa.Update:
 
 
 def _touched(t: Tables, *, expires: bool) -> sa.Update:
-    """The thread's activity, and when it expires."""
+    """Return the thread's activity, and when it expires."""
     values: dict[str, Any] = {"active_at": minute()}
     is_due = t.threads.c.active_at != minute()
     if expires:
@@ -236,7 +236,7 @@ def _first_version(t: Tables) -> sa.Insert:
 
 
 def _kept(t: Tables, place: dict[str, Any], *conditions: sa.ColumnElement[bool]) -> sa.Insert:
-    """A version at a place of the line that meets the conditions."""
+    """Return a version at a place of the line that meets the conditions."""
     columns: dict[str, Any] = {
         "line": t.lines.c.line,
         **place,

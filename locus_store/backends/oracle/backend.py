@@ -223,10 +223,10 @@ class OracleBackend(SqlBackend):
             )
 
     async def create_search_index(self) -> bool:
-        """Make the text index (Oracle Text) over all threads; ``False`` where it was there.
+        """Create the text index (Oracle Text) over all threads; return ``False`` if it exists.
 
-        Nobody saves while it is filled. It makes ``search`` fast; the answers are the same. Every
-        process that uses the database keeps it up from then on.
+        Saves wait until it is filled. The index makes ``search`` fast and does not change its
+        results. Every process that uses the database maintains it from then on.
         """
         database = self._database
         with self._translating():

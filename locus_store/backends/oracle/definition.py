@@ -154,7 +154,7 @@ def _make_lock(keeper: Connection, name: str) -> None:
 def _in_dictionary(
     connection: Connection, schema: str | None, wanted: frozenset[str]
 ) -> dict[str, set[str]]:
-    """The columns of tables and views; the inspector asks much more, which takes long."""
+    """Return the columns of tables and views; the inspector asks much more, which takes long."""
     prepare: Any = connection.dialect
     query = sa.text("""
         SELECT c.table_name, c.column_name FROM all_tab_columns c

@@ -1,4 +1,4 @@
-"""What only Oracle does: its hooks, its text index, its engine, its errors.
+"""Oracle's dialect: its hooks, its text index, its engine and its errors.
 
 Not yet run against a live Oracle Database: see docs/oracle.md for what was.
 """
@@ -79,7 +79,7 @@ class OracleRepository(IndexedRepository):
         return search_table(self.tables)
 
     def index_text(self, line: int, sequence: int, payload: bytes) -> str | None:
-        """The index keeps tokens only; the text stands beside the record for who writes SQL."""
+        """Index a record; return its text, stored for SQL readers: the index keeps tokens only."""
         if not self.has_index:
             return None
         text = frames.text_of(payload, self.max_state_bytes)
@@ -93,7 +93,7 @@ class OracleRepository(IndexedRepository):
         return sa.func.contains(self.index.c.tokens, sa.literal(token(word), sa.String())) > 0
 
     def fill_index(self) -> bool:
-        """Take all versions into the index; whether that was not done. Nobody writes meanwhile."""
+        """Index all versions, with other writers locked out; return ``False`` if that was done."""
         table = self.connection.dialect.identifier_preparer.format_table(self.tables.checkpoints)
         self.connection.exec_driver_sql(f"LOCK TABLE {table} IN EXCLUSIVE MODE")
         if self.has_index:
@@ -109,12 +109,12 @@ class OracleRepository(IndexedRepository):
 
 
 def token(word: str) -> str:
-    """A word as the index has it: a name of letters and digits, of one length, in no stop list."""
+    """Return a word's token: letters and digits, of fixed length, in no stop list."""
     return "w" + hashlib.blake2b(word.encode(), digest_size=10).hexdigest()
 
 
 def search_table(tables: Tables) -> sa.TableClause:
-    """The text index's own table."""
+    """Return the text index's own table."""
     return sa.table(
         f"{tables.prefix}search",
         sa.column("line", sa.BigInteger()),
@@ -190,7 +190,7 @@ class OracleDatabase(ServerDatabase):
         return repository.save(save)
 
     def create_index(self, connection: Connection) -> bool:
-        """Make the text index and fill it; whether it was not there."""
+        """Create and fill the text index; return whether it was missing."""
         table, index = search_ddl(self.tables, connection.dialect)
         with locked(connection, self.tables):
             connection.exec_driver_sql(table)
@@ -280,18 +280,18 @@ class OracleDatabase(ServerDatabase):
         return not isinstance(exc, LocusStoreError) and is_lost(exc)
 
     def is_unsure(self, exc: BaseException) -> bool:
-        """Whether what ran may have been done or not."""
+        """Return whether the outcome of the last statement is unknown."""
         return self.lost_connection(exc) or _OVERTIME in codes(exc)
 
     def refused_block(self, exc: BaseException) -> bool:
-        """Whether the server does not take a save in one block: nothing of it ran."""
+        """Return whether the server refused a save in one block; nothing of it was executed."""
         return NOT_COMPILED in codes(exc) and not self.lost_schema(exc)
 
     def lost_schema(self, exc: BaseException) -> bool:
         return isinstance(exc, OtherDatabaseError) or any(it in _MISSING for it in codes(exc))
 
     def translated(self, exc: Exception) -> LocusStoreError:
-        """By its code."""
+        """Return the error, by its code."""
         where = f"Oracle {self._where}"
         found = codes(exc)
         code = found[0] if found else type(exc).__name__
@@ -332,7 +332,7 @@ def _autocommit(connection: Connection, *, is_on: bool) -> None:
 
 
 def is_lost(exc: BaseException) -> bool:
-    """Whether a connection is gone, by the driver's own word."""
+    """Return whether the driver reports that a connection was lost."""
     return any(
         isinstance(it, (LostConnectionError, ConnectionError))
         or any(getattr(arg, "is_session_dead", False) for arg in it.args[:1])
@@ -394,13 +394,13 @@ _REMEDIES: Final = {
 
 
 def engine(place: OracleAddress, **pool: Any) -> AsyncEngine:
-    """An engine of our own, in autocommit, on connections to ``place``."""
+    """Return an engine of our own, in autocommit, on connections to ``place``."""
     shown = {PLACE: DatabasePlace(place.shown, is_whole=False)}
     return _engine(place.connect, execution_options=shown, **pool)
 
 
 def engine_of_pool(pool: Any) -> AsyncEngine:
-    """An engine that borrows the connections of a ``oracledb.AsyncConnectionPool``."""
+    """Return an engine that borrows the connections of a ``oracledb.AsyncConnectionPool``."""
 
     async def borrowing(*_: Any, **__: Any) -> Any:
         return BorrowedOracleConnection(await pool.acquire())

@@ -1,4 +1,4 @@
-"""What only Oracle does for a store: conditions on its JSON, and the nearest by its vectors."""
+"""Oracle's statements for a store: conditions on JSON, and nearest neighbours by vectors."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ _cache: dict[tuple[Tables, type[Dialect]], OneTrip] = {}
 
 
 def one_trip(tables: Tables, dialect: Dialect) -> OneTrip:
-    """The blocks of ``tables``, compiled once per process and dialect."""
+    """Return the blocks of ``tables``, compiled once per process and dialect."""
     key = (tables, type(dialect))
     if key not in _cache:
         _cache[key] = OneTrip(tables, dialect)
@@ -86,7 +86,7 @@ _PAYLOAD: Final = "its_payload"
 
 
 class _Block:
-    """A block, and how its parameters are told to the driver."""
+    """A PL/SQL block and the types of its parameters for the driver."""
 
     def __init__(
         self, text: str, types: Mapping[str, sa.types.TypeEngine[Any]], dialect: Dialect
@@ -100,14 +100,14 @@ class _Block:
         self._sizes = {name: it for name, it in sizes.items() if it is not None}
 
     def bound(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The parameters, as the driver takes them."""
+        """Return the parameters, as the driver takes them."""
         return {
             name: convert(values[name]) if convert else values[name]
             for name, convert in self._converts.items()
         }
 
     def sizes(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Their types."""
+        """Return their types."""
         is_long = len(values[_PAYLOAD]) > RAW_BYTES
         return {**self._sizes, _PAYLOAD: self._lob} if is_long else self._sizes
 

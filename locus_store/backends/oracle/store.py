@@ -26,17 +26,17 @@ T = TypeVar("T")
 
 
 class OracleStore(SqlStore):
-    """Keeps items in an Oracle database; see ``OracleBackend`` for what that is.
+    """Keeps items in an Oracle database; see ``OracleBackend``.
 
     Embeddings are of type ``VECTOR(n, FLOAT32)``; an index is made by ``db vector-index``.
 
     Args:
         dsn: An alias, EZConnect or a descriptor.
-        user: Who connects.
+        user: The user that connects.
         password: The user's.
         dimension: See ``BaseStore``, as the two following; the same for good.
         metric: How embeddings are compared.
-        embed: Makes embeddings of texts.
+        embed: Computes the embeddings of strings.
         table_name: As in the Locus SDK: ``x`` or ``x_store`` means prefix ``x_``.
         backend: Whose connections are used, instead of ``dsn`` and the options, and left open: for
             example ``checkpointer.backend``.

@@ -338,11 +338,11 @@ class PostgreSQLBackend(SqlBackend):
             )
 
     async def create_search_index(self) -> bool:
-        """Make the full-text index over all threads; ``False`` where it was there.
+        """Create the full-text index over all threads; return ``False`` if it exists.
 
-        Nobody saves while it is made. It multiplies the space (see docs/postgresql.md) and makes
-        ``search`` fast; the answers are the same. Every process that uses the database keeps it up
-        from then on.
+        Saves wait until it is built. The index multiplies the space (see docs/postgresql.md), makes
+        ``search`` fast and does not change its results. Every process that uses the database
+        maintains it from then on.
         """
         return await self._write(_create_index)
 
@@ -521,7 +521,7 @@ def _checked_pool(pool: Any) -> Any:
 
 
 def _cache_size(target: Target, *, pgbouncer: bool) -> int:
-    """How many prepared statements a connection may keep; 0 behind PgBouncer."""
+    """Return the number of prepared statements that a connection may keep; 0 behind PgBouncer."""
     said = target.options
     if not isinstance(pgbouncer, bool):
         raise InvalidArgumentError(f"pgbouncer={pgbouncer!r} must be True or False")

@@ -115,7 +115,7 @@ class PostgreSQLDefinition(SchemaDefinition):
         return set(connection.execute(query, {"schema": schema}).scalars())
 
     def queries_for_hidden(self, ours: Tables) -> list[Any]:
-        """One of our names that is found elsewhere on the search path than the version table."""
+        """Return a name of ours found elsewhere on the search path than the version table."""
         if ours.schema is not None:
             return []
         relations = sa.table("pg_class", *map(sa.column, ("oid", "relname", "relnamespace")))
@@ -149,7 +149,7 @@ class PostgreSQLDefinition(SchemaDefinition):
         )
 
     def _made_extension(self, connection: Connection, ours: Tables) -> str:
-        """The schema that pgvector is in; it is created where that is possible."""
+        """Return the schema that pgvector is in; it is created where that is possible."""
         if home := self.vector_home(connection):
             return home
         available = connection.exec_driver_sql(
@@ -247,7 +247,7 @@ def advisory_key(what: str) -> int:
 
 
 def _make_schema(connection: Connection, schema: str) -> None:
-    """Where it is missing: asking for one that exists needs a right that few roles have."""
+    """Create the schema if it is missing; creating one that exists needs a right few roles have."""
     query = sa.text("SELECT count(*) FROM pg_namespace WHERE nspname = :schema")
     if connection.scalar(query, {"schema": schema}):
         return

@@ -33,7 +33,7 @@ class PostgreSQLExamination(Examination):
         yield self._pooler()
 
     def _pooler(self) -> Fact:
-        """A pooler makes up the process number that it gives its clients."""
+        """Detect a pooler by the process number, which it invents for its clients."""
         driver: Any = self.connection.connection.driver_connection
         if driver.get_server_pid() == self._scalar("SELECT pg_backend_pid()"):
             return Fact("pooler", "none in between")

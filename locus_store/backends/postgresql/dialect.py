@@ -1,4 +1,4 @@
-"""What only PostgreSQL does: its hooks, its locks, its full-text index, its engine, its errors."""
+"""PostgreSQL's dialect: its hooks, its locks, its full-text index, its engine and its errors."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class PostgreSQLRepository(IndexedRepository):
         return search_table(self.tables)
 
     def index_text(self, line: int, sequence: int, payload: bytes) -> str | None:
-        """The index keeps words only; the text stands beside the record for who writes SQL."""
+        """Index a record; return its text, stored for SQL readers: the index keeps words only."""
         if not self.has_index:
             return None
         text = frames.text_of(payload, self.max_state_bytes)
@@ -138,9 +138,9 @@ class PostgreSQLRepository(IndexedRepository):
         return self.index.c.words.op("@@")(sa.cast(sa.literal(_lexeme(word)), TSQUERY))
 
     def create_index(self) -> bool:
-        """Make the full-text index and fill it; whether it was not there.
+        """Create and fill the full-text index; return whether it was missing.
 
-        Nobody writes meanwhile, so that no version is missed.
+        Locks out other writers meanwhile, so that no version is missed.
         """
         checkpoints = self.connection.dialect.identifier_preparer.format_table(
             self.tables.checkpoints
@@ -157,7 +157,7 @@ class PostgreSQLRepository(IndexedRepository):
 
 
 def search_table(tables: Tables) -> sa.TableClause:
-    """The full-text index; a text of many words takes several rows."""
+    """Return the full-text index; a text of many words takes several rows."""
     names = ("line", "sequence", "part", "words")
     columns: list[sa.ColumnClause[Any]] = [sa.column(name) for name in names]
     return sa.table(f"{tables.prefix}search", *columns, schema=tables.schema)
@@ -181,7 +181,7 @@ def _paths(key: str) -> list[list[str]]:
 
 
 def _has_many_forms(value: Any) -> bool:
-    """Whether numbers in it may be stored otherwise: -0.0, and floats that are large integers."""
+    """Return whether it has a number that may be stored otherwise: -0.0, or a large whole float."""
     if isinstance(value, Mapping):
         return any(map(_has_many_forms, value.values()))
     if isinstance(value, list | tuple):
@@ -202,7 +202,7 @@ _EXACT: Final = 2**53
 
 
 def _at(path: list[str], value: Any) -> str | None:
-    """The JSON of an object with the value at the path; ``None`` where there is none."""
+    """Return the JSON of an object with the value at the path; ``None`` where there is none."""
     try:
         for name in reversed(path):
             value = {name: value}
@@ -212,7 +212,7 @@ def _at(path: list[str], value: Any) -> str | None:
 
 
 def lexemes_of(text: str) -> Iterator[list[str]]:
-    """The distinct words of a text, in parts that a tsvector can hold."""
+    """Yield the distinct words of a text, in parts that a tsvector can hold."""
     part: list[str] = []
     size = 0
     for word in dict.fromkeys(it[:_WORD_CHARACTERS] for it in words(text)):
@@ -226,7 +226,7 @@ def lexemes_of(text: str) -> Iterator[list[str]]:
 
 
 def _lexeme(word: str) -> str:
-    """A folded word as a tsquery: it has letters and digits only."""
+    """Return a folded word as a tsquery: it has letters and digits only."""
     return f"'{word[:_WORD_CHARACTERS]}'"
 
 
@@ -308,7 +308,7 @@ class PostgreSQLDatabase(ServerDatabase):
         return is_other or sqlstate(exc) in {_UNDEFINED_TABLE, _UNDEFINED_COLUMN, _INVALID_SCHEMA}
 
     def translated(self, exc: Exception) -> LocusStoreError:
-        """By its class and SQLSTATE."""
+        """Return the error, by its class and SQLSTATE."""
         state = sqlstate(exc)
         where = f"PostgreSQL {self._where}"
         if is_lost(exc) and not is_refused(exc):
@@ -367,7 +367,7 @@ _REMEDIES: Final = {
 
 
 def _reason(exc: BaseException) -> str:
-    """What the server says; it names no secret, and states are bound, not part of it."""
+    """Return the server's message; it contains no secret, and states are bound, not part of it."""
     return str(getattr(exc, "orig", exc) or type(exc).__name__)
 
 
@@ -376,7 +376,7 @@ def _reason(exc: BaseException) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionSettings:
-    """How a backend makes its connections.
+    """The settings of a backend's connections.
 
     Args:
         connect_timeout_seconds: For each host; ``None``: the DSN's, else ten.
@@ -405,7 +405,7 @@ class ConnectionSettings:
 
 
 def engine(target: Target, *, settings: ConnectionSettings, **pool: Any) -> AsyncEngine:
-    """An engine of our own, in autocommit, on asyncpg connections to ``target``.
+    """Return an engine of our own, in autocommit, on asyncpg connections to ``target``.
 
     Args:
         target: Where.
@@ -426,13 +426,13 @@ def engine(target: Target, *, settings: ConnectionSettings, **pool: Any) -> Asyn
 
 
 def _unwanted(made: asyncio.Future[Any]) -> None:
-    """A connection that nobody waits for any more."""
+    """Close a connection that no caller waits for any more."""
     if not made.cancelled() and made.exception() is None:
         made.result().terminate()
 
 
 def engine_of_pool(pool: Any) -> AsyncEngine:
-    """An engine that borrows the connections of an asyncpg pool, as they are."""
+    """Return an engine that borrows the connections of an asyncpg pool, as they are."""
 
     async def borrowing(*_: Any, **__: Any) -> Any:
         return BorrowedConnection(pool, await pool.acquire())

@@ -162,7 +162,7 @@ def parse(
         dsn: Or SQLAlchemy's URL.
         password: Wins over the DSN's; a callable, asynchronous or not, is asked for each
             connection.
-        ours: Names that may stand in the DSN for us; of libpq's own names none is ours.
+        ours: Names of our own options in the DSN; none of them is one of libpq's.
 
     Raises:
         InvalidArgumentError: The DSN makes no sense, or asks for what cannot be done. The message
@@ -410,7 +410,7 @@ def _check(given: Mapping[str, str]) -> None:
 
 
 def _is_text(value: str) -> bool:
-    """Whether it can be sent: neither a NUL, which ends what it is in, nor a lone surrogate."""
+    """Return whether it can be sent: it has no NUL, which ends a string, and no lone surrogate."""
     return "\0" not in value and value == value.encode(errors="replace").decode()
 
 
@@ -616,7 +616,7 @@ def _system_context(given: Mapping[str, str]) -> ssl.SSLContext:
 
 
 def require_asyncpg() -> Any:
-    """The module asyncpg.
+    """Return the module asyncpg.
 
     Raises:
         MissingExtraError: It is not installed.
@@ -701,7 +701,7 @@ def _passes(wanted: str) -> tuple[str, ...]:
 
 
 def _from_passfile(arguments: Mapping[str, Any], host: str, port: int) -> dict[str, str]:
-    r"""The password kept for a host; asyncpg reads ``\:`` and ``\\`` as they stand."""
+    r"""Return the password kept for a host; asyncpg reads ``\:`` and ``\\`` as they stand."""
     path = Path(arguments["passfile"]) if "passfile" in arguments else _home(".pgpass")
     if "password" in arguments or path is None:
         return {}
@@ -818,7 +818,7 @@ def _refusal(exc: Exception, where: str) -> LocusStoreError:
 
 
 def connection_error(exc: BaseException, where: str) -> ConnectionFailedError | None:
-    """The error to raise where a connection was lost, or where others than ``connect`` made none.
+    """Return the error for a lost connection, or one that others than ``connect`` failed to make.
 
     By class and SQLSTATE. The message says what to do, and repeats nothing of the driver's.
 

@@ -1,4 +1,4 @@
-"""What only PostgreSQL does for a store: each operation is one statement, and so one round trip."""
+"""PostgreSQL's statements for a store: each operation is one statement in one round trip."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class PostgreSQLItems(Items):
         return word_in_jsonb(column, word)
 
     def have_names(self, names: Sequence[Name]) -> sa.ColumnElement[bool]:
-        """A list of any length is two values to bind."""
+        """Return the condition; a list of any length binds two values."""
         if len(names) == 1:
             return super().have_names(names)
         wanted = _table_of(names)
@@ -73,7 +73,7 @@ class PostgreSQLItems(Items):
         )
 
     def read(self, names: Sequence[Name]) -> list[StoreItem | None]:
-        """One statement, which looks each name up in the index.
+        """Return the items by one statement, which looks up each name in the index.
 
         To a plain join, a plan that was made when the table was small prefers the whole table.
         """
@@ -121,7 +121,7 @@ class PostgreSQLItems(Items):
 
     @property
     def _words(self) -> tuple[str, str, str, str]:
-        """What differs between two databases in the text of a statement."""
+        """The parts of a statement's text that differ between two databases."""
         quote = self.connection.dialect.identifier_preparer
         home = quote.quote(self.shelf.found.home) if self._has_embeddings else ""
         names = (self.store, self.tables.settings, self.embeddings)
@@ -129,7 +129,7 @@ class PostgreSQLItems(Items):
         return store, settings, embeddings, home
 
     def _bound(self, wanted: Sequence[Sequence[Change]]) -> dict[str, Any]:
-        """One list for each field."""
+        """Return one list for each field."""
         scope = self.shelf.scope
         changes = [it for batch in wanted for it in batch]
         puts = [it if isinstance(it, Put) else None for it in changes]
@@ -296,12 +296,12 @@ class _Vector(sa.types.UserDefinedType[Any]):
         self.home = home
 
     def get_col_spec(self, **_: Any) -> str:
-        """Its name."""
+        """Return its name."""
         return f"{self.home}.vector"
 
 
 def _prepared(size: int) -> sa.ColumnElement[bool]:
-    """True, once the transaction's settings let an index go on until there are enough.
+    """Return a true condition that lets index scans continue until they find enough rows.
 
     Part of the statement: a pooler may give the next one to another connection.
     """
@@ -416,7 +416,7 @@ _BUSY: Final = """l.position IS NULL AND EXISTS (SELECT FROM {store} s
 
 @lru_cache(maxsize=64)
 def _apply(store: str, settings: str, embeddings: str, home: str, *, waits: bool) -> sa.TextClause:
-    """The statement of all batches of changes.
+    """Return the statement of all batches of changes.
 
     Rows are locked in the order of their names, and then seen as they are by now. Of what is not
     there, nothing can be locked: a name that is taken meanwhile is a race, to be run again.

@@ -39,14 +39,14 @@ class Batch:
         return sum(len(it.payload) for it in self.writes)
 
     def head(self) -> tuple[Any, ...]:
-        """Where they go, as the statement has it."""
+        """Return the statement's parameters for the place of the writes."""
         names = (self.thread_id, self.namespace, self.checkpoint_id)
         known = self.known
         version = (known.sequence, known.line, known.digest) if known else (None, None, None)
         return (*map(encode_key, names), *version)
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """The writes, as the statement has them."""
+        """Return the writes, as the statement has them."""
         return [
             (
                 encode_key(it.task_id),
@@ -118,7 +118,7 @@ class WriteBatches:
         self._wake()
 
     def _take(self) -> list[_Item]:
-        """The next group; a thread is in it once, so that no row is written twice."""
+        """Return the next group; a thread is in it once, so that no row is written twice."""
         group: list[_Item] = []
         threads: set[str] = set()
         size = 0

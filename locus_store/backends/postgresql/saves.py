@@ -75,7 +75,7 @@ class _Deadline:
 
     @property
     def has_passed(self) -> bool:
-        """Whether no time is left."""
+        """True if no time is left."""
         return self._at <= _now()
 
 
@@ -141,7 +141,7 @@ class Saves:
         """By thread that has a save ready or under way: those that wait for it, in order."""
 
     async def submit(self, save: Save) -> Written:
-        """Write a save; it goes on when its caller is cancelled."""
+        """Write a save; it continues after its caller is cancelled."""
         database = self._database
         row = row_of(save, database.store, indexed=database.has_index)
         done: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
@@ -171,7 +171,7 @@ class Saves:
         self._wake()
 
     def _leave_undone(self) -> None:
-        """All tasks of the loop were cancelled: drop what nobody waits for any more."""
+        """Drop the saves that no caller waits for, after all tasks of the loop were cancelled."""
         ready = self._ready
         self._ready = _awaited(ready)
         self._behind = {thread_id: _awaited(it) for thread_id, it in self._behind.items()}
@@ -210,7 +210,7 @@ class Saves:
         self._wake()
 
     def _take(self) -> list[_Item]:
-        """The next group; what waits is of different threads."""
+        """Return the next group; what waits is of different threads."""
         group: list[_Item] = []
         size = 0
         while self._ready and len(group) < self._size:
@@ -321,7 +321,7 @@ def _weight(item: _Item) -> int:
 
 
 def row_of(save: Save, store: str, *, indexed: bool) -> SaveRow | None:
-    """The statement's fields for a save; ``None`` for one that is not a plain append."""
+    """Return the statement's fields for a save; ``None`` for one that is not a plain append."""
     append = versions.append_of(save, store)
     if append is None:
         return None
@@ -359,7 +359,7 @@ def row_of(save: Save, store: str, *, indexed: bool) -> SaveRow | None:
 
 
 def _alone_of(common: SaveGroup, row: SaveRow) -> Appended | None:
-    """The fields of the lone save's statement; ``None`` for what it does not do."""
+    """Return the fields of the lone save's statement; ``None`` for what it does not do."""
     is_frames = row.basis is not None
     known, digest = row.basis, row.basis_digest
     if not is_frames:

@@ -24,7 +24,7 @@ def place_of(
     database: str | None,
     user: str | None,
 ) -> str | URL | None:
-    """The DSN, or the URL of its parts, of which missing ones have the SDK's defaults.
+    """Return the DSN, or the URL of its parts, of which missing ones have the SDK's defaults.
 
     Raises:
         InvalidArgumentError: Both are given, or a part makes no sense.

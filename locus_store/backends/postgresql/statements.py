@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class SaveGroup(NamedTuple):
-    """What a group of saves shares."""
+    """The parameters that the saves of a group share."""
 
     tenant: str
     store: str
@@ -40,7 +40,7 @@ class SaveGroup(NamedTuple):
 
 
 class SaveRow(NamedTuple):
-    """What one save of a group sends."""
+    """The parameters of one save of a group."""
 
     thread_id: str
     namespace: str
@@ -76,7 +76,7 @@ class SaveRow(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """What a save that is alone sends."""
+    """The parameters of a save that is alone in its statement."""
 
     tenant: str
     store: str
@@ -113,7 +113,7 @@ _TYPES: Final = {
 
 
 def _typed(names: Sequence[str], first: int = 1, suffix: str = "") -> dict[str, str]:
-    """The fields as parameters."""
+    """Return the fields as parameters."""
     return {
         name: f"${at}::{_TYPES.get(name, 'text')}{suffix}" for at, name in enumerate(names, first)
     }
@@ -346,7 +346,7 @@ class Hot:
 
     @staticmethod
     def key(thread_id: str, namespace: str, *checkpoint_id: str | None) -> tuple[str, ...]:
-        """The values behind the tenant: of a line, or of a version in it."""
+        """Return the values behind the tenant: of a line, or of a version in it."""
         named = [it for it in checkpoint_id if it is not None]
         return tuple(encode_key(it) for it in (thread_id, namespace, *named))
 
@@ -354,7 +354,7 @@ class Hot:
     def versions(
         rows: Sequence[Mapping[str, Any]], store: str, thread_id: str, namespace: str
     ) -> list[Version]:
-        """The versions of rows; a row of a line without one gives none."""
+        """Return the versions of rows; a row of a line without one gives none."""
         return [
             _version(row, store, thread_id, namespace)
             for row in rows
@@ -363,7 +363,7 @@ class Hot:
 
     @staticmethod
     def stored(row: Mapping[str, Any], store: str, thread_id: str, namespace: str) -> Stored | None:
-        """The version of a row, with its payload."""
+        """Return the version of a row, with its payload."""
         if row["sequence"] is None:
             return None
         return Stored(
@@ -429,7 +429,7 @@ def _writes(row: Mapping[str, Any]) -> list[PendingWrite]:
 
 
 def _is_late(save: str) -> str:
-    """The expiry is to be written again: see ``renewing.ttl_slack``."""
+    """Return the condition that the expiry is to be written again: see ``renewing.ttl_slack``."""
     least = f"statement_timestamp() + make_interval(secs => {save}.ttl)"
     return f"(t.expires_at IS NULL OR t.expires_at NOT BETWEEN {least} AND {_expiry(save)})"
 

@@ -27,10 +27,10 @@ T = TypeVar("T")
 
 
 class PostgreSQLStore(SqlStore):
-    """Keeps items in a PostgreSQL database; see ``PostgreSQLBackend`` for what that is.
+    """Keeps items in a PostgreSQL database; see ``PostgreSQLBackend``.
 
     Each call is one statement, and so one round trip. A put whose connection is lost is not
-    repeated: it may have been done, which its version would tell.
+    repeated: it may have been done. The item's version shows whether it was.
 
     Embeddings need the extension pgvector; without it everything else works.
 
@@ -39,7 +39,7 @@ class PostgreSQLStore(SqlStore):
         table_name: As in the Locus SDK: ``x`` or ``x_store`` means prefix ``x_``.
         dimension: See ``BaseStore``, as the two following; the same for good.
         metric: How embeddings are compared.
-        embed: Makes embeddings of texts.
+        embed: Computes the embeddings of strings.
         backend: Whose connections are used, instead of ``dsn`` and the options, and left open: for
             example ``checkpointer.backend``.
         options: Of ``PostgreSQLBackend``.
@@ -78,7 +78,7 @@ class PostgreSQLStore(SqlStore):
 
     @property
     def capabilities(self) -> StoreCapabilities:
-        """What this store can do; whether there is pgvector is known once it is open."""
+        """The capabilities of this store; pgvector's presence is known once the store is open."""
         return super().capabilities if self._shelf is not None else StoreCapabilities(tenants=True)
 
     def _make_table(self, connection: Connection, dimension: int) -> None:

@@ -11,11 +11,11 @@ except ImportError:  # reported when something is opened
 
 
 def quiet(protocol: type[Any]) -> type[Any]:
-    """The protocol of that request, with its error marked as retrieved.
+    """Return the class of that request's protocol, with its error marked as retrieved.
 
-    Whoever awaits the answer gets the error all the same. Nobody does where a task is cancelled
-    between the connection and the request, as all tasks are at the end of ``asyncio.run``: asyncio
-    then prints "Future exception was never retrieved". asyncpg has no hook for it (0.32.0).
+    A caller that awaits the answer still gets the error. No caller awaits it if a task is cancelled
+    between the connection and the request, as at the end of ``asyncio.run``: asyncio then prints
+    "Future exception was never retrieved". asyncpg has no hook for it (0.32.0).
     """
 
     class Quiet(protocol):  # type: ignore[misc]  # a class of asyncpg's, given as an argument

@@ -1,4 +1,4 @@
-"""Where a Redis is: URLs and clients as users give them, and what a server says of itself."""
+"""Addresses of Redis servers: URLs, clients of the caller, and facts about a server."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def _try_out(make: Callable[[], Any], where: str, *, is_cluster: bool) -> None:
 
 
 def handed_in(client: Any, options: Options) -> Connections:
-    """Connections of a client that somebody else made and closes.
+    """Return connections of a client that the caller created and closes.
 
     Raises:
         InvalidArgumentError: It is none that can be used.
@@ -177,7 +177,7 @@ class _HandedIn:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def __call__(self) -> Any:
-        """The client, for the running loop.
+        """Return the client, for the running loop.
 
         Raises:
             InvalidArgumentError: It belongs to another loop or process.
@@ -211,7 +211,7 @@ def _require_usable(client: Any) -> None:
 
 
 async def facts(home: LoopClient) -> list[Fact]:
-    """What the server says of itself."""
+    """Return the facts that the server reports about itself."""
     info = await home.again(home.client.info)
     one = next(iter(info.values())) if "redis_version" not in info else info
     return [

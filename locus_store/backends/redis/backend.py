@@ -78,20 +78,20 @@ class RedisBackend(StorageBackend):
 
     Args:
         url: ``redis://``, ``rediss://`` (TLS), ``unix://``, with ``+cluster`` any node of a
-            cluster (``redis+cluster://``); also ``valkey://``. Options of redis-py may stand in its
-            query string.
+            cluster (``redis+cluster://``); also ``valkey://``. The query string may have
+            options of redis-py.
         prefix: What all keys begin with.
         db: The database's number; also ``/2`` in the URL.
         client: A ``redis.asyncio.Redis`` or ``RedisCluster`` used instead of ``url`` and left open,
-            in the process that made it and the event loop that it is first used in. It reads from
-            masters, and tries nothing again by itself: ``retry=Retry(NoBackoff(), 0)``, for a
-            client that does, as a ``RedisCluster`` that is told nothing, repeats a store's puts.
+            in the process that made it and the event loop that it is first used in. It must
+            read from masters and retry nothing by itself: ``retry=Retry(NoBackoff(), 0)``. A client
+            that retries, as a ``RedisCluster`` does by default, repeats a store's puts.
         cluster: ``url`` is a node of a cluster.
         wait_replicas: How many replicas must have a write before it is acknowledged (``WAIT``).
         wait_timeout_seconds: How long to wait for them. Then the answer is a ``BackendError``, and
             the write is done.
         pool_size: Calls at once per event loop, and so connections to a server, at most.
-        retry_seconds: How long a call goes on trying while a server is lost, loads its data, or a
+        retry_seconds: How long a call is retried while a server is lost, loads its data, or a
             cluster makes a replica a master.
         timeout_seconds: For each answer.
         connect_timeout_seconds: For each connection.
@@ -167,7 +167,7 @@ class RedisBackend(StorageBackend):
         return await self.connections.home()
 
     async def _listing(self) -> LoopClient:
-        """The connections, once the lists of threads are as this release reads them."""
+        """Return the connections, once the lists of threads are as this release reads them."""
         home = await self._home()
         await self._threads.require_lists(home)
         return home
@@ -307,7 +307,7 @@ class RedisBackend(StorageBackend):
         return [it.as_head() for it in found[:limit]]
 
     async def _visible(self) -> AsyncIterator[Version]:
-        """All visible versions of all listed threads."""
+        """Yield all visible versions of all listed threads."""
         home = await self._listing()
         async for page in self._lists.every_listed(home, PAGE):
             for rows in await self._threads.histories(home, [(it, "") for it in page]):
@@ -344,7 +344,7 @@ class RedisBackend(StorageBackend):
         ]
 
     async def _all(self) -> AsyncIterator[tuple[Thread, dict[str, str]]]:
-        """All live threads without payloads, and the revisions of their namespaces."""
+        """Yield all live threads without payloads, and the revisions of their namespaces."""
         home = await self._home()
         async for name in self._names():
             found = await self._threads.archive(home, name, is_whole=False)
@@ -352,7 +352,7 @@ class RedisBackend(StorageBackend):
                 yield found
 
     async def _names(self) -> AsyncIterator[str]:
-        """All live threads."""
+        """Yield all live threads."""
         home = await self._home()
         after: str | None = None
         while page := await self._lists.scanned(home, PAGE, after):

@@ -44,9 +44,9 @@ class Connections:
     Args:
         where: The server, without a password.
         make: Gives the running loop's client, or refuses.
-        is_owner: Close them on ``close``; else there is one, and it is somebody else's.
+        is_owner: Close them on ``close``; otherwise there is one, and its creator closes it.
         at_once: Calls at once; others wait.
-        retry_seconds: How long a call goes on trying while the server cannot be reached.
+        retry_seconds: How long a call is retried while the server cannot be reached.
         replicas: How many must have a write before it is acknowledged.
         wait_seconds: How long to wait for them.
     """
@@ -78,7 +78,7 @@ class Connections:
         self._homes = Homes(new_home, None)
 
     async def home(self) -> LoopClient:
-        """The running loop's client."""
+        """Return the running loop's client."""
         return await self._homes.mine()
 
     async def close(self) -> None:
@@ -175,7 +175,7 @@ class LoopClient(loops.Home):
         return await self._in_place(self.client.execute_command, *command)
 
     async def _in_place(self, call: Callable[..., Awaitable[Any]], *args: Any) -> Any:
-        """One of the calls that may be under way at once."""
+        """Return one of the calls that may be under way at once."""
         async with self._places:
             try:
                 return await call(*args)
@@ -290,7 +290,7 @@ class LoopClient(loops.Home):
 
 
 class Patience:
-    """How long a call goes on trying.
+    """The time for which a call is retried.
 
     Args:
         home: Whose call.
@@ -326,13 +326,13 @@ class Patience:
             await home.find_masters()
 
     async def rest(self) -> None:
-        """Let others go on."""
+        """Pause, so that other tasks can run."""
         await asyncio.sleep(self._pause * (0.5 + random.random()))  # noqa: S311
         self._pause = min(2 * self._pause, 1.0)
 
 
 def _wrote_nothing(answer: Any) -> bool:
-    """Whether a script says why it did nothing: not ``done``, and no number."""
+    """Return whether a script gives a reason for doing nothing: not ``done``, and not a number."""
     has_word = isinstance(answer, list) and answer and isinstance(answer[0], bytes)
     return bool(has_word and answer[0] != b"done")
 

@@ -1,6 +1,6 @@
-"""What went wrong between us and Redis: by class and error code.
+"""Errors of Redis, classified by class and error code.
 
-Of an error within a script some servers tell no code; those are known by their text.
+Some servers give no code to an error within a script; such errors are recognized by their message.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _BUSY_CODES: Final = frozenset({"BUSY", "MASTERDOWN", "NOREPLICAS", "UNKILLABLE"
 
 
 def code(exc: BaseException) -> str:
-    """The server's error code; ``""`` for an error that is not the server's."""
+    """Return the server's error code; ``""`` for an error that is not the server's."""
     if not isinstance(exc, driver.ResponseError):
         return ""
     first = str(exc).partition(" ")[0]
@@ -49,32 +49,32 @@ def code(exc: BaseException) -> str:
 
 
 def behind(exc: BaseException) -> BaseException:
-    """What went wrong where a cluster's client only says that it cannot begin."""
+    """Return the cause of a cluster client's error that only says that it cannot start."""
     while isinstance(exc, driver.RedisClusterException) and (exc.__cause__ or exc.__context__):
         exc = exc.__cause__ or exc.__context__ or exc
     return exc
 
 
 def is_transient(exc: BaseException) -> bool:
-    """Whether nothing was done, and it may be better in a moment."""
+    """Return whether nothing was done and the call may succeed in a moment."""
     if isinstance(exc, _REFUSED):
         return False
     return isinstance(exc, _TRANSIENT) or code(exc) in _BUSY_CODES
 
 
 def is_lost(exc: BaseException) -> bool:
-    """Whether there is no connection, or no more, and so no outcome of what ran on it."""
+    """Return whether there is no connection any more, and so no outcome of what ran on it."""
     exc = behind(exc)
     return isinstance(exc, _LOST) and not isinstance(exc, _REFUSED)
 
 
 def may_be_done(exc: BaseException) -> bool:
-    """Whether the connection was lost behind its beginning."""
+    """Return whether the connection was lost after it was established."""
     return is_lost(exc) and behind(exc) is exc and "connecting to" not in str(exc)
 
 
 def require_no_cluster(exc: BaseException, where: str) -> None:
-    """Refuse to go on with a client that knows one server.
+    """Refuse to continue with a client that knows one server only.
 
     Raises:
         ConnectionFailedError: It is a node of a cluster, which sends us elsewhere.
@@ -86,7 +86,7 @@ def require_no_cluster(exc: BaseException, where: str) -> None:
 
 
 def translated(exc: BaseException, where: str, *, is_unsure: bool) -> LocusStoreError:
-    """The error to raise from ``exc``; ``is_unsure``: something may have been done."""
+    """Return the error to raise from ``exc``; ``is_unsure``: something may have been done."""
     exc = behind(exc)
     for kinds, text, kind, told in _TOLD:
         if isinstance(exc, kinds) or (text and text.search(str(exc))):
@@ -108,7 +108,7 @@ _NOTHING: Final = "nothing was done. Look at its host and port, and whether it r
 
 
 def _reason(exc: BaseException | None) -> str:
-    """Why there is no connection, in the system's words: in redis-py's there may be secrets."""
+    """Return the system's reason for a failed connection; redis-py's may contain secrets."""
     while exc is not None:
         if isinstance(exc, ssl.SSLCertVerificationError):
             return f"TLS: {exc.verify_message}"
@@ -127,7 +127,7 @@ _ERRNO: Final = re.compile(r"\[Errno (\d+)\]")
 
 
 def _said(exc: BaseException) -> str:
-    """What the server says, without where in a script it happened."""
+    """Return the server's message without the position in a script."""
     return re.split(r"\.? script: \w{40}|, on @user_script", str(exc))[0]
 
 

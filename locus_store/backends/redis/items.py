@@ -50,10 +50,10 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def keys_of(prefix: str) -> list[str]:
-    """The keys of a store, as its scripts take them; those that write take one more, the last.
+    """Return the keys of a store in the order of its scripts; scripts that write take the last too.
 
     Raises:
-        InvalidArgumentError: It is no prefix.
+        InvalidArgumentError: ``prefix`` is not valid.
     """
     start = f"{RedisKeys(prefix).prefix}{{store}}:"
     return [*(f"{start}{kind}" for kind in KINDS), absent(start)]
@@ -63,12 +63,12 @@ def keys_of(prefix: str) -> list[str]:
 
 
 def name_of(namespace: Namespace, key: str) -> bytes:
-    """An item's name."""
+    """Return an item's name."""
     return f"{encode_namespace(namespace)}{SEGMENT_END}{key}".encode()
 
 
 def parted(name: bytes) -> tuple[Namespace, str]:
-    """The namespace and key of a name."""
+    """Return the namespace and key of a name."""
     text = name.decode()
     if text.startswith(SEGMENT_END):
         return (), text[1:]
@@ -77,12 +77,12 @@ def parted(name: bytes) -> tuple[Namespace, str]:
 
 
 def start_of(namespace: Namespace, *, recursive: bool) -> bytes:
-    """What the names of a namespace begin with, or also those of all below it."""
+    """Return the common start of the names of a namespace, or also of all namespaces below it."""
     return (encode_namespace(namespace) + ("" if recursive else SEGMENT_END)).encode()
 
 
 def bounds(start: bytes, after: bytes = b"") -> tuple[bytes, bytes]:
-    """Names with this start, as ``ZRANGEBYLEX`` takes them; ``after`` is a name to go on behind."""
+    """Return the bounds for ``ZRANGEBYLEX`` of names with this start; ``after`` is exclusive."""
     low = b"(" + after if after else b"[" + start if start else b"-"
     return low, b"(" + start + b"\xff" if start else b"+"
 
@@ -90,11 +90,11 @@ def bounds(start: bytes, after: bytes = b"") -> tuple[bytes, bytes]:
 # --- items
 
 
-def arguments(change: Change) -> tuple[Any, ...]:
-    """A change as ``item_apply`` takes it."""
+def arguments(change: Change, call: int) -> tuple[Any, ...]:
+    """Return a change as ``item_apply`` takes it, with the number of its call."""
     name = name_of(change.namespace, change.key)
     if not isinstance(change, Put):
-        return "remove", name, "", "", "", ""
+        return "remove", name, "", "", "", "", call
     expected, ttl = change.expected_version, change.ttl_seconds
     return (
         "put",
@@ -103,11 +103,12 @@ def arguments(change: Change) -> tuple[Any, ...]:
         "" if ttl is None else repr(float(ttl)),
         encoding.pack_frame(encoding.encode([change.value, change.metadata])),
         b"".join(change.vectors),
+        call,
     )
 
 
 def rows_of(joined: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
-    """Three texts each, as scripts join them."""
+    """Yield the triples of strings that scripts join."""
     at = 0
     while at < len(joined):
         one, two, three = _LENGTHS.unpack_from(joined, at)
@@ -117,7 +118,7 @@ def rows_of(joined: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
 
 
 def item_of(name: bytes, expires: bytes, packed: bytes, max_bytes: int) -> StoreItem:
-    """An item as scripts give it.
+    """Return an item as scripts give it.
 
     Raises:
         IntegrityError: It is not as it was written, or takes more than ``max_bytes``.
@@ -145,12 +146,12 @@ def _time(microseconds: bytes) -> datetime:
 
 
 def put_at(item: StoreItem) -> int:
-    """The microsecond of the last put, which no two items of a store share."""
+    """Return the microsecond of the last put, which no two items of a store share."""
     return (item.updated_at - EPOCH) // timedelta(microseconds=1)
 
 
 def embeddings_of(data: bytes, size: int) -> list[bytes]:
-    """An item's embeddings, one by one: so many bytes each."""
+    """Return an item's embeddings, one by one: so many bytes each."""
     return [data[at : at + size] for at in range(0, len(data), size)]
 
 

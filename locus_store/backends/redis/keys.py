@@ -1,8 +1,8 @@
-"""How things are called in Redis.
+"""Names and layout of the keys in Redis.
 
-Keys begin with the prefix and a hash tag, ``{0}`` to ``{63}``: a bucket. What belongs to a thread
-and the indexes that list it have the same one, so that on a cluster too they are written by one
-script, all or nothing: an index cannot say other than the threads.
+Keys begin with the prefix and a hash tag, ``{0}`` to ``{63}``: a bucket. A thread's keys and the
+indexes that list the thread share a bucket, so that one script writes them, all or nothing, on a
+cluster too. An index cannot contradict the threads.
 
 ====================================  ==========================================================
 ``<prefix>{17}:thread|<thread>``      hash: what is known of a thread, and its namespaces
@@ -73,11 +73,11 @@ class RedisKeys:
         return f"{self.prefix}{{meta}}"
 
     def foreign(self, thread_id: str) -> list[str]:
-        """Where the Locus SDK keeps a thread, as strings: by its adapter, and without it."""
+        """Return the Locus SDK's string keys of a thread, with and without its adapter."""
         return [f"{self.prefix}{thread_id}:latest", f"{self.prefix}{thread_id}"]
 
     def foreign_versions(self, thread_id: str, checkpoint_id: str) -> list[str]:
-        """Where the Locus SDK keeps a version, as a string; of the newest the id may be a mark."""
+        """Return the Locus SDK's string keys of a version; the newest one's id may be a mark."""
         if checkpoint_id == "latest":
             return self.foreign(thread_id)
         return [f"{self.prefix}{thread_id}:{checkpoint_id}"]
@@ -87,26 +87,26 @@ class RedisKeys:
         return _indexes(self._start(bucket))
 
     def relisting(self, bucket: int) -> list[str]:
-        """What is written where a list is taken over from layout 2."""
+        """Return the keys that are written when a list is converted from layout 2."""
         start = self._start(bucket)
         return [*_indexes(start), f"{start}recent", f"{start}entries", absent(start)]
 
     def sweeping(self, bucket: int) -> list[str]:
-        """What is written where threads are taken out of the indexes."""
+        """Return the keys that are written when threads are removed from the indexes."""
         return [*self.indexes(bucket), absent(self._start(bucket))]
 
     def reading(self, thread_id: str, namespace: str) -> list[str]:
-        """What a script reads: the thread, and its line, order, log and writes in a namespace."""
+        """Return a script's keys to read: the thread, and its line, order, log and writes."""
         start, thread = self._start(bucket_of(thread_id)), _escaped(thread_id)
         return [f"{start}thread|{thread}", *_line(start, thread, namespace)]
 
     def writing(self, thread_id: str, namespace: str, others: Iterable[str] = ()) -> list[str]:
-        """What a script writes: besides, messages, indexes, ``absent``, other namespaces' keys."""
+        """Return a script's keys to write: also messages, indexes, ``absent``, other namespaces."""
         start, thread = self._start(bucket_of(thread_id)), _escaped(thread_id)
         return _all(start, thread, namespace, others, absent(start))
 
     def archiving(self, thread_id: str, namespace: str, others: Iterable[str] = ()) -> list[str]:
-        """What is read of a whole thread: as of ``writing``, but for ``absent`` its row again."""
+        """Return a whole thread's keys: as ``writing``, with its row instead of ``absent``."""
         start, thread = self._start(bucket_of(thread_id)), _escaped(thread_id)
         return _all(start, thread, namespace, others, f"{start}thread|{thread}")
 
@@ -123,7 +123,7 @@ def _indexes(start: str) -> list[str]:
 
 
 def absent(start: str) -> str:
-    """The key that is never there, among those with this start."""
+    """Return the key that is never there, among those with this start."""
     return f"{start}absent"
 
 
@@ -143,7 +143,7 @@ def _line(start: str, thread: str, namespace: str) -> list[str]:
 
 
 def bucket_of(name: str) -> int:
-    """The bucket of a thread."""
+    """Return the bucket of a thread."""
     return crc32(name.encode()) % BUCKETS
 
 

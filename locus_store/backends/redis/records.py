@@ -39,7 +39,7 @@ class MissingError(Exception):
 
 
 def loads(encoded: bytes) -> Any:
-    """A JSON value of ours."""
+    """Return a JSON value of ours."""
     return decode(encoded)
 
 
@@ -54,12 +54,12 @@ def moment(value: int) -> datetime:
 
 
 def rest_of(metadata: Mapping[str, Any], labels: Mapping[str, Any]) -> bytes:
-    """What stands behind a header's numbers."""
+    """Return the part of a header after its numbers."""
     return encode([dict(metadata), dict(labels)])
 
 
 def header_of(record: Record, created_at: datetime) -> bytes:
-    """What is known of a version but for its payload."""
+    """Return everything about a version but its payload."""
     numbers = (
         f"{record.digest.hex()} {record.chain} {record.parent or 0} {microseconds(created_at)} "
     )
@@ -67,7 +67,7 @@ def header_of(record: Record, created_at: datetime) -> bytes:
 
 
 def parsed(header: bytes, sequence: int, checkpoint_id: str) -> tuple[Record, datetime]:
-    """The version that ``header_of`` told of, and when it was made."""
+    """Return the version that ``header_of`` told of, and when it was made."""
     with damage(f"version {sequence}"):
         digest, chain, parent, created, rest = header.split(b" ", 4)
         metadata, labels = loads(rest)
@@ -84,14 +84,14 @@ def parsed(header: bytes, sequence: int, checkpoint_id: str) -> tuple[Record, da
 
 
 def stored_write(checkpoint_id: str, write: PendingWrite, created_at: datetime | None) -> bytes:
-    """A pending write as it is stored; without a time the server gives it one."""
+    """Return a pending write as it is stored; without a time the server gives it one."""
     at = b"" if created_at is None else str(microseconds(created_at)).encode()
     told = encode([write.channel, write.type, write.task_path, write.basis])
     return at + b" " + told + b"\n" + sealed(checkpoint_id, write)
 
 
 def parsed_write(checkpoint_id: str, field: bytes, value: bytes) -> ArchivedWrite:
-    """What ``stored_write`` gave, of a field of ``place``."""
+    """Return the pending write that ``stored_write`` encoded; ``field`` is that of ``place``."""
     with damage(f"a pending write of checkpoint {checkpoint_id!r}"):
         task_id, idx = field.decode().split("\0")
         told, _, payload = value.partition(b"\n")
@@ -106,7 +106,7 @@ def parsed_write(checkpoint_id: str, field: bytes, value: bytes) -> ArchivedWrit
 
 
 def place(write: PendingWrite) -> bytes:
-    """The field of a pending write, behind its checkpoint's id."""
+    """Return the field of a pending write, behind its checkpoint's id."""
     return f"{write.task_id}\0{write.idx}".encode()
 
 
@@ -138,10 +138,10 @@ def read_log(log: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
 
 @contextmanager
 def damage(what: str) -> Iterator[None]:
-    """What cannot be read was not written by us.
+    """Report values that cannot be read as damage: the library did not write them.
 
     Raises:
-        IntegrityError: Whatever was raised.
+        IntegrityError: The body raised an error of decoding.
     """
     try:
         yield
@@ -179,12 +179,12 @@ class StoredRow(Row):
         return StoredRow(replace(self.record, parent=parent), self.created_at, self._payload)
 
     def has_payload_of(self, other: StoredRow) -> bool:
-        """Whether nobody replaced the payload of ``other``."""
+        """Return whether the payload of ``other`` was not replaced."""
         return self._payload is other._payload
 
 
 def line_of(fields: Mapping[bytes, bytes]) -> Line:
-    """The row of a line."""
+    """Return the row of a line."""
 
     def number(name: bytes) -> int | None:
         return int(fields[name]) if name in fields else None
@@ -206,7 +206,7 @@ def line_of(fields: Mapping[bytes, bytes]) -> Line:
 
 
 def fields_of(line: Line) -> list[Any]:
-    """The row as fields and values; an empty value stands for none."""
+    """Return the row as fields and values; an empty value stands for none."""
     values = {
         "head": line.head,
         "chain": line.open_chain,
@@ -226,7 +226,7 @@ def space_of(
     log: Sequence[bytes],
     writes: Sequence[bytes],
 ) -> Space:
-    """A namespace as it is stored; of the log, the end that was read."""
+    """Return a namespace as it is stored; of the log, the end that was read."""
     space = Space(namespace, line_of(fields), is_settled=True)
     ids = list(pairs(order))
     with damage("the order of versions"):
@@ -252,7 +252,7 @@ def space_of(
 
 
 def thread_of(thread_id: str, fields: Mapping[bytes, bytes], messages: Sequence[bytes]) -> Thread:
-    """A thread as it is stored, without its namespaces."""
+    """Return a thread as it is stored, without its namespaces."""
 
     def at(name: bytes, unit: int = 1) -> datetime | None:
         return moment(int(fields[name]) * unit) if name in fields else None
@@ -356,12 +356,12 @@ class NamespaceEdit(Edit):
             raise MissingError(writes=True)
 
     def new_line_id(self) -> int:
-        """The id of the line, if it is made now."""
+        """Return the id of the line, if it is made now."""
         space = self.thread.spaces.get(self.namespace) if self.thread else None
         return space.line.line if space else new_line_id()
 
     def operations(self) -> list[Any]:
-        """What changed, as ``apply`` takes it; nothing where nothing did."""
+        """Return the changes in the form that ``apply`` takes; empty if nothing changed."""
         before = self._before
         after = self.thread.spaces.get(self.namespace) if self.thread else None
         if after is None:
@@ -430,7 +430,7 @@ def new_line_id() -> int:
 
 
 def restoring(archived: ArchivedThread, store: str, *, is_copy: bool = False) -> list[Any]:
-    """The arguments of ``restore`` for a thread; a copy of versions is active now."""
+    """Return the arguments of ``restore`` for a thread; a copy of versions is active now."""
     edit = NamespaceEdit(
         archived.thread_id, "", None, store, has_writes=True, max_state_bytes=UNLIMITED
     )
@@ -473,6 +473,6 @@ def _restoring_line(space: Space) -> list[Any]:
 
 
 def _counted(rows: Iterable[tuple[Any, ...]]) -> list[Any]:
-    """How many, and all of them in one list."""
+    """Return the number of rows, followed by their values in one list."""
     found = list(rows)
     return [len(found), *(it for row in found for it in row)]

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 def appending(save: Save, store: str) -> list[Any] | None:
-    """The arguments of ``save``; ``None`` for what is no plain append.
+    """Return the arguments of ``save``; ``None`` for a save that is not a plain append.
 
-    Whether the state is of this store at all is for the thread to say: the server may have been
-    emptied, or have lost the store's identity, since somebody read that. A line's id is of no other
-    store: it is drawn by lot.
+    The script checks in the stored thread that the state is of this store: the server may have been
+    emptied, or have lost the store's identity, since the state was read. A line's id is of one
+    store only: it is random.
     """
     marks = [save.expected.made_from if save.expected else None, save.basis]
     append = versions.append_of(save, next((it.store for it in marks if it), store))
@@ -40,7 +40,7 @@ def appending(save: Save, store: str) -> list[Any] | None:
 
 
 def _kept(keep_last: int | None) -> tuple[Any, Any]:
-    """How many versions are visible, and how many more there may be: those go in batches."""
+    """Return the number of visible versions, and of hidden ones, which are removed in batches."""
     return ("", "") if keep_last is None else (keep_last, max(keep_last, versions.HIDDEN_BATCH))
 
 
@@ -51,7 +51,7 @@ def _mark(mark: Mark | None) -> tuple[Any, str]:
 def applying(
     edit: NamespaceEdit, line_id: str, revision: str, operations: list[Any], token: str
 ) -> list[Any]:
-    """The arguments of ``apply``; ``token`` tells later whether it was done."""
+    """Return the arguments of ``apply``; ``token`` tells later whether it was done."""
     return [
         *(edit.thread_id, edit.namespace, edit.store, edit.new_line_id(), "", line_id, revision),
         *time_to_live(edit.ttl_seconds),

@@ -1,4 +1,4 @@
-"""What Redis is asked to do: Lua scripts, each one atomic and one round trip."""
+"""Lua scripts for Redis, each one atomic and one round trip."""
 
 from __future__ import annotations
 

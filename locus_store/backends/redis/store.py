@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, islice
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from zlib import crc32
@@ -18,8 +18,9 @@ from locus_store.backends.redis.addresses import (
 )
 from locus_store.backends.redis.backend import DEFAULT_URL, RedisBackend
 from locus_store.errors import SchemaError
+from locus_store.runtime.gathering import Failed, Gathering, GroupLimits, PerLoop
 from locus_store.store import BaseStore
-from locus_store.types.items import Put, decode_namespace, require_version
+from locus_store.types.items import Put, decode_namespace, version_conflict
 from locus_store.values import vectors
 from locus_store.values.encoding import MAX_STATE_BYTES
 
@@ -50,6 +51,18 @@ CLEARED: Final = 1000
 """Items that one script of ``clear`` removes at most."""
 
 
+class _Calls(NamedTuple):
+    """The calls of one event loop, in groups."""
+
+    changes: Gathering[Sequence[Change], list[int]]
+    reads: Gathering[Sequence[Name], list[StoreItem | None]]
+
+
+CHANGES: Final = GroupLimits(count=256, size=PAGE_BYTES, senders=2)
+"""The server does nothing else for about 15 µs for each change."""
+
+READS: Final = GroupLimits(count=PAGE, senders=2)
+
 LANES: Final = 64
 """Writes that may be under way at once."""
 
@@ -57,13 +70,14 @@ ALL_LANES: Final = {str(it) for it in range(LANES)}
 
 
 class RedisStore(BaseStore):
-    """Keeps items in Redis or Valkey; see ``RedisBackend`` for what that is.
+    """Keeps items in Redis or Valkey; see ``RedisBackend``.
 
-    Each call that writes is one script, all or nothing, whatever namespaces it names; so a store
+    A call that writes is all or nothing, whatever namespaces it names, and calls of one event loop
+    that wait share a script; so a store
     lives on one node of a cluster. Another ``prefix`` is another store. Only ``clear_namespace``
     goes in steps, of 1,000 items. While a script runs the server does nothing else: about 15 µs for
-    each item of a batch. A put whose answer is lost is not repeated: it may have been done, which
-    its version would tell.
+    each item of a batch. A put whose answer is lost is not repeated: it may have been
+    done. The item's version shows whether it was.
 
     Reading is one script and one round trip too, as long as it is of at most 1,000 items and 4 MB.
     A search with a filter or a query looks at the items below its namespace, the last updated
@@ -77,7 +91,7 @@ class RedisStore(BaseStore):
         prefix: What all keys begin with; ``{store}`` comes behind it.
         dimension: See ``BaseStore``, as the two following; the same for good.
         metric: How embeddings are compared.
-        embed: Makes embeddings of texts.
+        embed: Computes the embeddings of strings.
         db: See ``RedisBackend``, as all that follow. The connections are the store's own: it takes
             no ``backend=`` of a checkpointer.
         client: One that tries again by itself repeats puts.
@@ -85,7 +99,7 @@ class RedisStore(BaseStore):
         wait_replicas: How many replicas must have a write before it is acknowledged.
         wait_timeout_seconds: How long to wait for them.
         pool_size: Calls at once per event loop.
-        retry_seconds: How long a call goes on trying; a put only while the server takes nothing up.
+        retry_seconds: How long a call is retried; a put only before the server accepts it.
         timeout_seconds: For each answer.
         connect_timeout_seconds: For each connection.
         max_state_bytes: The largest item, value and metadata as compact JSON.
@@ -133,7 +147,11 @@ class RedisStore(BaseStore):
             max_state_bytes=max_state_bytes,
         )
         self._is_known = False
-        """Whether it was seen to be of our layout and dimension."""
+        """True once it was seen to be of our layout and dimension."""
+        self._calls = PerLoop(self._made_calls)
+
+    def _made_calls(self) -> _Calls:
+        return _Calls(Gathering(self._run_changes, CHANGES), Gathering(self._run_reads, READS))
 
     def __repr__(self) -> str:
         return repr(self.backend).replace("Backend", "Store", 1)
@@ -174,6 +192,9 @@ class RedisStore(BaseStore):
             )
 
     async def close(self) -> None:
+        calls = self._calls.here()
+        await calls.changes.drain()
+        await calls.reads.drain()
         await self.backend.close()
         self._is_known = False
 
@@ -189,20 +210,35 @@ class RedisStore(BaseStore):
         )
 
     async def apply(self, changes: Sequence[Change]) -> list[int]:
-        has_vectors = any(isinstance(it, Put) and it.vectors for it in changes)
+        names = [(it.namespace, it.key) for it in changes]
+        size = sum([it.size for it in changes])
+        return await self._calls.here().changes.submit(
+            changes, names, count=len(changes), size=size
+        )
+
+    async def _run_changes(
+        self, calls: Sequence[Sequence[Change]], is_alone: bool
+    ) -> list[list[int] | Failed]:
+        """Put and remove what several calls ask for; each of them is decided by itself."""
+        del is_alone  # a script waits for nothing
+        changes = list(chain.from_iterable(calls))
+        has_vectors = any(it.vectors for it in changes)
         dimension = self.dimension if has_vectors else ""
-        given = chain.from_iterable(map(items.arguments, changes))
+        given = [items.arguments(it, at) for at, call in enumerate(calls) for it in call]
         lanes = {_lane(items.name_of(it.namespace, it.key)) for it in changes}
-        what = items.LAYOUT, dimension, *given
-        done, found, *there = await self._write(lanes, scripts.ITEM_APPLY, *what)
-        if done == b"conflict":
-            change = changes[found]
-            assert isinstance(change, Put)  # noqa: S101  (no other expects a version)
-            require_version(change, int(there[0]))
+        what = items.LAYOUT, dimension, *chain.from_iterable(given)
+        done, found, *others = await self._write(lanes, scripts.ITEM_APPLY, *what)
         if done != b"done":
             self._require(done.decode(), found)
-        versions: list[int] = found
-        return versions
+        [conflicts] = others
+        results = iter(found)
+        answers: list[list[int] | Failed] = [list(islice(results, len(it))) for it in calls]
+        for at in range(0, len(conflicts), 3):
+            call, place, version = conflicts[at : at + 3]
+            change = changes[place]
+            assert isinstance(change, Put)  # noqa: S101  (no other expects a version)
+            answers[call] = Failed(version_conflict(change, version))
+        return answers
 
     async def clear(self, namespace: Namespace, *, recursive: bool) -> int:
         start = items.start_of(namespace, recursive=recursive)
@@ -229,8 +265,16 @@ class RedisStore(BaseStore):
         return await home.read(script, self._keys, *args)
 
     async def read(self, names: Sequence[Name]) -> list[StoreItem | None]:
-        found = await self._items_and_embeddings([items.name_of(*it) for it in names], "")
-        return [it and it[0] for it in found]
+        return await self._calls.here().reads.submit(names, count=len(names))
+
+    async def _run_reads(
+        self, calls: Sequence[Sequence[Name]], is_alone: bool
+    ) -> list[list[StoreItem | None]]:
+        """Read what several calls ask for."""
+        del is_alone
+        names = [items.name_of(*it) for it in chain.from_iterable(calls)]
+        found = iter(await self._items_and_embeddings(names, ""))
+        return [[it and it[0] for it in islice(found, len(call))] for call in calls]
 
     async def _items_and_embeddings(
         self, names: Sequence[bytes], with_vectors: str = "1"
@@ -313,7 +357,7 @@ class RedisStore(BaseStore):
     async def _recent(
         self, wanted: Wanted, count: int, *, before: bytes = b"", after: bytes = b""
     ) -> tuple[list[StoreItem], bytes, bytes]:
-        """Live items below the prefix, where to go on, and when the last of all was put."""
+        """Return live items below the prefix, the next position, and the last item's put time."""
         start = items.start_of(wanted.prefix, recursive=wanted.recursive)
         rows, at, last = await self._read(
             scripts.ITEM_RECENT, start, before, after, count, PAGE_BYTES
@@ -348,7 +392,7 @@ class RedisStore(BaseStore):
         return taken[wanted.offset : count]
 
     async def _scored(self, wanted: Wanted, vector: bytes) -> AsyncIterator[_Scored]:
-        """All items below the prefix that have embeddings."""
+        """Yield all items below the prefix that have embeddings."""
         start, at = items.start_of(wanted.prefix, recursive=wanted.recursive), b""
         while True:
             bounds = items.bounds(start, at)
@@ -361,7 +405,7 @@ class RedisStore(BaseStore):
                 return
 
     def _best(self, embeddings: Sequence[bytes], vector: bytes) -> list[float]:
-        """The score of the nearest of each item's embeddings; of none, there is none."""
+        """Return the score of the nearest of each item's embeddings; of none, there is none."""
         each = [items.embeddings_of(it, len(vector)) for it in embeddings]
         scores = iter(vectors.scores(vector, [*chain.from_iterable(each)], self.metric))
         return [max((next(scores) for _ in it), default=-inf) for it in each]
@@ -373,7 +417,7 @@ class RedisStore(BaseStore):
 
 
 def _lane(name: bytes) -> str:
-    """What is written of an item goes one by one, and beside it what is written of most others."""
+    """Return an item's lane: its writes run one by one, concurrently with most other items'."""
     return str(crc32(name) % LANES)
 
 
@@ -389,5 +433,5 @@ class _Scored(NamedTuple):
 
 
 def _looks(wanted: Wanted) -> bool:
-    """Whether each item has to be looked at."""
+    """Return whether each item has to be inspected in Python."""
     return bool(wanted.filter.clauses or wanted.metadata_filter.clauses or wanted.words)

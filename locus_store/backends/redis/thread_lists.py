@@ -34,19 +34,19 @@ class ThreadLists:
         return await self._page(home, "active", limit, after)
 
     async def scanned(self, home: LoopClient, limit: int, after: str | None) -> list[str]:
-        """All live threads by id."""
+        """Return all live threads by id."""
         found = await self._page(home, "ids", limit, (after or "").encode())
         return [it.decode() for it in found]
 
     async def every_listed(self, home: LoopClient, size: int) -> AsyncIterator[list[str]]:
-        """All listed threads, in pages."""
+        """Yield all listed threads, in pages."""
         after = b""
         while page := await self.listed(home, size, after):
             yield [name_in(it) for it in page]
             after = page[-1]
 
     async def entry(self, home: LoopClient, thread_id: str) -> bytes | None:
-        """The entry of a listed thread."""
+        """Return the entry of a listed thread."""
         active = self.keys.indexes(bucket_of(thread_id))[0]
         score = await home.command("ZSCORE", active, thread_id)
         thread = self.keys.reading(thread_id, "")[0]
@@ -55,7 +55,7 @@ class ThreadLists:
         return f"{float(score):0{ENTRY_DIGITS}.0f}{thread_id}".encode()
 
     async def _page(self, home: LoopClient, kind: str, limit: int, after: bytes) -> list[bytes]:
-        """The first entries of all buckets in order.
+        """Return the first entries of all buckets in order.
 
         Each is asked for a few; those whose few all come before the last one that is wanted are
         asked again.
@@ -83,9 +83,9 @@ class ThreadLists:
     async def _pages(
         self, home: LoopClient, kind: str, size: int, places: dict[int, bytes]
     ) -> dict[int, list[bytes]]:
-        """What ``page`` tells of each bucket, behind its place.
+        """Return what ``page`` reports of each bucket after its position.
 
-        One script does for all; on a cluster, where they are on different nodes, one for each.
+        One script reads all buckets. On a cluster they are on different nodes: one script each.
         """
         buckets = list(places)
         groups = [[it] for it in buckets] if home.is_cluster else [buckets]
@@ -116,10 +116,10 @@ def _before(entry: bytes, last: bytes, is_newest_first: bool) -> bool:
 
 
 def time_in(entry: bytes) -> datetime:
-    """The time of a thread's activity, in an entry of ``ThreadLists.listed``."""
+    """Return the time of a thread's activity, in an entry of ``ThreadLists.listed``."""
     return moment(int(entry[:ENTRY_DIGITS]))
 
 
 def name_in(entry: bytes) -> str:
-    """The thread's id in an entry of ``ThreadLists.listed``."""
+    """Return the thread's id in an entry of ``ThreadLists.listed``."""
     return entry[ENTRY_DIGITS:].decode()

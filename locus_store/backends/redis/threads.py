@@ -85,7 +85,7 @@ class RedisThreads:
     # --- the store
 
     async def store(self, home: LoopClient) -> str:
-        """The store's identity, which is made with its first thread.
+        """Return the store's identity, which is made with its first thread.
 
         Raises:
             SchemaError: A newer release made it.
@@ -120,10 +120,10 @@ class RedisThreads:
         await home.command("HSET", self.keys.meta, "layout", LAYOUT)
 
     async def refuse_foreign(self, home: LoopClient, thread_id: str) -> None:
-        """Refuse a thread that somebody else keeps below the same prefix.
+        """Refuse a thread that another library keeps below the same prefix.
 
         Raises:
-            SchemaError: The Locus SDK's own backend, or the like, does.
+            SchemaError: The Locus SDK's own backend, or a similar one, keeps it.
         """
         for key in self.keys.foreign(thread_id):
             if await home.command("TYPE", key) in {b"string", "string"}:
@@ -134,10 +134,10 @@ class RedisThreads:
                 )
 
     async def _refuse_to_replace(self, home: LoopClient, archived: ArchivedThread) -> None:
-        """Refuse a thread as ``refuse_foreign`` does, unless it is what somebody else keeps there.
+        """Refuse a thread as ``refuse_foreign`` does, unless it is the one that is kept there.
 
         Raises:
-            SchemaError: Somebody else keeps another one.
+            SchemaError: Another library keeps a different thread.
         """
         try:
             await self.refuse_foreign(home, archived.thread_id)
@@ -146,7 +146,7 @@ class RedisThreads:
                 raise
 
     async def _is_theirs(self, home: LoopClient, archived: ArchivedThread) -> bool:
-        """Whether the Locus SDK has its heads, as of a thread that is imported."""
+        """Return whether the Locus SDK has its heads, as of an imported thread."""
         heads = [it.checkpoint_id for line in archived.lines for it in line.records[-1:]]
         keys = [key for it in heads for key in self.keys.foreign_versions(archived.thread_id, it)]
         there = [await home.command("EXISTS", key) for key in keys]
@@ -217,12 +217,12 @@ class RedisThreads:
         *,
         creates: bool,
     ) -> T | Any:
-        """Change a namespace by the rules; nothing is written where somebody else changed it.
+        """Change a namespace by the rules; write nothing if another client changed it meanwhile.
 
-        Then the rules are asked again. ``0`` where there is no thread and ``creates`` is off.
+        In that case the rules decide again. Returns ``0`` unless it exists or ``creates`` is set.
 
         Raises:
-            BackendError: Others change it all the time.
+            BackendError: Other clients keep changing it.
         """
         store = await self.store(home)
         unsure: _Decided | None = None  # a change whose outcome is not known
@@ -284,7 +284,7 @@ class RedisThreads:
         creates_at: int | None = None,
         insisting: Callable[[list[str]], list[Any]] | None = None,
     ) -> list[Any]:
-        """Run a script that writes, with what it asks for: leave, and other namespaces.
+        """Run a script that writes; supply the permission and the other namespaces it asks for.
 
         Args:
             home: Whose connections.
@@ -296,8 +296,8 @@ class RedisThreads:
             insisting: The arguments for a thread of these namespaces that lost some of its keys.
 
         Raises:
-            IntegrityError: It lost some, and nobody insists.
-            BackendError: Others change it all the time.
+            IntegrityError: It lost some, and ``insisting`` is not given.
+            BackendError: Other clients keep changing it.
         """
         names, args = [namespace or ""], list(args)
         for _ in range(ATTEMPTS):
@@ -339,7 +339,7 @@ class RedisThreads:
         *,
         with_writes: bool,
     ) -> Stored | None:
-        """A version as it is stored, without payloads where it is the one ``known``."""
+        """Return a version as it is stored, without payloads where it is the one ``known``."""
         mark = (known.line, known.sequence, known.digest.hex()) if known else ("", "", "")
         found = await self._read(
             *(home, scripts.LOAD, thread_id, namespace),
@@ -389,14 +389,14 @@ class RedisThreads:
     async def histories(
         self, home: LoopClient, names: Sequence[tuple[str, str]]
     ) -> list[list[Version]]:
-        """All visible versions of several namespaces (thread, namespace)."""
+        """Return all visible versions of several namespaces (thread, namespace)."""
         calls = [(self.keys.reading(*it), ("", ALL)) for it in names]
         return await self._versions(home, scripts.HISTORY, names, calls)
 
     async def heads(
         self, home: LoopClient, names: Sequence[tuple[str, str]]
     ) -> list[list[Version]]:
-        """The heads of several namespaces, where they have one."""
+        """Return the heads of several namespaces, where they have one."""
         calls = [(self.keys.reading(*it), ()) for it in names]
         return await self._versions(home, scripts.HEADS, names, calls)
 
@@ -414,7 +414,7 @@ class RedisThreads:
     async def looked_at(
         self, home: LoopClient, thread_ids: Sequence[str], look: Callable[[Thread], T]
     ) -> list[T]:
-        """What somebody sees in threads with their root and all its payloads; some may be gone."""
+        """Return what ``look`` gives for existing threads, with the root and all its payloads."""
         calls = [(self.keys.reading(it, ""), ("all", "")) for it in thread_ids]
         found = await home.each(scripts.VIEW, calls) if calls else []
         seen = []
@@ -447,7 +447,7 @@ class RedisThreads:
     async def archive(
         self, home: LoopClient, thread_id: str, *, is_whole: bool
     ) -> tuple[Thread, dict[str, str]] | None:
-        """A thread with all its namespaces, and their revisions.
+        """Return a thread with all its namespaces, and their revisions.
 
         ``is_whole``: with payloads and pending writes.
         """
@@ -476,11 +476,11 @@ class RedisThreads:
     async def restore(
         self, home: LoopClient, archived: ArchivedThread, *, is_copy: bool = False
     ) -> None:
-        """Store a thread as it was elsewhere; a copy is active now.
+        """Store a thread as it was in another backend; a copy is active now.
 
         Raises:
             ConflictError: There is one of this id.
-            SchemaError: Somebody else keeps another one of this id.
+            SchemaError: Another library keeps a different thread of this id.
         """
         await self._refuse_to_replace(home, archived)
         args = restoring(archived, await self.store(home), is_copy=is_copy)
@@ -522,7 +522,7 @@ class RedisThreads:
 
 @dataclass(frozen=True, slots=True)
 class _Decided:
-    """What the rules say of a namespace."""
+    """The decision of the rules for a namespace."""
 
     answer: Any
     args: list[Any] | None
@@ -535,7 +535,7 @@ class _Decided:
     """Whether the namespace goes."""
 
     def was_done(self, found: list[Any]) -> bool:
-        """Whether the change of which nobody heard is there, in what ``view`` gives now."""
+        """Return whether the change whose answer was lost is in the present result of ``view``."""
         fields = dict(pairs(found[1])) if found else {}
         return not fields if self.drops else fields.get(b"edit") == self.token.encode()
 
@@ -579,14 +579,14 @@ def _is_large(found: Any) -> bool:
 
 
 def _more(payloads: str, missing: MissingError) -> str:
-    """Which payloads to read: first those of a chain, then all."""
+    """Return the payloads to read: first those of a chain, then all."""
     if not missing.payloads:
         return payloads
     return "all" if payloads else missing.payloads
 
 
 def _whole(thread_id: str, found: list[Any]) -> list[Any]:
-    """What a script found.
+    """Return the result of a script.
 
     Raises:
         IntegrityError: The namespace lost keys.
@@ -598,10 +598,10 @@ def _whole(thread_id: str, found: list[Any]) -> list[Any]:
 
 @contextmanager
 def all_read(thread_id: str) -> Iterator[None]:
-    """What all was read for: nothing is missing but what Redis lost.
+    """Report a missing payload as damage: everything was read, so only Redis can have lost it.
 
     Raises:
-        IntegrityError: It did.
+        IntegrityError: A payload is missing.
     """
     try:
         yield
@@ -610,7 +610,7 @@ def all_read(thread_id: str) -> Iterator[None]:
 
 
 def _beside(namespace: str | None, there: Sequence[bytes]) -> list[str]:
-    """Which namespaces to give: the one that it is about, and all that are there."""
+    """Return the namespaces to pass: the one it is about, and all that exist."""
     names = sorted(it.decode() for it in there)
     if namespace is None:
         return names or [""]  # a thread may have messages only
@@ -632,7 +632,7 @@ def _damaged(thread_id: str) -> IntegrityError:
 
 
 def _seen(thread_id: str, namespace: str, found: list[Any]) -> tuple[Thread | None, str, str]:
-    """What ``view`` gave: the thread, and revision and id of the line."""
+    """Return the contents of a ``view``: the thread, and the revision and id of the line."""
     if not found:
         return None, "", ""
     row, line, order, first, log, writes = found
@@ -656,7 +656,7 @@ def _looked(thread_id: str, found: list[Any], look: Callable[[Thread], T]) -> T:
 def _unpacked(
     thread_id: str, names: Sequence[str], found: list[Any]
 ) -> tuple[Thread, dict[str, str]]:
-    """The thread that ``archive`` gave, and the revisions of its namespaces."""
+    """Return the thread that ``archive`` gave, and the revisions of its namespaces."""
     _, row, messages, each = found
     thread = thread_of(thread_id, dict(pairs(row)), messages)
     revisions: dict[str, str] = {}

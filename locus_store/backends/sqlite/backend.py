@@ -39,8 +39,8 @@ BUSY_TIMEOUT_SECONDS = 30.0
 class SQLiteBackend(SqlBackend):
     """Keeps versions in an SQLite database.
 
-    One thread writes, and commits the saves that wait together; readers go on beside it. Several
-    processes may share the file; a network file system may not hold it.
+    One thread writes, and commits waiting saves together. Readers work at the same time. Several
+    processes may share the file, but it must not be on a network file system.
 
     Args:
         path: Of the file, made where there is none; ``":memory:"`` lives as long as this object.

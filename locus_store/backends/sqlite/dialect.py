@@ -1,4 +1,4 @@
-"""What only SQLite does: its hooks, its full-text index, its connections and its errors."""
+"""SQLite's dialect: its hooks, its full-text index, its connections and its errors."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class SQLiteRepository(Repository):
     def may_have(
         self, column: sa.ColumnElement[Any], key: str, value: Any
     ) -> sa.ColumnElement[bool]:
-        """The key or the first of its parts is there; bound, never part of the statement."""
+        """Return the condition that the key, or its first part, exists; the key is bound."""
         del value
         each = sa.func.json_each(column).table_valued("key", "value")
         names = [
@@ -95,7 +95,7 @@ class SQLiteRepository(Repository):
         return f'"{self.tables.prefix}search"'
 
     def index_text(self, line: int, sequence: int, payload: bytes) -> str | None:
-        """The index keeps words only; the text is kept beside the record for its deletion."""
+        """Index a record; return its text, which is stored because FTS5 needs it for a deletion."""
         if not self.has_index:
             return None
         text = frames.text_of(payload, self.max_state_bytes)
@@ -171,7 +171,7 @@ class SQLiteRepository(Repository):
                 yield f"{count} values of {column} are not {known[0]}: restore a backup"
 
     def create_index(self) -> bool:
-        """Make the full-text index and fill it; whether it was not there."""
+        """Create and fill the full-text index; return whether it was missing."""
         if self.has_index:
             return False
         self.connection.exec_driver_sql(
@@ -192,10 +192,10 @@ class SQLiteRepository(Repository):
 
 
 def engine(path: str, *, busy_timeout_seconds: float, readers: int = 0) -> Engine:
-    """An engine of our own on a database file: one connection to write, or some to read.
+    """Return an engine of our own on a database file: one connection to write, or some to read.
 
-    WAL lets readers go on beside the writer; ``synchronous=FULL`` makes a commit durable;
-    ``secure_delete`` leaves no byte of what was deleted.
+    WAL lets readers work during a write; ``synchronous=FULL`` makes a commit durable;
+    ``secure_delete`` overwrites deleted bytes.
     """
     pool: dict[str, Any] = {"poolclass": NullPool}
     if readers:
@@ -330,7 +330,7 @@ class SQLiteDatabase(Database):
             )
 
     def translated(self, exc: Exception) -> LocusStoreError:
-        """By its code."""
+        """Return the error, by its code."""
         is_no_text = isinstance(exc, UnicodeDecodeError)  # what SQLite says of a damaged file
         code = "SQLITE_CORRUPT" if is_no_text else _code(exc)
         kind = _KINDS.get(code, BackendError)
@@ -339,7 +339,7 @@ class SQLiteDatabase(Database):
 
 
 def _begun(connection: Connection, statement: str) -> bool:
-    """Begin with ``statement``, unless a handler of the engine has begun; whether it has."""
+    """Begin with ``statement`` unless an engine's handler has begun; return whether it has."""
     connection.begin()
     driver: Any = connection.connection.driver_connection
     if driver.in_transaction:
@@ -397,7 +397,7 @@ def _causes(exc: BaseException) -> Iterator[BaseException]:
 
 
 def _file_identity(path: str) -> tuple[int, int] | None:
-    """What tells a database file from another one put in its place; ``None`` if it is gone."""
+    """Return the file's identity, which changes if it is replaced; ``None`` if it is missing."""
     try:
         found = Path(path).stat()
     except OSError:
@@ -406,7 +406,7 @@ def _file_identity(path: str) -> tuple[int, int] | None:
 
 
 def shares_connection(engine: Any) -> bool:
-    """Whether the engine has one connection for all its users, as for a database in memory."""
+    """Return whether all users of the engine share one connection, as for a database in memory."""
     database = engine.url.database or ""
     in_memory = database in {"", MEMORY} or database.startswith("file::memory:")
     return in_memory or isinstance(engine.pool, StaticPool | SingletonThreadPool)

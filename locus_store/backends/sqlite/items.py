@@ -1,4 +1,4 @@
-"""What only SQLite does for a store: conditions on JSON as text, and the extension sqlite-vec."""
+"""SQLite's statements for a store: conditions on JSON as text, and vectors by sqlite-vec."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class SQLiteItems(Items):
 
 
 def loads_vec(connection: Connection) -> bool:
-    """Whether the connection has sqlite-vec, which is loaded where that is possible."""
+    """Return whether the connection has sqlite-vec; load the extension if possible."""
     known: bool | None = connection.info.get(_LOADED)
     if known is None:
         known = connection.info[_LOADED] = _load(connection.connection.driver_connection)

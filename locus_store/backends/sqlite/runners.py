@@ -1,7 +1,7 @@
-"""Where a database's work is done: one writer thread with grouped commits, readers beside it.
+"""SQLite's runners: one writer thread with group commit, and concurrent readers.
 
-A body is a plain function of a connection. Bodies that wait while the writer commits go into one
-transaction together, each under its own savepoint, and each caller is answered after the commit.
+A body is a plain function of a connection. Bodies that wait while the writer commits share the
+next transaction, each under its own savepoint. Each caller is answered after the commit.
 """
 
 from __future__ import annotations
@@ -317,7 +317,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 
 
 class _Open:
-    """What one process has opened; apart from the runner, so that a finalizer may hold it."""
+    """The resources of one process, apart from the runner so that a finalizer may hold them."""
 
     def __init__(
         self, database: Database, writes: Engine, reads: Engine | None, *, owned: bool
@@ -403,7 +403,7 @@ class AsyncEngineRunner:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def _require_own_loop(self) -> None:
-        """SQLAlchemy's async pool wakes nobody on another loop: its waiters would hang."""
+        """Require the pool's own loop: SQLAlchemy's async pool wakes no waiter on another one."""
         loop, known = asyncio.get_running_loop(), self._loop
         if self._has_pool and known is not None and known is not loop and known.is_running():
             raise InvalidArgumentError(

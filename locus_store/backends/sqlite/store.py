@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class SQLiteStore(SqlStore):
-    """Keeps items in an SQLite database; see ``SQLiteBackend`` for what that is.
+    """Keeps items in an SQLite database; see ``SQLiteBackend``.
 
     Embeddings are compared one by one: with the extension ``sqlite-vec`` where it is installed and
     Python's SQLite may load it, else with NumPy; the answers are the same.
@@ -29,7 +29,7 @@ class SQLiteStore(SqlStore):
         table_name: As in the Locus SDK: ``x`` or ``x_store`` means prefix ``x_``.
         dimension: See ``BaseStore``, as the two following; the same for good.
         metric: How embeddings are compared.
-        embed: Makes embeddings of texts.
+        embed: Computes the embeddings of strings.
         backend: Whose database is used, instead of ``path`` and the options, and left open: for
             example ``checkpointer.backend``.
         options: Of ``SQLiteBackend``.

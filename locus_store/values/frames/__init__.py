@@ -67,7 +67,7 @@ class PackedState:
         self._size = root.size
 
     def state(self) -> dict[str, Json]:
-        """A copy, keys sorted."""
+        """Return a copy, keys sorted."""
         plain = thawed(self._kept)
         return cast("dict[str, Json]", plain if self._is_canonical else decode(encode(plain)))
 
@@ -77,7 +77,7 @@ class PackedState:
         return self._size
 
     def parts(self) -> dict[str, object]:
-        """The state with a ``Listed`` for each list that is reached through keys only.
+        """Return the state with a ``Listed`` for each list that is reached through keys only.
 
         Not to be changed. Other values of ``thawed`` are.
         """
@@ -95,7 +95,7 @@ class PackedState:
         require_pinned(lambda: thawed(self._kept), self._size, max_bytes)
 
     def payload(self) -> bytes:
-        """The whole state as one frame."""
+        """Return the whole state as one frame."""
         if self._packed is None:  # two threads at once: the same bytes twice
             self._packed = pack_frame(b'[["=",[],%b]]' % encode(thawed(self._kept)))
         return self._packed
@@ -103,7 +103,7 @@ class PackedState:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What one save writes."""
+    """The result of comparing a state with its basis; what one save writes."""
 
     shape: Shape
     """Of the new state."""
@@ -119,7 +119,7 @@ class Change:
 
 
 def shape_of(state: dict[str, Json]) -> Shape:
-    """The shape of a canonical state, such as ``fold`` gives.
+    """Return the shape of a canonical state, such as ``fold`` gives.
 
     Raises:
         IntegrityError: it holds what no save would have accepted.
@@ -131,12 +131,12 @@ def shape_of(state: dict[str, Json]) -> Shape:
 
 
 def snapshot_of(state: dict[str, Json], shape: Shape) -> PackedState:
-    """What keeps a canonical state of this shape."""
+    """Return the packed copy of a canonical state of this shape."""
     return PackedState(state, shape._root)  # noqa: SLF001  # a shape is opaque to others
 
 
 def change(state: Mapping[str, object], basis: Shape | None) -> Change:
-    """What turns the version of ``basis`` into ``state``.
+    """Return the change from the version of ``basis`` to ``state``.
 
     Args:
         state: a JSON object; never kept or changed.

@@ -24,7 +24,7 @@ _Run = TypeVar("_Run", bytes, str, "list[Json]")
 
 
 def fingerprint_all(value: Iterable[object]) -> tuple[bytes, int]:
-    """The elements' fingerprints, packed, and the size of the list."""
+    """Return the elements' fingerprints, packed, and the size of the list."""
     out = []
     size = 5  # the list's tag and count
     for item in value:
@@ -35,7 +35,7 @@ def fingerprint_all(value: Iterable[object]) -> tuple[bytes, int]:
 
 
 def common_ends(old: _Run, new: _Run, equal: Callable[[_Run, _Run], bool] = eq) -> tuple[int, int]:
-    """How much of two runs is the same at the front, and behind that."""
+    """Return the lengths of the common start of two runs and of the common end after it."""
     shorter, ends = min(len(old), len(new)), (len(old), len(new))
     head = _bisect(shorter, lambda start, stop: equal(old[start:stop], new[start:stop]))
     tail = _bisect(
@@ -59,7 +59,7 @@ def common_digests(old: bytes, new: bytes) -> tuple[int, int]:
 
 
 def _same_bytes(old: bytes, new: bytes, order: Literal["big", "little"]) -> int:
-    """How many bytes are the same at the front (big-endian) or at the back, as one subtraction."""
+    """Return the number of equal bytes at the front (big-endian) or back, by one subtraction."""
     length = min(len(old), len(new))
     if order == "big":
         old, new = old[:length], new[:length]
@@ -70,7 +70,7 @@ def _same_bytes(old: bytes, new: bytes, order: Literal["big", "little"]) -> int:
 
 
 def _bisect(most: int, same: Callable[[int, int], bool]) -> int:
-    """How many are the same; each is compared twice at most, at the speed of memcmp."""
+    """Return the number of equal elements; each is compared twice at most, at memcmp's speed."""
     if same(0, most):
         return most
     low, high = 0, most
@@ -84,7 +84,7 @@ def _bisect(most: int, same: Callable[[int, int], bool]) -> int:
 
 
 def align(old: bytes, new: bytes) -> list[Gap]:
-    """What to replace: (start, stop) of the old list by (first, last) of the new one, in order."""
+    """Return ordered replacements: (start, stop) of the old list by (first, last) of the new."""
     if new.startswith(old):  # what nearly every save is
         kept, length = len(old) // DIGEST_BYTES, len(new) // DIGEST_BYTES
         return [(kept, kept, kept, length)] if kept < length else []
@@ -102,7 +102,7 @@ def align(old: bytes, new: bytes) -> list[Gap]:
 
 
 def moved(gaps: list[Gap], by: int) -> list[Gap]:
-    """The gaps of a part, as gaps of the list that it begins in at ``by``."""
+    """Return the gaps of a part, as gaps of the list that it begins in at ``by``."""
     return [(start + by, stop + by, first + by, last + by) for start, stop, first, last in gaps]
 
 
@@ -121,7 +121,7 @@ def _single_edits(old: bytes, new: bytes) -> tuple[list[Gap], int]:
 
 
 def _slide(old: bytes, new: bytes) -> list[Gap]:
-    """The gaps of a sliding window, which needs no look at each element."""
+    """Return the gaps of a sliding window, which needs no look at each element."""
     at = old.find(new[:DIGEST_BYTES]) if old and new else -1
     if at < 0 or at % DIGEST_BYTES or not new.startswith(old[at:]):
         return []
@@ -147,7 +147,7 @@ def _gaps(old: list[bytes], new: list[bytes]) -> list[Gap]:
 
 
 def _anchors(old: list[bytes], new: list[bytes]) -> list[tuple[int, int]]:
-    """The longest run, increasing on both sides, of elements that occur once on both."""
+    """Return the longest run, increasing on both sides, of elements that occur once on both."""
     here, there = _once(old), _once(new)
     pairs = [(here[found], j) for found, j in there.items() if found in here]
     tops: list[int] = []  # least last index of a run of each length
@@ -181,5 +181,5 @@ def split(packed: bytes) -> list[bytes]:
 
 
 def digest_at(packed: bytes, index: int) -> bytes:
-    """One of packed digests."""
+    """Return one of packed digests."""
     return packed[index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES]

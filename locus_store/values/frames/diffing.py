@@ -1,4 +1,4 @@
-"""What differs between two shapes, as a frame of operations."""
+"""The difference between two shapes, as a frame of operations."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Frame:
         return pack_frame(b"[%b]" % b",".join(self.operations)) if self.operations else b""
 
     def payload_shorter_than(self, whole: object, pinned_bytes: int) -> bytes | None:
-        """The payload; ``None`` where it would be longer than ``whole``, the new value, as JSON.
+        """Return the payload; ``None`` if it would be longer than ``whole``, the new value as JSON.
 
         Long keys that are repeated in many paths do that. A frame that exceeds no accepted state
         exceeds no limit either.
@@ -137,7 +137,7 @@ def _splice(gaps: list[Gap], value: list[object], path: Path, frame: Frame, patc
 
 
 def _patch(old: Json, new: Json, path: Path, limit: int) -> Frame | None:
-    """The edit of one element, if that is smaller than the element."""
+    """Return the edit of one element, if that is smaller than the element."""
     if type(old) is not type(new) or not isinstance(new, dict | list | str):
         return None
     if len(path) > _PATCH_LEVELS:
@@ -198,7 +198,7 @@ def _whole_words(text: str, head: int, tail: int) -> tuple[int, int]:
 
 
 def _reach(is_in_word: Callable[[int], bool], most: int) -> int:
-    """How far the end of the word is; 0 where it is not near."""
+    """Return the distance to the end of the word; 0 if it is not near."""
     for by in range(min(most, _WORD_REACH) + 1):
         if not is_in_word(by):
             return by
@@ -206,7 +206,7 @@ def _reach(is_in_word: Callable[[int], bool], most: int) -> int:
 
 
 def _is_in_word(text: str, place: int) -> bool:
-    """Whether a word goes on from the character before ``place`` to the one behind."""
+    """Return whether one word spans the characters before and after ``place``."""
     return 0 < place < len(text) and _is_of_word(text[place - 1]) and _is_of_word(text[place])
 
 

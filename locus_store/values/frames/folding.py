@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def fold(payloads: Iterable[bytes], max_bytes: int) -> dict[str, Json]:
-    """The state after a chain's payloads, in order; the first holds the whole state.
+    """Return the state after a chain's payloads, in order; the first holds the whole state.
 
     Raises:
         IntegrityError: the payloads are damaged, or not a chain, or the state is too large.
@@ -34,7 +34,7 @@ def fold(payloads: Iterable[bytes], max_bytes: int) -> dict[str, Json]:
 
 
 def fold_each(payloads: Iterable[bytes], max_bytes: int) -> Iterator[dict[str, Json]]:
-    """The state after each of a chain's payloads, every one a copy of its own.
+    """Yield the state after each of a chain's payloads, every one a copy of its own.
 
     Raises:
         IntegrityError: the payloads are damaged, or not a chain, or a state is too large.
@@ -49,7 +49,7 @@ def fold_each(payloads: Iterable[bytes], max_bytes: int) -> Iterator[dict[str, J
 
 
 def readable(payload: bytes, max_bytes: int) -> list[list[Json]]:
-    """The operations of one record, as JSON.
+    """Return the operations of one record, as JSON.
 
     Raises:
         IntegrityError: the payload is damaged, or too large.
@@ -59,17 +59,17 @@ def readable(payload: bytes, max_bytes: int) -> list[list[Json]]:
 
 
 def payload_of(found: list[list[Json]]) -> bytes:
-    """A payload with the operations that ``readable`` gave."""
+    """Return a payload with the operations that ``readable`` gave."""
     return pack_frame(encode(found)) if found else b""
 
 
 def text_of(payload: bytes, max_bytes: int) -> str:
-    """All texts that a payload brings: values, never keys, a line each."""
+    """Return all strings that a payload adds, one per line: values, never keys."""
     return "\n".join(text for op in readable(payload, max_bytes) for text in _texts(op))
 
 
 def text_in(value: Json) -> str:
-    """All texts of a state, as ``text_of`` has them of a payload; or of any value."""
+    """Return all strings of a state, or of any value, in the form of ``text_of``."""
     return "\n".join(_strings([value]))
 
 
@@ -87,7 +87,7 @@ def _strings(rest: list[Json]) -> Iterator[str]:
 
 
 def operations(body: bytes) -> list[list[Json]]:
-    """The operations of a frame."""
+    """Return the operations of a frame."""
     found = decode(body)
     if not isinstance(found, list) or not all(isinstance(op, list) for op in found):
         raise _malformed("frame", found)
@@ -99,14 +99,14 @@ def _malformed(what: str, found: object) -> IntegrityError:
 
 
 class Folder:
-    """A state in the making. What it is made of was decoded for it, so nothing is shared.
+    """A state under construction. Its parts were decoded for it, so nothing is shared.
 
     The state never grows to more than twice ``max_bytes`` while it is folded: the frames' plain
     bytes are an upper bound of it, and where they exceed that, the state itself is measured.
 
     Args:
         max_bytes: The largest state, as compact JSON.
-        root: A state to go on with; it is changed, and not counted.
+        root: A state to start from; it is changed, and not counted.
         logs: Keep what was done in ``log``.
     """
 
@@ -152,7 +152,7 @@ class Folder:
         self._most_bytes = size
 
     def state(self) -> dict[str, Json]:
-        """The state itself, not a copy, keys sorted.
+        """Return the state itself, not a copy, keys sorted.
 
         Raises:
             IntegrityError: There is none, or it is too large.

@@ -1,4 +1,4 @@
-"""What must be known of a version to find what changed since: digests, not the state."""
+"""Shapes of versions: the digests that suffice to find later changes without the state."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ Path: TypeAlias = tuple[str | int, ...]
 
 
 class Shape:
-    """What must be known of a version to find what changed since. Immutable, shared freely."""
+    """The digests of a version that suffice to find later changes. Immutable, shared freely."""
 
     __slots__ = ("_root", "_weight")
 
@@ -121,12 +121,12 @@ class Shape:
         return self._weight
 
     def light(self) -> Shape:
-        """The same without the lists' bodies: a save from it looks at each element."""
+        """Return the same without the lists' bodies: a save from it looks at each element."""
         return Shape(cast("ObjectNode", _light(self._root)))
 
 
 def measure(state: object, basis: Shape | None) -> tuple[dict[str, object], ObjectNode]:
-    """The state as a plain dict, and its shape; what ``basis`` has as well is not checked again."""
+    """Return the state as a plain dict, and its shape; parts of ``basis`` are not rechecked."""
     before = None if basis is None else basis._root  # noqa: SLF001
     if isinstance(state, Mapping):
         plain = state if type(state) is dict else dict(state)
@@ -172,7 +172,7 @@ def _scalar(value: object, before: Node | None) -> tuple[Node, int]:
 def shape_object(
     value: dict[str, object], before: Node | None, depth: int, *, decoded: bool
 ) -> ObjectNode:
-    """The shape of an object whose older shape, if any, is ``before``.
+    """Return the shape of an object whose older shape, if any, is ``before``.
 
     ``decoded``: it was decoded from JSON, so that it is canonical and needs no check.
     """
@@ -231,7 +231,7 @@ def _array(value: list[object], before: Node | None, depth: int, *, decoded: boo
 
 
 def _grown(value: Grown, before: Node | None, depth: int) -> ArrayNode:
-    """The shape of a list that says what it grew from."""
+    """Return the shape of a list that says what it grew from."""
     old = before if isinstance(before, ArrayNode) and before.body else _NO_ARRAY
     if old.token is not None and old.token is value.token:
         return old
@@ -245,7 +245,7 @@ def _grown(value: Grown, before: Node | None, depth: int) -> ArrayNode:
 
 
 def _appended(old: ArrayNode, new: list[object], body: bytes, depth: int) -> ArrayNode:
-    """The shape of a list that begins with all that the older one has, and ends with ``new``."""
+    """Return the shape of a list: all elements of the older one, followed by ``new``."""
     fresh: dict[bytes, bytes] = {}
     marks, found = [], []
     for item in new:
@@ -264,7 +264,7 @@ def _appended(old: ArrayNode, new: list[object], body: bytes, depth: int) -> Arr
 
 
 def _decoded_array(value: list[object], depth: int) -> ArrayNode:
-    """The shape of a list that was decoded from JSON: canonical, so one look at each is enough."""
+    """Return the shape of a list decoded from JSON: canonical, so each is inspected once."""
     raws = [pinned(item) for item in value]
     found = [digest(raw) for raw in raws]
     for item, raw in zip(value, raws, strict=True):
@@ -327,17 +327,17 @@ class Listed:
         return self.shape.size
 
     def elements(self) -> list[object]:
-        """The elements, made anew."""
+        """Return new objects for the elements."""
         count = (len(self.shape.digests) // DIGEST_BYTES).to_bytes(4, "little")
         return cast("list[object]", unpinned(b"[" + count + self.shape.body))
 
 
 def snapshot(value: object, node: Node) -> object:
-    """What keeps a value as it is now, whatever its owner does to it; see ``thawed``.
+    """Return a snapshot of a value, independent of later changes by its owner; see ``thawed``.
 
     Args:
         value: As the caller gave it.
-        node: Its shape, made by ``measure``.
+        node: Its shape, from ``measure``.
     """
     if isinstance(node, ObjectNode):
         mapping = cast("dict[str, object]", value)
@@ -348,14 +348,14 @@ def snapshot(value: object, node: Node) -> object:
 
 
 def is_canonical(node: Node) -> bool:
-    """Whether every list was given in its canonical form."""
+    """Return whether every list was given in its canonical form."""
     if isinstance(node, ObjectNode):
         return all(map(is_canonical, node.children.values()))
     return not isinstance(node, ArrayNode) or node.fingerprints == node.digests
 
 
 def thawed(kept: object) -> object:
-    """The value of a snapshot."""
+    """Return the value of a snapshot."""
     if isinstance(kept, Listed):
         return kept.elements()
     if isinstance(kept, dict):
@@ -364,7 +364,7 @@ def thawed(kept: object) -> object:
 
 
 def token_of(node: Node) -> bytes:
-    """What stands for a node in its parent's digest."""
+    """Return the bytes that represent a node in its parent's digest."""
     return node if isinstance(node, bytes) else _HASHED + node.digest
 
 

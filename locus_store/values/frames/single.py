@@ -20,7 +20,7 @@ _KEY: Final = "value"
 
 
 def value_payload(value: object, max_bytes: int) -> bytes:
-    """A value as a payload of its own.
+    """Return a value as a payload of its own.
 
     Raises:
         SerializationError: It cannot be kept exactly, or is longer than ``max_bytes`` as JSON.
@@ -31,7 +31,7 @@ def value_payload(value: object, max_bytes: int) -> bytes:
 
 
 def value_frames(value: object, known: Shape, path: Sequence[str], max_bytes: int) -> bytes | None:
-    """A value as frames against the one at ``path``; ``None`` where there is none to speak of.
+    """Return a value as frames against the one at ``path``; ``None`` if they would not help.
 
     Raises:
         SerializationError: It cannot be kept exactly, or is longer than ``max_bytes`` as JSON.
@@ -54,7 +54,7 @@ def value_frames(value: object, known: Shape, path: Sequence[str], max_bytes: in
 
 
 def value_of(payload: bytes, max_bytes: int, old: Json = None) -> Json:
-    """The value of a payload, whole or against ``old``, which is left as it is.
+    """Return the value of a payload, whole or against ``old``, which is left as it is.
 
     Elements of a list may be shared with it.
 
