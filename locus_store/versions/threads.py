@@ -211,7 +211,7 @@ class Thread:
         return max(times, default=self.active_at)
 
     def versions(self) -> int:
-        """How many."""
+        """Return the number of versions."""
         return sum(len(it.rows) for it in self.spaces.values())
 
     def mark(self, space: Space, record: Record) -> Mark:

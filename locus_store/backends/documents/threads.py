@@ -132,7 +132,7 @@ class DocumentThreads:
         return self.documents.strays()
 
     def parsed(self, access: Access, thread_id: str) -> Parsed | None:
-        """What is stored of a thread."""
+        """Return a thread as it is stored."""
         kept = self._kept.get(thread_id)
         found = access.get(thread_id, known=kept.tag if kept else None)
         if found is None:
@@ -279,7 +279,7 @@ class _Write(Generic[T]):
         return answer
 
     def _is_stored(self, access: Access, sent: Body | None) -> bool:
-        """Whether the put, or the deletion, was done: its answer was lost."""
+        """Return whether the put or the deletion was done, and its answer lost."""
         found = access.get(self._thread_id)
         if found is None or sent is None:
             return found is None and sent is None
