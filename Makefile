@@ -47,10 +47,10 @@ test-all: lint
 # name one, else a container is started, which needs Docker.
 test-oracle: $(VENV)/.dev
 	@if test -n "$$LOCUS_TEST_ORACLE_DSN"; then \
-		LOCUS_TEST_ALL=1 $(BIN)/python -m pytest tests/test_oracle_live.py; \
+		LOCUS_TEST_ALL=1 $(BIN)/python -m pytest tests/backends/oracle/test_oracle_live.py; \
 	elif docker info >/dev/null 2>&1; then \
 		$(PIP) install -q "testcontainers[oracle-free]>=4.9" && \
-		LOCUS_TEST_ALL=1 LOCUS_TEST_ORACLE_CONTAINER=1 $(BIN)/python -m pytest tests/test_oracle_live.py; \
+		LOCUS_TEST_ALL=1 LOCUS_TEST_ORACLE_CONTAINER=1 $(BIN)/python -m pytest tests/backends/oracle/test_oracle_live.py; \
 	else \
 		echo "name a database (LOCUS_TEST_ORACLE_DSN, _USER, _PASSWORD), or start Docker" >&2; exit 1; \
 	fi
@@ -116,14 +116,14 @@ oldest:
 
 .PHONY: oldest-tests
 oldest-tests: $(VENV)/.oldest
-	$(PYTEST) $(QUICK) $(SHORT) tests/test_contract.py tests/test_contract_redis.py \
-		tests/test_limits.py tests/test_state.py tests/test_encoding.py tests/test_agent.py
-	$(PYTEST) $(QUICK) -m "not variant" -k "TestPostgreSQL" tests/test_contract_postgresql.py
+	$(PYTEST) $(QUICK) $(SHORT) tests/test_contract.py tests/backends/redis/test_contract_redis.py \
+		tests/test_limits.py tests/test_state.py tests/test_encoding.py tests/adapters/locus/test_agent.py
+	$(PYTEST) $(QUICK) -m "not variant" -k "TestPostgreSQL" tests/backends/postgresql/test_contract_postgresql.py
 
 .PHONY: short-tests
 short-tests: $(VENV)/.dev
 	$(PYTEST) $(QUICK) $(SHORT) tests/test_contract.py tests/test_state.py tests/test_encoding.py \
-		tests/test_agent.py
+		tests/adapters/locus/test_agent.py
 
 bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/growth.py --write

@@ -569,7 +569,7 @@ async def test_the_sdk_asks_a_backend_for_nothing_but_load_before_its_model_runs
 
 
 def test_the_demo_tells_its_story_without_a_warning(tmp_path: Path) -> None:
-    script = Path(__file__).parents[1] / "examples" / "conversation.py"
+    script = Path(__file__).parents[3] / "examples" / "conversation.py"
     command = [sys.executable, "-W", "error", script, "--url", "sqlite:///demo.db"]
     done = subprocess.run(
         command, cwd=tmp_path, check=True, capture_output=True, text=True, encoding="utf-8"
@@ -580,7 +580,7 @@ def test_the_demo_tells_its_story_without_a_warning(tmp_path: Path) -> None:
 
 
 def test_the_demo_says_why_it_cannot_run_in_memory(tmp_path: Path) -> None:
-    script = Path(__file__).parents[1] / "examples" / "conversation.py"
+    script = Path(__file__).parents[3] / "examples" / "conversation.py"
     done = subprocess.run(
         [sys.executable, script, "--url", "memory://"], capture_output=True, text=True, check=False
     )

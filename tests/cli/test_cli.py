@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     Run = Callable[..., tuple[int, str, str]]
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 class Terminal(io.StringIO):
