@@ -16,7 +16,7 @@ project = "locus-store"
 version = release = locus_store.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 
-suppress_warnings = ["misc.highlighting_failure"]  # an excerpt with … is no JSON
+suppress_warnings = ["misc.highlighting_failure"]  # an excerpt with … is not JSON
 
 myst_enable_extensions = ["attrs_block", "colon_fence"]  # the cards and the toctrees of index.md
 myst_heading_anchors = 3  # the anchors that Git hosts make, so that a link works on both

@@ -821,8 +821,8 @@ class StorageBackend(ForTenants, ABC):
         """
         if more or wrong or not isinstance(thread_id, str) or not isinstance(data, Mapping):
             raise TypeError(
-                f"{type(self).__name__}.save(thread_id, data) stores plain dicts and is no "
-                f"checkpointer; give the agent {self.factory}(...) instead"
+                f"{type(self).__name__}.save(thread_id, data) stores plain dicts and is not "
+                f"a checkpointer; give the agent {self.factory}(...) instead"
             )
         written = await self.write_state(
             thread_id, data, checkpoint_id=checkpoint_id, metadata=metadata

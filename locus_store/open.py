@@ -280,7 +280,7 @@ def _from_query(factory: Callable[..., Any], query: str) -> dict[str, Any]:
             there = ", ".join(sorted(it for it in known if known[it] in TEXTS))
             raise InvalidArgumentError(f"no option {name!r} for this URL; there are: {there}")
         if known[name] not in TEXTS:
-            raise InvalidArgumentError(f"{name}= cannot stand in a URL; pass it as an argument")
+            raise InvalidArgumentError(f"{name}= cannot be in a URL; pass it as an argument")
     return {name: _value(name, text, known[name]) for name, text in pairs}
 
 
@@ -298,4 +298,4 @@ def _value(name: str, text: str, annotation: str) -> Any:
     try:
         return kind(text)
     except ValueError as exc:
-        raise InvalidArgumentError(f"{name}={text!r} in the URL is no number") from exc
+        raise InvalidArgumentError(f"{name}={text!r} in the URL is not a number") from exc

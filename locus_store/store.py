@@ -582,7 +582,7 @@ class BaseStore(ForTenants, ABC):
             raise InvalidArgumentError(f"embed= must give a list of embeddings, not {found!r}")
         if len(found) != len(texts):
             raise InvalidArgumentError(
-                f"embed= gave {len(found)} embeddings for {len(texts)} texts: give one for each"
+                f"embed= gave {len(found)} embeddings for {len(texts)} strings: give one for each"
             )
         return [self._packed(it) for it in found]
 

@@ -225,7 +225,7 @@ def confirm(what: str) -> None:
         note("Error: there is no terminal to ask on; say --yes to do it")
         raise typer.Exit(USAGE)
     console = Console(stderr=True)
-    console.print(Text(f"{visible(what)} Go on? [y/N] "), soft_wrap=True, end="")
+    console.print(Text(f"{visible(what)} Continue? [y/N] "), soft_wrap=True, end="")
     console.file.flush()
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         note("Nothing was changed.")

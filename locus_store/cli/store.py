@@ -92,7 +92,7 @@ def namespace_of(typed: str) -> Namespace:
 
 
 def _no_namespace(typed: str, why: str) -> InvalidArgumentError:
-    return InvalidArgumentError(f"{typed!r} is no namespace: {why}")
+    return InvalidArgumentError(f"{typed!r} is not a namespace: {why}")
 
 
 def typed_form(namespace: Namespace) -> str:
@@ -122,7 +122,7 @@ def _value(typed: str, what: str) -> Any:
         raise InvalidArgumentError(f"{what}: {typed[1:]} cannot be read: {exc.strerror}") from exc
     except (ValueError, RecursionError) as exc:
         raise InvalidArgumentError(
-            f"{what} is no JSON: {exc}; a text stands in double quotes, as in '\"text\"'"
+            f"{what} is not JSON: {exc}; a string needs double quotes, as in '\"text\"'"
         ) from exc
 
 

@@ -243,7 +243,7 @@ def retried(reason: str, exc: BaseException) -> None:
 def replaced(what: str, exc: BaseException | None = None) -> None:
     """A connection was no longer good, and another one takes its place."""
     because = f" ({_class_of(exc)})" if exc else ""
-    connections.warning("%s; opening it anew%s", what, because)
+    connections.warning("%s; opening it again%s", what, because)
 
 
 def skipped(what: str, threads: int) -> None:

@@ -30,7 +30,7 @@ INVALID_NAMESPACES: tuple[Any, ...] = (
     None, "a", ["a"], ("",), ("a", ""), ("a\0",), ("a", None), ("a", 1), (b"a",), ("\ud800",),
     ("x" * 256,), ("x" * 255, "y" * 44), ("x",) * 151, 7, {"a"},
 )  # fmt: skip
-"""What is no namespace."""
+"""What is not a namespace."""
 
 LONG = 3600.0
 SHORT = 0.02

@@ -213,7 +213,7 @@ def check_namespace(namespace: object) -> None:
     """
     if not isinstance(namespace, tuple):
         raise InvalidArgumentError(
-            f"a namespace is a tuple of texts, such as ('memory', 'u42'), not {namespace!r}"
+            f"a namespace is a tuple of strings, such as ('memory', 'u42'), not {namespace!r}"
         )
     for segment in namespace:
         check_text("a segment of a namespace", segment)
@@ -244,5 +244,5 @@ def version_conflict(change: Put, found: int) -> ConflictError:
     there = f"version {found} is there" if found else "there is no such item"
     return ConflictError(
         f"item {change.key!r} of namespace {change.namespace!r}: version "
-        f"{change.expected_version} was expected, and {there}; read it again and decide anew"
+        f"{change.expected_version} was expected, and {there}; read it again and decide again"
     )

@@ -77,7 +77,9 @@ def packed(embedding: object, dimension: int, metric: Metric) -> bytes:
     try:
         numbers = array("f", embedding)
     except (TypeError, OverflowError) as exc:
-        raise InvalidArgumentError(f"an embedding holds what is no number: {exc}") from exc
+        raise InvalidArgumentError(
+            f"an embedding holds a value that is not a number: {exc}"
+        ) from exc
     if not all(map(math.isfinite, numbers)):
         raise InvalidArgumentError("an embedding holds a number that float32 cannot: NaN or huge")
     if metric == "cosine" and not any(numbers):

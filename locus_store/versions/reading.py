@@ -94,7 +94,7 @@ def replay(
         if version is not None:
             yield version, folder
     for version in missing.values():
-        raise IntegrityError(f"{_where(version)} is gone: somebody removed it meanwhile")
+        raise IntegrityError(f"{_where(version)} does not exist any more: it was removed meanwhile")
 
 
 def visible_texts(

@@ -120,9 +120,9 @@ def require_free(lines: Lines, line: Line, sequences: Collection[int]) -> None:
     record = lines.record(line, min(kept)) if kept else None
     if record:
         raise ConflictError(
-            f"checkpoint {record.checkpoint_id!r} holds what later ones are rebuilt from, as a"
-            " channel of theirs keeps changes only; nothing was removed. Remove these as well, or"
-            " the thread, or wait until the graph has saved the channel's whole value again"
+            f"checkpoint {record.checkpoint_id!r} holds what later ones are rebuilt from, because"
+            " one of their channels stores changes only; nothing was removed. Remove these as well,"
+            " or the thread, or wait until the graph has saved the channel's whole value again"
         )
 
 

@@ -77,7 +77,7 @@ def test_what_is_shown_can_be_typed(segment: str) -> None:
 
 @pytest.mark.parametrize("typed", ["", "//", "/a", "a/", "a//b", "100%", "a%2", "%zz", "%ff"])
 def test_what_is_no_namespace_is_told_in_one_line(run: Run, typed: str) -> None:
-    with pytest.raises(InvalidArgumentError, match="is no namespace: "):
+    with pytest.raises(InvalidArgumentError, match="is not a namespace: "):
         namespace_of(typed)
     for arguments in (("list", typed), ("put", typed, "k", "1"), ("delete", typed, "k", "--yes")):
         code, out, errors = run("store", *arguments)
@@ -118,12 +118,12 @@ def test_a_value_comes_from_a_file_or_from_standard_input(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("k", "text"), "is no JSON"),
+        (("k", "text"), "is not JSON"),
         (("k", "NaN"), "none of its numbers"),
-        (("k", "[" * 100_000), "is no JSON"),
+        (("k", "[" * 100_000), "is not JSON"),
         (("k", "@no-such-file"), "no-such-file cannot be read: No such file"),
         (("k", "1", "--metadata", "[]"), "--metadata is a JSON object"),
-        (("k", "1", "--metadata", "{"), "--metadata is no JSON"),
+        (("k", "1", "--metadata", "{"), "--metadata is not JSON"),
         (("k", "1", "--ttl", "0"), "ttl_seconds must be more than 0"),
         (("k", str(2**70)), "value"),
         (("", "1"), "key must have 1 to 255 characters"),

@@ -80,8 +80,8 @@ class Load:
         """
         if self.is_lost:
             raise ConflictError(
-                "this run was told that another one is at work on its checkpoint; nothing more of "
-                "it is written. Run the graph again when the other run is over"
+                "another run works on the checkpoint of this run; nothing more of this run is "
+                "written. Run the graph again when the other run is over"
             )
 
 

@@ -378,7 +378,7 @@ class LangGraphStore(ForTenants, BaseStore):
         made = await self.embeddings.aembed_documents(wanted)
         if len(made) != len(wanted):
             raise InvalidArgumentError(
-                f"embed gave {len(made)} embeddings for {len(wanted)} texts: give one for each"
+                f"embed gave {len(made)} embeddings for {len(wanted)} strings: give one for each"
             )
         return {text: self._packed(it) for text, it in zip(wanted, made, strict=True)}
 

@@ -146,8 +146,8 @@ class _Sorter:
 def _warn_of_rests(counts: list[int]) -> None:
     if counts:
         logger.warning(
-            "import: %d rows of %d deleted threads, which the Locus SDK left behind, are not taken"
-            " over",
+            "import: %d rows of %d deleted threads, which the Locus SDK left behind, are not"
+            " imported",
             sum(counts),
             len(counts),
         )
@@ -228,7 +228,7 @@ def content(state: Any, metadata: Any, where: str) -> Content:
     """
     metadata = metadata or {}
     if not isinstance(state, dict) or not isinstance(metadata, dict):
-        raise IntegrityError(f"{where} has a state or metadata that is no JSON object")
+        raise IntegrityError(f"{where} has a state or metadata that is not a JSON object")
     return Content(state, metadata)
 
 

@@ -99,5 +99,5 @@ def _parsed(path: Path, where: str) -> dict[str, Any]:
         raise BackendError(f"{where} cannot be read: {exc.strerror}") from exc
     data = parsed(raw, where)
     if not isinstance(data, dict):
-        raise IntegrityError(f"{where} is no JSON object")
+        raise IntegrityError(f"{where} is not a JSON object")
     return data

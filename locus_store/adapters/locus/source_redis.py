@@ -143,5 +143,5 @@ def _updated_at(data: dict[str, Any], where: str) -> datetime:
 def _object(value: bytes, where: str) -> dict[str, Any]:
     data = parsed(value, where)
     if not isinstance(data, dict):
-        raise IntegrityError(f"{where} is no JSON object")
+        raise IntegrityError(f"{where} is not a JSON object")
     return data

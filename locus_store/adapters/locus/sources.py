@@ -86,7 +86,7 @@ def _names(table_name: str | None) -> Sequence[str]:
     if table_name is None:
         return TABLES
     if not _NAME.fullmatch(table_name):
-        raise InvalidArgumentError(f"table_name={table_name!r} is no name that the SDK takes")
+        raise InvalidArgumentError(f"table_name={table_name!r} is not a name that the SDK accepts")
     return (table_name,)
 
 
@@ -109,7 +109,7 @@ async def _opened_files(
         path = Path(unquote(parts.path))
     if not path.is_dir():
         hint = "; a database is sqlite:///file.db" if path.is_file() else ""
-        raise ConnectionFailedError(f"{path} is no directory{hint}")
+        raise ConnectionFailedError(f"{path} is not a directory{hint}")
     yield Files(path)
 
 
@@ -176,10 +176,10 @@ class _SQLite:
     def _row(self, key: Any) -> KeyRow:
         where = f"row {key!r}"
         if not isinstance(key, str):
-            raise IntegrityError(f"{where} has a key that is no text")
+            raise IntegrityError(f"{where} has a key that is not a string")
         data, _ = self._data(key, where)
         if not isinstance(data, dict):
-            raise IntegrityError(f"{where} is no JSON object")
+            raise IntegrityError(f"{where} is not a JSON object")
         query = f"SELECT checkpoint_id, updated_at FROM {self._table} WHERE thread_id = ?"  # noqa: S608
         column_id, updated_at = self._rows(query, key)[0]
         saved_as = data.get("_checkpoint_id")
@@ -311,7 +311,7 @@ class _PostgreSQL:
             return await self._of_tenant()
         rows = await self._fetch(_OF_KEYS.format(self._table))
         damaged: dict[str, LocusStoreError] = {
-            it["key"]: IntegrityError(f"row {it['key']!r} is no JSON object")
+            it["key"]: IntegrityError(f"row {it['key']!r} is not a JSON object")
             for it in rows
             if not it["is_object"]
         }
@@ -340,7 +340,7 @@ class _PostgreSQL:
                 "tenant="
             )
         if others:
-            logger.warning("import: of other tenants, not taken over: %s", others)
+            logger.warning("import: of other tenants, not imported: %s", others)
 
     async def read(self, entry: Entry) -> Content:
         query = f"SELECT data::text, metadata::text FROM {self._table} WHERE "  # noqa: S608

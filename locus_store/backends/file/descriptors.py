@@ -103,7 +103,7 @@ class Place:
             return
         if not is_directory:
             raise IntegrityError(
-                f"{shown(self.path)} is no regular file, and none of this library's; move it out "
+                f"{shown(self.path)} is not a regular file of this library; move it out "
                 "of the directory"
             )
         what = "a symbolic link" if stat.S_ISLNK(found.st_mode) else "not a directory"

@@ -197,8 +197,9 @@ class Directory:
         found = self.identity()
         if found is None and had_identity:
             raise ConnectionFailedError(
-                f"{self.path(IDENTITY)} was there and is gone, with the directory or its file "
-                "system; bring it back. To begin anew in an empty directory, open it again"
+                f"{self.path(IDENTITY)} was there and does not exist any more: the directory "
+                "or its file system may be missing. Restore it. To start in an empty directory, "
+                "open it again"
             )
         if found is None:
             self._refuse_sdk()

@@ -201,7 +201,7 @@ def _where(
                 "and password are options of their own"
             )
         if dsn.startswith("oracle") and "://" in dsn:
-            raise InvalidArgumentError("dsn is no URL; open_checkpointer(url) takes one")
+            raise InvalidArgumentError("dsn is not a URL; open_checkpointer(url) takes one")
         if _NO_SERVICE.fullmatch(dsn.strip()):
             raise InvalidArgumentError(f"dsn={dsn!r} names no service: write host:port/service")
         return {"dsn": dsn}
@@ -215,7 +215,7 @@ def _where(
 def _directory(name: str, given: str) -> str:
     path = Path(given).expanduser()
     if not path.is_dir():
-        raise InvalidArgumentError(f"{name}={given!r} is no directory")
+        raise InvalidArgumentError(f"{name}={given!r} is not a directory")
     return str(path)
 
 

@@ -304,7 +304,8 @@ class OracleDatabase(ServerDatabase):
             )
         if self.lost_schema(exc):
             return SchemaError(
-                f"{where}: the tables of locus-store are gone, or this user may not see them "
+                f"{where}: the tables of locus-store do not exist any more"
+                f", or this user may not see them "
                 f"({code}); grant it SELECT, INSERT, UPDATE and DELETE on them, name schema_name=, "
                 "restore a backup, or make new ones: locus-store db upgrade"
             )

@@ -318,7 +318,8 @@ class PostgreSQLDatabase(ServerDatabase):
             )
         if self.lost_schema(exc):
             return SchemaError(
-                f"{where}: the tables of locus-store are gone ({state}); restore a backup, or make "
+                f"{where}: the tables of locus-store do not exist any more"
+                f" ({state}); restore a backup, or make "
                 "new ones: locus-store db upgrade"
             )
         if isinstance(exc, sa.exc.TimeoutError):

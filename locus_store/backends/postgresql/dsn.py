@@ -327,7 +327,7 @@ def _unknown(name: str, *, place: int, may_be_secret: bool) -> InvalidArgumentEr
             " password=value)"
         )
     return InvalidArgumentError(
-        f"{name} is no parameter of a PostgreSQL DSN; correct it or leave it out"
+        f"{name} is not a parameter of a PostgreSQL DSN; correct it or leave it out"
         f" (a setting of the server is written options=-c%20{name}%3Dvalue)"
     )
 
@@ -456,7 +456,7 @@ def _host(host: str) -> str:
         if not host.startswith("/"):
             host.encode("idna")
     except UnicodeError:
-        raise InvalidArgumentError("the DSN's list of hosts has one that is no name") from None
+        raise InvalidArgumentError("the DSN's list of hosts has one that is not a name") from None
     return host
 
 
@@ -466,7 +466,7 @@ def _port(text: str) -> int:
     if _NUMBER.fullmatch(text) and 0 < int(text) <= LAST_PORT:
         return int(text)
     raise InvalidArgumentError(
-        "a port in the DSN is no number from 1 to 65535"
+        "a port in the DSN is not a number from 1 to 65535"
         " (in a user or password write %3A for :, %2F for / and %3F for ?)"
     )
 

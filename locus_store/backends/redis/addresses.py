@@ -119,7 +119,7 @@ def named(url: str, db: int, options: Options, *, is_cluster: bool) -> Connectio
 def _require_one_place(scheme: str, place: str, path: str, db: int, *, is_cluster: bool) -> None:
     if scheme == "unix":
         if place or is_cluster:
-            raise InvalidArgumentError("write unix:///absolute/socket, which is no cluster")
+            raise InvalidArgumentError("write unix:///absolute/socket, which is not a cluster")
         return
     in_path = path.strip("/")
     if in_path and not in_path.isdecimal():

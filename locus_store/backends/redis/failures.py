@@ -161,7 +161,7 @@ _TOLD: Final[Sequence[tuple[_Kinds, re.Pattern[str] | None, type[LocusStoreError
         (),
         re.compile(r"cluster support disabled"),
         ConnectionFailedError,
-        " is no cluster: use redis://, or a client that is no RedisCluster; nothing was done",
+        " is not a cluster: use redis://, or a client that is no RedisCluster; nothing was done",
     ),
     (
         (),

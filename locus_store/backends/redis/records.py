@@ -243,7 +243,7 @@ def space_of(
                     raise ValueError("a payload is another chain's")
             space.put(StoredRow(record, created_at, payload))
         if space.line.head and space.line.head not in space.rows:
-            raise ValueError("the head is gone")
+            raise ValueError("the head does not exist")
     for field, value in pairs(writes):
         checkpoint_id, mark, rest = field.partition(b"\0")
         if mark:

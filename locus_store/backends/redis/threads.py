@@ -129,7 +129,7 @@ class RedisThreads:
             if await home.command("TYPE", key) in {b"string", "string"}:
                 raise SchemaError(
                     f"Redis {home.where} has a key {key!r} that is not ours: the Locus SDK keeps "
-                    "its threads so. Take them over with `locus-store import locus "
+                    "its threads so. Import them with `locus-store import locus "
                     "redis://host:port/db`, or use another prefix="
                 )
 
@@ -625,7 +625,7 @@ def _busy(thread_id: str) -> BackendError:
 
 def _damaged(thread_id: str) -> IntegrityError:
     return IntegrityError(
-        f"a key of thread {thread_id!r} is gone from Redis, or not as it was written; restore the "
+        f"a key of thread {thread_id!r} is missing in Redis or was changed; restore the "
         "server from a backup, or delete the thread. Did the server evict it? Set maxmemory-policy "
         "noeviction"
     )

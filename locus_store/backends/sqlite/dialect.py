@@ -312,8 +312,8 @@ class SQLiteDatabase(Database):
         found = _file_identity(self._path)
         if found is None and self._known is not None:
             raise ConnectionFailedError(
-                f"SQLite {self._where}: the file is gone; put it back, or close() this object to "
-                "begin a new one"
+                f"SQLite {self._where}: the file does not exist any more; restore it, or close() "
+                "this object to start a new one"
             )
         return found
 

@@ -464,7 +464,7 @@ async def test_of_several_tenants_only_the_chosen_ones_threads_come(
         assert await import_locus(backend, source, **table) == Counts(1, 0)
         wanted = "default" if source == database and not tenant else "acme"
         assert said(await ours(backend).load("t1")) == [wanted]
-    assert "not taken over: 'acme'" in caplog.text
+    assert "not imported: 'acme'" in caplog.text
     with pytest.raises(InvalidArgumentError, match=r"of 'acme', 'default'; choose by tenant="):
         await import_locus(MemoryBackend(), database, table_name="threads", tenant="nobody")
 

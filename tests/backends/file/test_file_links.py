@@ -146,7 +146,7 @@ async def test_a_link_in_place_of_a_temporary_file_is_neither_written_nor_remove
 
 async def test_a_link_in_place_of_the_identity_is_refused(backend, directory, outside):
     moved(directory / ".locus-store", outside)
-    with pytest.raises(IntegrityError, match=r"\.locus-store is no regular file"):
+    with pytest.raises(IntegrityError, match=r"\.locus-store is not a regular file"):
         await FileBackend(directory).save("new", {"n": 1})
 
 

@@ -75,7 +75,7 @@ def test_host_port_and_service_are_one_way_to_say_it() -> None:
         ({"dsn": "scott/tiger@db"}, "options of their own"),
         ({"dsn": " "}, "alias of tnsnames.ora"),
         ({"dsn": "db:1521"}, "names no service"),
-        ({"dsn": "oracle://db/x"}, "dsn is no URL"),
+        ({"dsn": "oracle://db/x"}, "dsn is not a URL"),
         ({"dsn": 5}, "dsn must be a str"),
         ({"dsn": "x", "password": b"x"}, "password must be a str"),
         ({"dsn": "x", "user": ""}, "user= and password="),

@@ -187,10 +187,10 @@ REFUSED = {
     "postgresql://u@h/db?require_auth=scram-sha-256": "require_auth",
     "postgresql://u@h/db?sslsni=0": "sslsni",
     "postgresql://u@h/db?sslcrldir=/d": "sslcrldir.*sslcrl",
-    "postgresql://u@h/db?foo=1": "foo is no parameter",
+    "postgresql://u@h/db?foo=1": "foo is not a parameter",
     "postgresql://u@h/db?search_path=a": "search_path.*options=-c%20search_path%3Dvalue",
-    "postgresql://u@h/db?pgbouncer=true": "pgbouncer is no parameter",
-    "host=h foo=1": "foo is no parameter",
+    "postgresql://u@h/db?pgbouncer=true": "pgbouncer is not a parameter",
+    "host=h foo=1": "foo is not a parameter",
     "postgresql://u@h/db?a%20b=1": "parameter 1 of the DSN",
     "postgresql://u@h/db?foo": "name=value",
     "postgresql://u@h/db#foo": "%23",
@@ -504,7 +504,7 @@ def test_a_broken_service_file_is_refused_and_not_repeated(broken: str, tmp_path
 
 def test_an_unknown_name_in_a_service_is_refused(tmp_path: Path) -> None:
     (tmp_path / "services").write_text("[mine]\nhosts=h\n")
-    with pytest.raises(InvalidArgumentError, match="hosts is no parameter"):
+    with pytest.raises(InvalidArgumentError, match="hosts is not a parameter"):
         parse(f"service=mine servicefile={tmp_path}/services")
 
 

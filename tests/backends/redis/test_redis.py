@@ -863,7 +863,7 @@ async def test_a_cluster_and_a_single_server_are_told_from_each_other(
                 await asyncio.gather(*(backend.save(f"t{n}{m}", {"n": 1}) for m in range(9)))
         assert "is a cluster: use redis+cluster://" in await told(backend.list_threads())
     async with RedisBackend(redis_url.replace("redis", "redis+cluster", 1)) as backend:
-        assert "is no cluster: use redis://" in await told(backend.save("t", {"n": 1}))
+        assert "is not a cluster: use redis://" in await told(backend.save("t", {"n": 1}))
 
 
 async def test_a_replica_is_told(redis_cluster: redis_clusters.Cluster) -> None:
