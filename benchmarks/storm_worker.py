@@ -347,21 +347,21 @@ def _lost_acknowledgement() -> None:
 
 def _grouped_without_conflicts() -> None:
     """PostgreSQL's statement for a group is not told what a save expects."""
-    from locus_store.backends.postgresql import saves
+    from locus_store.backends.postgresql import save_groups
 
-    row_of = saves.row_of
+    row_of = save_groups.row_of
 
     def free(save: Any, *arguments: Any, **options: Any) -> Any:
         known = row_of(save, *arguments, **options)
         row = row_of(replace(save, basis=None, expected=None), *arguments, **options)
         return known and row and row._replace(line=known.line)
 
-    saves.row_of = free
+    save_groups.row_of = free
 
 
 def _grouped_and_undone() -> None:
     """One of PostgreSQL's groups in twenty is acknowledged and rolled back."""
-    from locus_store.backends.postgresql.saves import Saves
+    from locus_store.backends.postgresql.save_groups import Saves
 
     run, calls = Saves._run, itertools.count(1)
 

@@ -168,7 +168,7 @@ def save() -> str:
             ("a group: saves that wait share one transaction", "backends/…/"),
             ("refuse, append to the head, or branch off", "versions/saving.py"),
             ("one row of a chain; the head moves", "sql/repository.py"),
-            ("commit; then each caller gets its checkpoint id", "sql/runner.py"),
+            ("commit; then each caller gets its checkpoint id", "backends/…/"),
         ],
     )
 

@@ -48,7 +48,7 @@ def about(metadata: dict[str, Any]) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Return a stored value without the tags of ``adapters.typed``; nothing is imported."""
+    """Return a stored value without the tags of LangGraph's ``typed_values``; import nothing."""
     if isinstance(value, list):
         return [plain(it) for it in value]
     if not isinstance(value, dict):

@@ -43,7 +43,7 @@ MOST_FORMS: Final = 100
 # --- PostgreSQL
 
 _ZEROS: Final = (0, -0.0)
-"""The two forms in which JSONB holds it; see ``columns.dump_valueb``."""
+"""The two forms in which JSONB holds it; see ``json_columns.dump_valueb``."""
 
 
 def on_jsonb(column: sa.ColumnElement[Any], clause: Clause) -> Condition:

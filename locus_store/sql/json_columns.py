@@ -247,7 +247,7 @@ class NativeJson(sa.types.UserDefinedType[Any]):
         return "JSON"
 
     def get_dbapi_type(self, dbapi: Any) -> Any:
-        """Return the driver's type of a parameter; see ``oracle.sized``."""
+        """Return the driver's type of a parameter; see ``backends.oracle.dialect.sized``."""
         return dbapi.DB_TYPE_JSON
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 import threading
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
+
+from locus_store.adapters.langgraph.lineage import Given
 
 if TYPE_CHECKING:
     from locus_store.adapters.langgraph.lineage import Load
@@ -17,14 +19,6 @@ MAX_ENTRIES: Final = 16_384
 
 _OWN_REFERENCES: Final = 2
 """References to an id that only its entry holds: the entry's, and that of ``sys.getrefcount``."""
-
-
-class Given(NamedTuple):
-    """An id that was returned."""
-
-    checkpoint_id: str
-    load: Load | None
-    """``None`` for an id of a list: a checkpoint that is made from it is a fork."""
 
 
 class GivenIds:

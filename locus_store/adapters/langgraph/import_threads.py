@@ -2,7 +2,7 @@
 
 Every checkpoint, channel value and pending write, with its parent, metadata and time, in the shape
 that this package's saver for LangGraph reads: a state is the checkpoint without its id, its values
-as JSON (``adapters.typed``). The source is only read.
+as JSON (``typed_values``). The source is only read.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from locus_store.errors import ConflictError, InvalidArgumentError
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from langchain_core.runnables import RunnableConfig
 
-    from locus_store.adapters.langgraph.given_ids import Given
     from locus_store.types import Mark
 
 Key: TypeAlias = tuple[str, int]
@@ -83,6 +82,14 @@ class Load:
                 "another run works on the checkpoint of this run; nothing more of this run is "
                 "written. Run the graph again when the other run is over"
             )
+
+
+class Given(NamedTuple):
+    """A checkpoint id that a saver returned."""
+
+    checkpoint_id: str
+    load: Load | None
+    """``None`` for an id of a list: a checkpoint that is made from it is a fork."""
 
 
 class _Seen(Collection[Key]):

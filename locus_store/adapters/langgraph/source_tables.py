@@ -95,7 +95,7 @@ def clear_by(cipher: Cipher | None) -> Clear:
 
 @asynccontextmanager
 async def opened(url: str, cipher: Cipher | None = None) -> AsyncIterator[TableSource]:
-    """The tables behind a URL; see ``from_langgraph.import_langgraph``."""
+    """The tables behind a URL; see ``import_threads.import_langgraph``."""
     scheme, clear = urlsplit(url).scheme.partition("+")[0], clear_by(cipher)
     if scheme in {"postgresql", "postgres"}:
         async with _opened_postgresql(url, clear) as source:

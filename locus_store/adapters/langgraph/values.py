@@ -110,7 +110,7 @@ class ChannelValues:
         return self.serde.loads_typed(typed_values.from_json(value))
 
     def from_part(self, part: Any, place: Place) -> Any:
-        """Return the value of a channel in a snapshot; see ``layout.Snapshot.parts``."""
+        """Return the value of a channel in a snapshot; see ``frames.PackedState.parts``."""
         if not isinstance(part, Listed):
             return self.from_json(thawed(part))
         return self._lists.copies(place, part, self.makers)
@@ -170,7 +170,7 @@ class ChannelValues:
 
         Args:
             version: Which one.
-            parts: Its state; see ``layout.Snapshot.parts``.
+            parts: Its state; see ``frames.PackedState.parts``.
 
         Raises:
             SchemaError: The thread is not LangGraph's.

@@ -67,7 +67,7 @@ class LocusSource(Protocol):
 def opened(
     source: str, *, table_name: str | None, tenant: str | None
 ) -> AbstractAsyncContextManager[LocusSource]:
-    """Return the reader for a URL or directory; see ``from_locus.import_locus``."""
+    """Return the reader for a URL or directory; see ``import_threads.import_locus``."""
     scheme = re.match(r"([A-Za-z][\w.+-]*)://|(file):", source)
     name = (
         "postgresql" if _KEYWORDS.match(source) else (scheme[1] or scheme[2] if scheme else "file")

@@ -316,7 +316,7 @@ def oracle_checkpointer(
 ) -> StorageBackendAdapter[S]:
     """Return a checkpointer over an Oracle database.
 
-    The first options are those of ``OracleBackend``, the last four of ``StorageBackendAdapter``.
+    The first options are those of ``OracleBackend``, the last five of ``StorageBackendAdapter``.
 
     Raises:
         InvalidArgumentError: An option makes no sense.

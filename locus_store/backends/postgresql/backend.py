@@ -14,7 +14,7 @@ from locus_store.backends.postgresql import dialect, sdk_options
 from locus_store.backends.postgresql import dsn as dsns
 from locus_store.backends.postgresql.diagnostics import PostgreSQLExamination
 from locus_store.backends.postgresql.pending_writes import Batch, WriteBatches
-from locus_store.backends.postgresql.saves import GROUP, SENDERS, Saves
+from locus_store.backends.postgresql.save_groups import GROUP, SENDERS, Saves
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.saver import CheckpointSaver
@@ -63,7 +63,7 @@ class PostgreSQLBackend(SqlBackend):
     its own.
 
     Args:
-        dsn: As the host issues it: a URL or ``host=… dbname=…``; see ``sql.dsn.parse``. ``None``:
+        dsn: As the host issues it: a URL or ``host=… dbname=…``; see ``dsn.parse``. ``None``:
             the environment's (``PGHOST`` and so on).
         table_name: As in the Locus SDK: ``x``, ``x_checkpoints`` or ``x_store`` means prefix
             ``x_``.
@@ -419,7 +419,7 @@ def postgresql_checkpointer(
 ) -> StorageBackendAdapter[S]:
     """Return a checkpointer over a PostgreSQL database.
 
-    The first options are those of ``PostgreSQLBackend``, the last four of
+    The first options are those of ``PostgreSQLBackend``, the last five of
     ``StorageBackendAdapter``.
 
     Raises:

@@ -146,7 +146,7 @@ def sqlite_checkpointer(
 ) -> StorageBackendAdapter[S]:
     """Return a checkpointer over an SQLite file.
 
-    The first options are those of ``SQLiteBackend``, the last four of ``StorageBackendAdapter``.
+    The first options are those of ``SQLiteBackend``, the last five of ``StorageBackendAdapter``.
 
     Raises:
         InvalidArgumentError: An option makes no sense.
