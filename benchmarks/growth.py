@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 THREAD = "conversation"
 TARGET = 1.6
-MEMORY_TARGET = 2.2
 LAST = 20
 """Saves at the end whose median is "the 1,000th save"; loads as many."""
 
@@ -276,7 +275,8 @@ GROWTH_HEAD = (
 )  # fmt: skip
 LINEARITY_HEAD = ("state", "SQLite", "Memory", "langgraph")
 TIMES_HEAD = (
-    "state", "our save", "langgraph", "times faster", "our load", "langgraph", "times faster",
+    "state", "locus-store, save", "langgraph, save", "times faster",
+    "locus-store, load", "langgraph, load", "times faster",
 )  # fmt: skip
 
 
@@ -291,7 +291,7 @@ STATES = """## A conversation of {turns:,} turns, all versions kept
 ![Bytes on disk over turns](images/growth.png)
 
 Bytes on disk are the database and its log after `close()`; *x final* is those over the canonical
-JSON of the last state. Target: at most {target} x. `chat` is `{{"messages": [...]}}`, two messages
+JSON of the last state. `chat` is `{{"messages": [...]}}`, two messages
 a turn, 1.4 KB of words drawn evenly from a vocabulary of a few thousand; *incompressible* the same
 with random base64 for words; `locus` the Locus SDK's `AgentState`: four messages a turn, a tool
 execution and a reasoning step. langgraph saves once a turn here, without the input checkpoints and
@@ -300,15 +300,15 @@ pending writes that a graph adds.
 {growth}
 
 The last save and a load of the newest version, through the public `await` interface: the median of
-{last}, which includes waiting for the disk and for other work on the machine, and in brackets the
-CPU time of the least of them, all threads. Commits as each system sets them (ours:
-`synchronous=FULL`). Both saves start from the state object; a Locus load of ours builds and
-validates the pydantic state, langgraph's gives dicts.
+{last} calls, which includes waiting for the disk and for other programs, and in brackets the
+lowest CPU time of one call, all threads. Both use their default commit settings (locus-store:
+`synchronous=FULL`). Both saves start from the state object. A load of the state `locus` by
+locus-store creates and validates the pydantic state; langgraph's returns dicts.
 
 {times}
 
-Bytes at {turns:,} turns over bytes at {half:,}: 2 is linear, 4 quadratic. Memory: its payloads
-(target: at most {memory_target}).
+Bytes at {turns:,} turns over bytes at {half:,}: 2 is linear, 4 quadratic. For Memory, the bytes of
+its payloads.
 
 {linearity}"""
 
@@ -324,8 +324,6 @@ def report(results: list[Growth], found: list[patterns.Found], turns: int) -> st
             STATES.format(
                 turns=turns,
                 half=turns // 2,
-                target=TARGET,
-                memory_target=MEMORY_TARGET,
                 last=LAST,
                 growth=machine.table(GROWTH_HEAD, (it.row() for it in results)),
                 times=machine.table(TIMES_HEAD, (it.times() for it in results)),

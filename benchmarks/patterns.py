@@ -137,14 +137,12 @@ class Found:
     def row(self) -> list[object]:
         p50, p99 = (statistics.quantiles(self.cpu, n=100)[at] * 1e3 for at in (49, 98))
         unit = " B a step" if self.case.per_step else " x"
-        target = "none" if self.case.target is None else f"{self.case.target:g}{unit}"
         over = self.case.target and self.figure > TOLERANCE * self.case.target
         difference = self.difference / (self.steps if self.case.per_step else self.final)
         return [
             self.case.name,
             f"{self.steps:,}",
             f"{self.final / 1e3:.1f} KB",
-            target,
             f"{difference:.2f}{unit}",
             f"{self.figure:.2f}{unit}" + (" (over)" if over else ""),
             f"{self.packed / self.steps:,.0f}",
@@ -157,18 +155,17 @@ class Found:
 
 
 HEAD = (
-    "pattern", "steps", "final JSON", "target", "frames of the changes", "frames stored",
+    "pattern", "steps", "final JSON", "frames of the changes", "frames stored",
     "packed B/step", "file B/step", "file", "chains", "CPU p50", "CPU p99",
 )  # fmt: skip
-EXPLAINED = f"""## States that change in awkward ways
+EXPLAINED = """## Other patterns of change
 
 `state_type=dict` on SQLite. *Frames of the changes* is the JSON of the changes alone, over the
-final state's JSON; *frames stored* adds the whole states that begin a chain; *target* is the
-design's figure for it, and up to {TOLERANCE} times that will do; *packed* is after compression;
-*file* is the database after `close()`, its empty schema included. CPU is a whole save on all
-threads, commit included.
+final state's JSON; *frames stored* adds the whole states that start a chain; *packed* is after
+compression; *file* is the database after `close()`, including its empty schema. CPU is a whole save
+on all threads, including the commit.
 
-{{table}}"""
+{table}"""
 
 
 async def measure(case: Case, steps: int) -> Found:

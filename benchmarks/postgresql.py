@@ -259,7 +259,7 @@ async def thread(side: Callable[..., Any], url: str, turns: int, *, typed: bool)
             seconds.append(time.perf_counter() - begin)
         found.final = len(encode(plain))
         found.last_save = statistics.median(seconds[-LAST:])
-        found.loads["by who saved it"] = await loads(made)
+        found.loads["by the saving process"] = await loads(made)
     cold = []
     for _ in range(LAST):
         async with opened(side, url, state_type=state_type) as made:
@@ -337,8 +337,9 @@ HEAD = (
 )  # fmt: skip
 TEXT = """# Performance on PostgreSQL
 
-Both sides ran in turn on one server. What counts is the ratio: the machine is small and shared.
-*Times faster* is how many times as fast ours is: above 1 ours is faster, below 1 langgraph.
+Both libraries ran in turn on one server. Compare the ratios, not the times: the machine is small
+and ran other programs, too. *Times faster* is above 1 where locus-store ("ours") is faster, and
+below 1 where langgraph is.
 
 Machine: {machine}; load average {load}. PostgreSQL {server}, fsync on, over loopback.
 Compared: langgraph-checkpoint-postgres {peer} (`AsyncPostgresSaver`, pool of {pool}, one `aput` a
@@ -346,7 +347,7 @@ step). Ours: `postgresql_checkpointer(dsn)`, pool of {pool}.
 
 ## 64 writers
 
-Each a thread of its own, all in one event loop; the median of {repeats} runs.
+Each writer has its own thread, all in one event loop; the median of {repeats} runs.
 
 {many}
 
@@ -356,9 +357,10 @@ Each a thread of its own, all in one event loop; the median of {repeats} runs.
 
 ## A conversation of {turns:,} turns
 
-Milliseconds; the median of {last}. *By who saved it*: the process that saved asks only whether its
-version is still the head. *By another process*: nothing is known there, and all of it is read,
-unpacked and checked against its digest. *Message objects*: LangChain's for langgraph, ours for us.
+Milliseconds; the median of {last}. *By the saving process*: the load only asks if the cached
+version is still the head. *By another process*: nothing is cached, and the whole state is read,
+decompressed and verified against its digest. *Message objects*: LangChain's for langgraph, those of
+locus-store for ours.
 
 {thread}
 
