@@ -123,7 +123,7 @@ async def test_a_link_in_place_of_a_file_is_refused(backend, directory, outside,
     moved(directory / name_of(thread_id), outside)
     before = files_below(outside)
     for call in calls(backend, thread_id):
-        with pytest.raises(IntegrityError, match="no regular file"):
+        with pytest.raises(IntegrityError, match="not a regular file"):
             await call()
     assert files_below(outside) == before
 
@@ -136,7 +136,7 @@ async def test_a_link_in_place_of_a_temporary_file_is_neither_written_nor_remove
     target.write_text("theirs")
     link = directory / f"{name_of(thread_id)}.tmp"
     link.symlink_to(target)
-    with pytest.raises(IntegrityError, match="no regular file"):
+    with pytest.raises(IntegrityError, match="not a regular file"):
         await backend.save(thread_id, {"n": 2})
     await backend.expire()
     assert target.read_text() == "theirs"

@@ -165,7 +165,7 @@ REFUSED = {
     "host=a,,b": "empty",
     "postgresql://u@[::1/db": "IPv6",
     "postgresql://u@[::1]x/db": "IPv6",
-    "postgresql://u@a..b/db": "no name",
+    "postgresql://u@a..b/db": "not a name",
     "postgresql://u@%40abstract/db": "abstract",
     "postgresql:///db?host=@abstract": "abstract",
     "postgresql://u@h/db?sslmode=require&sslmode=disable": "sslmode is given twice",
