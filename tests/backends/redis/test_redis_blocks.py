@@ -201,7 +201,7 @@ async def test_a_block_that_was_cut_is_damage(redis_url: str) -> None:
                 await read()
         (problem,) = await problems(fresh)
         assert "a log in Redis" in problem
-        with pytest.raises(IntegrityError, match=r"not as it was written|was changed"):
+        with pytest.raises(IntegrityError, match="not as it was written"):
             await fresh.remove("t", ["v32"])  # of which no other is made
         with redis.Redis.from_url(redis_url) as client:
             assert client.lrange(log, 0, -1) == there
@@ -216,7 +216,7 @@ async def test_a_block_in_another_place_is_damage(redis_url: str) -> None:
             log = RedisKeys("locus:state:").reading("t", "")[3]
             client.rpush(log, client.lpop(log))
             there = client.lrange(log, 0, -1)
-            with pytest.raises(IntegrityError, match=r"not as it was written|was changed"):
+            with pytest.raises(IntegrityError, match="is missing in Redis or was changed"):
                 await backend.remove("t", ["v7"])
             assert client.lrange(log, 0, -1) == there
 
