@@ -40,7 +40,7 @@ with sqlalchemy.create_engine({url!r}).connect() as connection:
 
 
 def programs(url: str) -> dict[str, str]:
-    """What is run, by its name in the table."""
+    """Return the processes to run, by their names in the table."""
     return {
         "Python alone": "pass",
         "`import locus_store`": "import locus_store",

@@ -48,10 +48,10 @@ _MESSAGE: Final = ("sequence", "message_id", "role", "metadata", "text")
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Where a document can be continued."""
+    """The end of a document, at which it can be continued."""
 
     kept_bytes: int
-    """What comes before the end that every document has."""
+    """Bytes before the closing characters that every document has."""
 
     entries: int
     checksum: int
@@ -102,7 +102,7 @@ def tail(edit: Edit, end: End) -> tuple[Body, End]:
 
 
 def holds(content: bytes, body: Body) -> bool:
-    """Whether a document is what a put of ``body`` leaves, or has grown from that.
+    """Return whether a document is the result of a put of ``body``, or has grown from it.
 
     Entries tell puts apart: they have ids, microseconds, and a checksum of the entry above.
     """

@@ -83,10 +83,10 @@ class Documents(Access, ABC):
     """
 
     blocks: ClassVar[bool] = True
-    """Whether a call may wait, for a disk or a network, and so runs in a worker thread."""
+    """A call may wait for a disk or a network, and so runs in a worker thread."""
 
     rivals: ClassVar[str] = "other writers"
-    """Who may change a document while it is held; for messages."""
+    """Those who may change a document while it is held; for messages."""
 
     remedy: ClassVar[str] = "Restore it from a backup, or remove it"
     """The instruction for a damaged document; for messages."""

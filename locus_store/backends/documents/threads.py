@@ -248,7 +248,7 @@ class _Write(Generic[T]):
         self._change = change
         self._creates = creates
         self._sent: tuple[Body | None, T] | None = None
-        """What the last attempt put (``None``: it deleted), and the answer."""
+        """The body that the last attempt put (``None``: it deleted), and its answer."""
 
     def attempt(self, access: Access) -> T | None:
         """Read, change, and write; return the answer of the change.

@@ -42,7 +42,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 
 
 def has_locks() -> bool:
-    """Whether this system has POSIX file locks, and opens files relative to a directory."""
+    """Return whether this system has POSIX file locks and opens files relative to a directory."""
     return fcntl is not None and _HAS_OPENAT
 
 
@@ -66,7 +66,7 @@ class Place:
         return os.stat(self.name, dir_fd=self.directory, follow_symlinks=not self._is_ours)
 
     def exists(self) -> bool:
-        """Whether anything is there, and be it a broken link."""
+        """Return whether anything is there, even a broken link."""
         try:
             os.stat(self.name, dir_fd=self.directory, follow_symlinks=False)
         except FileNotFoundError:
@@ -149,7 +149,7 @@ def try_lock(descriptor: int) -> bool:
 
 
 def is_at(descriptor: int, place: Place) -> bool:
-    """Whether the place still is that of the open file."""
+    """Return whether the open file is still the one at the place."""
     try:
         found = place.stat()
     except FileNotFoundError:
