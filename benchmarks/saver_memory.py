@@ -77,7 +77,7 @@ def walk(saver: Any, thread_id: str, count: int, size: int) -> None:
 
 
 def measured(options: argparse.Namespace) -> str:
-    """Return a line of what one saver took: the growth of the process and its peak."""
+    """Return what one saver took, as one line."""
     kind, count, size, traced = options.kind, options.messages, options.bytes, options.traced
     with (
         tempfile.TemporaryDirectory() as folder,
