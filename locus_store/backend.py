@@ -1,26 +1,24 @@
-"""The contract of a storage backend, and what every backend shares above its storage.
+"""The contract of a storage backend: four methods that it must have, and its optional powers.
 
 To add a backend, subclass ``StorageBackend`` and implement the methods under "to implement".
 Most need little more than the primitives of ``versions.Lines``, over which the rules of saving
-and deleting are written once.
+and deleting are written once. Each optional power is a class below it, with the methods that the
+power consists of: ``class Mine(SearchesText, ListsThreads)``. ``FullBackend`` has all that need no
+SQL. ``capabilities`` follow from the powers.
 """
 
 from __future__ import annotations
 
-import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
 
 from locus_store.errors import (
-    ConflictError,
-    IntegrityError,
-    InvalidArgumentError,
-    NotFoundError,
     SerializationError,
     UnsupportedError,
 )
+from locus_store.runtime.loops import off_loop
 from locus_store.runtime.observe import count, kept_beside, note, observed, stored_bytes
 from locus_store.types import (
     Active,
@@ -48,15 +46,21 @@ from locus_store.types.arguments import (
     check_writes,
     checked_max_state_bytes,
     checked_ttl,
+    json_object,
 )
 from locus_store.types.facts import Fact
 from locus_store.types.state import MARK_KEY, has_mark
 from locus_store.types.tenants import ForTenants
 from locus_store.values import frames
-from locus_store.values.encoding import MAX_STATE_BYTES, canonical
-from locus_store.values.filters import check_key
-from locus_store.versions import new_checkpoint_id, replay, sdk_lookups, state_of
-from locus_store.versions.archives import has, require_whole, same
+from locus_store.values.encoding import MAX_STATE_BYTES
+from locus_store.versions import (
+    erasing,
+    listing,
+    new_checkpoint_id,
+    restoring,
+    sdk_lookups,
+    state_of,
+)
 from locus_store.versions.known import KNOWN_BYTES, KnownVersions, LineKey
 
 if TYPE_CHECKING:
@@ -65,12 +69,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 COLD_STATE_BYTES = 16 * 1024
 """A state above this is worth reading the head for, where its shape is not known."""
-
-FORGETTING_PASSES = 2
-"""A thread that is saved while it is removed is met again."""
-
-THREADED_BYTES = 256 * 1024
-"""Payloads above this are folded off the event loop."""
 
 
 class StorageBackend(ForTenants, ABC):
@@ -84,13 +82,19 @@ class StorageBackend(ForTenants, ABC):
     factory: ClassVar[str] = "StorageBackendAdapter"
     """Name of the function that wraps this backend for an agent."""
 
-    capabilities: ClassVar[CheckpointerCapabilities] = CheckpointerCapabilities()
+    persistent_checkpoint_ids: ClassVar[bool] = False
+    """The checkpoint ids of one process name the same versions in another."""
 
     def __init__(self, *, max_state_bytes: int = MAX_STATE_BYTES) -> None:
         self.max_state_bytes: Final = checked_max_state_bytes(max_state_bytes)
         """The largest state and pending write that is saved or read, as compact JSON."""
         self._known = KnownVersions(KNOWN_BYTES)
         """Shared by the objects of all tenants."""
+
+    @property
+    def capabilities(self) -> CheckpointerCapabilities:
+        """The capabilities that this backend's powers give to it."""
+        return _capabilities(type(self))
 
     # --- to implement
 
@@ -105,25 +109,6 @@ class StorageBackend(ForTenants, ABC):
             ConflictError, NotFoundError: Nothing was written.
         """
 
-    async def commit_on(self, save: Save, connection: object) -> Written:
-        """Write one version inside a transaction of the caller's, who commits it.
-
-        Under a savepoint: an error leaves the caller's transaction usable, without the save.
-
-        Args:
-            save: As for ``commit``.
-            connection: SQLAlchemy's ``AsyncConnection`` or ``Connection``, to the same database.
-
-        Raises:
-            ConflictError, NotFoundError: Nothing was written.
-            InvalidArgumentError: ``connection`` is none, or leads elsewhere.
-            UnsupportedError: This backend does not keep its data in a SQL database.
-        """
-        raise UnsupportedError(
-            f"{type(self).__name__} has no SQL transaction to save in: connection= needs SQLite, "
-            "PostgreSQL or Oracle; nothing was written"
-        )
-
     @abstractmethod
     async def fetch(
         self,
@@ -137,15 +122,6 @@ class StorageBackend(ForTenants, ABC):
 
         ``with_writes``: with its pending writes.
         """
-
-    async def fetch_head(
-        self, thread_id: str, *, namespace: str = "", known: Mark, with_writes: bool = False
-    ) -> Stored | None:
-        """Read the head; its payloads may be left out where it is the version ``known``."""
-        del known
-        if with_writes:
-            return await self.fetch(thread_id, namespace=namespace, with_writes=True)
-        return await self.fetch(thread_id, namespace=namespace)  # not every backend has writes
 
     @abstractmethod
     async def history(
@@ -180,6 +156,17 @@ class StorageBackend(ForTenants, ABC):
             ConflictError: A version that stays is rebuilt from one of them; nothing was removed.
         """
 
+    # --- to override where the storage can do it better, or keeps more
+
+    async def fetch_head(
+        self, thread_id: str, *, namespace: str = "", known: Mark, with_writes: bool = False
+    ) -> Stored | None:
+        """Read the head; its payloads may be left out where it is the version ``known``."""
+        del known
+        if with_writes:
+            return await self.fetch(thread_id, namespace=namespace, with_writes=True)
+        return await self.fetch(thread_id, namespace=namespace)  # not every backend has writes
+
     async def has_thread(self, thread_id: str) -> bool:
         """Return whether the thread exists: it has a version, a message, or a name or user.
 
@@ -195,310 +182,10 @@ class StorageBackend(ForTenants, ABC):
         versions = await self.remove(thread_id)
         return Removed(existed=versions > 0, versions=versions)
 
-    async def list_threads(
-        self, limit: int = 100, pattern: str = "*", *, after: str | None = None
-    ) -> list[str]:
-        """Return thread ids, the most recently active first; see ``recent``."""
-        return [it.thread_id for it in await self.recent(limit, pattern, after=after)]
-
-    async def recent(
-        self, limit: int = 100, pattern: str = "*", *, after: str | None = None
-    ) -> list[Active]:
-        """Return threads and the times of their last activity, the most recent first.
-
-        The time is that of the last save in any namespace, repeated or not, or of the
-        ``copy_thread`` that created the thread; without versions, copied or not, of the newest
-        message. Deletions leave it, and ``write_thread`` keeps it.
-
-        Args:
-            limit: Maximum number of threads.
-            pattern: Shell-style: ``*``, ``?``, ``[ab]``, ``[!ab]``; case matters.
-            after: Continue behind this thread.
-
-        Raises:
-            NotFoundError: There is no thread ``after``.
-        """
-        raise self._unsupported("list_threads")
-
-    async def heads(self, limit: int = 100) -> list[Head]:
-        """Return threads with their head's metadata, the most recently active first.
-
-        Only threads with a version in the root namespace have such a head.
-        """
-        raise self._unsupported("list_with_metadata")
-
-    async def query(self, key: str, value: Any, limit: int = 100) -> list[Head]:
-        """Return versions whose metadata has ``value`` at ``key``, newest first."""
-        raise self._unsupported("metadata_query")
-
-    async def find(self, query: str, limit: int = 10) -> list[Hit]:
-        """Return threads that have all words of ``query``, best first.
-
-        A thread that exceeds ``max_state_bytes`` is skipped, and ``observe.skipped`` reports it.
-        """
-        raise self._unsupported("search")
-
-    async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
-        """Copy a thread with all it owns; ``False`` where the source does not exist.
-
-        Raises:
-            ConflictError: The destination exists, or holds pending writes.
-        """
-        raise self._unsupported("branching")
-
-    async def scan(self, limit: int = 100, *, after: str | None = None) -> list[str]:
-        """Return all live threads, even of pending writes only, by thread id (code points).
-
-        Args:
-            limit: At most this many.
-            after: Begin above this id, which need not be there.
-        """
-        raise self._unsupported("list_threads")
-
-    async def read_thread(self, thread_id: str) -> ArchivedThread | None:
-        """Return all that is stored of a live thread, in one consistent read."""
-        raise self._unsupported("branching")
-
-    async def write_thread(self, thread: ArchivedThread) -> bool:
-        """Store a thread as it was elsewhere, all or nothing, with its numbers and times.
-
-        Returns:
-            ``False``: the very same is there already, and nothing was done.
-
-        Raises:
-            ConflictError: A thread of this id is there, and differs.
-            IntegrityError: ``thread`` is damaged, or was edited by hand.
-            InvalidArgumentError, SerializationError: An id or metadata in it is none.
-        """
-        check = partial(require_whole, thread, self.max_state_bytes)
-        await _off_loop(check, THREADED_BYTES + 1)
-        there = await self.read_thread(thread.thread_id)
-        if there is None:
-            try:
-                await self.restore(thread)
-            except ConflictError:  # somebody else was faster, perhaps with the same
-                there = await self.read_thread(thread.thread_id)
-            else:
-                return True
-        if there is not None and same(there, thread):
-            return False
-        raise ConflictError(
-            f"thread {thread.thread_id!r} is there already, and differs; nothing was written. "
-            "Delete one of the two, or fork it under another id first"
-        )
-
-    async def restore(self, thread: ArchivedThread) -> None:
-        """Store a thread that was found whole; see ``write_thread``.
-
-        Raises:
-            ConflictError: A thread of this id is there.
-        """
-        raise self._unsupported("branching")
-
-    async def put_writes(
-        self,
-        thread_id: str,
-        checkpoint_id: str,
-        writes: Sequence[PendingWrite],
-        *,
-        namespace: str = "",
-        known: Mark | None = None,
-        seen: Collection[tuple[str, int]] | None = None,
-    ) -> bool:
-        """Store pending writes; the checkpoint, and even the thread, may come later.
-
-        A write that is there already (same task, same place) stays; a special one (place below 0)
-        is replaced.
-
-        Args:
-            thread_id: The thread.
-            checkpoint_id: The checkpoint that they are pending on.
-            writes: In one transaction.
-            namespace: The line.
-            known: The version that writes with a ``basis`` are frames against.
-            seen: Task and place of the writes that the caller loaded, or sent itself. Others come
-                from another run of the same checkpoint. ``None``: not checked.
-
-        Returns:
-            ``False``: the checkpoint is not the version ``known``. Nothing was stored; send the
-            writes whole.
-
-        Raises:
-            ConflictError: There are writes of another run; nothing was stored.
-            InvalidArgumentError: An id or a write is none; nothing was stored.
-        """
-        check_names(thread_id, namespace)
-        check_text("checkpoint_id", checkpoint_id)
-        kept = list(writes)
-        check_writes(kept)
-        if not kept:
-            return True
-        return await self.store_writes(
-            thread_id, namespace, checkpoint_id, kept, known=known, seen=seen
-        )
-
-    async def store_writes(
-        self,
-        thread_id: str,
-        namespace: str,
-        checkpoint_id: str,
-        writes: list[PendingWrite],
-        *,
-        known: Mark | None,
-        seen: Collection[tuple[str, int]] | None,
-    ) -> bool:
-        """Store pending writes that were found valid; see ``put_writes``."""
-        raise self._unsupported("branching")
-
-    async def writes_of(
-        self, thread_id: str, checkpoint_ids: Sequence[str], *, namespace: str = ""
-    ) -> dict[str, list[PendingWrite]]:
-        """Return the pending writes of checkpoints that have some, in the order of their tasks.
-
-        That is by task path, task and place. A checkpoint need not be there, or be visible.
-        """
-        raise self._unsupported("branching")
-
-    async def get_writes(
-        self, thread_id: str, checkpoint_id: str, *, namespace: str = ""
-    ) -> list[PendingWrite]:
-        """Return a checkpoint's pending writes; see ``writes_of``."""
-        found = await self.writes_of(thread_id, [checkpoint_id], namespace=namespace)
-        return found.get(checkpoint_id, [])
-
-    async def namespaces(self, thread_id: str) -> list[str]:
-        """Return the namespaces in which a live thread has a version, in order."""
-        raise self._unsupported("branching")
-
-    async def records(
-        self, thread_id: str, *, namespace: str = "", first: int, last: int
-    ) -> list[tuple[int, int, bytes]]:
-        """Return what the states from sequence ``first`` to ``last`` are made of.
-
-        Returns:
-            (sequence, chain, payload), ascending, of no version above ``last``; of whole chains
-            from their beginning, hidden versions among them.
-        """
-        raise self._unsupported("branching")
-
-    async def tagged(self, key: str, value: Any) -> list[tuple[str, str, str]]:
-        """Return the versions whose own metadata has ``value`` at ``key``, in any namespace.
-
-        Returns:
-            (thread id, namespace, checkpoint id), also of hidden versions.
-        """
-        raise self._unsupported("metadata_query")
-
-    async def prune(self, thread_id: str) -> int:
-        """Remove all versions of a thread but the heads, and what those are rebuilt from.
-
-        Returns:
-            How many.
-        """
-        raise self._unsupported("branching")
-
-    async def threads_of(self, user_id: str) -> list[str]:
-        """Return the threads of a user: registered to the user, or with the ``user_id`` in them.
-
-        The id may be in the metadata of the thread or of a version of any namespace, hidden ones
-        too, or in a state, at its top or in its ``metadata``.
-        """
-        check_text("user_id", user_id)
-        return await self.find_threads("user_id", user_id, user_id=user_id)
-
-    async def threads_where(self, key: str, value: Any) -> list[str]:
-        """Return the threads that have ``value`` at ``key`` in their metadata.
-
-        That is in the metadata of the thread, or in the metadata or labels of a version of any
-        namespace, hidden ones too; compared as ``BaseCheckpointer.query_by_metadata`` does.
-        """
-        self._require_condition(key, value)
-        return await self.find_threads(key, value)
-
-    async def find_threads(self, key: str, value: Any, *, user_id: str | None = None) -> list[str]:
-        """Return the live threads that ``archives.has`` is true of."""
-        found: list[str] = []
-        after: str | None = None
-        while page := await self.scan(after=after):
-            for thread_id in page:
-                thread = await self.read_thread(thread_id)
-                if thread is not None and has(thread, key, value, user_id=user_id):
-                    found.append(thread_id)
-            after = page[-1]
-        return found
-
-    async def forget_user(self, user_id: str) -> dict[str, int]:
-        """Remove the threads of ``threads_of`` with all they own; return how much of each kind.
-
-        Keys: ``threads``, ``checkpoints``, ``writes``, ``messages``; in SQL databases ``store``,
-        the items whose metadata names the user. Only this object's tenant is looked at; see
-        ``for_tenant``.
-
-        Raises:
-            ConflictError: Another caller saves the user's threads at the same time.
-        """
-        return await self._forget(partial(self.threads_of, user_id), f"of user {user_id!r}")
-
-    async def forget_where(self, key: str, value: Any) -> dict[str, int]:
-        """Remove the threads of ``threads_where`` with all they own; return how much of each kind.
-
-        Keys: as of ``forget_user``; in SQL databases ``store`` counts the removed items whose
-        metadata has ``value`` at ``key``. Only this object's tenant is looked at; see
-        ``for_tenant``.
-
-        Raises:
-            ConflictError: Another caller saves such threads at the same time.
-            InvalidArgumentError: The condition makes no sense; nothing was removed.
-            UnsupportedError: The backend does not declare ``metadata_query``.
-        """
-        self._require_condition(key, value)
-        return await self._forget(partial(self.threads_where, key, value), f"where {key!r} matches")
-
-    def _require_condition(self, key: str, value: Any) -> None:
-        if not self.capabilities.metadata_query:
-            raise self._unsupported("metadata_query")
-        check_key(key)
-        if canonical(value, "value") == []:
-            raise InvalidArgumentError(
-                f"the value of {key!r} is an empty list, which every list contains; name an element"
-            )
-
-    async def _forget(self, find: Callable[[], Awaitable[list[str]]], which: str) -> dict[str, int]:
-        counts = dict.fromkeys(("threads", "checkpoints", "writes", "messages"), 0)
-        if self.capabilities.ttl:
-            await self.expire()  # what expired is not listed, and may be among them
-        for _ in range(FORGETTING_PASSES):
-            for thread_id in await find():
-                thread = await self.read_thread(thread_id)
-                await self.remove_thread(thread_id)
-                if thread is not None:
-                    counts["threads"] += 1
-                    counts["messages"] += len(thread.messages)
-                    counts["checkpoints"] += sum(len(it.records) for it in thread.lines)
-                    counts["writes"] += sum(len(it.writes) for it in thread.lines)
-        if left := await find():
-            raise ConflictError(
-                f"threads {which} are saved while they are removed, {left[0]!r} among them; stop "
-                "the agents that save them, and forget again"
-            )
-        return counts
-
-    # --- tenants
-
     @property
     def tenant(self) -> str | None:
         """The tenant whose threads this object sees; ``None`` where the storage has no tenants."""
         return None
-
-    async def tenants(self) -> list[Tenant]:
-        """Return the tenants that have something stored, by name.
-
-        A tenant of which everything has expired is among them until ``expire`` removed it.
-
-        Raises:
-            UnsupportedError: The storage has no tenants.
-        """
-        raise self._unsupported("tenants")
 
     async def damage(self) -> list[str]:
         """Return what the storage's own check finds outside any thread; nothing where all is well.
@@ -518,40 +205,6 @@ class StorageBackend(ForTenants, ABC):
     async def tenant_facts(self) -> list[Fact]:
         """Return facts of this object's tenant; none where the storage has no tenants."""
         return []
-
-    async def renew(self, thread_id: str, ttl_seconds: float) -> bool:
-        """Set the time left to a thread that has a time to live; return whether it was changed.
-
-        Nothing is changed where it has none, or more is left of it; and it does not count as
-        activity. Needs ``capabilities.ttl``.
-        """
-        raise self._unsupported("ttl")
-
-    async def vacuum(self, older_than_days: float = 30) -> int:
-        """Remove versions older than this, heads of younger threads excepted; return how many.
-
-        A thread is removed whole when none of its versions, messages and pending writes is younger;
-        one that has none of them, by its last activity. Only this object's tenant is looked at; see
-        ``for_tenant``.
-        """
-        return (await self.vacuum_report(older_than_days)).removed
-
-    async def vacuum_report(self, older_than_days: float = 30) -> Vacuumed:
-        """Do ``vacuum``; return how many versions it removed, and how many threads it left.
-
-        Where transactions lock threads, a vacuum skips those that others hold, and does not wait.
-        A thread whose versions cannot be rewritten is left as well, with a warning: its stored data
-        is damaged, or exceeds ``max_state_bytes``.
-        """
-        raise self._unsupported("vacuum")
-
-    async def expire(self) -> int:
-        """Remove the threads whose time to live is over; return how many.
-
-        They are invisible before; this gives their space back. Only this object's tenant is looked
-        at; see ``for_tenant``.
-        """
-        raise self._unsupported("ttl")
 
     async def open(self) -> None:
         """Do now what the first call does otherwise: connect, and verify or create the schema.
@@ -613,7 +266,7 @@ class StorageBackend(ForTenants, ABC):
                 f"the state's metadata has the key {MARK_KEY!r}, which only a state object that "
                 "load returned may carry: save that object, or remove the key"
             )
-        told, named = _object("metadata", metadata), _object("labels", labels)
+        told, named = json_object("metadata", metadata), json_object("labels", labels)
         reads_head = connection is None  # the caller may hold the pool's last connection
         basis, change = await self._changed(thread_id, namespace, data, reads_head=reads_head)
         if parent_id is not None and not forks and expected is None:
@@ -640,7 +293,7 @@ class StorageBackend(ForTenants, ABC):
         if connection is None:
             written = await self.commit(save)
         else:
-            written = await self.commit_on(save, connection)
+            written = await needs(self, JoinsTransactions).commit_on(save, connection)
         stored = 0 if written.outcome == "same" else stored_bytes(change)
         note(checkpoint_id=written.checkpoint_id, outcome=written.outcome, written_bytes=stored)
         if written.outcome == "side":
@@ -702,7 +355,7 @@ class StorageBackend(ForTenants, ABC):
         state = found.state
         if state is None:
             kept = found.snapshot
-            state = dict(await _off_loop(kept.state, kept.state_bytes))
+            state = dict(await off_loop(kept.state, kept.state_bytes))
         return Snapshot(version=found.version, state=state, head=found.head, writes=found.writes)
 
     @observed("load")
@@ -733,7 +386,7 @@ class StorageBackend(ForTenants, ABC):
         count("rows", len(stored.payloads))
         if known and kept and not stored.payloads and stored.version.mark == known.mark:
             return _kept(stored, kept)
-        state, shape = await _off_loop(partial(state_of, stored, self.max_state_bytes), size)
+        state, shape = await off_loop(partial(state_of, stored, self.max_state_bytes), size)
         kept = frames.snapshot_of(state, shape)
         if stored.version.mark == stored.head:
             self._known.put(key, stored.head, stored.version.checkpoint_id, shape, kept)
@@ -747,59 +400,6 @@ class StorageBackend(ForTenants, ABC):
         if known is None or known.checkpoint_id != checkpoint_id:
             return None
         return known.mark, known.shape
-
-    async def read_states(
-        self, versions: Sequence[Version], make: Callable[[Version, frames.Folder], T]
-    ) -> list[T]:
-        """Return the results of ``make`` for versions of one line; each chain is read once.
-
-        Args:
-            versions: In any order.
-            make: Is called with each version, the oldest first, and the folder of its state, which
-                it neither keeps nor changes; see ``versions.replay``. Runs in a thread.
-
-        Returns:
-            Its results, in the order of ``versions``, without those that were removed
-            meanwhile.
-
-        Raises:
-            IntegrityError: See ``versions.replay``.
-            NotFoundError: The thread was deleted and re-created meanwhile.
-        """
-        if not versions:
-            return []
-        sequences = [it.mark.sequence for it in versions]
-        records = await self.records(
-            versions[0].thread_id,
-            namespace=versions[0].namespace,
-            first=min(sequences),
-            last=max(sequences),
-        )
-        found = {sequence for sequence, _, _ in records}
-        missing = [it for it in versions if it.mark.sequence not in found]
-        gone = {it.mark.sequence for it in missing if not await self._is_there(it)}
-        wanted = [it for it in versions if it.mark.sequence not in gone]
-
-        def made() -> list[T]:
-            states = replay(records, wanted, self.max_state_bytes)
-            found = {it.mark.sequence: make(it, folder) for it, folder in states}
-            return [found[it.mark.sequence] for it in wanted]
-
-        try:
-            return await asyncio.to_thread(made)
-        except IntegrityError as exc:
-            if all([await self._is_there(it) for it in versions]):
-                raise
-            raise NotFoundError(
-                f"thread {versions[0].thread_id!r} was changed while it was listed; list it again"
-            ) from exc
-
-    async def _is_there(self, version: Version) -> bool:
-        """Return whether the version still has this name."""
-        found = await self.version(
-            version.thread_id, version.checkpoint_id, namespace=version.namespace
-        )
-        return found is not None and found.mark == version.mark
 
     # --- the dict-shaped methods, for people
 
@@ -860,23 +460,71 @@ class StorageBackend(ForTenants, ABC):
         stored = await self.fetch(thread_id, namespace=namespace, checkpoint_id=checkpoint_id)
         return stored.version if stored else None
 
-    @observed("search")
-    async def search(self, query: str, limit: int = 10) -> list[str]:
-        """Return the ids of the threads that have all words of ``query``, best first."""
-        return [hit.thread_id for hit in await self.find(query, limit)]
+    async def __aenter__(self) -> Self:
+        return self
 
-    @observed("query_by_metadata")
-    async def query_by_metadata(
-        self, key: str, value: Any, limit: int = 100
-    ) -> list[dict[str, Any]]:
-        """Return the threads whose newest version has ``value`` at ``key``, newest first.
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
 
-        Values match as in ``BaseCheckpointer.query_by_metadata``.
 
-        Returns:
-            Dicts of ``thread_id``, ``data`` (the state) and ``updated_at`` (ISO 8601).
+class JoinsTransactions(StorageBackend):
+    """A backend that saves inside a SQL transaction of the caller's."""
+
+    @abstractmethod
+    async def commit_on(self, save: Save, connection: object) -> Written:
+        """Write one version inside a transaction of the caller's, who commits it.
+
+        Under a savepoint: an error leaves the caller's transaction usable, without the save.
+
+        Args:
+            save: As for ``commit``.
+            connection: SQLAlchemy's ``AsyncConnection`` or ``Connection``, to the same database.
+
+        Raises:
+            ConflictError, NotFoundError: Nothing was written.
+            InvalidArgumentError: ``connection`` is none, or leads elsewhere.
         """
-        return await sdk_lookups.query_by_metadata(self, key, value, limit)
+
+
+class ListsThreads(StorageBackend):
+    """A backend that lists its threads."""
+
+    @abstractmethod
+    async def recent(
+        self, limit: int = 100, pattern: str = "*", *, after: str | None = None
+    ) -> list[Active]:
+        """Return threads and the times of their last activity, the most recent first.
+
+        The time is that of the last save in any namespace, repeated or not, or of the
+        ``copy_thread`` that created the thread; without versions, copied or not, of the newest
+        message. Deletions leave it, and ``write_thread`` keeps it.
+
+        Args:
+            limit: Maximum number of threads.
+            pattern: Shell-style: ``*``, ``?``, ``[ab]``, ``[!ab]``; case matters.
+            after: Continue behind this thread.
+
+        Raises:
+            NotFoundError: There is no thread ``after``.
+        """
+
+    @abstractmethod
+    async def heads(self, limit: int = 100) -> list[Head]:
+        """Return threads with their head's metadata, the most recently active first.
+
+        Only threads with a version in the root namespace have such a head.
+        """
+
+    async def list_threads(
+        self, limit: int = 100, pattern: str = "*", *, after: str | None = None
+    ) -> list[str]:
+        """Return thread ids, the most recently active first; see ``recent``."""
+        return [it.thread_id for it in await self.recent(limit, pattern, after=after)]
 
     async def search_data(self, path: str, value: Any, limit: int = 100) -> list[dict[str, Any]]:
         """Return the threads whose newest state has ``value`` at ``path``, newest first.
@@ -893,39 +541,386 @@ class StorageBackend(ForTenants, ABC):
         """
         return await sdk_lookups.count(self, pattern)
 
-    def _unsupported(self, capability: str) -> UnsupportedError:
-        return UnsupportedError(
-            f"{type(self).__name__} does not declare the capability {capability!r}; look at "
-            "`capabilities` first"
+
+class SearchesText(StorageBackend):
+    """A backend that searches the text of its threads."""
+
+    @abstractmethod
+    async def find(self, query: str, limit: int = 10) -> list[Hit]:
+        """Return threads that have all words of ``query``, best first.
+
+        A thread that exceeds ``max_state_bytes`` is skipped, and ``observe.skipped`` reports it.
+        """
+
+    @observed("search")
+    async def search(self, query: str, limit: int = 10) -> list[str]:
+        """Return the ids of the threads that have all words of ``query``, best first."""
+        return [hit.thread_id for hit in await self.find(query, limit)]
+
+
+class QueriesMetadata(StorageBackend):
+    """A backend that finds versions by their metadata."""
+
+    @abstractmethod
+    async def query(self, key: str, value: Any, limit: int = 100) -> list[Head]:
+        """Return versions whose metadata has ``value`` at ``key``, newest first."""
+
+    @abstractmethod
+    async def tagged(self, key: str, value: Any) -> list[tuple[str, str, str]]:
+        """Return the versions whose own metadata has ``value`` at ``key``, in any namespace.
+
+        Returns:
+            (thread id, namespace, checkpoint id), also of hidden versions.
+        """
+
+    @observed("query_by_metadata")
+    async def query_by_metadata(
+        self, key: str, value: Any, limit: int = 100
+    ) -> list[dict[str, Any]]:
+        """Return the threads whose newest version has ``value`` at ``key``, newest first.
+
+        Values match as in ``BaseCheckpointer.query_by_metadata``.
+
+        Returns:
+            Dicts of ``thread_id``, ``data`` (the state) and ``updated_at`` (ISO 8601).
+        """
+        return await sdk_lookups.query_by_metadata(self, key, value, limit)
+
+
+class StoresWrites(StorageBackend):
+    """A backend that keeps what tasks wrote before the version that follows."""
+
+    async def put_writes(
+        self,
+        thread_id: str,
+        checkpoint_id: str,
+        writes: Sequence[PendingWrite],
+        *,
+        namespace: str = "",
+        known: Mark | None = None,
+        seen: Collection[tuple[str, int]] | None = None,
+    ) -> bool:
+        """Store pending writes; the checkpoint, and even the thread, may come later.
+
+        A write that is there already (same task, same place) stays; a special one (place below 0)
+        is replaced.
+
+        Args:
+            thread_id: The thread.
+            checkpoint_id: The checkpoint that they are pending on.
+            writes: In one transaction.
+            namespace: The line.
+            known: The version that writes with a ``basis`` are frames against.
+            seen: Task and place of the writes that the caller loaded, or sent itself. Others come
+                from another run of the same checkpoint. ``None``: not checked.
+
+        Returns:
+            ``False``: the checkpoint is not the version ``known``. Nothing was stored; send the
+            writes whole.
+
+        Raises:
+            ConflictError: There are writes of another run; nothing was stored.
+            InvalidArgumentError: An id or a write is none; nothing was stored.
+        """
+        check_names(thread_id, namespace)
+        check_text("checkpoint_id", checkpoint_id)
+        kept = list(writes)
+        check_writes(kept)
+        if not kept:
+            return True
+        return await self.store_writes(
+            thread_id, namespace, checkpoint_id, kept, known=known, seen=seen
         )
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
+    @abstractmethod
+    async def store_writes(
         self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
+        thread_id: str,
+        namespace: str,
+        checkpoint_id: str,
+        writes: list[PendingWrite],
+        *,
+        known: Mark | None,
+        seen: Collection[tuple[str, int]] | None,
+    ) -> bool:
+        """Store pending writes that were found valid; see ``put_writes``."""
+
+    @abstractmethod
+    async def writes_of(
+        self, thread_id: str, checkpoint_ids: Sequence[str], *, namespace: str = ""
+    ) -> dict[str, list[PendingWrite]]:
+        """Return the pending writes of checkpoints that have some, in the order of their tasks.
+
+        That is by task path, task and place. A checkpoint need not be there, or be visible.
+        """
+
+    async def get_writes(
+        self, thread_id: str, checkpoint_id: str, *, namespace: str = ""
+    ) -> list[PendingWrite]:
+        """Return a checkpoint's pending writes; see ``writes_of``."""
+        found = await self.writes_of(thread_id, [checkpoint_id], namespace=namespace)
+        return found.get(checkpoint_id, [])
 
 
-async def _off_loop(work: Callable[[], T], size: int) -> T:
-    """Do in a thread what takes long enough for others to notice."""
-    return await asyncio.to_thread(work) if size > THREADED_BYTES else work()
+class StoresThreads(StoresWrites):
+    """A backend that reads, stores and copies a thread with all it owns."""
+
+    @abstractmethod
+    async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
+        """Copy a thread with all it owns; ``False`` where the source does not exist.
+
+        Raises:
+            ConflictError: The destination exists, or holds pending writes.
+        """
+
+    @abstractmethod
+    async def scan(self, limit: int = 100, *, after: str | None = None) -> list[str]:
+        """Return all live threads, even of pending writes only, by thread id (code points).
+
+        Args:
+            limit: At most this many.
+            after: Begin above this id, which need not be there.
+        """
+
+    @abstractmethod
+    async def read_thread(self, thread_id: str) -> ArchivedThread | None:
+        """Return all that is stored of a live thread, in one consistent read."""
+
+    @abstractmethod
+    async def restore(self, thread: ArchivedThread) -> None:
+        """Store a thread that was found whole; see ``write_thread``.
+
+        Raises:
+            ConflictError: A thread of this id is there.
+        """
+
+    @abstractmethod
+    async def namespaces(self, thread_id: str) -> list[str]:
+        """Return the namespaces in which a live thread has a version, in order."""
+
+    @abstractmethod
+    async def records(
+        self, thread_id: str, *, namespace: str = "", first: int, last: int
+    ) -> list[tuple[int, int, bytes]]:
+        """Return what the states from sequence ``first`` to ``last`` are made of.
+
+        Returns:
+            (sequence, chain, payload), ascending, of no version above ``last``; of whole chains
+            from their beginning, hidden versions among them.
+        """
+
+    @abstractmethod
+    async def prune(self, thread_id: str) -> int:
+        """Remove all versions of a thread but the heads, and what those are rebuilt from.
+
+        Returns:
+            How many.
+        """
+
+    async def write_thread(self, thread: ArchivedThread) -> bool:
+        """Store a thread as it was elsewhere, all or nothing, with its numbers and times.
+
+        Returns:
+            ``False``: the very same is there already, and nothing was done.
+
+        Raises:
+            ConflictError: A thread of this id is there, and differs.
+            IntegrityError: ``thread`` is damaged, or was edited by hand.
+            InvalidArgumentError, SerializationError: An id or metadata in it is none.
+        """
+        return await restoring.write_thread(self, thread)
+
+    async def read_states(
+        self, versions: Sequence[Version], make: Callable[[Version, frames.Folder], T]
+    ) -> list[T]:
+        """Return the results of ``make`` for versions of one line; each chain is read once.
+
+        Args:
+            versions: In any order.
+            make: Is called with each version, the oldest first, and the folder of its state, which
+                it neither keeps nor changes; see ``versions.replay``. Runs in a thread.
+
+        Returns:
+            Its results, in the order of ``versions``, without those that were removed
+            meanwhile.
+
+        Raises:
+            IntegrityError: See ``versions.replay``.
+            NotFoundError: The thread was deleted and re-created meanwhile.
+        """
+        return await listing.read_states(self, versions, make)
+
+
+class ErasesThreads(QueriesMetadata, StoresThreads):
+    """A backend that removes the threads of a user, or those that metadata names."""
+
+    async def threads_of(self, user_id: str) -> list[str]:
+        """Return the threads of a user: registered to the user, or with the ``user_id`` in them.
+
+        The id may be in the metadata of the thread or of a version of any namespace, hidden ones
+        too, or in a state, at its top or in its ``metadata``.
+        """
+        check_text("user_id", user_id)
+        return await self.find_threads("user_id", user_id, user_id=user_id)
+
+    async def threads_where(self, key: str, value: Any) -> list[str]:
+        """Return the threads that have ``value`` at ``key`` in their metadata.
+
+        That is in the metadata of the thread, or in the metadata or labels of a version of any
+        namespace, hidden ones too; compared as ``BaseCheckpointer.query_by_metadata`` does.
+        """
+        erasing.check_condition(key, value)
+        return await self.find_threads(key, value)
+
+    async def find_threads(self, key: str, value: Any, *, user_id: str | None = None) -> list[str]:
+        """Return the live threads that ``archives.has`` is true of."""
+        return await erasing.find_threads(self, key, value, user_id=user_id)
+
+    async def forget_user(self, user_id: str) -> dict[str, int]:
+        """Remove the threads of ``threads_of`` with all they own; return how much of each kind.
+
+        Keys: ``threads``, ``checkpoints``, ``writes``, ``messages``; in SQL databases ``store``,
+        the items whose metadata names the user. Only this object's tenant is looked at; see
+        ``for_tenant``.
+
+        Raises:
+            ConflictError: Another caller saves the user's threads at the same time.
+        """
+        return await self._erase(partial(self.threads_of, user_id), f"of user {user_id!r}")
+
+    async def forget_where(self, key: str, value: Any) -> dict[str, int]:
+        """Remove the threads of ``threads_where`` with all they own; return how much of each kind.
+
+        Keys: as of ``forget_user``; in SQL databases ``store`` counts the removed items whose
+        metadata has ``value`` at ``key``. Only this object's tenant is looked at; see
+        ``for_tenant``.
+
+        Raises:
+            ConflictError: Another caller saves such threads at the same time.
+            InvalidArgumentError: The condition makes no sense; nothing was removed.
+        """
+        erasing.check_condition(key, value)
+        return await self._erase(partial(self.threads_where, key, value), f"where {key!r} matches")
+
+    async def _erase(self, find: Callable[[], Awaitable[list[str]]], which: str) -> dict[str, int]:
+        if isinstance(self, Expires):
+            await self.expire()  # what expired is not listed, and may be among them
+        return await erasing.erase(self, find, which)
+
+
+class Vacuums(StorageBackend):
+    """A backend that removes old versions."""
+
+    @abstractmethod
+    async def vacuum_report(self, older_than_days: float = 30) -> Vacuumed:
+        """Do ``vacuum``; return how many versions it removed, and how many threads it left.
+
+        Where transactions lock threads, a vacuum skips those that others hold, and does not wait.
+        A thread whose versions cannot be rewritten is left as well, with a warning: its stored data
+        is damaged, or exceeds ``max_state_bytes``.
+        """
+
+    async def vacuum(self, older_than_days: float = 30) -> int:
+        """Remove versions older than this, heads of younger threads excepted; return how many.
+
+        A thread is removed whole when none of its versions, messages and pending writes is younger;
+        one that has none of them, by its last activity. Only this object's tenant is looked at; see
+        ``for_tenant``.
+        """
+        return (await self.vacuum_report(older_than_days)).removed
+
+
+class Expires(StorageBackend):
+    """A backend whose threads may have a time to live."""
+
+    @abstractmethod
+    async def renew(self, thread_id: str, ttl_seconds: float) -> bool:
+        """Set the time left to a thread that has a time to live; return whether it was changed.
+
+        Nothing is changed where it has none, or more is left of it; and it does not count as
+        activity. Needs ``capabilities.ttl``.
+        """
+
+    @abstractmethod
+    async def expire(self) -> int:
+        """Remove the threads whose time to live is over; return how many.
+
+        They are invisible before; this gives their space back. Only this object's tenant is looked
+        at; see ``for_tenant``.
+        """
+
+
+class SharedByTenants(StorageBackend):
+    """A backend that several tenants share."""
+
+    @abstractmethod
+    async def tenants(self) -> list[Tenant]:
+        """Return the tenants that have something stored, by name.
+
+        A tenant of which everything has expired is among them until ``expire`` removed it.
+
+        Raises:
+            UnsupportedError: The storage has no tenants.
+        """
+
+
+class FullBackend(ListsThreads, SearchesText, ErasesThreads, Vacuums, Expires):
+    """A backend with every power that needs neither tenants nor SQL.
+
+    LangGraph's saver, the command line and transfers work on such backends.
+    """
+
+
+_POWERS: Final[dict[str, type[StorageBackend]]] = {
+    "search": SearchesText,
+    "metadata_query": QueriesMetadata,
+    "vacuum": Vacuums,
+    "branching": StoresThreads,
+    "ttl": Expires,
+    "list_threads": ListsThreads,
+    "list_with_metadata": ListsThreads,
+    "tenants": SharedByTenants,
+}
+"""The power behind each capability."""
+
+P = TypeVar("P", bound=StorageBackend)
+
+
+def needs(backend: StorageBackend, power: type[P]) -> P:
+    """Return the backend, typed as one that has the power.
+
+    Raises:
+        UnsupportedError: It does not have the power.
+    """
+    declared = backend.capabilities
+    missing = [name for name in _granted(power) if not getattr(declared, name)]
+    if isinstance(backend, power) and not missing:
+        return backend
+    if issubclass(power, JoinsTransactions):
+        raise UnsupportedError(
+            f"{type(backend).__name__} has no SQL transaction to save in: connection= needs "
+            "SQLite, PostgreSQL or Oracle; nothing was written"
+        )
+    lacks = f"the capability {missing[0]!r}" if missing else power.__name__
+    raise UnsupportedError(
+        f"{type(backend).__name__} does not declare {lacks}; look at `capabilities` first"
+    )
+
+
+@lru_cache(maxsize=64)
+def _granted(power: type[StorageBackend]) -> list[str]:
+    """Return the capabilities that a power consists of."""
+    return [name for name, it in _POWERS.items() if issubclass(power, it)]
+
+
+@lru_cache(maxsize=256)
+def _capabilities(kind: type[StorageBackend]) -> CheckpointerCapabilities:
+    powers = {name: issubclass(kind, power) for name, power in _POWERS.items()}
+    return CheckpointerCapabilities(
+        persistent_checkpoint_ids=kind.persistent_checkpoint_ids, **powers
+    )
 
 
 def _kept(stored: Stored, kept: frames.PackedState, state: dict[str, Any] | None = None) -> Kept:
     version, head, writes = stored.version, stored.head, stored.writes
     return Kept(version=version, snapshot=kept, head=head, writes=writes, state=state)
-
-
-def _object(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise SerializationError(f"{name} must be a JSON object, not {type(value).__name__}")
-    copied = canonical(dict(value), name)
-    assert isinstance(copied, dict)  # noqa: S101  (a mapping gives a mapping)
-    return copied

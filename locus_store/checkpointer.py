@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Any, Generic, Self, get_args
 
 from typing_extensions import TypeVar
 
-from locus_store.backend import StorageBackend
+from locus_store.backend import (
+    Expires,
+    ListsThreads,
+    QueriesMetadata,
+    SearchesText,
+    SharedByTenants,
+    StorageBackend,
+    StoresThreads,
+    Vacuums,
+    needs,
+)
 from locus_store.errors import InvalidArgumentError, UnsupportedError
 from locus_store.runtime.observe import note, observed
 from locus_store.types import (
@@ -315,7 +325,7 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
         self.keep_last = checked_keep_last(keep_last)
         self.ttl_seconds = checked_ttl(ttl_seconds)
         if ttl_seconds is not None:
-            self._require("ttl")
+            needs(self.backend, Expires)
         self.refresh_on_read = refresh_on_read
         self._renewing = renewing(self.ttl_seconds, refresh_on_read=refresh_on_read)
         self._begin()
@@ -327,14 +337,13 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
         self._sides: OrderedDict[str, Mark] = OrderedDict()
 
     def _enter(self, tenant: str) -> None:
-        self._require("tenants")
+        needs(self.backend, SharedByTenants)
         self.backend = self.backend.for_tenant(tenant)
         self._begin()
 
     @observed("tenants")
     async def tenants(self) -> list[Tenant]:
-        self._require("tenants")
-        return await self.backend.tenants()
+        return await needs(self.backend, SharedByTenants).tenants()
 
     @property
     def capabilities(self) -> CheckpointerCapabilities:
@@ -343,16 +352,6 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.backend!r})"
-
-    def _require(self, capability: str) -> None:
-        if not getattr(self.capabilities, capability):
-            raise self._unsupported(capability)
-
-    def _unsupported(self, capability: str) -> UnsupportedError:
-        return UnsupportedError(
-            f"{type(self.backend).__name__} does not declare the capability {capability!r}; look "
-            "at `capabilities` first"
-        )
 
     @observed("save")
     async def save(
@@ -399,7 +398,7 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
             on_conflict = self.on_conflict
         checked_on_conflict(on_conflict)
         if checked_ttl(ttl_seconds) is not None:
-            self._require("ttl")
+            needs(self.backend, Expires)
         data, carried = self._codec.dump(state)
         run = _run(data)
         lineage = self._lineage(thread_id, carried, run)
@@ -440,7 +439,7 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
                 self._note_load(thread_id, _Load(_loaded(thread_id, None), is_marked=False))
             return None
         if self._renewing:
-            self._renewing.note(self.backend, thread_id)
+            self._renewing.note(needs(self.backend, Expires), thread_id)
         lineage, labels = _loaded(thread_id, found), found.version.labels
         is_marked = carries_mark(self._codec.class_for(labels, found.state))
         if lineage.made_from == lineage.head or not is_marked:
@@ -527,60 +526,58 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
 
     @observed("search")
     async def search(self, query: str, limit: int = 10) -> list[dict[str, Any]]:
-        self._require("search")
         return [
             {**_row(hit), "score": hit.score, "snippet": hit.snippet}
-            for hit in await self.backend.find(query, limit)
+            for hit in await needs(self.backend, SearchesText).find(query, limit)
         ]
 
     @observed("query_by_metadata")
     async def query_by_metadata(
         self, key: str, value: Any, limit: int = 100
     ) -> list[dict[str, Any]]:
-        self._require("metadata_query")
-        return [_row(head) for head in await self.backend.query(key, value, limit)]
+        return [
+            _row(head)
+            for head in await needs(self.backend, QueriesMetadata).query(key, value, limit)
+        ]
 
     @observed("get_metadata")
     async def get_metadata(
         self, thread_id: str, checkpoint_id: str | None = None
     ) -> dict[str, Any] | None:
-        self._require("metadata_query")
+        needs(self.backend, QueriesMetadata)
         found = await self.backend.version(thread_id, checkpoint_id)
         return found.metadata if found else None
 
     @observed("vacuum")
     async def vacuum(self, older_than_days: float = 30) -> int:
-        self._require("vacuum")
-        removed = await self.backend.vacuum(older_than_days)
+        removed = await needs(self.backend, Vacuums).vacuum(older_than_days)
         note(removed=removed)
         return removed
 
     @observed("expire")
     async def expire(self) -> int:
-        self._require("ttl")
-        removed = await self.backend.expire()
+        removed = await needs(self.backend, Expires).expire()
         note(removed=removed)
         return removed
 
     @observed("copy_thread")
     async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
-        self._require("branching")
-        return await self.backend.copy_thread(source_thread_id, dest_thread_id)
+        return await needs(self.backend, StoresThreads).copy_thread(
+            source_thread_id, dest_thread_id
+        )
 
     @observed("list_threads")
     async def list_threads(
         self, limit: int = 100, pattern: str = "*", *, after: str | None = None
     ) -> list[str]:
         """See ``BaseCheckpointer.list_threads``; ``after`` continues behind that thread."""
-        self._require("list_threads")
         if after is not None:
             check_text("after", after)
-        return await self.backend.list_threads(limit, pattern, after=after)
+        return await needs(self.backend, ListsThreads).list_threads(limit, pattern, after=after)
 
     @observed("list_with_metadata")
     async def list_with_metadata(self, limit: int = 100) -> list[dict[str, Any]]:
-        self._require("list_with_metadata")
-        return [_row(head) for head in await self.backend.heads(limit)]
+        return [_row(head) for head in await needs(self.backend, ListsThreads).heads(limit)]
 
 
 def _row(head: Head) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from locus_store.backend import StorageBackend
+from locus_store.backend import Expires, QueriesMetadata, StorageBackend, StoresThreads, needs
 from locus_store.checkpointer import checked_keep_last, checked_on_conflict
 from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.runtime.observe import note, observed
@@ -212,7 +212,7 @@ class CheckpointSaver(ForTenants):
     def note_read(self, thread_id: str) -> None:
         """Renew a thread's time to live, where the saver does so on reading."""
         if self._renewing:
-            self._renewing.note(self.backend, thread_id)
+            self._renewing.note(needs(self.backend, Expires), thread_id)
 
     @observed("list_checkpoints")
     async def list_checkpoints(
@@ -231,7 +231,7 @@ class CheckpointSaver(ForTenants):
         page = await self.backend.history(
             thread_id, namespace=line_name(checkpoint_ns), limit=limit, before=before
         )
-        return await self.backend.read_states(
+        return await needs(self.backend, StoresThreads).read_states(
             page, lambda version, folder: _step(version, decode(encode(folder.state())))
         )
 
@@ -280,14 +280,14 @@ class CheckpointSaver(ForTenants):
             for it, (channel, value) in enumerate(writes)
         ]
         mark = known[0] if known and any(it.basis is not None for it in made) else None
-        if not await self.backend.put_writes(
+        if not await needs(self.backend, StoresThreads).put_writes(
             thread_id, checkpoint_id, made, namespace=namespace, known=mark, seen=seen
         ):
             whole = [
                 _pending(it, channel, value, task, known=None, max_bytes=limit)
                 for it, (channel, value) in enumerate(writes)
             ]
-            await self.backend.put_writes(
+            await needs(self.backend, StoresThreads).put_writes(
                 thread_id, checkpoint_id, whole, namespace=namespace, seen=seen
             )
 
@@ -301,7 +301,9 @@ class CheckpointSaver(ForTenants):
             Dicts of ``task_id``, ``task_path``, ``idx``, ``channel`` and ``value``.
         """
         namespace = line_name(checkpoint_ns)
-        writes = await self.backend.get_writes(thread_id, checkpoint_id, namespace=namespace)
+        writes = await needs(self.backend, StoresThreads).get_writes(
+            thread_id, checkpoint_id, namespace=namespace
+        )
         state: Mapping[str, Any] = {}
         if any(it.basis is not None for it in writes):
             found = await self.backend.read_state(
@@ -328,7 +330,7 @@ class CheckpointSaver(ForTenants):
         """Return the namespaces in which a thread has steps."""
         return [
             await self._whole_name(thread_id, name)
-            for name in await self.backend.namespaces(thread_id)
+            for name in await needs(self.backend, StoresThreads).namespaces(thread_id)
         ]
 
     async def _whole_name(self, thread_id: str, name: str) -> str:
@@ -355,7 +357,9 @@ class CheckpointSaver(ForTenants):
         lines: dict[tuple[str, str], list[str]] = {}
         for run_id in run_ids:
             check_text("run_id", run_id)
-            for thread_id, namespace, checkpoint_id in await self.backend.tagged("run_id", run_id):
+            for thread_id, namespace, checkpoint_id in await needs(
+                self.backend, QueriesMetadata
+            ).tagged("run_id", run_id):
                 lines.setdefault((thread_id, namespace), []).append(checkpoint_id)
         removed = 0
         for (thread_id, namespace), ids in lines.items():
@@ -371,7 +375,9 @@ class CheckpointSaver(ForTenants):
             NotFoundError: There is no source.
             ConflictError: The target is there already.
         """
-        if not await self.backend.copy_thread(source_thread_id, target_thread_id):
+        if not await needs(self.backend, StoresThreads).copy_thread(
+            source_thread_id, target_thread_id
+        ):
             raise NotFoundError(f"there is no thread {source_thread_id!r} to copy")
 
     @observed("prune")
@@ -390,7 +396,8 @@ class CheckpointSaver(ForTenants):
             raise InvalidArgumentError(
                 f"strategy={strategy!r} must be 'keep_latest' or 'delete'; nothing was removed"
             )
-        take = self.backend.prune if strategy == "keep_latest" else self.backend.remove
+        whole = needs(self.backend, StoresThreads)
+        take = whole.prune if strategy == "keep_latest" else whole.remove
         removed = sum([await take(it) for it in thread_ids])
         note(removed=removed)
         return removed

@@ -11,7 +11,14 @@ import pytest
 import sqlalchemy as sa
 import test_contract
 
-from locus_store import MemoryBackend, StorageBackendAdapter, backend, sqlite_checkpointer, versions
+from locus_store import (
+    MemoryBackend,
+    StorageBackendAdapter,
+    backend,
+    checkpointer,
+    sqlite_checkpointer,
+    versions,
+)
 from locus_store.backends.documents import backend as documents
 from locus_store.backends.documents import format as documents_format
 from locus_store.backends.sqlite.dialect import SQLiteRepository
@@ -326,7 +333,7 @@ def a_copy_shares_its_rows(patch: Patch) -> None:
 def a_capability_works_without_being_declared(patch: Patch) -> None:
     declared = CheckpointerCapabilities(list_threads=True)
     patch.setattr(MemoryBackend, "capabilities", declared)
-    patch.setattr(StorageBackendAdapter, "_require", lambda self, capability: None)
+    patch.setattr(checkpointer, "needs", lambda backend, power: backend)
 
 
 @caught_by("test_a_key_is_a_path_and_never_a_statement")

@@ -18,7 +18,7 @@ MOST_LINES = 500
 LONG_FILES = {
     "adapters/langgraph/saver.py": 633,
     "adapters/langgraph/store.py": 568,
-    "backend.py": 931,
+    "backend.py": 926,
     "backends/postgresql/backend.py": 533,
     "backends/postgresql/dsn.py": 862,
     "backends/redis/backend.py": 581,
@@ -40,7 +40,6 @@ LARGE_CLASSES = {
     "Repository": 44,
     "SqlBackend": 48,
     "SqlStore": 33,
-    "StorageBackend": 67,
 }
 SHARED_NAMES = {"InMemoryStore"}
 

@@ -24,7 +24,7 @@ from locus_store.errors import (
 from locus_store.types.facts import Fact
 
 if TYPE_CHECKING:
-    from locus_store.backend import StorageBackend
+    from locus_store.backend import FullBackend
     from locus_store.cli.tenants import Choice
 
 
@@ -66,7 +66,7 @@ async def _facts(url: str, choice: Choice) -> list[Fact]:
         return [_failure("storage", error)]
 
 
-async def _of_tenants(backend: StorageBackend, choice: Choice) -> list[Fact]:
+async def _of_tenants(backend: FullBackend, choice: Choice) -> list[Fact]:
     """Facts of the tenants that were chosen; each names its tenant where all are looked at."""
     each = await covering(backend, choice)
     if backend.tenant is None:
@@ -81,7 +81,7 @@ async def _of_tenants(backend: StorageBackend, choice: Choice) -> list[Fact]:
     return [*found, *await _reading(backend)]
 
 
-async def _reading(backend: StorageBackend) -> list[Fact]:
+async def _reading(backend: FullBackend) -> list[Fact]:
     """That it can be read."""
     with suppress(UnsupportedError):
         await backend.scan(1)

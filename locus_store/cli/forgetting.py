@@ -27,7 +27,7 @@ from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.values.filters import check_key
 
 if TYPE_CHECKING:
-    from locus_store.backend import StorageBackend
+    from locus_store.backend import FullBackend
     from locus_store.types.items import Namespace
 
 _NOUNS = {
@@ -53,12 +53,12 @@ class _Owner:
             return f"of user {self.user!r}"
         return f"with the metadata {self.key}={json.dumps(self.value, ensure_ascii=False)}"
 
-    async def threads(self, backend: StorageBackend) -> list[str]:
+    async def threads(self, backend: FullBackend) -> list[str]:
         if self.user is not None:
             return await backend.threads_of(self.user)
         return await backend.threads_where(self.key, self.value)
 
-    async def forget(self, backend: StorageBackend) -> dict[str, int]:
+    async def forget(self, backend: FullBackend) -> dict[str, int]:
         if self.user is not None:
             return await backend.forget_user(self.user)
         return await backend.forget_where(self.key, self.value)

@@ -19,7 +19,7 @@ from locus_store.errors import InvalidArgumentError, NotFoundError
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
 
-    from locus_store.backend import StorageBackend
+    from locus_store.backend import FullBackend
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(work)
 
 
-def opened(url: str, *, creates: bool = False, **options: Any) -> StorageBackend:
+def opened(url: str, *, creates: bool = False, **options: Any) -> FullBackend:
     """Return the backend that ``url`` names; where ``creates`` says so, what is missing is created.
 
     Statements have no time limit: a person waits for them.
@@ -56,7 +56,8 @@ def opened(url: str, *, creates: bool = False, **options: Any) -> StorageBackend
     """
     opening = importlib.import_module("locus_store.open")
     wanted = options_for(url, options, creates=creates)
-    return opening.open_checkpointer(url, **wanted).backend  # type: ignore[no-any-return]
+    backend: FullBackend = opening.open_checkpointer(url, **wanted).backend
+    return backend
 
 
 def options_for(url: str, options: dict[str, Any], *, creates: bool = False) -> dict[str, Any]:
@@ -76,7 +77,7 @@ def options_for(url: str, options: dict[str, Any], *, creates: bool = False) -> 
 
 
 async def contents(
-    backend: StorageBackend, thread_ids: Iterable[str], advance: Callable[[], None] | None = None
+    backend: FullBackend, thread_ids: Iterable[str], advance: Callable[[], None] | None = None
 ) -> str:
     """Return the contents of threads, as text."""
     counts: Counter[str] = Counter()

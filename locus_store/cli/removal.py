@@ -43,7 +43,7 @@ from locus_store.transfer.archive import all_threads
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from locus_store.backend import StorageBackend
+    from locus_store.backend import FullBackend
     from locus_store.cli.threads import Storage
 
 
@@ -87,7 +87,7 @@ async def _owned(storage: Storage, thread: str, checkpoint: str | None, namespac
         return f"thread {thread!r}: {require(await _held(backend, thread), thread)}"
 
 
-async def _held(backend: StorageBackend, thread: str) -> str:
+async def _held(backend: FullBackend, thread: str) -> str:
     """Return what is stored of a thread, as text; "" if there is nothing."""
     if backend.capabilities.branching:
         held = await contents(backend, [thread])
@@ -130,7 +130,7 @@ async def _removed(removing: Awaitable[int]) -> dict[str, int]:
     return {"removed": await removing}
 
 
-async def _vacuumed(backend: StorageBackend, days: float) -> dict[str, int]:
+async def _vacuumed(backend: FullBackend, days: float) -> dict[str, int]:
     return (await backend.vacuum_report(days))._asdict()
 
 
@@ -169,9 +169,7 @@ async def _aged(url: str, choice: Choice, days: float) -> str:
         )
 
 
-async def _old_versions(
-    backend: StorageBackend, thread_id: str, limit: datetime
-) -> tuple[int, bool]:
+async def _old_versions(backend: FullBackend, thread_id: str, limit: datetime) -> tuple[int, bool]:
     """Versions that a vacuum would remove in all namespaces, and whether none is younger."""
     names = await backend.namespaces(thread_id) if backend.capabilities.branching else [""]
     lines = [await all_versions(backend, thread_id, namespace=it) for it in names]

@@ -32,7 +32,7 @@ from locus_store.cli.tenants import AllTenants, OfTenant, Outcome, chosen, cover
 from locus_store.errors import InvalidArgumentError, NotFoundError
 
 if TYPE_CHECKING:
-    from locus_store.backend import StorageBackend
+    from locus_store.backend import FullBackend
     from locus_store.store import BaseStore
     from locus_store.types.items import Namespace, StoreItem
 
@@ -440,7 +440,7 @@ def expire(
     async def removed() -> Outcome:
         async with opened_store(url) as opened, covered(url, choice) as backends:
 
-            async def expired(backend: StorageBackend) -> dict[str, int]:
+            async def expired(backend: FullBackend) -> dict[str, int]:
                 name = backend.tenant
                 return {
                     "removed": await (opened if name is None else opened.for_tenant(name)).expire()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections import Counter
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from locus_store.errors import InvalidArgumentError, LocusStoreError, NotFoundEr
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from locus_store.backend import StorageBackend
+    from locus_store.backend import FullBackend, SharedByTenants
     from locus_store.types import Tenant
 
 tenants = typer.Typer(help="Show the tenants of a database.", no_args_is_help=True, cls=HelpGroup)
@@ -84,14 +85,14 @@ def one_of(choice: Choice, what: str, *, is_named: bool) -> None:
 
 
 @asynccontextmanager
-async def covered(url: str, choice: Choice) -> AsyncIterator[list[StorageBackend]]:
+async def covered(url: str, choice: Choice) -> AsyncIterator[list[FullBackend]]:
     """The storage of ``url``, as ``covering`` gives it."""
     async with opened(url, **choice.options) as backend:
         yield await covering(backend, choice)
 
 
 @asynccontextmanager
-async def opened_of(url: str, tenant: str | None) -> AsyncIterator[StorageBackend]:
+async def opened_of(url: str, tenant: str | None) -> AsyncIterator[FullBackend]:
     """The storage of ``url``, for a command that works on one tenant.
 
     Raises:
@@ -104,7 +105,14 @@ async def opened_of(url: str, tenant: str | None) -> AsyncIterator[StorageBacken
         yield backend
 
 
-async def covering(backend: StorageBackend, choice: Choice) -> list[StorageBackend]:
+def _shared(backend: FullBackend) -> SharedByTenants:
+    """Return the backend, if its storage has tenants."""
+    contract = importlib.import_module("locus_store.backend")
+    shared: SharedByTenants = contract.needs(backend, contract.SharedByTenants)
+    return shared
+
+
+async def covering(backend: FullBackend, choice: Choice) -> list[FullBackend]:
     """Return one backend for each tenant that was chosen, by name.
 
     Raises:
@@ -114,7 +122,7 @@ async def covering(backend: StorageBackend, choice: Choice) -> list[StorageBacke
     if not backend.capabilities.tenants:
         require_tenants(backend, choice)
         return [backend]
-    names = [it.name for it in await backend.tenants()]
+    names = [it.name for it in await _shared(backend).tenants()]
     if choice.everyone:
         return [backend.for_tenant(it) for it in names] or [backend]
     choice.others = [it for it in names if it != backend.tenant]
@@ -126,7 +134,7 @@ async def covering(backend: StorageBackend, choice: Choice) -> list[StorageBacke
     return [backend]
 
 
-def require_tenants(backend: StorageBackend, choice: Choice) -> None:
+def require_tenants(backend: FullBackend, choice: Choice) -> None:
     """Refuse ``--all-tenants`` where there are no tenants.
 
     Raises:
@@ -139,7 +147,7 @@ def require_tenants(backend: StorageBackend, choice: Choice) -> None:
 
 
 async def each(
-    backends: list[StorageBackend], work: Callable[[StorageBackend], Awaitable[dict[str, int]]]
+    backends: list[FullBackend], work: Callable[[FullBackend], Awaitable[dict[str, int]]]
 ) -> Outcome:
     """Return the counts of each tenant; a tenant that fails stops no other.
 
@@ -165,7 +173,7 @@ async def each(
 # --- what is said of them
 
 
-def of_tenant(backends: list[StorageBackend]) -> str:
+def of_tenant(backends: list[FullBackend]) -> str:
     """`` of tenant 'acme'``, `` of 3 tenants``, or nothing where there are none."""
     if len(backends) == 1:
         name = backends[0].tenant
@@ -212,7 +220,7 @@ def list_tenants(*, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
 
     async def listed() -> list[Tenant]:
         async with opened(url) as backend:
-            return await backend.tenants()
+            return await _shared(backend).tenants()
 
     found = run(listed())
     if as_json:

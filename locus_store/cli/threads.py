@@ -44,10 +44,10 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from typing import TypeAlias
 
-    from locus_store.backend import StorageBackend
+    from locus_store.backend import FullBackend
     from locus_store.types import Hit, Snapshot, Version
 
-    Storage: TypeAlias = AbstractAsyncContextManager[StorageBackend]
+    Storage: TypeAlias = AbstractAsyncContextManager[FullBackend]
 
 threads = typer.Typer(
     help="Show, compare, copy and remove threads.",
@@ -235,7 +235,7 @@ async def _history(
 
 
 async def all_versions(
-    backend: StorageBackend, thread: str, namespace: str = "", before: str | None = None
+    backend: FullBackend, thread: str, namespace: str = "", before: str | None = None
 ) -> list[Version]:
     """Return all versions, or all below one, newest first."""
     found: list[Version] = []
@@ -388,7 +388,7 @@ def fork(
 
 
 async def _fork_at(
-    backend: StorageBackend, thread: str, new: str, checkpoint: str, namespace: str
+    backend: FullBackend, thread: str, new: str, checkpoint: str, namespace: str
 ) -> None:
     building = importlib.import_module("locus_store.transfer.building")
     there = await backend.read_thread(thread)

@@ -45,7 +45,7 @@ from locus_store.types.arguments import check_text
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from locus_store.backend import StorageBackend
+    from locus_store.backend import FullBackend
     from locus_store.transfer.counts import Counts
 
 imports = typer.Typer(
@@ -190,13 +190,13 @@ async def _copied(
     ):
         require_tenants(there, choice)
 
-        def place(here: StorageBackend) -> StorageBackend:
+        def place(here: FullBackend) -> FullBackend:
             is_other = choice.everyone and here.tenant is not None
             return there.for_tenant(str(here.tenant)) if is_other else there
 
         with progress("copying", len(threads) if threads else None) as advance:
 
-            async def copied(here: StorageBackend) -> dict[str, int]:
+            async def copied(here: FullBackend) -> dict[str, int]:
                 return asdict(await copying.copy(here, place(here), threads, progress=advance))
 
             found = await each(sources, copied)
@@ -274,7 +274,7 @@ async def _exported(
                 seen.add(thread_id)
                 advance()
 
-            async def exported(backend: StorageBackend) -> dict[str, int]:
+            async def exported(backend: FullBackend) -> dict[str, int]:
                 wanted: Any = threads or archive.all_threads(backend)
                 if user is not None:
                     wanted = await backend.threads_of(user)

@@ -21,6 +21,9 @@ T = TypeVar("T")
 H = TypeVar("H", bound="Home")
 
 
+THREADED_BYTES: Final = 256 * 1024
+"""Work on more bytes than these would delay the other tasks of an event loop."""
+
 _TASK: Final = "locus-store"
 """Name of the tasks of homes."""
 
@@ -33,6 +36,11 @@ def fail(future: asyncio.Future[Any], error: BaseException) -> None:
     """
     future.set_exception(error)
     future.exception()
+
+
+async def off_loop(work: Callable[[], T], size: int) -> T:
+    """Return what ``work`` returns; in a thread above ``THREADED_BYTES`` of ``size``."""
+    return await asyncio.to_thread(work) if size > THREADED_BYTES else work()
 
 
 async def outlasting(work: asyncio.Future[T]) -> T:

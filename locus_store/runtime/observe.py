@@ -309,8 +309,10 @@ def _class_of(exc: BaseException) -> str:
     return f"{type(cause).__name__} {state}" if isinstance(state, str) else type(cause).__name__
 
 
-_SHARED: Final = frozenset({"StorageBackend", "SqlBackend", "ForTenants"})
-"""Classes that backends of several systems derive from."""
+_SHARED: Final = frozenset(
+    {"locus_store.backend", "locus_store.sql.backend", "locus_store.types.tenants"}
+)
+"""Modules of classes that backends of several systems derive from."""
 
 
 def system_of(kind: type) -> str:
@@ -321,7 +323,7 @@ def system_of(kind: type) -> str:
 @lru_cache(maxsize=256)
 def _system(classes: tuple[type, ...]) -> str:
     ours = (it for it in classes if it.__module__.startswith("locus_store."))
-    found = next((it for it in ours if it.__name__ not in _SHARED), None)
+    found = next((it for it in ours if it.__module__ not in _SHARED), None)
     return (found or classes[0]).__name__.removesuffix("Backend").removesuffix("Database").lower()
 
 

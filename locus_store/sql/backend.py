@@ -7,28 +7,12 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
-from locus_store.backend import StorageBackend
+from locus_store.backend import FullBackend, JoinsTransactions, SharedByTenants
 from locus_store.errors import LocusStoreError
 from locus_store.sql import archives, copying, listing, searching
 from locus_store.sql.callers_transaction import joined
 from locus_store.sql.diagnostics import Examination
 from locus_store.sql.existence import has_thread
-from locus_store.types import (
-    Active,
-    ArchivedThread,
-    CheckpointerCapabilities,
-    Head,
-    Hit,
-    Mark,
-    PendingWrite,
-    Removed,
-    Save,
-    Stored,
-    Tenant,
-    Vacuumed,
-    Version,
-    Written,
-)
 from locus_store.types.arguments import (
     check_days,
     check_limit,
@@ -51,6 +35,21 @@ if TYPE_CHECKING:
     from locus_store.sql.database import Database
     from locus_store.sql.repository import Repository
     from locus_store.sql.runner import Runner
+    from locus_store.types import (
+        Active,
+        ArchivedThread,
+        Head,
+        Hit,
+        Mark,
+        PendingWrite,
+        Removed,
+        Save,
+        Stored,
+        Tenant,
+        Vacuumed,
+        Version,
+        Written,
+    )
     from locus_store.types.facts import Fact
 
 T = TypeVar("T")
@@ -70,7 +69,7 @@ class Shared(NamedTuple):
     """Within it a driver's error becomes ours."""
 
 
-class SqlBackend(StorageBackend):
+class SqlBackend(FullBackend, SharedByTenants, JoinsTransactions):
     """Runs a repository's methods in transactions; a subclass names its database and runner.
 
     Args:
@@ -79,17 +78,7 @@ class SqlBackend(StorageBackend):
         max_state_bytes: The largest state that is saved or read, as compact JSON.
     """
 
-    capabilities = CheckpointerCapabilities(
-        search=True,
-        metadata_query=True,
-        vacuum=True,
-        branching=True,
-        ttl=True,
-        list_threads=True,
-        list_with_metadata=True,
-        persistent_checkpoint_ids=True,
-        tenants=True,
-    )
+    persistent_checkpoint_ids = True
 
     examination: ClassVar[type[Examination]] = Examination
     """What ``facts`` looks at."""

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from datetime import date
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import pytest
 
@@ -53,6 +53,7 @@ UNSERIALISABLE = (
     -(2**63) - 1, {1: "int key"}, {None: "no key"}, object(), "\ud800", {"\udfff": 1}, 1 + 2j,
 )  # fmt: skip
 
+B = TypeVar("B", bound=StorageBackend)
 Another = Callable[..., Any]
 
 
@@ -181,7 +182,7 @@ class Kit:
         return {it: await self.said_in(checkpointer, thread_id, it) for it in ids}
 
 
-def limited(backend: StorageBackend, max_state_bytes: Any) -> StorageBackend:
+def limited(backend: B, max_state_bytes: Any) -> B:
     """Return a backend on the same storage, in memory too, with another limit."""
     other = copy(backend)
     StorageBackend.__init__(other, max_state_bytes=max_state_bytes)

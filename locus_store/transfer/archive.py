@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import orjson
 
+from locus_store.backend import StoresThreads, needs
 from locus_store.errors import (
     IntegrityError,
     InvalidArgumentError,
@@ -75,6 +76,7 @@ async def export_threads(
             tenants; see ``import_threads``.
         progress: See ``counts.Progress``.
     """
+    backend = needs(backend, StoresThreads)
     count = 0
     async for thread_id in _each(thread_ids):
         thread = await backend.read_thread(thread_id)
@@ -121,7 +123,8 @@ async def import_threads(
         raise InvalidArgumentError("give all_tenants or from_tenant, not both")
     if all_tenants and backend.tenant is None:
         raise UnsupportedError(f"{type(backend).__name__} has no tenants: give from_tenant")
-    targets: dict[str | None, StorageBackend] = {None: backend, from_tenant: backend}
+    backend = needs(backend, StoresThreads)
+    targets: dict[str | None, StoresThreads] = {None: backend, from_tenant: backend}
     tally = Tally(progress)
     for tenant, thread in from_lines(lines):
         if from_tenant is not None and tenant != from_tenant:
@@ -147,7 +150,7 @@ async def _each(ids: Iterable[str] | AsyncIterable[str]) -> AsyncIterator[str]:
             yield thread_id
 
 
-async def all_threads(backend: StorageBackend, page: int = 500) -> AsyncIterator[str]:
+async def all_threads(backend: StoresThreads, page: int = 500) -> AsyncIterator[str]:
     """Yield every thread of a backend, in the order of their ids."""
     after: str | None = None
     while found := await backend.scan(page, after=after):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from locus_store.backend import StoresThreads, needs
 from locus_store.errors import IntegrityError, NotFoundError
 from locus_store.transfer.archive import all_threads
 from locus_store.transfer.counts import Counts, Progress, Tally
@@ -39,7 +40,9 @@ async def copy(
         ConflictError: ``target`` has a thread of that id with other versions.
         NotFoundError: There is no such thread.
         IntegrityError: A thread is damaged in ``source``, or was not kept by ``target``.
+        UnsupportedError: One of the two does not keep whole threads.
     """
+    source, target = needs(source, StoresThreads), needs(target, StoresThreads)
     tally = Tally(progress)
     if thread_ids is None:
         async for thread_id in all_threads(source):
@@ -49,14 +52,14 @@ async def copy(
     return tally.done()
 
 
-async def _copy_named(source: StorageBackend, target: StorageBackend, thread_id: str) -> bool:
+async def _copy_named(source: StoresThreads, target: StoresThreads, thread_id: str) -> bool:
     is_new = await _copy(source, target, thread_id)
     if is_new is None:
         raise NotFoundError("there is no such thread to copy")
     return is_new
 
 
-async def _copy(source: StorageBackend, target: StorageBackend, thread_id: str) -> bool | None:
+async def _copy(source: StoresThreads, target: StoresThreads, thread_id: str) -> bool | None:
     """Copy a thread; return whether it was new to the target, ``None`` if it does not exist."""
     thread = await source.read_thread(thread_id)
     if thread is None:

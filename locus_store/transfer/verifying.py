@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from locus_store.backend import StoresThreads, needs
 from locus_store.errors import BackendError, ConnectionFailedError, IntegrityError, SchemaError
 from locus_store.transfer.archive import all_threads
 from locus_store.versions.archives import Problem, problems
@@ -43,6 +44,7 @@ async def verify(
     version's metadata, another parent or id that could have been, versions that were exchanged
     together with their digests, a version or pending write that was removed without a trace.
     """
+    backend = needs(backend, StoresThreads)
     if thread_ids is None:
         damage = await _damage(backend) if storage else []
         for what in damage:
@@ -67,7 +69,7 @@ async def _damage(backend: StorageBackend) -> list[str]:
         return [str(exc)]
 
 
-async def _of_thread(backend: StorageBackend, thread_id: str) -> AsyncIterator[Problem | Checked]:
+async def _of_thread(backend: StoresThreads, thread_id: str) -> AsyncIterator[Problem | Checked]:
     try:
         thread = await backend.read_thread(thread_id)
     except DAMAGE as exc:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from fnmatch import translate
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from locus_store.errors import InvalidArgumentError
+from locus_store.errors import InvalidArgumentError, SerializationError
+from locus_store.values.encoding import canonical
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -154,6 +156,20 @@ def checked_ttl(ttl_seconds: float | None) -> float | None:
             f"ttl_seconds={ttl_seconds!r} must be above 0 and at most {MAX_TTL_SECONDS}, or None"
         )
     return ttl_seconds
+
+
+def json_object(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return a private copy of metadata or labels; ``{}`` for ``None``.
+
+    Raises:
+        SerializationError: It is not a JSON object.
+    """
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise SerializationError(f"{name} must be a JSON object, not {type(value).__name__}")
+    copied: dict[str, Any] = canonical(dict(value), name)  # type: ignore[assignment]
+    return copied
 
 
 def is_path(text: str) -> bool:

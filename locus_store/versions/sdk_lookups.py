@@ -16,11 +16,18 @@ _PAGE: Final = 100
 _SHELL: Final = {"%": "*", "_": "?", "*": "[*]", "?": "[?]", "[": "[[]"}
 
 
-class Searchable(Protocol):
-    """The methods of a backend that the look-ups call."""
+class Queryable(Protocol):
+    """The methods of a backend that a look-up by metadata calls."""
 
     async def query(self, key: str, value: Any, limit: int = 100) -> list[Head]:
         """Return versions whose metadata has ``value`` at ``key``, newest first."""
+
+    async def read_state(self, thread_id: str) -> Snapshot | None:
+        """Return the head with its state."""
+
+
+class Listable(Protocol):
+    """The methods of a backend that a look-up through all threads calls."""
 
     async def read_state(self, thread_id: str) -> Snapshot | None:
         """Return the head with its state."""
@@ -32,7 +39,7 @@ class Searchable(Protocol):
 
 
 async def query_by_metadata(
-    backend: Searchable, key: str, value: Any, limit: int
+    backend: Queryable, key: str, value: Any, limit: int
 ) -> list[dict[str, Any]]:
     """Return the threads whose newest version has ``value`` at ``key`` of its metadata."""
     check_limit(limit)
@@ -49,9 +56,7 @@ async def query_by_metadata(
         asked *= 4  # older versions of a thread were among them
 
 
-async def search_data(
-    backend: Searchable, path: str, value: Any, limit: int
-) -> list[dict[str, Any]]:
+async def search_data(backend: Listable, path: str, value: Any, limit: int) -> list[dict[str, Any]]:
     """Return threads whose newest state has ``value`` at ``path``, most recently active first."""
     check_limit(limit)
     check_key(path)
@@ -67,13 +72,13 @@ async def search_data(
     return rows
 
 
-async def count(backend: Searchable, pattern: str) -> int:
+async def count(backend: Listable, pattern: str) -> int:
     """Return the number of threads whose id matches a pattern of SQL's ``LIKE``."""
     shell = "".join(_SHELL.get(it, it) for it in pattern)
     return sum([1 async for _ in _threads(backend, shell)])
 
 
-async def _threads(backend: Searchable, pattern: str) -> AsyncIterator[str]:
+async def _threads(backend: Listable, pattern: str) -> AsyncIterator[str]:
     after: str | None = None
     while page := await backend.list_threads(_PAGE, pattern, after=after):
         for thread_id in page:

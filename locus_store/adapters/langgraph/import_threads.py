@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from locus_store.adapters.langgraph.source_tables import UNKNOWN_TIME, Cipher, TableSource, opened
 from locus_store.adapters.langgraph.typed_values import members, plain_to_json
+from locus_store.backend import StoresThreads, needs
 from locus_store.errors import (
     IntegrityError,
     InvalidArgumentError,
@@ -73,6 +74,7 @@ async def import_langgraph(
         InvalidArgumentError: No such scheme, or an id that is too long.
         MissingExtraError: ``ormsgpack`` is not installed.
     """
+    backend = needs(backend, StoresThreads)
     tally = Tally(progress)
     async with opened(url, cipher) as source:
         for thread_id in await source.threads() if thread_ids is None else thread_ids:
@@ -80,7 +82,7 @@ async def import_langgraph(
         return tally.done(source.shown)
 
 
-async def _taken(backend: StorageBackend, source: TableSource, thread_id: str) -> bool:
+async def _taken(backend: StoresThreads, source: TableSource, thread_id: str) -> bool:
     """Import a thread; return whether it was new to the backend."""
     async with source.snapshot():
         try:

@@ -13,7 +13,7 @@ from locus_store.errors import NotFoundError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from locus_store.backend import StorageBackend
+    from locus_store.backend import FullBackend, StorageBackend
     from locus_store.types import Version
 
 PAGE: Final = 250
@@ -156,7 +156,7 @@ class Merged:
         heapq.heappush(self._open, ((-at, -mark.line, -mark.sequence), self._opened, line))
 
 
-async def recent_threads(backend: StorageBackend) -> AsyncIterator[tuple[float, str]]:
+async def recent_threads(backend: FullBackend) -> AsyncIterator[tuple[float, str]]:
     """Yield the times of all threads and their ids once, the most recently active first.
 
     A thread that becomes active meanwhile moves ahead of the cursor: what the list has not given

@@ -35,6 +35,7 @@ from locus_store.adapters.langgraph.serializer import (
 )
 from locus_store.adapters.langgraph.times import options_of_ttl, ttl_of
 from locus_store.adapters.langgraph.values import Caches, ChannelValues, StateHistory
+from locus_store.backend import FullBackend, needs
 from locus_store.blocking import Finished, Portals
 from locus_store.errors import ConflictError, InvalidArgumentError
 from locus_store.open import open_saver
@@ -169,7 +170,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
 
     async def asetup(self) -> None:
         """Open the storage, which the first call does otherwise: tells what is wrong with it."""
-        await self.saver.backend.scan(1)
+        await needs(self.saver.backend, FullBackend).scan(1)
 
     def setup(self) -> Awaitable[None]:
         """See ``asetup``; the result may be awaited, and need not be."""
@@ -336,9 +337,8 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
         """
         if not checkpoint_ns or exc.head_id is None or not metadata.get("parents"):
             return False
-        head = await self.saver.backend.version(
-            thread_id, exc.head_id, namespace=line_name(checkpoint_ns)
-        )
+        line = line_name(checkpoint_ns)
+        head = await self.saver.backend.version(thread_id, exc.head_id, namespace=line)
         return head is not None and head.metadata.get("parents") == metadata["parents"]
 
     async def aput_writes(
@@ -454,13 +454,11 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
         self, config: RunnableConfig | None, below: str | None, size: int
     ) -> AsyncIterator[tuple[float, Lines]]:
         """Yield the lines of a thread, or of each, as ``Merged`` takes them."""
-        backend = self.saver.backend
+        backend = needs(self.saver.backend, FullBackend)
         if config:
             thread_id, _, _ = place_of(config)
-            checkpoint_ns = config["configurable"].get("checkpoint_ns")
-            names = [line_name(checkpoint_ns)] if checkpoint_ns is not None else None
-            if names is None:
-                names = await backend.namespaces(thread_id)
+            name = config["configurable"].get("checkpoint_ns")
+            names = [line_name(name)] if name is not None else await backend.namespaces(thread_id)
             yield math.inf, [ListedLine(backend, thread_id, it, below, size) for it in names]
             return
         size = min(size, PAGE_OF_MANY)
@@ -482,7 +480,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
 
     async def _read_line(self, versions: Versions) -> Made:
         """Versions of one line, each with what makes its tuple once."""
-        backend, first = self.saver.backend, versions[0]
+        backend, first = needs(self.saver.backend, FullBackend), versions[0]
         ids = [it.checkpoint_id for it in versions]
         writes = await backend.writes_of(first.thread_id, ids, namespace=first.namespace)
         history = StateHistory(self._values)
@@ -586,7 +584,9 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
         seeds: Mapping[str, Any],
     ) -> dict[str, DeltaChannelHistory]:
         ids: Path = max(path.values(), key=len, default=[])
-        writes = await self.saver.backend.writes_of(thread_id, ids, namespace=namespace)
+        writes = await needs(self.saver.backend, FullBackend).writes_of(
+            thread_id, ids, namespace=namespace
+        )
         histories: dict[str, DeltaChannelHistory] = {}
         for name, on_path in path.items():
             found = [

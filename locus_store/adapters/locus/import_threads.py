@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from locus_store.adapters.locus.records import Entry, FoundThread, fingerprint, repeated
 from locus_store.adapters.locus.sources import LocusSource, opened
+from locus_store.backend import StoresThreads, needs
 from locus_store.errors import (
     IntegrityError,
     InvalidArgumentError,
@@ -62,6 +63,7 @@ async def import_locus(
         SerializationError: A state holds what JSON cannot keep; names it.
         InvalidArgumentError: No such scheme; two tables or prefixes; or an invalid id.
     """
+    backend = needs(backend, StoresThreads)
     await backend.exists("-")  # its schema is made now: that may wait for all who read
     tally = Tally(progress)
     async with opened(source, table_name=table_name, tenant=tenant) as reader:
@@ -82,7 +84,7 @@ def _chosen(
 
 
 async def _taken(
-    backend: StorageBackend, reader: LocusSource, thread_id: str, found: FoundThread
+    backend: StoresThreads, reader: LocusSource, thread_id: str, found: FoundThread
 ) -> bool:
     """Import a thread; return whether it was new to the backend."""
     if found.problem:

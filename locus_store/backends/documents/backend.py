@@ -9,14 +9,13 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from locus_store import versions
-from locus_store.backend import StorageBackend
+from locus_store.backend import FullBackend
 from locus_store.backends.documents.threads import DocumentThreads
 from locus_store.errors import IntegrityError, LocusStoreError, NotFoundError
 from locus_store.runtime.observe import skips_too_large
 from locus_store.types import (
     Active,
     ArchivedThread,
-    CheckpointerCapabilities,
     Head,
     Hit,
     Mark,
@@ -52,7 +51,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class DocumentBackend(StorageBackend):
+class DocumentBackend(FullBackend):
     """Keeps each thread in a document that is replaced on a condition.
 
     Args:
@@ -60,16 +59,7 @@ class DocumentBackend(StorageBackend):
         max_state_bytes: The largest state that is saved or read, as compact JSON.
     """
 
-    capabilities = CheckpointerCapabilities(
-        search=True,
-        metadata_query=True,
-        vacuum=True,
-        branching=True,
-        ttl=True,
-        list_threads=True,
-        list_with_metadata=True,
-        persistent_checkpoint_ids=True,
-    )
+    persistent_checkpoint_ids = True
 
     def __init__(self, documents: Documents, *, max_state_bytes: int = MAX_STATE_BYTES) -> None:
         super().__init__(max_state_bytes=max_state_bytes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -23,7 +22,7 @@ class MemoryBackend(DocumentBackend):
     """
 
     factory = "MemoryCheckpointer"
-    capabilities = replace(DocumentBackend.capabilities, persistent_checkpoint_ids=False)
+    persistent_checkpoint_ids = False
 
     def __init__(self, *, max_state_bytes: int = MAX_STATE_BYTES) -> None:
         super().__init__(MemoryDocuments(), max_state_bytes=max_state_bytes)

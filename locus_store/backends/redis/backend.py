@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from locus_store import versions
-from locus_store.backend import StorageBackend
+from locus_store.backend import FullBackend
 from locus_store.backends.redis import addresses
 from locus_store.backends.redis.addresses import (
     CONNECT_TIMEOUT_SECONDS,
@@ -27,7 +27,6 @@ from locus_store.saver import CheckpointSaver
 from locus_store.types import (
     Active,
     ArchivedThread,
-    CheckpointerCapabilities,
     Head,
     Hit,
     Mark,
@@ -70,7 +69,7 @@ DEFAULT_PREFIX = "locus:state:"
 PAGE = 200
 
 
-class RedisBackend(StorageBackend):
+class RedisBackend(FullBackend):
     """Keeps versions in Redis or Valkey, in plain data types.
 
     A save is one script, all or nothing, on a cluster too; a load is one round trip. What a server
@@ -103,16 +102,7 @@ class RedisBackend(StorageBackend):
     """
 
     factory = "redis_checkpointer"
-    capabilities = CheckpointerCapabilities(
-        search=True,
-        metadata_query=True,
-        vacuum=True,
-        branching=True,
-        ttl=True,
-        list_threads=True,
-        list_with_metadata=True,
-        persistent_checkpoint_ids=True,
-    )
+    persistent_checkpoint_ids = True
 
     def __init__(
         self,

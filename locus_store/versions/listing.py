@@ -1,0 +1,79 @@
+"""The states of many versions of a line, from one read of their records."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from locus_store.errors import IntegrityError, NotFoundError
+from locus_store.versions.reading import replay
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from locus_store.types import Version
+    from locus_store.values import frames
+
+T = TypeVar("T")
+
+
+class Chains(Protocol):
+    """The methods of a backend that this module calls."""
+
+    @property
+    def max_state_bytes(self) -> int:
+        """The largest state that is read."""
+
+    async def records(
+        self, thread_id: str, *, namespace: str = "", first: int, last: int
+    ) -> list[tuple[int, int, bytes]]:
+        """Return what the states of a range of sequences are made of."""
+
+    async def version(
+        self, thread_id: str, checkpoint_id: str | None = None, *, namespace: str = ""
+    ) -> Version | None:
+        """Return a version without its state."""
+
+
+async def read_states(
+    backend: Chains, versions: Sequence[Version], make: Callable[[Version, frames.Folder], T]
+) -> list[T]:
+    """Return the results of ``make`` for versions of one line; each chain is read once.
+
+    See ``StoresThreads.read_states`` of ``locus_store.backend`` for arguments and errors.
+    """
+    if not versions:
+        return []
+    sequences = [it.mark.sequence for it in versions]
+    records = await backend.records(
+        versions[0].thread_id,
+        namespace=versions[0].namespace,
+        first=min(sequences),
+        last=max(sequences),
+    )
+    found = {sequence for sequence, _, _ in records}
+    missing = [it for it in versions if it.mark.sequence not in found]
+    gone = {it.mark.sequence for it in missing if not await _is_there(backend, it)}
+    wanted = [it for it in versions if it.mark.sequence not in gone]
+
+    def made() -> list[T]:
+        states = replay(records, wanted, backend.max_state_bytes)
+        found = {it.mark.sequence: make(it, folder) for it, folder in states}
+        return [found[it.mark.sequence] for it in wanted]
+
+    try:
+        return await asyncio.to_thread(made)
+    except IntegrityError as exc:
+        if all([await _is_there(backend, it) for it in versions]):
+            raise
+        raise NotFoundError(
+            f"thread {versions[0].thread_id!r} was changed while it was listed; list it again"
+        ) from exc
+
+
+async def _is_there(backend: Chains, version: Version) -> bool:
+    """Return whether the version still has this name."""
+    found = await backend.version(
+        version.thread_id, version.checkpoint_id, namespace=version.namespace
+    )
+    return found is not None and found.mark == version.mark
