@@ -513,13 +513,6 @@ class ListsThreads(StorageBackend):
             NotFoundError: There is no thread ``after``.
         """
 
-    @abstractmethod
-    async def heads(self, limit: int = 100) -> list[Head]:
-        """Return threads with their head's metadata, the most recently active first.
-
-        Only threads with a version in the root namespace have such a head.
-        """
-
     async def list_threads(
         self, limit: int = 100, pattern: str = "*", *, after: str | None = None
     ) -> list[str]:
@@ -540,6 +533,17 @@ class ListsThreads(StorageBackend):
         ``%`` is any characters, ``_`` is one; case matters.
         """
         return await sdk_lookups.count(self, pattern)
+
+
+class ListsHeads(StorageBackend):
+    """A backend that lists its threads with the metadata of their heads."""
+
+    @abstractmethod
+    async def heads(self, limit: int = 100) -> list[Head]:
+        """Return threads with their head's metadata, the most recently active first.
+
+        Only threads with a version in the root namespace have such a head.
+        """
 
 
 class SearchesText(StorageBackend):
@@ -864,7 +868,7 @@ class SharedByTenants(StorageBackend):
         """
 
 
-class FullBackend(ListsThreads, SearchesText, ErasesThreads, Vacuums, Expires):
+class FullBackend(ListsThreads, ListsHeads, SearchesText, ErasesThreads, Vacuums, Expires):
     """A backend with every power that needs neither tenants nor SQL.
 
     LangGraph's saver, the command line and transfers work on such backends.
@@ -878,7 +882,7 @@ _POWERS: Final[dict[str, type[StorageBackend]]] = {
     "branching": StoresThreads,
     "ttl": Expires,
     "list_threads": ListsThreads,
-    "list_with_metadata": ListsThreads,
+    "list_with_metadata": ListsHeads,
     "tenants": SharedByTenants,
 }
 """The power behind each capability."""

@@ -15,6 +15,7 @@ from typing_extensions import TypeVar
 
 from locus_store.backend import (
     Expires,
+    ListsHeads,
     ListsThreads,
     QueriesMetadata,
     SearchesText,
@@ -577,7 +578,7 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
 
     @observed("list_with_metadata")
     async def list_with_metadata(self, limit: int = 100) -> list[dict[str, Any]]:
-        return [_row(head) for head in await needs(self.backend, ListsThreads).heads(limit)]
+        return [_row(head) for head in await needs(self.backend, ListsHeads).heads(limit)]
 
 
 def _row(head: Head) -> dict[str, Any]:
