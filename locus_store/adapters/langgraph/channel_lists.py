@@ -1,4 +1,4 @@
-"""The lists in channels, remembered from one checkpoint to the next.
+"""A cache of the lists in channels, which mostly grow from one checkpoint to the next.
 
 A message that was there before is neither taken apart nor constructed again. It is recognized by a
 print of all its contents, so that a message changed in place counts as another one. Readers get
@@ -37,7 +37,7 @@ _PLAIN: Final = SCALARS - {bytes}
 
 @dataclass(slots=True)
 class Known:
-    """A list as it was put or read last."""
+    """A list as it was last put or read."""
 
     json: Grown
     prints: list[bytes]
@@ -54,7 +54,7 @@ class Known:
 
     @property
     def weight(self) -> int:
-        """About its bytes of memory."""
+        """The memory that the entry takes, in bytes (an estimate)."""
         return sum(self.weights) + sum(map(len, self.prints))
 
 
@@ -72,7 +72,7 @@ class ChannelLists:
     def to_json(
         self, place: Place, items: list[Any], convert: Callable[[list[Any]], list[Any] | None]
     ) -> Grown | None:
-        """Return a list as JSON; ``None`` for one whose elements are not known by prints.
+        """Return a list as JSON; ``None`` if one of its elements has no print.
 
         Args:
             place: Where it stands.

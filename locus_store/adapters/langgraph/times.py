@@ -1,4 +1,4 @@
-"""Times to live of graphs' threads, as LangGraph's configurations spell them."""
+"""Times to live of graphs' threads, in the spellings of LangGraph's configurations."""
 
 from __future__ import annotations
 
