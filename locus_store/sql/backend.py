@@ -161,7 +161,7 @@ class SqlBackend(StorageBackend):
     # --- the contract
 
     async def commit(self, save: Save) -> Written:
-        """See ``StorageBackend``, as the following."""
+        """See ``StorageBackend``, also for the following methods."""
         return await self._write(lambda repository: repository.save(save))
 
     async def commit_on(self, save: Save, connection: object) -> Written:

@@ -98,7 +98,7 @@ class Reads(Scoped):
         return line if line and line.head is not None else None
 
     def record(self, line: Line, sequence: int) -> Record | None:
-        """See ``versions.Lines``, as the following."""
+        """See ``versions.Lines``, also for the following methods."""
         found = self.seen.get((line.line, sequence))
         if found is None:
             key = {"line": line.line, "sequence": sequence}

@@ -110,7 +110,7 @@ class Repository(Reads):
     # --- versions.Lines
 
     def find(self, thread_id: str, namespace: str) -> Line | None:
-        """See ``versions.Lines``, as the following."""
+        """See ``versions.Lines``, also for the following methods."""
         is_locked = self.lock(thread_id, namespace=namespace)
         return self.line_of(thread_id, namespace) if is_locked else None
 

@@ -110,7 +110,7 @@ class SqlStore(BaseStore):
     # --- opening
 
     async def setup(self) -> None:
-        """See ``BaseStore``, as the following."""
+        """See ``BaseStore``, also for the following methods."""
         await self._opened()
 
     async def _opened(self) -> Shelf:

@@ -1,4 +1,4 @@
-"""What ``Documents`` promise to the engine, as tests.
+"""The contract of ``Documents``, as tests.
 
 ::
 
@@ -53,7 +53,7 @@ class LostAnswers(Documents):
 
     @contextmanager
     def held(self, key: str, *, creates: bool) -> Iterator[Access]:
-        """See ``Documents``, as the following."""
+        """See ``Documents``, also for the following methods."""
         with self._documents.held(key, creates=creates) as access:
             yield access
         if self.lost:

@@ -211,7 +211,7 @@ class PostgreSQLBackend(SqlBackend):
         return f"PostgreSQLBackend({self._where!r})"
 
     async def commit(self, save: Save) -> Written:
-        """See ``StorageBackend``, as the following."""
+        """See ``StorageBackend``, also for the following methods."""
         with self._translating():
             home = await self._runner.home()
             saves = self._saves.get(home)

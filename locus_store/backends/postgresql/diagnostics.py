@@ -19,7 +19,7 @@ class PostgreSQLExamination(Examination):
     """A server, perhaps behind a pooler."""
 
     def software(self) -> Iterator[Fact]:
-        """See ``Examination``, as the following."""
+        """See ``Examination``, also for the following methods."""
         yield Fact("SQLAlchemy", sa.__version__)
         yield Fact("asyncpg", package_version("asyncpg"))
         number = int(self._setting("server_version_num")) // 10_000

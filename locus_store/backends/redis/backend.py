@@ -157,7 +157,7 @@ class RedisBackend(StorageBackend):
         return f"RedisBackend({self._where!r}, prefix={self._threads.keys.prefix!r})"
 
     async def open(self) -> None:
-        """See ``StorageBackend``, as the following."""
+        """See ``StorageBackend``, also for the following methods."""
         await self.list_threads(1)
 
     async def close(self) -> None:
@@ -502,7 +502,7 @@ class RedisCheckpointSaver(CheckpointSaver):
     Args:
         url: See ``RedisBackend``, as ``prefix`` and what else it takes.
         prefix: What all keys begin with.
-        on_conflict: See ``CheckpointSaver``, as the following.
+        on_conflict: See ``CheckpointSaver``, also for the following methods.
         keep_last: Versions to keep per thread and namespace.
         ttl_seconds: A thread's time to live after its last save.
         refresh_on_read: A load renews that time.

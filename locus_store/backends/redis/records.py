@@ -331,7 +331,7 @@ class NamespaceEdit(Edit):
         payload: bytes,
         told: dict[str, Any] | None = None,
     ) -> Row:
-        """See ``Edit``, as the following."""
+        """See ``Edit``, also for the following methods."""
         del told
         return StoredRow(record, created_at, payload)
 

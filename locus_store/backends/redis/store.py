@@ -157,7 +157,7 @@ class RedisStore(BaseStore):
         return repr(self.backend).replace("Backend", "Store", 1)
 
     async def setup(self) -> None:
-        """See ``BaseStore``, as the following."""
+        """See ``BaseStore``, also for the following methods."""
         await self._home()
 
     async def _home(self) -> LoopClient:

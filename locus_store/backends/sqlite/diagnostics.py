@@ -18,7 +18,7 @@ class SQLiteExamination(Examination):
     """A file, or memory."""
 
     def software(self) -> Iterator[Fact]:
-        """See ``Examination``, as the following."""
+        """See ``Examination``, also for the following methods."""
         yield Fact("SQLAlchemy", sa.__version__)
         yield Fact("aiosqlite", package_version("aiosqlite"))
         yield Fact("server", f"SQLite {sqlite3.sqlite_version}")
