@@ -199,7 +199,7 @@ class PostgreSQLBackend(SqlBackend):
         self._group, self._senders = (GROUP, SENDERS) if group_saves else (1, kept + overflow)
 
     def _begin(self) -> None:
-        """Begin without anything under way; saves are grouped by tenant."""
+        """Start with no calls in progress; saves are grouped by tenant."""
         self._saves: WeakKeyDictionary[LoopPool, Saves] = WeakKeyDictionary()
         self._batches: WeakKeyDictionary[LoopPool, WriteBatches] = WeakKeyDictionary()
 
@@ -314,7 +314,7 @@ class PostgreSQLBackend(SqlBackend):
             return await batches.submit(batch)
 
     async def _ask(self, text: str, values: tuple[Any, ...]) -> list[Any]:
-        """Run one of the driver's statements; it may be run again after a lost connection."""
+        """Run a statement on the driver's connection; after a lost connection it may run again."""
         with self._translating():
             home = await self._runner.home()
             tenant = encode_key(self._database.tenant)
@@ -521,7 +521,7 @@ def _checked_pool(pool: Any) -> Any:
 
 
 def _cache_size(target: Target, *, pgbouncer: bool) -> int:
-    """Return the number of prepared statements that a connection may keep; 0 behind PgBouncer."""
+    """Return how many prepared statements a connection may keep; 0 behind PgBouncer."""
     said = target.options
     if not isinstance(pgbouncer, bool):
         raise InvalidArgumentError(f"pgbouncer={pgbouncer!r} must be True or False")

@@ -1,4 +1,4 @@
-"""SQLite's dialect: its hooks, its full-text index, its connections and its errors."""
+"""SQLite's dialect: its hooks, full-text index, connections and errors."""
 
 from __future__ import annotations
 
