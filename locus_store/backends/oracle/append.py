@@ -87,7 +87,7 @@ def made_by(t: Tables) -> sa.Select[Any]:
 
 
 def _value(name: str, kind: Any) -> sa.BindParameter[Any]:
-    """Return a parameter whose name is no column's: SQLAlchemy would take it for that column."""
+    """Return a parameter that shares no column's name: SQLAlchemy would bind it to that column."""
     return sa.bindparam(f"its_{name}", type_=kind)
 
 

@@ -1,4 +1,4 @@
-"""Redis 6.2 and later, and Valkey: a server or a cluster, with nothing but its own data types."""
+"""Redis 6.2 and later, and Valkey: a server or a cluster, with built-in data types only."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ class RedisBackend(StorageBackend):
         return await self.connections.home()
 
     async def _listing(self) -> LoopClient:
-        """Return the connections, once the lists of threads are as this release reads them."""
+        """Return the connections, with the lists of threads converted to the current layout."""
         home = await self._home()
         await self._threads.require_lists(home)
         return home
@@ -261,7 +261,7 @@ class RedisBackend(StorageBackend):
     async def _take(
         self, home: LoopClient, thread_id: str, namespace: str, body: Callable[[Edit], int]
     ) -> int:
-        """Take something from a namespace; 0 where there is no thread."""
+        """Remove something from a namespace; return 0 if the thread does not exist."""
         found: int = await self._threads.edit(home, thread_id, namespace, body, creates=False)
         return found
 
@@ -344,7 +344,7 @@ class RedisBackend(StorageBackend):
         ]
 
     async def _all(self) -> AsyncIterator[tuple[Thread, dict[str, str]]]:
-        """Yield all live threads without payloads, and the revisions of their namespaces."""
+        """Yield all live threads without payloads, and the revision of each namespace."""
         home = await self._home()
         async for name in self._names():
             found = await self._threads.archive(home, name, is_whole=False)
@@ -352,7 +352,7 @@ class RedisBackend(StorageBackend):
                 yield found
 
     async def _names(self) -> AsyncIterator[str]:
-        """Yield all live threads."""
+        """Yield the ids of all live threads."""
         home = await self._home()
         after: str | None = None
         while page := await self._lists.scanned(home, PAGE, after):
@@ -484,7 +484,7 @@ class RedisBackend(StorageBackend):
 
 
 def _vacuum(thread_id: str, namespace: str, limit: datetime, edit: Edit) -> int:
-    """Remove what is older from a namespace; return how many versions."""
+    """Remove older versions from a namespace; return how many."""
     line = edit.find(thread_id, namespace)
     if line is None or edit.thread is None:
         return 0

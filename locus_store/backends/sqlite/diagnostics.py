@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class SQLiteExamination(Examination):
-    """A file, or memory."""
+    """A database file, or a database in memory."""
 
     def software(self) -> Iterator[Fact]:
         """See ``Examination``, also for the following methods."""
@@ -32,7 +32,7 @@ class SQLiteExamination(Examination):
         )
 
     def table_bytes(self, table: sa.Table) -> int | None:
-        """SQLite tells the size of the file only."""
+        """Return ``None``: SQLite reports only the size of the whole file."""
 
     def total_bytes(self) -> int | None:
         return int(self._pragma("page_count")) * int(self._pragma("page_size"))
