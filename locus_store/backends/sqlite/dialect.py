@@ -59,7 +59,7 @@ class SQLiteRepository(Repository):
     _has_tombstones = False
 
     def matches(self, column: sa.ColumnElement[str], pattern: str) -> sa.ColumnElement[bool] | None:
-        """``GLOB`` knows ``*`` and ``?`` as we do; sets it negates differently."""
+        """See ``Reads.matches``; ``GLOB`` differs from our patterns only in negated sets."""
         if "[" in pattern:
             return None
         plain = sa.literal(pattern, sa.Text())
