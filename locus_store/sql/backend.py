@@ -105,7 +105,7 @@ class SqlBackend(StorageBackend):
 
     @property
     def shared(self) -> Shared:
-        """For a store."""
+        """Return the objects that a store shares with this backend."""
         return Shared(self._database, self._runner, self._translating)
 
     async def _write(self, body: Callable[[Repository], T]) -> T:
@@ -123,7 +123,7 @@ class SqlBackend(StorageBackend):
             return await self._runner.query(lambda connection: body(database.on(connection)))
 
     async def _join(self, connection: object, body: Callable[[Repository], T]) -> T:
-        """Like ``_write``, inside a transaction of the caller's."""
+        """Write inside a transaction of the caller."""
         self._database.require_joinable(connection)
         with self._translating():
             await self._runner.ready()
@@ -259,7 +259,7 @@ class SqlBackend(StorageBackend):
     async def _ranked(
         self, batch: list[searching.Candidate], wanted: list[str]
     ) -> list[searching.Ranked]:
-        """Return the lines of a batch that match; no transaction is open while text is compared."""
+        """Return the lines of a batch that match; text is compared outside any transaction."""
         parts = [searching.Part([candidate.line for candidate in batch])]
         if searching.is_large(batch):
             parts = await self._query(lambda it: searching.parts(it, batch))
@@ -383,7 +383,7 @@ class SqlBackend(StorageBackend):
         return sweep.report()
 
     async def _vacuum_thread(self, thread_id: str, seconds: float, sweep: Sweep) -> None:
-        """One thread's part; those of a batch may share a commit."""
+        """Vacuum one thread; the threads of a batch may share a commit."""
         with sweep.of(thread_id):
             removed = await self._write(lambda it: it.vacuum_thread(thread_id, seconds))
             sweep.count(thread_id, removed)
