@@ -22,7 +22,7 @@ DAMAGE = (IntegrityError, BackendError, TypeError, ValueError)
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A thread that was looked at."""
+    """A verified thread."""
 
     thread_id: str
     versions: int

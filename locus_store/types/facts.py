@@ -10,7 +10,7 @@ Verdict = Literal["ok", "warn", "fail", "info"]
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One line of an examination."""
+    """One line of the output of ``locus-store doctor``."""
 
     name: str
     value: str

@@ -53,7 +53,7 @@ class CheckpointerCapabilities:
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """A tenant that has something stored, and how much."""
+    """A tenant that has stored data, and its amount."""
 
     name: str
     threads: int
@@ -65,7 +65,7 @@ class Tenant:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One version, named for good: checkpoint ids are the caller's and may be used again."""
+    """The permanent identity of a version, since a caller may reuse checkpoint ids."""
 
     store: str
     """Identity of the database that counted ``line``; marks of another one are not ours."""
@@ -93,7 +93,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Save:
-    """One version to be written; validated and encoded before a connection is taken."""
+    """One version to write; validated and encoded before a connection is taken."""
 
     thread_id: str
     namespace: str = ""
@@ -140,7 +140,7 @@ Outcome = Literal["head", "side", "same"]
 
 
 class Active(NamedTuple):
-    """A thread in a list."""
+    """A thread in a list, with the time of its last activity."""
 
     thread_id: str
     active_at: datetime
@@ -148,7 +148,7 @@ class Active(NamedTuple):
 
 
 class Removed(NamedTuple):
-    """Outcome of removing a thread."""
+    """The result of removing a thread."""
 
     existed: bool
     """``False`` where there were only pending writes, or nothing."""
@@ -208,7 +208,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """A version as it is stored, read in one statement or one transaction."""
+    """A stored version, read by one statement or in one transaction."""
 
     version: Version
     head: Mark
@@ -236,7 +236,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """A version with its state as it is kept in memory, packed."""
+    """A version with its packed state, as it is kept in memory."""
 
     version: Version
     snapshot: LayoutSnapshot
@@ -252,7 +252,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """A thread by its head, as lists and metadata queries give it."""
+    """A thread with its head, as lists and metadata queries return it."""
 
     thread_id: str
     checkpoint_id: str
@@ -262,7 +262,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit(Head):
-    """One thread that a search found; the checkpoint is the version that added most words."""
+    """A thread that a search found; the checkpoint is the version that added most words."""
 
     score: float
     """Greater than 0; higher is better; comparable within one answer only."""
@@ -273,7 +273,7 @@ class Hit(Head):
 
 @dataclass(frozen=True, slots=True)
 class PendingWrite:
-    """An output of a task that ran before its step's checkpoint was complete."""
+    """An output of a task, stored before the checkpoint of its step is complete."""
 
     task_id: str
     idx: int
@@ -309,7 +309,7 @@ class ArchivedRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivedWrite:
-    """A pending write, and whose it is."""
+    """A pending write, and the checkpoint that it belongs to."""
 
     checkpoint_id: str
     write: PendingWrite
@@ -318,7 +318,7 @@ class ArchivedWrite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivedLine:
-    """A namespace of a thread with all its versions, those that ``keep_last`` hides among them."""
+    """A namespace of a thread with all its versions, including those that ``keep_last`` hides."""
 
     namespace: str
     head: int | None
@@ -348,7 +348,7 @@ class ArchivedMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivedThread:
-    """All that is stored of a thread, in one consistent read."""
+    """All stored data of a thread, in one consistent read."""
 
     thread_id: str
     user_id: str | None
