@@ -252,9 +252,9 @@ _numbers = count()
 
 Loads = Mapping[tuple[int, str], Lineage]
 loaded_here: ContextVar[Loads] = ContextVar("locus_store_loaded_here", default=MappingProxyType({}))
-"""What the caller's own context loaded last, by adapter and thread. It is lost through
-``wait_for``, ``gather``, ``create_task`` and threads, so the adapter does not rely on it alone;
-the blocking facade carries it for its caller."""
+"""The last loads of the caller's own context, by adapter and thread. They are lost through
+``wait_for``, ``gather``, ``create_task`` and threads, so the adapter does not rely on them alone;
+the blocking facade passes them on to its caller."""
 
 
 @dataclass(slots=True)
@@ -263,7 +263,7 @@ class _Load:
 
     lineage: Lineage
     is_marked: bool
-    """Whether the state that it returned carries its mark itself."""
+    """The loaded state itself carries its mark."""
 
     saved: bool = False
     run: str | None = None

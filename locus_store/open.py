@@ -66,7 +66,7 @@ BACKENDS = {
 """Module to the class under ``backends`` whose options a store takes."""
 
 PLACES = frozenset({"dsn", "path", "directory", "base_dir", "url"})
-"""What factories call that which a URL names before its ``?``."""
+"""Names of the factories' parameters for the part of a URL before its ``?``."""
 
 DSN_PARTS = frozenset({"password", "host", "port", "database", "user"})
 """Options that are read as a part of the DSN where they stand in its query string."""
@@ -224,7 +224,7 @@ def _factory(url: str) -> tuple[str, Callable[..., Any]]:
 
 
 _KEYWORDS = re.compile(r"\s*\w+\s*=")
-"""How libpq's ``host=… dbname=…`` begins."""
+"""Matches the start of libpq's ``host=… dbname=…``."""
 
 
 def _schemes() -> str:

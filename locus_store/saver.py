@@ -93,7 +93,7 @@ class CheckpointSaver(ForTenants):
     def _begin(self) -> None:
         """Start with no calls in progress."""
         self._puts: dict[tuple[str, str, str], Future[None]] = {}
-        """Those under way, by thread, namespace and checkpoint."""
+        """The puts in progress, by thread, namespace and checkpoint."""
 
     def _enter(self, tenant: str) -> None:
         self.backend = self.backend.for_tenant(tenant)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Path = tuple[str | int, ...]
 
 _LEVELS = 64
-"""What is nested deeper is shown as changed whole."""
+"""Deeper values are shown as changed as a whole."""
 
 _CONTEXT = 20
 """Characters around the place at which two texts differ."""

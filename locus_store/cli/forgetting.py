@@ -37,7 +37,7 @@ _NOUNS = {
     "messages": "message",
     "store": "store item",
 }
-"""What is counted, for a person."""
+"""Nouns for the counts."""
 
 
 @dataclass(frozen=True, slots=True)

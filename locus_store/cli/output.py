@@ -34,7 +34,7 @@ EXIT_CODES = {
     INTERRUPTED: "interrupted",
     READER_GONE: "broken pipe: the reader of the output, such as 'head', ended",
 }
-"""As docs/cli.md lists them."""
+"""The exit codes that docs/cli.md lists."""
 
 EPILOG = "Exit codes: 0 done, 1 failed, 2 usage, 3 problems, 4 not found, 5 conflict."
 

@@ -25,10 +25,10 @@ class Undecided(Enum):
     """The answer to a call that was not executed."""
 
     AGAIN = 0
-    """It goes into the next group."""
+    """The call goes into the next group."""
 
     ALONE = 1
-    """It has to run alone."""
+    """The call has to run alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class GroupLimits:
     """The bounds of a group; a single call may exceed them."""
 
     count: int
-    """Of what its calls ask for."""
+    """The number of things that the group's calls ask for."""
 
     senders: int
     """Groups under way at once."""
@@ -56,7 +56,7 @@ class GroupLimits:
     """Bytes; 0: any."""
 
     spreads: bool = False
-    """What waits is divided among the senders; else one takes as much as it may."""
+    """Waiting calls are divided among the senders; else one takes as many as it may."""
 
 
 class PerLoop(Generic[T]):
@@ -70,7 +70,7 @@ class PerLoop(Generic[T]):
         self._make = make
         self._all: WeakKeyDictionary[asyncio.AbstractEventLoop, T] = WeakKeyDictionary()
         self._last: tuple[ref[asyncio.AbstractEventLoop], T] | None = None
-        """Of the loop that asked last: a weak dictionary takes ten times as long."""
+        """The entry of the loop that asked last: a weak dictionary takes ten times as long."""
 
     def here(self) -> T:
         """Return the object of the running loop."""

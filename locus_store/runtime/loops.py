@@ -57,10 +57,10 @@ class Home(ABC):
         self.pid = os.getpid()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._last: dict[str, asyncio.Task[Any]] = {}
-        """Of each line the last that was handed in, while it is not done."""
+        """The last submitted write of each line, until it is done."""
         self._until_the_end: AsyncGenerator[None] | None = None
         self.was_released = False
-        """Whether nothing is open any more, as behind ``asyncio.run``."""
+        """True if nothing is open any more, as after ``asyncio.run``."""
 
     async def begin(self) -> None:
         """Make the loop close this home before it ends, as ``asyncio.run`` does."""

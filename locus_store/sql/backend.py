@@ -67,7 +67,7 @@ class Shared(NamedTuple):
     database: Database
     runner: Runner
     translating: Callable[[], AbstractContextManager[None]]
-    """Within it a driver's error becomes ours."""
+    """A context manager that translates the driver's errors."""
 
 
 class SqlBackend(StorageBackend):
@@ -92,7 +92,7 @@ class SqlBackend(StorageBackend):
     )
 
     examination: ClassVar[type[Examination]] = Examination
-    """What ``facts`` looks at."""
+    """The examination that ``facts`` runs."""
 
     def __init__(
         self, database: Database, runner: Runner, *, max_state_bytes: int = MAX_STATE_BYTES

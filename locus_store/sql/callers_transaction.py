@@ -24,7 +24,7 @@ ATTEMPTS: Final = 6
 """Tries of work that lost to another transaction's locks, each under a savepoint of its own."""
 
 PAUSE_SECONDS: Final = 0.005
-"""Before the second try, on average; doubled each time."""
+"""The average pause before the second attempt; doubled each time."""
 
 
 async def joined(database: Database, connection: object, body: Body[T]) -> T:

@@ -53,7 +53,7 @@ class Database(ForTenants, ABC):
 
     repository: type[Repository] = Repository
     driver_errors: ClassVar[tuple[type[Exception], ...]] = (SQLAlchemyError, OSError)
-    """What ``translated`` takes; a dialect adds its driver's own."""
+    """The errors that ``translated`` accepts; a dialect adds its driver's own."""
 
     def __init__(
         self, tables: Tables, *, tenant: str = "default", auto_migrate: AutoMigrate = True

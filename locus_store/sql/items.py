@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 Scored: TypeAlias = "tuple[StoreItem, float]"
 
 Outcome: TypeAlias = "list[int] | ConflictError | None"
-"""Of a batch of changes: what ``BaseStore.apply`` returns or raises; ``None``: see ``BUSY``."""
+"""The outcome of a batch, which ``BaseStore.apply`` returns or raises; ``None``: see ``BUSY``."""
 
 BUSY: Final = None
 """Others have locked an item; nothing was done."""

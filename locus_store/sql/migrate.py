@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 AutoMigrate = bool | Literal["upgrade"]
 
 DEFAULT_URL: Final = "sqlite:///locus_checkpoints.db"
-"""What ``sqlite_checkpointer()`` opens."""
+"""The URL that ``sqlite_checkpointer()`` opens."""
 
 _WHEEL = Path(__file__).parents[1] / "_alembic"
 SCRIPTS: Final = _WHEEL if _WHEEL.is_dir() else Path(__file__).parents[2] / "alembic"
@@ -370,7 +370,7 @@ _REMEDIES: Final = {
     " need; give the user another one as its default, then: {command}",
     "ORA-16000": "the database is read-only; migrate on the primary: {command}",
 }
-"""By SQLSTATE or Oracle's code."""
+"""Remedies by SQLSTATE or Oracle's code."""
 
 
 @contextmanager

@@ -23,9 +23,9 @@ class DatabasePlace:
     """A database as messages show it."""
 
     shown: str
-    """Its URL, without secrets."""
+    """The URL without secrets."""
     is_whole: bool
-    """Whether that is all of it, so that it may be repeated in a command to type."""
+    """``shown`` is the complete URL, so that a command to type may repeat it."""
 
     def within(self, schema: str | None) -> str:
         """Return the URL, with the database schema if one is named."""

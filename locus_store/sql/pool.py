@@ -40,13 +40,13 @@ ATTEMPTS: Final = 6
 """Tries of a transaction that lost to another one's locks, and so wrote nothing."""
 
 PAUSE_SECONDS: Final = 0.005
-"""Before the second try, on average; doubled each time."""
+"""The average pause before the second attempt; doubled each time."""
 
 PING_SECONDS: Final = 1.0
 """A connection that was idle for longer is tried before it is used."""
 
 CLOSE_SECONDS: Final = 5.0
-"""How long ``close`` waits for the server's farewell."""
+"""The time for which ``close`` waits for the server to close the connection."""
 
 ONE_LOOP: Final = (
     "an async engine or pool belongs to one event loop at a time; hand in a dsn instead to use a "
@@ -212,7 +212,7 @@ class LoopPool(loops.Home):
         self._make_opening_engine = make_opening_engine
         self._owned = owned
         self._is_over = False
-        """Its pool was disposed of: what is still in use is closed after it."""
+        """The pool was disposed of: connections still in use are closed afterwards."""
         self._first = first
         self._opening = asyncio.Lock()
         self._lost_at = time.monotonic()

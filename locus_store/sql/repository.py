@@ -27,7 +27,7 @@ Copied: TypeAlias = "Callable[[sa.FromClause, Sequence[str]], sa.Select[Any]]"
 """Gives columns of the source's rows in a table, behind the keys of the copied lines."""
 
 KEY = ("line", "checkpoint_id", "task_id", "idx")
-"""Of a pending write."""
+"""Key columns of a pending write."""
 
 
 class Repository(Reads):
@@ -38,10 +38,10 @@ class Repository(Reads):
     """
 
     _is_save = False
-    """Whether activity was noted."""
+    """The transaction recorded activity."""
 
     _has_index: bool | None = None
-    """What was found; ``None`` before it was asked for."""
+    """The result of the query; ``None`` before the query."""
 
     # --- dialect hooks
 

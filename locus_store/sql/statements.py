@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from locus_store.sql.schema import Tables
 
 LINE_STATE = ("head", "open_chain", "open_bytes", "floor", "last_sequence", "writer", "run")
-"""What a save changes of a line's row; names of ``versions.Line``."""
+"""Columns of a line's row that a save changes; names of ``versions.Line``."""
 
 WRITE = ("checkpoint_id", "task_id", "idx", "channel", "type", "task_path", "basis", "payload")
-"""What a pending write is made of."""
+"""Columns of a pending write."""
 
 VERSION = ("sequence", "checkpoint_id", "digest", "metadata", "labels", "created_at")
-"""What is told of a version, but for its parent's id."""
+"""Columns of a version, without its parent's id."""
 
 RECORD = ("sequence", "chain", "parent", "checkpoint_id", "digest", "metadata", "labels")
 """Names of ``versions.Record``."""
 
 ITEM = ("value", "metadata", "ttl_seconds", "expires_at", "updated_at", "version", "created_at")
-"""What a put writes of an item."""
+"""Columns of an item that a put writes."""
 
 
 class Statements:

@@ -25,7 +25,7 @@ HOSTILE_IDS = (
 """Ids that some backend somewhere took for something else; each names a thread of its own."""
 
 INVALID_IDS = ("", "x" * 256, "a\0b", "\ud800", "a\udfff", None, 7, 1.5, b"t", ["t"], True)
-"""What is no id, wherever an id is needed."""
+"""Invalid ids, wherever an id is required."""
 
 INVALID_LIMITS = (-1, 1.5, "3", None, True)
 
@@ -91,10 +91,10 @@ class Kit:
     pytestmark = pytest.mark.anyio
 
     state_type: type[Any] = AgentState
-    """What ``load`` returns."""
+    """The class that ``load`` returns."""
 
     carries_marks = True
-    """Whether a loaded state has room for its mark; else loads are told apart by their caller."""
+    """A loaded state has room for its mark; else loads are distinguished by their caller."""
 
     def new(self, *texts: str) -> Any:
         """Return a state that was not loaded."""

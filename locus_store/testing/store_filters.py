@@ -22,7 +22,7 @@ OPERATORS = ("$eq", "$ne", *ORDERS, "$in", "$exists")
 INFINITE, GREATEST = float("inf"), float_info.max
 
 MISSING: Any = ...
-"""In ``EXAMPLES``: there is no such key."""
+"""Marks a missing key in ``EXAMPLES``."""
 
 EXAMPLES: tuple[tuple[Any, list[Any], list[Any]], ...] = (
     # the condition on a key; what it takes there; what it does not

@@ -30,7 +30,7 @@ INVALID_NAMESPACES: tuple[Any, ...] = (
     None, "a", ["a"], ("",), ("a", ""), ("a\0",), ("a", None), ("a", 1), (b"a",), ("\ud800",),
     ("x" * 256,), ("x" * 255, "y" * 44), ("x",) * 151, 7, {"a"},
 )  # fmt: skip
-"""What is not a namespace."""
+"""Invalid namespaces."""
 
 LONG = 3600.0
 SHORT = 0.02
@@ -43,7 +43,7 @@ class StoreKit:
     pytestmark = pytest.mark.anyio
 
     persists = True
-    """Whether another object of ``reopen`` has the same items."""
+    """Another object of ``reopen`` has the same items."""
 
     @pytest.fixture
     def anyio_backend(self) -> str:

@@ -39,10 +39,10 @@ _OF_A_THREAD = (
     NotFoundError,
     SerializationError,
 )
-"""What stops one thread and not the others."""
+"""Errors that concern one thread and do not stop the others."""
 
 _NAMED = 20
-"""At most so many threads are named in an error."""
+"""The number of threads that an error names at most."""
 
 
 class Tally:

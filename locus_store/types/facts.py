@@ -18,4 +18,4 @@ class Fact:
     """``fail``: it does not work so; ``warn``: it should be looked at."""
 
     remedy: str = ""
-    """What to do; of a warning and a failure always."""
+    """The remedy; always given for a warning and a failure."""

@@ -23,7 +23,7 @@ Name: TypeAlias = tuple[Namespace, str]
 
 
 MAX_NAMESPACE_CHARACTERS = 300
-"""Of all segments together, with one more for each."""
+"""The longest namespace: all segments together, plus one for each."""
 
 SEGMENT_END = "\0"
 """Ends each segment of a namespace that is stored as one text; no segment has it."""
@@ -34,10 +34,10 @@ class StoreCapabilities:
     """The capabilities of a store; the others raise ``UnsupportedError``."""
 
     search: bool = True
-    """By the words of the values; without an embedding it reads every item below the namespace."""
+    """Search by the words of values; without an embedding it reads every item of the prefix."""
 
     semantic_search: bool = False
-    """By embeddings. A store that has to ask its server knows once it is open: see ``setup``."""
+    """Search by embeddings. If the server decides this, it is known once the store is open."""
 
     embedding_dimension: int | None = None
     ttl: bool = True
@@ -65,10 +65,10 @@ class StoreItem:
 
     expires_at: datetime | None = None
     ttl_seconds: float | None = None
-    """What it was put with; ``BaseStore.touch`` gives it as much again."""
+    """The time to live of the put; ``BaseStore.touch`` restarts it."""
 
     score: float | None = None
-    """Of a search by an embedding; higher is nearer."""
+    """The score in a search by embedding; higher is nearer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +108,7 @@ class Put:
     """Float32, little-endian; in the place of those that the item had."""
 
     json_bytes: int = 0
-    """Of the value and the metadata as compact JSON, where they were counted."""
+    """Bytes of the value and the metadata as compact JSON, if they were counted."""
 
     @property
     def size(self) -> int:
@@ -136,7 +136,7 @@ class Wanted:
 
     prefix: Namespace
     filter: Filter
-    """On the value."""
+    """The filter on the value."""
 
     metadata_filter: Filter
     limit: int

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from locus_store.values.frames import PackedState as LayoutSnapshot
 
 OnConflict = Literal["raise", "branch", "overwrite"]
-"""What a save does when another writer moved the thread on since it was loaded."""
+"""The reaction of a save to another writer's save since the load."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Save:
     """The version ``change.frames`` are against; ``None``: only the whole form is known."""
 
     expected: Expected | None = None
-    """What the head must be; ``None``: append to the head as it stands."""
+    """The expected head; ``None``: append to any head."""
 
     parent_id: str | None = None
     """Explicit parent; ``expected`` tells more of it, where that is of this database."""
@@ -115,7 +115,7 @@ class Save:
     parent must be the head, or the save has lost."""
 
     is_root: bool = False
-    """It was made from no other version, whatever the head is. Excludes the three above."""
+    """The version has no parent, whatever the head is. Excludes the three above."""
 
     on_conflict: OnConflict = "raise"
     writer: str | None = None
@@ -125,11 +125,11 @@ class Save:
     """Names the run; tells own work where the caller lost track of its load."""
 
     side_parent: Mark | None = None
-    """Where a losing state was kept last by this run, so that its next one hangs below it."""
+    """The run's last side branch after a conflict, which its next save continues."""
 
     metadata: Mapping[str, Any] = field(default_factory=dict)
     labels: Mapping[str, Any] = field(default_factory=dict)
-    """What the state says of itself (``agent_id``, ``tags``); queryable like metadata."""
+    """Fields that the state itself has (``agent_id``, ``tags``); queryable like metadata."""
 
     keep_last: int | None = None
     ttl_seconds: float | None = None
@@ -154,7 +154,7 @@ class Removed(NamedTuple):
     """``False`` where there were only pending writes, or nothing."""
 
     versions: int
-    """How many were removed."""
+    """The number of versions removed."""
 
 
 class Vacuumed(NamedTuple):
@@ -218,7 +218,7 @@ class Stored:
     """The chain's records up to the version, in order."""
 
     writes: list[PendingWrite] | None = None
-    """Its pending writes, in their order, where they were asked for."""
+    """Pending writes in their order, if they were requested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,7 +231,7 @@ class Snapshot:
     """The line's head in the same read; equals ``version.mark`` when the head was read."""
 
     writes: list[PendingWrite] | None = None
-    """Its pending writes, in their order, where they were asked for."""
+    """Pending writes in their order, if they were requested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,10 +241,10 @@ class Kept:
     version: Version
     snapshot: LayoutSnapshot
     head: Mark
-    """As in ``Snapshot``."""
+    """See ``Snapshot``."""
 
     writes: list[PendingWrite] | None = None
-    """As in ``Snapshot``."""
+    """See ``Snapshot``."""
 
     state: dict[str, Any] | None = None
     """The state, where reading made it: of this object alone."""
@@ -281,7 +281,7 @@ class PendingWrite:
 
     channel: str
     type: str
-    """How ``payload`` is to be read; the caller's."""
+    """The caller's name for the format of ``payload``."""
 
     payload: bytes
     task_path: str = ""
@@ -330,7 +330,7 @@ class ArchivedLine:
     """Ascending by sequence."""
 
     writes: list[ArchivedWrite]
-    """By checkpoint id, task id and place."""
+    """Ordered by checkpoint id, task id and index."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,11 +356,11 @@ class ArchivedThread:
     metadata: dict[str, Any]
     created_at: datetime
     active_at: datetime
-    """To the minute."""
+    """The last activity, to the minute."""
 
     expires_at: datetime | None
     lines: list[ArchivedLine]
-    """By namespace."""
+    """Ordered by namespace."""
 
     messages: list[ArchivedMessage]
     """Ascending by sequence."""

@@ -16,7 +16,7 @@ LOCUS_STATE: Final = "locus.core.state:AgentState"
 """The state of the Locus SDK's agent."""
 
 OUR_STATE: Final = "locus_store.types.state:AgentState"
-"""What the SDK's state is loaded as in a process that has not imported the SDK."""
+"""The class for the SDK's state in a process that has not imported the SDK."""
 
 _LOCUS_FIELDS: Final = frozenset({"messages", "iteration", "tool_executions", "reasoning_steps"})
 """Fields that every state of the Locus SDK's agent has, and that together are no one else's."""

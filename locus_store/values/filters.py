@@ -253,4 +253,4 @@ OPERATORS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "$exists": lambda found, operand: (found is not _MISSING) == operand,
     IS_OBJECT: lambda found, _: isinstance(found, dict),
 }
-"""Whether what was found holds, by operator."""
+"""The comparison of each operator."""

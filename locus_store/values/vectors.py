@@ -14,7 +14,7 @@ from locus_store.errors import InvalidArgumentError, MissingExtraError
 Metric: TypeAlias = Literal["cosine", "l2", "ip"]
 
 MAX_DIMENSION: Final = 2000
-"""What pgvector's indexes take of a ``vector``."""
+"""The limit of pgvector's indexes for a ``vector``."""
 
 METRICS: Final = ("cosine", "l2", "ip")
 FLOAT_BYTES: Final = 4

@@ -17,20 +17,20 @@ class Append(NamedTuple):
     """
 
     line: int | None
-    """Where it is known."""
+    """The line, if it is known."""
 
     head: Mark | None
-    """What the head must be; ``None``: there is none, unless ``is_free``."""
+    """The expected head; ``None``: there is none, unless ``is_free``."""
 
     is_free: bool
-    """It appends to the head as it stands."""
+    """The save appends to any head."""
 
     basis: Mark | None
-    """What the payload is against, which must be the head; ``None``: it is whole."""
+    """The version that the payload is against, which must be the head; ``None``: a whole state."""
 
     payload: bytes
     state_bytes: int
-    """Of the whole state."""
+    """Size of the whole state."""
 
     @property
     def added(self) -> int:

@@ -28,7 +28,7 @@ HIDDEN_BATCH = 64
 """Versions that ``keep_last`` hides before it removes them in one go."""
 
 CHANNELS = "channel_values"
-"""Where a graph runner's state has its channels, by name."""
+"""Key of a graph runner's state under which its channels are, by name."""
 
 JSON_WRITE = "json"
 """Type of a pending write whose payload is ``layout``'s form of a JSON value."""

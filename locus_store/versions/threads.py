@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
 KEY_BITS: Final = 52
-"""Of a line's key: drawn by lot, and every JSON library keeps it exactly."""
+"""Bits of a line's key, which is random; every JSON library represents it exactly."""
 
 NOTHING: Final = b"[]"
 """The operations of a version that changes nothing."""
@@ -55,9 +55,9 @@ class Row:
         self.record = record
         self.created_at = created_at
         self.told = told or {}
-        """What its save did to the line, as its entry in the file says it."""
+        """The save's changes of the line, in the form of the file's entry."""
         self._held = is_framed, operations
-        """Whether they are frames, and they: one value, as several threads may be here at once."""
+        """Whether the operations are frames, and their bytes: one value, for thread safety."""
 
     def payload(self) -> bytes:
         """Return the operations as frames."""
@@ -152,7 +152,7 @@ class Thread:
 
     thread_id: str
     store: str
-    """Where it was made."""
+    """Identity of the store that created the thread."""
 
     created_at: datetime
     active_at: datetime
@@ -303,16 +303,16 @@ class Edit:
         self.old = old
         self.thread_id = thread_id
         self.thread = old.copy() if old and old.is_live else None
-        """As it is to be; ``None``: gone."""
+        """The thread after the edit; ``None``: removed."""
 
         self.adds_only = self.thread is not None
-        """Whether all that is stored stays as it is."""
+        """The edit adds to stored data and changes none of it."""
 
         self.drops = False
-        """Whether the thread was removed, rather than not there."""
+        """The edit removed the thread; it did exist."""
 
         self.added: list[tuple[Space, Row | ArchivedWrite | None]] = []
-        """In order; a namespace alone was made."""
+        """Additions in order; a namespace alone was created."""
 
         self._now = datetime.now(UTC)
 

@@ -25,7 +25,7 @@ Place: TypeAlias = tuple[str, str, str]
 """A thread, a line of it, and a channel."""
 
 _ELEMENT_BYTES: Final = 100
-"""Of memory for each element, beside its print, its JSON and its object."""
+"""Memory per element in bytes, beside its print, its JSON and its object."""
 
 _BYTES_PER_JSON: Final = 2.2
 """An element is kept as JSON and as an object: so much of the JSON's memory. Measured for messages
@@ -41,16 +41,16 @@ class Known:
 
     json: Grown
     prints: list[bytes]
-    """Of its elements; none where they are not known by prints."""
+    """The elements' prints; empty if the elements have none."""
 
     makers: list[Maker | None]
-    """What copies its elements, as far as they were asked for."""
+    """Functions that copy the elements, as far as they were needed."""
 
     weights: list[int]
     """About the bytes of memory of each element, without its print."""
 
     digest: bytes = b""
-    """Of the list, where it was read."""
+    """The list's digest, if the list was read."""
 
     @property
     def weight(self) -> int:

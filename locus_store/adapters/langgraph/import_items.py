@@ -34,11 +34,11 @@ PAGE: Final = 500
 """Items that are read and written at a time."""
 
 CREATED_AT, UPDATED_AT = "langgraph_created_at", "langgraph_updated_at"
-"""In the metadata of an imported item: LangGraph's own times, in ISO 8601."""
+"""Metadata keys of an imported item: LangGraph's own times, in ISO 8601."""
 
 _SECONDS: Final = 60
 _NAMED: Final = 20
-"""At most so many items are named in an error."""
+"""The number of items that an error names at most."""
 
 _COLUMNS: Final = ("prefix", "key", "value", "created_at", "updated_at")
 _OF_TTL: Final = ("expires_at", "ttl_minutes")
@@ -77,7 +77,7 @@ class ItemCounts:
     """There already, with another value; left as they are."""
 
     without_embeddings: int = 0
-    """Of ``written``: their embeddings do not fit the store, and were left out."""
+    """Items in ``written`` whose embeddings do not fit the store and were left out."""
 
     failed: dict[str, str] = field(default_factory=dict)
 

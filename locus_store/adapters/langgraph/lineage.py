@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 Key: TypeAlias = tuple[str, int]
 
 _RUNTIME: Final = "__pregel_runtime"
-"""In the config of what a running graph puts."""
+"""A key in the config of a ``put`` by a running graph."""
 
 _REPLAY: Final = "__pregel_replay_state"
-"""In the config of a subgraph that runs again as it did before."""
+"""A key in the config of a subgraph that is replayed."""
 
 _FORKS: Final = frozenset({"fork", "update"})
 """``source`` of a checkpoint that may be made from any other one."""

@@ -75,7 +75,7 @@ CACHE_BYTES: Final = 64 * 1024 * 1024
 """Memory for what one saver and its backend remember, unless the caller says otherwise."""
 
 MAX_KEY_CHARACTERS: Final = 2**20
-"""Of a filter's key; no metadata has a longer one in practice."""
+"""The longest key of a filter; in practice no metadata key is longer."""
 
 T = TypeVar("T")
 Makers: TypeAlias = "list[Callable[[], CheckpointTuple]]"  # in the class, `list` is a method

@@ -39,7 +39,7 @@ class TableSource(Protocol):
     """The protocol for reading LangGraph's rows."""
 
     shown: str
-    """For a person."""
+    """The source as messages show it."""
 
     def snapshot(self) -> Any:
         """Read everything within the block as it was when the block began."""

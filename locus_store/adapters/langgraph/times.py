@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
 TTL_SECONDS: Final = "ttl_seconds"
-"""Of a config's ``configurable``: how long after this run's last checkpoint the thread expires."""
+"""The ``configurable`` key of the seconds from a run's last checkpoint to its thread's expiry."""
 
 _SECONDS: Final = 60
 _KNOWN: Final = ("default_ttl", "refresh_on_read")

@@ -79,7 +79,7 @@ def stands_for_itself(pin: bytes) -> bool:
 
 
 _ENTRY_BYTES: Final = 250
-"""Of memory for each of ``Elements``, beside its bytes and its JSON."""
+"""Memory per entry of ``Elements`` in bytes, beside its bytes and its JSON."""
 
 
 class Elements:
@@ -245,12 +245,12 @@ class _TooDeepError(ValueError):
 
 
 _TAGGED: Final = pinned(_TAG)
-"""What a pinned value has in it where a key is a tag; a text may look so."""
+"""Matches a pinned value that may have a tag as a key; a string may match too."""
 
 _SCALARS: Final = {str, int, float, bool, type(None)}
 _FIXED_LIST: Final = 16
 _SHORT_LIST: Final = 2**16
-"""From so many elements on the count of a list takes more bytes."""
+"""The length from which the count of a list takes more bytes."""
 
 _OPAQUE: Final = object()
 _PLAIN: Final = (str, int, bool, type(None))

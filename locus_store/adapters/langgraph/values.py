@@ -63,7 +63,7 @@ class ChannelValues:
         self._elements = caches.elements
         self._lists = ChannelLists(caches.lists)
         self._is_langgraphs = type(serde) in {JsonPlusSerializer, ExactSerializer}
-        """What it gives depends on the value alone, and plain values stand for themselves."""
+        """True if the result depends on the value alone, and plain values stay plain."""
 
     def to_json(self, value: Any, what: str, place: Place | None = None) -> Any:
         """Return a value in the form it has in a state.
@@ -214,7 +214,7 @@ class StateHistory:
         """Channels that are lists: what makes their elements, ``None`` for those that changed."""
 
         self._others: dict[str, Maker] = {}
-        """What makes the values of all channels, until they change."""
+        """A function that makes the values of all channels, until they change."""
 
     def read(self, version: Version, folder: Folder) -> Maker:
         """Return the maker of a version's checkpoint; see ``StorageBackend.read_states``.

@@ -56,7 +56,7 @@ class FoundThread:
     """A thread of the source."""
 
     entries: list[Entry] = field(default_factory=list)
-    """In their order, the head last."""
+    """Entries in order, the head last."""
 
     problem: LocusStoreError | None = None
     """Why it cannot be taken over."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from locus_store.errors import LocusStoreError
 
 PREFIXES: Final = ("locus:state:", "locus:checkpoint:")
-"""Of the SDK's ``redis_checkpointer`` and of its ``RedisBackend`` where they are told none."""
+"""Default prefixes of the SDK's ``redis_checkpointer`` and of its ``RedisBackend``."""
 
 AT_ONCE: Final = 32
 """Keys that are read at once."""

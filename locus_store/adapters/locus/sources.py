@@ -51,7 +51,7 @@ class LocusSource(Protocol):
     """The protocol for reading checkpoints as of one point in time."""
 
     shown: str
-    """For a person; without a secret."""
+    """The source as messages show it, without secrets."""
 
     async def threads(self) -> dict[str, FoundThread]:
         """Return all threads by their ids."""
@@ -379,4 +379,4 @@ READERS: Final[
     "postgres": _opened_postgresql,
     **dict.fromkeys(("redis", "rediss", "valkey", "valkeys", "unix"), _opened_redis),
 }
-"""By the scheme of the URL."""
+"""Readers by the scheme of the URL."""

@@ -40,7 +40,7 @@ _CHECK_DIGITS: Final = 8
 _LOG: Final = b'","log":['
 _CLOSE: Final = b'"}'
 _LINE: Final = ("head", "floor", "last_sequence", "writer", "run")
-"""Of a line's entry, beside its namespace and key."""
+"""The fields of a line's entry, beside its namespace and key."""
 
 _WRITE: Final = ("task_id", "idx", "channel", "type", "task_path", "basis")
 _MESSAGE: Final = ("sequence", "message_id", "role", "metadata", "text")
@@ -55,7 +55,7 @@ class End:
 
     entries: int
     checksum: int
-    """Of the last line by itself."""
+    """Checksum of the last line alone."""
 
     @property
     def size(self) -> int:
@@ -363,7 +363,7 @@ def _advance(thread: Thread, line: Line, row: Row) -> None:
 
 
 _TOLD: Final[tuple[str, ...]] = ("floor", "beside_head", "writer", "run", "expires_at")
-"""Of a version's entry: what its save did to the line and the thread."""
+"""The fields of a version's entry that record how its save changed the line and the thread."""
 
 
 def _write(it: dict[str, Any]) -> ArchivedWrite:

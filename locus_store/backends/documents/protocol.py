@@ -36,7 +36,7 @@ class Body:
     """The content to put as a document."""
 
     kept_bytes: int
-    """It begins with so many bytes of the stored content; 0 where none is stored."""
+    """The number of bytes kept from the start of the stored content; 0 if none is stored."""
 
     rest: bytes
 
@@ -86,7 +86,7 @@ class Documents(Access, ABC):
     """A call may wait for a disk or a network, and so runs in a worker thread."""
 
     rivals: ClassVar[str] = "other writers"
-    """Those who may change a document while it is held; for messages."""
+    """The writers that may change a document while it is held; for messages."""
 
     remedy: ClassVar[str] = "Restore it from a backup, or remove it"
     """The instruction for a damaged document; for messages."""

@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 KEPT_BYTES = 64 * 1024 * 1024
-"""Of documents that one object keeps as it parsed them."""
+"""Bytes of parsed documents that one object keeps."""
 
 ATTEMPTS = 20
-"""To write a document that another writer changes at the same time."""
+"""Attempts to write a document that other writers change at the same time."""
 
 LONGEST_PAUSE_SECONDS = 0.1
-"""Between two of them, at most."""
+"""The longest pause between two attempts."""
 
 
 class Parsed(NamedTuple):

@@ -55,7 +55,7 @@ class Place:
 
     name: str
     path: str
-    """For messages."""
+    """The path as messages show it."""
 
     @property
     def _is_ours(self) -> bool:
@@ -166,7 +166,7 @@ class Signature:
     size: int
     modified: int
     tail: bytes
-    """Its last bytes: the checksum of the last entry is among them."""
+    """The last bytes, which include the checksum of the last entry."""
 
 
 def signature_of(descriptor: int) -> Signature:

@@ -14,13 +14,13 @@ from locus_store.types.arguments import MAX_ID_CHARACTERS
 SUFFIX: Final = ".json"
 TEMPORARY: Final = ".tmp"
 FOLDER: Final = "+"
-"""How a directory's name ends that holds the rest of a long name."""
+"""Ending of a directory's name; the directory holds the rest of a long name."""
 
 IDENTITY: Final = ".locus-store"
 """Name of the file that says which store the directory is; no thread's begins with a dot."""
 
 PIECE_CHARACTERS: Final = 200
-"""Of a name; file systems take 255 bytes, with what stands behind it."""
+"""The longest part of a name: file systems allow 255 bytes, endings included."""
 
 HEAD_BYTES: Final = 4096
 """Enough of a file to see whose it is."""

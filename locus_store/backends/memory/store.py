@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class _Kept:
     item: StoreItem
     order: int
-    """Of the last put."""
+    """The order of the last put."""
 
     vectors: tuple[bytes, ...]
 

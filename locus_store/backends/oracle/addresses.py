@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
 DRIVER_ERRORS: Final[tuple[type[Exception], ...]] = (oracledb.Error,) if oracledb else ()
-"""What the driver raises, beside ``OSError``."""
+"""The driver's errors, beside ``OSError``."""
 
 PORT: Final = 1521
 RELEASE: Final = 23
@@ -36,7 +36,7 @@ _SESSION: Final = (
     "ALTER SESSION SET TIME_ZONE = '+00:00' NLS_COMP = BINARY NLS_SORT = BINARY"
     " NLS_NUMERIC_CHARACTERS = '.,'"
 )
-"""What text and times mean is not left to the database's own settings."""
+"""Session settings, so that text and times do not depend on the database's defaults."""
 
 _DESCRIPTOR: Final = re.compile(r"\s*\(")
 _NO_SERVICE: Final = re.compile(r"[^/():\s]+:\d+/?")
@@ -66,16 +66,16 @@ class OracleAddress:
     """A database, and the settings of its connections."""
 
     shown: str
-    """Without a password."""
+    """The address as messages show it, without the password."""
 
     arguments: Mapping[str, Any]
-    """Of ``oracledb.connect_async``."""
+    """Arguments of ``oracledb.connect_async``."""
 
     timeout_seconds: float = CONNECT_TIMEOUT_SECONDS
-    """For connecting, all in all."""
+    """The timeout for connecting, in total."""
 
     call_timeout_seconds: float | None = None
-    """For each round trip."""
+    """The timeout for each round trip."""
 
     def without_call_timeout(self) -> OracleAddress:
         """Return the same address without a call timeout, for migrations, which may take long."""

@@ -24,7 +24,7 @@ class Step(NamedTuple):
 
     statement: sa.Insert | sa.Update
     must_hit: bool
-    """Where it meets no row, all is undone, and the rules decide in a transaction of their own."""
+    """If it affects no row, all is rolled back and the rules decide in another transaction."""
 
 
 def values_of(save: Save, store: str, tenant: str) -> dict[str, Any] | None:

@@ -322,7 +322,7 @@ ROWS: Final = 1000
 """Fetched in a round trip; python-oracledb's own numbers are 2 and 100."""
 
 _BEFORE: Final = "locus_store_autocommit"
-"""In ``Connection.info``: what it was before we changed it."""
+"""Key in ``Connection.info`` of the setting before it was changed."""
 
 
 def _autocommit(connection: Connection, *, is_on: bool) -> None:

@@ -53,7 +53,7 @@ POOL_TIMEOUT_SECONDS = 30.0
 STATEMENT_CACHE_SIZE = 100
 
 OPTIONS = ("pgbouncer", "statement_cache_size", "prepared_statement_cache_size")
-"""What may stand in a DSN for us, as hosts and other libraries write it there."""
+"""Options that a DSN may contain for this library, as hosts and other libraries write them."""
 
 
 class PostgreSQLBackend(SqlBackend):

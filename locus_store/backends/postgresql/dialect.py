@@ -64,7 +64,7 @@ tls_request.install()
 CONNECT_TIMEOUT_SECONDS: Final = 10.0
 
 _WORD_CHARACTERS: Final = 255
-"""What the index keeps of a word: a lexeme has 2,046 bytes at most."""
+"""Characters of a word that the index keeps: a lexeme has at most 2,046 bytes."""
 
 _PART_BYTES: Final = 500_000
 """Words of one row of the index: a tsvector has 1 MB at most."""

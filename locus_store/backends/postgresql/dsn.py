@@ -65,7 +65,7 @@ _REFUSED: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "sslkeylogfile": ((), "set the environment variable SSLKEYLOGFILE"),
     "sslsni": (("1",), "leave it out: the host's name is always sent"),
 }
-"""What asyncpg cannot do: the values that ask for nothing, and what to do for the others."""
+"""Parameters that asyncpg does not support: accepted values, and the remedy for others."""
 
 _NUMBERS: Final = {
     "connect_timeout": "",
@@ -119,13 +119,13 @@ class Target:
     shown: str
     """Hosts, ports, user and database, as a URL without a secret: for messages and logs."""
     arguments: Mapping[str, Any] = field(repr=False)
-    """For ``asyncpg.connect(**arguments)``; secrets are among them."""
+    """Arguments of ``asyncpg.connect``; they include secrets."""
     options: Mapping[str, str] = field(repr=False)
     """Parameters of the query string that are meant for us, as they stand there."""
     socket_options: Mapping[str, int] = field(repr=False)
-    """By name, in ``socket``; set by ``connect``."""
+    """Socket options by their names in ``socket``; set by ``connect``."""
     shuffled: bool = field(default=False, repr=False)
-    """Whether ``connect`` tries the hosts in a new order each time."""
+    """``connect`` tries the hosts in a new random order each time."""
 
 
 def parse(
@@ -207,7 +207,7 @@ _NAME: Final = re.compile(r"\w+", re.ASCII)
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
 
 _Read = tuple["Mapping[str, str]", "Sequence[tuple[str, str]]"]
-"""What stands before the query string, by libpq's names; and the parameters in it."""
+"""The parts before the query string, by libpq's names; and the query's parameters."""
 
 
 def _from_text(dsn: str) -> _Read:
@@ -807,7 +807,7 @@ _NAME_MISMATCH: Final = {62, 64}
 
 
 ConnectingError = ConnectionFailedError
-"""What ``connect`` raises."""
+"""The errors that ``connect`` raises."""
 
 
 def _refusal(exc: Exception, where: str) -> LocusStoreError:

@@ -34,7 +34,7 @@ EFFORT: Final = 100
 """Candidates that an HNSW index keeps, at least; pgvector's own 40 finds fewer of the nearest."""
 
 MOST_EFFORT: Final = 1000
-"""What pgvector takes."""
+"""The largest value that pgvector accepts."""
 
 PROBES: Final = 10
 """Lists of an IVFFlat index that are looked into first."""

@@ -31,7 +31,7 @@ class Batch:
     checkpoint_id: str
     writes: Sequence[PendingWrite]
     known: Mark | None
-    """What those with a ``basis`` are frames against."""
+    """The version that writes with a ``basis`` are frames against."""
 
     @property
     def size(self) -> int:

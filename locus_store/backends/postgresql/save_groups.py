@@ -138,7 +138,7 @@ class Saves:
         """Senders that gave way, and end with what they are doing."""
         self._ready: deque[_Item] = deque()
         self._behind: dict[str, deque[_Item]] = {}
-        """By thread that has a save ready or under way: those that wait for it, in order."""
+        """Waiting saves in order, by thread that has a save ready or in progress."""
 
     async def submit(self, save: Save) -> Written:
         """Write a save, which continues if its caller is cancelled."""

@@ -36,7 +36,7 @@ class SaveGroup(NamedTuple):
     tenant: str
     store: str
     facts: int
-    """How many settings say that the database is as it was opened; see the statement."""
+    """The number of settings that identify the opened database; see the statement."""
 
 
 class SaveRow(NamedTuple):
@@ -45,17 +45,17 @@ class SaveRow(NamedTuple):
     thread_id: str
     namespace: str
     line: int | None
-    """Where the caller knows it."""
+    """The line, if the caller knows it."""
 
     expected: int | None
     """The head that the caller expects."""
 
     expected_digest: bytes | None
     is_free: bool
-    """It appends to whatever the head is."""
+    """The save appends to any head."""
 
     basis: int | None
-    """What the payload's frames are against; ``None``: it is whole."""
+    """The version that the payload's frames are against; ``None``: the payload is a whole state."""
 
     basis_digest: bytes | None
     writer: str | None
@@ -67,7 +67,7 @@ class SaveRow(NamedTuple):
     metadata: str | None
     labels: str | None
     added: str | None
-    """Its text, for the full-text index; and the words of it, between spaces."""
+    """The text for the full-text index, and its words separated by spaces."""
 
     words: str | None
     keep_last: int | None
@@ -84,7 +84,7 @@ class Appended(NamedTuple):
     namespace: str
     line: int
     known: int
-    """What the save is made from, and its head."""
+    """The version that the save is made from, which is the expected head."""
 
     known_digest: bytes
     is_held: bool

@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DRIVER_ERRORS: Final = (driver.RedisError, driver.RedisClusterException, OSError)
-"""What redis-py raises."""
+"""The errors that redis-py raises."""
 Client = Redis | RedisCluster
 
 PAUSE_SECONDS: Final = 0.02
-"""Before the second try, on average; doubled each time, to a second at most."""
+"""The average pause before the second attempt; doubled each time, up to a second."""
 
 PIPELINE: Final = 1000
 """Calls in one round trip at most."""
 
 CLOSE_SECONDS: Final = 5.0
-"""How long ``close`` waits for the server's farewell."""
+"""The time for which ``close`` waits for the server to close the connection."""
 
 
 class Connections:

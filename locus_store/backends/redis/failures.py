@@ -33,7 +33,7 @@ _TRANSIENT: Final = (
     driver.ReadOnlyError,
     driver.MaxConnectionsError,
 )
-"""It cannot be done just now, and nothing was done."""
+"""Errors that pass: the server cannot run the call now, and did nothing."""
 
 _LOST: Final = (driver.ConnectionError, driver.TimeoutError, OSError)
 _REFUSED: Final = (driver.AuthenticationError, driver.AuthorizationError)
@@ -123,7 +123,7 @@ def _reason(exc: BaseException | None) -> str:
 
 
 _ERRNO: Final = re.compile(r"\[Errno (\d+)\]")
-"""Of several addresses of a name, that of the first: asyncio gives their errors as text."""
+"""Finds the errno of a name's first address: asyncio reports several errors as text."""
 
 
 def _said(exc: BaseException) -> str:

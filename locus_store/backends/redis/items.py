@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from locus_store.types.items import Change, Namespace
 
 LAYOUT: Final = "1"
-"""What the keys' names and values are to be read as."""
+"""The version of the layout of keys and values."""
 
 KINDS: Final = ("items", "names", "recent", "expiry", "vectors", "settings")
 

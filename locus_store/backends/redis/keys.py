@@ -46,7 +46,7 @@ BUCKETS: Final = 64
 MAX_PREFIX: Final = 200
 
 ENTRY_DIGITS: Final = 18
-"""Of the microsecond of activity, before the id in an entry of a page."""
+"""Digits of the activity's microsecond, which precedes the id in an entry of a page."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -319,7 +319,7 @@ class NamespaceEdit(Edit):
         self.namespace = namespace
         self.ttl_seconds: float | None = None
         self.is_active = False
-        """Whether it is a save, which the thread's activity is noted of."""
+        """True for a save, which updates the thread's activity."""
 
         self._before = old.spaces.get(namespace) if old else None
         self._has_writes = has_writes or self._before is None

@@ -42,7 +42,7 @@ PAGE: Final = 1000
 """Items that one script answers with at most."""
 
 PAGE_BYTES: Final = 4_000_000
-"""Of values or embeddings that one script answers with, but for the last one."""
+"""Bytes of values or embeddings in a script's answer, the last one not counted."""
 
 EMBEDDINGS: Final = 2048
 """Items whose embeddings one script answers with at most."""

@@ -46,13 +46,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LAYOUT: Final = b"3"
-"""What the keys' names and values are to be read as."""
+"""The version of the layout of keys and values."""
 
 FORMER: Final = frozenset({b"1", b"2"})
 """Layouts all of whose values are of this one too, but for the lists of threads."""
 
 ATTEMPTS: Final = 100
-"""To change a namespace that others change all the time."""
+"""Attempts to change a namespace that other clients keep changing."""
 
 AT_ONCE: Final = 16
 """Threads that a search reads in one round trip."""
@@ -63,7 +63,7 @@ LARGE: Final = 256_000
 """Bytes of a list that are worked on in a thread."""
 
 MANY: Final = 1000
-"""As many rows."""
+"""The number of rows that counts as large."""
 
 
 class RedisThreads:
@@ -526,13 +526,13 @@ class _Decided:
 
     answer: Any
     args: list[Any] | None
-    """Of ``apply``; ``None``: nothing is to be written."""
+    """Arguments of ``apply``; ``None``: there is nothing to write."""
 
     token: str
-    """By which it is known again."""
+    """The token that identifies the change later."""
 
     drops: bool
-    """Whether the namespace goes."""
+    """The change removes the namespace."""
 
     def was_done(self, found: list[Any]) -> bool:
         """Return whether ``view`` shows the change whose answer was lost."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from locus_store.values.filters import Clause
 
 _LOADED: Final = "locus_store_vec"
-"""In ``Connection.info``: whether the extension could be loaded."""
+"""Key in ``Connection.info``: the extension was loaded."""
 
 _DISTANCES: Final = {"cosine": "vec_distance_cosine", "l2": "vec_distance_L2"}
 """The extension has none for inner products."""

@@ -106,7 +106,7 @@ class Change:
     """The comparison of a state with its basis, which is what a save writes."""
 
     shape: Shape
-    """Of the new state."""
+    """The shape of the new state."""
     frames: bytes | None
     """Payload against the basis (``b""``: nothing changed); ``None`` without a basis, or where it
     would be longer than the whole state."""

@@ -21,7 +21,7 @@ _SPLICE_BYTES = 32
 """About what a text splice takes beside its path and its text."""
 
 _WORD_REACH = 64
-"""How far a splice reaches out for the ends of a word that it changes, in characters."""
+"""Characters by which a splice is extended to the ends of a word that it changes."""
 
 _PATCH_LEVELS = 32
 """Below this many keys and indices an element is replaced: patching looks at a list's elements

@@ -30,7 +30,7 @@ _TOKEN_BYTES = 32
 """Up to here a scalar's pinned encoding stands for itself: hashing it would take longer."""
 
 _HASHED = b"#"
-"""Before a digest that stands for a value; no pinned encoding begins with it."""
+"""Prefix of a digest that stands for a value; no pinned encoding begins with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class ArrayNode:
     digest: bytes
     size: int
     digests: bytes
-    """Of the elements' canonical forms, 16 bytes each."""
+    """Digests of the elements' canonical forms, 16 bytes each."""
     fingerprints: bytes
     """Of the elements as the caller gave them (keys in any order, tuples): equal fingerprints are
     equal values, so a known one is neither checked nor made canonical again."""
@@ -64,7 +64,7 @@ class ArrayNode:
     """The elements as the caller gave them, pinned: to see that they are all there still, and
     some more behind them, is one comparison. ``b""``: not kept."""
     token: object = field(default=None, compare=False, repr=False)
-    """Of the ``Grown`` list that it is the shape of."""
+    """The token of the ``Grown`` list that has this shape."""
 
     @property
     def weight(self) -> int:
