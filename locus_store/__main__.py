@@ -1,4 +1,4 @@
-"""``locus-store`` and ``python -m locus_store``, where Ctrl-C is seen to before much is loaded."""
+"""``locus-store`` and ``python -m locus_store``, with Ctrl-C handled before most imports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def main() -> None:
 
 
 def _leave(*_: Any) -> None:
-    """Nothing was begun, and nothing is to be said."""
+    """End the process at once and silently: no command has begun."""
     os._exit(INTERRUPTED)
 
 

@@ -1,4 +1,4 @@
-"""The same contract for code without an event loop."""
+"""The blocking form of every contract, for code without an event loop."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class _Blocking(ForTenants, Generic[Wrapped]):
         return f"{type(self).__name__}({self._async!r})"
 
     def _run(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Run a call on the loop."""
+        """Run a coroutine on the loop."""
         return self._portals.open().call(call)
 
     def open(self) -> None:
@@ -67,7 +67,7 @@ class _Blocking(ForTenants, Generic[Wrapped]):
         self._owns_portals = False
 
     def close(self) -> None:
-        """Close what is wrapped and end the loop's thread; may be used again after."""
+        """Close the wrapped object and end the loop's thread; usable again afterwards."""
         if self._portals.is_open and self._owns_portals:
             self._run(self._async.close)
             self._portals.close()
@@ -85,7 +85,7 @@ class _Blocking(ForTenants, Generic[Wrapped]):
 
 
 def _require_sync(options: Mapping[str, Any]) -> None:
-    """Refuse a connection that belongs to an event loop: it is not this object's."""
+    """Refuse a connection that belongs to an event loop other than this object's."""
     sqlalchemy = sys.modules.get("sqlalchemy.ext.asyncio")
     if sqlalchemy and isinstance(options.get("connection"), sqlalchemy.AsyncConnection):
         raise InvalidArgumentError(
@@ -95,7 +95,7 @@ def _require_sync(options: Mapping[str, Any]) -> None:
 
 
 class BlockingCheckpointer(_Blocking[BaseCheckpointer[S]], Generic[S]):
-    """A checkpointer whose methods block; may be used from any number of threads.
+    """A checkpointer whose methods block; usable from any number of threads.
 
     Its event loop runs in a thread of its own, started by the first call and ended by ``close``.
     Every method is the one of the same name of the checkpointer, with the same arguments,
@@ -177,7 +177,7 @@ class BlockingCheckpointer(_Blocking[BaseCheckpointer[S]], Generic[S]):
         return self._run(lambda: self._async.list_with_metadata(limit))
 
     def _run(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Run a call on the loop, and bring back what it noted of the caller's loads."""
+        """Run a call on the loop, and return its record of loads to the caller's context."""
 
         async def carried() -> tuple[T, Loads]:
             loaded_here.set(mine)
@@ -190,7 +190,7 @@ class BlockingCheckpointer(_Blocking[BaseCheckpointer[S]], Generic[S]):
 
 
 class BlockingStore(_Blocking[BaseStore]):
-    """A store whose methods block; may be used from any number of threads.
+    """A store whose methods block; usable from any number of threads.
 
     Its event loop runs in a thread of its own, started by the first call and ended by ``close``.
     Every method is the one of the same name of the store, with the same arguments, results and
@@ -345,14 +345,14 @@ class InMemoryStore(BlockingStore):
 
 
 class Finished:
-    """Awaitable that has nothing to wait for."""
+    """An awaitable that is already complete."""
 
     def __await__(self) -> Generator[None, None, None]:
         yield from ()
 
 
 class Portals:
-    """The thread of this process's event loop, for code that blocks; a forked child starts its own.
+    """The thread of an event loop for blocking code; a forked child starts its own.
 
     It is a daemon thread, so that a facade that was not closed does not keep the process alive.
     """
@@ -366,11 +366,11 @@ class Portals:
 
     @property
     def is_open(self) -> bool:
-        """True if the thread runs."""
+        """True if the thread is running."""
         return self._portal is not None and self._pid == os.getpid()
 
     def open(self) -> BlockingPortal:
-        """Return the way to the loop, which is started first."""
+        """Return the portal to the loop; start its thread if needed."""
         with self._lock:
             if not self.is_open or self._portal is None:
                 started: Future[BlockingPortal] = Future()
@@ -419,7 +419,7 @@ class Portals:
 
 
 def _result(owner: str, future: Future[T]) -> T:
-    """Wait for a call; give up where it waits for the loop that the caller has stopped."""
+    """Wait for a call; raise if it waits for the event loop that the caller blocks."""
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
@@ -471,7 +471,7 @@ def open_store(
 
 
 def _document(facade: type, wrapped: type) -> None:
-    """Give methods the docstrings of those that they stand for."""
+    """Copy the docstrings of the wrapped class's methods to the facade's."""
     for name in vars(facade).keys() & vars(wrapped).keys():
         if not name.startswith("_") and not getattr(facade, name).__doc__:
             getattr(facade, name).__doc__ = getattr(wrapped, name).__doc__

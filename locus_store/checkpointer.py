@@ -1,4 +1,4 @@
-"""The contract an agent sees, and the one adapter that keeps it over a storage backend."""
+"""The checkpointer contract that an agent sees, and its adapter over a storage backend."""
 
 from __future__ import annotations
 
@@ -263,18 +263,18 @@ _numbers = count()
 
 Loads = Mapping[tuple[int, str], Lineage]
 loaded_here: ContextVar[Loads] = ContextVar("locus_store_loaded_here", default=MappingProxyType({}))
-"""What the caller's own context loaded last, by adapter and thread. It is lost through
-``wait_for``, ``gather``, ``create_task`` and threads, so the adapter does not rely on it alone;
-the blocking facade carries it for its caller."""
+"""The last loads of the caller's own context, by adapter and thread. They are lost through
+``wait_for``, ``gather``, ``create_task`` and threads, so the adapter does not rely on them alone;
+the blocking facade passes them on to its caller."""
 
 
 @dataclass(slots=True)
 class _Load:
-    """A load through one adapter, for callers that lost their context."""
+    """A load through one adapter, for callers that lose their context."""
 
     lineage: Lineage
     is_marked: bool
-    """Whether the state that it returned carries its mark itself."""
+    """The loaded state itself carries its mark."""
 
     saved: bool = False
     run: str | None = None
@@ -286,7 +286,7 @@ class _Load:
 
 
 class StorageBackendAdapter(BaseCheckpointer[S]):
-    """A checkpointer over a storage backend: states in, states out, conflicts told.
+    """A checkpointer over a storage backend: encodes states and detects conflicts.
 
     Args:
         backend: Keeps the versions; closed by ``close()``.
@@ -332,7 +332,7 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
         self._begin()
 
     def _begin(self) -> None:
-        """Begin without any load or save."""
+        """Start with no recorded load or save."""
         self._number = next(_numbers)
         self._loads: OrderedDict[str, list[_Load]] = OrderedDict()
         self._sides: OrderedDict[str, Mark] = OrderedDict()
@@ -462,7 +462,7 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
         return loads[0].lineage if len(loads) == 1 else None
 
     def _note_load(self, thread_id: str, load: _Load) -> None:
-        """Remember a load, for callers whose state has no room for a mark."""
+        """Record a load, for callers whose state has no room for a mark."""
         lineage = load.lineage
         here = dict(loaded_here.get())
         known = here.pop((self._number, thread_id), None)
@@ -571,7 +571,7 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
     async def list_threads(
         self, limit: int = 100, pattern: str = "*", *, after: str | None = None
     ) -> list[str]:
-        """See ``BaseCheckpointer.list_threads``; ``after`` continues behind that thread."""
+        """See ``BaseCheckpointer.list_threads``; ``after`` continues after that thread."""
         if after is not None:
             check_text("after", after)
         return await needs(self.backend, ListsThreads).list_threads(limit, pattern, after=after)
@@ -615,7 +615,7 @@ def _remember(memory: OrderedDict[str, Any], key: str, value: Any) -> None:
 
 
 def checked_on_conflict(on_conflict: OnConflict) -> OnConflict:
-    """Return the option, if it is one.
+    """Return the option if it is valid.
 
     Raises:
         InvalidArgumentError: It is none.
@@ -628,7 +628,7 @@ def checked_on_conflict(on_conflict: OnConflict) -> OnConflict:
 
 
 def checked_keep_last(keep_last: int | None) -> int | None:
-    """Return the option, if it is one.
+    """Return the option if it is valid.
 
     Raises:
         InvalidArgumentError: It is none.

@@ -1,4 +1,4 @@
-"""A checkpointer or a store by URL: the scheme chooses the backend."""
+"""Opens a checkpointer, saver or store by URL; the scheme selects the backend."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ BACKENDS = {
 """Module to the class under ``backends`` whose options a store takes."""
 
 PLACES = frozenset({"dsn", "path", "directory", "base_dir", "url"})
-"""What factories call that which a URL names before its ``?``."""
+"""Names of the factories' parameters for the part of a URL before its ``?``."""
 
 DSN_PARTS = frozenset({"password", "host", "port", "database", "user"})
 """Options that are read as a part of the DSN where they stand in its query string."""
@@ -181,7 +181,7 @@ def _read(url: str, module: str, factory: Callable[..., Any]) -> dict[str, Any]:
 
 
 def open_saver(url: str, **options: Unpack[CheckpointerOptions]) -> CheckpointSaver:
-    """Return the ``CheckpointSaver`` that ``url`` names; as ``open_checkpointer``.
+    """Return the ``CheckpointSaver`` that ``url`` names; see ``open_checkpointer``.
 
     Raises:
         InvalidArgumentError: The scheme or a value makes no sense.
@@ -200,7 +200,7 @@ def open_saver(url: str, **options: Unpack[CheckpointerOptions]) -> CheckpointSa
 
 
 def options_of(url: str) -> frozenset[str]:
-    """Names of the options that ``open_checkpointer`` takes for ``url``.
+    """Return the names of the options that ``open_checkpointer`` accepts for ``url``.
 
     Raises:
         InvalidArgumentError: The scheme makes no sense.
@@ -209,7 +209,7 @@ def options_of(url: str) -> frozenset[str]:
 
 
 def _factory(url: str) -> tuple[str, Callable[..., Any]]:
-    """Return the module under ``backends``, and its factory."""
+    """Return the name of the module under ``backends``, and its factory."""
     scheme = "postgresql" if _KEYWORDS.match(url) else _scheme(url)
     if not scheme:
         if is_path(url):
@@ -224,7 +224,7 @@ def _factory(url: str) -> tuple[str, Callable[..., Any]]:
 
 
 _KEYWORDS = re.compile(r"\s*\w+\s*=")
-"""How libpq's ``host=… dbname=…`` begins."""
+"""Matches the start of libpq's ``host=… dbname=…``."""
 
 
 def _schemes() -> str:
@@ -232,7 +232,7 @@ def _schemes() -> str:
 
 
 def _scheme(url: str) -> str:
-    """Nothing else of the text is ever repeated: it may hold a password."""
+    """Return the scheme; no other part of the text may be repeated, as it may be a password."""
     found = re.match(r"([A-Za-z][A-Za-z0-9+._-]{0,30})://|(file):", url)
     return found[1] or found[2] if found else ""
 
@@ -243,7 +243,7 @@ def _called(factory: Callable[..., Any], options: dict[str, Any]) -> StorageBack
 
 
 def _parted(url: str, known: Mapping[str, str]) -> tuple[str, str]:
-    """Return the URL without the factory's options, as it stands otherwise; and those."""
+    """Split the factory's options off the URL; return the remaining URL, and the options."""
     place, _, query = url.partition("?")
     pairs = query.split("&") if query else []
     ours = [it for it in pairs if it.partition("=")[0] in known.keys() - DSN_PARTS]
@@ -252,7 +252,7 @@ def _parted(url: str, known: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _sqlite_path(host: str, path: str) -> str:
-    """Three slashes are relative, four absolute, as SQLAlchemy has it."""
+    """Return the path: three slashes are relative, four absolute, as in SQLAlchemy."""
     if host:
         raise InvalidArgumentError(
             "a sqlite:// URL has no host; write sqlite:///file.db or sqlite:////absolute.db"
@@ -261,7 +261,7 @@ def _sqlite_path(host: str, path: str) -> str:
 
 
 def _directory(host: str, path: str) -> str:
-    """Three slashes are absolute, none relative, as RFC 8089 has it."""
+    """Return the directory: three slashes are absolute, none relative, as in RFC 8089."""
     if host or not path.strip("/"):
         raise InvalidArgumentError(
             "a file: URL names a directory of this host; write file:///absolute or file:relative"
@@ -285,13 +285,13 @@ def _from_query(factory: Callable[..., Any], query: str) -> dict[str, Any]:
 
 
 def _options(factory: Callable[..., Any]) -> dict[str, str]:
-    """Option names and their annotations; the place, which the URL itself names, is none."""
+    """Return option names with annotations, except parameters that the URL itself names."""
     found = inspect.signature(factory).parameters.values()
     return {it.name: str(it.annotation) for it in found if it.name not in PLACES}
 
 
 def _value(name: str, text: str, annotation: str) -> Any:
-    """Return a text of the query string as what the option takes."""
+    """Convert a string of the query to the option's type."""
     kind = TEXTS[annotation]
     if kind is bool:
         return {"true": True, "1": True, "false": False, "0": False}.get(text.lower(), text)

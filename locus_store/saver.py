@@ -1,4 +1,4 @@
-"""The versioned shape for graph runners: checkpoints with parents, namespaces, pending writes.
+"""Storage for graph runners: checkpoints with parents, namespaces, pending writes.
 
 Over the same backends and the same tables as a checkpointer: a thread that an agent saved is
 visible here, and the other way round.
@@ -49,7 +49,7 @@ _SHOWN_CHARACTERS: Final = 200
 
 
 class CheckpointSaver(ForTenants):
-    """Saves the steps of a graph runner.
+    """Stores the steps of a graph runner.
 
     Each namespace of a thread is a line of versions of its own. What ``get`` gives without an id
     is the newest one by the server's order, never by an id or a clock.
@@ -91,9 +91,9 @@ class CheckpointSaver(ForTenants):
         self._begin()
 
     def _begin(self) -> None:
-        """Begin without anything under way."""
+        """Start with no calls in progress."""
         self._puts: dict[tuple[str, str, str], Future[None]] = {}
-        """Those under way, by thread, namespace and checkpoint."""
+        """The puts in progress, by thread, namespace and checkpoint."""
 
     def _enter(self, tenant: str) -> None:
         self.backend = self.backend.for_tenant(tenant)
@@ -177,7 +177,7 @@ class CheckpointSaver(ForTenants):
 
     @contextmanager
     def _under_way(self, *key: str) -> Iterator[None]:
-        """Let pending writes of a checkpoint wait until it is there."""
+        """Make a checkpoint's pending writes wait until it is stored."""
         place = (key[0], key[1], key[2])
         done: Future[None] = Future()
         self._puts[place] = done
@@ -192,7 +192,7 @@ class CheckpointSaver(ForTenants):
     async def get(
         self, *, thread_id: str, checkpoint_id: str | None = None, checkpoint_ns: str = ""
     ) -> dict[str, Any] | None:
-        """Return a step, or the newest; ``None`` where there is none.
+        """Return a step, or the newest one; ``None`` if there is none.
 
         Returns:
             A dict of ``checkpoint_id``, ``parent_checkpoint_id``, ``checkpoint``, ``metadata`` and
@@ -210,7 +210,7 @@ class CheckpointSaver(ForTenants):
         return _step(found.version, found.state)
 
     def note_read(self, thread_id: str) -> None:
-        """Renew a thread's time to live, where the saver does so on reading."""
+        """Renew the time to live of a thread that was read, if the saver is set to do so."""
         if self._renewing:
             self._renewing.note(needs(self.backend, Expires), thread_id)
 
@@ -249,7 +249,7 @@ class CheckpointSaver(ForTenants):
         task_path: str = "",
         seen: Collection[tuple[str, int]] | None = None,
     ) -> None:
-        """Save what a task wrote to channels, before the step that follows ``checkpoint_id``.
+        """Save a task's writes to channels, before the step that follows ``checkpoint_id``.
 
         The checkpoint, and even the thread, may come later. A write that is there already (same
         task, same place) stays; one to a special channel replaces the task's last one there.
@@ -295,7 +295,7 @@ class CheckpointSaver(ForTenants):
     async def get_writes(
         self, *, thread_id: str, checkpoint_id: str, checkpoint_ns: str = ""
     ) -> list[dict[str, Any]]:
-        """Return what tasks wrote on a step, by task path, task and place.
+        """Return tasks' writes on a step, ordered by task path, task and index.
 
         Returns:
             Dicts of ``task_id``, ``task_path``, ``idx``, ``channel`` and ``value``.
@@ -412,7 +412,7 @@ class CheckpointSaver(ForTenants):
             await self._renewing.drain()
 
     async def close(self) -> None:
-        """Release what was opened; idempotent, and the object may be used again after."""
+        """Release what was opened; idempotent, and the object may be used again afterwards."""
         await self.renewals()
         await self.backend.close()
 
@@ -439,17 +439,17 @@ def line_name(checkpoint_ns: str) -> str:
 
 
 def line_labels(checkpoint_ns: str) -> dict[str, str]:
-    """Return the label of a namespace that the name of its line does not contain."""
+    """Return the label with a namespace whose line has a shortened name; else none."""
     return {} if line_name(checkpoint_ns) == checkpoint_ns else {NAMESPACE: checkpoint_ns}
 
 
 def namespace_of(version: Version) -> str:
-    """Return the namespace of a version, whatever its line is named."""
+    """Return the namespace of a version, even if its line's name is shortened."""
     return str(version.labels.get(NAMESPACE, version.namespace))
 
 
 def written_value(write: PendingWrite, state: Mapping[str, Any], max_bytes: int) -> Any:
-    """Return the value of a pending write; its bytes where it is none of ours.
+    """Return the value of a pending write; bytes if another library wrote it.
 
     Args:
         write: A write.
@@ -474,7 +474,7 @@ def _pending(
     known: tuple[Mark, layout.Shape] | None,
     max_bytes: int,
 ) -> PendingWrite:
-    """Return a write, as a change of its channel's value in a known version if that is smaller."""
+    """Return a pending write: as a change of the channel's known value if that is smaller."""
     path = (CHANNELS, channel)
     frames = layout.value_frames(value, known[1], path, max_bytes) if known else None
     return PendingWrite(

@@ -66,7 +66,7 @@ SWEEP = 1000
 
 
 class BaseStore(ForTenants, ABC):
-    """Values under (namespace, key), for all threads.
+    """Values under a namespace and a key, for all threads.
 
     Args:
         dimension: Numbers in an embedding, the same for good; ``None``: no embeddings.
@@ -111,15 +111,15 @@ class BaseStore(ForTenants, ABC):
 
     @abstractmethod
     async def setup(self) -> None:
-        """Open the storage, which the first call does otherwise: tells what is wrong with it."""
+        """Open the storage now instead of in the first call, so that errors show here."""
 
     async def open(self) -> None:
-        """Open the storage, as ``setup``: a checkpointer calls it so."""
+        """Open the storage, as ``setup`` does; checkpointers have the same method."""
         await self.setup()
 
     @abstractmethod
     async def apply(self, changes: Sequence[Change]) -> Versions:
-        """Do all changes, each of another item, or none; one transaction.
+        """Write all changes, each of another item, or none, in one transaction.
 
         Returns:
             The version of each item that was put; for a removal whether there was one, as 1 or 0.
@@ -134,15 +134,15 @@ class BaseStore(ForTenants, ABC):
 
     @abstractmethod
     async def page(self, namespace: Namespace, limit: int, after: str | None) -> Items:
-        """Live items of one namespace with greater keys, by key."""
+        """Return live items of one namespace with keys greater than ``after``, by key."""
 
     @abstractmethod
     async def recent(self, wanted: Wanted) -> Items:
-        """Live items that are wanted, the last updated first."""
+        """Return the live items that match, the last updated first."""
 
     @abstractmethod
     async def nearest(self, wanted: Wanted, vector: bytes, threshold: float | None) -> Items:
-        """Live items that are wanted and have an embedding, with scores.
+        """Return the live items that match and have an embedding, with scores.
 
         The nearest first, then by namespace and key; the score is that of an item's best embedding.
         """
@@ -153,22 +153,22 @@ class BaseStore(ForTenants, ABC):
 
     @abstractmethod
     async def namespaces(self, match: NamespaceMatch, limit: int, offset: int) -> Namespaces:
-        """Different namespaces of live items that match, in order."""
+        """Return the distinct namespaces of live items that match, in order."""
 
     @abstractmethod
     async def clear(self, namespace: Namespace, *, recursive: bool) -> int:
-        """Remove the items of a namespace, and of those below it; how many were live."""
+        """Remove a namespace's items, or those below it too; return how many were live."""
 
     @abstractmethod
     async def renew(self, names: Sequence[Name]) -> None:
-        """Give live items their whole time to live again."""
+        """Restart the time to live of live items."""
 
     @abstractmethod
     async def sweep(self, limit: int) -> int:
-        """Remove expired items, at most so many; how many went."""
+        """Remove at most ``limit`` expired items; return how many."""
 
     async def apply_on(self, changes: Sequence[Change], connection: object) -> Versions:
-        """Like ``apply``, inside a transaction of the caller's, who commits it.
+        """Write changes as ``apply`` does, inside a caller's transaction, which stays open.
 
         Under a savepoint: an error leaves the caller's transaction usable, without the changes.
 
@@ -183,7 +183,7 @@ class BaseStore(ForTenants, ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Release what was opened; idempotent, and the store may be used again after."""
+        """Release what was opened; idempotent, and the store may be used again afterwards."""
 
     # --- one item
 
@@ -198,7 +198,7 @@ class BaseStore(ForTenants, ABC):
         *,
         connection: AsyncConnection | Connection | None = None,
     ) -> int:
-        """Store a value, in the place of the one that is there; return the item's version.
+        """Store a value in place of any existing one; return the item's version.
 
         Args:
             namespace: Of the item; ``()`` is the root.
@@ -252,22 +252,22 @@ class BaseStore(ForTenants, ABC):
         return version
 
     async def get(self, namespace: Namespace, key: str) -> Any | None:
-        """Return the value; ``None`` where there is none."""
+        """Return the value; ``None`` if there is no such item."""
         item = await self.get_item(namespace, key)
         return None if item is None else item.value
 
     async def get_item(self, namespace: Namespace, key: str) -> StoreItem | None:
-        """Return the whole item; ``None`` where there is none."""
+        """Return the whole item; ``None`` if there is no such item."""
         check_name(namespace, key)
         [item] = await self.read([(namespace, key)])
         return item
 
     async def exists(self, namespace: Namespace, key: str) -> bool:
-        """Return whether there is such an item."""
+        """Return whether the item exists."""
         return await self.get_item(namespace, key) is not None
 
     async def get_embedding(self, namespace: Namespace, key: str) -> list[float] | None:
-        """Return an item's (first) embedding; ``None`` where it has none."""
+        """Return an item's (first) embedding; ``None`` if it has none."""
         check_name(namespace, key)
         self._require_vectors()
         found = await self.vectors_of(namespace, key)
@@ -286,7 +286,7 @@ class BaseStore(ForTenants, ABC):
         return bool(removed)
 
     async def touch(self, namespace: Namespace, key: str) -> None:
-        """Give an item its whole time to live again, if it has one."""
+        """Restart an item's time to live, if it has one."""
         check_name(namespace, key)
         await self.renew([(namespace, key)])
 
@@ -298,7 +298,7 @@ class BaseStore(ForTenants, ABC):
         *,
         connection: AsyncConnection | Connection | None = None,
     ) -> Versions:
-        """Store several items, all or none; of two with the same name the later counts.
+        """Store several items, all or none; the last of several with the same name wins.
 
         ``connection``: see ``put``.
 
@@ -318,7 +318,7 @@ class BaseStore(ForTenants, ABC):
         return await self._put_all(made, connection)
 
     async def get_batch(self, keys: Sequence[Name]) -> dict[Name, Any]:
-        """Return the values that are there, by namespace and key."""
+        """Return the values of existing items, by namespace and key."""
         for namespace, key in keys:
             check_name(namespace, key)
         found = await self.read(list(dict.fromkeys(keys))) if keys else []
@@ -355,7 +355,7 @@ class BaseStore(ForTenants, ABC):
         *,
         recursive: bool = True,
     ) -> Items:
-        """Return items of a namespace and of all below it.
+        """Return items of a namespace and of all namespaces below it.
 
         Args:
             namespace_prefix: ``("a",)`` finds what is in ``("a",)`` and ``("a", "b")``.
@@ -394,7 +394,7 @@ class BaseStore(ForTenants, ABC):
         query: str | None = None,
         limit: int = 10,
     ) -> Lists:
-        """Search several namespaces at once: one list for each."""
+        """Search several namespaces at once; return one list for each."""
         return list(
             await asyncio.gather(*(self.search(it, query=query, limit=limit) for it in namespaces))
         )
@@ -411,7 +411,7 @@ class BaseStore(ForTenants, ABC):
         metadata_filter: Mapping[str, Any] | None = None,
         recursive: bool = True,
     ) -> Hits:
-        """Return the items of a namespace, and below it, whose embeddings are nearest.
+        """Return the items whose embeddings are nearest, in a namespace and below it.
 
         Args:
             namespace: A prefix, as in ``search``.
@@ -469,7 +469,7 @@ class BaseStore(ForTenants, ABC):
         return await self.namespaces(match, limit, offset) if limit else []
 
     async def clear_namespace(self, namespace: Namespace, *, recursive: bool = False) -> int:
-        """Remove all items of a namespace; return how many there were.
+        """Remove all items of a namespace; return how many.
 
         Args:
             namespace: Whose items go.
@@ -479,7 +479,7 @@ class BaseStore(ForTenants, ABC):
         return await self.clear(namespace, recursive=recursive)
 
     async def expire(self) -> int:
-        """Give back the space of expired items, which nothing shows; how many there were."""
+        """Delete expired items, which no call returns any more; return how many."""
         removed = 0
         while gone := await self.sweep(SWEEP):
             removed += gone
@@ -516,7 +516,7 @@ class BaseStore(ForTenants, ABC):
         return await self.apply_on(changes, connection)
 
     def checked(self, item: PutItem) -> Put:
-        """Return an item on its way to ``apply``.
+        """Return a validated item for ``apply``.
 
         Raises:
             InvalidArgumentError: It makes no sense.
@@ -591,7 +591,7 @@ class BaseStore(ForTenants, ABC):
         return vectors.packed(embedding, self.dimension, self.metric)
 
     def _require_vectors(self) -> None:
-        """Refuse embeddings where there are none.
+        """Refuse embeddings if the store has none.
 
         Raises:
             UnsupportedError: Says what to do.
@@ -627,7 +627,7 @@ class BaseStore(ForTenants, ABC):
 
 
 async def called(call: Any, *args: Any) -> Any:
-    """Call a user's function, asynchronous or not; the latter in a thread."""
+    """Call a user's function; a synchronous one runs in a thread."""
     if inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(
         getattr(call, "__call__", None)  # noqa: B004  (its method, not whether it has one)
     ):
@@ -657,7 +657,7 @@ def _check_number(name: str, value: object) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """``InMemoryStore`` comes from here too, on first use: it is made of ``BaseStore``."""
+    """Return ``InMemoryStore`` on first use; importing it earlier would be circular."""
     if name != "InMemoryStore":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return import_module("locus_store.backends.memory.store").InMemoryStore

@@ -1,4 +1,4 @@
-"""One module per technology, and their factories."""
+"""One folder per technology, and the factories of all backends."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def options(
         typer.Option("--version", is_eager=True, callback=_tell_version, help="Print the version."),
     ] = False,
 ) -> None:
-    """Take what stands before a command."""
+    """Parse the options that precede a command."""
     del version
 
 
@@ -88,7 +88,7 @@ def main() -> None:
 
 
 def _printed() -> int:
-    """Return the exit code, once all is written that is to be."""
+    """Run the command and flush its output; return the exit code."""
     try:
         code = _run()
         sys.stdout.flush()

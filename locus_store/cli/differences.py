@@ -1,4 +1,4 @@
-"""The differences of two states for display: by key, by list element, by text."""
+"""The differences of two states for display: by key, list element and text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Path = tuple[str | int, ...]
 
 _LEVELS = 64
-"""What is nested deeper is shown as changed whole."""
+"""Deeper values are shown as changed as a whole."""
 
 _CONTEXT = 20
 """Characters around the place at which two texts differ."""
@@ -32,7 +32,7 @@ class Difference:
     after: Any = None
 
     def as_json(self) -> dict[str, Any]:
-        """``before`` only where something was there, ``after`` only where something is."""
+        """Return the difference as JSON, without ``before`` if added, or ``after`` if removed."""
         values = {"before": self.before, "after": self.after}
         values.pop({"added": "before", "removed": "after"}.get(self.what, ""), None)
         return {"what": self.what, "path": list(self.path), **values}
@@ -61,7 +61,7 @@ def _of_objects(old: dict[str, Any], new: dict[str, Any], path: Path) -> Iterato
 
 
 def _of_lists(old: list[Any], new: list[Any], path: Path) -> Iterator[Difference]:
-    """By the elements that are still there; as many in the place of others are compared."""
+    """Yield the differences of lists; equal elements are matched, runs of one length compared."""
     for start, stop, first, last in align(fingerprint_all(old)[0], fingerprint_all(new)[0]):
         if stop - start == last - first:
             for i, j in zip(range(start, stop), range(first, last), strict=True):
@@ -74,7 +74,7 @@ def _of_lists(old: list[Any], new: list[Any], path: Path) -> Iterator[Difference
 
 
 def changed_part(before: str, after: str) -> tuple[str, str]:
-    """Return two strings without most of the start and the end that they share."""
+    """Return two strings without most of the start and end that they share."""
     head, tail = common_ends(before, after)
     head, tail = max(head - _CONTEXT, 0), max(tail - _CONTEXT, 0)
     marks = ("…" if head else "", "…" if tail else "")
@@ -84,7 +84,7 @@ def changed_part(before: str, after: str) -> tuple[str, str]:
 
 
 def shown(path: Path) -> str:
-    """Return a path as one would write it: ``messages[3].content``."""
+    """Return a path in the usual notation: ``messages[3].content``."""
     text = ""
     for step in path:
         if isinstance(step, int):

@@ -1,4 +1,4 @@
-"""``locus-store doctor``: what the store stands on, and what to do about it."""
+"""``locus-store doctor``: facts about the store and its environment, with remedies."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def _facts(url: str, choice: Choice) -> list[Fact]:
 
 
 async def _of_tenants(backend: FullBackend, choice: Choice) -> list[Fact]:
-    """Facts of the tenants that were chosen; each names its tenant where all are looked at."""
+    """Return facts of the chosen tenants; with several, each fact names its tenant."""
     each = await covering(backend, choice)
     if backend.tenant is None:
         return await _reading(backend)
@@ -82,7 +82,7 @@ async def _of_tenants(backend: FullBackend, choice: Choice) -> list[Fact]:
 
 
 async def _reading(backend: FullBackend) -> list[Fact]:
-    """That it can be read."""
+    """Check that the storage can be read."""
     with suppress(UnsupportedError):
         await backend.scan(1)
         return [Fact("reading", "works", "ok")]

@@ -37,12 +37,12 @@ _NOUNS = {
     "messages": "message",
     "store": "store item",
 }
-"""What is counted, for a person."""
+"""Nouns for the counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Owner:
-    """Whose data is forgotten: a user's, or that of a metadata value."""
+    """The owner of the data to delete: a user, or a metadata value."""
 
     user: str | None
     key: str
@@ -137,7 +137,7 @@ def _parsed(value: str) -> Any:
 
 
 async def _held(url: str, choice: Choice, owner: _Owner, wheres: list[Namespace]) -> str:
-    """Return the amount to be deleted, as text."""
+    """Return the amount of data to be deleted, as text."""
     count, held = 0, []
     async with covered(url, choice) as backends:
         for backend in backends:

@@ -1,4 +1,4 @@
-"""States of LangGraph's graphs as a person reads them: channels, messages, no bookkeeping."""
+"""States of LangGraph's graphs for display: channels and messages without bookkeeping."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def is_graphs(state: Mapping[str, Any]) -> bool:
 
 
 def readable(state: dict[str, Any]) -> dict[str, Any]:
-    """Return the channels of a graph's state without LangGraph's own; any other state as it is."""
+    """Return a graph's state without LangGraph's own channels; any other state unchanged."""
     if not is_graphs(state):
         return state
     return {
@@ -63,7 +63,7 @@ def plain(value: Any) -> Any:
 
 
 def _object(value: dict[str, Any]) -> Any:
-    """Return an object of a class, by what is stored of it."""
+    """Return an object of a class as text or JSON, from its stored form."""
     if not isinstance(value.get("v"), list) or len(value["v"]) <= _PARTS:
         return f"<object, code {value['c']}>"
     module, name, content, *_ = value["v"]

@@ -1,4 +1,4 @@
-"""Help pages: flags are shown without a type."""
+"""Help pages, in which flags have no type."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class HelpGroup(TyperGroup):
 
 
 def _untyped(parameters: Iterable[Any]) -> list[Any]:
-    """Without the type of flags: Typer 0.29 shows them as ``--yes <bool>``."""
+    """Return the parameters without the type of flags, which Typer 0.29 shows as a value."""
     found = list(parameters)
     for it in found:
         if getattr(it, "is_flag", False) and it.metavar is None:

@@ -47,7 +47,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def opened(url: str, *, creates: bool = False, **options: Any) -> FullBackend:
-    """Return the backend that ``url`` names; where ``creates`` says so, what is missing is created.
+    """Return the backend of ``url``; with ``creates``, a missing database is created.
 
     Statements have no time limit: a person waits for them.
 
@@ -79,7 +79,7 @@ def options_for(url: str, options: dict[str, Any], *, creates: bool = False) -> 
 async def contents(
     backend: FullBackend, thread_ids: Iterable[str], advance: Callable[[], None] | None = None
 ) -> str:
-    """Return the contents of threads, as text."""
+    """Return the numbers of versions, messages and writes in threads, as text."""
     counts: Counter[str] = Counter()
     for thread_id in thread_ids:
         thread = await backend.read_thread(thread_id)
@@ -94,7 +94,7 @@ async def contents(
 
 
 def require(found: T | None, thread_id: str, checkpoint_id: str | None = None) -> T:
-    """Return what was found.
+    """Return ``found`` if it is not empty.
 
     Raises:
         NotFoundError: Nothing was found.

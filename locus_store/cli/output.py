@@ -34,7 +34,7 @@ EXIT_CODES = {
     INTERRUPTED: "interrupted",
     READER_GONE: "broken pipe: the reader of the output, such as 'head', ended",
 }
-"""As docs/cli.md lists them."""
+"""The exit codes that docs/cli.md lists."""
 
 EPILOG = "Exit codes: 0 done, 1 failed, 2 usage, 3 problems, 4 not found, 5 conflict."
 
@@ -49,7 +49,7 @@ _GAP = 2
 
 
 def visible(value: object) -> str:
-    """Return the text without anything that acts on a terminal: such characters as escapes."""
+    """Return the text with control characters, such as terminal escapes, made visible."""
     text = str(value)
     return text if text.isprintable() else "".join(map(_escaped, text))
 
@@ -59,7 +59,7 @@ def _escaped(character: str) -> str:
 
 
 def json_text(document: object, *, indent: bool = False) -> str:
-    """JSON that reads back as exactly this, and that a terminal can be shown."""
+    """Return JSON that reads back exactly and is safe to show on a terminal."""
     try:
         text = orjson.dumps(document, option=orjson.OPT_INDENT_2 if indent else None).decode()
     except TypeError:  # a lone surrogate: a byte of a file's name that is no UTF-8
@@ -87,7 +87,7 @@ def _is_unicode(encoding: str | None) -> bool:
 
 
 def moment(time: datetime | None) -> str:
-    """Return a time for a person."""
+    """Return a time in a form for people."""
     return f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if time else ""
 
 
@@ -100,12 +100,12 @@ def say(text: object) -> None:
 
 
 def show(text: str) -> None:
-    """Print lines as they are; each must be visible already."""
+    """Print lines unchanged; their text must be visible already."""
     _out().print(Text(text), soft_wrap=True)
 
 
 def put_json(document: object) -> None:
-    """Print one JSON document, the only thing on standard output."""
+    """Print one JSON document, the only output on standard output."""
     sys.stdout.write(json_text(document, indent=True) + "\n")
 
 
@@ -117,7 +117,7 @@ def put_line(document: object) -> None:
 def put_table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, ids: Sequence[str] = ()
 ) -> None:
-    """Print a table; on a terminal that is too narrow for whole words, a list of records.
+    """Print a table, or a list of records if the terminal is too narrow for whole words.
 
     On a terminal long cells are folded between words. Ids are never folded, so that they can be
     copied.
@@ -142,7 +142,7 @@ def put_table(
 
 
 def _fold(widths: dict[str, int], room: int, least: dict[str, int]) -> None:
-    """Make the widest columns narrower until there is room."""
+    """Narrow the widest columns until the table fits."""
     while sum(widths.values()) > room:
         widest = max((it for it in widths if widths[it] > least[it]), key=widths.__getitem__)
         widths[widest] -= 1
@@ -153,7 +153,7 @@ def _longest_word(cell: Text) -> int:
 
 
 def _put_records(console: Console, columns: Sequence[str], rows: list[list[Text]]) -> None:
-    """Print a line for each cell, and an empty line between two rows."""
+    """Print a line for each cell, and an empty line between rows."""
     width = max(map(len, columns)) + _GAP
     for number, row in enumerate(rows):
         if number:
@@ -179,7 +179,7 @@ def _out() -> Console:
 
 
 def note(text: object) -> None:
-    """Tell a person something beside the output."""
+    """Print a note on standard error."""
     Console(stderr=True).print(Text(visible(text)), soft_wrap=True)
 
 
@@ -187,7 +187,7 @@ def note(text: object) -> None:
 def progress(
     what: str, total: int | None = None, *, is_alone: bool = False
 ) -> Iterator[Callable[..., None]]:
-    """A bar on standard error, where that is a terminal; gives what advances it by one.
+    """Show a bar on standard error if that is a terminal; yield a function that advances it.
 
     Args:
         what: What is being done.
@@ -233,12 +233,12 @@ def confirm(what: str) -> None:
 
 
 def counted(number: int, noun: str) -> str:
-    """``1 thread``, ``2 threads``."""
+    """Return a count with its noun: ``1 thread``, ``2 threads``."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def cut(value: Any, characters: int) -> str:
-    """Return a value as visible JSON, cut where it is long."""
+    """Return a value as visible JSON, truncated if it is long."""
     text = value if isinstance(value, str) else json_text(value)
     if len(text) <= characters:
         return visible(text)

@@ -78,7 +78,7 @@ def delete(
 
 
 async def _owned(storage: Storage, thread: str, checkpoint: str | None, namespace: str) -> str:
-    """Return what a deletion removes, as text."""
+    """Return a description of what a deletion removes."""
     async with storage as backend:
         if checkpoint is not None:
             version = await backend.version(thread, checkpoint, namespace=namespace)
@@ -88,7 +88,7 @@ async def _owned(storage: Storage, thread: str, checkpoint: str | None, namespac
 
 
 async def _held(backend: FullBackend, thread: str) -> str:
-    """Return what is stored of a thread, as text; "" if there is nothing."""
+    """Return a description of a thread's data; "" if there is none."""
     if backend.capabilities.branching:
         held = await contents(backend, [thread])
         return held or ("no versions" if await backend.exists(thread) else "")
@@ -150,7 +150,7 @@ def _threads(counts: dict[str, int]) -> str:
 
 
 async def _aged(url: str, choice: Choice, days: float) -> str:
-    """Return what a vacuum would remove, by this machine's clock; skip messages and writes."""
+    """Describe what a vacuum would remove by this machine's clock, without messages and writes."""
     limit = datetime.now(UTC) - timedelta(days=days)
     some = whole = versions = 0
     async with covered(url, choice) as backends:
@@ -170,7 +170,7 @@ async def _aged(url: str, choice: Choice, days: float) -> str:
 
 
 async def _old_versions(backend: FullBackend, thread_id: str, limit: datetime) -> tuple[int, bool]:
-    """Versions that a vacuum would remove in all namespaces, and whether none is younger."""
+    """Return how many of a thread's versions a vacuum would remove, and whether that is all."""
     names = await backend.namespaces(thread_id) if backend.capabilities.branching else [""]
     lines = [await all_versions(backend, thread_id, namespace=it) for it in names]
     old = [sum(it.created_at < limit for it in line) for line in lines]

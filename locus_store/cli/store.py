@@ -1,4 +1,4 @@
-"""``locus-store store …``: look at the items of the long-term memory, change and remove them."""
+"""``locus-store store …``: show, change and remove the items of the long-term memory."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 
 def opened_store(url: str, **options: Any) -> BaseStore:
-    """Return the store that ``url`` names, which has to be there.
+    """Return the store of ``url``, which must exist.
 
     Statements have no time limit, as those of ``opened``.
     """
@@ -96,7 +96,7 @@ def _no_namespace(typed: str, why: str) -> InvalidArgumentError:
 
 
 def typed_form(namespace: Namespace) -> str:
-    """Return a namespace as it is typed: the inverse of ``namespace_of``."""
+    """Return a namespace as it is typed; the inverse of ``namespace_of``."""
     return "/".join("".join(map(_typed_character, it)) for it in namespace) or ROOT
 
 
@@ -106,7 +106,7 @@ def _typed_character(character: str) -> str:
 
 
 def _value(typed: str, what: str) -> Any:
-    """Return the JSON that was typed, or the contents of a file or of standard input.
+    """Return the JSON that was typed, or that of a file or of standard input.
 
     Raises:
         InvalidArgumentError: It is not JSON, or there is no such file.
@@ -127,7 +127,7 @@ def _value(typed: str, what: str) -> Any:
 
 
 def _require_json(typed: str) -> None:
-    """By a reader that does not recurse: at the depth that is left to Python finalizers fail."""
+    """Check the text by a non-recursive parser: near the recursion limit finalizers fail."""
     try:
         orjson.loads(typed)
     except orjson.JSONDecodeError:
@@ -392,7 +392,7 @@ def delete(
 
 
 async def _owned(url: str, where: Namespace, key: str | None, *, recursive: bool) -> str:
-    """Return what a deletion removes, as text."""
+    """Return a description of what a deletion removes."""
     shown = typed_form(where)
     async with opened_store(url) as opened:
         if key is None:

@@ -1,4 +1,4 @@
-"""Standard input, output and error: closed, full or without Unicode as they may be."""
+"""Standard input, output and error, which may be closed, full or without Unicode."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Output(io.FileIO):
 
 
 class _Notes(io.FileIO):
-    """Without a buffer: what Ctrl-C comes behind is not written again at the end."""
+    """Standard error without a buffer, so that nothing is written twice after Ctrl-C."""
 
     def write(self, data: Any, /) -> int:
         """Write as much as possible; ignore errors, since there is no way to report them."""
@@ -48,7 +48,7 @@ class _Notes(io.FileIO):
 
 @contextmanager
 def standard_streams() -> Iterator[None]:
-    """Within it all three are there, take any character, and fail in one way."""
+    """Make all three streams usable within the block: open, for any character, with one error."""
     before = sys.stdin, sys.stdout, sys.stderr
     # What is closed is opened the wrong way round: using it fails, and no file takes its number.
     sys.stdin = before[0] or _opened(os.O_WRONLY, "r")
@@ -67,7 +67,7 @@ def _opened(flags: int, mode: Literal["r", "w"]) -> TextIO:
 
 
 def _guarded(stream: TextIO, raw: type[io.FileIO]) -> TextIO:
-    """Return the same stream over ``raw``; one without a file, as in tests, stays as it is."""
+    """Return the stream over ``raw``; a stream without a file, as in tests, is unchanged."""
     try:
         file = raw(stream.fileno(), "w", closefd=False)
     except OSError:
@@ -83,5 +83,5 @@ def _guarded(stream: TextIO, raw: type[io.FileIO]) -> TextIO:
 
 
 def drop_output() -> None:
-    """Let go of what was not written, lest closing tries it again."""
+    """Discard buffered output, so that closing does not try to write it again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

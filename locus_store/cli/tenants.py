@@ -49,11 +49,11 @@ class Choice:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Options of ``opened``."""
+        """The options of ``opened``."""
         return {} if self.tenant is None else {"tenant": self.tenant}
 
     def tell_others(self) -> None:
-        """Warn of the tenants that were left out."""
+        """Warn of tenants that the command does not cover."""
         if self.others:
             names = ", ".join(map(repr, self.others[:NAMED]))
             more = ", …" if len(self.others) > NAMED else ""
@@ -64,7 +64,7 @@ class Choice:
 
 
 def chosen(tenant: str | None, *, everyone: bool) -> Choice:
-    """Return the choice that the options make.
+    """Return the choice that the options express.
 
     Raises:
         InvalidArgumentError: They contradict each other.
@@ -75,7 +75,7 @@ def chosen(tenant: str | None, *, everyone: bool) -> Choice:
 
 
 def one_of(choice: Choice, what: str, *, is_named: bool) -> None:
-    """Refuse names that mean something in one tenant only.
+    """Refuse a thread's name together with ``--all-tenants``.
 
     Raises:
         InvalidArgumentError: All tenants were chosen.
@@ -86,14 +86,14 @@ def one_of(choice: Choice, what: str, *, is_named: bool) -> None:
 
 @asynccontextmanager
 async def covered(url: str, choice: Choice) -> AsyncIterator[list[FullBackend]]:
-    """The storage of ``url``, as ``covering`` gives it."""
+    """Open the storage of ``url``; yield the backends of ``covering``."""
     async with opened(url, **choice.options) as backend:
         yield await covering(backend, choice)
 
 
 @asynccontextmanager
 async def opened_of(url: str, tenant: str | None) -> AsyncIterator[FullBackend]:
-    """The storage of ``url``, for a command that works on one tenant.
+    """Open the storage of ``url`` for a command that works on one tenant.
 
     Raises:
         NotFoundError: Nothing is stored of the tenant that was named.
@@ -113,7 +113,7 @@ def _shared(backend: FullBackend) -> SharedByTenants:
 
 
 async def covering(backend: FullBackend, choice: Choice) -> list[FullBackend]:
-    """Return one backend for each tenant that was chosen, by name.
+    """Return a backend for each chosen tenant, by name.
 
     Raises:
         InvalidArgumentError: The storage has no tenants.
@@ -135,7 +135,7 @@ async def covering(backend: FullBackend, choice: Choice) -> list[FullBackend]:
 
 
 def require_tenants(backend: FullBackend, choice: Choice) -> None:
-    """Refuse ``--all-tenants`` where there are no tenants.
+    """Refuse ``--all-tenants`` if the storage has no tenants.
 
     Raises:
         InvalidArgumentError: It was given.
@@ -149,7 +149,7 @@ def require_tenants(backend: FullBackend, choice: Choice) -> None:
 async def each(
     backends: list[FullBackend], work: Callable[[FullBackend], Awaitable[dict[str, int]]]
 ) -> Outcome:
-    """Return the counts of each tenant; a tenant that fails stops no other.
+    """Return the counts of each tenant; the failure of one does not stop the others.
 
     Raises:
         LocusStoreError: The first error, once all tenants had their turn.
@@ -174,7 +174,7 @@ async def each(
 
 
 def of_tenant(backends: list[FullBackend]) -> str:
-    """`` of tenant 'acme'``, `` of 3 tenants``, or nothing where there are none."""
+    """Return `` of tenant 'acme'`` or `` of 3 tenants``; "" if there are no tenants."""
     if len(backends) == 1:
         name = backends[0].tenant
         return "" if name is None else f" of tenant {name!r}"
@@ -192,7 +192,7 @@ def total(found: Outcome) -> dict[str, int]:
 def tell(
     found: Outcome, text: Callable[[dict[str, int]], str], choice: Choice, *, as_json: bool = False
 ) -> None:
-    """Print the counts of each tenant and their sum, and warn of the tenants left out."""
+    """Print each tenant's counts and the sum, and warn of tenants that are not covered."""
     if as_json:
         put_json(described(found, choice))
     else:
@@ -204,7 +204,7 @@ def tell(
 
 
 def described(found: Outcome, choice: Choice) -> dict[str, Any]:
-    """Return the sum, with ``tenant``, or by name in ``tenants``."""
+    """Return the sum with ``tenant``, or with the counts by name in ``tenants``."""
     if choice.everyone:
         return {**total(found), "tenants": found}
     ((name, counts),) = found.items()

@@ -1,4 +1,4 @@
-"""``locus-store threads …``: look at threads, compare and copy them."""
+"""``locus-store threads …``: show, compare and copy threads."""
 
 from __future__ import annotations
 
@@ -246,7 +246,7 @@ async def all_versions(
 
 
 def _main_line(versions: list[Version], head: int) -> set[str]:
-    """Ids of the head and its ancestors; nothing where the head is not among the versions."""
+    """Return the ids of the head and its ancestors; empty if the head is not listed."""
     by_id = {it.checkpoint_id: it for it in versions}
     at = next((it for it in versions if it.mark.sequence == head), None)
     found: set[str] = set()

@@ -1,4 +1,4 @@
-"""``locus-store verify | copy | export | import``: whole threads."""
+"""``locus-store verify | copy | export | import``: operations on whole threads."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def copy(
 async def _copied(
     source: str, target: str, choice: Choice, threads: list[str] | None
 ) -> tuple[Outcome, str]:
-    """Copy; return the outcome and, if it is another tenant than the source's, the target."""
+    """Copy; return the outcome, and the target if its tenant differs from the source's."""
     copying = importlib.import_module("locus_store.transfer.copying")
     options = _of_target(target, choice)
     async with (
@@ -206,7 +206,7 @@ async def _copied(
 
 
 def _of_target(target: str, choice: Choice) -> dict[str, Any]:
-    """Return the tenant of a copy's target, unless its URL or its backend determines it."""
+    """Return the tenant of a copy's target, unless its URL or backend determines it."""
     opening = importlib.import_module("locus_store.open")
     is_named = "tenant" in dict(parse_qsl(urlsplit(target).query))
     takes = "tenant" in opening.options_of(target) and not is_named
@@ -294,7 +294,7 @@ async def _exported(
 
 @contextmanager
 def _written(output: str) -> Iterator[BinaryIO]:
-    """A file that is there when all of it is, or standard output."""
+    """Open the output: standard output, or a file that appears once it is complete."""
     if output == STANDARD:
         sys.stdout.flush()
         yield sys.stdout.buffer
@@ -317,7 +317,7 @@ def _written(output: str) -> Iterator[BinaryIO]:
 
 
 def _name(temporary: str, output: str) -> None:
-    """Give a file its name, unless another process was faster."""
+    """Give a file its name, unless another process has created that file."""
     with suppress(OSError):  # it is there already, or that file system has no hard links
         os.link(temporary, output)
         return
@@ -334,7 +334,7 @@ def _there_already(output: str) -> InvalidArgumentError:
 
 @contextmanager
 def _told(file: str, done: str) -> Iterator[None]:
-    """The system's errors as one of ours, which names the file."""
+    """Translate the system's errors into one that names the file."""
     try:
         yield
     except LocusStoreError:  # some are the system's too

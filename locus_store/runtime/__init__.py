@@ -1,1 +1,1 @@
-"""The process around a call: event loops, forks, and telemetry."""
+"""Support for event loops, forks and telemetry."""

@@ -1,4 +1,4 @@
-"""Calls of one event loop in groups: those of one tick, and those that wait, run together."""
+"""Calls of one event loop in groups: calls of one tick, and waiting calls, run together."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ LONE: Final = 2
 
 
 class Undecided(Enum):
-    """The answer to a call for which nothing was done yet."""
+    """The answer to a call that was not executed."""
 
     AGAIN = 0
-    """It goes into the next group."""
+    """The call goes into the next group."""
 
     ALONE = 1
-    """It has to run alone."""
+    """The call has to run alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class GroupLimits:
     """The bounds of a group; a single call may exceed them."""
 
     count: int
-    """Of what its calls ask for."""
+    """The number of things that the group's calls ask for."""
 
     senders: int
     """Groups under way at once."""
@@ -56,7 +56,7 @@ class GroupLimits:
     """Bytes; 0: any."""
 
     spreads: bool = False
-    """What waits is divided among the senders; else one takes as much as it may."""
+    """Waiting calls are divided among the senders; else one takes as many as it may."""
 
 
 class PerLoop(Generic[T]):
@@ -70,10 +70,10 @@ class PerLoop(Generic[T]):
         self._make = make
         self._all: WeakKeyDictionary[asyncio.AbstractEventLoop, T] = WeakKeyDictionary()
         self._last: tuple[ref[asyncio.AbstractEventLoop], T] | None = None
-        """Of the loop that asked last: a weak dictionary takes ten times as long."""
+        """The entry of the loop that asked last: a weak dictionary takes ten times as long."""
 
     def here(self) -> T:
-        """That of the running loop."""
+        """Return the object of the running loop."""
         loop, last = asyncio.get_running_loop(), self._last
         if last is not None and last[0]() is loop:
             return last[1]
@@ -93,7 +93,7 @@ class _Call(Generic[Q, A]):
     done: asyncio.Future[A]
 
     def answer(self, answer: A | Failed) -> None:
-        """Tell the caller, if it is still there."""
+        """Pass the answer to the caller, unless it was cancelled."""
         if self.done.done():  # cancelled
             return
         if isinstance(answer, Failed):
@@ -104,7 +104,7 @@ class _Call(Generic[Q, A]):
 
 
 class Gathering(Generic[Q, A]):
-    """The calls of one kind, of one event loop.
+    """The calls of one kind in one event loop.
 
     Calls that share a name are neither in one group nor under way at once: they run in the order in
     which they were submitted. A call that is cancelled before its group runs is left out of it; a
@@ -129,7 +129,7 @@ class Gathering(Generic[Q, A]):
     def submit(
         self, what: Q, names: Collection[Hashable] = (), *, count: int = 1, size: int = 0
     ) -> asyncio.Future[A]:
-        """Run a call with those that wait.
+        """Run a call together with those that wait.
 
         No coroutine: what is alive while thousands of calls wait, Python's garbage collector visits
         again and again.
@@ -174,7 +174,7 @@ class Gathering(Generic[Q, A]):
             self._wake()
 
     async def _send(self) -> None:
-        """Run groups while there are any."""
+        """Run groups until none waits."""
         try:
             while group := self._take():
                 await self._carry_out(group, is_alone=False)
@@ -182,7 +182,7 @@ class Gathering(Generic[Q, A]):
             self._idle += 1
 
     async def _send_alone(self) -> None:
-        """Run calls alone while there are any."""
+        """Run lone calls until none waits."""
         try:
             while call := self._take_alone():
                 await self._carry_out([call], is_alone=True)
@@ -190,7 +190,7 @@ class Gathering(Generic[Q, A]):
             self._idle_alone += 1
 
     def _take_alone(self) -> _Call[Q, A] | None:
-        """Return the first of those to run alone that has to wait for none before it."""
+        """Return the first lone call that depends on no call in progress."""
         taken = set(self._under_way)
         for call in list(self._alone):
             if call.done.done():  # its caller was cancelled

@@ -1,4 +1,4 @@
-"""The resources of each event loop, and their release at the loop's end and after a fork."""
+"""Resources per event loop, released at the loop's end and after a fork."""
 
 from __future__ import annotations
 
@@ -59,19 +59,19 @@ def _retrieve(work: asyncio.Future[Any]) -> None:
 
 
 class Home(ABC):
-    """The resources that one event loop has opened: a connection belongs to its loop."""
+    """The resources that one event loop has opened, since a connection belongs to its loop."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._last: dict[str, asyncio.Task[Any]] = {}
-        """Of each line the last that was handed in, while it is not done."""
+        """The last submitted write of each line, until it is done."""
         self._until_the_end: AsyncGenerator[None] | None = None
         self.was_released = False
-        """Whether nothing is open any more, as behind ``asyncio.run``."""
+        """True if nothing is open any more, as after ``asyncio.run``."""
 
     async def begin(self) -> None:
-        """From now on the loop closes it before its own end, as ``asyncio.run`` does."""
+        """Make the loop close this home before it ends, as ``asyncio.run`` does."""
         if self._until_the_end is None:
             self._until_the_end = self._ending()
             await anext(self._until_the_end)
@@ -84,7 +84,7 @@ class Home(ABC):
                 await self._finish()
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Begin ``work``; ``close`` waits for it."""
+        """Start ``work``; ``close`` waits for it."""
         task = asyncio.get_running_loop().create_task(work, name=_TASK)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -98,7 +98,7 @@ class Home(ABC):
     async def in_order(
         self, name: str, work: Callable[[], Coroutine[Any, Any, T]], *others: str
     ) -> T:
-        """Do what writes a line after all that was handed in before; also when cancelled.
+        """Run a write after all earlier writes of the line, even if the caller is cancelled.
 
         What writes several lines names all of them.
         """
@@ -121,7 +121,7 @@ class Home(ABC):
                 del self._last[name]
 
     def leave(self) -> None:
-        """Close; called by the home's own loop."""
+        """Close the home; called in its own loop."""
         self._leaving = asyncio.ensure_future(self.close())
 
     async def close(self) -> None:
@@ -144,7 +144,7 @@ class Home(ABC):
 
 
 class Homes(Generic[H]):
-    """The homes of a backend.
+    """The homes of a backend, one for each event loop.
 
     Args:
         make: Gives one, in its loop.
@@ -159,7 +159,7 @@ class Homes(Generic[H]):
         finalize(self, _abandon, self._homes)
 
     async def mine(self) -> H:
-        """Return the running loop's.
+        """Return the home of the running loop.
 
         Raises:
             InvalidArgumentError: Another loop has what is not to be shared.
@@ -184,7 +184,7 @@ class Homes(Generic[H]):
             return home
 
     async def close(self) -> None:
-        """Close the running loop's; those of other loops are closed there."""
+        """Close the home of the running loop; the others close in their own loops."""
         loop = asyncio.get_running_loop()
         with self._lock:
             mine, others = self._homes.pop(loop, None), dict(self._homes)
@@ -206,7 +206,7 @@ _inherited: list[object] = []
 
 
 def _abandon(homes: dict[asyncio.AbstractEventLoop, H]) -> None:
-    """Release connections that will not be used again; the server sees them closed."""
+    """Release unused connections without waiting; the server sees them closed."""
     if any(home.pid != os.getpid() for home in homes.values()):
         _inherited.append(dict(homes))
     for loop in [it for it in homes if not it.is_closed() and homes[it].pid == os.getpid()]:

@@ -52,7 +52,7 @@ SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.33.0"
 
 @dataclass(slots=True)
 class Operation:
-    """One call, and what was found out about it."""
+    """One call, with the facts collected about it."""
 
     name: str
     backend: object
@@ -63,13 +63,13 @@ _current: ContextVar[Operation | None] = ContextVar("locus_store_operation", def
 
 
 def current() -> Operation | None:
-    """Return the caller's operation, for work on it in another context."""
+    """Return the current operation, to continue it in another context."""
     return _current.get()
 
 
 @contextmanager
 def within(operation: Operation | None) -> Iterator[None]:
-    """Work for ``operation``."""
+    """Make ``operation`` the current one."""
     token = _current.set(operation)
     try:
         yield
@@ -78,14 +78,14 @@ def within(operation: Operation | None) -> Iterator[None]:
 
 
 def note(**facts: Any) -> None:
-    """Say what is known of the current operation; ``None`` says nothing."""
+    """Add facts to the current operation; ``None`` values are left out."""
     operation = _current.get()
     if operation is not None:
         operation.facts.update((name, it) for name, it in facts.items() if it is not None)
 
 
 def count(fact: str, number: int, operation: Operation | None = None) -> None:
-    """Add to a fact of the operation, or of the current one."""
+    """Add a number to a fact of the operation, or of the current one."""
     operation = operation or _current.get()
     if operation is not None:
         operation.facts[fact] = operation.facts.get(fact, 0) + number
@@ -104,7 +104,7 @@ def is_listening() -> bool:
 
 
 def observed(name: str) -> Callable[[Method[S, P, R]], Method[S, P, R]]:
-    """Tell of each call of a method: of a backend, or of what has one as ``self.backend``.
+    """Report each call of a method of a backend, or of an object with ``self.backend``.
 
     A call within another one of the same backend is part of that one.
     """
@@ -135,7 +135,7 @@ def observed(name: str) -> Callable[[Method[S, P, R]], Method[S, P, R]]:
 
 
 def _named(names: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return the ids among the arguments; a state that was passed as an id is not one."""
+    """Return the ids among the arguments; a state passed in place of an id is left out."""
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     ids = {
         "thread_id": given.get("thread_id", given.get("source_thread_id")),
@@ -145,7 +145,7 @@ def _named(names: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> d
 
 
 def _is_name(it: object) -> bool:
-    """Return whether any exporter can send the value."""
+    """Return whether every exporter can send the value."""
     if not isinstance(it, str) or len(it) > MAX_NAME:
         return False
     return it.isascii() or not any("\ud800" <= character <= "\udfff" for character in it)
@@ -193,14 +193,14 @@ _told: WeakSet[IntegrityError] = WeakSet()
 
 
 def damaged(exc: IntegrityError, name: str, facts: dict[str, Any]) -> None:
-    """Stored bytes are not what was saved; told once for each error, by the method called last."""
+    """Report damaged data, once for each error, under the name of the outermost method."""
     if exc not in _told:
         _told.add(exc)
         operations.error("%s: stored data is damaged (IntegrityError)%s", name, _listed(facts))
 
 
 def kept_beside(thread_id: str, checkpoint_id: str) -> None:
-    """A save lost to another one, and is a side branch, as its caller asked."""
+    """Report that a conflicting save was stored as a side branch."""
     operations.warning(
         "thread %r was moved on by another writer; checkpoint %r is kept as a side branch",
         thread_id,
@@ -209,7 +209,7 @@ def kept_beside(thread_id: str, checkpoint_id: str) -> None:
 
 
 def skipped_too_large(thread_id: str) -> None:
-    """Report that a search left out a thread, a state of which is too large to be read."""
+    """Report that a search skipped a thread because one of its states is too large."""
     count("skipped_threads", 1)
     operations.warning(
         "search: skipped thread %r, which holds a state larger than max_state_bytes", thread_id
@@ -219,7 +219,7 @@ def skipped_too_large(thread_id: str) -> None:
 
 
 def skips_too_large(look: Looks) -> Looks:
-    """Decorate what looks at one thread, its first argument, so that it skips a too large one."""
+    """Decorate a search of one thread, its first argument, to skip it if it is too large."""
 
     @wraps(look)
     def looked(self: Any, thread_id: str, /, *args: Any) -> Any:
@@ -241,13 +241,13 @@ def retried(reason: str, exc: BaseException) -> None:
 
 
 def replaced(what: str, exc: BaseException | None = None) -> None:
-    """A connection was no longer good, and another one takes its place."""
+    """Report that an unusable connection was replaced."""
     because = f" ({_class_of(exc)})" if exc else ""
     connections.warning("%s; opening it again%s", what, because)
 
 
 def skipped(what: str, threads: int) -> None:
-    """Threads were left as they are, since other transactions held them."""
+    """Report threads that were left unchanged because other transactions held them."""
     note(skipped=threads)
     noun = "thread" if threads == 1 else "threads"
     connections.warning(
@@ -256,12 +256,12 @@ def skipped(what: str, threads: int) -> None:
 
 
 def unswept(what: str, thread_id: str, exc: IntegrityError) -> None:
-    """Old versions of a thread stay, since what is left cannot be rewritten without them."""
+    """Report old versions that stay, as the later ones cannot be rewritten without them."""
     operations.warning("%s: old versions of thread %r stay: %s", what, thread_id, exc)
 
 
 def divided(members: list[Operation | None], exc: BaseException) -> None:
-    """A group of saves failed whole, and each of them is done again by itself."""
+    """Report that a group of saves failed, and each save runs again alone."""
     for operation in members:
         if operation is not None:
             count("retries", 1, operation)
@@ -275,35 +275,35 @@ def divided(members: list[Operation | None], exc: BaseException) -> None:
 
 
 def committed(database: object, writes: int) -> None:
-    """So many writes shared a commit."""
+    """Record the number of writes that shared a commit."""
     if telemetry := _telemetry():
         telemetry.groups.record(writes, {"db.system.name": system_of(type(database))})
 
 
 def opened(database: object) -> None:
-    """The schema was verified, or made."""
+    """Report that the schema was verified or created."""
     connections.info("opened %s", _place(database))
 
 
 def migrated(place: str) -> None:
-    """The schema was made, or is of another revision now."""
+    """Report that the schema was created or migrated to another revision."""
     connections.info("migrated the schema of %s", place)
 
 
 def closed(database: object) -> None:
-    """Connections were given back."""
+    """Report that connections were released."""
     connections.info("closed %s", _place(database))
 
 
 def _place(database: object) -> str:
-    """Return the place of a database as its errors name it: without a password."""
+    """Return a database's place as error messages name it, without the password."""
     if isinstance(database, str):
         return database
     return f"{system_of(type(database))} {getattr(database, '_where', '')}".rstrip()
 
 
 def _class_of(exc: BaseException) -> str:
-    """Never the message: a server's may quote values."""
+    """Return an error's class and SQLSTATE, never its message, which may quote values."""
     cause = getattr(exc, "orig", None) or exc.__cause__ or exc
     state = getattr(cause, "sqlstate", None)
     return f"{type(cause).__name__} {state}" if isinstance(state, str) else type(cause).__name__
@@ -316,7 +316,7 @@ _SHARED: Final = frozenset(
 
 
 def system_of(kind: type) -> str:
-    """Return the database system's name: of the first class of ours, else of the class."""
+    """Return the database system's name, by the first class that this library defines."""
     return _system(kind.__mro__)
 
 
@@ -328,7 +328,7 @@ def _system(classes: tuple[type, ...]) -> str:
 
 
 def stored_bytes(change: Change) -> int:
-    """Return the bytes that a save wrote: its frames, unless a backend needed the whole state."""
+    """Return the size of what a save wrote: frames, or the whole state if it was needed."""
     whole = change.snapshot._packed  # noqa: SLF001  (told nowhere else)
     return len(whole if whole is not None else change.frames or b"")
 
@@ -352,7 +352,7 @@ def _made() -> Telemetry | None:
 
 
 class Telemetry:
-    """A tracer and the instruments; what they reach is decided by the application's SDK."""
+    """A tracer and its instruments; the application's SDK decides on exporters."""
 
     def __init__(self) -> None:
         from importlib.metadata import version  # noqa: PLC0415  (slow to import)
@@ -390,7 +390,7 @@ class Telemetry:
         )
 
     def span(self, operation: Operation) -> AbstractContextManager[Any]:
-        """Begin a span, current within."""
+        """Begin a span that is current within the block."""
         system = system_of(type(operation.backend))
         kind = self._trace.SpanKind
         span = self._tracer.start_span(
@@ -403,7 +403,7 @@ class Telemetry:
         )
 
     def ended(self, span: Any, operation: Operation, seconds: float, error: str | None) -> None:
-        """Say all that is known at the end."""
+        """Record the operation's facts when it ends."""
         facts, system = operation.facts, system_of(type(operation.backend))
         about = {"db.system.name": system, "db.operation.name": operation.name}
         self._measure(about, facts)

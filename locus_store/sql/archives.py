@@ -1,4 +1,4 @@
-"""Whole threads and pending writes in SQL, and what belongs to no thread."""
+"""Whole threads and pending writes in SQL, and rows that belong to no thread."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ def _restore_line(it: Repository, thread_id: str, archived: ArchivedLine) -> Non
 
 
 def find_threads(it: Repository, key: str, value: Any, user_id: str | None) -> list[str]:
-    """See ``StorageBackend.find_threads``; hidden versions and all namespaces are looked at."""
+    """See ``StorageBackend.find_threads``; hidden versions and all namespaces count."""
     threads, lines, versions_ = it.tables.threads, it.tables.lines, it.tables.checkpoints
     may_match = it.may_have(threads.c.metadata, key, value)
     if user_id is not None:
@@ -277,7 +277,7 @@ def tagged(it: Repository, key: str, value: Any) -> list[tuple[str, str, str]]:
 
 
 def _of_live_lines(it: Repository, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
-    """Columns of versions, their lines and live threads."""
+    """Return a query over versions, their lines and live threads."""
     threads, lines, versions_ = it.tables.threads, it.tables.lines, it.tables.checkpoints
     return (
         sa.select(*columns)
@@ -288,7 +288,7 @@ def _of_live_lines(it: Repository, *columns: sa.ColumnElement[Any]) -> sa.Select
 
 
 def forget_items(it: Repository, key: str, value: Any) -> int:
-    """Remove the store's items with ``value`` at ``key`` in their metadata; how many.
+    """Remove the store's items with ``value`` at ``key`` in their metadata; return how many.
 
     Their embeddings are removed with them.
     """
@@ -323,7 +323,7 @@ def tenants(it: Repository) -> list[Tenant]:
 def _by_tenant(
     it: Repository, table: sa.Table, is_counted: sa.ColumnElement[bool]
 ) -> dict[str, int]:
-    """Return each tenant's number of rows that are counted; 0 if it has other rows only."""
+    """Return each tenant's row count; 0 for a tenant that has only other rows."""
     count = sa.func.count(sa.case((is_counted, 1)))
     query = sa.select(table.c.tenant, count).group_by(table.c.tenant)
     return {row[0]: row[1] for row in it.connection.execute(query)}
@@ -333,7 +333,7 @@ def _by_tenant(
 
 
 def damage(it: Repository) -> list[str]:
-    """Return all tenants' damage: the database's own findings, and rows without a parent row."""
+    """Return the damage of all tenants: the database's findings, and rows without a parent row."""
     broken = it.self_check()
     if broken:
         return broken
@@ -363,7 +363,7 @@ def _headless(it: Repository) -> str:
 
 
 def _misled(it: Repository) -> str:
-    """Lines whose next save would be read as a change of another version than it is."""
+    """Return a message on lines whose open chain would misread the next save, if any."""
     lines, here = it.tables.lines, it.tables.checkpoints
     newer = here.alias("newer")
     is_heads = sa.exists().where(

@@ -66,7 +66,7 @@ class Shared(NamedTuple):
     database: Database
     runner: Runner
     translating: Callable[[], AbstractContextManager[None]]
-    """Within it a driver's error becomes ours."""
+    """A context manager that translates the driver's errors."""
 
 
 class SqlBackend(FullBackend, SharedByTenants, JoinsTransactions):
@@ -81,7 +81,7 @@ class SqlBackend(FullBackend, SharedByTenants, JoinsTransactions):
     persistent_checkpoint_ids = True
 
     examination: ClassVar[type[Examination]] = Examination
-    """What ``facts`` looks at."""
+    """The examination that ``facts`` runs."""
 
     def __init__(
         self, database: Database, runner: Runner, *, max_state_bytes: int = MAX_STATE_BYTES
@@ -94,7 +94,7 @@ class SqlBackend(FullBackend, SharedByTenants, JoinsTransactions):
 
     @property
     def shared(self) -> Shared:
-        """For a store."""
+        """Return the objects that a store shares with this backend."""
         return Shared(self._database, self._runner, self._translating)
 
     async def _write(self, body: Callable[[Repository], T]) -> T:
@@ -112,7 +112,7 @@ class SqlBackend(FullBackend, SharedByTenants, JoinsTransactions):
             return await self._runner.query(lambda connection: body(database.on(connection)))
 
     async def _join(self, connection: object, body: Callable[[Repository], T]) -> T:
-        """Like ``_write``, inside a transaction of the caller's."""
+        """Write inside a transaction of the caller."""
         self._database.require_joinable(connection)
         with self._translating():
             await self._runner.ready()
@@ -150,7 +150,7 @@ class SqlBackend(FullBackend, SharedByTenants, JoinsTransactions):
     # --- the contract
 
     async def commit(self, save: Save) -> Written:
-        """See ``StorageBackend``, as the following."""
+        """See ``StorageBackend``, also for the following methods."""
         return await self._write(lambda repository: repository.save(save))
 
     async def commit_on(self, save: Save, connection: object) -> Written:
@@ -248,7 +248,7 @@ class SqlBackend(FullBackend, SharedByTenants, JoinsTransactions):
     async def _ranked(
         self, batch: list[searching.Candidate], wanted: list[str]
     ) -> list[searching.Ranked]:
-        """Return the lines of a batch that match; no transaction is open while text is compared."""
+        """Return the lines of a batch that match; text is compared outside any transaction."""
         parts = [searching.Part([candidate.line for candidate in batch])]
         if searching.is_large(batch):
             parts = await self._query(lambda it: searching.parts(it, batch))
@@ -372,7 +372,7 @@ class SqlBackend(FullBackend, SharedByTenants, JoinsTransactions):
         return sweep.report()
 
     async def _vacuum_thread(self, thread_id: str, seconds: float, sweep: Sweep) -> None:
-        """One thread's part; those of a batch may share a commit."""
+        """Vacuum one thread; the threads of a batch may share a commit."""
         with sweep.of(thread_id):
             removed = await self._write(lambda it: it.vacuum_thread(thread_id, seconds))
             sweep.count(thread_id, removed)

@@ -1,4 +1,4 @@
-"""Work inside a transaction of the caller's, on the caller's SQLAlchemy connection."""
+"""Work inside a caller's transaction, on the caller's SQLAlchemy connection."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ ATTEMPTS: Final = 6
 """Tries of work that lost to another transaction's locks, each under a savepoint of its own."""
 
 PAUSE_SECONDS: Final = 0.005
-"""Before the second try, on average; doubled each time."""
+"""The average pause before the second attempt; doubled each time."""
 
 
 async def joined(database: Database, connection: object, body: Body[T]) -> T:
-    """Run ``body`` under a savepoint of the caller's transaction, which only the caller ends.
+    """Run ``body`` under a savepoint of the caller's transaction, which stays open.
 
     A sync ``Connection`` is used on the calling thread, and blocks it.
 
@@ -96,7 +96,7 @@ def _under_savepoint(database: Database, body: Body[T]) -> Body[T]:
 
 
 def autocommit_refused() -> InvalidArgumentError:
-    """Return the error of a connection without a transaction."""
+    """Return the error for a connection in autocommit."""
     return InvalidArgumentError(
         "connection= commits each statement (AUTOCOMMIT): open a transaction instead, for example "
         "with engine.begin()"

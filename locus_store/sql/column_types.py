@@ -1,4 +1,4 @@
-"""Types of columns that check each value they read: SQLite keeps any value in any column."""
+"""Column types that check each value read, because SQLite stores any value in any column."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WORDS: Final = {int: "a whole number", float: "a number", str: "text", bytes: "
 
 
 def stored(what: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
-    """A column that holds what was never written is damage, whatever stumbles over it."""
+    """Decorate the reading of a column's value: a value that was never written is damage."""
 
     def guarded(read: Callable[..., T]) -> Callable[..., T]:
         @wraps(read)
@@ -37,7 +37,7 @@ def stored(what: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
 
 
 def damage(what: str) -> IntegrityError:
-    """Return the error of a value that is none of what its column holds."""
+    """Return the error for a value that does not fit its column."""
     return IntegrityError(
         f"a stored row does not hold {what} where there should be; restore the database from a "
         "backup"
@@ -45,14 +45,14 @@ def damage(what: str) -> IntegrityError:
 
 
 def storage_classes(column: sa.Column[Any], dialect: Dialect) -> list[str]:
-    """Return the names that SQLite's ``typeof`` gives to a column's values, as they are written."""
+    """Return the values of SQLite's ``typeof`` that are valid in a column."""
     found = column.type.dialect_impl(dialect)
     impl = found.impl_instance if isinstance(found, sa.types.TypeDecorator) else found
     return [_CLASSES[impl.python_type], *(["null"] if column.nullable else [])]
 
 
 class _Checked:
-    """Refuses a value of another type on SQLite; other databases keep to their columns' types."""
+    """Refuses values of other types on SQLite; other databases enforce their columns' types."""
 
     if TYPE_CHECKING:
 

@@ -1,4 +1,4 @@
-"""A thread's copy, on the server: as many statements for any number of versions and namespaces."""
+"""Copy of a thread on the server; the number of statements does not grow with its size."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KEPT: Final = ("tenant", "namespace", "head", "open_chain", "open_bytes", "floo
 
 
 def copy_thread(it: Repository, source: str, destination: str) -> bool:
-    """See ``StorageBackend.copy_thread``; what is read is of one snapshot."""
+    """See ``StorageBackend.copy_thread``; reads from one snapshot."""
     if not has_thread(it, source):
         return False
     is_live = it.is_live_thread(destination)
@@ -53,7 +53,7 @@ class _Copy:
             self._it.copy_index(self._of_new_lines)
 
     def _copy_thread_row(self) -> None:
-        """Insert the copy's row; a copy that has versions is active when it is created."""
+        """Insert the copy's row; a copy that has versions is active from its creation."""
         threads = self._it.tables.threads
         has_version = last_save(self._it.tables).is_not(None)
         made: dict[str, Any] = {
@@ -75,7 +75,7 @@ class _Copy:
         self._insert(messages, [column.name for column in messages.c], rows)
 
     def _copy_lines(self) -> None:
-        """Without the writer and the run that moved the head last: they moved another line."""
+        """Copy the lines without writer and run, which refer to the source's last save."""
         lines = self._it.tables.lines
         made: dict[str, Any] = {
             "thread_id": sa.literal(self._destination, lines.c.thread_id.type),
@@ -86,12 +86,12 @@ class _Copy:
         self._insert(lines, [*made, *_KEPT], rows)
 
     def _copy_of_lines(self, table: sa.Table) -> None:
-        """Copy the rows of the lines; the first column of the table says which line."""
+        """Copy a table's rows; its first column is the key of the line."""
         names = [column.name for column in table.c]
         self._insert(table, names, self._of_new_lines(table, names[1:]))
 
     def _of_new_lines(self, table: sa.FromClause, names: Sequence[str]) -> sa.Select[Any]:
-        """Columns of the rows of the source's lines, behind the keys of the copied lines."""
+        """Return a query for the source's rows, with the keys of the copied lines."""
         lines = self._it.tables.lines
         old, new = lines.alias("old_lines"), lines.alias("new_lines")
         return (

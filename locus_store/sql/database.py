@@ -1,4 +1,4 @@
-"""One opened database: what differs per dialect around the bodies that run on it."""
+"""An opened database: the hooks in which dialects differ."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class OpenedDatabase:
-    """Facts of the opened database, shared by the objects of all tenants."""
+    """Facts about the opened database, shared by the objects of all tenants."""
 
     store: str = ""
     """``store_id``; ``""`` before the database was opened."""
@@ -36,7 +36,7 @@ class OpenedDatabase:
 
 
 class Database(ForTenants, ABC):
-    """A database by its tables and tenant.
+    """A database, its tables, and a tenant.
 
     It knows neither the backend nor the runner, so that a thread that works for them does not keep
     them alive.
@@ -53,7 +53,7 @@ class Database(ForTenants, ABC):
 
     repository: type[Repository] = Repository
     driver_errors: ClassVar[tuple[type[Exception], ...]] = (SQLAlchemyError, OSError)
-    """What ``translated`` takes; a dialect adds its driver's own."""
+    """The errors that ``translated`` accepts; a dialect adds its driver's own."""
 
     def __init__(
         self, tables: Tables, *, tenant: str = "default", auto_migrate: AutoMigrate = True
@@ -99,11 +99,11 @@ class Database(ForTenants, ABC):
         self.noted(settings)
 
     def noted(self, settings: Settings) -> None:
-        """Take what a dialect wants of the settings of the database that was opened."""
+        """Take a dialect's facts from the settings of the opened database."""
 
     @property
     def scope(self) -> Scope:
-        """Of the opened database."""
+        """The scope of the opened database."""
         assert self.store  # noqa: S101  (a runner opens before it runs)
         if self._scope is None or self._scope.store != self.store:
             self._scope = Scope(
@@ -116,7 +116,7 @@ class Database(ForTenants, ABC):
 
     @property
     def store(self) -> str:
-        """Identity of the opened database; ``""`` before one was."""
+        """Identity of the opened database; ``""`` before it is opened."""
         return self._facts.store
 
     @property
@@ -129,26 +129,26 @@ class Database(ForTenants, ABC):
         self._facts.has_index = has_index
 
     def on(self, connection: Connection) -> Repository:
-        """Return the queries, on a connection of the opened database."""
+        """Return the repository on a connection of the opened database."""
         return self.repository(connection, self.scope)
 
     # --- inside a transaction of the caller's
 
     def require_joinable(self, connection: object) -> None:
-        """Check that nothing but the caller uses a connection of the caller's.
+        """Check that only the caller uses the caller's connection.
 
         Raises:
             InvalidArgumentError: Other users share it.
         """
 
     def join(self, connection: Connection) -> None:
-        """Begin the caller's transaction where a savepoint does not."""
+        """Begin the caller's transaction, if a savepoint does not begin it."""
 
     def keep_index(self, connection: Connection) -> None:
         """Prevent other sessions from creating the full-text index during this transaction."""
 
     def require_opened(self, connection: Connection) -> None:
-        """Check that a connection of the caller's leads to the opened database.
+        """Check that the caller's connection leads to the opened database.
 
         Raises:
             InvalidArgumentError: It leads to another one.
@@ -203,4 +203,4 @@ class Database(ForTenants, ABC):
         """Return the error to raise for a driver's."""
 
     def left(self) -> None:
-        """Check, with every connection closed, that what stands here now may be opened."""
+        """Check, with all connections closed, that the database at this place may be opened."""

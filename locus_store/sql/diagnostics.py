@@ -32,7 +32,7 @@ LONGEST: Final = 3
 
 
 class Examination:
-    """Looks at a database within one reading transaction.
+    """Collects facts about a database within one read transaction.
 
     The methods under "dialect hooks" are all that may differ between databases.
     """
@@ -53,13 +53,13 @@ class Examination:
         ]
 
     def of_tenant(self) -> list[Fact]:
-        """Facts of the repository's tenant."""
+        """Return facts about the repository's tenant."""
         return [*self.lengths(), *self.leftovers()]
 
     # --- dialect hooks
 
     def software(self) -> Iterator[Fact]:
-        """Driver and server."""
+        """Yield the versions of driver and server."""
         yield Fact("SQLAlchemy", sa.__version__)
         dialect = self.connection.dialect
         found = ".".join(map(str, dialect.server_version_info or ())) or "unknown"
@@ -70,17 +70,17 @@ class Examination:
         yield from ()
 
     def table_bytes(self, table: sa.Table) -> int | None:
-        """Bytes of a table with its indexes; ``None`` where that is not known."""
+        """Return the bytes of a table with its indexes; ``None`` if unknown."""
         del table
         return None
 
     def total_bytes(self) -> int | None:
-        """Bytes of all our tables."""
+        """Return the bytes of all tables of this library."""
         sizes = [self.table_bytes(it) for it in self._tables()]
         return None if None in sizes else sum(it or 0 for it in sizes)
 
     def estimated_rows(self, table: sa.Table) -> int | None:
-        """About how many rows there are, where the database keeps that."""
+        """Return the estimated number of rows, if the database keeps one."""
         del table
         return None
 
@@ -100,7 +100,7 @@ class Examination:
         )
 
     def schema(self) -> Iterator[Fact]:
-        """Revision and indexes; who gets here has a schema that can be used."""
+        """Yield the revision and the indexes; the schema is known to be usable."""
         settings = read_settings(self.connection, self.tables)
         revision = settings.revision if settings else "unknown"
         is_newest = revision == HEAD
@@ -120,7 +120,7 @@ class Examination:
         yield Fact("vector index", f"{numbers} numbers" if numbers else "no")
 
     def sizes(self) -> Iterator[Fact]:
-        """Rows and bytes, in all and per version."""
+        """Yield rows and bytes, in total and per version."""
         for table in self._tables():
             rows, size = self._rows(table), self.table_bytes(table)
             yield Fact(
@@ -150,7 +150,7 @@ class Examination:
         return f"{found:,}" if found <= COUNTED else f"more than {COUNTED:,}"
 
     def lengths(self) -> Iterator[Fact]:
-        """Yield the threads that were saved most often."""
+        """Yield the threads with the most saves."""
         lines = self.tables.lines
         found = self.connection.execute(
             sa.select(lines.c.thread_id, lines.c.namespace, lines.c.last_sequence)
@@ -163,7 +163,7 @@ class Examination:
             yield Fact("longest threads, in saves", ", ".join(named))
 
     def leftovers(self) -> Iterator[Fact]:
-        """Return facts about invisible rows that a sweep would remove."""
+        """Yield facts about invisible rows that a sweep would remove."""
         threads, lines = self.tables.threads, self.tables.lines
         checkpoints = self.tables.checkpoints
         tenant = self.repository.scope.tenant

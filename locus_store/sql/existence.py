@@ -1,4 +1,4 @@
-"""Which threads exist, and when each was active last: one expression tells both."""
+"""Existence and last activity of threads, by one expression."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def last_active(t: Tables) -> sa.ColumnElement[Any]:
-    """Return the exact time of a thread's last activity; NULL where only pending writes are stored.
+    """Return the time of a thread's last activity; NULL if it has only pending writes.
 
     It is the time of the last save; of a thread without versions that of its newest message; of one
     that has only a name or user, ``active_at``. Each is looked up by an index, for one thread at a
@@ -38,7 +38,7 @@ def last_active(t: Tables) -> sa.ColumnElement[Any]:
 
 
 def last_save(t: Tables) -> sa.ScalarSelect[Any]:
-    """NULL where the thread has no version, in any namespace."""
+    """Return the time of a thread's last save; NULL if it has no version in any namespace."""
     lines = t.lines
     return (
         sa.select(sa.func.max(lines.c.updated_at))
@@ -61,7 +61,7 @@ def has_thread(it: Scoped, thread_id: str) -> bool:
 
 
 def keep_place(it: Scoped, thread_id: str, saved_at: datetime) -> None:
-    """Keep a thread's place in the lists after a line saved at ``saved_at`` is deleted.
+    """Keep a thread's position in lists when a line saved at ``saved_at`` is deleted.
 
     A thread without versions is listed by the time of its newest message.
     """
@@ -86,7 +86,7 @@ def keep_place(it: Scoped, thread_id: str, saved_at: datetime) -> None:
 
 
 def versionless(it: Scoped) -> list[str]:
-    """Threads without any version: of messages, a name, a user, or pending writes only."""
+    """Return the threads without any version."""
     threads = it.tables.threads
     found = sa.select(threads.c.thread_id).where(
         threads.c.tenant == it.scope.tenant, last_save(it.tables).is_(None)

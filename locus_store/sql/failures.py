@@ -35,17 +35,17 @@ _FORBIDDEN: Final = "42501"
 
 
 class LostConnectionError(Exception):
-    """The connection was closed by whatever this was raised from; never leaves ``sql``."""
+    """The connection was closed; raised from the driver's error, and never leaves ``sql``."""
 
 
 def sqlstate(exc: BaseException) -> str:
-    """Return the server's five characters; ``""`` for an error that is not the server's."""
+    """Return the SQLSTATE; ``""`` for an error that is not the server's."""
     found = (getattr(it, "sqlstate", None) for it in causes(exc))
     return next((it for it in found if isinstance(it, str)), "")
 
 
 def codes(exc: BaseException) -> list[str]:
-    """Oracle's and python-oracledb's codes of an error and its causes: ``ORA-00001``.
+    """Return the codes (``ORA-00001``) of an Oracle error and its causes.
 
     What went wrong within a PL/SQL block comes before the code that says where.
     """
@@ -79,7 +79,7 @@ def is_refused(exc: BaseException) -> bool:
 
 @contextmanager
 def owner_only(connection: Connection) -> Iterator[None]:
-    """Tells a role that may not make an index who may.
+    """Translate a refusal to create an index into an error that names the required role.
 
     Raises:
         BackendError: It may not.
@@ -96,12 +96,12 @@ def owner_only(connection: Connection) -> Iterator[None]:
 
 
 def is_overtime(exc: BaseException) -> bool:
-    """Return whether a statement exceeded its timeout; the network's own timeouts have an errno."""
+    """Return whether a statement exceeded its timeout; network timeouts carry an errno."""
     return isinstance(exc, TimeoutError) and exc.errno is None
 
 
 def causes(exc: BaseException) -> Iterator[BaseException]:
-    """Yield the error and what it was raised from, outermost first."""
+    """Yield the error and its causes, outermost first."""
     at: BaseException | None = exc
     while at is not None:
         yield at

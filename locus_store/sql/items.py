@@ -1,4 +1,4 @@
-"""A store's items in SQL: every statement once, for any database."""
+"""A store's items in SQL: each statement once, for all databases."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 Scored: TypeAlias = "tuple[StoreItem, float]"
 
 Outcome: TypeAlias = "list[int] | ConflictError | None"
-"""Of a batch of changes: what ``BaseStore.apply`` returns or raises; ``None``: see ``BUSY``."""
+"""The outcome of a batch, which ``BaseStore.apply`` returns or raises; ``None``: see ``BUSY``."""
 
 BUSY: Final = None
 """Others have locked an item; nothing was done."""
@@ -72,7 +72,7 @@ MICROSECOND: Final = timedelta(microseconds=1)
 
 @dataclass(slots=True)
 class Shelf:
-    """The context that all statements of one opened store are bound to.
+    """The context of the statements of one opened store.
 
     Args:
         scope: Tables and tenant.
@@ -87,7 +87,7 @@ class Shelf:
     """The time of the last item that was put, where the clock may stand still in between."""
 
     def times(self, at: datetime, count: int) -> list[datetime]:
-        """As many different times, all later than those before."""
+        """Return ``count`` different times, all later than those returned before."""
         first = max(at, self.written_at + MICROSECOND)
         found = [first + number * MICROSECOND for number in range(count)]
         self.written_at = found[-1]
@@ -95,7 +95,7 @@ class Shelf:
 
 
 class Items:
-    """Portable statements on a connection; those that write run in a transaction of their own.
+    """Portable statements on a connection; those that write run in a transaction.
 
     The methods under "dialect hooks" are all that may differ between databases; without overrides
     they are correct on any that keeps embeddings as bytes.
@@ -117,7 +117,7 @@ class Items:
     def condition(
         self, column: sa.ColumnElement[Any], clause: Clause
     ) -> sa.ColumnElement[bool] | None:
-        """Return a condition that all matching rows meet; the rows are checked again in Python."""
+        """Return a condition that all matching rows meet; rows are checked again in Python."""
         del column, clause
         return None
 
@@ -129,7 +129,7 @@ class Items:
         return None
 
     def have_names(self, names: Sequence[Name]) -> sa.ColumnElement[bool]:
-        """Return the items of these names, of the tenant."""
+        """Return the condition that selects the tenant's items of these names."""
         c = self.store.c
         if len(names) == 1:
             [(namespace, key)] = names
@@ -138,7 +138,7 @@ class Items:
         return sa.and_(self._is_ours, sa.tuple_(c.namespace, c.key).in_(pairs))
 
     def ranked(self, wanted: Wanted, vector: bytes) -> Iterator[tuple[StoreItem, float]]:
-        """Live items below the prefix that meet the conditions, with their scores, best first."""
+        """Yield live items below the prefix that meet the conditions, with scores, best first."""
         best: dict[int, tuple[float, Namespace, str]] = {}
         for rows in self._candidates(wanted):
             scores = vectors.scores(vector, [it.embedding for it in rows], self.shelf.metric)
@@ -155,7 +155,7 @@ class Items:
     def widening(
         wanted: Wanted, fetch: Callable[[int], tuple[list[Scored], bool]]
     ) -> Iterator[Scored]:
-        """Rank what a database ranked by distances that are rounded.
+        """Rank by exact scores what a database ranked by rounded distances.
 
         An item comes when none that was not fetched can come before it: as many are fetched as
         that takes, and all that tie with the last one.
@@ -182,13 +182,13 @@ class Items:
             size *= 4
 
     def stored_vectors(self, found: sa.Select[Any]) -> list[bytes]:
-        """Return the embeddings that a query gives in its one column."""
+        """Return the embeddings in the only column of a query."""
         return list(self.connection.execute(found).scalars())
 
     # --- writing
 
     def apply(self, wanted: Sequence[Sequence[Change]], *, waits: bool) -> list[Outcome]:
-        """Do each batch of changes as a whole or not at all; no item is in two of them.
+        """Write each batch of changes as a whole or not at all; no item is in two batches.
 
         Args:
             wanted: Each is decided by itself.
@@ -214,7 +214,7 @@ class Items:
         return outcomes
 
     def _found(self, names: Sequence[Name]) -> dict[Name, AnyRow]:
-        """Rows of these names, locked; expired ones too."""
+        """Return the rows of these names, locked; expired ones too."""
         c = self.store.c
         is_live = self._live_column
         rows: list[AnyRow] = []
@@ -276,7 +276,7 @@ class Items:
 
     @property
     def _has_embeddings(self) -> bool:
-        """True if the table of embeddings exists by now."""
+        """True if the table of embeddings exists."""
         if self._dimension_said is None:
             settings = self.tables.settings.c
             said = sa.select(settings.value).where(settings.name == DIMENSION_SETTING)
@@ -311,7 +311,7 @@ class Items:
         return len(gone)
 
     def expired(self, limit: int) -> sa.Select[Any]:
-        """Some of the tenant's items that have expired."""
+        """Return a query for some of the tenant's expired items."""
         is_over = self.store.c.expires_at <= now()
         return sa.select(self.store.c.item).where(self._is_ours, is_over).limit(limit)
 
@@ -323,7 +323,7 @@ class Items:
             self.connection.execute(renewed.values(expires_at=after(c.ttl_seconds)))
 
     def renewable(self, names: Sequence[Name]) -> sa.Select[Any]:
-        """Live items of these names that have a time to live, locked."""
+        """Return a query that locks the live items of these names that have a time to live."""
         c = self.store.c
         return self.locked(
             sa.select(c.item).where(
@@ -332,7 +332,7 @@ class Items:
         )
 
     def locked(self, items: sa.Select[Any]) -> sa.Select[Any]:
-        """Lock items in the order in which everybody does."""
+        """Return the query with locks, taken in the order that all writers use."""
         c = self.store.c
         return items.order_by(c.namespace, c.key).with_for_update()
 
@@ -370,7 +370,7 @@ class Items:
         return taken[wanted.offset :]
 
     def recent_at_once(self, wanted: Wanted) -> list[StoreItem] | None:
-        """Return what ``recent`` returns, without a cursor; ``None`` if it did not find enough."""
+        """Return the result of ``recent`` by one query; ``None`` if it found too few."""
         if not needs_look(wanted):
             return self.recent(wanted)
         count = wanted.offset + wanted.limit
@@ -422,7 +422,7 @@ class Items:
         return sa.select(*(it for it in self.store.c if it.name != "tenant"))
 
     def are_wanted(self, wanted: Wanted) -> Iterable[sa.ColumnElement[bool]]:
-        """Live, below the prefix, and no known reason why not."""
+        """Yield the conditions of a search: live, below the prefix, and what SQL can check."""
         yield self.are_in(wanted.prefix, recursive=wanted.recursive)
         yield self._is_live
         value, metadata = self.store.c.value, self.store.c.metadata
@@ -434,7 +434,7 @@ class Items:
         yield from islice((it for it in conditions if it is not None), MOST_CONDITIONS)
 
     def are_in(self, namespace: Namespace, *, recursive: bool) -> sa.ColumnElement[bool]:
-        """Return the tenant's items of a namespace, or also of all below it; expired ones too."""
+        """Return the condition for a namespace, or also all below it; expired items count too."""
         if not recursive:
             return sa.and_(self._is_ours, self._is_in(namespace))
         if not namespace:

@@ -62,7 +62,7 @@ def heads(it: Reads, limit: int) -> list[Head]:
 
 
 def _with_heads(it: Reads, threads: sa.Select[Any]) -> sa.Select[Any]:
-    """Threads in order, with the heads of their root namespaces where they have one."""
+    """Return the query's threads in order, with the heads of their root namespaces, if any."""
     checkpoints, lines, page = it.tables.checkpoints, it.tables.lines, threads.subquery("page")
     is_root = sa.and_(
         lines.c.tenant == it.scope.tenant,
@@ -81,7 +81,7 @@ def _with_heads(it: Reads, threads: sa.Select[Any]) -> sa.Select[Any]:
 def _page(
     it: Reads, limit: int, *conditions: sa.ColumnElement[bool], place: Any = None
 ) -> sa.Select[Any]:
-    """Threads that exist and meet the conditions, in order; those behind a place in it."""
+    """Return a query for a page of existing threads that meet the conditions, in order."""
     c, exact = it.tables.threads.c, last_active(it.tables)
     is_listed = (c.tenant == it.scope.tenant, is_live(it.tables), it.any_activity(), *conditions)
     newest = sa.select(c.active_at).where(*is_listed, exact.is_not(None))

@@ -1,4 +1,4 @@
-"""``MERGE``: insert a row, or replace the one of its key. SQLAlchemy has no construct for it."""
+"""``MERGE``, which SQLAlchemy has no construct for: insert a row, or replace that of its key."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Merge(Executable, sa.sql.ClauseElement):
-    """A statement that takes a row's columns as parameters, for PostgreSQL and Oracle.
+    """A statement with a row's columns as parameters, for PostgreSQL and Oracle.
 
     Two that make the same row at once may both find none: one of them fails with the error of a
     duplicate key, and is to be run again.

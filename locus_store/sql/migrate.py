@@ -1,4 +1,4 @@
-"""Alembic around a connection: create, upgrade, verify.
+"""Alembic on a connection: create, upgrade, verify.
 
 Alembic itself is imported only where something is migrated, so that opening a database that is
 in order costs one SELECT.
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 AutoMigrate = bool | Literal["upgrade"]
 
 DEFAULT_URL: Final = "sqlite:///locus_checkpoints.db"
-"""What ``sqlite_checkpointer()`` opens."""
+"""The URL that ``sqlite_checkpointer()`` opens."""
 
 _WHEEL = Path(__file__).parents[1] / "_alembic"
 SCRIPTS: Final = _WHEEL if _WHEEL.is_dir() else Path(__file__).parents[2] / "alembic"
@@ -56,7 +56,7 @@ SCRIPTS: Final = _WHEEL if _WHEEL.is_dir() else Path(__file__).parents[2] / "ale
 
 
 def load() -> None:
-    """Import what a migration needs: for a thread, as it takes long."""
+    """Import the modules of a migration; run it in a thread, as it takes long."""
     for name in (
         "alembic.command",
         "alembic.config",
@@ -76,7 +76,7 @@ def ensure(
     prefix: str = DEFAULT_PREFIX,
     schema: str | None = None,
 ) -> Settings:
-    """Verify the schema, and create it where none exists.
+    """Verify the schema, and create it if there is none.
 
     Args:
         connection: Without a transaction begun; it has none afterwards either.
@@ -124,7 +124,7 @@ def check(target: Target, *, prefix: str = DEFAULT_PREFIX, schema: str | None = 
 
 
 def _absent(target: Target, prefix: str, schema: str | None) -> Status | None:
-    """For a file that is not there, and is not to be made."""
+    """Return the status of a file that does not exist and must not be created."""
     place = absent_place(target, schema)
     return None if place is None else missing(place, tables(prefix, schema))
 
@@ -175,7 +175,7 @@ def prepare(connection: Connection, ours: Tables) -> None:
 
 
 def _clear(connection: Connection, ours: Tables, found: Status) -> None:
-    """Drop the tables of an interrupted first upgrade, so that the next one can start over."""
+    """Drop the tables of an interrupted first upgrade, so that the next one can start."""
     quote = connection.dialect.identifier_preparer.format_table
     for name in found.leftovers:
         kind = "VIEW" if name == ours.heads else "TABLE"
@@ -193,7 +193,7 @@ def upgrade(
     prefix: str = DEFAULT_PREFIX,
     schema: str | None = None,
 ) -> str | None:
-    """Migrate up; gives the revision reached.
+    """Upgrade the schema; return the revision reached.
 
     Raises:
         SchemaError: tables of our names are not ours, or the database is newer than this library;
@@ -217,7 +217,7 @@ def _upgrade(connection: Connection, ours: Tables, revision: str = "head") -> st
 
 
 def _refuse_foreign(connection: Connection, ours: Tables) -> None:
-    """Before the lock, whose table would be something that was changed."""
+    """Refuse foreign tables before taking the lock, whose table would change the database."""
     if definition_of(connection).commits_each:
         status = _check(connection, ours)
         if status.state in {"foreign", "too new"}:
@@ -231,7 +231,7 @@ def downgrade(
     prefix: str = DEFAULT_PREFIX,
     schema: str | None = None,
 ) -> str | None:
-    """Migrate down; ``base`` drops every table and what is in them. Gives the revision reached.
+    """Downgrade the schema; ``base`` drops every table. Return the revision reached.
 
     Raises:
         SchemaError: there is nothing of ours, or the database is newer than this library.
@@ -261,7 +261,7 @@ def current(
 
 
 def history() -> list[tuple[str, str]]:
-    """Revisions this library knows, oldest first, each with its first line."""
+    """Return the revisions that this library knows, oldest first, each with its title."""
     from alembic.script import ScriptDirectory  # noqa: PLC0415 - slow, not needed to open
 
     scripts = ScriptDirectory(str(SCRIPTS))
@@ -296,7 +296,7 @@ def offline_sql(
 
 
 def _require_known(revision: str) -> None:
-    """That it is one, or counts from where the database stands, as ``+1`` does."""
+    """Check that the revision exists, or is relative, such as ``+1``."""
     from alembic.script import ScriptDirectory  # noqa: PLC0415 - as above
 
     if not all(revision.split("@")):
@@ -341,7 +341,7 @@ def _translated() -> Iterator[None]:
 
 @contextmanager
 def _ended(connection: Connection) -> Iterator[None]:
-    """Leaves no transaction behind, and so refuses to start in one."""
+    """End the transaction after the block, and refuse a connection that is in one."""
     refuse_transaction(connection)
     try:
         yield
@@ -370,7 +370,7 @@ _REMEDIES: Final = {
     " need; give the user another one as its default, then: {command}",
     "ORA-16000": "the database is read-only; migrate on the primary: {command}",
 }
-"""By SQLSTATE or Oracle's code."""
+"""Remedies by SQLSTATE or Oracle's code."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""One migration at a time: in this process, and in the database."""
+"""The lock of a migration: one at a time in this process and in the database."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _POLL_SECONDS: Final = 0.01
 
 
 class _Process:
-    """Alembic's context is a global: 16 of 16 concurrent upgrades failed without this lock."""
+    """A lock per process: without it, 16 of 16 concurrent upgrades failed in Alembic's globals."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -31,7 +31,7 @@ class _Process:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Remember that this thread migrates, or a task of its event loop."""
+        """Record that this thread, or a task of its event loop, migrates."""
         thread = threading.get_ident()
         self._at_work.append(thread)
         try:
@@ -40,7 +40,7 @@ class _Process:
             self._at_work.remove(thread)
 
     def refuse_beneath_another(self) -> None:
-        """Instead of waiting for ever for what this thread itself has to finish."""
+        """Refuse a migration that would wait for one on the same thread, which never ends."""
         if threading.get_ident() in self._at_work:
             raise InvalidArgumentError(
                 "a migration is under way on this thread's event loop; run another one there too"
@@ -71,7 +71,7 @@ process: Final = _Process()
 
 @contextmanager
 def locked(connection: Connection, ours: Tables) -> Iterator[None]:
-    """One transaction, alone in this database and in this process; committed at the end."""
+    """Begin a transaction, the only migration in database and process; commit at the end."""
     is_async = connection.dialect.is_async
     if not is_async:
         process.refuse_beneath_another()
@@ -84,6 +84,6 @@ def locked(connection: Connection, ours: Tables) -> Iterator[None]:
 
 
 def refuse_transaction(connection: Connection) -> None:
-    """A transaction of the caller's would be ended here, or end what is done here."""
+    """Refuse a connection in a transaction: the migration would commit or lose it."""
     if connection.in_transaction():
         raise InvalidArgumentError("a migration needs a connection without a transaction begun")

@@ -1,4 +1,4 @@
-"""The targets of a migration: a connection, an engine, or a URL that is opened for it."""
+"""The targets of a migration: a connection, an engine, or a URL."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _KEYWORDS: Final = re.compile(r"\s*\w+\s*=")
 def run_on(
     target: Target, body: Callable[[Connection, Tables], T], *, prefix: str, schema: str | None
 ) -> T:
-    """Run ``body`` on a connection of the target; close what was opened here.
+    """Run ``body`` on a connection of the target; close it if it was opened here.
 
     Raises:
         InvalidArgumentError: The target makes no sense, or is asynchronous.
@@ -88,7 +88,7 @@ def reason(error: BaseException) -> str:
 
 
 def absent_place(target: Target, schema: str | None) -> DatabasePlace | None:
-    """Return the place of a database that is not there, and that connecting would create."""
+    """Return the place of a missing database that connecting would create."""
     if not isinstance(target, URL | str):
         return None
     return definition(dialect_name(target)).absent(target, schema)
@@ -124,7 +124,7 @@ def run_on_engine(
     errors: Callable[[], tuple[type[Exception], ...]] = tuple,
     translate: Callable[[BaseException, str], LocusStoreError | None] = lambda *_: None,
 ) -> T:
-    """Run ``body`` on a connection of an asynchronous engine that is made for it.
+    """Run ``body`` on a connection of a new asynchronous engine.
 
     Args:
         make: Makes the engine.
@@ -160,7 +160,7 @@ def _failures(errors: Callable[[], tuple[type[Exception], ...]]) -> tuple[type[E
 def tables_named(
     options: Mapping[str, str], prefix: str, schema: str | None, dialect: str
 ) -> Tables:
-    """Return the tables that a URL's options mean, where the call itself says nothing else."""
+    """Return the tables that the URL's options name, unless the call itself names others."""
     if "table_name" in options:
         raise InvalidArgumentError("for a migration name the prefix: --prefix x_, not ?table_name=")
     if prefix == DEFAULT_PREFIX:
@@ -174,7 +174,7 @@ def _tables(prefix: str, schema: str | None, dialect: str) -> Tables:
 
 
 def _finished(work: Callable[[], Any]) -> Any:
-    """Return the coroutine's result, on a loop of its own; a running one waits for it."""
+    """Run the coroutine on a new event loop, even if another one is running."""
     if not _is_in_loop():
         return asyncio.run(work())
     process.refuse_beneath_another()

@@ -1,4 +1,4 @@
-"""Names in the database: the prefix of the tables, and names derived from them."""
+"""Names in the database: the tables' prefix, and names derived from it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HASH_CHARACTERS: Final = 8
 
 
 def derived(name: str) -> str:
-    """Return the name of an index or constraint, shortened to 63 characters with a hash."""
+    """Return the name of an index or constraint, shortened to 63 characters by a hash."""
     if len(name) <= MAX_NAME:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:_HASH_CHARACTERS]
@@ -28,12 +28,12 @@ def derived(name: str) -> str:
 
 
 def max_prefix(dialect: str) -> int:
-    """Characters of a prefix with which every table's name fits the database."""
+    """Return the longest prefix, in characters, that lets every table's name fit."""
     return _MAX_TABLE_NAME.get(dialect, MAX_NAME) - len(_LONGEST_TABLE)
 
 
 def check_prefix(prefix: str, dialect: str = "sqlite") -> str:
-    """Return the prefix itself.
+    """Return the prefix if it is valid.
 
     Raises:
         InvalidArgumentError: It cannot start the name of a table.
@@ -43,7 +43,7 @@ def check_prefix(prefix: str, dialect: str = "sqlite") -> str:
 
 
 def prefix_of(table_name: str | None, prefix: str | None, dialect: str) -> str:
-    """Return the table prefix that a ``table_name`` of the Locus SDK means.
+    """Return the prefix for a ``table_name`` of the Locus SDK.
 
     Raises:
         InvalidArgumentError: Both are given, or the one given cannot start the name of a table.

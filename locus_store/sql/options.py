@@ -1,4 +1,4 @@
-"""Options that backends of servers share, checked."""
+"""Checks of options that the backends of servers share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DAY: Final = 86_400
 
 
 def require_one(**given: object) -> None:
-    """Refuse more than one of several ways to say the same.
+    """Refuse more than one of several alternative options.
 
     Raises:
         InvalidArgumentError: Names them.
@@ -22,7 +22,7 @@ def require_one(**given: object) -> None:
 
 
 def refuse_ours(**options: tuple[object, object]) -> None:
-    """Refuse options of connections that are made elsewhere; each with its default.
+    """Refuse options of connections that the caller creates; each with its default.
 
     Raises:
         InvalidArgumentError: Names those that were given.
@@ -36,7 +36,7 @@ def refuse_ours(**options: tuple[object, object]) -> None:
 
 
 def check_seconds(name: str, value: object) -> float | None:
-    """Return a time above 0, at most a day; ``None`` stays.
+    """Return a time above 0 and at most a day; ``None`` is allowed.
 
     Raises:
         InvalidArgumentError: It is none.
@@ -51,7 +51,7 @@ def check_seconds(name: str, value: object) -> float | None:
 
 
 def check_count(name: str, value: object, *, least: int) -> int:
-    """Return a whole number.
+    """Return the option if it is a whole number.
 
     Raises:
         InvalidArgumentError: It is none, or less than ``least``.

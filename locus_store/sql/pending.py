@@ -25,7 +25,7 @@ BATCH = 200
 def rows(
     it: Scoped, line: int, checkpoint_ids: Sequence[str] | None = None
 ) -> Iterator[RowMapping]:
-    """Yield a line's rows, or those of some checkpoints."""
+    """Yield the pending writes of a line, or of some of its checkpoints, as rows."""
     table = it.tables.writes
     query = sa.select(table).where(table.c.line == line)
     if checkpoint_ids is None:
@@ -54,13 +54,13 @@ def by_checkpoint(
 
 
 def insert(it: Scoped, table: sa.Table, values: Sequence[Mapping[str, Any]]) -> None:
-    """Insert rows, some at a time."""
+    """Insert rows in batches."""
     for batch in batches(values):
         it.connection.execute(table.insert(), batch)
 
 
 def write_of(row: Mapping[str, Any] | RowMapping) -> PendingWrite:
-    """Return the write of a row.
+    """Return the pending write in a row.
 
     Raises:
         IntegrityError: It is not what was stored.
@@ -78,7 +78,7 @@ def write_of(row: Mapping[str, Any] | RowMapping) -> PendingWrite:
 
 
 def row_of(line: int, checkpoint_id: str, write: PendingWrite) -> dict[str, Any]:
-    """Return the row of a write."""
+    """Return the row for a pending write."""
     return {
         "line": line,
         "checkpoint_id": checkpoint_id,
@@ -93,5 +93,5 @@ def row_of(line: int, checkpoint_id: str, write: PendingWrite) -> dict[str, Any]
 
 
 def batches(items: Sequence[Any], size: int = BATCH) -> Iterator[Any]:
-    """Some at a time."""
+    """Split a sequence into batches."""
     return (items[at : at + size] for at in range(0, len(items), size))

@@ -20,19 +20,19 @@ PLACE: Final = "locus_store_place"
 
 @dataclass(frozen=True, slots=True)
 class DatabasePlace:
-    """A database, for messages."""
+    """A database as messages show it."""
 
     shown: str
-    """Its URL, without secrets."""
+    """The URL without secrets."""
     is_whole: bool
-    """Whether that is all of it, so that it may be repeated in a command to type."""
+    """``shown`` is the complete URL, so that a command to type may repeat it."""
 
     def within(self, schema: str | None) -> str:
-        """With the database schema, if one is named."""
+        """Return the URL, with the database schema if one is named."""
         return f"{self.shown} (schema {schema})" if schema else self.shown
 
     def command(self, ours: Tables) -> str:
-        """Return the command to type."""
+        """Return the command that upgrades the schema."""
         url = self.shown if self.is_whole else "…"
         only = "" if ours.prefix == DEFAULT_PREFIX else f" --prefix {ours.prefix}"
         only += f" --schema {ours.schema}" if ours.schema else ""
@@ -51,7 +51,7 @@ def place_of(found: Connection | URL) -> DatabasePlace:
 
 
 def masked(url: URL) -> str:
-    """Return the URL for messages: no password, not even one in the query string."""
+    """Return the URL for messages, without passwords, those in the query string included."""
     hidden = {key: "hidden" for key in url.query if _is_secret(key)}
     return url.update_query_dict(hidden).render_as_string(hide_password=True)
 

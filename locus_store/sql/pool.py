@@ -40,13 +40,13 @@ ATTEMPTS: Final = 6
 """Tries of a transaction that lost to another one's locks, and so wrote nothing."""
 
 PAUSE_SECONDS: Final = 0.005
-"""Before the second try, on average; doubled each time."""
+"""The average pause before the second attempt; doubled each time."""
 
 PING_SECONDS: Final = 1.0
 """A connection that was idle for longer is tried before it is used."""
 
 CLOSE_SECONDS: Final = 5.0
-"""How long ``close`` waits for the server's farewell."""
+"""The time for which ``close`` waits for the server to close the connection."""
 
 ONE_LOOP: Final = (
     "an async engine or pool belongs to one event loop at a time; hand in a dsn instead to use a "
@@ -55,7 +55,7 @@ ONE_LOOP: Final = (
 
 
 class UndoneError(LostConnectionError):
-    """It was closed before the commit was sent: nothing was written."""
+    """The connection was closed before the commit was sent: nothing was written."""
 
 
 class ServerDatabase(Database):
@@ -63,7 +63,7 @@ class ServerDatabase(Database):
 
     @abstractmethod
     def lost_race(self, exc: BaseException) -> bool:
-        """Return whether the transaction was rolled back for another one and may be retried."""
+        """Return whether another transaction caused a rollback, so that a retry may succeed."""
 
     @abstractmethod
     def lost_connection(self, exc: BaseException) -> bool:
@@ -80,14 +80,14 @@ class ServerDatabase(Database):
     # --- what drivers call differently
 
     def begin_statement(self, connection: Connection) -> None:
-        """Begin nothing: what follows is one statement, which commits itself."""
+        """Set autocommit: a single statement follows, which commits by itself."""
         connection.execution_options(isolation_level="AUTOCOMMIT")
 
     def leave(self, connection: Connection) -> None:
-        """Undo what a ``begin`` set on a connection that is given back."""
+        """Undo the settings of a ``begin`` before the connection is returned."""
 
     def ping(self, connection: Any) -> None:
-        """Fail where a connection, as SQLAlchemy adapts it, is of no more use."""
+        """Raise if a connection, as SQLAlchemy adapts it, is unusable."""
         connection.ping()
 
     def is_closed(self, driver: Any) -> bool:
@@ -100,7 +100,7 @@ class ServerDatabase(Database):
 
 
 class PooledRunner:
-    """Runs bodies on the connections of async engines, one for each event loop.
+    """Runs bodies on connections of asynchronous engines, one engine per event loop.
 
     Args:
         database: What differs per database.
@@ -134,12 +134,12 @@ class PooledRunner:
         self._homes = Homes(make, ONE_LOOP if is_one_loops else None)
 
     async def write(self, body: Body[T]) -> T:
-        """See ``Runner``; run again where it wrote nothing for no fault of its own."""
+        """See ``Runner``; retried if it wrote nothing and the cause was outside of it."""
         home = await self.home()
         return await home.shielded(home.noted(home.transaction(body)))
 
     async def write_on_snapshot(self, body: Body[T]) -> T:
-        """Like ``write``, where all that is read is of one moment, and nothing need be locked."""
+        """Run a writing body on one snapshot, so that it needs no locks."""
         home = await self.home()
         begin = self.database.begin_copy
         return await home.shielded(home.noted(home.transaction(body, begin)))
@@ -184,7 +184,7 @@ class PooledRunner:
 
 
 class LoopPool(loops.Home):
-    """An event loop's connections.
+    """The connections of one event loop.
 
     Args:
         database: What differs per database.
@@ -212,7 +212,7 @@ class LoopPool(loops.Home):
         self._make_opening_engine = make_opening_engine
         self._owned = owned
         self._is_over = False
-        """Its pool was disposed of: what is still in use is closed after it."""
+        """The pool was disposed of: connections still in use are closed afterwards."""
         self._first = first
         self._opening = asyncio.Lock()
         self._lost_at = time.monotonic()
@@ -257,7 +257,7 @@ class LoopPool(loops.Home):
         await greenlet_spawn(self._opened, self._sync, self.database.opened)
 
     async def define(self, body: Body[T]) -> T:
-        """Run a body that changes the schema, on a connection of its own where that is ours."""
+        """Run a body that changes the schema, on a separate connection if the engine is ours."""
         if not self._owned:
             return await self._patiently(lambda: self._spawned(self._sync, body))
         engine = self._make_opening_engine()
@@ -288,7 +288,7 @@ class LoopPool(loops.Home):
                         connection.detach()
 
     def _undo(self, connection: Connection, exc: BaseException) -> None:
-        """Roll back after an error; where that fails, drop the connection, so that ``exc`` stays.
+        """Roll back after an error; if that fails, drop the connection and keep ``exc``.
 
         A connection whose task was cancelled may be in the middle of a statement: it is dropped.
         """
@@ -304,7 +304,7 @@ class LoopPool(loops.Home):
     # --- running
 
     async def transaction(self, body: Body[T], begin: Body[None] | None = None) -> T:
-        """Run a body and commit; again where others' locks or a lost connection undid it."""
+        """Run a body and commit; retry after a lost race or a lost connection."""
         begin = begin or self.database.begin_write
         try:
             return await self.unraced(begin, body)
@@ -314,14 +314,14 @@ class LoopPool(loops.Home):
         return await self.unraced(begin, body)
 
     async def statement(self, body: Body[T]) -> T:
-        """Run a body in autocommit; again where others' locks undid it."""
+        """Run a body in autocommit; retry after a lost race."""
         try:
             return await self.unraced(self.database.begin_statement, body)
         except UndoneError as exc:  # what was sent may have been done
             raise LostConnectionError from exc
 
     async def unraced(self, begin: Body[None], body: Body[T]) -> T:
-        """Run a body, and again where others' locks undid it."""
+        """Run a body; retry after a lost race."""
         return await self._patiently(lambda: self.run(begin, body))
 
     async def _patiently(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -336,7 +336,7 @@ class LoopPool(loops.Home):
         return await work()
 
     async def again(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Do what may be done twice; a second time when the connection was lost."""
+        """Run repeatable work; retry once if the connection was lost."""
         try:
             return await self.noted(work())
         except Exception as exc:
@@ -346,7 +346,7 @@ class LoopPool(loops.Home):
         return await self.noted(work())
 
     async def noted(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do ``work``; see ``note``."""
+        """Run ``work`` and record its error; see ``note``."""
         try:
             return await work
         except Exception as exc:
@@ -354,7 +354,7 @@ class LoopPool(loops.Home):
             raise
 
     def note(self, exc: BaseException) -> None:
-        """Remember what an error says of the connections and of the schema."""
+        """Record what an error implies for the connections and the schema."""
         if self.database.lost_connection(exc) or isinstance(exc, ConnectionFailedError):
             self._lost_at = time.monotonic()  # the others are likely to be gone as well
         elif self.database.lost_schema(exc):
@@ -380,7 +380,7 @@ class LoopPool(loops.Home):
             return result
 
     def _is_lost(self, connection: Connection, exc: Exception) -> bool:
-        """Return whether a connection cannot be used any more after an error."""
+        """Return whether a connection is unusable after an error."""
         if connection.invalidated:  # SQLAlchemy saw it
             return True
         if connection.closed:
@@ -393,7 +393,7 @@ class LoopPool(loops.Home):
 
     @asynccontextmanager
     async def driver(self) -> AsyncIterator[Any]:
-        """A connection of the driver's, out of SQLAlchemy's pool, in autocommit."""
+        """Borrow a connection of the driver from SQLAlchemy's pool, in autocommit."""
         borrowed = await greenlet_spawn(self._sync.raw_connection)
         connection: Any = borrowed.driver_connection
         try:
@@ -415,7 +415,7 @@ class LoopPool(loops.Home):
         self._connections.add(connection.driver_connection)
 
     def _try_idle(self, connection: Any, record: Any, fairy: Any) -> None:
-        """Before a connection is used that was idle, or that others were lost since."""
+        """Test a connection before use if it was idle, or if others were lost since."""
         del fairy
         used_at = record.info.get("used_at")
         if used_at is None or used_at > max(self._lost_at, time.monotonic() - PING_SECONDS):
@@ -427,7 +427,7 @@ class LoopPool(loops.Home):
             raise DisconnectionError from exc
 
     def leave(self) -> None:
-        """Close on the home's own loop, at once where nothing is under way."""
+        """Close the pool in its own event loop; at once if no call is in progress."""
         pool: Any = self._engine.pool
         if self._tasks or not self._owned or pool.checkedout():
             super().leave()
@@ -450,7 +450,7 @@ class LoopPool(loops.Home):
 
 
 async def _acquired(lock: threading.Lock) -> None:
-    """Wait for a lock of threads; who is cancelled meanwhile does not keep it."""
+    """Wait for a lock between threads; a cancelled caller releases it."""
     waiting = asyncio.ensure_future(asyncio.to_thread(lock.acquire))
     try:
         await asyncio.shield(waiting)

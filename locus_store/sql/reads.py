@@ -1,4 +1,4 @@
-"""Queries that change nothing: versions, lists and metadata."""
+"""Read-only queries: versions, lists and metadata."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Reads(Scoped):
     # --- dialect hooks
 
     def matches(self, column: sa.ColumnElement[str], pattern: str) -> sa.ColumnElement[bool] | None:
-        """Return the shell-style pattern as SQL; ``None`` where rows are matched in Python."""
+        """Return the shell-style pattern as SQL; ``None`` if rows are to be matched in Python."""
         del column, pattern
         return None
 
@@ -67,18 +67,18 @@ class Reads(Scoped):
         return column.is_not(None)
 
     def below_row(self, row: Mapping[sa.ColumnElement[Any], Any]) -> sa.ColumnElement[bool]:
-        """Return the condition that the columns are less than the values, from left to right."""
+        """Return the condition that the columns sort below the values, from left to right."""
         (first, value), *rest = row.items()
         if not rest:
             return sa.and_(first < value)
         return sa.and_(first <= value, sa.or_(first < value, self.below_row(dict(rest))))
 
     def any_activity(self) -> sa.ColumnElement[bool]:
-        """True of all threads; where it helps, in terms that name the index over activity."""
+        """Return a condition that is always true; it may help the planner to use an index."""
         return sa.true()
 
     def lines_with(self, words: Sequence[str]) -> list[int] | None:
-        """Lines whose text has all words, by the index; ``None`` without one."""
+        """Return lines with all words by the index; ``None`` if there is no index."""
         del words
         return None
 
@@ -98,7 +98,7 @@ class Reads(Scoped):
         return line if line and line.head is not None else None
 
     def record(self, line: Line, sequence: int) -> Record | None:
-        """See ``versions.Lines``, as the following."""
+        """See ``versions.Lines``, also for the following methods."""
         found = self.seen.get((line.line, sequence))
         if found is None:
             key = {"line": line.line, "sequence": sequence}
@@ -210,7 +210,7 @@ class Reads(Scoped):
         below: int | None = None,
         limit: int = 1,
     ) -> list[Version]:
-        """Visible versions, newest first."""
+        """Return visible versions, newest first."""
         key = {
             "line": line.line,
             "floor": line.floor,
@@ -239,7 +239,7 @@ class Reads(Scoped):
         )
 
     def head_columns(self) -> list[sa.ColumnElement[Any]]:
-        """Of a version, what lists tell."""
+        """Return the columns of a version that lists show."""
         names = ("checkpoint_id", "metadata", "labels", "created_at")
         return [self.tables.checkpoints.c[name] for name in names]
 
@@ -264,7 +264,7 @@ class Reads(Scoped):
     def _candidates(
         self, key: str, value: Any, size: int, after: Row[Any] | None
     ) -> sa.Select[Any]:
-        """Versions of any tenant that may match, the newest first; whose, if they are seen."""
+        """Return a query for versions of any tenant that may match, with the thread if visible."""
         checkpoints = self.tables.checkpoints
         names = ("created_at", "line", "sequence")
         query = sa.select(*(checkpoints.c[name] for name in names[1:]), *self.head_columns()).where(
@@ -284,7 +284,7 @@ class Reads(Scoped):
         )
 
     def _seen_in(self, versions: sa.FromClause) -> sa.ScalarSelect[str]:
-        """Return the thread of a version that this tenant sees."""
+        """Return the thread of a version if this tenant can see it."""
         lines = self.tables.lines
         is_visible = sa.or_(
             versions.c.sequence >= lines.c.floor, versions.c.sequence == lines.c.head
@@ -325,18 +325,18 @@ class Reads(Scoped):
 
 
 def line_of_row(row: Sequence[Any]) -> Line:
-    """Return a line by its key and ``LINE_STATE``."""
+    """Return the line of a row: its key, then ``LINE_STATE``."""
     line, *state = row
     return Line(line=line, **dict(zip(LINE_STATE, state, strict=True)))
 
 
 def record_of_row(row: Sequence[Any]) -> Record:
-    """Return a record by ``RECORD``."""
+    """Return the record of a row of ``RECORD``."""
     return Record(**dict(zip(RECORD, row, strict=True)))
 
 
 def head_of_row(row: Row[Any]) -> Head:
-    """Return a head by the thread's id and ``Reads.head_columns``."""
+    """Return the head of a row: the thread's id, then ``Reads.head_columns``."""
     return Head(
         thread_id=row.thread_id,
         checkpoint_id=row.checkpoint_id,

@@ -1,4 +1,4 @@
-"""Every query that changes something, once; ``versions.Lines`` over SQL."""
+"""All queries that write; ``versions.Lines`` over SQL."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ Copied: TypeAlias = "Callable[[sa.FromClause, Sequence[str]], sa.Select[Any]]"
 """Gives columns of the source's rows in a table, behind the keys of the copied lines."""
 
 KEY = ("line", "checkpoint_id", "task_id", "idx")
-"""Of a pending write."""
+"""Key columns of a pending write."""
 
 
 class Repository(Reads):
-    """Portable statements within one transaction that holds the lock of the line it changes.
+    """Portable statements in one transaction that holds the lock of the line it changes.
 
     See ``Reads`` for what a repository is; ``PostgreSQL``, ``SQLite`` and ``Oracle`` differ in the
     methods under "dialect hooks" only.
     """
 
     _is_save = False
-    """Whether activity was noted."""
+    """The transaction recorded activity."""
 
     _has_index: bool | None = None
-    """What was found; ``None`` before it was asked for."""
+    """The result of the query; ``None`` before the query."""
 
     # --- dialect hooks
 
@@ -58,7 +58,7 @@ class Repository(Reads):
         return True
 
     def lock_unheld(self, thread_id: str) -> bool:
-        """Lock a thread and its lines without waiting; ``False`` where another transaction has any.
+        """Lock a thread and its lines; ``False`` if another transaction has locked any.
 
         The transaction that gets ``False`` may hold some of the locks: it should end.
         """
@@ -66,14 +66,14 @@ class Repository(Reads):
         return True
 
     def lock_thread(self, thread_id: str) -> None:
-        """Keep everybody else from making lines of a thread, and from dropping it.
+        """Lock a thread's row against creating lines in it and against deletion.
 
-        Who holds this waits for no line: who holds a line may wait for this.
+        Lock order: line first, then thread. Never lock a line while holding this lock.
         """
         del thread_id
 
     def upsert_writes(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Store pending writes; those of special channels may be there, and are replaced."""
+        """Store pending writes; those of special channels replace existing ones."""
         c = self.tables.writes.c
         for row in rows:
             if row["idx"] < 0:
@@ -90,7 +90,7 @@ class Repository(Reads):
         return self._has_index
 
     def look_for_index(self) -> bool:
-        """Ask the database for it."""
+        """Query the database for the full-text index."""
         return False
 
     def index_text(self, line: int, sequence: int, payload: bytes) -> str | None:
@@ -99,18 +99,18 @@ class Repository(Reads):
         return None
 
     def unindex(self, line: int, sequences: Sequence[int] | None = None) -> None:
-        """Take records, or a whole line, out of the full-text index before they go."""
+        """Remove records, or a whole line, from the full-text index before their deletion."""
 
     def copy_index(self, copied: Copied) -> None:
-        """Add the lines of a copied thread to the full-text index, from those of its source."""
+        """Add a copied thread's lines to the full-text index, using the source's entries."""
 
     def finish(self) -> None:
-        """Do what is left to do before the transaction is committed."""
+        """Do the remaining work before the commit."""
 
     # --- versions.Lines
 
     def find(self, thread_id: str, namespace: str) -> Line | None:
-        """See ``versions.Lines``, as the following."""
+        """See ``versions.Lines``, also for the following methods."""
         is_locked = self.lock(thread_id, namespace=namespace)
         return self.line_of(thread_id, namespace) if is_locked else None
 
@@ -157,7 +157,7 @@ class Repository(Reads):
         return self.is_live_thread(thread_id) is True
 
     def add_line(self, thread_id: str, namespace: str) -> int:
-        """Make a line that has nothing yet; its key."""
+        """Create an empty line; return its key."""
         added: Any = self.connection.execute(
             self.tables.lines.insert().values(
                 tenant=self.scope.tenant,
@@ -174,7 +174,7 @@ class Repository(Reads):
         self.sql.save_line.run(self.connection, {**values, **key})
 
     def touch(self, save: Save) -> None:
-        """Activity is written at most once a minute, so that its index is mostly left alone."""
+        """Record activity at most once a minute, so that its index is rarely updated."""
         self._is_save = True
         key = {"of_tenant": self.scope.tenant, "of_thread_id": save.thread_id}
         if save.ttl_seconds is None:
@@ -269,7 +269,7 @@ class Repository(Reads):
             self.connection.execute(checkpoints.delete().where(*rows))
 
     def drop(self, line: Line) -> None:
-        """A thread that keeps nothing else goes with its last line."""
+        """Remove a line, and the thread too if nothing else of it is left."""
         lines = self.tables.lines
         thread_id, saved_at = self.connection.execute(
             sa.select(lines.c.thread_id, lines.c.updated_at).where(lines.c.line == line.line)
@@ -326,7 +326,7 @@ class Repository(Reads):
         return list(self.connection.execute(found).scalars())
 
     def _drop_lines(self, keys: Sequence[int]) -> int:
-        """Remove lines, themselves first: who is at work on one is waited for, and all found."""
+        """Remove lines; each row goes first, so that a concurrent write is waited for."""
         lines, checkpoints, writes = self.tables.lines, self.tables.checkpoints, self.tables.writes
         self.seen.clear()
         self.noted = None
@@ -342,7 +342,7 @@ class Repository(Reads):
     # --- housekeeping
 
     def expired(self, among: Sequence[str] | None = None) -> list[str]:
-        """Threads whose time to live is over, a batch of them."""
+        """Return a batch of threads whose time to live is over."""
         threads = self.tables.threads
         found = sa.select(threads.c.thread_id).where(
             threads.c.tenant == self.scope.tenant, threads.c.expires_at <= now()
@@ -352,7 +352,7 @@ class Repository(Reads):
         return list(self.connection.execute(found.limit(BATCH)).scalars())
 
     def expire(self) -> int:
-        """Remove a batch of expired threads; return how many. Expiry is read under the lock."""
+        """Remove a batch of expired threads, checked under the lock; return how many."""
         over = self.expired()
         self.lock(*over)
         gone = self.expired(among=over)
@@ -360,7 +360,7 @@ class Repository(Reads):
         return len(gone)
 
     def aged(self, seconds: float) -> list[str]:
-        """Threads that may have something older than this by the server's clock."""
+        """Return threads that may have data older than this by the server's clock."""
         checkpoints, lines = self.tables.checkpoints, self.tables.lines
         found = (
             sa.select(lines.c.thread_id)
@@ -390,7 +390,7 @@ class Repository(Reads):
         return removed
 
     def prune(self, thread_id: str) -> int:
-        """See ``StorageBackend.prune``; one line after the other."""
+        """See ``StorageBackend.prune``; processes one line at a time."""
         removed = 0
         for namespace in self._namespaces(thread_id):
             line = self.find(thread_id, namespace)

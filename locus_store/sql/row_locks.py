@@ -1,4 +1,4 @@
-"""Hooks of databases where writers work beside each other: locks on rows."""
+"""Locks on rows, for databases with concurrent writers."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ NO_MARK: Final = Mark("", 0, 0, b"")
 
 
 class LockingRepository(Repository):
-    """Locks what it is about to change, with ``SELECT … FOR UPDATE``."""
+    """Locks rows before it changes them, with ``SELECT … FOR UPDATE``."""
 
     most_merged: ClassVar[int | None] = None
     """Bytes of a payload that ``MERGE`` takes; ``None``: any number."""
 
     def upsert_writes(self, rows: Sequence[dict[str, Any]]) -> None:
-        """All in one round trip, or two."""
+        """See ``Repository``; takes one round trip or two."""
         longest = max(
             (max(len(it["payload"]), 2 * len(it["task_path"] or "")) for it in rows), default=0
         )
@@ -53,7 +53,7 @@ class LockingRepository(Repository):
         *,
         with_writes: bool = False,
     ) -> Stored | None:
-        """In one statement, and one more for pending writes."""
+        """See ``Reads.fetch``; one statement, and one more for pending writes."""
         mark = known if known is not None and known.store == self.store else NO_MARK
         key: dict[str, Any] = {
             "tenant": self.scope.tenant,
@@ -78,10 +78,10 @@ class LockingRepository(Repository):
         )
 
     def lock(self, *thread_ids: str, namespace: str | None = None) -> bool:
-        """Lock rows in statements of their own: what one statement locks and reads is old news.
+        """Lock in separate statements: a statement that locks reads a snapshot from before.
 
         Lines come before threads, as the saves take them, and rows in the order of their keys.
-        Who makes a line locks its thread, so that those made in between are met the second time.
+        Creating a line locks its thread, so lines created meanwhile are found in a second pass.
         """
         if namespace is not None:
             found = 0
@@ -104,7 +104,7 @@ class LockingRepository(Repository):
         return found > 0
 
     def lock_unheld(self, thread_id: str) -> bool:
-        """In the order of ``lock``."""
+        """See ``Repository``; locks in the order of ``lock``."""
         lines, threads = self.tables.lines, self.tables.threads
         of_thread = lines.c.tenant == self.scope.tenant, lines.c.thread_id == thread_id
         for found in (
@@ -117,7 +117,7 @@ class LockingRepository(Repository):
         return True
 
     def lock_thread(self, thread_id: str) -> None:
-        """A save that makes a line comes before one that drops the thread, or after it."""
+        """See ``Repository``; a save that creates a line and a deletion exclude each other."""
         threads = self.tables.threads
         self.connection.execute(
             sa.select(threads.c.thread).where(*self.is_thread(thread_id)).with_for_update()

@@ -1,4 +1,4 @@
-"""The interface of what runs a database's work: transactions, and who waits for them."""
+"""The interface of runners, which execute a database's transactions for their callers."""
 
 from __future__ import annotations
 

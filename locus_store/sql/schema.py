@@ -1,4 +1,4 @@
-"""All tables, as the newest revision of ``alembic/`` leaves them.
+"""All tables, as of the newest revision in ``alembic/``.
 
 Only ``threads`` and ``lines`` hold the text ids of a thread; the tables that grow hold the
 surrogate key. There are no foreign keys: every delete names the rows it removes, and ``writes``
@@ -42,7 +42,7 @@ _ONLY_POSTGRESQL = {"dialects": ("postgresql",)}
 
 
 class Index(sa.Index):
-    """An index whose options are looked at when a statement needs them.
+    """An index whose options are resolved when a statement needs them.
 
     Each option names a dialect, which SQLAlchemy imports to check it; PostgreSQL's takes a tenth of
     a second, and opening another database does not need it.
@@ -273,17 +273,17 @@ class Tables:
 
     @property
     def heads(self) -> str:
-        """Name of the view for people who write SQL."""
+        """Name of the view for SQL readers."""
         return f"{self.prefix}heads"
 
     @property
     def names(self) -> frozenset[str]:
-        """Every table and view that the migrations make, the version table included."""
+        """The names of all tables and views, the version table included."""
         return frozenset(f"{self.prefix}{name}" for name in (*_TABLE_NAMES, "version", "heads"))
 
     @property
     def embeddings(self) -> sa.TableClause:
-        """Of the store's items, made on request; see ``sql.vectors``."""
+        """The store's table of embeddings, created on request; see ``sql.vectors``."""
         return sa.table(
             f"{self.prefix}embeddings",
             sa.column("item", sa.BigInteger),

@@ -1,4 +1,4 @@
-"""A transaction on the tables of one tenant: the base of all queries."""
+"""The base of all queries: a transaction on the tables of one tenant."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Scope:
 
 
 class Scoped:
-    """A synchronous connection within a transaction, and its scope."""
+    """A synchronous connection in a transaction, and its scope."""
 
     def __init__(self, connection: Connection, scope: Scope) -> None:
         self.connection = connection

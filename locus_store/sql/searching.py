@@ -1,4 +1,4 @@
-"""Full-text search over SQL: many lines in one statement, matched outside of the transaction.
+"""Full-text search over SQL: many lines per statement, matched outside the transaction.
 
 Candidates, records and hits are read in transactions of their own. A batch holds a bounded number
 of lines and bytes; a thread that is larger than a batch has one to itself, which is read in parts.
@@ -50,7 +50,7 @@ class Part(NamedTuple):
 
 
 class FoundRecord(NamedTuple):
-    """A record, with what its line says of it."""
+    """A record with columns of its line."""
 
     thread_id: str
     line: int
@@ -80,7 +80,7 @@ class Ranked:
 
 
 def candidates(it: Reads, wanted: Sequence[str]) -> list[Candidate]:
-    """Return the live lines that may match, the newest first; all of them without an index."""
+    """Return the live lines that may match, newest first; without an index, all lines."""
     lines, checkpoints = it.tables.lines, it.tables.checkpoints
     stored = sa.select(sa.func.sum(sa.func.length(checkpoints.c.payload))).where(
         checkpoints.c.line == lines.c.line
@@ -105,7 +105,7 @@ def candidates(it: Reads, wanted: Sequence[str]) -> list[Candidate]:
 
 
 def batched(found: Iterable[Candidate]) -> Iterator[list[Candidate]]:
-    """Candidates that are read together."""
+    """Group candidates into batches that are read together."""
     batch: list[Candidate] = []
     size = 0
     for candidate in found:
@@ -119,7 +119,7 @@ def batched(found: Iterable[Candidate]) -> Iterator[list[Candidate]]:
 
 
 def is_large(batch: Sequence[Candidate]) -> bool:
-    """Return whether the batch is a single line of more than a batch's bytes."""
+    """Return whether the batch is a single line that exceeds a batch's bytes."""
     return batch[0].stored_bytes > BATCH_BYTES
 
 
@@ -133,7 +133,7 @@ def parts(it: Reads, batch: Sequence[Candidate]) -> list[Part]:
 
 
 def records(it: Reads, part: Part) -> list[FoundRecord]:
-    """Return the records of a part, in one statement."""
+    """Return the records of a part by one statement."""
     lines, checkpoints = it.tables.lines, it.tables.checkpoints
     names = ("sequence", "chain", "created_at", "payload")
     query = (
@@ -151,7 +151,7 @@ def records(it: Reads, part: Part) -> list[FoundRecord]:
 
 
 def _ranges(sizes: Sequence[Any]) -> Iterator[tuple[int, int]]:
-    """First and last sequence of parts that are no larger than a batch."""
+    """Yield the first and last sequence of parts that each fit in a batch."""
     part: list[int] = []
     total = 0
     for sequence, size in sizes:
@@ -165,7 +165,7 @@ def _ranges(sizes: Sequence[Any]) -> Iterator[tuple[int, int]]:
 
 
 def hits(it: Reads, best: Sequence[Ranked]) -> list[Hit]:
-    """Return the hits of matches, in order, without versions that were removed meanwhile."""
+    """Return the hits in order, without versions that were removed meanwhile."""
     lines, checkpoints = it.tables.lines, it.tables.checkpoints
     c = checkpoints.c
     found: dict[tuple[int, int], Any] = {}
@@ -194,7 +194,7 @@ def hits(it: Reads, best: Sequence[Ranked]) -> list[Hit]:
 
 
 class Matching:
-    """The lines of a batch that have all words, found part by part.
+    """Finds the lines of a batch that have all words, part by part.
 
     A line that holds a state larger than ``max_bytes`` is left out and reported.
     """
@@ -205,7 +205,7 @@ class Matching:
         self._lines: dict[int, _Line] = {}
 
     def add(self, found: Iterable[FoundRecord]) -> None:
-        """Match a part; the records of a line stand together, ascending."""
+        """Match a part, in which the records of a line are contiguous and ascending."""
         for number, some in groupby(found, key=lambda it: it.line):
             of_line = list(some)
             line = _Line(of_line[0], Match(self._wanted))
@@ -213,13 +213,13 @@ class Matching:
 
     @property
     def ranked(self) -> list[Ranked]:
-        """The lines that match."""
+        """Return the lines that match."""
         return [it.ranked for it in self._lines.values() if it.match.is_complete]
 
 
 @dataclass(slots=True)
 class _Line:
-    """A line, as far as its records were matched."""
+    """A line and the matches found in it so far."""
 
     first: FoundRecord
     match: Match

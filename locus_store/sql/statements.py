@@ -1,4 +1,4 @@
-"""The statements of the hot path, compiled once."""
+"""Statements of the hot path, compiled once."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from locus_store.sql.schema import Tables
 
 LINE_STATE = ("head", "open_chain", "open_bytes", "floor", "last_sequence", "writer", "run")
-"""What a save changes of a line's row; names of ``versions.Line``."""
+"""Columns of a line's row that a save changes; names of ``versions.Line``."""
 
 WRITE = ("checkpoint_id", "task_id", "idx", "channel", "type", "task_path", "basis", "payload")
-"""What a pending write is made of."""
+"""Columns of a pending write."""
 
 VERSION = ("sequence", "checkpoint_id", "digest", "metadata", "labels", "created_at")
-"""What is told of a version, but for its parent's id."""
+"""Columns of a version, without its parent's id."""
 
 RECORD = ("sequence", "chain", "parent", "checkpoint_id", "digest", "metadata", "labels")
 """Names of ``versions.Record``."""
 
 ITEM = ("value", "metadata", "ttl_seconds", "expires_at", "updated_at", "version", "created_at")
-"""What a put writes of an item."""
+"""Columns of an item that a put writes."""
 
 
 class Statements:
@@ -57,27 +57,27 @@ class Statements:
 
     @cached_property
     def new_item(self) -> Compiled:
-        """Of ``ITEM`` and the item's name."""
+        """The insert of an item; parameters are ``ITEM`` and the item's name."""
         store = self.tables.store
         names = (*ITEM, "tenant", "namespace", "key")
         return Compiled(store.insert().values({it: bind(it) for it in names}), self.dialect)
 
     @cached_property
     def changed_item(self) -> Compiled:
-        """Of ``ITEM`` and ``of_item``, the number of its row."""
+        """The update of an item; parameters are ``ITEM`` and ``of_item``, its row number."""
         store = self.tables.store
         changed = store.update().where(store.c.item == bind("of_item", type_=sa.BigInteger()))
         return Compiled(changed.values({it: bind(it) for it in ITEM}), self.dialect)
 
     @cached_property
     def whole_versions(self) -> tuple[Compiled, Compiled]:
-        """``whole_version`` of the head, and of an id."""
+        """``whole_version`` of the head, and of a checkpoint id."""
         head, named = (whole_version(self.tables, named=it) for it in (False, True))
         return Compiled(head, self.dialect), Compiled(named, self.dialect)
 
     @property
     def _line(self) -> sa.Select[Any]:
-        """The live line of a thread and namespace, and whether the thread's activity was noted."""
+        """The live line of a thread and namespace, and whether activity was noted this minute."""
         t, lines = self.tables, self.tables.lines
         is_noted = sa.case((t.threads.c.active_at == minute(), 1), else_=0)
         return (
@@ -91,7 +91,7 @@ class Statements:
 
     @property
     def _lock_line(self) -> sa.Select[Any]:
-        """For a transaction that is not alone. Lines without a head are their makers'."""
+        """The lock of a line with a head, for databases with concurrent writers."""
         lines = self.tables.lines
         return (
             sa.select(lines.c.line)
@@ -115,7 +115,7 @@ class Statements:
 
     @property
     def _touch(self) -> sa.Update:
-        """Note activity, at most once a minute."""
+        """The update of a thread's activity, at most once a minute."""
         threads = self.tables.threads
         return (
             threads.update()
@@ -126,7 +126,7 @@ class Statements:
 
     @property
     def _prolong(self) -> sa.Update:
-        """Note activity, and when the thread expires: the index on it is left alone mostly."""
+        """The update of a thread's activity and expiry, if either is due."""
         threads = self.tables.threads
         is_late, most = is_expiry_late(self.tables)
         return (
@@ -155,7 +155,7 @@ class Statements:
 
     @property
     def _payloads(self) -> sa.Select[Any]:
-        """A chain up to a sequence: its number is the sequence that its first record had."""
+        """The payloads of a chain up to a sequence; a chain's number is its first sequence."""
         checkpoints = self.tables.checkpoints
         return (
             sa.select(checkpoints.c.sequence, checkpoints.c.payload)
@@ -176,7 +176,7 @@ class Statements:
 
     @property
     def _versions(self) -> sa.Select[Any]:
-        """Visible versions of a range of sequences, newest first, with their parents' ids."""
+        """A range of visible versions, newest first, with their parents' ids."""
         mine = self.tables.checkpoints
         parents = mine.alias("parents")
         return (
@@ -195,12 +195,12 @@ class Statements:
 
     @property
     def _written(self) -> sa.Select[Any]:
-        """Which pending writes a checkpoint has."""
+        """The task and index of each pending write of a checkpoint."""
         return self._of_checkpoint("task_id", "idx")
 
     @property
     def _writes(self) -> sa.Select[Any]:
-        """A checkpoint's pending writes."""
+        """The pending writes of a checkpoint."""
         return self._of_checkpoint(*WRITE)
 
     def _of_checkpoint(self, *names: str) -> sa.Select[Any]:
@@ -219,7 +219,7 @@ class Statements:
 
     @property
     def _thread(self) -> sa.Select[Any]:
-        """A thread's key, and whether it is live; expired ones too."""
+        """The key of a thread, and whether it is live."""
         threads = self.tables.threads
         return sa.select(
             threads.c.thread, sa.case((is_live(self.tables), 1), else_=0).label("live")
@@ -241,7 +241,7 @@ class Statements:
 
 
 def whole_version(t: Tables, *, named: bool) -> sa.Select[Any]:
-    """Return a visible version, with a row for each payload; one row without any where it is known.
+    """Return a query for a visible version, with a row per payload, or one row if it is known.
 
     Args:
         t: The tables.
@@ -295,7 +295,7 @@ def statements(tables: Tables, dialect: Dialect) -> Statements:
 
 
 def same_thread(tables: Tables) -> sa.ColumnElement[bool]:
-    """Joins a line to its thread."""
+    """Return the condition that joins a line to its thread."""
     lines, threads = tables.lines, tables.threads
     return sa.and_(threads.c.tenant == lines.c.tenant, threads.c.thread_id == lines.c.thread_id)
 
@@ -309,7 +309,7 @@ def is_live(tables: Tables) -> sa.ColumnElement[bool]:
 def is_expiry_late(
     tables: Tables, prefix: str = ""
 ) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[Any]]:
-    """Return whether the thread's expiry is to be rewritten, and the new expiry.
+    """Return whether the thread's expiry must be rewritten, and the new expiry.
 
     The parameters are ``ttl`` and ``ttl_and_slack``; their names begin with ``prefix``.
     """

@@ -1,4 +1,4 @@
-"""Status of a schema under our names: ok, missing, behind, too new, damaged, or foreign."""
+"""Status of the schema with our names: ok, missing, behind, too new, damaged, or foreign."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HEAD: Final = REVISIONS[-1]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The settings that a database has stored about itself."""
+    """The settings that a database stores about itself."""
 
     store_id: str
     """Identity of the database; a restored backup has the same one."""
@@ -44,7 +44,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """The state that was found in the place of the schema."""
+    """The state of the schema that was found."""
 
     state: State
     """``newer`` works with this library, ``too new`` does not."""
@@ -66,7 +66,7 @@ class Status:
 
 
 def read_settings(connection: Connection, ours: Tables) -> Settings | None:
-    """Return the settings in one SELECT; ``None`` where they cannot be read for any reason."""
+    """Return the settings by one SELECT; ``None`` if they cannot be read for any reason."""
     version = _version(ours)
     query = sa.union_all(
         sa.select(sa.literal_column("'revision'").label("name"), version.c.version_num),
@@ -108,19 +108,19 @@ def _settings(rows: dict[str, str]) -> Settings | None:
 
 
 def read_status(connection: Connection, ours: Tables) -> Status:
-    """Everything under our names, looked at within the caller's transaction."""
+    """Return the status of all tables with our names, within the caller's transaction."""
     return _Look(connection, ours).status()
 
 
 def missing(place: DatabasePlace, ours: Tables) -> Status:
-    """There is nothing."""
+    """Return the status for a database without our tables."""
     where, command = place.within(ours.schema), place.command(ours)
     message = f"{where}: no locus-store schema; make it: {command}"
     return Status(state="missing", revision=None, message=message)
 
 
 class _Look:
-    """One look at a database."""
+    """An examination of a database's schema."""
 
     def __init__(self, connection: Connection, ours: Tables) -> None:
         self.connection = connection
@@ -171,7 +171,7 @@ class _Look:
         return Status(state="missing", revision=None, message=message, leftovers=tuple(others))
 
     def _is_unused(self, table: sa.Table) -> bool:
-        """Return whether the table has our columns only and no rows."""
+        """Return whether the table has our columns only, and no rows."""
         if not self._columns(table.name) <= {it.name for it in table.columns}:
             return False
         rows = sa.select(sa.literal(1)).select_from(table).limit(1)

@@ -1,4 +1,4 @@
-"""The store that all SQL databases share, over a backend's connections."""
+"""The store that all SQL databases share, on the connections of a backend."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ class _Calls(NamedTuple):
     queries: Gathering[Callable[[Items], Any], Any]
 
     async def drain(self) -> None:
-        """Wait for all that was submitted."""
+        """Wait for all submitted calls."""
         for each in self:
             await each.drain()
 
 
 class SqlStore(BaseStore):
-    """Runs the statements of ``Items``; a subclass makes the backend.
+    """Runs the statements of ``Items``; a subclass creates the backend.
 
     Args:
         backend: Whose connections are used.
@@ -87,7 +87,7 @@ class SqlStore(BaseStore):
         )
 
     async def _embedding(self) -> None:
-        """Open for embeddings; looks again where there could be none before.
+        """Open the store for embeddings; check again if there was no support before.
 
         Raises:
             UnsupportedError: There still can be none; says what to do.
@@ -110,11 +110,11 @@ class SqlStore(BaseStore):
     # --- opening
 
     async def setup(self) -> None:
-        """See ``BaseStore``, as the following."""
+        """See ``BaseStore``, also for the following methods."""
         await self._opened()
 
     async def _opened(self) -> Shelf:
-        """Return the context of statements in the database that is open now."""
+        """Return the statements' context in the opened database."""
         shelf = self._shelf
         if shelf is None or shelf.scope != self._shared.database.scope:
             with self._shared.translating():
@@ -143,7 +143,7 @@ class SqlStore(BaseStore):
         return vectors.find(connection, database.tables)
 
     def _make_table(self, connection: Connection, dimension: int) -> None:
-        """Make the table of embeddings, alone in the database."""
+        """Create the table of embeddings under the migration lock."""
         vectors.make_table(connection, self._shared.database.tables, dimension)
 
     async def close(self) -> None:
@@ -163,7 +163,7 @@ class SqlStore(BaseStore):
         return await self._change(body)
 
     async def _written(self, body: Callable[[Items], T]) -> T:
-        """Run a body that writes; raises the driver's errors."""
+        """Run a body that writes, without translating the driver's errors."""
         shelf = await self._opened()
         return await self._change(lambda it: body(self.items(it, shelf)))
 
@@ -172,7 +172,7 @@ class SqlStore(BaseStore):
             return await self._written(body)
 
     async def _write_on(self, connection: object, body: Callable[[Items], T]) -> T:
-        """Run a body that writes, inside a transaction of the caller's."""
+        """Run a body that writes, inside a caller's transaction."""
         self._shared.database.require_joinable(connection)
         with self._shared.translating():
             await self._shared.runner.ready()
@@ -182,7 +182,7 @@ class SqlStore(BaseStore):
             return await joined(database, connection, lambda it: body(self.items(it, shelf)))
 
     async def _query(self, body: Callable[[Items], T]) -> T:
-        """Run a body that is one statement, or need not see one moment."""
+        """Run a body that needs no snapshot shared by several statements."""
         result: T = await self._calls.here().queries.submit(body)
         return result
 
@@ -233,7 +233,7 @@ class SqlStore(BaseStore):
     async def _run_queries(
         self, bodies: Sequence[Callable[[Items], Any]], _: bool
     ) -> list[Any | Failed | Undecided]:
-        """One after the other on one connection; each is a snapshot of its own."""
+        """Run bodies in sequence on one connection; each sees its own snapshot."""
         shelf = await self._opened()
         done: list[Any] = []
 
@@ -257,7 +257,7 @@ class SqlStore(BaseStore):
         return [*done, *[Undecided.AGAIN] * (len(bodies) - len(done))]
 
     def _told(self, exc: Exception) -> Failed:
-        """Return the error that one caller of a group raises."""
+        """Return the error to raise to one caller of a group."""
         try:
             with self._shared.translating():
                 raise exc
@@ -335,7 +335,7 @@ def refuse_both(
     table_name: object,
     options: object,
 ) -> None:
-    """Refuse a backend together with options that would create another one.
+    """Refuse a backend combined with options that would create another one.
 
     Raises:
         InvalidArgumentError: There are such options, or ``backend`` is of another class.

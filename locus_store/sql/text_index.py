@@ -1,4 +1,4 @@
-"""A text index in a table of its own, beside the checkpoints, where servers have one to offer."""
+"""A text index in a separate table, for servers with a text index of their own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ INDEXED_WORDS: Final = 64
 
 
 class OtherDatabaseError(SchemaError):
-    """The connection leads to another database than the one that was opened."""
+    """The connection leads to a database other than the opened one."""
 
 
 class IndexedRepository(LockingRepository):
@@ -50,7 +50,7 @@ class IndexedRepository(LockingRepository):
     @cached_property
     @abstractmethod
     def index(self) -> sa.TableClause:
-        """Its table."""
+        """The table of the index."""
 
     @abstractmethod
     def has_word(self, word: str) -> sa.ColumnElement[bool]:
@@ -72,7 +72,7 @@ class IndexedRepository(LockingRepository):
         self.connection.execute(self.index.insert().from_select(names, rows))
 
     def lines_with(self, wanted: Sequence[str]) -> list[int] | None:
-        """Lines that have each word in one version or another."""
+        """Return the lines that have each word in some version."""
         if not self.has_index:
             return None
         lines = sa.select(self.index.c.line)
@@ -80,7 +80,7 @@ class IndexedRepository(LockingRepository):
         return list(self.connection.execute(sa.intersect(*queries)).scalars())
 
     def index_all(self, kind: str) -> None:
-        """Note that there is an index from now on, and take all versions into it."""
+        """Record that there is an index, and index all versions."""
         self.connection.execute(
             self.tables.settings.insert().values(name=SEARCH_SETTING, value=kind)
         )

@@ -1,4 +1,4 @@
-"""The table of embeddings, made on request: its dimension is the user's."""
+"""The table of embeddings, created on request, with the user's number of dimensions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DIMENSION_SETTING: Final = "vector_dimension"
 
 
 class FoundVectors(NamedTuple):
-    """The support for embeddings that a database has."""
+    """A database's support for embeddings."""
 
     dimension: int | None
     """Numbers in each; ``None``: there is no table of them."""
@@ -48,7 +48,7 @@ def create_vector_index(
     prefix: str = DEFAULT_PREFIX,
     schema: str | None = None,
 ) -> bool:
-    """Make the table of embeddings and an index for one metric; ``False`` where both were there.
+    """Create the table of embeddings and an index for a metric; ``False`` if both exist.
 
     On PostgreSQL it needs pgvector, whose extension is created where the role may do so. SQLite has
     no such index: there the table is made only.
@@ -93,7 +93,7 @@ def _create(
 
 
 def find(connection: Connection, ours: Tables) -> FoundVectors:
-    """Return the support for embeddings that the database has."""
+    """Return the database's support for embeddings."""
     said = connection.execute(
         sa.select(ours.settings.c.value).where(ours.settings.c.name == DIMENSION_SETTING)
     ).scalar()
@@ -102,7 +102,7 @@ def find(connection: Connection, ours: Tables) -> FoundVectors:
 
 
 def require_dimension(found: FoundVectors, dimension: int) -> None:
-    """Refuse another dimension than the recorded one.
+    """Refuse a number of dimensions other than the recorded one.
 
     Raises:
         SchemaError: Says which it is.
@@ -115,7 +115,7 @@ def require_dimension(found: FoundVectors, dimension: int) -> None:
 
 
 def missing_table(connection: Connection, ours: Tables, dimension: int) -> SchemaError:
-    """Return the error where the table may not be made."""
+    """Return the error for a missing table that may not be created."""
     only = "" if ours.prefix == DEFAULT_PREFIX else f" --prefix {ours.prefix}"
     only += f" --schema {ours.schema}" if ours.schema else ""
     return SchemaError(
@@ -125,7 +125,7 @@ def missing_table(connection: Connection, ours: Tables, dimension: int) -> Schem
 
 
 def make_table(connection: Connection, ours: Tables, dimension: int) -> bool:
-    """Create the table if missing, while the caller holds the lock; return whether it existed.
+    """Create the table if missing, under the caller's lock; return whether it existed.
 
     Raises:
         SchemaError: There is one of another dimension.
@@ -157,7 +157,7 @@ def index_name(ours: Tables, metric: Metric, method: str) -> str:
 
 
 def has_index(connection: Connection, ours: Tables, metric: Metric, method: str) -> bool:
-    """Return whether there is this index."""
+    """Return whether an index of this name exists."""
     inspector: Any = sa.inspect(connection)
     indexes = inspector.get_indexes(ours.embeddings.name, ours.schema)
     return any(it["name"] == index_name(ours, metric, method) for it in indexes)

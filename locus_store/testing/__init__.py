@@ -1,4 +1,4 @@
-"""The contracts as tests: subclass one, give it a fixture, and a backend is held to all of it.
+"""The contracts as tests: subclass one and give it a fixture to test a backend completely.
 
 ::
 

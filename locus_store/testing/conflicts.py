@@ -1,4 +1,4 @@
-"""Conflicts: the error of a second writer, and the place of its state."""
+"""Conflicts: the second writer's error, and side branches."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 class Conflicts(Kit):
-    """No acknowledged save is ever lost silently."""
+    """No acknowledged save is lost silently."""
 
     async def contested(
         self, checkpointer: Any, another: Another, **options: Any
     ) -> tuple[Any, str, str]:
-        """Return a loaded state whose thread another writer moved on; the head and the parent."""
+        """Return a loaded state whose thread another writer has changed, its head and parent."""
         (parent,) = await self.grow(checkpointer, "t", "a")
         mine, other = await checkpointer.load("t"), another(**options)
         head = await other.save(self.said(await other.load("t"), "theirs"), "t")
@@ -323,7 +323,7 @@ class Conflicts(Kit):
 
 
 async def _cancelled(call: Coroutine[Any, Any, Any], passes: int) -> None:
-    """Cancel a call after so many passes of the loop."""
+    """Cancel a call after ``passes`` iterations of the loop."""
     task = asyncio.create_task(call)
     for _ in range(passes):
         await asyncio.sleep(0)
@@ -333,7 +333,7 @@ async def _cancelled(call: Coroutine[Any, Any, Any], passes: int) -> None:
 
 
 async def _through(way: str, call: Callable[[], Awaitable[Any]]) -> Any:
-    """Await a call the way that callers lose their context."""
+    """Await a call in a way in which callers lose their context."""
 
     async def called() -> Any:
         return await call()

@@ -1,4 +1,4 @@
-"""Deleted, hidden, aged and expired versions."""
+"""Deleted, hidden, old and expired versions."""
 
 from __future__ import annotations
 
@@ -297,7 +297,7 @@ class Expiry(Kit):
     """Threads with a time to live."""
 
     async def expired(self, another: Another) -> Any:
-        """Thread ``t``, expired; ``u``, which is not. An object without a time to live."""
+        """Return an object without a time to live, on storage with ``t`` expired and ``u`` live."""
         checkpointer = another()
         needs(checkpointer, "ttl")
         short = another(ttl_seconds=0.000001)
@@ -406,14 +406,14 @@ class Expiry(Kit):
 
     @staticmethod
     def with_backend(checkpointer: Any) -> Any:
-        """Return the object, where its backend can be asked."""
+        """Return the object if its backend can be inspected."""
         if not hasattr(checkpointer, "backend"):
             pytest.skip("has no backend to ask")
         return checkpointer
 
     @staticmethod
     async def expires_at(checkpointer: Any) -> Any:
-        """When thread ``t`` expires."""
+        """Return the expiry of thread ``t``."""
         return (await checkpointer.backend.read_thread("t")).expires_at
 
     async def test_a_read_renews_a_time_to_live_where_that_is_wished(

@@ -1,4 +1,4 @@
-"""What ``Documents`` promise to the engine, as tests.
+"""The contract of ``Documents``, as tests.
 
 ::
 
@@ -37,7 +37,7 @@ RACERS = 4
 
 
 class LostAnswers(Documents):
-    """Documents whose writes are done, and whose answers are lost.
+    """Documents that are written while the answers to their writers are lost.
 
     Args:
         documents: Where they are stored.
@@ -53,7 +53,7 @@ class LostAnswers(Documents):
 
     @contextmanager
     def held(self, key: str, *, creates: bool) -> Iterator[Access]:
-        """See ``Documents``, as the following."""
+        """See ``Documents``, also for the following methods."""
         with self._documents.held(key, creates=creates) as access:
             yield access
         if self.lost:
@@ -116,7 +116,7 @@ class DocumentsContract:
         assert documents.get("t") == Found(tag, b"one")
 
     def test_a_put_on_an_older_tag_is_refused(self, documents: Any, reopen: Any) -> None:
-        """Else an update that another writer made in between would be lost."""
+        """A success would lose the update that another writer made in between."""
         old = documents.put("t", Body(0, b"one"), tag=None)
         new = reopen().put("t", Body(0, b"two"), tag=old)
         assert new != old
@@ -164,7 +164,7 @@ class DocumentsContract:
             tag = documents.get("t").tag
 
     def _winners(self, reopen: Any, key: str, tag: Any) -> int:
-        """Racers that a put on ``tag`` succeeded for; the document is that of the last of them."""
+        """Return how many racing puts on ``tag`` succeeded; the last of them is stored."""
         start = Barrier(RACERS)
 
         def race(n: int) -> bytes | None:

@@ -1,4 +1,4 @@
-"""Which threads exist: those with a version, a message, or a name or user of their own."""
+"""Existence of threads: a version, a message, or a name or user of its own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DAY = timedelta(days=1)
 
 
 def without_versions(thread_id: str, days: float = 0, **changes: Any) -> ArchivedThread:
-    """Return a thread of nothing, so many days old; ``changes`` give it something."""
+    """Return a thread without data, ``days`` old; ``changes`` set its fields."""
     moment = datetime.now(UTC) - days * DAY
     empty: dict[str, Any] = {
         **dict.fromkeys(("user_id", "name", "expires_at")),
@@ -36,7 +36,7 @@ def without_versions(thread_id: str, days: float = 0, **changes: Any) -> Archive
 
 
 def message(sequence: int = 1, days: float = 0, text: str | None = "hello") -> ArchivedMessage:
-    """Return a message, so many days old."""
+    """Return a message, ``days`` old."""
     return ArchivedMessage(
         sequence=sequence,
         message_id=f"m{sequence}",
@@ -49,7 +49,7 @@ def message(sequence: int = 1, days: float = 0, text: str | None = "hello") -> A
 
 
 def pending(days: float = 0) -> ArchivedLine:
-    """Return a namespace with nothing but a pending write, so many days old."""
+    """Return a namespace with only a pending write, ``days`` old."""
     moment = datetime.now(UTC) - days * DAY
     write = ArchivedWrite(checkpoint_id="v", write=written("a"), created_at=moment)
     return ArchivedLine(
@@ -58,7 +58,7 @@ def pending(days: float = 0) -> ArchivedLine:
 
 
 def aged(thread: ArchivedThread, days: float) -> ArchivedThread:
-    """Return the thread as if all its versions were so many days older."""
+    """Return the thread with all its versions ``days`` older."""
     lines = [
         replace(
             line,
@@ -78,11 +78,11 @@ MAKERS: dict[str, Callable[[str], ArchivedThread]] = {
 
 
 class Existence(BackendKit):
-    """``exists``, lists, copies, ``delete`` and ``vacuum`` agree on what a thread is."""
+    """``exists``, lists, copies, ``delete`` and ``vacuum`` agree on which threads exist."""
 
     @pytest.fixture(params=["version", "version in a namespace", *MAKERS])
     async def made(self, backend: Any, request: pytest.FixtureRequest) -> str:
-        """Thread ``t``, made by one thing; what it is."""
+        """Create thread ``t`` with one kind of data; return the kind."""
         needs(backend, "branching")
         if request.param in MAKERS:
             assert await backend.write_thread(MAKERS[request.param]("t")) is True
@@ -92,7 +92,7 @@ class Existence(BackendKit):
         return str(request.param)
 
     async def listed(self, backend: Any) -> list[str]:
-        """Return the listed threads; without lists, those of two names that exist."""
+        """Return the listed threads, or those of two names that exist if there are no lists."""
         if backend.capabilities.list_threads:
             found: list[str] = await backend.list_threads()
             return found

@@ -204,10 +204,10 @@ class Metadata(Kit):
 
 
 class Search(Kit):
-    """``search``: all words, no operators, the same on every backend."""
+    """``search`` finds all words, has no operators, and is the same on every backend."""
 
     async def found(self, checkpointer: Any, query: str, limit: int = 10) -> list[str]:
-        """Thread ids in the order of the answer."""
+        """Return the ids of the threads found, in order."""
         needs(checkpointer, "search")
         return [hit["thread_id"] for hit in await checkpointer.search(query, limit)]
 

@@ -1,4 +1,4 @@
-"""Versions, parents, and which version a save is made from."""
+"""Versions, their parents, and the version that a save is made from."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _limited_calls(checkpointer: Any) -> list[Callable[[Any], Awaitable[Any]]]:
 
 
 class LineageRules(Kit):
-    """Saves that follow a load: own work, rewinds, forks, repeats and replaced ids."""
+    """Saves after a load: own work, rewinds, forks, repeats and replaced ids."""
 
     async def test_one_load_may_be_saved_again_and_again(self, checkpointer: Any) -> None:
         await self.grow(checkpointer, "t", "a")

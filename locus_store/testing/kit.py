@@ -25,7 +25,7 @@ HOSTILE_IDS = (
 """Ids that some backend somewhere took for something else; each names a thread of its own."""
 
 INVALID_IDS = ("", "x" * 256, "a\0b", "\ud800", "a\udfff", None, 7, 1.5, b"t", ["t"], True)
-"""What is no id, wherever an id is needed."""
+"""Invalid ids, wherever an id is required."""
 
 INVALID_LIMITS = (-1, 1.5, "3", None, True)
 
@@ -58,10 +58,10 @@ Another = Callable[..., Any]
 
 
 class StorageProbe(Protocol):
-    """Access below a backend for a few tests; the ``storage`` fixture may give one."""
+    """Access below a backend for a few tests; the ``storage`` fixture may return one."""
 
     def age(self, seconds: float) -> None:
-        """Make every version that is there older."""
+        """Make every existing version older."""
 
     def damage(self, change: Callable[[bytes], bytes]) -> None:
         """Replace the stored payload of every version by ``change(payload)``."""
@@ -70,11 +70,11 @@ class StorageProbe(Protocol):
         """Return whether stored bytes, packed or not, reveal ``text``; call after ``close()``."""
 
     def rows(self) -> int:
-        """Threads, lines and versions that are stored, visible or not."""
+        """Return the numbers of stored threads, lines and versions, visible or not."""
 
 
 def exact(value: Any) -> Any:
-    """Return a form of a JSON value that differs wherever a type, a sign or a character does."""
+    """Return a form of a JSON value that differs if any type, sign or character differs."""
     if isinstance(value, Mapping):
         return {key: exact(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -83,7 +83,7 @@ def exact(value: Any) -> Any:
 
 
 class Kit:
-    """Fixtures and states that every contract builds on.
+    """The fixtures and states that every contract uses.
 
     For another ``state_type`` override the five methods below; for storage that outlives an object
     override ``reopen``.
@@ -92,17 +92,17 @@ class Kit:
     pytestmark = pytest.mark.anyio
 
     state_type: type[Any] = AgentState
-    """What ``load`` returns."""
+    """The class that ``load`` returns."""
 
     carries_marks = True
-    """Whether a loaded state has room for its mark; else loads are told apart by their caller."""
+    """A loaded state has room for its mark; else loads are distinguished by their caller."""
 
     def new(self, *texts: str) -> Any:
-        """Return a state that was loaded from nowhere."""
+        """Return a state that was not loaded."""
         return AgentState(messages=tuple(map(Message.user, texts)))
 
     def said(self, state: Any, text: str) -> Any:
-        """Return a state made from ``state``, with one more text."""
+        """Return a state made from ``state`` with one more string."""
         return state.with_message(Message.user(text))
 
     def texts(self, state: Any) -> list[str]:
@@ -123,12 +123,12 @@ class Kit:
 
     @pytest.fixture
     def checkpointer(self) -> Any:
-        """The object under test, on empty storage; override this."""
+        """The object to test, on empty storage; override this."""
         raise NotImplementedError("give the contract a `checkpointer` fixture")
 
     @pytest.fixture
     def reopen(self, checkpointer: Any) -> Another:
-        """Makes another object on the same storage, from a factory's options."""
+        """Create another object on the same storage, with a factory's options."""
 
         def adapter(**options: Any) -> StorageBackendAdapter:
             backend = checkpointer.backend
@@ -140,12 +140,12 @@ class Kit:
 
     @pytest.fixture
     def storage(self) -> StorageProbe | None:
-        """Reaches below the backend; without one its few tests are skipped."""
+        """Access below the backend; without it the tests that need it are skipped."""
         return None
 
     @pytest.fixture
     async def another(self, reopen: Another) -> AsyncIterator[Another]:
-        """``reopen``, and everything it made is closed at the end."""
+        """Call ``reopen``, and close all its objects at the end."""
         opened: list[Any] = []
 
         def open_one(**options: Any) -> Any:
@@ -162,7 +162,7 @@ class Kit:
         await checkpointer.close()
 
     async def grow(self, checkpointer: Any, thread_id: str, *texts: str) -> list[str]:
-        """Save a thread with one more text each time; the checkpoint ids."""
+        """Save a thread several times, each with one more string; return the checkpoint ids."""
         state, ids = self.new(), []
         for text in texts:
             state = self.said(state, text)
@@ -177,13 +177,13 @@ class Kit:
         return None if state is None else self.texts(state)
 
     async def told(self, checkpointer: Any, thread_id: str) -> dict[str, list[str] | None]:
-        """Return the strings of every version, by id, newest first."""
+        """Return the strings of every version by id, newest first."""
         ids = await checkpointer.list_checkpoints(thread_id, limit=10_000)
         return {it: await self.said_in(checkpointer, thread_id, it) for it in ids}
 
 
 def limited(backend: B, max_state_bytes: Any) -> B:
-    """Return a backend on the same storage, in memory too, with another limit."""
+    """Return a backend on the same storage, even in memory, with another limit."""
     other = copy(backend)
     StorageBackend.__init__(other, max_state_bytes=max_state_bytes)
     if backend.tenant is not None:
@@ -196,14 +196,14 @@ def limited(backend: B, max_state_bytes: Any) -> B:
 
 
 def needs(checkpointer: Any, *capabilities: str) -> None:
-    """Skip a test of what is not declared; that it is refused is tested once."""
+    """Skip the test if a capability is not declared; its refusal is tested once."""
     for name in capabilities:
         if not getattr(checkpointer.capabilities, name):
             pytest.skip(f"{type(checkpointer).__name__} does not declare {name}")
 
 
 def probe(storage: StorageProbe | None) -> StorageProbe:
-    """Skip a test that reaches below the backend where no ``storage`` fixture is given."""
+    """Skip the test if no ``storage`` fixture is given."""
     if storage is None:
         pytest.skip("no `storage` fixture")
     return storage
@@ -213,7 +213,7 @@ def probe(storage: StorageProbe | None) -> StorageProbe:
 def refused(
     error: type[Exception] | tuple[type[Exception], ...], case: object, *, match: str = ""
 ) -> Iterator[None]:
-    """As ``pytest.raises``, and names the case of a loop that was not refused."""
+    """Expect an error as ``pytest.raises`` does, and name the case if there was none."""
     try:
         yield
     except error as exc:
@@ -224,7 +224,7 @@ def refused(
 
 
 async def tick(checkpointer: Any) -> None:
-    """Wait, without sleeping, until the server's clock has moved on."""
+    """Wait without sleeping until the server's clock has advanced."""
     needs(checkpointer, "list_with_metadata")
     seen: set[str] = set()
     while len(seen) < 3:  # so that a whole unit of the clock lies between

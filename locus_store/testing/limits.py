@@ -1,4 +1,4 @@
-"""``max_state_bytes``: what is refused, skipped and reported above it, and that nothing else is."""
+"""``max_state_bytes``: states above it are refused, skipped and reported, and no others."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ BOMB_BYTES = 64 * 1024 * 1024
 
 
 class LimitRules(Kit):
-    """A state above ``max_state_bytes`` is neither saved nor read; any other one is both."""
+    """A state above ``max_state_bytes`` is neither saved nor read; any other state is both."""
 
     async def plant(self, another: Another, thread_id: str = "large") -> Any:
-        """Save a state above the limit by an object that may; it compresses to almost nothing."""
+        """Save a state above the limit by an object with a larger one; it compresses well."""
         generous = another(max_state_bytes=2 * LARGE)
         await generous.save(self.holding("needle " + "a" * LARGE), thread_id, "v")
         return generous
@@ -132,7 +132,7 @@ class LimitRules(Kit):
 
 
 class BackendLimits(BackendKit):
-    """The same below a checkpointer: whole threads, pending writes, and the check of them all."""
+    """The limit below a checkpointer: whole threads, pending writes, verification."""
 
     async def plant(self, backend: Any) -> None:
         """Save a state and a pending write above the limit."""
@@ -163,7 +163,7 @@ class BackendLimits(BackendKit):
         assert all("max_state_bytes=20000" in it for it in found)
 
     async def sized(self, backend: Any, thread_id: str, versions: int = 4) -> Any:
-        """Save ``v0`` above the limit, and versions below it that are kept as what changed.
+        """Save ``v0`` above the limit, and smaller versions that are stored as changes.
 
         Returns:
             A backend with the limit.
@@ -276,7 +276,7 @@ class BackendLimits(BackendKit):
 
 @contextmanager
 def _peak() -> Iterator[list[int]]:
-    """The most bytes of memory that were in use at once, beside those at the beginning."""
+    """Return the peak memory in bytes, above that at the start."""
     peak = [0]
     tracemalloc.start()
     try:
@@ -287,7 +287,7 @@ def _peak() -> Iterator[list[int]]:
 
 
 def _value(dice: random.Random) -> Any:
-    """Return a value about as large as the limit, in another form each time."""
+    """Return a value about as large as the limit, of a different form each time."""
     size = dice.randrange(LIMIT * 9 // 10, LIMIT)
     forms: Any = ("a" * size, "\x01" * (size // 6), ["b" * 90] * (size // 93), [[]] * (size // 3))
     if dice.random() < 0.2:  # a long key, which every change below it repeats

@@ -1,4 +1,4 @@
-"""The three methods that every checkpointer has, and exact states."""
+"""The three methods of every checkpointer, and exact states."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def _optional_calls(checkpointer: Any) -> dict[str, Callable[[], Awaitable[Any]]
 
 
 class RoundTrip(Kit):
-    """States come back exactly."""
+    """States are loaded exactly as they were saved."""
 
     async def test_numbers_keep_type_and_sign(self, checkpointer: Any) -> None:
         await checkpointer.save(self.holding(list(NUMBERS)), "t")
@@ -280,7 +280,7 @@ class RoundTrip(Kit):
 
 
 def _edit(value: dict[str, Any], dice: random.Random, step: int) -> None:
-    """One random edit of a document, in place."""
+    """Make one random edit of a document, in place."""
     items, table = value["list"], value["map"]
     match dice.randrange(8):
         case 0 | 1:

@@ -1,4 +1,4 @@
-"""Lists of threads in the order of their last saves, within the same minute too."""
+"""Lists of threads in the order of their last saves, even within one minute."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class Recency(BackendKit):
-    """``list_threads`` and ``heads``: the most recently active first, exactly."""
+    """``list_threads`` and ``heads``: the most recently active first, in exact order."""
 
     @pytest.fixture(autouse=True)
     def listing(self, backend: Any) -> None:
         needs(backend, "list_threads", "list_with_metadata")
 
     async def listed(self, backend: Any) -> list[str]:
-        """Return the threads, which both lists and pages of any size give in the same order."""
+        """Return the threads in the order that both lists, and pages of any size, agree on."""
         found: list[str] = await backend.list_threads()
         assert [it.thread_id for it in await backend.heads()] == found
         for size in (1, 2):
@@ -36,7 +36,7 @@ class Recency(BackendKit):
         return found
 
     async def later(self, backend: Any) -> None:
-        """Wait, without sleeping, until the server's clock has moved on."""
+        """Wait without sleeping until the server's clock has advanced."""
         seen: set[datetime] = set()
         while len(seen) < 3:
             await backend.save("a clock", {"n": len(seen)})
@@ -156,7 +156,7 @@ class Recency(BackendKit):
 
 
 def logged(thread_id: str, days: float) -> ArchivedThread:
-    """Return a thread with a message alone, so many days old."""
+    """Return a thread with only a message, ``days`` old."""
     newest = message(1, days)
     minute = newest.created_at.replace(second=0, microsecond=0)
     return replace(without_versions(thread_id, messages=[newest]), active_at=minute)

@@ -1,4 +1,4 @@
-"""Copies, hostile ids, many callers at once, damaged storage."""
+"""Copies, hostile ids, concurrent callers, damaged storage."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Copying(Kit):
 
 
 class Arguments(Kit):
-    """Ids are data: any text is one, and nothing else is."""
+    """Ids are data: every string is a valid id, and no other value is."""
 
     async def test_hostile_thread_ids_name_threads_of_their_own(self, checkpointer: Any) -> None:
         for name in HOSTILE_IDS:
@@ -280,7 +280,7 @@ class Concurrency(Kit):
 
 
 class Integrity(Kit):
-    """Damaged storage is reported, never read as something else."""
+    """Damaged storage is reported, and never read as something else."""
 
     @pytest.mark.parametrize(
         "change",
@@ -323,7 +323,7 @@ class Integrity(Kit):
 
 
 class _Flip:
-    """Flips one bit of a payload; twice gives it back."""
+    """Flips one bit of a payload; a second flip restores it."""
 
     def __init__(self, place: int) -> None:
         self._dice = random.Random(place).random()  # noqa: S311  (test data)

@@ -1,4 +1,4 @@
-"""The Locus SDK's methods of a backend, which exist in addition to our own."""
+"""The Locus SDK's methods of a backend, which exist beside our own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State classes: marks that a user cannot forge, and ``load`` that returns the class saved."""
+"""State classes: marks that users cannot forge, and ``load`` of the class that was saved."""
 
 from __future__ import annotations
 

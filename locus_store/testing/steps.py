@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class BackendKit:
-    """Fixtures of the contracts of a backend."""
+    """The fixtures of the contracts of a backend."""
 
     pytestmark = pytest.mark.anyio
 
@@ -33,7 +33,7 @@ class BackendKit:
 
     @pytest.fixture
     def backend(self) -> Any:
-        """The object under test, on empty storage; override this."""
+        """The object to test, on empty storage; override this."""
         raise NotImplementedError("give the contract a `backend` fixture")
 
     @pytest.fixture(autouse=True)
@@ -142,7 +142,7 @@ async def names(backend: Any, *, namespace: str = "") -> list[str]:
 
 
 async def problems(backend: Any) -> list[str]:
-    """Return the problems of the storage and, if it lists threads, of any thread in it."""
+    """Return the problems of the storage and, if it lists threads, of every thread."""
     if not backend.capabilities.list_threads:
         return [str(it) for it in await backend.damage()]
     return [str(it) async for it in verify(backend) if isinstance(it, Problem)]
@@ -151,7 +151,7 @@ async def problems(backend: Any) -> list[str]:
 async def grow(
     backend: Any, *checkpoint_ids: str, namespace: str = "", **options: Any
 ) -> dict[str, dict[str, Any]]:
-    """Save versions of thread ``t``, each with one more text; their states."""
+    """Save versions of thread ``t``, each with one more string; return their states."""
     found = await backend.read_state("t", namespace=namespace)
     said = found.state["said"] if found else []
     states = {}
@@ -165,10 +165,10 @@ async def grow(
 
 
 class FramedWrites(BackendKit):
-    """``put_writes`` of what changes a channel's value, and of two runs at once."""
+    """``put_writes`` of changes of a channel's value, and by two runs at once."""
 
     async def framed(self, backend: Any, said: list[str]) -> tuple[Any, PendingWrite]:
-        """Version ``v`` with a channel, and a write on it as frames against its value."""
+        """Save version ``v`` with a channel; return its mark and a write as frames against it."""
         state = {CHANNELS: {"c": LONG}}
         await backend.write_state("t", state, checkpoint_id="v")
         mark, shape = backend.known_version("t", "v")
@@ -334,7 +334,7 @@ class Reading(BackendKit):
     async def check(
         self, backend: Any, wanted: Sequence[Version], states: dict[str, dict[str, Any]]
     ) -> None:
-        """That a range's records fold to its states."""
+        """Check that the records of a range fold to its states."""
         first, last = wanted[0].mark.sequence, wanted[-1].mark.sequence
         records = await backend.records("t", first=first, last=last)
         sequences = [it[0] for it in records]
@@ -444,10 +444,10 @@ class Reading(BackendKit):
 
 
 class Needed(BackendKit):
-    """A version with the label ``rebuilt`` keeps its parent, and the writes there."""
+    """A version with the label ``rebuilt`` keeps its parent and the writes there."""
 
     async def chain(self, backend: Any, *rebuilt: str, **options: Any) -> None:
-        """Versions that are rebuilt from one another, with a write each."""
+        """Save versions that are rebuilt from one another, each with a write."""
         for name in rebuilt:
             await grow(backend, name, labels={REBUILT: ["c"]}, **options)
             await backend.put_writes("t", name, [written(name)])

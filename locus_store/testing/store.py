@@ -1,4 +1,4 @@
-"""The contract of a store: subclass it, give it one fixture, and a store is held to all of it.
+"""The contract of a store: subclass it and give it a fixture to test a store completely.
 
 ::
 
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 
 class StoreConcurrency(StoreKit):
-    """One store serves many tasks, event loops and threads; several share a storage."""
+    """One store serves many tasks, event loops and threads; several stores share a storage."""
 
     @pytest.fixture
     async def stores(self, store: Any, reopen: Another) -> AsyncIterator[list[Any]]:
-        """Three objects on one storage; one where nothing outlives an object."""
+        """Three objects on one storage, or one object if the storage ends with it."""
         async with AsyncExitStack() as opened:
             others = [reopen() for _ in range(2)] if self.persists else []
             yield [store, *[await opened.enter_async_context(it) for it in others]]
@@ -82,7 +82,7 @@ class StoreConcurrency(StoreKit):
         assert await store.get(NS, "n") == 30
 
     async def test_racing_batches_are_all_written(self, store: Any) -> None:
-        """In whatever order they name their items: nothing waits for ever, none is torn."""
+        """In any order of their items, batches neither wait for ever nor are torn."""
         keys = [f"k{n}" for n in range(12)]
 
         async def write(n: int) -> None:

@@ -1,4 +1,4 @@
-"""Filters: examples that are the specification, and generated ones against ``Filter.takes``."""
+"""Filters: examples that are the specification, and random ones against ``Filter.takes``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OPERATORS = ("$eq", "$ne", *ORDERS, "$in", "$exists")
 INFINITE, GREATEST = float("inf"), float_info.max
 
 MISSING: Any = ...
-"""In ``EXAMPLES``: there is no such key."""
+"""Marks a missing key in ``EXAMPLES``."""
 
 EXAMPLES: tuple[tuple[Any, list[Any], list[Any]], ...] = (
     # the condition on a key; what it takes there; what it does not
@@ -110,10 +110,10 @@ HOSTILE_KEYS = (
 
 
 class Filters(StoreKit):
-    """``filter`` and ``metadata_filter``: what ``locus_store.values.filters.Filter`` says."""
+    """``filter`` and ``metadata_filter``, as ``locus_store.values.filters.Filter`` defines them."""
 
     async def test_every_operator_takes_what_its_examples_say(self, store: Any) -> None:
-        """Of values, deeper in values and of metadata."""
+        """On values, within values, and on metadata."""
         items = []
         for n, (_, taken, left) in enumerate(EXAMPLES):
             for m, value in enumerate([*taken, *left]):
@@ -192,7 +192,7 @@ class Filters(StoreKit):
     async def test_generated_filters_take_what_the_reference_takes(
         self, store: Any, seed: int
     ) -> None:
-        """100 items by 100 filters for each seed: 20,000 cases in all, and pages of some."""
+        """100 items by 100 filters for each seed: 20,000 cases in all, some of them paged."""
         cases = Cases(seed)
         items = cases.items(100)
         await store.put_batch([(NS, *it) for it in items])
@@ -213,7 +213,7 @@ Generated = tuple[str, Any, dict[str, Any]]
 
 
 class Cases:
-    """Values and filters from a seed, made so that most filters take some of the values."""
+    """Values and filters from a seed; most filters match some of the values."""
 
     keys = ("a", "b", "a.b", "", "é", "'", '"', "*", "0", "a\0")
     scalars = (
@@ -226,11 +226,11 @@ class Cases:
         self._dice = random.Random(seed)  # noqa: S311  (test data)
 
     def items(self, count: int) -> list[Generated]:
-        """Keys, values and metadata."""
+        """Return keys with values and metadata."""
         return [(f"{n:03}", self.value(), self.mapping(1)) for n in range(count)]
 
     def value(self, depth: int = 0) -> Any:
-        """Return a value; at the top most are objects."""
+        """Return a value; most top-level values are objects."""
         turn = self._dice.random() * (0.8 if depth else 5)
         if depth < 3 and turn > 0.5:
             return self.mapping(depth)
@@ -239,7 +239,7 @@ class Cases:
         return self._dice.choice(self.scalars)
 
     def mapping(self, depth: int) -> dict[str, Any]:
-        """Return an object of few keys, of which the first are the most frequent."""
+        """Return an object with few keys, of which the first are the most frequent."""
         picked = {self.key() for _ in range(self._dice.randint(0, 4))}
         return {key: self.value(depth + 1) for key in sorted(picked)}
 
@@ -248,7 +248,7 @@ class Cases:
         return self.keys[min(self._dice.randrange(len(self.keys)) for _ in range(3))]
 
     def filters(self, items: Sequence[Generated]) -> dict[str, dict[str, Any] | None]:
-        """Arguments of a search, made after one of the items."""
+        """Return the arguments of a search, based on one of the items."""
         _, value, metadata = self._dice.choice(items)
         by_metadata = self._dice.random() < 0.3
         return {
@@ -257,7 +257,7 @@ class Cases:
         }
 
     def filter(self, value: Any) -> dict[str, Any]:
-        """Return a filter that is likely to take this value."""
+        """Return a filter that is likely to match this value."""
         if not isinstance(value, dict) or self._dice.random() < 0.05:
             return self.operators(value)
         picked = [it for it in value if self._dice.random() < 0.25]

@@ -1,4 +1,4 @@
-"""Namespaces, pages and searches by words, as every store answers them."""
+"""Namespaces, pages and word searches of every store."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MOST = 2**31 - 1
 
 
 class Namespaces(StoreKit):
-    """A namespace is its segments, whatever is in them."""
+    """A namespace is its segments, whatever characters they contain."""
 
     async def test_hostile_namespaces_are_each_one_of_its_own(self, store: Any) -> None:
         await store.put_batch([(it, "k", list(it)) for it in HOSTILE_NAMESPACES])
@@ -50,7 +50,7 @@ class Namespaces(StoreKit):
                 assert set(await store.list_namespaces(prefix, limit=1000)) == below, prefix
 
     async def test_generated_names_never_read_one_another(self, store: Any) -> None:
-        """500 items whose namespaces and keys are put together from the same few signs."""
+        """500 items have namespaces and keys built from the same few characters."""
         dice = random.Random(0)  # noqa: S311  (test data)
         signs = ["a", "b", "/", "%", "_", "*", "\x01", "\\", "'", '"', ".", "é", "🎉", " "]
 
@@ -177,10 +177,10 @@ class Namespaces(StoreKit):
 
 
 class Listing(StoreKit):
-    """``list`` and ``list_keys``: a namespace, by key."""
+    """``list`` and ``list_keys`` return one namespace, by key."""
 
     async def paged(self, store: Any, limit: int) -> list[str]:
-        """Return all keys, page by page; none comes twice."""
+        """Return all keys, page by page; no key is returned twice."""
         keys: list[str] = []
         while page := await store.list_keys(NS, limit, keys[-1] if keys else None):
             keys += page
@@ -275,7 +275,7 @@ class Searching(StoreKit):
         assert await store.search(NS, limit=MOST, offset=MOST) == []
 
     async def test_few_among_many_are_all_found(self, store: Any) -> None:
-        """The wanted items are older than a thousand others."""
+        """The matching items are older than a thousand others."""
         wanted = {"kind": "rare", "text": "needle"}
         await store.put_batch([(NS, f"r{n}", wanted, {"rare": 1}) for n in range(7)])
         rest = {"kind": "common", "text": "hay"}

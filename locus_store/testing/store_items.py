@@ -1,4 +1,4 @@
-"""Single items, batches and times to live, as every store keeps them."""
+"""Single items, batches and times to live in every store."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ class ValueRules(StoreKit):
 
 
 class Versions(StoreKit):
-    """Versions, and puts that expect one."""
+    """Versions, and puts that expect a version."""
 
     async def test_versions_count_puts_until_a_delete(self, store: Any) -> None:
         assert [await store.put(NS, "k", n) for n in range(3)] == [1, 2, 3]
@@ -238,7 +238,7 @@ class Versions(StoreKit):
 
 
 class Batches(StoreKit):
-    """``put_batch`` and ``get_batch``: everything or nothing."""
+    """``put_batch`` and ``get_batch``: all or nothing."""
 
     async def test_a_batch_is_written_whole(self, store: Any) -> None:
         await store.put(NS, "b", 0)
@@ -391,7 +391,7 @@ class ItemExpiry(StoreKit):
 
 
 class Together(StoreKit):
-    """Many calls at once, which a store may carry out in groups."""
+    """Many concurrent calls, which a store may execute in groups."""
 
     async def test_each_of_many_concurrent_calls_is_decided_by_itself(self, store: Any) -> None:
         await store.put(NS, "k0007", "old")

@@ -30,7 +30,7 @@ INVALID_NAMESPACES: tuple[Any, ...] = (
     None, "a", ["a"], ("",), ("a", ""), ("a\0",), ("a", None), ("a", 1), (b"a",), ("\ud800",),
     ("x" * 256,), ("x" * 255, "y" * 44), ("x",) * 151, 7, {"a"},
 )  # fmt: skip
-"""What is not a namespace."""
+"""Invalid namespaces."""
 
 LONG = 3600.0
 SHORT = 0.02
@@ -38,12 +38,12 @@ SHORT = 0.02
 
 
 class StoreKit:
-    """Fixtures that every part of a store's contract builds on."""
+    """The fixtures that every part of a store's contract uses."""
 
     pytestmark = pytest.mark.anyio
 
     persists = True
-    """Whether another object of ``reopen`` has the same items."""
+    """Another object of ``reopen`` has the same items."""
 
     @pytest.fixture
     def anyio_backend(self) -> str:
@@ -51,7 +51,7 @@ class StoreKit:
 
     @pytest.fixture
     def reopen(self) -> Another:
-        """Makes an object on this test's storage, empty at first; override this.
+        """Create an object on this test's storage, empty at first; override this.
 
         It takes the options of ``BaseStore``, and without one it has ``dimension=3``.
         """
@@ -59,13 +59,13 @@ class StoreKit:
 
     @pytest.fixture
     async def store(self, reopen: Another) -> AsyncIterator[Any]:
-        """The object under test, open."""
+        """The object to test, open."""
         async with reopen() as made:
             yield made
 
 
 async def fill(store: Any, namespace: Namespace, count: int, value: Any = None) -> list[str]:
-    """Put so many items, one after the other; their keys, which are in order."""
+    """Put ``count`` items, one after the other; return their keys, which are in order."""
     keys = [f"k{n:04}" for n in range(count)]
     for n, key in enumerate(keys):
         await store.put(namespace, key, {"n": n} if value is None else value)
@@ -73,13 +73,13 @@ async def fill(store: Any, namespace: Namespace, count: int, value: Any = None) 
 
 
 async def put_over(store: Any, namespace: Namespace, key: str, value: Any = "over") -> None:
-    """Put an item, and wait until it is expired."""
+    """Put an item, and wait until it has expired."""
     await store.put(namespace, key, value, ttl_seconds=SHORT)
     await over(store, namespace, key)
 
 
 async def over(store: Any, namespace: Namespace, key: str) -> None:
-    """Wait until the server's clock has made an item expired."""
+    """Wait until an item has expired by the server's clock."""
     deadline = monotonic() + 20
     while await store.exists(namespace, key):
         assert monotonic() < deadline, "an item whose time is over is still shown"

@@ -41,17 +41,17 @@ WORDS = ("cat", "dog", "car")
 
 
 def embedding_of(text: str) -> list[float]:
-    """A model double: how often each of three words is there."""
+    """Return a model double's embedding: the number of occurrences of three words."""
     return [float(text.count(it)) + 0.01 for it in WORDS]
 
 
 async def embed(texts: list[str]) -> list[list[float]]:
-    """The model double, as a store calls it."""
+    """Embed strings by the model double, in the form that a store calls."""
     return [embedding_of(it) for it in texts]
 
 
 class EmbeddingKit(StoreKit):
-    """The store of these tests keeps embeddings, or they are skipped."""
+    """The base of tests that need a store with embeddings; else they are skipped."""
 
     @pytest.fixture
     async def store(self, reopen: Another) -> AsyncIterator[Any]:
@@ -62,7 +62,7 @@ class EmbeddingKit(StoreKit):
     async def score(
         self, reopen: Another, metric: str, query: Sequence[float], **options: Any
     ) -> list[tuple[str, float]]:
-        """Return the keys and scores that a store with this metric finds."""
+        """Return the keys and scores that a store with this metric returns."""
         async with reopen(metric=metric) as store:
             for key, vector in {"x": X, "near": NEAR_X, "y": Y, "back": BACK_X}.items():
                 await store.put_with_embedding(NS, key, key, vector)
@@ -218,7 +218,7 @@ class Nearness(EmbeddingKit):
         assert [(it.item.namespace, it.item.key) for it in hits] == sorted(names)[:7]
 
     async def test_what_all_but_ties_is_ordered_by_what_is_left(self, store: Any) -> None:
-        """Differences that float32 does not have, and more ties than are first looked at."""
+        """Some differences vanish in float32, and more items tie than the first query reads."""
         numbers = random.Random(1)  # noqa: S311  (a test)
         near = [[1.0, 1.0 + numbers.random() * 1e-6, 0.5] for _ in range(200)]
         await store.put_batch(
@@ -256,7 +256,7 @@ class Nearness(EmbeddingKit):
             assert [it.item.namespace for it in hits] == below
 
     async def test_filters_leave_as_many_as_are_wanted(self, store: Any) -> None:
-        """Few are wanted, and hundreds that are not are nearer."""
+        """Few items match, and hundreds that do not are nearer."""
         await store.put_batch([
             (NS, f"n{n:03}", {"kind": "common"}, {"rare": 0}, None, None, [1.0, n / 1000, 0.0])
             for n in range(500)
@@ -330,5 +330,5 @@ class Nearness(EmbeddingKit):
 
 
 def _about(expected: list[tuple[str, float]]) -> list[tuple[str, Any]]:
-    """Scores, up to what float32 loses."""
+    """Return the scores with the tolerance of float32."""
     return [(key, pytest.approx(score, abs=1e-6)) for key, score in expected]

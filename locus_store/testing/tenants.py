@@ -1,4 +1,4 @@
-"""Tenants of one storage: objects made by ``for_tenant``."""
+"""Tenants of one storage, by objects from ``for_tenant``."""
 
 from __future__ import annotations
 

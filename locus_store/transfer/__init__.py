@@ -1,1 +1,1 @@
-"""Threads from one place to another: copies, JSON Lines, imports, and the check of them all."""
+"""Transfer of threads: copies, JSON Lines, imports, and verification."""

@@ -1,4 +1,4 @@
-"""Threads as JSON Lines: a file for people, other programs, and other databases.
+"""Threads as JSON Lines: a file for people, other programs and other databases.
 
 A thread is one line of kind ``thread``, which names its tenant in an export of several tenants;
 then per namespace one ``line``, its ``version`` and its
@@ -64,7 +64,7 @@ async def export_threads(
     names_tenant: bool = False,
     progress: Progress | None = None,
 ) -> int:
-    """Write threads to ``out``, each as it is at one moment; return how many there were.
+    """Write threads to ``out``, each from one consistent read; return how many.
 
     A thread that was deleted by then is left out.
 
@@ -98,7 +98,7 @@ async def import_threads(
     from_tenant: str | None = None,
     progress: Progress | None = None,
 ) -> Counts:
-    """Store the threads of such a file; those that are there already are left as they are.
+    """Store the threads of such a file; threads that exist already are left unchanged.
 
     Each thread is written whole or not at all; run again, it continues where it stopped. A thread
     that cannot be written stops no other; the error is raised at the end. Threads of two tenants
@@ -165,7 +165,7 @@ async def all_threads(backend: StoresThreads, page: int = 500) -> AsyncIterator[
 def to_lines(
     thread: ArchivedThread, max_state_bytes: int, tenant: str | None = None
 ) -> Iterator[bytes]:
-    """Yield a thread, and its tenant if it is to be named, as lines, each ending in a newline.
+    """Yield a thread as lines that end in a newline; its tenant too if it is to be named.
 
     Raises:
         IntegrityError: A version's changes take more than ``max_state_bytes``, or are damaged.
@@ -228,7 +228,7 @@ def _base64(payload: bytes | None) -> str | None:
 
 
 def from_lines(lines: Iterable[bytes]) -> Iterator[tuple[str | None, ArchivedThread]]:
-    """Yield the threads of such lines, each with the tenant that it names.
+    """Yield the threads of such lines, each with its tenant, if named.
 
     Raises:
         IntegrityError: A line is damaged, missing, or not of this form; names its number.
@@ -255,7 +255,7 @@ def _reason(exc: BaseException) -> str:
 
 
 class _Reader:
-    """Puts a thread together, line by line."""
+    """Assembles a thread line by line."""
 
     def __init__(self) -> None:
         self.tenant: str | None = None

@@ -1,4 +1,4 @@
-"""A thread from versions that another library kept."""
+"""Builds a thread from another library's versions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewVersion:
-    """One version as the other library had it."""
+    """One version of the other library."""
 
     checkpoint_id: str
     parent_id: str | None
@@ -32,7 +32,7 @@ class NewVersion:
 
 
 class ThreadBuilder:
-    """Saves versions one by one, so that no two states need be held at once.
+    """Saves versions one by one, so that only one state is in memory.
 
     Args:
         thread_id: The thread's id.
@@ -45,7 +45,7 @@ class ThreadBuilder:
         self._writes: dict[str, list[ArchivedWrite]] = {}
 
     async def add(self, version: NewVersion, *, namespace: str = "") -> None:
-        """Add a version behind all others of the namespace.
+        """Add a version after all others of the namespace.
 
         Raises:
             SerializationError: Its state or metadata is not exactly JSON.
@@ -68,7 +68,7 @@ class ThreadBuilder:
         of_line[version.checkpoint_id] = replace(version, state={})
 
     def add_writes(self, writes: list[ArchivedWrite], *, namespace: str = "") -> None:
-        """Add pending writes, whole, of any checkpoints of the namespace."""
+        """Add whole pending writes of any checkpoints of the namespace."""
         self._writes.setdefault(namespace, []).extend(writes)
 
     async def built(self, heads: Mapping[str, str] | None = None) -> ArchivedThread:
@@ -92,7 +92,7 @@ class ThreadBuilder:
         return replace(thread, created_at=min(times), active_at=active_at, lines=lines)
 
     def _dated(self, line: ArchivedLine, head: str | None) -> ArchivedLine:
-        """Return the line as the other library had it: its times, its roots, its head."""
+        """Return the line with the other library's times, roots and head."""
         added = self._added.get(line.namespace, {})
         times = {
             (it.checkpoint_id, it.write.task_id, it.write.idx): it.created_at
@@ -121,7 +121,7 @@ class ThreadBuilder:
 async def up_to(
     thread: ArchivedThread, checkpoint_id: str, *, namespace: str = "", max_state_bytes: int
 ) -> ArchivedThread | None:
-    """Return the thread as it was when a version was its head; other namespaces stay whole.
+    """Return the thread as it was when a version was its head; other namespaces are complete.
 
     Returns:
         A thread with that version and its ancestors; ``None``: there is no such version to see.

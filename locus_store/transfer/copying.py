@@ -1,4 +1,4 @@
-"""Threads from one backend to another, with all their versions."""
+"""Copies of threads between backends, with all their versions."""
 
 from __future__ import annotations
 

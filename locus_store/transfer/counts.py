@@ -20,13 +20,13 @@ Progress = Callable[[str, bool], None]
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Threads that were written, and that were there already with the same versions."""
+    """Numbers of threads that were written, and that already existed with the same versions."""
 
     written: int = 0
     same: int = 0
 
     def and_one(self, *, is_new: bool) -> Counts:
-        """With one more thread."""
+        """Return the counts with one more thread."""
         if is_new:
             return replace(self, written=self.written + 1)
         return replace(self, same=self.same + 1)
@@ -39,14 +39,14 @@ _OF_A_THREAD = (
     NotFoundError,
     SerializationError,
 )
-"""What stops one thread and not the others."""
+"""Errors that concern one thread and do not stop the others."""
 
 _NAMED = 20
-"""At most so many threads are named in an error."""
+"""The number of threads that an error names at most."""
 
 
 class Tally:
-    """Counts threads, and keeps the errors of those that could not be imported until the end.
+    """Counts threads, and collects the errors of threads that could not be imported.
 
     Args:
         progress: See ``Progress``.
@@ -60,7 +60,7 @@ class Tally:
     async def add(
         self, thread_id: str, taking: Awaitable[bool | None], *, tenant: str | None = None
     ) -> None:
-        """Take one thread over: whether it was new; ``None`` where there is none any more."""
+        """Import one thread and count it; ``None`` means that it no longer exists."""
         try:
             is_new = await taking
         except _OF_A_THREAD as exc:

@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 DAMAGE = (IntegrityError, BackendError, TypeError, ValueError)
-"""What reading damaged rows may raise; a value of another type meets what did not expect it."""
+"""Errors that damaged rows may cause; a value of another type fails in unforeseen places."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A thread that was looked at."""
+    """A verified thread."""
 
     thread_id: str
     versions: int
-    """How many, those that ``keep_last`` hides among them."""
+    """The number of versions, including those that ``keep_last`` hides."""
 
 
 async def verify(

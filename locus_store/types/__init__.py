@@ -1,4 +1,4 @@
-"""The records that cross the interfaces, and the checks of what crosses them."""
+"""The records that cross the interfaces, and the checks of arguments."""
 
 from locus_store.types.records import (
     Active,

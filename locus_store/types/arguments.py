@@ -1,4 +1,4 @@
-"""Arguments, checked the same way everywhere, before anything is written."""
+"""Checks of arguments: the same everywhere, and before anything is written."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MAX_TTL_SECONDS = 100 * 366 * 86_400
 def check_text(
     name: str, value: object, *, minimum: int = 1, maximum: int = MAX_ID_CHARACTERS
 ) -> None:
-    """Refuse anything but a text that every backend keeps as it is.
+    """Refuse anything but a string that every backend stores unchanged.
 
     Raises:
         InvalidArgumentError: Not a ``str``, too short or long, NUL or a lone surrogate in it.
@@ -46,7 +46,7 @@ def check_text(
 
 
 def check_tenant(tenant: object) -> None:
-    """Refuse what is not the name of a tenant.
+    """Refuse an invalid name of a tenant.
 
     Raises:
         InvalidArgumentError: See ``check_text``.
@@ -55,7 +55,7 @@ def check_tenant(tenant: object) -> None:
 
 
 def check_names(thread_id: object, namespace: object, *checkpoint_ids: object) -> None:
-    """Refuse what names no line or version; ``None`` stands for no checkpoint id.
+    """Refuse invalid names of a line or version; a checkpoint id may be ``None``.
 
     Raises:
         InvalidArgumentError: See ``check_text``.
@@ -68,7 +68,7 @@ def check_names(thread_id: object, namespace: object, *checkpoint_ids: object) -
 
 
 def check_writes(writes: Sequence[PendingWrite]) -> None:
-    """Refuse pending writes that no backend could keep.
+    """Refuse pending writes that no backend could store.
 
     Raises:
         InvalidArgumentError: A name that is none, a place beyond 31 bits, or no bytes.
@@ -99,7 +99,7 @@ def check_limit(limit: object, name: str = "limit") -> int:
 
 
 def check_scan(limit: object, after: object) -> None:
-    """Refuse a page that is none.
+    """Refuse an invalid page: its limit, or the thread that it starts after.
 
     Raises:
         InvalidArgumentError: See ``check_limit`` and ``check_text``.
@@ -110,7 +110,7 @@ def check_scan(limit: object, after: object) -> None:
 
 
 def check_days(days: object) -> float:
-    """Refuse an age that is none, and cut one at ``MAX_DAYS``.
+    """Refuse an invalid age, and limit it to ``MAX_DAYS``.
 
     Raises:
         InvalidArgumentError: Not a number, or negative.
@@ -143,7 +143,7 @@ def checked_max_state_bytes(max_state_bytes: int) -> int:
 
 
 def checked_ttl(ttl_seconds: float | None) -> float | None:
-    """Return the option, if it is one.
+    """Return the option if it is valid.
 
     Raises:
         InvalidArgumentError: It is none.
@@ -173,11 +173,11 @@ def json_object(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def is_path(text: str) -> bool:
-    """Return whether a value given for a URL can only be a path; a path contains no password."""
+    """Return whether a value given as a URL can only be a path, which has no password."""
     return not set(text) & set("@:?=;") and bool(Path(text).suffix or "/" in text)
 
 
 def not_a_url(path: str) -> InvalidArgumentError:
-    """Return the error for a path in place of a URL, which proposes the URL."""
+    """Return the error for a path in place of a URL; it suggests the URL."""
     meant = f"file:{path}" if Path(path).is_dir() else f"sqlite:///{path}"
     return InvalidArgumentError(f"{path!r} is not a URL; did you mean {meant}?")

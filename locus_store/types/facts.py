@@ -10,7 +10,7 @@ Verdict = Literal["ok", "warn", "fail", "info"]
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One line of an examination."""
+    """One line of the output of ``locus-store doctor``."""
 
     name: str
     value: str
@@ -18,4 +18,4 @@ class Fact:
     """``fail``: it does not work so; ``warn``: it should be looked at."""
 
     remedy: str = ""
-    """What to do; of a warning and a failure always."""
+    """The remedy; always given for a warning and a failure."""

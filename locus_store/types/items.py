@@ -23,7 +23,7 @@ Name: TypeAlias = tuple[Namespace, str]
 
 
 MAX_NAMESPACE_CHARACTERS = 300
-"""Of all segments together, with one more for each."""
+"""The longest namespace: all segments together, plus one for each."""
 
 SEGMENT_END = "\0"
 """Ends each segment of a namespace that is stored as one text; no segment has it."""
@@ -31,13 +31,13 @@ SEGMENT_END = "\0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreCapabilities:
-    """The capabilities of a store; what is not declared raises ``UnsupportedError``."""
+    """The capabilities of a store; the others raise ``UnsupportedError``."""
 
     search: bool = True
-    """By the words of the values; without an embedding it reads every item below the namespace."""
+    """Search by the words of values; without an embedding it reads every item of the prefix."""
 
     semantic_search: bool = False
-    """By embeddings. A store that has to ask its server knows once it is open: see ``setup``."""
+    """Search by embeddings. If the server decides this, it is known once the store is open."""
 
     embedding_dimension: int | None = None
     ttl: bool = True
@@ -52,7 +52,7 @@ class StoreCapabilities:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreItem:
-    """One entry as it is stored. All times are the server's."""
+    """An item as it is stored. All times are the server's."""
 
     namespace: Namespace
     key: str
@@ -65,10 +65,10 @@ class StoreItem:
 
     expires_at: datetime | None = None
     ttl_seconds: float | None = None
-    """What it was put with; ``BaseStore.touch`` gives it as much again."""
+    """The time to live of the put; ``BaseStore.touch`` restarts it."""
 
     score: float | None = None
-    """Of a search by an embedding; higher is nearer."""
+    """The score in a search by embedding; higher is nearer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ class PutItem(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Put:
-    """A checked item on its way to a backend."""
+    """A checked item, ready for a backend."""
 
     namespace: Namespace
     key: str
@@ -108,17 +108,17 @@ class Put:
     """Float32, little-endian; in the place of those that the item had."""
 
     json_bytes: int = 0
-    """Of the value and the metadata as compact JSON, where they were counted."""
+    """Bytes of the value and the metadata as compact JSON, if they were counted."""
 
     @property
     def size(self) -> int:
-        """Bytes, about as many as it adds to a statement."""
+        """Approximate bytes that the item adds to a statement."""
         return self.json_bytes + sum(map(len, self.vectors))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remove:
-    """An item that is to go, with its embeddings."""
+    """An item to remove, with its embeddings."""
 
     namespace: Namespace
     key: str
@@ -136,7 +136,7 @@ class Wanted:
 
     prefix: Namespace
     filter: Filter
-    """On the value."""
+    """The filter on the value."""
 
     metadata_filter: Filter
     limit: int
@@ -158,14 +158,14 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamespaceMatch:
-    """Which namespaces ``list_namespaces`` gives; ``*`` stands for any one segment."""
+    """The criteria of ``list_namespaces``; ``*`` matches any one segment."""
 
     prefix: Namespace = ()
     suffix: Namespace = ()
     max_depth: int | None = None
 
     def of(self, namespace: Namespace) -> Namespace | None:
-        """Return the namespace, cut to the depth; ``None`` where it does not match."""
+        """Return the namespace, cut to the depth; ``None`` if it does not match."""
         if len(namespace) < max(len(self.prefix), len(self.suffix)):
             return None
         pairs = [*zip(self.prefix, namespace, strict=False)]
@@ -186,7 +186,7 @@ def has_words(value: Any, wanted: Sequence[str]) -> bool:
 
 
 def encode_namespace(namespace: Namespace) -> str:
-    """Return a namespace as one string, which starts with the strings of those above it."""
+    """Return a namespace as a string, which begins with the strings of its parents."""
     return SEGMENT_END.join((*namespace, ""))
 
 
@@ -196,7 +196,7 @@ def decode_namespace(text: str) -> Namespace:
 
 
 def check_name(namespace: object, key: object) -> None:
-    """Refuse what names no item.
+    """Refuse an invalid name of an item.
 
     Raises:
         InvalidArgumentError: See ``check_namespace``; the key is a text of 1 to 255 characters.
@@ -240,7 +240,7 @@ def require_version(change: Put, found: int) -> None:
 
 
 def version_conflict(change: Put, found: int) -> ConflictError:
-    """Return the error of a put that expects another version than is there."""
+    """Return the error for a put that expects a version other than the stored one."""
     there = f"version {found} is there" if found else "there is no such item"
     return ConflictError(
         f"item {change.key!r} of namespace {change.namespace!r}: version "

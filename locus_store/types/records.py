@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from locus_store.values.frames import PackedState as LayoutSnapshot
 
 OnConflict = Literal["raise", "branch", "overwrite"]
-"""What a save does when another writer moved the thread on since it was loaded."""
+"""The reaction of a save to another writer's save since the load."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class CheckpointerCapabilities:
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """A tenant that has something stored, and how much."""
+    """A tenant that has stored data, and its amount."""
 
     name: str
     threads: int
@@ -65,7 +65,7 @@ class Tenant:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One version, named for good: checkpoint ids are the caller's and may be used again."""
+    """The permanent identity of a version, since a caller may reuse checkpoint ids."""
 
     store: str
     """Identity of the database that counted ``line``; marks of another one are not ours."""
@@ -93,7 +93,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Save:
-    """One version to be written; validated and encoded before a connection is taken."""
+    """One version to write; validated and encoded before a connection is taken."""
 
     thread_id: str
     namespace: str = ""
@@ -105,7 +105,7 @@ class Save:
     """The version ``change.frames`` are against; ``None``: only the whole form is known."""
 
     expected: Expected | None = None
-    """What the head must be; ``None``: append to the head as it stands."""
+    """The expected head; ``None``: append to any head."""
 
     parent_id: str | None = None
     """Explicit parent; ``expected`` tells more of it, where that is of this database."""
@@ -115,7 +115,7 @@ class Save:
     parent must be the head, or the save has lost."""
 
     is_root: bool = False
-    """It was made from no other version, whatever the head is. Excludes the three above."""
+    """The version has no parent, whatever the head is. Excludes the three above."""
 
     on_conflict: OnConflict = "raise"
     writer: str | None = None
@@ -125,11 +125,11 @@ class Save:
     """Names the run; tells own work where the caller lost track of its load."""
 
     side_parent: Mark | None = None
-    """Where a losing state was kept last by this run, so that its next one hangs below it."""
+    """The run's last side branch after a conflict, which its next save continues."""
 
     metadata: Mapping[str, Any] = field(default_factory=dict)
     labels: Mapping[str, Any] = field(default_factory=dict)
-    """What the state says of itself (``agent_id``, ``tags``); queryable like metadata."""
+    """Fields that the state itself has (``agent_id``, ``tags``); queryable like metadata."""
 
     keep_last: int | None = None
     ttl_seconds: float | None = None
@@ -140,7 +140,7 @@ Outcome = Literal["head", "side", "same"]
 
 
 class Active(NamedTuple):
-    """A thread in a list."""
+    """A thread in a list, with the time of its last activity."""
 
     thread_id: str
     active_at: datetime
@@ -148,13 +148,13 @@ class Active(NamedTuple):
 
 
 class Removed(NamedTuple):
-    """Outcome of removing a thread."""
+    """The result of removing a thread."""
 
     existed: bool
     """``False`` where there were only pending writes, or nothing."""
 
     versions: int
-    """How many were removed."""
+    """The number of versions removed."""
 
 
 class Vacuumed(NamedTuple):
@@ -208,7 +208,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """A version as it is stored, read in one statement or one transaction."""
+    """A stored version, read by one statement or in one transaction."""
 
     version: Version
     head: Mark
@@ -218,7 +218,7 @@ class Stored:
     """The chain's records up to the version, in order."""
 
     writes: list[PendingWrite] | None = None
-    """Its pending writes, in their order, where they were asked for."""
+    """Pending writes in their order, if they were requested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,20 +231,20 @@ class Snapshot:
     """The line's head in the same read; equals ``version.mark`` when the head was read."""
 
     writes: list[PendingWrite] | None = None
-    """Its pending writes, in their order, where they were asked for."""
+    """Pending writes in their order, if they were requested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """A version with its state as it is kept in memory, packed."""
+    """A version with its packed state, as it is kept in memory."""
 
     version: Version
     snapshot: LayoutSnapshot
     head: Mark
-    """As in ``Snapshot``."""
+    """See ``Snapshot``."""
 
     writes: list[PendingWrite] | None = None
-    """As in ``Snapshot``."""
+    """See ``Snapshot``."""
 
     state: dict[str, Any] | None = None
     """The state, where reading made it: of this object alone."""
@@ -252,7 +252,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """A thread by its head, as lists and metadata queries give it."""
+    """A thread with its head, as lists and metadata queries return it."""
 
     thread_id: str
     checkpoint_id: str
@@ -262,7 +262,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit(Head):
-    """One thread that a search found; the checkpoint is the version that added most words."""
+    """A thread that a search found; the checkpoint is the version that added most words."""
 
     score: float
     """Greater than 0; higher is better; comparable within one answer only."""
@@ -273,7 +273,7 @@ class Hit(Head):
 
 @dataclass(frozen=True, slots=True)
 class PendingWrite:
-    """An output of a task that ran before its step's checkpoint was complete."""
+    """An output of a task, stored before the checkpoint of its step is complete."""
 
     task_id: str
     idx: int
@@ -281,7 +281,7 @@ class PendingWrite:
 
     channel: str
     type: str
-    """How ``payload`` is to be read; the caller's."""
+    """The caller's name for the format of ``payload``."""
 
     payload: bytes
     task_path: str = ""
@@ -309,7 +309,7 @@ class ArchivedRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivedWrite:
-    """A pending write, and whose it is."""
+    """A pending write, and the checkpoint that it belongs to."""
 
     checkpoint_id: str
     write: PendingWrite
@@ -318,7 +318,7 @@ class ArchivedWrite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivedLine:
-    """A namespace of a thread with all its versions, those that ``keep_last`` hides among them."""
+    """A namespace of a thread with all its versions, including those that ``keep_last`` hides."""
 
     namespace: str
     head: int | None
@@ -330,7 +330,7 @@ class ArchivedLine:
     """Ascending by sequence."""
 
     writes: list[ArchivedWrite]
-    """By checkpoint id, task id and place."""
+    """Ordered by checkpoint id, task id and index."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,7 +348,7 @@ class ArchivedMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivedThread:
-    """All that is stored of a thread, in one consistent read."""
+    """All stored data of a thread, in one consistent read."""
 
     thread_id: str
     user_id: str | None
@@ -356,11 +356,11 @@ class ArchivedThread:
     metadata: dict[str, Any]
     created_at: datetime
     active_at: datetime
-    """To the minute."""
+    """The last activity, to the minute."""
 
     expires_at: datetime | None
     lines: list[ArchivedLine]
-    """By namespace."""
+    """Ordered by namespace."""
 
     messages: list[ArchivedMessage]
     """Ascending by sequence."""

@@ -1,4 +1,4 @@
-"""State classes: what makes a class one, the name recorded with a version, and the way back."""
+"""State classes: their criteria, the name recorded with a version, and their lookup."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOCUS_STATE: Final = "locus.core.state:AgentState"
 """The state of the Locus SDK's agent."""
 
 OUR_STATE: Final = "locus_store.types.state:AgentState"
-"""What the SDK's state is loaded as in a process that has not imported the SDK."""
+"""The class for the SDK's state in a process that has not imported the SDK."""
 
 _LOCUS_FIELDS: Final = frozenset({"messages", "iteration", "tool_executions", "reasoning_steps"})
 """Fields that every state of the Locus SDK's agent has, and that together are no one else's."""
@@ -24,7 +24,7 @@ _LOCUS_FIELDS: Final = frozenset({"messages", "iteration", "tool_executions", "r
 
 @runtime_checkable
 class Checkpointable(Protocol):
-    """A state class of any library: what ``state_type=`` needs to be."""
+    """The methods that a class needs to be used as ``state_type=``."""
 
     def to_checkpoint(self) -> dict[str, Any]: ...
 
@@ -59,7 +59,7 @@ def has_room(kind: type[Any]) -> bool:
 
 
 def label_of(state: Any) -> dict[str, str]:
-    """Return the label that names the class of a state; none for a class that has no name to find.
+    """Return the label that names a state's class; empty if the class cannot be found by name.
 
     A dict that ``load`` returned keeps the label of its version.
     """
@@ -71,13 +71,13 @@ def label_of(state: Any) -> dict[str, str]:
 
 
 def class_label(labels: Mapping[str, Any]) -> dict[str, str]:
-    """Return the label, of a version's labels, that names the class of its state."""
+    """Return the label that names the class of a version's state."""
     name = labels.get(STATE_CLASS)
     return {STATE_CLASS: name} if isinstance(name, str) else {}
 
 
 def require_named(state: Any) -> None:
-    """Refuse a state whose class cannot be found by its name when it is loaded.
+    """Refuse a state whose class could not be found by name at loading.
 
     Raises:
         SerializationError: The class was defined in a function.
@@ -91,7 +91,7 @@ def require_named(state: Any) -> None:
 
 
 def class_of(labels: Mapping[str, Any], data: Mapping[str, Any]) -> type[Any] | None:
-    """Return the class that a stored state was saved from; ``None`` where nothing tells it.
+    """Return the class that a stored state was saved from; ``None`` if it is not recorded.
 
     Only a class that is already imported is found. Nothing is ever imported or called by a name
     that was read from storage.

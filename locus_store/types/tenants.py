@@ -1,4 +1,4 @@
-"""``for_tenant``, which every object over a storage with tenants has."""
+"""``for_tenant`` of the objects over a storage with tenants."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class ForTenants:
-    """An object that can be had for another tenant of the same storage."""
+    """An object that can be opened for another tenant of the same storage."""
 
     def for_tenant(self, tenant: str) -> Self:
         """Return this object for a tenant: the same options, connections and caches.
@@ -30,7 +30,7 @@ class ForTenants:
         return other
 
     def _enter(self, tenant: str) -> None:
-        """Change a fresh copy into the object of ``tenant``."""
+        """Turn a fresh copy into the object of ``tenant``."""
         del tenant
         raise UnsupportedError(
             f"{type(self).__name__} does not declare the capability 'tenants': give each tenant "

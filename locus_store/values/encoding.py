@@ -1,4 +1,4 @@
-"""JSON values as bytes: what a state may hold, the pinned encoding, digests and frames' bytes."""
+"""JSON values as bytes: valid states, the pinned encoding, digests, and frames."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 
 
 class Grown(list[object]):
-    """A list of JSON values that is not changed any more, and the list that it begins with.
+    """A list of JSON values that no longer changes, with the list that it extends.
 
     A save after a save of that other list inspects the new elements only.
 
@@ -61,7 +61,7 @@ _OTHER_HINT = "convert it to plain JSON values first (pydantic: model_dump(mode=
 
 
 def canonical(value: object, path: str = "") -> Json:
-    """Return a private copy with sorted keys and lists for tuples, and otherwise identical.
+    """Return a private copy with sorted keys and with lists in place of tuples.
 
     Raises:
         SerializationError: JSON cannot hold the value exactly; names the path below ``path``.
@@ -70,7 +70,7 @@ def canonical(value: object, path: str = "") -> Json:
 
 
 def canonical_state(state: object) -> dict[str, Json]:
-    """Return a private canonical copy of a state; any mapping will do at the root.
+    """Return a private canonical copy of a state; its root may be any mapping.
 
     Raises:
         SerializationError: no mapping, or a value in it is not exactly JSON.
@@ -142,7 +142,7 @@ def _require_scalar(value: object, path: str) -> None:
 
 
 def require_scalar(value: object) -> None:
-    """Raise ``ValueError`` unless the value is None, a bool, number or text that JSON can keep."""
+    """Raise ``ValueError`` unless the value is ``None``, a bool, number or string valid in JSON."""
     if type(value) is str:
         value.isascii() or value.encode()
     else:
@@ -150,7 +150,7 @@ def require_scalar(value: object) -> None:
 
 
 def pinned_reference(value: object) -> bytes:
-    """Return a value's pinned encoding: the input of digests, whichever libraries are there.
+    """Return a value's pinned encoding, which digests use; independent of installed libraries.
 
     A tag, then for int, text, list and object what follows here; every integer little-endian:
 
@@ -241,12 +241,12 @@ pinned: Callable[[object], bytes] = _fastest()
 
 
 def unpinned(pinned_bytes: bytes) -> object:
-    """Return the value of bytes that ``pinned`` made in this process; never of stored bytes."""
+    """Return the value of bytes that ``pinned`` created in this process; never of stored bytes."""
     return marshal.loads(pinned_bytes)  # noqa: S302  (our own, from memory)
 
 
 def digest(pinned_bytes: bytes) -> bytes:
-    """16 bytes: SHA-256, cut (with SHA instructions twice as fast as BLAKE2 on a message)."""
+    """Return 16 bytes of SHA-256 (twice as fast as BLAKE2 on a CPU with SHA instructions)."""
     return hashlib.sha256(pinned_bytes).digest()[:16]
 
 
@@ -279,7 +279,7 @@ def checked(value: object, size: int, surrounding: int) -> bytes:
 
 
 def require_levels(value: object, encoded: bytes, surrounding: int) -> None:
-    """Raise ``ValueError`` if a value of this JSON is nested too deeply for where it stands."""
+    """Raise ``ValueError`` if the JSON of a value is nested too deeply for its position."""
     levels = MAX_DEPTH - surrounding
     if encoded.count(b"[") + encoded.count(b"{") <= levels:
         return
@@ -300,7 +300,7 @@ _LONGEST_JSON: Final = 6
 
 
 def require_pinned(value: Callable[[], object], pinned_bytes: int, max_bytes: int) -> None:
-    """``require_size`` of a value whose pinned encoding has ``pinned_bytes``.
+    """Apply ``require_size`` to a value whose pinned encoding has ``pinned_bytes``.
 
     ``value`` is called only where those do not show that its JSON is short enough.
     """
@@ -326,7 +326,7 @@ def require_size(size: int, max_bytes: int) -> None:
 
 
 def encode(value: object) -> bytes:
-    """Compact JSON, keys sorted, of a value that was checked before."""
+    """Return a checked value as compact JSON with sorted keys."""
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
 
 
@@ -374,7 +374,7 @@ FRAME_VERSION = 2
 _AS_IS, _ZSTD = 0, 1
 _ZSTD_MIN_BYTES = 128
 _ZSTD_LEVEL = 3
-"""As small as zlib's level 6 and three times as fast both ways (measured on prose of 1.4 KB)."""
+"""Compresses like zlib's level 6, three times as fast both ways (measured on 1.4 KB of prose)."""
 _LOW, _MORE, _MAX_VARINT_BYTES = 0x7F, 0x80, 9
 
 
@@ -396,7 +396,7 @@ def pack_frame(body: bytes) -> bytes:
 
 
 def check_frames(payload: bytes, max_bytes: int) -> None:
-    """Look at the frames of one record without decompressing them.
+    """Check the frames of one record without decompressing them.
 
     Raises:
         TooLargeError: Together they are longer than a state of ``max_bytes``.
@@ -420,7 +420,7 @@ def unpack_frames(payload: bytes, max_bytes: int) -> Iterator[bytes]:
 
 
 def _frames(payload: bytes, max_bytes: int) -> Iterator[tuple[bool, bytes, int]]:
-    """Yield for each frame: is it compressed, its stored bytes, and its plain length."""
+    """Yield for each frame whether it is compressed, its stored bytes, and its plain length."""
     at, end = 0, len(payload)
     while at < end:
         start, head = at, payload[at : at + 2]
@@ -470,7 +470,7 @@ def _decompressed(
 
 
 class _Contexts(threading.local):
-    """A thread's own: one may not be used by two at a time."""
+    """The Zstandard contexts of one thread; two threads may not share them."""
 
     def __init__(self) -> None:
         self._compressor: zstandard.ZstdCompressor | None = None

@@ -1,4 +1,4 @@
-"""The definition of a match: the reference that every backend's query agrees with."""
+"""The definition of a match, which every backend's query must agree with."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from locus_store.values.encoding import MAX_DEPTH, canonical
 
 
 def check_key(key: object) -> str:
-    """Refuse a metadata key that names nothing.
+    """Refuse an invalid metadata key.
 
     Raises:
         InvalidArgumentError: Not a non-empty ``str``.
@@ -67,7 +67,7 @@ def _matches(found: Any, value: Any) -> bool:
 
 
 def holds(metadata: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Return whether ``metadata`` has all that is wanted, by the rules of LangGraph's savers.
+    """Return whether ``metadata`` has all wanted values, by the rules of LangGraph's savers.
 
     A dot in a key descends into objects, unless the whole key is there. An object matches one that
     has at least its keys, with values that match; a list matches one that has a match for each of
@@ -94,7 +94,7 @@ def _contains(found: Any, wanted: Any) -> bool:
 
 
 def _equal(left: Any, right: Any) -> bool:
-    """JSON equality: numbers by value, and ``true`` is not 1."""
+    """Return whether two JSON values are equal: numbers by value, and ``true`` is not 1."""
     if isinstance(left, bool) or isinstance(right, bool):
         return left is right
     if isinstance(left, list) and isinstance(right, list | tuple):
@@ -114,7 +114,7 @@ def _numbers(left: Any, right: Any) -> bool:
 
 
 class Clause(NamedTuple):
-    """One condition of a filter; all of them have to hold."""
+    """One condition of a filter; all conditions must hold."""
 
     path: tuple[str, ...]
     """Keys, from the value's own object downwards; ``()`` is the value itself."""
@@ -188,7 +188,7 @@ _INFINITY: Final = "\0infinity"
 
 
 def _without_infinity(wanted: Any, depth: int = 1) -> Any:
-    """Return the conditions with a mark for each infinite bound, which JSON does not have."""
+    """Return the conditions with infinite bounds replaced by marks, as JSON has no infinity."""
     if not isinstance(wanted, dict) or depth > MAX_DEPTH:
         return wanted
     return {
@@ -200,7 +200,7 @@ def _without_infinity(wanted: Any, depth: int = 1) -> Any:
 
 
 def _beyond_all(path: tuple[str, ...], operator: str, is_positive: bool) -> Clause:
-    """Return an infinite bound's condition with a finite one: the greatest number there is."""
+    """Return the equivalent of an infinite bound with the greatest finite number."""
     is_below = operator in {"$lt", "$lte"}
     if is_below == is_positive:
         operator = "$lte" if is_below else "$gte"  # every number
@@ -253,4 +253,4 @@ OPERATORS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "$exists": lambda found, operand: (found is not _MISSING) == operand,
     IS_OBJECT: lambda found, _: isinstance(found, dict),
 }
-"""Whether what was found holds, by operator."""
+"""The comparison of each operator."""

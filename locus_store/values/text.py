@@ -1,4 +1,4 @@
-"""The definition of a word, so that a search gives the same answer on every backend."""
+"""The definition of a word, which makes searches give the same result on every backend."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def words(text: str) -> list[str]:
 
 
 def query_words(query: str) -> list[str]:
-    """Return the distinct words that must all be there.
+    """Return the distinct words of a query, all of which must occur.
 
     Raises:
         InvalidArgumentError: The query has no word.
@@ -66,22 +66,22 @@ class Match:
 
     @property
     def is_complete(self) -> bool:
-        """All words are there."""
+        """True if all words were found."""
         return len(self.counts) == len(self.wanted)
 
     @property
     def score(self) -> float:
-        """Grows with how often each word occurs, each time by less."""
+        """The score, which grows logarithmically with the occurrences of each word."""
         return sum(1 + math.log(count) for count in self.counts.values())
 
     @property
     def snippet(self) -> str:
-        """The best version's text around its first word found."""
+        """The text around the first word found in the best version."""
         return snippet(self.text, self.wanted)
 
 
 def snippet(text: str, wanted: Iterable[str]) -> str:
-    """Up to ``SNIPPET_CHARACTERS`` around the first word found, of its line."""
+    """Return up to ``SNIPPET_CHARACTERS`` of a line around the first word found."""
     targets = set(wanted)
     for line in text.splitlines():
         for found in _WORD.finditer(line):

@@ -1,4 +1,4 @@
-"""Embeddings: checked, as bytes, and compared. Every backend keeps float32 and scores alike."""
+"""Embeddings: checks, bytes, and comparison. Every backend stores float32 and scores alike."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from locus_store.errors import InvalidArgumentError, MissingExtraError
 Metric: TypeAlias = Literal["cosine", "l2", "ip"]
 
 MAX_DIMENSION: Final = 2000
-"""What pgvector's indexes take of a ``vector``."""
+"""The limit of pgvector's indexes for a ``vector``."""
 
 METRICS: Final = ("cosine", "l2", "ip")
 FLOAT_BYTES: Final = 4
@@ -43,7 +43,7 @@ def check_metric(metric: object) -> None:
 
 
 def require_numpy() -> None:
-    """Refuse embeddings where they cannot be compared.
+    """Refuse embeddings if NumPy is not installed.
 
     Raises:
         MissingExtraError: NumPy is not installed.
@@ -90,7 +90,7 @@ def packed(embedding: object, dimension: int, metric: Metric) -> bytes:
 
 
 def unpacked(data: bytes) -> list[float]:
-    """Return the numbers of ``packed``, as float32 keeps them."""
+    """Return the numbers of ``packed``, with the precision of float32."""
     return _little_endian(array("f", data)).tolist()
 
 

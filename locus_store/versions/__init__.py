@@ -1,4 +1,4 @@
-"""The rules of a line: conflicts of saves, their place, and the results of deletions.
+"""The rules of a line: saves and their conflicts, deletions, and reading.
 
 Written once, over the few primitives of ``Lines``. A backend implements those inside one
 transaction that holds the line's lock, so that the line does not change while a rule runs.

@@ -1,4 +1,4 @@
-"""Saves that append to the head: nearly all, and what a backend may do in one statement."""
+"""Saves that append to the head: nearly all, and possible in one statement."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ if TYPE_CHECKING:
 
 
 class Append(NamedTuple):
-    """The request of a plain append: it continues or begins a chain below the head.
+    """A plain append: it continues or begins a chain at the head.
 
     ``save`` decides all other cases: another head, an id in use, a chain that is closed.
     """
 
     line: int | None
-    """Where it is known."""
+    """The line, if it is known."""
 
     head: Mark | None
-    """What the head must be; ``None``: there is none, unless ``is_free``."""
+    """The expected head; ``None``: there is none, unless ``is_free``."""
 
     is_free: bool
-    """It appends to the head as it stands."""
+    """The save appends to any head."""
 
     basis: Mark | None
-    """What the payload is against, which must be the head; ``None``: it is whole."""
+    """The version that the payload is against, which must be the head; ``None``: a whole state."""
 
     payload: bytes
     state_bytes: int
-    """Of the whole state."""
+    """Size of the whole state."""
 
     @property
     def added(self) -> int:
@@ -44,7 +44,7 @@ class Append(NamedTuple):
 
 
 def append_of(save: Save, store: str) -> Append | None:
-    """Return the append that a save is, in the database ``store``; ``None`` for any other save."""
+    """Return a save as an append to the database ``store``; ``None`` if it is not one."""
     expected = save.expected
     if expected is not None and expected.made_from and expected.made_from.store != store:
         expected = None  # a state from another database says nothing of this one

@@ -1,4 +1,4 @@
-"""Verification of archived threads, and the seal on values without a digest of their own."""
+"""Verification of archived threads, and the seal on pending writes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SEAL_BYTES = 8
 
 
 class _Form(BaseModel):
-    """Has pydantic look at every value's type. Built when it is used, which takes a while."""
+    """Checks every value's type by pydantic; built on first use, as building is slow."""
 
     model_config = ConfigDict(strict=True, revalidate_instances="always", defer_build=True)
 
@@ -40,7 +40,7 @@ _FIRST_YEAR, _LAST_YEAR = 1900, 9000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Something stored that is not as it was saved, or not where it belongs."""
+    """Stored data that differs from what was saved, or is misplaced."""
 
     thread_id: str | None
     """``None``: of the database as a whole."""
@@ -57,7 +57,7 @@ class Problem:
 
 
 def problems(thread: ArchivedThread, max_state_bytes: int) -> Iterator[Problem]:
-    """Yield the problems of a thread: versions that do not fold to their digests, broken links.
+    """Yield the problems of a thread: versions that do not match their digests, broken links.
 
     A state or a pending write above ``max_state_bytes`` is a problem, too.
     """
@@ -72,7 +72,7 @@ def problems(thread: ArchivedThread, max_state_bytes: int) -> Iterator[Problem]:
 
 
 def require_whole(thread: ArchivedThread, max_state_bytes: int) -> None:
-    """Refuse a thread that is not as it was saved, or that no backend could have kept.
+    """Refuse a thread that is damaged, or that no backend could have stored.
 
     Raises:
         IntegrityError: The first problem found.
@@ -89,7 +89,7 @@ def same(one: ArchivedThread, other: ArchivedThread) -> bool:
 
 
 def last_active_at(thread: ArchivedThread) -> datetime:
-    """Return the time of a thread's last activity: exact if its contents tell it."""
+    """Return the time of a thread's last activity: exact if its contents determine it."""
     times = [it.created_at for line in thread.lines for it in line.records]
     times += [it.created_at for it in thread.messages]
     newest = max(times, default=thread.active_at)
@@ -107,12 +107,12 @@ def resting_at(active_at: datetime, messages: Sequence[ArchivedMessage]) -> date
 
 
 def minute_of(moment: datetime) -> datetime:
-    """Return the minute in which something was."""
+    """Return a time rounded down to the minute."""
     return moment.replace(second=0, microsecond=0)
 
 
 def occupied(thread_id: str, done: str) -> ConflictError:
-    """Return the error of a copy or restore onto something; ``done``: what did not happen."""
+    """Return the error for a copy or restore to an existing thread; ``done`` is the verb."""
     return ConflictError(
         f"thread {thread_id!r} is there already, or pending writes for it; nothing was {done}. "
         "Delete it first, or use another id"
@@ -120,7 +120,7 @@ def occupied(thread_id: str, done: str) -> ConflictError:
 
 
 def require_form(thread: ArchivedThread) -> None:
-    """Refuse values of types and ranges that no backend gives, such as after an edit by hand.
+    """Refuse values of invalid types and ranges, such as after an edit by hand.
 
     Raises:
         IntegrityError: Names the first.
@@ -224,7 +224,7 @@ def _of_line(line: ArchivedLine, max_bytes: int) -> Iterator[tuple[str | None, s
 
 
 def _of_size(write: PendingWrite, max_bytes: int) -> str | None:
-    """Return the problem of a pending write that is too large; other types are not compressed."""
+    """Return the problem of a pending write that is too large; other types are uncompressed."""
     if write.type == JSON_WRITE:
         try:
             check_frames(write.payload, max_bytes)
@@ -245,7 +245,7 @@ def _of_links(record: ArchivedRecord, known: Collection[int]) -> Iterator[tuple[
 
 
 def _framed(line: ArchivedLine) -> dict[str, list[PendingWrite]]:
-    """By checkpoint id, the pending writes that are changes of its state."""
+    """Return the pending writes that are stored as frames, by checkpoint id."""
     found: dict[str, list[PendingWrite]] = {}
     for it in line.writes:
         if it.write.basis is not None:
@@ -256,7 +256,7 @@ def _framed(line: ArchivedLine) -> dict[str, list[PendingWrite]]:
 def _of_states(
     records: list[ArchivedRecord], framed: dict[str, list[PendingWrite]], max_bytes: int
 ) -> Iterator[tuple[str, str]]:
-    """Fold each chain once; behind a damaged record nothing of its chain can be known.
+    """Fold each chain once; after a damaged record the rest of its chain is unknown.
 
     ``framed``: by checkpoint id, the pending writes that are changes of the state.
     """
@@ -304,12 +304,12 @@ def has(thread: ArchivedThread, key: str, value: Any, *, user_id: str | None = N
 
 
 def sealed(checkpoint_id: str, write: PendingWrite) -> bytes:
-    """Return the payload behind a digest of the whole write."""
+    """Return the payload after a digest of the whole write."""
     return _seal(checkpoint_id, write) + write.payload
 
 
 def unsealed(checkpoint_id: str, write: PendingWrite) -> PendingWrite:
-    """Return the write whose payload ``sealed`` gave.
+    """Return the write of a payload from ``sealed``.
 
     Raises:
         IntegrityError: It is not what was stored.

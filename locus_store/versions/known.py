@@ -1,4 +1,4 @@
-"""The newest versions that a backend object read or wrote, within a bound of bytes."""
+"""The newest versions that a backend object read or wrote, bounded in bytes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Known:
 
 
 class KnownVersions:
-    """The newest version known of each line, least recently used out first.
+    """A cache of the newest known version of each line; the least recently used goes first.
 
     Before one goes, all lose their snapshots, and their shapes what those are made of, the least
     recently used first. The one used last stays as it is. Keyed by thread, but trusted only by
@@ -48,7 +48,7 @@ class KnownVersions:
         _all_known.add(self)
 
     def limit(self, max_bytes: int) -> None:
-        """Hold so much at most, but the one used last in any case."""
+        """Keep at most this many bytes; the version used last is always kept."""
         with self._lock:
             self._max_bytes = max_bytes
             self._shrink()
@@ -69,7 +69,7 @@ class KnownVersions:
         shape: frames.Shape,
         snapshot: frames.PackedState,
     ) -> None:
-        """Remember a version that was the head when it was read or written."""
+        """Record a version that was the head when it was read or written."""
         with self._lock:
             old = self._known.get(key)
             self._bytes += shape.weight - (old.shape.weight if old else 0)
@@ -97,7 +97,7 @@ _all_known: WeakSet[KnownVersions] = WeakSet()
 
 
 def _after_fork() -> None:
-    """A thread of the parent's may have held a lock."""
+    """Replace the locks in a forked child: a thread of the parent may have held one."""
     for known in _all_known:
         known._lock = threading.Lock()  # noqa: SLF001  (of this module)
 

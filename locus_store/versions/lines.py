@@ -1,4 +1,4 @@
-"""A line of versions: what its rows hold, and what a backend gives the rules."""
+"""A line of versions: its rows, and the operations that a backend supplies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HIDDEN_BATCH = 64
 """Versions that ``keep_last`` hides before it removes them in one go."""
 
 CHANNELS = "channel_values"
-"""Where a graph runner's state has its channels, by name."""
+"""Key of a graph runner's state under which its channels are, by name."""
 
 JSON_WRITE = "json"
 """Type of a pending write whose payload is ``layout``'s form of a JSON value."""
@@ -61,7 +61,7 @@ class Line:
     """The run that moved the head last."""
 
     def copy(self) -> Line:
-        """Return one that may be changed; ``dataclasses.replace`` takes five times as long."""
+        """Return a copy that may be changed; ``dataclasses.replace`` takes five times as long."""
         return Line(
             line=self.line,
             head=self.head,
@@ -98,7 +98,7 @@ class Records(Protocol):
 
 
 class Lines(Records, Protocol):
-    """The operations that a backend gives these rules, within one transaction."""
+    """The operations that a backend supplies to the rules, within one transaction."""
 
     store: str
     """Identity of the database."""
@@ -107,25 +107,25 @@ class Lines(Records, Protocol):
     """The largest state that is folded, as compact JSON."""
 
     def find(self, thread_id: str, namespace: str) -> Line | None:
-        """Lock the line and read it; ``None`` where there is none or its thread has expired."""
+        """Lock the line and read it; ``None`` if it does not exist or its thread has expired."""
 
     def create(self, save: Save) -> Line:
-        """Make the line, and its thread where that is new; an expired thread goes first."""
+        """Create the line, and its thread if needed; an expired thread is removed first."""
 
     def update(self, line: Line) -> None:
-        """Write the line's row back; behind ``touch`` it was saved now."""
+        """Write the line's row; after ``touch``, its time of saving is now."""
 
     def touch(self, save: Save) -> None:
-        """Note the thread's activity, and its new expiry where the save has a time to live."""
+        """Record the thread's activity, and its new expiry if the save has a time to live."""
 
     def drop(self, line: Line) -> None:
         """Remove the line with all it owns; its key is never used again."""
 
     def newest(self, line: Line, nth: int = 1) -> int | None:
-        """Return the sequence of the nth newest record; ``None`` where there are fewer."""
+        """Return the sequence of the nth newest record; ``None`` if there are fewer."""
 
     def below(self, line: Line, sequence: int, limit: int) -> list[int]:
-        """Sequences below ``sequence``, ascending, at most ``limit``."""
+        """Return at most ``limit`` sequences below ``sequence``, ascending."""
 
     def payloads(
         self, line: Line, chain: int, *, upto: int | None = None
@@ -139,7 +139,7 @@ class Lines(Records, Protocol):
         """Replace a record's payload."""
 
     def adopt(self, line: Line, sequence: int, parent: int | None) -> None:
-        """Give a record another parent."""
+        """Change a record's parent."""
 
     def children(self, line: Line, sequences: Collection[int]) -> list[Record]:
         """Return the records whose parent is one of these."""
@@ -151,10 +151,10 @@ class Lines(Records, Protocol):
         """Return a checkpoint's pending writes, in any order."""
 
     def written(self, line: Line, checkpoint_id: str) -> Collection[tuple[str, int]]:
-        """Task and place of a checkpoint's pending writes."""
+        """Return the task and index of each pending write of a checkpoint."""
 
     def put_writes(self, line: Line, checkpoint_id: str, writes: Sequence[PendingWrite]) -> None:
-        """Store pending writes that are not there; special ones may be, and are replaced."""
+        """Store new pending writes; those of special channels replace existing ones."""
 
 
 def mark_of(lines: Lines, line: Line, record: Record) -> Mark:
@@ -163,12 +163,12 @@ def mark_of(lines: Lines, line: Line, record: Record) -> Mark:
 
 
 def is_visible(line: Line, sequence: int) -> bool:
-    """Return whether lists and loads show a version: ``keep_last`` hides before it removes."""
+    """Return whether lists and loads show a version; ``keep_last`` hides before it removes."""
     return sequence >= line.floor or sequence == line.head
 
 
 def head_of(records: Records, line: Line) -> Record | None:
-    """Return the head's record; ``None`` for a line that has no version.
+    """Return the head's record; ``None`` if the line has no version.
 
     Raises:
         IntegrityError: The line's row names a record that is not there.
@@ -188,6 +188,6 @@ def record_of(archived: ArchivedRecord) -> Record:
 
 
 def archived(record: Record, payload: bytes, created_at: datetime) -> ArchivedRecord:
-    """Return a version with its payload and time; shares nothing that can be changed."""
+    """Return a version with payload and time; it shares nothing that can be changed."""
     values = {name: deepcopy(getattr(record, name)) for name in Record.__slots__}
     return ArchivedRecord(**values, payload=payload, created_at=created_at)

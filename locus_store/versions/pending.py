@@ -1,4 +1,4 @@
-"""Pending writes: which are stored, and as what."""
+"""Pending writes: which of them are stored, and in which form."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _require_own(
     seen: Collection[tuple[str, int]],
     checkpoint_id: str,
 ) -> None:
-    """Refuse to write among another run's writes; the caller's own may exist after a retry."""
+    """Refuse writes where another run's exist; the caller's own may, after a retry."""
     for key, write in there.items():
         if key not in seen and mine.get(key) != write:
             raise ConflictError(
@@ -61,7 +61,7 @@ def _require_own(
 
 
 def current(writes: Iterable[PendingWrite], sequence: int) -> list[PendingWrite]:
-    """Return the writes of a version; not what a version of the same id may have left behind."""
+    """Return a version's writes, without those left behind by an older one of the same id."""
     return [it for it in writes if it.basis in {None, sequence}]
 
 
@@ -83,7 +83,7 @@ def whole_write(write: PendingWrite, state: Mapping[str, Any], max_bytes: int) -
 
 
 def channel_in(state: Mapping[str, Any], channel: str) -> Any:
-    """Return the value that a channel has in a graph runner's state; ``None`` where it has none."""
+    """Return the value of a channel in a graph runner's state; ``None`` if it has none."""
     channels = state.get(CHANNELS)
     return channels.get(channel) if isinstance(channels, Mapping) else None
 
@@ -91,7 +91,7 @@ def channel_in(state: Mapping[str, Any], channel: str) -> Any:
 def winning(
     there: Collection[tuple[str, int]], writes: Sequence[PendingWrite]
 ) -> dict[tuple[str, int], PendingWrite]:
-    """Return the writes to store, by task and place: existing ones stay, but special channels."""
+    """Return the writes to store; existing ones win, except in special channels."""
     kept: dict[tuple[str, int], PendingWrite] = {}
     for write in writes:
         key = (write.task_id, write.idx)
@@ -101,10 +101,10 @@ def winning(
 
 
 def archive_order(it: ArchivedWrite) -> tuple[str, str, int]:
-    """Return the order in which an archive has pending writes."""
+    """Return the sort key of pending writes in an archive."""
     return it.checkpoint_id, it.write.task_id, it.write.idx
 
 
 def in_order(write: PendingWrite) -> tuple[str, str, int]:
-    """Return the order in which pending writes are applied."""
+    """Return the sort key for the order in which pending writes are applied."""
     return write.task_path, write.task_id, write.idx

@@ -1,4 +1,4 @@
-"""The view that a load, a list and a search have of a line."""
+"""Reading of a line for loads, lists and searches."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def visible_texts(
     max_bytes: int,
     hidden: dict[int, frames.Folder] | None = None,
 ) -> Iterator[tuple[int, str]]:
-    """Yield the text that each visible version brings, for a search.
+    """Yield the text that each visible version adds, for a search.
 
     Args:
         line: The line.
@@ -130,14 +130,14 @@ def visible_texts(
 def made_of(
     records: Iterable[tuple[int, int, bytes]], first: int, last: int
 ) -> list[tuple[int, int, bytes]]:
-    """Return the line's records of ``StorageBackend.records``, ascending."""
+    """Return the records that ``StorageBackend.records`` returns, ascending."""
     until = [it for it in records if it[0] <= last]
     chains = {chain for sequence, chain, _ in until if sequence >= first}
     return [it for it in until if it[1] in chains]
 
 
 def cursor(records: Records, line: Line, thread_id: str, checkpoint_id: str) -> int:
-    """Return the sequence of the version that a list continues below.
+    """Return the sequence of the version at which a list continues.
 
     Raises:
         NotFoundError: There is no such version.

@@ -1,4 +1,4 @@
-"""Deletion of versions: the others stay as they were, and nothing of the deleted ones is left."""
+"""Deletion of versions: the others stay intact, and nothing of the deleted ones is left."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def remove_named(
     lines: Lines, line: Line, checkpoint_ids: Iterable[str], writer: str | None = None
 ) -> int:
-    """Remove the versions of these ids that are there and visible; return how many.
+    """Remove the versions with these ids that exist and are visible; return how many.
 
     A head that ``writer`` made and removes leaves the line its own.
 
@@ -47,7 +47,7 @@ def forget(
     keep_line: bool = False,
     keep_writer: bool = False,
 ) -> None:
-    """Remove versions and leave every other one as it was.
+    """Remove versions and keep every other one intact.
 
     The frames between the versions before and after a run of removed neighbours are recomputed:
     joined bytes would keep what was deleted. The caller writes the line's row back, unless the
@@ -83,14 +83,14 @@ def prune(lines: Lines, line: Line) -> int:
 
 
 def vacuum(lines: Lines, line: Line, old: Collection[int]) -> int:
-    """Remove those of the old versions that nothing needs; return how many."""
+    """Remove the old versions that no other one needs; return how many."""
     gone = free(lines, line, [it for it in old if it != line.head])
     forget(lines, line, gone)
     return len(gone)
 
 
 def free(lines: Lines, line: Line, sequences: Collection[int]) -> list[int]:
-    """Return those that no other version is rebuilt from after the removal; ascending.
+    """Return the versions that no remaining version is rebuilt from; ascending.
 
     A version with the label ``REBUILT`` needs its parent, with the pending writes there.
     """
@@ -111,7 +111,7 @@ def free(lines: Lines, line: Line, sequences: Collection[int]) -> list[int]:
 
 
 def require_free(lines: Lines, line: Line, sequences: Collection[int]) -> None:
-    """Refuse to remove what a version that stays is rebuilt from.
+    """Refuse to remove versions that remaining ones are rebuilt from.
 
     Raises:
         ConflictError: Names the first.
@@ -127,7 +127,7 @@ def require_free(lines: Lines, line: Line, sequences: Collection[int]) -> None:
 
 
 def _rewritten(lines: Lines, line: Line, gone: Sequence[Record]) -> list[tuple[int, bytes]]:
-    """Return the payload after each removed run, computed from the state before the run."""
+    """Return the new payload after each removed run of versions."""
     found: list[tuple[int, bytes]] = []
     by_chain = sorted(gone, key=lambda it: (it.chain, it.sequence))
     for chain, members in groupby(by_chain, key=lambda it: it.chain):
@@ -143,7 +143,7 @@ def _rewritten(lines: Lines, line: Line, gone: Sequence[Record]) -> list[tuple[i
 def _rewritten_in(
     rows: Sequence[tuple[int, bytes]], gone: Collection[int], max_bytes: int
 ) -> Iterator[tuple[int, bytes]]:
-    """See ``_rewritten``; of one chain, which is read as far as that takes."""
+    """See ``_rewritten``; for one chain, read no further than necessary."""
     is_gone = [sequence in gone for sequence, _ in rows]
     behind = [at for at, it in enumerate(is_gone) if at and is_gone[at - 1] and not it]
     folder, before = frames.Folder(max_bytes), None
@@ -156,7 +156,7 @@ def _rewritten_in(
 
 
 def _unreadable(checkpoint_id: str, exc: IntegrityError) -> IntegrityError:
-    """Return the error of a removal that needs a state that cannot be read."""
+    """Return the error for a removal that needs an unreadable state."""
     message = (
         f"checkpoint {checkpoint_id!r} cannot be removed alone, because a later version is stored"
         f" as a change of it: {exc}. Nothing was removed; deleting the whole thread is possible"
@@ -171,7 +171,7 @@ def _smallest(change: frames.Change) -> bytes:
 
 
 def _ancestry(gone: Sequence[Record]) -> dict[int, int | None]:
-    """Per removed version, its nearest remaining ancestor; parents have lower sequences."""
+    """Return each removed version's nearest remaining ancestor."""
     nearest: dict[int, int | None] = {}
     for record in sorted(gone, key=lambda it: it.sequence):
         parent = record.parent
@@ -187,7 +187,7 @@ def _reparent(lines: Lines, line: Line, gone: Sequence[Record]) -> None:
 
 
 def _ancestor(lines: Lines, line: Line, gone: Sequence[Record]) -> int | None:
-    """Return the nearest ancestor of the head that remains, else the newest version that does.
+    """Return the head's nearest remaining ancestor, else the newest remaining version.
 
     What ``keep_last`` hid stays hidden.
     """
@@ -204,7 +204,7 @@ def _settle(lines: Lines, line: Line, *, head_moved: bool, chains: set[int]) -> 
 
 
 def settle(lines: Lines, line: Line) -> None:
-    """Re-establish what the line's row says of its open chain."""
+    """Restore the line's fields about its open chain from the stored versions."""
     head = None if line.head is None else lines.record(line, line.head)
     rows = lines.payloads(line, head.chain) if head else []
     if head is None or not rows or rows[-1][0] != line.head:

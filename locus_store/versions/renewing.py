@@ -1,4 +1,4 @@
-"""Times to live of threads that restart when a thread is read."""
+"""Times to live that restart when a thread is read."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ def ttl_slack(ttl_seconds: float) -> float:
 
 
 class Renewable(Protocol):
-    """The part of a backend that renews threads."""
+    """The methods of a backend that renew threads."""
 
     @property
     def tenant(self) -> str | None:
-        """The tenant whose threads it sees."""
+        """The backend's tenant."""
 
     async def renew(self, thread_id: str, ttl_seconds: float) -> bool:
-        """Give a thread that has a time to live so many seconds from now."""
+        """Set a thread's remaining time to live, if it has one."""
 
 
 class Renewing:
-    """Renews threads beside the reads, which neither wait for it nor fail with it.
+    """Renews threads concurrently with the reads, which neither wait for it nor fail with it.
 
     A thread is renewed at most once per slack by one object and all that its ``for_tenant``
     returned. A failure, as of a database that is read-only, is logged once.
@@ -52,7 +52,7 @@ class Renewing:
         self._has_failed = False
 
     def note(self, backend: Renewable, thread_id: str) -> None:
-        """Renew a thread of the backend's tenant that was read, where that is due."""
+        """Renew a thread that was read, if a renewal is due."""
         now, key = monotonic(), (backend.tenant, thread_id)
         renewed = self._renewed.get(key)
         if renewed is not None and now - renewed < ttl_slack(self._ttl_seconds):

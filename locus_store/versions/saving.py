@@ -1,4 +1,4 @@
-"""The rules of a save: its conflicts, the chain it continues, the versions it hides."""
+"""The rules of a save: conflicts, the chain it continues, the versions it hides."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from locus_store.versions.removing import forget, free, require_free
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """The destination of a save: below ``parent``, as the head or as a branch."""
+    """The destination of a save: its parent, and whether it becomes the head."""
 
     parent: int | None
     moves_head: bool
 
 
 def new_checkpoint_id() -> str:
-    """24 hexadecimal digits: 96 random bits, unique within a line for all practical purposes."""
+    """Return 24 hexadecimal digits (96 random bits), in practice unique within a line."""
     return secrets.token_hex(12)
 
 
 def save(lines: Lines, request: Save) -> Written:
-    """Write one version; the same id with the same content again is the same version.
+    """Write one version; repeating an id with the same content returns the same version.
 
     Raises:
         ConflictError, NotFoundError: Before anything was written.
@@ -64,7 +64,7 @@ def save(lines: Lines, request: Save) -> Written:
 
 
 def _is_repeat(lines: Lines, line: Line, same: Record, request: Save) -> bool:
-    """Return whether the save was done before, as after an answer that was lost."""
+    """Return whether the save was done before, as in a retry after a lost answer."""
     if same.digest != request.change.shape.digest or same.metadata != dict(request.metadata):
         return False
     if not is_visible(line, same.sequence):
@@ -99,7 +99,7 @@ def _place(lines: Lines, line: Line | None, request: Save) -> Destination:
 
 
 def _onto(lines: Lines, line: Line | None, request: Save) -> Destination:
-    """Return the explicit parent: any version for a fork, else the head."""
+    """Return the destination below an explicit parent: any version for a fork, else the head."""
     parent = lines.named(line, str(request.parent_id)) if line else None
     if line is not None and parent is not None and is_visible(line, parent.sequence):
         if request.forks or parent.sequence == line.head:
@@ -133,7 +133,7 @@ def _holds(lines: Lines, line: Line | None, mark: Mark | None) -> bool:
 
 
 def _exists(lines: Lines, line: Line | None, mark: Mark | None) -> bool:
-    """Return whether the version still exists; its digest too: a restored backup reuses numbers."""
+    """Return whether the version exists with its digest: a restored backup reuses numbers."""
     if mark is None:
         return True
     if line is None or (mark.store, mark.line) != (lines.store, line.line):
@@ -150,7 +150,7 @@ def _lost(
     *,
     was_there: bool = True,
 ) -> Destination:
-    """Another writer moved the head: tell, keep beside it, or win, as the caller asked.
+    """Resolve a conflict as the caller asked: raise, save a side branch, or overwrite.
 
     Args:
         lines: See ``save``, as the following two.
@@ -181,7 +181,7 @@ def _lost(
 
 
 def _unknown_parent(request: Save, head: Record | None) -> ConflictError:
-    """Return the error of a save whose explicit parent is not there."""
+    """Return the error for a save whose explicit parent does not exist."""
     where = f"thread {request.thread_id!r}"
     if request.namespace:
         where += f" (namespace {request.namespace!r})"
@@ -201,7 +201,7 @@ def _surviving(lines: Lines, line: Line | None, mark: Mark | None) -> Record | N
 
 
 def _replace(lines: Lines, line: Line, same: Record, place: Destination) -> Destination:
-    """Replace the version of an id that the caller reuses: the new one gets a new sequence.
+    """Replace the version whose id the caller reuses; the new one gets a new sequence.
 
     Its pending writes stay. They are stored whole, since the basis of their frames is removed.
     """
@@ -246,7 +246,7 @@ def _write(lines: Lines, line: Line, request: Save, place: Destination) -> Writt
 
 
 def _continues(lines: Lines, line: Line, request: Save, place: Destination) -> bool:
-    """Return whether the frames may follow the open chain's last record, which is the head.
+    """Return whether the frames may follow the last record of the open chain, which is the head.
 
     The bounds keep reading proportional to the state and storage linear. A chain ends when its
     records outgrow the state. Frames of half a state's size are replaced by the whole state.
@@ -263,7 +263,7 @@ def _continues(lines: Lines, line: Line, request: Save, place: Destination) -> b
 
 
 def _keep_last(lines: Lines, line: Line, request: Save) -> None:
-    """Hide what ``keep_last`` excludes, and sweep it in batches: a sweep fails no save."""
+    """Hide versions beyond ``keep_last``, and sweep them in batches; a sweep fails no save."""
     if request.keep_last is None:
         return
     line.floor = max(line.floor, lines.newest(line, request.keep_last) or 0)
@@ -278,7 +278,7 @@ def _keep_last(lines: Lines, line: Line, request: Save) -> None:
 
 
 def _sweep(lines: Lines, line: Line, hidden: list[int]) -> None:
-    """Remove hidden versions; all of them where some alone cannot go.
+    """Remove hidden versions, or all of them if some cannot be removed alone.
 
     Raises:
         IntegrityError: See ``forget``.

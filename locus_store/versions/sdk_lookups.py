@@ -1,4 +1,4 @@
-"""The look-ups that the Locus SDK's backends have, over our own methods, in its result shapes."""
+"""The Locus SDK's look-up methods, over this library's methods, with its result types."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Listable(Protocol):
 async def query_by_metadata(
     backend: Queryable, key: str, value: Any, limit: int
 ) -> list[dict[str, Any]]:
-    """Return the threads whose newest version has ``value`` at ``key`` of its metadata."""
+    """Return the threads whose newest version's metadata has ``value`` at ``key``."""
     check_limit(limit)
     asked, rows = max(limit, 1), list[dict[str, Any]]()
     while True:

@@ -1,4 +1,4 @@
-"""A vacuum, thread by thread: a thread that cannot be read keeps no other from being swept."""
+"""A vacuum by threads: an unreadable thread does not stop the others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Sweep:
-    """Counts what a vacuum did."""
+    """Counts the results of a vacuum."""
 
     def __init__(self) -> None:
         self.removed = 0
@@ -23,7 +23,7 @@ class Sweep:
 
     @contextmanager
     def of(self, thread_id: str) -> Iterator[None]:
-        """Sweep a thread, or a part of it; report one that cannot be read and continue."""
+        """Sweep a thread or a part of it; record an unreadable one and continue."""
         try:
             yield
         except IntegrityError as exc:

@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
 KEY_BITS: Final = 52
-"""Of a line's key: drawn by lot, and every JSON library keeps it exactly."""
+"""Bits of a line's key, which is random; every JSON library represents it exactly."""
 
 NOTHING: Final = b"[]"
 """The operations of a version that changes nothing."""
 
 
 class Row:
-    """A version. Its operations are kept as they came: as JSON, or as a payload of frames."""
+    """A version. Its operations are kept in the form received: JSON, or a payload of frames."""
 
     __slots__ = ("_held", "created_at", "record", "told")
 
@@ -55,12 +55,12 @@ class Row:
         self.record = record
         self.created_at = created_at
         self.told = told or {}
-        """What its save did to the line, as its entry in the file says it."""
+        """The save's changes of the line, in the form of the file's entry."""
         self._held = is_framed, operations
-        """Whether they are frames, and they: one value, as several threads may be here at once."""
+        """Whether the operations are frames, and their bytes: one value, for thread safety."""
 
     def payload(self) -> bytes:
-        """The operations as frames."""
+        """Return the operations as frames."""
         is_framed, held = self._held
         if not is_framed:
             held = b"" if held == NOTHING else pack_frame(held)
@@ -68,12 +68,12 @@ class Row:
         return held
 
     def body(self) -> bytes:
-        """The operations as JSON."""
+        """Return the operations as JSON."""
         is_framed, held = self._held
         return body_of(held) if is_framed else held
 
     def but(self, *, parent: int | None) -> Row:
-        """The same version below another parent."""
+        """Return the same version below another parent."""
         is_framed, held = self._held
         record = replace(self.record, parent=parent)
         return Row(record, self.created_at, held, self.told, is_framed=is_framed)
@@ -96,17 +96,17 @@ class Space:
     """Pending writes by checkpoint id, task and place."""
 
     is_settled: bool = False
-    """Whether the line says which chain is open; the file does not."""
+    """The line says which chain is open. The file does not say so."""
 
     def copy(self) -> Space:
-        """One that may be changed."""
+        """Return a copy that may be changed."""
         writes = {name: dict(it) for name, it in self.writes.items()}
         by_chain = {chain: list(it) for chain, it in self.by_chain.items()}
         line, rows, by_id = self.line.copy(), dict(self.rows), dict(self.by_id)
         return Space(self.namespace, line, rows, by_id, by_chain, writes, self.is_settled)
 
     def put(self, row: Row) -> None:
-        """Add a version, newer than all."""
+        """Add a version that is newer than all others."""
         self.by_chain.setdefault(row.record.chain, []).append(row.record.sequence)
         self.rows[row.record.sequence] = row
         self.by_id[row.record.checkpoint_id] = row.record.sequence
@@ -124,7 +124,7 @@ class Space:
         self.writes.pop(record.checkpoint_id, None)
 
     def record(self, line: Line, sequence: int) -> Record | None:
-        """See ``versions.Records``, as the next."""
+        """See ``versions.Records``, also for the following method."""
         del line
         row = self.rows.get(sequence)
         return row.record if row else None
@@ -134,7 +134,7 @@ class Space:
         return None if sequence is None else self.record(line, sequence)
 
     def payloads(self, chain: int, upto: int | None = None) -> list[tuple[int, bytes]]:
-        """A chain's (sequence, payload), ascending; ``upto`` is inclusive."""
+        """Return a chain's (sequence, payload) pairs, ascending; ``upto`` is inclusive."""
         return [
             (sequence, self.rows[sequence].payload())
             for sequence in self.by_chain.get(chain, ())
@@ -142,7 +142,7 @@ class Space:
         ]
 
     def visible(self) -> list[int]:
-        """Sequences, newest first."""
+        """Return the sequences of the visible versions, newest first."""
         return [it for it in reversed(self.rows) if versions.is_visible(self.line, it)]
 
 
@@ -152,7 +152,7 @@ class Thread:
 
     thread_id: str
     store: str
-    """Where it was made."""
+    """Identity of the store that created the thread."""
 
     created_at: datetime
     active_at: datetime
@@ -167,22 +167,22 @@ class Thread:
 
     @property
     def is_live(self) -> bool:
-        """Its time is not over."""
+        """True if the thread has not expired."""
         return self.expires_at is None or self.expires_at > datetime.now(UTC)
 
     @property
     def exists(self) -> bool:
-        """Whether it is more than pending writes."""
+        """True if the thread has more than pending writes."""
         is_named = (self.name, self.user_id) != (None, None)
         return self.has_versions or bool(self.messages) or is_named
 
     @property
     def has_versions(self) -> bool:
-        """Whether it has a version, in any namespace."""
+        """True if the thread has a version in any namespace."""
         return any(it.line.head is not None for it in self.spaces.values())
 
     def copy(self) -> Thread:
-        """One whose lines may be changed."""
+        """Return a copy whose lines may be changed."""
         return Thread(
             thread_id=self.thread_id,
             store=self.store,
@@ -197,7 +197,7 @@ class Thread:
         )
 
     def space(self, namespace: str) -> Space | None:
-        """A namespace that has a version."""
+        """Return a namespace that has a version; ``None`` if it has none."""
         found = self.spaces.get(namespace)
         return found if found and found.line.head is not None else None
 
@@ -215,11 +215,11 @@ class Thread:
         return sum(len(it.rows) for it in self.spaces.values())
 
     def mark(self, space: Space, record: Record) -> Mark:
-        """What names a version for good."""
+        """Return the permanent identity of a version."""
         return Mark(self.store, space.line.line, record.sequence, record.digest)
 
     def version(self, space: Space, sequence: int) -> Version:
-        """A version without its state."""
+        """Return a version without its state."""
         row = space.rows[sequence]
         parent = space.rows.get(row.record.parent or 0)
         return Version(
@@ -234,7 +234,7 @@ class Thread:
         )
 
     def hit(self, space: Space, wanted: list[str], max_state_bytes: int) -> Hit | None:
-        """Where the words of a query stand in the visible versions; ``None``: not all of them.
+        """Find a query's words in the visible versions; return ``None`` if one is missing.
 
         Raises:
             IntegrityError: A version is damaged or exceeds ``max_state_bytes``.
@@ -257,7 +257,7 @@ class Thread:
         )
 
     def archived(self) -> ArchivedThread:
-        """All of it; shares nothing that can be changed."""
+        """Return all data of the thread; the result shares nothing that can be changed."""
         return ArchivedThread(
             thread_id=self.thread_id,
             user_id=self.user_id,
@@ -286,7 +286,7 @@ def _archived(space: Space) -> ArchivedLine:
 
 
 class Edit:
-    """``versions.Lines`` over one thread: a copy, and what was added to it.
+    """``versions.Lines`` over one thread: a copy, and the list of additions to it.
 
     Args:
         thread_id: The thread.
@@ -303,16 +303,16 @@ class Edit:
         self.old = old
         self.thread_id = thread_id
         self.thread = old.copy() if old and old.is_live else None
-        """As it is to be; ``None``: gone."""
+        """The thread after the edit; ``None``: removed."""
 
         self.adds_only = self.thread is not None
-        """Whether all that is stored stays as it is."""
+        """The edit adds to stored data and changes none of it."""
 
         self.drops = False
-        """Whether the thread was removed, rather than not there."""
+        """The edit removed the thread; it did exist."""
 
         self.added: list[tuple[Space, Row | ArchivedWrite | None]] = []
-        """In order; a namespace alone was made."""
+        """Additions in order; a namespace alone was created."""
 
         self._now = datetime.now(UTC)
 
@@ -323,13 +323,13 @@ class Edit:
         payload: bytes,
         told: dict[str, Any] | None = None,
     ) -> Row:
-        """A version that holds ``payload``."""
+        """Return a version that holds ``payload``."""
         return Row(record, created_at, payload, told, is_framed=True)
 
     # --- threads and namespaces
 
     def find(self, thread_id: str, namespace: str) -> Line | None:
-        """See ``versions.Lines``, as the following."""
+        """See ``versions.Lines``, also for the following methods."""
         del thread_id
         space = self.thread.space(namespace) if self.thread else None
         if space is None:
@@ -345,18 +345,18 @@ class Edit:
         return line.copy()
 
     def open_space(self, namespace: str) -> Space:
-        """The namespace, which is made where it is not there; it may have pending writes only."""
+        """Return the namespace, created if missing; it may have pending writes only."""
         thread = self.thread or self.begin()
         return thread.spaces.get(namespace) or self.add_space(thread, namespace)
 
     def begin(self) -> Thread:
-        """A thread without anything."""
+        """Create an empty thread."""
         self.thread = Thread(self.thread_id, self.store, self._now, self._now)
         self.adds_only = False
         return self.thread
 
     def add_space(self, thread: Thread, namespace: str) -> Space:
-        """A namespace without anything."""
+        """Create an empty namespace."""
         line = Line(line=1 + secrets.randbelow(2**KEY_BITS))
         space = thread.spaces[namespace] = Space(namespace, line, is_settled=True)
         self.added.append((space, None))
@@ -387,7 +387,7 @@ class Edit:
             self.thread.active_at = resting_at(self.thread.active_at, self.thread.messages)
 
     def drop_thread(self) -> Removed:
-        """Remove all."""
+        """Remove the thread with all its data."""
         old, self.thread, self.drops = self.thread, None, True
         return Removed(old is not None and old.exists, old.versions() if old else 0)
 
@@ -456,7 +456,7 @@ class Edit:
     # --- the rest
 
     def restore(self, archived: ArchivedThread, *, is_copy: bool = False) -> None:
-        """Make the thread what it was elsewhere; a copy of versions is active now."""
+        """Restore an archived thread; a copy that has versions counts as active now."""
         thread = self.begin()
         for name in ("user_id", "name", "created_at", "expires_at"):
             setattr(thread, name, getattr(archived, name))
@@ -474,7 +474,7 @@ class Edit:
             line.head, line.floor, line.last_sequence = old.head, old.floor, old.last_sequence
 
     def finish(self) -> None:
-        """Note in each new version what its save did to the line."""
+        """Record in each new version how its save changed the line."""
         for space, row in self.added:
             if isinstance(row, Row):
                 row.told = self._told(space.line, row.record.sequence)
@@ -493,7 +493,7 @@ class Edit:
 
 
 def body_of(payload: bytes) -> bytes:
-    """The operations of a payload as one JSON list, on one line."""
+    """Return the operations of a payload as one JSON list on one line."""
     bodies = list(unpack_frames(payload, UNLIMITED))
     if len(bodies) == 1 and b"\n" not in bodies[0]:  # as nearly all: it is one
         return bodies[0]

@@ -1,4 +1,4 @@
-"""The lists in channels, remembered from one checkpoint to the next.
+"""A cache of the lists in channels, which mostly grow from one checkpoint to the next.
 
 A message that was there before is neither taken apart nor constructed again. It is recognized by a
 print of all its contents, so that a message changed in place counts as another one. Readers get
@@ -25,7 +25,7 @@ Place: TypeAlias = tuple[str, str, str]
 """A thread, a line of it, and a channel."""
 
 _ELEMENT_BYTES: Final = 100
-"""Of memory for each element, beside its print, its JSON and its object."""
+"""Memory per element in bytes, beside its print, its JSON and its object."""
 
 _BYTES_PER_JSON: Final = 2.2
 """An element is kept as JSON and as an object: so much of the JSON's memory. Measured for messages
@@ -37,24 +37,24 @@ _PLAIN: Final = SCALARS - {bytes}
 
 @dataclass(slots=True)
 class Known:
-    """A list as it was put or read last."""
+    """A list as it was last put or read."""
 
     json: Grown
     prints: list[bytes]
-    """Of its elements; none where they are not known by prints."""
+    """The elements' prints; empty if the elements have none."""
 
     makers: list[Maker | None]
-    """What copies its elements, as far as they were asked for."""
+    """Functions that copy the elements, as far as they were needed."""
 
     weights: list[int]
     """About the bytes of memory of each element, without its print."""
 
     digest: bytes = b""
-    """Of the list, where it was read."""
+    """The list's digest, if the list was read."""
 
     @property
     def weight(self) -> int:
-        """About its bytes of memory."""
+        """The memory that the entry takes, in bytes (an estimate)."""
         return sum(self.weights) + sum(map(len, self.prints))
 
 
@@ -72,7 +72,7 @@ class ChannelLists:
     def to_json(
         self, place: Place, items: list[Any], convert: Callable[[list[Any]], list[Any] | None]
     ) -> Grown | None:
-        """Return a list as JSON; ``None`` for one whose elements are not known by prints.
+        """Return a list as JSON; ``None`` if one of its elements has no print.
 
         Args:
             place: Where it stands.

@@ -1,4 +1,4 @@
-"""Objects of the user's classes: their data, and the class and object again.
+"""Objects of the user's classes as data, and objects from that data.
 
 Three kinds of classes are stored by name: pydantic models, dataclasses and enums. A class is looked
 up among the imported modules only. Nothing is imported, and no constructor or method that a row
@@ -49,7 +49,7 @@ def is_listed(name: Name, listed: Iterable[tuple[str, ...]]) -> bool:
 
 
 def kind_of(cls: Any) -> Kind | None:
-    """Return the kind of a class; ``None`` for all else.
+    """Return the kind of a class (model, dataclass or enum); ``None`` for all others.
 
     Asks no metaclass, no ``__class__`` and no ``__subclasshook__``, which may say anything.
     """
@@ -118,7 +118,7 @@ def _imported(name: Name) -> Any:
 
 
 def _specialised(model: Any, name: str) -> Any:
-    """``Model[int]``, where the program has mentioned it."""
+    """Return the class ``Model[int]`` of a generic model, if the program has created it."""
     if kind_of(model) != "model":
         return None
     return next((it for it in type.__subclasses__(model) if it.__name__ == name), None)
@@ -224,7 +224,7 @@ def _is_complete(cls: type[BaseModel], data: Any) -> bool:
 
 
 def _unvalidated(cls: type[BaseModel], data: dict[str, Any], names: list[str] | None) -> BaseModel:
-    """Return the model as it was stored, though its validators refuse that.
+    """Return the model as it was stored, although its validators refuse it.
 
     A ``before`` validator may accept other values than it returns, and a field may have been
     assigned a value that is not valid. No constructor or validator runs.
@@ -296,7 +296,7 @@ def dataclass(cls: Any, data: Mapping[str, Any]) -> Any:
 
 
 def require_plain(cls: type) -> None:
-    """Refuse a dataclass that could not be made again.
+    """Refuse a dataclass that could not be restored.
 
     Raises:
         SerializationError: It derives from a built-in class that holds data.
@@ -338,7 +338,7 @@ def member(cls: Any, value: Any) -> Any:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Equal values of one type; NaN equals NaN."""
+    """Return whether two values have the same type and are equal; NaN equals NaN."""
     if type(one) is not type(other):
         return False
     return bool(one == other) or (isinstance(one, float) and isnan(one) and isnan(other))

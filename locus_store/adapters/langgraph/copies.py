@@ -1,4 +1,4 @@
-"""Objects that were made once, handed out as copies.
+"""Copies of objects that were decoded once.
 
 To make a message from its bytes takes twenty times as long as to copy one. A copy shares nothing
 that can be changed: with the first object, with another copy, or with what the serializer gave.
@@ -94,7 +94,7 @@ def _made_message(
     extra: Maker,
     names: set[str],
 ) -> BaseMessage:
-    """As pydantic's own ``__copy__`` does it, and deeper."""
+    """Return a copy of a message, as pydantic's ``__copy__`` creates it, but deep."""
     made = kind.__new__(kind)
     fields = held.copy()
     for key, make in nested:

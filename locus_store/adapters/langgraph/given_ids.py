@@ -41,7 +41,7 @@ class GivenIds:
         return len(self._entries)
 
     def give(self, checkpoint_id: str, load: Load | None) -> str:
-        """Return a string of its own that equals the id, and remember its load.
+        """Return a new string that equals the id, and remember its load under this object.
 
         Python has one object for each string of one character, so such an id is not remembered.
         """

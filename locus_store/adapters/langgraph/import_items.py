@@ -34,11 +34,11 @@ PAGE: Final = 500
 """Items that are read and written at a time."""
 
 CREATED_AT, UPDATED_AT = "langgraph_created_at", "langgraph_updated_at"
-"""In the metadata of an imported item: LangGraph's own times, in ISO 8601."""
+"""Metadata keys of an imported item: LangGraph's own times, in ISO 8601."""
 
 _SECONDS: Final = 60
 _NAMED: Final = 20
-"""At most so many items are named in an error."""
+"""The number of items that an error names at most."""
 
 _COLUMNS: Final = ("prefix", "key", "value", "created_at", "updated_at")
 _OF_TTL: Final = ("expires_at", "ttl_minutes")
@@ -58,7 +58,7 @@ class ItemRow(NamedTuple):
 
     @property
     def namespace(self) -> tuple[str, ...]:
-        """As LangGraph reads it."""
+        """The namespace, as LangGraph reads it from the prefix."""
         return tuple(self.prefix.split(".")) if self.prefix else ()
 
 
@@ -67,7 +67,7 @@ Pages: TypeAlias = "AsyncIterator[list[ItemRow]]"
 
 @dataclass(slots=True)
 class ItemCounts:
-    """The result of an import of items, as numbers of items."""
+    """The result of an import: numbers of items."""
 
     written: int = 0
     same: int = 0
@@ -77,7 +77,7 @@ class ItemCounts:
     """There already, with another value; left as they are."""
 
     without_embeddings: int = 0
-    """Of ``written``: their embeddings do not fit the store, and were left out."""
+    """Items in ``written`` whose embeddings do not fit the store and were left out."""
 
     failed: dict[str, str] = field(default_factory=dict)
 
@@ -166,7 +166,7 @@ def _count_there(put: Put, value: Any, counts: ItemCounts) -> None:
 
 
 def _put(store: BaseStore, row: ItemRow) -> tuple[Put, bool]:
-    """Return the item on its way to the store, and whether it has all of its embeddings.
+    """Return the item to store, and whether it has all of its embeddings.
 
     Raises:
         ValueError: A value or name is damaged, or cannot be kept.
@@ -263,7 +263,7 @@ def _sqlite_embeddings(connection: sqlite3.Connection, row: sqlite3.Row) -> list
 
 
 def _moment(text: str) -> datetime:
-    """Return a time of SQLite's, which is UTC."""
+    """Return a timestamp of SQLite, which is UTC."""
     found = datetime.fromisoformat(text)
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 

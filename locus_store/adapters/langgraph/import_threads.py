@@ -50,7 +50,7 @@ async def import_langgraph(
     cipher: Cipher | None = None,
     progress: Progress | None = None,
 ) -> Counts:
-    """Store the threads of LangGraph's tables; those that are there already are left as they are.
+    """Store the threads of LangGraph's tables; threads that exist already are left unchanged.
 
     Each thread is read at one moment and written whole or not at all; then both sides are read
     again and compared, version by version. A thread that cannot be imported does not stop the
@@ -187,7 +187,7 @@ def _with_tasks(state: Mapping[str, Any], sends: list[Any]) -> dict[str, Any]:
 
 
 def in_order(parents: Mapping[str, str | None]) -> Iterator[str]:
-    """Ids ascending, as LangGraph orders them, but none before its parent.
+    """Yield checkpoint ids in ascending order, as LangGraph does, but none before its parent.
 
     Ids are made of their hosts' clocks, and clocks differ.
 
@@ -208,7 +208,7 @@ def in_order(parents: Mapping[str, str | None]) -> Iterator[str]:
 
 
 async def _compare(source: TableSource, thread: ArchivedThread | None, thread_id: str) -> None:
-    """Read both sides again.
+    """Read both sides again and compare them.
 
     Raises:
         IntegrityError: They differ.

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 Key: TypeAlias = tuple[str, int]
 
 _RUNTIME: Final = "__pregel_runtime"
-"""In the config of what a running graph puts."""
+"""A key in the config of a ``put`` by a running graph."""
 
 _REPLAY: Final = "__pregel_replay_state"
-"""In the config of a subgraph that runs again as it did before."""
+"""A key in the config of a subgraph that is replayed."""
 
 _FORKS: Final = frozenset({"fork", "update"})
 """``source`` of a checkpoint that may be made from any other one."""
@@ -50,7 +50,7 @@ class Load:
 
     @asynccontextmanager
     async def writing(self, keys: set[Key]) -> AsyncIterator[Collection[Key]]:
-        """Within it, these writes may be sent; gives those that may be there before them.
+        """Allow these writes to be sent within the block; yield those that may be stored already.
 
         One call after the other, so that of two runs one is refused whole.
 
@@ -93,7 +93,7 @@ class Given(NamedTuple):
 
 
 class _Seen(Collection[Key]):
-    """Writes of a run, those that it sends meanwhile among them, but for some of its own."""
+    """The writes that a run may find stored; it grows while the run sends more."""
 
     def __init__(self, keys: set[Key], new: set[Key]) -> None:
         self._keys, self._new = keys, new
@@ -142,7 +142,7 @@ def checkpoint_in(config: RunnableConfig) -> str | None:
 def made_from(
     config: RunnableConfig, metadata: Mapping[str, Any], given: Given | None
 ) -> dict[str, Any]:
-    """Arguments of a ``put`` that describe its parent; see docs/langgraph.md.
+    """Return the arguments of a ``put`` that describe its parent; see docs/langgraph.md.
 
     Args:
         config: Names the parent.
@@ -166,7 +166,7 @@ def made_from(
 
 
 def fork_of(parent: str | None) -> dict[str, Any]:
-    """Return the arguments of a ``put`` about its parent, for a fork."""
+    """Return the arguments of a ``put`` that describe its parent, for a fork."""
     if parent is None:
         return {"is_root": True}
     return {"parent_checkpoint_id": str(parent), "fork": True}

@@ -24,7 +24,7 @@ PAGE_OF_MANY: Final = 25
 
 
 async def ancestors(backend: StorageBackend, target: Version | None) -> AsyncIterator[Version]:
-    """Yield the versions that one was made from, the nearest first."""
+    """Yield a version's ancestors, the nearest first."""
     known: dict[str, Version] = {}
     at, before, is_all = (
         (target.parent_id, target.checkpoint_id, False) if target else ("", "", True)
@@ -82,7 +82,7 @@ class ListedLine:
         return self._page[0] if self._page else None
 
     def pop(self) -> Version:
-        """Return the version that ``peek`` gave, and move behind it."""
+        """Return the version that ``peek`` returned, and move past it."""
         return self._page.popleft()
 
     async def _next(self) -> list[Version]:
@@ -100,7 +100,7 @@ class ListedLine:
 
 
 class Merged:
-    """The versions of many lines as one list, newest first by the server's time of their save.
+    """The versions of many lines as one list, newest first by the server's time of the save.
 
     Versions of one time are ordered by line, so that the order is always the same. A thread is
     opened only when its newest version may be the next one: no version is newer than its thread's

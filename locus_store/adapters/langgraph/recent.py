@@ -26,7 +26,7 @@ class Recent(Generic[K, V]):
 
     @property
     def held_bytes(self) -> int:
-        """The sizes of the values that are kept."""
+        """The sum of the sizes of the values that are kept."""
         return self._young_bytes + self._old_bytes
 
     def get(self, key: K) -> V | None:
@@ -40,7 +40,7 @@ class Recent(Generic[K, V]):
         return found[0]
 
     def put(self, key: K, value: V, size: int) -> None:
-        """Keep a value of so many bytes, instead of the key's last one."""
+        """Keep a value of this size in bytes; it replaces the key's last value."""
         self.drop(key)
         if size > self._max_bytes:
             return
@@ -53,7 +53,7 @@ class Recent(Generic[K, V]):
             self._old, self._old_bytes = {}, 0
 
     def drop(self, key: K) -> None:
-        """Keep nothing of a key."""
+        """Forget a key."""
         _, before = self._young.pop(key, (None, 0))
         self._young_bytes -= before
         _, before = self._old.pop(key, (None, 0))
@@ -61,7 +61,7 @@ class Recent(Generic[K, V]):
 
 
 def memory_of(value: object) -> int:
-    """About the bytes of memory of a JSON value; keys are shared by all, and count as nothing."""
+    """Return the memory of a JSON value in bytes (an estimate); keys are shared and count as 0."""
     size = 0 if value is None else sys.getsizeof(value)
     if isinstance(value, dict):
         return size + sum(map(memory_of, value.values()))

@@ -76,7 +76,7 @@ CACHE_BYTES: Final = 64 * 1024 * 1024
 """Memory for what one saver and its backend remember, unless the caller says otherwise."""
 
 MAX_KEY_CHARACTERS: Final = 2**20
-"""Of a filter's key; no metadata has a longer one in practice."""
+"""The longest key of a filter; in practice no metadata key is longer."""
 
 T = TypeVar("T")
 Makers: TypeAlias = "list[Callable[[], CheckpointTuple]]"  # in the class, `list` is a method
@@ -169,16 +169,16 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
     # --- life
 
     async def asetup(self) -> None:
-        """Open the storage, which the first call does otherwise: tells what is wrong with it."""
+        """Open the storage now instead of in the first call, so that errors show here."""
         await needs(self.saver.backend, FullBackend).scan(1)
 
     def setup(self) -> Awaitable[None]:
-        """See ``asetup``; the result may be awaited, and need not be."""
+        """See ``asetup``; awaiting the result is optional."""
         self._run(self.asetup)
         return Finished()
 
     async def aclose(self) -> None:
-        """Close what was opened; idempotent, and the saver may be used again after."""
+        """Close what was opened; idempotent, and the saver may be used again afterwards."""
         await self.saver.close()
 
     def close(self) -> None:
@@ -348,7 +348,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
         task_id: str,
         task_path: str = "",
     ) -> None:
-        """Save what a task wrote on the checkpoint that ``config`` names, there or still to come.
+        """Save a task's writes on the checkpoint that ``config`` names; it may be saved later.
 
         Raises:
             ConflictError: Another run is at work on the same checkpoint; nothing was written.
@@ -422,7 +422,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
-        """See ``alist``; nothing is held between two of them."""
+        """See ``alist``; no connection is held between two checkpoints."""
         pages = self._pages(config, filter or {}, before, limit)
         nothing: Makers = []
         while page := self._run(anext, pages, nothing):
@@ -479,7 +479,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
         return [make for _, make in sorted(made, key=lambda it: places[it[0].mark])]
 
     async def _read_line(self, versions: Versions) -> Made:
-        """Versions of one line, each with what makes its tuple once."""
+        """Return the versions of one line, each with a function that makes its tuple."""
         backend, first = needs(self.saver.backend, FullBackend), versions[0]
         ids = [it.checkpoint_id for it in versions]
         writes = await backend.writes_of(first.thread_id, ids, namespace=first.namespace)
@@ -550,7 +550,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        """Return what channels are rebuilt from: an ancestor's value, and the writes since.
+        """Return what channels are rebuilt from: an ancestor's value, and the later writes.
 
         The ancestors are read without their states, their writes at once, and the state of each
         ancestor that has a value.
@@ -604,7 +604,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
     async def _whole(
         self, thread_id: str, namespace: str, checkpoint_id: str, write: PendingWrite
     ) -> PendingWrite | None:
-        """Return the write without frames; ``None`` for what another version left behind."""
+        """Return the write without frames; ``None`` for a write left behind by another version."""
         if write.basis is None:
             return write
         found = await self.saver.backend.read_state(thread_id, checkpoint_id, namespace=namespace)

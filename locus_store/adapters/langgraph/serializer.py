@@ -164,7 +164,7 @@ class ExactSerializer(JsonPlusSerializer):
         return packed
 
     def _extension(self, obj: Any) -> Any:
-        """Return an object that MessagePack has no form for; what it holds is packed here."""
+        """Return an extension for an object that MessagePack has no form for, with its contents."""
         try:
             return self._of_tuple(obj) if type(obj) is tuple else self._of_object(obj)
         except SerializationError as exc:
@@ -308,7 +308,7 @@ def _require_exact(dtype: Any) -> None:
 
 
 def _array(data: bytes) -> Any:
-    """Return the array of an extension; NumPy is not imported for it.
+    """Return the array of an extension, without importing NumPy.
 
     Raises:
         SerializationError: NumPy is not imported, or the data is damaged.
@@ -325,7 +325,7 @@ def _array(data: bytes) -> Any:
 
 
 def _numpy() -> Any:
-    """NumPy, if the program has imported it."""
+    """Return NumPy if the program has imported it."""
     found = sys.modules.get("numpy")
     if found is None:
         raise _noted(

@@ -39,25 +39,25 @@ class TableSource(Protocol):
     """The protocol for reading LangGraph's rows."""
 
     shown: str
-    """For a person."""
+    """The source as messages show it."""
 
     def snapshot(self) -> Any:
-        """Within it, everything is read as it was when it began."""
+        """Read everything within the block as it was when the block began."""
 
     async def threads(self) -> list[str]:
         """Return all threads."""
 
     async def namespaces(self, thread_id: str) -> list[str]:
-        """Return those with a checkpoint or a pending write."""
+        """Return the namespaces that have a checkpoint or a pending write."""
 
     async def parents(self, thread_id: str, namespace: str) -> dict[str, str | None]:
-        """Checkpoint ids, with their parents'."""
+        """Return the ids of checkpoints, each with its parent's."""
 
     async def checkpoint(self, thread_id: str, namespace: str, checkpoint_id: str) -> NewVersion:
         """Return one checkpoint, whatever its parent."""
 
     async def writes(self, thread_id: str, namespace: str) -> list[tuple[str, PendingWrite]]:
-        """Pending writes, with their checkpoints' ids."""
+        """Return pending writes, each with the id of its checkpoint."""
 
 
 class Cipher(Protocol):
@@ -95,7 +95,7 @@ def clear_by(cipher: Cipher | None) -> Clear:
 
 @asynccontextmanager
 async def opened(url: str, cipher: Cipher | None = None) -> AsyncIterator[TableSource]:
-    """The tables behind a URL; see ``import_threads.import_langgraph``."""
+    """Open the tables of a URL; see ``import_threads.import_langgraph``."""
     scheme, clear = urlsplit(url).scheme.partition("+")[0], clear_by(cipher)
     if scheme in {"postgresql", "postgres"}:
         async with _opened_postgresql(url, clear) as source:
@@ -135,7 +135,7 @@ _COUNTERS = "counters_since_delta_snapshot"
 
 
 def _parsed(text: str | bytes, what: str) -> Any:
-    """JSON, NaN and all.
+    """Return the value of a JSON text, which may contain NaN.
 
     Raises:
         IntegrityError: It is not JSON.

@@ -73,7 +73,7 @@ logger = logging.getLogger(__name__)
 
 
 class LangGraphStore(ForTenants, BaseStore):
-    """Keeps what LangGraph's graphs remember beyond a thread: ``graph.compile(store=…)``.
+    """The long-term memory of LangGraph's graphs: ``graph.compile(store=…)``.
 
     One object serves the sync and the async methods of any number of graphs, from any thread and
     any event loop. A sync method in a running loop, as in a notebook, stops it for that long.
@@ -160,16 +160,16 @@ class LangGraphStore(ForTenants, BaseStore):
     # --- life
 
     async def asetup(self) -> None:
-        """Open the storage, which the first call does otherwise: tells what is wrong with it."""
+        """Open the storage now instead of in the first call, so that errors show here."""
         await self.store.setup()
 
     def setup(self) -> Awaitable[None]:
-        """See ``asetup``; the result may be awaited, and need not be."""
+        """See ``asetup``; awaiting the result is optional."""
         self._run(self.asetup)
         return Finished()
 
     async def aclose(self) -> None:
-        """Stop the sweeper and close the store; idempotent, and it may be used again after."""
+        """Stop the sweeper and close the store; idempotent, and usable again afterwards."""
         await self.astop_ttl_sweeper()
         await self.store.close()
 
@@ -212,7 +212,7 @@ class LangGraphStore(ForTenants, BaseStore):
         return self._run(self.abatch, ops)
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
-        """Do LangGraph's operations; one result for each.
+        """Execute LangGraph's operations; return one result for each.
 
         Raises:
             InvalidArgumentError: One makes no sense; nothing was done.
@@ -322,7 +322,7 @@ class LangGraphStore(ForTenants, BaseStore):
         return [*scored, *rest][wanted.offset : up_to.limit]
 
     async def _queries(self, ops: Sequence[SearchOp]) -> dict[str, bytes]:
-        """Embeddings of the queries."""
+        """Return the embeddings of the queries, by their text."""
         queries = list(dict.fromkeys(it.query for it in ops if it.query and it.limit))
         if self.embeddings is None or not queries:
             return {}
@@ -389,7 +389,7 @@ class LangGraphStore(ForTenants, BaseStore):
     # --- time to live
 
     async def asweep_ttl(self) -> int:
-        """Give back the space of expired items, which nothing shows; how many there were."""
+        """Delete expired items, which no call returns any more; return how many."""
         return await self.store.expire()
 
     def sweep_ttl(self) -> int:
@@ -397,7 +397,7 @@ class LangGraphStore(ForTenants, BaseStore):
         return self._run(self.asweep_ttl)
 
     def start_ttl_sweeper(self, sweep_interval_minutes: float | None = None) -> Future[None]:
-        """Sweep again and again, in a thread of its own, until it is stopped or the store closed.
+        """Sweep at intervals in a separate thread until it is stopped or the store is closed.
 
         Args:
             sweep_interval_minutes: Otherwise that of ``ttl``, otherwise 5.
@@ -417,7 +417,7 @@ class LangGraphStore(ForTenants, BaseStore):
         return self._sweeper.future
 
     def stop_ttl_sweeper(self, timeout: float | None = None) -> bool:
-        """Stop the sweeper; return whether it stopped within so many seconds."""
+        """Stop the sweeper; return whether it stopped within the timeout."""
         return self._sweeper is None or self._sweeper.stopped(timeout)
 
     async def astart_ttl_sweeper(
@@ -472,7 +472,7 @@ def _tokens(path: str) -> Path:
 
 
 def _checked(op: Op) -> Op:
-    """Return the operation, with a tuple for a namespace that is a list: LangGraph's take both.
+    """Return the operation with its namespace as a tuple; LangGraph also accepts a list.
 
     Raises:
         InvalidArgumentError: It is not an operation.
@@ -487,7 +487,7 @@ def _checked(op: Op) -> Op:
 
 
 def _as_tuple(namespace: object) -> Any:
-    """LangGraph's stores take a list for a namespace too."""
+    """Return a namespace as a tuple; LangGraph also accepts a list."""
     return tuple(namespace) if isinstance(namespace, list) else namespace
 
 
@@ -539,7 +539,7 @@ def _merged(conditions: Iterable[MatchCondition]) -> tuple[Namespace, Namespace]
 
 
 def _both(one: Namespace | None, other: Namespace) -> Namespace | None:
-    """Return the beginning of what begins with both; ``*`` is any segment."""
+    """Return the prefix that satisfies both prefixes, if any; ``*`` is any segment."""
     if one is None or any("*" not in it and it[0] != it[1] for it in zip(one, other, strict=False)):
         return None
     longer = max(one, other, key=len)

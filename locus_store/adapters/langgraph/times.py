@@ -1,4 +1,4 @@
-"""Times to live of graphs' threads, as LangGraph's configurations spell them."""
+"""Times to live of graphs' threads, in the spellings of LangGraph's configurations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
 TTL_SECONDS: Final = "ttl_seconds"
-"""Of a config's ``configurable``: how long after this run's last checkpoint the thread expires."""
+"""The ``configurable`` key of the seconds from a run's last checkpoint to its thread's expiry."""
 
 _SECONDS: Final = 60
 _KNOWN: Final = ("default_ttl", "refresh_on_read")

@@ -1,4 +1,4 @@
-"""Values of graph runners as JSON, and back to the very bytes their serializer made.
+"""Values of graph runners as JSON, which restores their serializer's bytes exactly.
 
 LangGraph's serializer gives a type and bytes; most are MessagePack, in which an object of a class
 is an extension: a code and, as MessagePack again, its module, name and fields. Taken apart, a list
@@ -79,11 +79,11 @@ def stands_for_itself(pin: bytes) -> bool:
 
 
 _ENTRY_BYTES: Final = 250
-"""Of memory for each of ``Elements``, beside its bytes and its JSON."""
+"""Memory per entry of ``Elements`` in bytes, beside its bytes and its JSON."""
 
 
 class Elements:
-    """JSON of the elements of lists, so that a message that is sent again is not decoded again.
+    """A cache of list elements as JSON, so that a message that is sent again is not decoded again.
 
     Elements are recognized by their bytes, so that a changed one is another one.
 
@@ -96,11 +96,11 @@ class Elements:
 
     @property
     def held_bytes(self) -> int:
-        """About the memory that is in use."""
+        """The memory in use, in bytes (an estimate)."""
         return self._known.held_bytes
 
     def to_json(self, data: bytes) -> Any:
-        """Return the JSON of an element's MessagePack; shared, and never to be changed."""
+        """Return the JSON of an element's MessagePack. It is shared: do not change it."""
         found = self._known.get(data)
         if found is None:
             found = to_json(MSGPACK, data)
@@ -232,7 +232,7 @@ def members_to_json(kind: str, data: bytes) -> dict[str, Any]:
 
 
 class _Extension:
-    """An extension as it was unpacked."""
+    """An extension of MessagePack, unpacked."""
 
     __slots__ = ("code", "data")
 
@@ -245,12 +245,12 @@ class _TooDeepError(ValueError):
 
 
 _TAGGED: Final = pinned(_TAG)
-"""What a pinned value has in it where a key is a tag; a text may look so."""
+"""Matches a pinned value that may have a tag as a key; a string may match too."""
 
 _SCALARS: Final = {str, int, float, bool, type(None)}
 _FIXED_LIST: Final = 16
 _SHORT_LIST: Final = 2**16
-"""From so many elements on the count of a list takes more bytes."""
+"""The length from which the count of a list takes more bytes."""
 
 _OPAQUE: Final = object()
 _PLAIN: Final = (str, int, bool, type(None))
@@ -268,7 +268,7 @@ def _taken_apart(data: bytes, levels: int) -> Any:
 
 
 def _frozen(value: Any, levels: int) -> Any:
-    """Return the JSON of a value, of so many levels at most."""
+    """Return the JSON of a value that is nested at most this many levels deep."""
     if isinstance(value, _PLAIN):
         return value
     if isinstance(value, float):
@@ -287,7 +287,7 @@ def _frozen(value: Any, levels: int) -> Any:
 
 
 def _tagged(tag: str, levels: int, **held: Any) -> dict[str, Any]:
-    """Return a tagged object; ``held`` in the order of its keys, as JSON is kept."""
+    """Return a tagged object; pass ``held`` in the order of its keys, as stored JSON has it."""
     if levels <= 0:
         raise _TooDeepError
     return {_TAG: tag, **held}

@@ -1,4 +1,4 @@
-"""LangGraph's checkpoints as states, and back."""
+"""LangGraph's checkpoints as states, and checkpoints from states."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ class Caches:
 
     @property
     def held_bytes(self) -> int:
-        """About the memory that is in use."""
+        """The memory in use, in bytes (an estimate)."""
         return self.elements.held_bytes + self.lists.held_bytes
 
 
 class ChannelValues:
-    """Values to JSON and back, by a serializer, and what is known of them.
+    """Conversion of channel values to JSON and back by a serializer, with a cache.
 
     Args:
         serde: LangGraph's, or the user's.
@@ -63,7 +63,7 @@ class ChannelValues:
         self._elements = caches.elements
         self._lists = ChannelLists(caches.lists)
         self._is_langgraphs = type(serde) in {JsonPlusSerializer, ExactSerializer}
-        """What it gives depends on the value alone, and plain values stand for themselves."""
+        """True if the result depends on the value alone, and plain values stay plain."""
 
     def to_json(self, value: Any, what: str, place: Place | None = None) -> Any:
         """Return a value in the form it has in a state.
@@ -138,7 +138,7 @@ class ChannelValues:
         return self.serde.loads_typed((kind, data))
 
     def metadata_to_json(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
-        """Metadata as JSON that can be queried: what is JSON stands for itself."""
+        """Return metadata as JSON that can be queried; values that are JSON stay as they are."""
         return {name: self._plain(it, f"metadata {name!r}") for name, it in metadata.items()}
 
     def _plain(self, value: Any, what: str) -> Any:
@@ -181,7 +181,7 @@ class ChannelValues:
         return {**self.fields(version, parts), CHANNELS: channels}
 
     def fields(self, version: Version, parts: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a version's checkpoint but for its channels."""
+        """Return the fields of a version's checkpoint except its channels."""
         fields = {
             name: self.from_json(thawed(it)) for name, it in parts.items() if name != CHANNELS
         }
@@ -202,7 +202,7 @@ def require_checkpoint(version: Version, state: Mapping[str, Any]) -> None:
 
 
 class StateHistory:
-    """The checkpoints of a line, the oldest first; what did not change is not made again.
+    """The checkpoints of a line, oldest first; unchanged values are reused.
 
     Args:
         values: How values are read.
@@ -214,7 +214,7 @@ class StateHistory:
         """Channels that are lists: what makes their elements, ``None`` for those that changed."""
 
         self._others: dict[str, Maker] = {}
-        """What makes the values of all channels, until they change."""
+        """A function that makes the values of all channels, until they change."""
 
     def read(self, version: Version, folder: Folder) -> Maker:
         """Return the maker of a version's checkpoint; see ``StorageBackend.read_states``.
@@ -235,7 +235,7 @@ class StateHistory:
         return partial(_made_checkpoint, fields, makers)
 
     def _note(self, operation: list[Any]) -> None:
-        """Forget the values that an operation changed, so that they are made again."""
+        """Forget the values that an operation changed, so that they are decoded again."""
         kind, path = operation[0], operation[1]
         if not path or path == [CHANNELS]:
             self._lists.clear()

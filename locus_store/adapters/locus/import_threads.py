@@ -37,7 +37,7 @@ async def import_locus(
     thread_ids: Sequence[str] | None = None,
     progress: Progress | None = None,
 ) -> Counts:
-    """Store the threads that the Locus SDK kept; those that are there already are left as they are.
+    """Store the threads that the Locus SDK kept; threads that exist already are left unchanged.
 
     The source is read at one moment. Each thread is written whole or not at all, read again, and
     compared with the source state by state. A thread that cannot be imported does not stop the
@@ -129,7 +129,7 @@ def _compare(
     thread: ArchivedThread | None,
     max_bytes: int,
 ) -> None:
-    """Unfold what was stored.
+    """Rebuild every stored state and compare it with the source.
 
     Raises:
         IntegrityError: It is not what the source has.

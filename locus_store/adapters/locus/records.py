@@ -32,7 +32,7 @@ ADDED: Final = ("_checkpoint_id", "_checkpoint_timestamp", "_metadata")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One checkpoint, and where it is read."""
+    """One checkpoint, and the place it is read from."""
 
     checkpoint_id: str
     created_at: datetime
@@ -56,7 +56,7 @@ class FoundThread:
     """A thread of the source."""
 
     entries: list[Entry] = field(default_factory=list)
-    """In their order, the head last."""
+    """Entries in order, the head last."""
 
     problem: LocusStoreError | None = None
     """Why it cannot be taken over."""
@@ -102,7 +102,7 @@ def grouped(
 
 
 class _Sorter:
-    """Tells the rows of threads from each other."""
+    """Assigns rows to threads."""
 
     def __init__(self) -> None:
         self._plain: dict[str, KeyRow] = {}
@@ -154,7 +154,7 @@ def _warn_of_rests(counts: list[int]) -> None:
 
 
 def _plain(row: KeyRow) -> Entry:
-    """Return a row that a backend of the SDK was handed without the adapter."""
+    """Return the entry of a row that a backend of the SDK wrote without the adapter."""
     return Entry(
         checkpoint_id=row.column_id or LATEST,
         created_at=row.updated_at,
@@ -164,7 +164,7 @@ def _plain(row: KeyRow) -> Entry:
 
 
 def _thread(rows: list[KeyRow], latest: KeyRow) -> FoundThread:
-    """Return the checkpoints by time, but last the one that the SDK loads.
+    """Return a thread's checkpoints by time; the one that the SDK loads comes last.
 
     ``latest`` is a checkpoint of its own where it is not the copy of one that is there.
     """
@@ -209,7 +209,7 @@ def moment(text: object, where: str) -> datetime:
 
 
 def unwrapped(data: Any, metadata: Any, where: str) -> Content:
-    """Return the state and metadata of a row of keys, written by the adapter or without it.
+    """Return the state and metadata of a row of keys, whether or not the adapter wrote it.
 
     Raises:
         IntegrityError: They are none.
@@ -233,7 +233,7 @@ def content(state: Any, metadata: Any, where: str) -> Content:
 
 
 def repeated(entries: Iterable[Entry]) -> Iterator[str]:
-    """Checkpoint ids that two entries have."""
+    """Yield the checkpoint ids that more than one entry has."""
     counts = Counter(it.checkpoint_id for it in entries)
     yield from (it for it, count in counts.items() if count > 1)
 
@@ -254,7 +254,7 @@ def parsed(text: str | bytes, where: str) -> Any:
 
 
 def _integer(text: str) -> int | float:
-    """JSONB writes a float such as 1e22 with all its digits."""
+    """Return an integer, or the float it stands for: JSONB writes 1e22 with all its digits."""
     value = int(text)
     if MIN_INT <= value <= MAX_INT:
         return value
@@ -266,7 +266,7 @@ def _integer(text: str) -> int | float:
 
 
 def fingerprint(value: Mapping[str, Any]) -> str:
-    """Equal for equal JSON; has nothing to do with the digests that are stored.
+    """Return a string that is equal for equal JSON; unrelated to the stored digests.
 
     Raises:
         IntegrityError: It is nested too deep.

@@ -1,4 +1,4 @@
-"""The files of the Locus SDK's ``FileCheckpointer``: one directory per thread, or nearly."""
+"""The files of the Locus SDK's ``FileCheckpointer``: mostly one directory per thread."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Files:
-    """Checkpoints by their contents: the SDK puts ``a/b`` and ``a_b`` in one directory."""
+    """Checkpoints sorted by their contents: the SDK puts ``a/b`` and ``a_b`` in one directory."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -42,7 +42,7 @@ class Files:
         return dict(found)
 
     def _add(self, directory: Path, found: defaultdict[str, FoundThread]) -> None:
-        """A file that cannot be read stops all threads of its directory: it may be of any."""
+        """Add a directory's files; one that cannot be read blocks every thread of the directory."""
         problem: IntegrityError | None = None
         here: set[str] = set()
         for path in sorted(directory.glob("*.json")):
@@ -85,7 +85,7 @@ class Files:
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:
-    """Another one when the file is another."""
+    """Return a value that changes when the file is changed or replaced."""
     found = path.stat()
     return found.st_ino, found.st_mtime_ns, found.st_size
 

@@ -1,4 +1,4 @@
-"""The keys of the Locus SDK's ``RedisBackend``: strings of JSON below a prefix. Only read."""
+"""The keys of the Locus SDK's ``RedisBackend``: JSON strings below a prefix. Read-only."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from locus_store.errors import LocusStoreError
 
 PREFIXES: Final = ("locus:state:", "locus:checkpoint:")
-"""Of the SDK's ``redis_checkpointer`` and of its ``RedisBackend`` where they are told none."""
+"""Default prefixes of the SDK's ``redis_checkpointer`` and of its ``RedisBackend``."""
 
 AT_ONCE: Final = 32
 """Keys that are read at once."""
@@ -42,7 +42,7 @@ _OPTION = re.compile(r"([?&])prefix=([^&#]*)&?")
 
 @asynccontextmanager
 async def opened(url: str) -> AsyncIterator[SourceKeys]:
-    """The reader for a URL, which may end in ``?prefix=…``."""
+    """Open the reader for a URL, which may end in ``?prefix=…``."""
     asked = _OPTION.search(url)
     plain = _OPTION.sub(r"\1", url, count=1).rstrip("?&") if asked else url
     connections = addresses.named(plain, 0, addresses.Options(), is_cluster=False)
@@ -55,7 +55,7 @@ async def opened(url: str) -> AsyncIterator[SourceKeys]:
 
 
 class SourceKeys:
-    """Checkpoints by their contents."""
+    """Checkpoints sorted by their contents."""
 
     def __init__(self, home: LoopClient) -> None:
         self._home = home
@@ -65,7 +65,7 @@ class SourceKeys:
         self.shown = f"Redis {home.where}"
 
     async def choose(self, prefix: str | None) -> None:
-        """Find the prefix.
+        """Find the prefix in use.
 
         Raises:
             InvalidArgumentError: There are keys of both of the SDK's own.
@@ -80,7 +80,7 @@ class SourceKeys:
         self.shown += f", prefix {self._prefix!r}"
 
     async def _keys(self, prefix: str) -> list[bytes]:
-        """Ours are no strings."""
+        """Return the string keys below a prefix; this library's own keys are not strings."""
         pattern = re.sub(r"([\\*?\[\]^])", r"\\\1", prefix) + "*"
 
         async def scanned() -> set[bytes]:
@@ -135,7 +135,7 @@ class SourceKeys:
 
 
 def _updated_at(data: dict[str, Any], where: str) -> datetime:
-    """Of a state that the SDK put there without its adapter: Redis has no time of a key."""
+    """Return the time of a state that the SDK stored without its adapter; keys have no time."""
     found = data.get("updated_at")
     return datetime.now(UTC) if found is None else moment(found, where)
 

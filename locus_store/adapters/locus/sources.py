@@ -48,10 +48,10 @@ _KEYWORDS = re.compile(r"\s*\w+\s*=")
 
 
 class LocusSource(Protocol):
-    """The protocol for reading checkpoints, all as they were at one moment."""
+    """The protocol for reading checkpoints as of one point in time."""
 
     shown: str
-    """For a person; without a secret."""
+    """The source as messages show it, without secrets."""
 
     async def threads(self) -> dict[str, FoundThread]:
         """Return all threads by their ids."""
@@ -82,7 +82,7 @@ def opened(
 
 
 def _names(table_name: str | None) -> Sequence[str]:
-    """Return the tables to look for; what is asked for becomes part of statements."""
+    """Return the tables to look for; a name from the caller becomes part of statements."""
     if table_name is None:
         return TABLES
     if not _NAME.fullmatch(table_name):
@@ -209,7 +209,7 @@ _NEEDED: Final = {"thread_id", "checkpoint_id", "data", "updated_at", "metadata"
 
 
 def _the_one(columns: Mapping[str, set[str]], where: str) -> str:
-    """Return the table to read, of those with these columns.
+    """Return the table to read, given the columns of each.
 
     Raises:
         SchemaError: None is the SDK's.
@@ -288,7 +288,7 @@ class _PostgreSQL:
         return rows
 
     async def choose(self, table_name: str | None) -> None:
-        """Find the table, and how it is laid out."""
+        """Find the table and its layout."""
         columns: dict[str, set[str]] = {}
         for name in _names(table_name):
             ((found,),) = await self._fetch("SELECT pg_catalog.to_regclass($1)::text", name)
@@ -379,4 +379,4 @@ READERS: Final[
     "postgres": _opened_postgresql,
     **dict.fromkeys(("redis", "rediss", "valkey", "valkeys", "unix"), _opened_redis),
 }
-"""By the scheme of the URL."""
+"""Readers by the scheme of the URL."""

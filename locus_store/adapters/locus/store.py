@@ -1,4 +1,4 @@
-"""The Locus SDK: its registry of checkpointers, and its long-term memory on our stores."""
+"""The Locus SDK's registry of checkpointers, and its long-term memory over our stores."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def register(name: str = "locus-store") -> None:
-    """Make ``get_checkpointer("locus-store:sqlite:///x.db")`` of the Locus SDK open ours.
+    """Make the Locus SDK's ``get_checkpointer("locus-store:sqlite:///x.db")`` open ours.
 
     Keyword arguments of ``get_checkpointer`` are those of ``open_checkpointer``.
 
@@ -44,7 +44,7 @@ def register(name: str = "locus-store") -> None:
 
 
 class LocusStore:
-    """One of our stores with the searches as the Locus SDK means them: of one namespace.
+    """One of our stores with the Locus SDK's searches, which cover a single namespace.
 
     Ours take a prefix. With that, the memories of ``("users",)`` would hold those of a user whose
     id is ``project``, a kind of memory, and would be pruned for them. All else is the store's own.
@@ -67,13 +67,13 @@ class LocusStore:
     async def search(
         self, namespace: Namespace, query: str | None = None, limit: int = 10
     ) -> list[StoreItem]:
-        """Items of a namespace, not of those below it; see ``BaseStore.search``."""
+        """Return items of a namespace, not of those below it; see ``BaseStore.search``."""
         return await self.store.search(namespace, query=query, limit=limit, recursive=False)
 
     async def search_many(
         self, namespaces: Sequence[Namespace], query: str | None = None, limit: int = 10
     ) -> list[list[StoreItem]]:
-        """``search`` of several namespaces at once: one list for each."""
+        """Search several namespaces at once; return one list for each."""
         return await asyncio.gather(*(self.search(it, query, limit) for it in namespaces))
 
     async def search_by_embedding(
@@ -84,7 +84,7 @@ class LocusStore:
         threshold: float | None = None,
         metadata_filter: Mapping[str, Any] | None = None,
     ) -> list[SemanticSearchResult]:
-        """Nearest items of a namespace, not of those below it; see ``BaseStore``."""
+        """Return the nearest items of a namespace, not of those below it; see ``BaseStore``."""
         return await self.store.search_by_embedding(
             namespace,
             query_embedding,

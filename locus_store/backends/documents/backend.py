@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 
 class DocumentBackend(FullBackend):
-    """Keeps each thread in a document that is replaced on a condition.
+    """Keeps each thread in a document that is replaced by a conditional put.
 
     Args:
         documents: Where they are stored.
@@ -70,38 +70,38 @@ class DocumentBackend(FullBackend):
         return f"{type(self).__name__}({self._documents!r})"
 
     async def open(self) -> None:
-        """See ``StorageBackend``, as the following."""
+        """See ``StorageBackend``, also for the following methods."""
         await self._look(self._documents.identity)
 
     async def close(self) -> None:
-        """Keep nothing of threads; what is stored stays."""
+        """Forget the threads in memory; stored threads remain."""
         self._threads.clear()
 
     async def _look(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Do what reads, off the event loop where it may wait."""
+        """Run a read; in a worker thread if it may block the event loop."""
         if self._documents.blocks:
             return await asyncio.to_thread(work, *args, **kwargs)
         return work(*args, **kwargs)
 
     async def _make(self, thread_id: str, body: Callable[[Edit], T]) -> T:
-        """Do something to a thread that need not be there."""
+        """Change a thread, or create it."""
         answer = await self._threads.in_order(
             thread_id, lambda: (self._threads.write(thread_id, body, creates=True),)
         )
         return answer[0]  # type: ignore[return-value]  # None only where body gives it
 
     async def _change(self, thread_id: str, body: Callable[[Edit], T]) -> T | None:
-        """Do something to a thread; ``None`` where it has no document."""
+        """Change a thread; return ``None`` if it has no document."""
         return await self._threads.in_order(
             thread_id, lambda: self._threads.write(thread_id, body, creates=False)
         )
 
     async def _take(self, thread_id: str, body: Callable[[Edit], int]) -> int:
-        """Take something from a thread; 0 where there is none."""
+        """Remove something from a thread; return 0 if the thread does not exist."""
         return await self._change(thread_id, body) or 0
 
     async def _take_from_each(self, body: Callable[[Edit], int]) -> int:
-        """Take something from all threads that can be read; raise at the end for the others."""
+        """Remove something from every thread that can be read; raise for the others at the end."""
         ids = await self._look(lambda: list(self._documents.keys()))
         strays = await self._look(self._documents.strays)
         failed: list[LocusStoreError] = [IntegrityError(it) for it in strays]
@@ -241,12 +241,12 @@ class DocumentBackend(FullBackend):
         return list(islice(found, limit))
 
     def _recent(self) -> list[Thread]:
-        """Threads that exist, the most recently active first."""
+        """Return the threads that exist, the most recently active first."""
         there = (it for it in self._threads.live() if it.exists)
         return sorted(there, key=lambda it: (it.active_at, it.created_at), reverse=True)
 
     def _roots(self) -> list[tuple[Thread, Space]]:
-        """Threads whose root has a version, the most recently active first."""
+        """Return the threads whose root has a version, the most recently active first."""
         return [(it, space) for it in self._recent() if (space := it.space(""))]
 
     async def heads(self, limit: int = 100) -> list[Head]:
@@ -297,7 +297,7 @@ class DocumentBackend(FullBackend):
         return True
 
     async def scan(self, limit: int = 100, *, after: str | None = None) -> list[str]:
-        """See ``StorageBackend``. A thread whose document is damaged is listed: reading it raises.
+        """See ``StorageBackend``. A thread with a damaged document is listed; reading it raises.
 
         Raises:
             IntegrityError: A document cannot be a thread's, and there are no more threads.
@@ -391,7 +391,7 @@ class DocumentBackend(FullBackend):
     # --- housekeeping
 
     async def damage(self) -> list[str]:
-        """See ``StorageBackend``: documents that are no thread's, and a damaged identity."""
+        """See ``StorageBackend``; reports stray documents and a damaged identity."""
         return await self._look(self._threads.damage)
 
     async def vacuum_report(self, older_than_days: float = 30) -> Vacuumed:
@@ -416,7 +416,7 @@ class DocumentBackend(FullBackend):
         return await self._take_from_each(_expire)
 
     def limit_cache(self, max_bytes: int) -> None:
-        """See ``StorageBackend``: half of it is for documents as they were parsed."""
+        """See ``StorageBackend``; half of the bytes are for parsed documents."""
         of_documents = max_bytes // 2
         super().limit_cache(max_bytes - of_documents)
         self._threads.limit(of_documents)
@@ -444,7 +444,7 @@ def _prune(edit: Edit) -> int:
 
 
 def _vacuum(edit: Edit, limit: datetime, sweep: Sweep) -> int:
-    """Remove what is older from a thread; return how many versions."""
+    """Remove a thread's older versions, or all of it; return the number of versions."""
     thread = edit.thread
     if thread is None:
         return 0
@@ -461,7 +461,7 @@ def _vacuum(edit: Edit, limit: datetime, sweep: Sweep) -> int:
 
 
 def _expire(edit: Edit) -> int:
-    """Remove a thread whose time to live is over; return whether it was."""
+    """Remove a thread whose time to live is over; return whether it was removed."""
     is_over = edit.old is not None and edit.thread is None
     if is_over:
         edit.drop_thread()

@@ -1,4 +1,4 @@
-"""A thread as a JSON document in which every line is an entry, and a save adds one.
+"""A thread as a JSON document: every line is an entry, and a save appends one.
 
 It is one JSON object. Its first line says whose it is, each further one is an entry of its list
 ``log``: a ``line`` (a namespace, and what has become of it), a ``version``, a ``write``, a
@@ -40,7 +40,7 @@ _CHECK_DIGITS: Final = 8
 _LOG: Final = b'","log":['
 _CLOSE: Final = b'"}'
 _LINE: Final = ("head", "floor", "last_sequence", "writer", "run")
-"""Of a line's entry, beside its namespace and key."""
+"""The fields of a line's entry, beside its namespace and key."""
 
 _WRITE: Final = ("task_id", "idx", "channel", "type", "task_path", "basis")
 _MESSAGE: Final = ("sequence", "message_id", "role", "metadata", "text")
@@ -55,11 +55,11 @@ class End:
 
     entries: int
     checksum: int
-    """Of the last line by itself."""
+    """Checksum of the last line alone."""
 
     @property
     def size(self) -> int:
-        """Of the document."""
+        """The size of the document in bytes."""
         return self.kept_bytes + len(_END)
 
 
@@ -73,7 +73,7 @@ Added: TypeAlias = "tuple[Space, Row | ArchivedWrite | None]"
 
 
 def whole(thread: Thread) -> tuple[Body, End]:
-    """The document of a thread."""
+    """Return the whole document of a thread."""
     times = {"created_at": thread.created_at}
     named = {name: getattr(thread, name) for name in ("thread_id", "store")}
     told = {name: value for name in ("user_id", "name") if (value := getattr(thread, name))}
@@ -89,7 +89,7 @@ def whole(thread: Thread) -> tuple[Body, End]:
 
 
 def tail(edit: Edit, end: End) -> tuple[Body, End]:
-    """The stored document with what was added; its rest is ``b""`` where nothing has changed."""
+    """Return the document with what the edit added; the rest is ``b""`` if nothing changed."""
     assert edit.old is not None and edit.thread is not None  # noqa: S101, PT018  (it adds only)
     old = edit.old
     spaces = {name: Space(name, it.line.copy()) for name, it in old.spaces.items()}
@@ -118,7 +118,7 @@ def _continued(
     *,
     messages: Iterable[Entry] = (),
 ) -> tuple[bytes, End]:
-    """The entries of what was added, and those that say what they do not imply.
+    """Return the document continued by what was added, with corrections, and its new end.
 
     Args:
         before: What stands before them.
@@ -146,7 +146,7 @@ def _continued(
 
 
 def _imply(implied: Thread, space: Space, it: Row | ArchivedWrite | None) -> None:
-    """Do to the lines and times what a reader of the entry does."""
+    """Apply an entry to the lines and times as a reader of the entry does."""
     if it is None:
         name, line = space.namespace, Line(line=space.line.line)
         implied.spaces[name] = Space(name, line)
@@ -168,7 +168,7 @@ def _facts(line: Line) -> dict[str, Any]:
 
 
 def _everything(thread: Thread) -> list[Added]:
-    """All but the messages, by time; what is of one namespace keeps its order."""
+    """Return everything but the messages by time; a namespace's entries keep their order."""
     spaces = thread.spaces.values()
     dated = [(at, space, it) for space in spaces for at, it in _dated(space, thread.created_at)]
     return [(space, it) for _, space, it in sorted(dated, key=lambda it: it[0])]
@@ -245,7 +245,7 @@ def _base64(payload: bytes | None) -> str | None:
 def parsed(
     content: bytes, thread_id: str, where: str, remedy: str = Documents.remedy
 ) -> tuple[Thread, End]:
-    """The thread of a document.
+    """Return the thread of a document, and the document's end.
 
     Args:
         content: Of the document.
@@ -283,7 +283,7 @@ def _parsed(content: bytes, thread_id: str, where: str) -> tuple[Thread, End]:
 
 
 class _LineError(ValueError):
-    """A line is not as it was written."""
+    """Raised for a line that differs from the line that was written."""
 
 
 def _header(line: bytes, where: str) -> tuple[Thread, int]:
@@ -298,7 +298,7 @@ def _header(line: bytes, where: str) -> tuple[Thread, int]:
 
 
 def _apply_line(thread: Thread, line: bytes, number: int, checksum: int) -> int:
-    """Do what a line says; return its checksum by itself."""
+    """Apply a line to the thread; return the checksum of the line alone."""
     body = line[: -len(_CHECK) - _CHECK_DIGITS - len(_CLOSE)]
     if line != b"%b%b%08x%b" % (body, _CHECK, crc32(body, checksum), _CLOSE):
         raise _LineError(f"line {number} is not as it was written, or the one above it")
@@ -352,7 +352,7 @@ def _version(thread: Thread, space: Space, it: dict[str, Any]) -> None:
 
 
 def _advance(thread: Thread, line: Line, row: Row) -> None:
-    """Do what the save of a version did to its line and the thread."""
+    """Apply the save of a version to its line and thread."""
     told = row.told
     thread.active_at = row.created_at
     thread.expires_at = told.get("expires_at", thread.expires_at)
@@ -363,7 +363,7 @@ def _advance(thread: Thread, line: Line, row: Row) -> None:
 
 
 _TOLD: Final[tuple[str, ...]] = ("floor", "beside_head", "writer", "run", "expires_at")
-"""Of a version's entry: what its save did to the line and the thread."""
+"""The fields of a version's entry that record how its save changed the line and the thread."""
 
 
 def _write(it: dict[str, Any]) -> ArchivedWrite:

@@ -1,4 +1,4 @@
-"""The storage that the engine stands on: documents that are read whole and put on a condition."""
+"""The storage below the engine: documents that are read whole and written conditionally."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ IDENTITY_KEY: Final = ""
 
 
 class ChangedError(Exception):
-    """The stored tag is another one, or the answer of the storage was lost: nobody knows."""
+    """The stored tag differs, or the storage's answer was lost and the outcome is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A document that is stored."""
+    """A stored document."""
 
     tag: Tag
     content: bytes | None
@@ -33,20 +33,20 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """The content of a document that is to be put."""
+    """The content to put as a document."""
 
     kept_bytes: int
-    """It begins with so many bytes of the stored content; 0 where none is stored."""
+    """The number of bytes kept from the start of the stored content; 0 if none is stored."""
 
     rest: bytes
 
     def whole(self, stored: bytes = b"") -> bytes:
-        """All of it, where ``stored`` is the content whose tag the put names."""
+        """Return the whole content; ``stored`` is the content whose tag the put names."""
         return stored[: self.kept_bytes] + self.rest if self.kept_bytes else self.rest
 
 
 class Access(Protocol):
-    """Reads, and writes on a condition, of single documents."""
+    """Reads and conditional writes of single documents."""
 
     def get(self, key: str, *, known: Tag | None = None) -> Found | None:
         """Return a document; ``None`` where there is none.
@@ -72,21 +72,21 @@ class Access(Protocol):
         """Delete the document that has this tag.
 
         Raises:
-            ChangedError: As ``put``; also where there is no document.
+            ChangedError: As ``put``; also if there is no document.
         """
 
 
 class Documents(Access, ABC):
-    """Documents by key. Four methods are to be implemented; they may be called by any thread.
+    """Documents by key. Implement the four abstract methods; any thread may call them.
 
-    Keys are texts of up to 255 characters, any of which may occur, but NUL.
+    Keys are strings of up to 255 characters; any character but NUL may occur.
     """
 
     blocks: ClassVar[bool] = True
     """A call may wait for a disk or a network, and so runs in a worker thread."""
 
     rivals: ClassVar[str] = "other writers"
-    """Those who may change a document while it is held; for messages."""
+    """The writers that may change a document while it is held; for messages."""
 
     remedy: ClassVar[str] = "Restore it from a backup, or remove it"
     """The instruction for a damaged document; for messages."""
@@ -95,7 +95,7 @@ class Documents(Access, ABC):
 
     @abstractmethod
     def get(self, key: str, *, known: Tag | None = None) -> Found | None:
-        """See ``Access``, as the next two."""
+        """See ``Access``; also for ``put`` and ``delete``."""
 
     @abstractmethod
     def put(self, key: str, body: Body, *, tag: Tag | None) -> Tag: ...
@@ -110,7 +110,7 @@ class Documents(Access, ABC):
     # --- what a storage may do better
 
     def held(self, key: str, *, creates: bool) -> AbstractContextManager[Access]:
-        """Return access to one document for a read and the write that follows from it.
+        """Return access to one document for a read and the write that depends on it.
 
         A storage that has locks keeps other writers of the document waiting meanwhile, and with
         ``creates`` those that would create it. The condition of ``put`` decides in any case.
@@ -119,7 +119,7 @@ class Documents(Access, ABC):
         return nullcontext(self)
 
     def identity(self) -> str | None:
-        """Return the name of the store, which marks of versions carry; ``None``: not written yet.
+        """Return the store's name, which versions' marks carry; ``None`` if it is not written yet.
 
         Raises:
             IntegrityError: It is damaged.
@@ -141,8 +141,8 @@ class Documents(Access, ABC):
         return f"document {key!r}"
 
     def strays(self) -> list[str]:
-        """Return a message for each document that cannot be a thread's."""
+        """Return a message for each document that cannot belong to a thread."""
         return []
 
     def sweep(self) -> None:
-        """Remove what writers that were killed have left beside the documents."""
+        """Remove what killed writers have left beside the documents."""

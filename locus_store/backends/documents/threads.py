@@ -1,4 +1,4 @@
-"""Threads over documents: each is read and written whole, and kept as it was parsed."""
+"""Threads over documents: each is read and written whole, and cached as it was parsed."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 KEPT_BYTES = 64 * 1024 * 1024
-"""Of documents that one object keeps as it parsed them."""
+"""Bytes of parsed documents that one object keeps."""
 
 ATTEMPTS = 20
-"""To write a document that another writer changes at the same time."""
+"""Attempts to write a document that other writers change at the same time."""
 
 LONGEST_PAUSE_SECONDS = 0.1
-"""Between two of them, at most."""
+"""The longest pause between two attempts."""
 
 
 class Parsed(NamedTuple):
@@ -51,7 +51,7 @@ class Parsed(NamedTuple):
 
 
 class DocumentThreads:
-    """The threads of a storage; may be used by several threads, and on both sides of a fork."""
+    """The threads of a storage; usable by several threads, and by both processes after a fork."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class DocumentThreads:
         _all_threads.add(self)
 
     def _start(self) -> None:
-        """Begin with nothing: in a new object, and in a child process."""
+        """Initialize the empty state of a new object, or of a child process."""
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         self._bytes = 0
@@ -75,13 +75,13 @@ class DocumentThreads:
         self._lanes: dict[str, deque[_Job]] = {}
 
     def clear(self) -> None:
-        """Keep nothing."""
+        """Empty the cache."""
         with self._lock:
             self._kept.clear()
             self._bytes = 0
 
     def limit(self, max_bytes: int) -> None:
-        """Keep documents of so many bytes at most, but the one used last in any case."""
+        """Keep at most this many bytes of documents; the one used last is always kept."""
         with self._lock:
             self._max_bytes = max_bytes
             self._shrink()
@@ -107,7 +107,7 @@ class DocumentThreads:
             raise IntegrityError(stray)
 
     def live(self) -> Iterator[Thread]:
-        """All threads; nobody may change them.
+        """Yield all live threads; do not change them.
 
         Raises:
             IntegrityError: A document is damaged, or cannot be a thread's.
@@ -119,12 +119,12 @@ class DocumentThreads:
                 yield thread
 
     def read(self, thread_id: str) -> Thread | None:
-        """A thread, unless its time is over; nobody may change it."""
+        """Return a live thread; do not change it."""
         found = self.parsed(self.documents, thread_id)
         return found.thread if found and found.thread.is_live else None
 
     def damage(self) -> list[str]:
-        """Return what is wrong with the storage itself."""
+        """Return the faults of the storage itself."""
         try:
             self.documents.identity()
         except IntegrityError as exc:
@@ -132,7 +132,7 @@ class DocumentThreads:
         return self.documents.strays()
 
     def parsed(self, access: Access, thread_id: str) -> Parsed | None:
-        """Return a thread as it is stored."""
+        """Return a thread as it is stored, from the cache if it is unchanged."""
         kept = self._kept.get(thread_id)
         found = access.get(thread_id, known=kept.tag if kept else None)
         if found is None:
@@ -148,13 +148,13 @@ class DocumentThreads:
         return made
 
     def _used(self, thread_id: str) -> None:
-        """Keep it longer than those used before."""
+        """Mark a thread as the most recently used."""
         with self._lock:
             if thread_id in self._kept:
                 self._kept.move_to_end(thread_id)
 
     def _keep(self, parsed: Parsed) -> None:
-        """Keep a thread, as the one used last."""
+        """Keep a thread as the most recently used."""
         thread_id = parsed.thread.thread_id
         with self._lock:
             old = self._kept.pop(thread_id, None)
@@ -163,7 +163,7 @@ class DocumentThreads:
             self._shrink()
 
     def forget(self, thread_id: str) -> None:
-        """Keep nothing of a thread that was deleted."""
+        """Remove a deleted thread from the cache."""
         with self._lock:
             old = self._kept.pop(thread_id, None)
             self._bytes -= old.end.size if old else 0
@@ -175,7 +175,7 @@ class DocumentThreads:
     # --- writing
 
     def write(self, thread_id: str, change: Callable[[Edit], T], *, creates: bool) -> T | None:
-        """Change a thread; ``None`` where there is none and ``creates`` is off.
+        """Change a thread; return ``None`` if it does not exist and ``creates`` is off.
 
         Raises:
             BackendError: It could not be written.
@@ -194,13 +194,13 @@ class DocumentThreads:
         )
 
     def keep(self, tag: Tag, thread: Thread, end: End) -> None:
-        """Keep a thread as it was written."""
+        """Keep a thread that was just written."""
         self._keep(Parsed(tag, thread, end))
 
     # --- in order
 
     async def in_order(self, thread_id: str, work: Callable[[], T]) -> T:
-        """Do what writes a thread, after all that was handed in before; also when cancelled."""
+        """Run a write after all earlier writes of the thread, even if the caller is cancelled."""
         if not self.documents.blocks:
             return self.at_once(work)
         job = _Job(work)
@@ -217,12 +217,12 @@ class DocumentThreads:
         return answer
 
     def at_once(self, work: Callable[[], T]) -> T:
-        """Do what writes a thread, where no call waits; one at a time."""
+        """Run a write directly, for documents that never block; one write at a time."""
         with self._writing:
             return work()
 
     def _drain(self, thread_id: str, lane: deque[_Job]) -> None:
-        """Do what waits in a lane; its first job stays in it until it is done."""
+        """Run a lane's jobs; the first one stays in the lane until it is finished."""
         while True:
             lane[0].run()
             with self._lock:
@@ -233,7 +233,7 @@ class DocumentThreads:
 
 
 class _Write(Generic[T]):
-    """A change of one thread, and what became of it."""
+    """A change of one thread, and its outcome."""
 
     def __init__(
         self,
@@ -251,10 +251,10 @@ class _Write(Generic[T]):
         """The body that the last attempt put (``None``: it deleted), and its answer."""
 
     def attempt(self, access: Access) -> T | None:
-        """Read, change, and write; return the answer of the change.
+        """Read, change and write the thread; return the result of the change.
 
         Raises:
-            ChangedError: The thread was changed meanwhile, or nobody knows.
+            ChangedError: The thread was changed meanwhile, or the outcome is unknown.
         """
         if self._sent is not None and self._is_stored(access, self._sent[0]):
             return self._sent[1]
@@ -279,7 +279,7 @@ class _Write(Generic[T]):
         return answer
 
     def _is_stored(self, access: Access, sent: Body | None) -> bool:
-        """Return whether the put or the deletion was done, and its answer lost."""
+        """Return whether a put or deletion whose answer was lost was done."""
         found = access.get(self._thread_id)
         if found is None or sent is None:
             return found is None and sent is None
@@ -299,7 +299,7 @@ class _Write(Generic[T]):
 
 
 class _Job:
-    """Something to do in another thread."""
+    """Work to run in another thread."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         self.future: Future[Any] = Future()
@@ -316,7 +316,7 @@ class _Job:
 
 
 def _pause(attempt: int) -> None:
-    """Let other writers finish; longer with each attempt, but the first."""
+    """Wait so that other writers can finish: not at first, then longer with each attempt."""
     if attempt:
         most = min(2**attempt / 1000, LONGEST_PAUSE_SECONDS)
         time.sleep(random.uniform(0, most))  # noqa: S311  (no secret)
@@ -326,7 +326,7 @@ _all_threads: WeakSet[DocumentThreads] = WeakSet()
 
 
 def _after_fork() -> None:
-    """The parent's threads are not here: what they hold or had begun is theirs."""
+    """Reset every object in a forked child: the parent's cache and writes belong to the parent."""
     for threads in _all_threads:
         threads._start()  # noqa: SLF001  (of this module)
 

@@ -1,4 +1,4 @@
-"""Files: a directory with one readable JSON file per thread, which git can show and keep."""
+"""File backend: a directory with one readable JSON file per thread, which suits git."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ DAY = 86_400
 
 
 DEFAULT_DIRECTORY: Final = ".locus_checkpoints"
-"""The Locus SDK's."""
+"""The Locus SDK's default directory."""
 
 
 class FileBackend(DocumentBackend):
     """Keeps each thread in a JSON file of its own.
 
     Several processes on one host may share the directory. It needs POSIX file locks and a local
-    file system. Each save writes the thread's file anew, which takes time with its size.
+    file system. Each save rewrites the thread's file, so its time grows with the file.
 
     Args:
-        directory: Made at the first write where there is none; ``~`` is expanded.
+        directory: Created at the first write if it is missing; ``~`` is expanded.
         busy_timeout_seconds: How long to wait for another process that writes the same thread.
         max_state_bytes: The largest state that is saved or read, as compact JSON.
 
@@ -59,7 +59,7 @@ class FileBackend(DocumentBackend):
         return f"FileBackend({self._where!r})"
 
     async def open(self) -> None:
-        """See ``StorageBackend``, as the following."""
+        """See ``StorageBackend``, also for the following methods."""
         await asyncio.to_thread(self._directory.require_identity)
 
     async def facts(self) -> list[Fact]:

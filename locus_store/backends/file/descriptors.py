@@ -1,4 +1,4 @@
-"""Open files of a directory: what may be opened, what is locked, and what a forked child gets."""
+"""Open files of a directory: checks on opening, locks, and handling in a forked child."""
 
 from __future__ import annotations
 
@@ -42,31 +42,31 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 
 
 def has_locks() -> bool:
-    """Return whether this system has POSIX file locks and opens files relative to a directory."""
+    """Return whether this system has POSIX file locks and ``openat``."""
     return fcntl is not None and _HAS_OPENAT
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A name in an open directory: what is above it cannot be replaced by a link any more."""
+    """A name in an open directory, so that no parent can be replaced by a symbolic link."""
 
     directory: int | None
     """``None``: ``name`` is a path that the user gave, and may be a symbolic link."""
 
     name: str
     path: str
-    """For messages."""
+    """The path as messages show it."""
 
     @property
     def _is_ours(self) -> bool:
         return self.directory is not None
 
     def stat(self) -> os.stat_result:
-        """Of what is there; a link below the user's directory is not followed."""
+        """Return the entry's status; a symbolic link below the user's directory is not followed."""
         return os.stat(self.name, dir_fd=self.directory, follow_symlinks=not self._is_ours)
 
     def exists(self) -> bool:
-        """Return whether anything is there, even a broken link."""
+        """Return whether the name exists, even as a broken link."""
         try:
             os.stat(self.name, dir_fd=self.directory, follow_symlinks=False)
         except FileNotFoundError:
@@ -74,7 +74,7 @@ class Place:
         return True
 
     def open(self, flags: int) -> int | None:
-        """A descriptor; ``None`` where there is nothing.
+        """Return a descriptor; ``None`` if the name does not exist.
 
         Raises:
             IntegrityError: A link is there, or something else than ``flags`` ask for.
@@ -93,7 +93,7 @@ class Place:
             raise
 
     def require(self, found: os.stat_result, *, is_directory: bool = False) -> None:
-        """Refuse what is neither a regular file nor, if it is to be one, a directory.
+        """Refuse anything but a regular file, or a directory if one is wanted.
 
         Raises:
             IntegrityError: It is something else.
@@ -116,7 +116,7 @@ class Place:
 
 @contextmanager
 def opened(place: Place, flags: int = os.O_RDONLY) -> Iterator[int | None]:
-    """An open file, unlocked and closed at the end; ``None`` where there is none.
+    """Open a file, and unlock and close it at the end; yield ``None`` if it does not exist.
 
     With ``O_DIRECTORY`` it is a directory.
 
@@ -140,7 +140,7 @@ def opened(place: Place, flags: int = os.O_RDONLY) -> Iterator[int | None]:
 
 
 def try_lock(descriptor: int) -> bool:
-    """Lock an open file for writing, unless another one has done so."""
+    """Lock an open file for writing; return ``False`` if another process has locked it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -159,18 +159,18 @@ def is_at(descriptor: int, place: Place) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What tells that a file was changed. Inodes are used again, and clocks tick coarsely."""
+    """Detects that a file was changed. Inodes are reused, and clocks tick coarsely."""
 
     device: int
     inode: int
     size: int
     modified: int
     tail: bytes
-    """Its last bytes: the checksum of the last entry is among them."""
+    """The last bytes, which include the checksum of the last entry."""
 
 
 def signature_of(descriptor: int) -> Signature:
-    """Of an open file, as it is now."""
+    """Return the signature of an open file as it is now."""
     it = os.fstat(descriptor)
     tail = os.pread(descriptor, _TAIL_BYTES, max(0, it.st_size - _TAIL_BYTES))
     return Signature(it.st_dev, it.st_ino, it.st_size, it.st_mtime_ns, tail)
@@ -178,14 +178,14 @@ def signature_of(descriptor: int) -> Signature:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A thread's file, and what identifies its content."""
+    """An open file of a thread, and the signature of its content."""
 
     path: str
     descriptor: int
     signature: Signature
 
     def content(self) -> bytes:
-        """All of it; a second descriptor would take the lock along into a forked child."""
+        """Read all bytes, without a second descriptor: a forked child would inherit its lock."""
         with open(self.descriptor, "rb", closefd=False) as file:
             file.seek(0)
             return file.read()
@@ -196,7 +196,7 @@ class Opened:
 
 @contextmanager
 def translated(path: str) -> Iterator[None]:
-    """Errors of the operating system as ours.
+    """Translate the operating system's errors.
 
     Raises:
         ConnectionFailedError: It cannot be opened.

@@ -1,4 +1,4 @@
-"""What ``locus-store doctor`` shows of a directory of threads: names and sizes, not contents."""
+"""Facts about a directory of threads for ``locus-store doctor``: names and sizes, no contents."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NEEDS_SPACE = "each save writes its file anew beside the old one; keep_last= bo
 
 
 def facts(directory: FileDocuments) -> list[Fact]:
-    """How many threads there are, how large they are, and what does not belong there."""
+    """Return the number of threads, their sizes, and the files that do not belong there."""
     root = directory.root
     if not os.path.isdir(root):
         return [Fact("threads", "none: the first save makes the directory")]
@@ -37,7 +37,7 @@ def _fault(what: str) -> Fact:
 
 
 def _sizes(directory: FileDocuments, ids: Iterable[str]) -> tuple[list[int], list[str]]:
-    """Of the files, and what is wrong where there is something else than a file."""
+    """Return the sizes of the files, and a fact for each one that is not a regular file."""
     sizes: list[int] = []
     wrong: list[str] = []
     for thread_id in ids:

@@ -1,4 +1,4 @@
-"""A directory of JSON files: their locks, and how one is replaced as a whole."""
+"""A directory of JSON files: locks, atomic replacement, and the store's identity."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Held:
 
 
 class Directory:
-    """Files of one directory.
+    """The files of one directory.
 
     A writer locks the file that it replaces (``flock``), and looks whether it is still the one that
     the path names; for a new one it locks the directory. Readers need no lock: a file that they
@@ -87,7 +87,7 @@ class Directory:
         self._is_swept = False
 
     def path(self, name: str) -> str:
-        """Of a file of the directory."""
+        """Return the path of a file of the directory."""
         return os.path.join(self.root, name)
 
     @property
@@ -96,7 +96,7 @@ class Directory:
 
     @contextmanager
     def _at(self, name: str) -> Iterator[Place | None]:
-        """The place of a file, in its open directory; ``None`` where that is missing."""
+        """Yield a file's place in its open directory; ``None`` if the directory does not exist."""
         *folders, last = name.split("/")
         with ExitStack() as stack:
             at, path = self._root, self.root
@@ -111,7 +111,7 @@ class Directory:
 
     @contextmanager
     def _opened(self, name: str) -> Iterator[tuple[Place, int] | tuple[None, None]]:
-        """A file that is there, with its place."""
+        """Open a file; yield its place and descriptor, or two ``None`` if it does not exist."""
         with self._at(name) as place:
             if place is None:
                 yield None, None
@@ -124,7 +124,7 @@ class Directory:
 
     @contextmanager
     def reading(self, name: str) -> Iterator[Opened | None]:
-        """An open file; ``None`` where there is none."""
+        """Open a file for reading; yield ``None`` if it does not exist."""
         path = self.path(name)
         with translated(path), self._opened(name) as (_, descriptor):
             if descriptor is None:
@@ -136,7 +136,7 @@ class Directory:
                 yield Opened(path, descriptor, signature_of(descriptor))
 
     def size(self, name: str) -> int:
-        """Of a file; 0 where there is none any more."""
+        """Return a file's size in bytes; 0 if it no longer exists."""
         path = self.path(name)
         with translated(path), self._at(name) as place, suppress(FileNotFoundError):
             if place is not None:
@@ -146,13 +146,13 @@ class Directory:
         return 0
 
     def names(self) -> Iterator[str]:
-        """Names of all files that are or should be threads, in no order; of no directories."""
+        """Yield the names of all files that are, or should be, threads; in no order."""
         with translated(self.root):
             self.require_identity()
             yield from self._below(self._root, "", SUFFIX)
 
     def _below(self, place: Place, folder: str, suffix: str) -> Iterator[str]:
-        """Names with a suffix, and links in place of directories, which are nobody's."""
+        """Yield names with a suffix, and symbolic links in place of directories."""
         with opened(place, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
             for entry in _entries(descriptor):
                 name = f"{folder}{entry.name}"
@@ -168,10 +168,10 @@ class Directory:
     # --- which store it is
 
     def identity(self) -> str | None:
-        """Which store this is; ``None`` before its first write.
+        """Return the store's identity; ``None`` before its first write.
 
         Raises:
-            IntegrityError: The identity file is damaged, or is none.
+            IntegrityError: The identity file is damaged.
         """
         path = self.path(IDENTITY)
         with translated(path), self._opened(IDENTITY) as (_, descriptor):
@@ -187,11 +187,11 @@ class Directory:
         return store
 
     def require_identity(self) -> str | None:
-        """The identity, where one is to be expected.
+        """Return the identity; raise if it has disappeared.
 
         Raises:
-            ConnectionFailedError: It was there before: the directory is gone, or not mounted.
-            SchemaError: It holds files of the Locus SDK.
+            ConnectionFailedError: It existed before: the directory was removed or is not mounted.
+            SchemaError: The directory holds files of the Locus SDK.
         """
         had_identity = self._has_identity  # another thread may write it from here on
         found = self.identity()
@@ -206,7 +206,7 @@ class Directory:
         return found
 
     def _refuse_sdk(self) -> None:
-        """Look for what the SDK makes: a directory per thread, of which ours are none.
+        """Refuse a directory of the Locus SDK, which has a subdirectory per thread.
 
         Raises:
             SchemaError: There is such a file.
@@ -219,7 +219,7 @@ class Directory:
                         _refuse_sdk_thread(folder)
 
     def identify(self, store: str) -> None:
-        """Write the identity; the directory is locked."""
+        """Write the identity while the directory is locked."""
         self._replace(IDENTITY, None, 0, identity_text(store))
         self._has_identity = True
 
@@ -227,7 +227,7 @@ class Directory:
 
     @contextmanager
     def holding(self, name: str, *, creates: bool = False) -> Iterator[Held]:
-        """Hold a thread's place, unless there is no file and none is to be made.
+        """Lock a thread's place; with ``creates`` also one whose file does not exist yet.
 
         Raises:
             BackendError: Another writer held it for too long.
@@ -278,17 +278,17 @@ class Directory:
             pause = min(2 * pause, 0.02)
 
     def replace(self, held: Held, body: Body) -> Signature:
-        """Make ``body`` the file's content: on disk when this returns.
+        """Replace the file's content by ``body``; it is on disk when this returns.
 
         Raises:
-            ChangedError: Somebody else changed the file meanwhile.
+            ChangedError: Another process changed the file meanwhile.
         """
         if held.file is None:
             self._make_folders(held.name)
         return self._replace(held.name, held.file, body.kept_bytes, body.rest)
 
     def _make_folders(self, name: str) -> None:
-        """Make the directories of a long name; they are there after a crash."""
+        """Create the directories of a long name; they survive a crash."""
         parts = name.split("/")
         for count in range(1, len(parts)):
             with self._there("/".join(parts[:count])) as place:
@@ -298,7 +298,7 @@ class Directory:
 
     @contextmanager
     def _there(self, name: str) -> Iterator[Place]:
-        """The place of a file whose directory must be there."""
+        """Yield the place of a file whose directory must exist."""
         with self._at(name) as place:
             if place is None:
                 raise FileNotFoundError(errno.ENOENT, "no such directory", self.path(name))
@@ -325,7 +325,7 @@ class Directory:
 
     @contextmanager
     def _temporary(self, place: Place) -> Iterator[int]:
-        """An empty file, locked; what a killed writer left of it is used again."""
+        """Yield an empty, locked file; one that a killed writer left behind is reused."""
         deadline = time.monotonic() + self._timeout
         while True:
             with opened(place, os.O_RDWR | os.O_CREAT) as descriptor:
@@ -344,10 +344,10 @@ class Directory:
                 return
 
     def remove(self, held: Held) -> None:
-        """Remove the file; its name is free when this returns, after a crash too.
+        """Remove the file; the removal survives a crash once this returns.
 
         Raises:
-            ChangedError: Somebody else changed the file meanwhile.
+            ChangedError: Another process changed the file meanwhile.
         """
         with self._there(held.name) as place:
             _require_unchanged(place, held.file)
@@ -355,7 +355,7 @@ class Directory:
             _sync(place)
 
     def tidy(self, name: str) -> None:
-        """Remove the directories of a long name that are empty."""
+        """Remove the empty directories of a long name."""
         folder = os.path.dirname(name)
         if not folder:
             return
@@ -375,7 +375,7 @@ class Directory:
                 self.sweep()
 
     def sweep(self) -> None:
-        """Remove the temporary files of writers that were killed."""
+        """Remove the temporary files of killed writers."""
         with translated(self.root):
             left = [*self._below(self._root, "", SUFFIX + TEMPORARY), IDENTITY + TEMPORARY]
         for name in left:
@@ -391,7 +391,7 @@ class Directory:
 
 
 def _entries(descriptor: int | None) -> list[os.DirEntry[str]]:
-    """Of an open directory, without what begins with a dot."""
+    """Return the entries of an open directory, except names that begin with a dot."""
     if descriptor is None:
         return []
     with os.scandir(descriptor) as entries:
@@ -418,7 +418,7 @@ def _require_unchanged(place: Place, old: Opened | None) -> None:
 
 
 def _make(path: str) -> None:
-    """Make the user's directory and those above it; they are there after a crash."""
+    """Create the user's directory and its parents; they survive a crash."""
     if os.path.isdir(path):
         return
     above = os.path.dirname(os.path.abspath(path))
@@ -433,13 +433,13 @@ def _make(path: str) -> None:
 
 
 def _sync(place: Place) -> None:
-    """Put the names of a place's directory on disk."""
+    """Flush a place's directory to disk."""
     assert place.directory is not None  # noqa: S101  (of a file below the user's directory)
     os.fsync(place.directory)
 
 
 def _copy(source: int, target: int, size: int) -> None:
-    """Copy the first bytes of a file, inside the kernel where it can."""
+    """Copy the first bytes of a file, inside the kernel if possible."""
     done = 0
     with suppress(OSError, AttributeError):  # not every system and file system has it
         while done < size and (step := os.copy_file_range(source, target, size - done, done)):

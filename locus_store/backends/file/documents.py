@@ -26,7 +26,7 @@ class HeldFile:
         self._held = held
 
     def get(self, key: str, *, known: Tag | None = None) -> Found | None:
-        """See ``Access``, as the following."""
+        """See ``Access``, also for the following methods."""
         del key
         return _found(self._held.file, known) if self._held.file else None
 
@@ -47,7 +47,7 @@ class HeldFile:
 
 
 def _found(file: Opened, known: Tag | None) -> Found:
-    """The content of an open file.
+    """Return the content of an open file, unless its signature is ``known``.
 
     Raises:
         SchemaError: It is of the Locus SDK.
@@ -61,13 +61,13 @@ def _found(file: Opened, known: Tag | None) -> Found:
 
 
 class FileDocuments(Directory, Documents):
-    """Documents that are files, locked by the process that writes them; see ``Directory``."""
+    """Documents that are files; a writing process locks its file. See ``Directory``."""
 
     rivals = "a program that locks nothing"
     remedy = "Restore the file, as with `git checkout`, or remove it"
 
     def get(self, key: str, *, known: Tag | None = None) -> Found | None:
-        """See ``Documents``, as the following."""
+        """See ``Documents``, also for the following methods."""
         with self.reading(name_of(key)) as opened:
             return _found(opened, known) if opened else None
 
@@ -98,7 +98,7 @@ class FileDocuments(Directory, Documents):
         return self.listed()[1]
 
     def listed(self) -> tuple[list[str], list[str]]:
-        """All thread ids in order, also those whose time is over; what is wrong with other files.
+        """Return all thread ids in order, expired ones included, and the faults of other files.
 
         That is: with those that cannot be a thread's.
         """

@@ -1,4 +1,4 @@
-"""What the files of a directory are called, and whose they are."""
+"""Names of the files in a directory, and recognition of the Locus SDK's files."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from locus_store.types.arguments import MAX_ID_CHARACTERS
 SUFFIX: Final = ".json"
 TEMPORARY: Final = ".tmp"
 FOLDER: Final = "+"
-"""How a directory's name ends that holds the rest of a long name."""
+"""Ending of a directory's name; the directory holds the rest of a long name."""
 
 IDENTITY: Final = ".locus-store"
 """Name of the file that says which store the directory is; no thread's begins with a dot."""
 
 PIECE_CHARACTERS: Final = 200
-"""Of a name; file systems take 255 bytes, with what stands behind it."""
+"""The longest part of a name: file systems allow 255 bytes, endings included."""
 
 HEAD_BYTES: Final = 4096
 """Enough of a file to see whose it is."""
@@ -31,7 +31,7 @@ _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_.")
 
 
 def name_of(thread_id: str) -> str:
-    """The file's name, relative to the directory; another one for every thread id.
+    """Return the file's name relative to the directory; no two thread ids share one.
 
     Small letters, digits, ``-``, ``_`` and inner dots are themselves, every other byte is ``%xx``,
     so that no file system takes two names for one. What is longer goes into directories.
@@ -47,7 +47,7 @@ def _without_dot(piece: str) -> str:
 
 
 def thread_of(name: str) -> str | None:
-    """The thread id that gives this name; ``None`` where none does."""
+    """Return the thread id that has this file name; ``None`` if no id has it."""
     text = name.removesuffix(SUFFIX).replace(f"{FOLDER}/", "")
     try:
         thread_id = unquote_to_bytes(text).decode()
@@ -59,7 +59,7 @@ def thread_of(name: str) -> str | None:
 
 
 def shown(path: str) -> str:
-    """A path as any terminal and JSON can hold it, whatever bytes it is made of."""
+    """Return a path of any bytes as text that any terminal and JSON can represent."""
     return os.fsencode(path).decode(errors="backslashreplace")
 
 
@@ -67,13 +67,13 @@ def shown(path: str) -> str:
 
 
 def identity_text(store: str) -> bytes:
-    """The content of the identity file."""
+    """Return the content of the identity file."""
     text = f'{{"locus_store_directory":1,"store":"{store}"'
     return f'{text},"check":"{crc32(text.encode()):08x}"}}\n'.encode()
 
 
 def store_in(content: bytes) -> str | None:
-    """The store that an identity file names; ``None``: it is damaged."""
+    """Return the store that an identity file names; ``None`` if the file is damaged."""
     found = re.match(rb'.*"store":"([0-9a-f]{32})"', content)
     store = found[1].decode() if found else ""
     return store if content == identity_text(store) else None
@@ -85,12 +85,12 @@ _SDK_FILE = re.compile(rb'\s*\{\s*"checkpoint_id":.*"thread_id":', re.DOTALL)
 
 
 def is_of_sdk(content: bytes) -> bool:
-    """Whether this is how a file of the Locus SDK's ``FileCheckpointer`` begins."""
+    """Return whether the content begins like a file of the Locus SDK's ``FileCheckpointer``."""
     return _SDK_FILE.match(content[:HEAD_BYTES]) is not None
 
 
 def refusal_of_sdk(path: str) -> SchemaError:
-    """Says what to do with such a file."""
+    """Return the error for such a file, which says what to do with it."""
     return SchemaError(
         f"{shown(path)} was written by the FileCheckpointer of the Locus SDK, and is left as it "
         "is; take another directory, and bring its threads there with `locus-store import locus`"

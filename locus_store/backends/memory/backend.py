@@ -1,4 +1,4 @@
-"""Process memory: threads in a dict, for tests and trials."""
+"""In-memory backend: threads in a dict, for tests and trials."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class MemoryBackend(DocumentBackend):
-    """Keeps versions in this process; gone when it ends.
+    """Keeps versions in this process; they are lost when it ends.
 
     It may be used from several threads and event loops: writes wait for each other.
     """
@@ -48,7 +48,7 @@ class MemoryBackend(DocumentBackend):
 
 
 class MemoryCheckpointer(StorageBackendAdapter[S]):
-    """A checkpointer in this process's memory, for tests and trials; gone when it ends.
+    """A checkpointer in this process's memory, for tests and trials; lost when it ends.
 
     Args:
         state_type: See ``StorageBackendAdapter``, as the other options.

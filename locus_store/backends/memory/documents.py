@@ -33,7 +33,7 @@ class MemoryDocuments(Documents):
         self._store = uuid4().hex
 
     def get(self, key: str, *, known: Tag | None = None) -> Found | None:
-        """See ``Documents``, as the following."""
+        """See ``Documents``, also for the following methods."""
         with self._lock:
             found = self._stored.get(key)
             if found is None:

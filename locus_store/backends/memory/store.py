@@ -1,4 +1,4 @@
-"""A store for tests and notebooks: it lives as long as its object."""
+"""An in-memory store for tests and notebooks; its items live as long as the object."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 class _Kept:
     item: StoreItem
     order: int
-    """Of the last put."""
+    """The order of the last put."""
 
     vectors: tuple[bytes, ...]
 
 
 class InMemoryStore(BaseStore):
-    """Keeps items in this process; from any number of threads and event loops.
+    """Keeps items in this process; usable from any number of threads and event loops.
 
     See ``BaseStore`` for the options. Nothing outlives the object.
     """
@@ -55,7 +55,7 @@ class InMemoryStore(BaseStore):
         return f"InMemoryStore({len(self._items)} items)"
 
     async def setup(self) -> None:
-        """See ``BaseStore``, as the following."""
+        """See ``BaseStore``, also for the following methods."""
 
     async def apply(self, changes: Sequence[Change]) -> list[int]:
         with self._lock:
@@ -158,7 +158,7 @@ class InMemoryStore(BaseStore):
         return len(gone)
 
     async def close(self) -> None:
-        """Nothing is open; the items stay."""
+        """Do nothing: no resource is open, and the items stay."""
 
     def _live(self, name: Name) -> _Kept | None:
         found = self._items.get(name)
@@ -174,7 +174,7 @@ class InMemoryStore(BaseStore):
 
 
 def _given(item: StoreItem) -> StoreItem:
-    """The item with a value and metadata that are the caller's own."""
+    """Return the item with copies of its value and metadata that the caller may change."""
     return replace(item, value=copy.deepcopy(item.value), metadata=copy.deepcopy(item.metadata))
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
 DRIVER_ERRORS: Final[tuple[type[Exception], ...]] = (oracledb.Error,) if oracledb else ()
-"""What the driver raises, beside ``OSError``."""
+"""The driver's errors, beside ``OSError``."""
 
 PORT: Final = 1521
 RELEASE: Final = 23
@@ -36,7 +36,7 @@ _SESSION: Final = (
     "ALTER SESSION SET TIME_ZONE = '+00:00' NLS_COMP = BINARY NLS_SORT = BINARY"
     " NLS_NUMERIC_CHARACTERS = '.,'"
 )
-"""What text and times mean is not left to the database's own settings."""
+"""Session settings, so that text and times do not depend on the database's defaults."""
 
 _DESCRIPTOR: Final = re.compile(r"\s*\(")
 _NO_SERVICE: Final = re.compile(r"[^/():\s]+:\d+/?")
@@ -47,7 +47,7 @@ _SYSTEM: Final = "SYSTEM"
 
 
 def require_oracledb() -> None:
-    """That the driver is there.
+    """Check that the driver is installed.
 
     Raises:
         MissingExtraError: It is not.
@@ -57,32 +57,32 @@ def require_oracledb() -> None:
 
 
 def blocks(pool: object) -> bool:
-    """Return whether it is the driver's pool for programs without an event loop."""
+    """Return whether the pool is the driver's pool for programs without an event loop."""
     return isinstance(pool, oracledb.ConnectionPool)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OracleAddress:
-    """A database, and how its connections are made."""
+    """A database, and the settings of its connections."""
 
     shown: str
-    """Without a password."""
+    """The address as messages show it, without the password."""
 
     arguments: Mapping[str, Any]
-    """Of ``oracledb.connect_async``."""
+    """Arguments of ``oracledb.connect_async``."""
 
     timeout_seconds: float = CONNECT_TIMEOUT_SECONDS
-    """For connecting, all in all."""
+    """The timeout for connecting, in total."""
 
     call_timeout_seconds: float | None = None
-    """For each round trip."""
+    """The timeout for each round trip."""
 
     def without_call_timeout(self) -> OracleAddress:
-        """For migrations, which may take long."""
+        """Return the same address without a call timeout, for migrations, which may take long."""
         return replace(self, call_timeout_seconds=None)
 
     async def connect(self, *_: Any, **__: Any) -> Any:
-        """Return a connection of the driver's, whose session reads text and times as we do.
+        """Return a driver's connection whose session reads text and times as the library does.
 
         Raises:
             ConnectionFailedError: With the cause and what to do.
@@ -220,7 +220,7 @@ def _directory(name: str, given: str) -> str:
 
 
 def _wallet(given: str, password: str | None) -> str:
-    """Return a wallet as the driver's thin mode reads it; it would not say that there is none."""
+    """Return a wallet's text for the driver's thin mode, which ignores a missing wallet."""
     found = _directory("wallet_location", given)
     pem = Path(found) / _PEM
     if not pem.is_file():
@@ -250,7 +250,7 @@ def _wallet(given: str, password: str | None) -> str:
 
 
 def split(text: str) -> SplitResult:
-    """Split an Oracle URL into its parts; Python's parser does not know some of its schemes.
+    """Split an Oracle URL into its parts; Python's parser does not know all of its schemes.
 
     Raises:
         InvalidArgumentError: The text is not a URL.
@@ -305,7 +305,7 @@ def parts_of(url: SplitResult) -> dict[str, Any]:
 
 
 def read_url(text: str, ours: Collection[str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the options of ``place`` in a URL; and those that are of ``ours``.
+    """Split a URL's options into those of ``place`` and those named in ``ours``.
 
     Raises:
         InvalidArgumentError: It has another form, or others.
@@ -335,7 +335,7 @@ _PLACE_OPTIONS: Final = frozenset(
 
 
 def connection_error(exc: BaseException, shown: str) -> ConnectionFailedError:
-    """Return the error for a connection that was not made; it never repeats a password."""
+    """Return the error for a failed connection; it never contains a password."""
     kinds = list(causes(exc))
     for code in codes(exc):
         if code in _REMEDIES:

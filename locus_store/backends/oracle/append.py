@@ -1,4 +1,4 @@
-"""A plain append as a few statements without anything read in between: for one round trip."""
+"""A plain append as a few statements that need no read in between: one round trip."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Step(NamedTuple):
 
     statement: sa.Insert | sa.Update
     must_hit: bool
-    """Where it meets no row, all is undone, and the rules decide in a transaction of their own."""
+    """If it affects no row, all is rolled back and the rules decide in another transaction."""
 
 
 def values_of(save: Save, store: str, tenant: str) -> dict[str, Any] | None:
@@ -63,7 +63,7 @@ def values_of(save: Save, store: str, tenant: str) -> dict[str, Any] | None:
 
 
 def appending(t: Tables, *, is_first: bool, expires: bool) -> list[Step]:
-    """Return the statements that do a save, in their order.
+    """Return the statements of a save, in their order.
 
     Args:
         t: The tables.
@@ -82,12 +82,12 @@ def appending(t: Tables, *, is_first: bool, expires: bool) -> list[Step]:
 
 
 def made_by(t: Tables) -> sa.Select[Any]:
-    """Line and sequence of what the statements made."""
+    """Return the query for the line and the sequence that the statements created."""
     return sa.select(t.lines.c.line, t.lines.c.head).where(_is_ours(t.lines))
 
 
 def _value(name: str, kind: Any) -> sa.BindParameter[Any]:
-    """Return a parameter named unlike any column; SQLAlchemy would take it for a column's value."""
+    """Return a parameter that shares no column's name: SQLAlchemy would bind it to that column."""
     return sa.bindparam(f"its_{name}", type_=kind)
 
 
@@ -117,7 +117,7 @@ def _locked(t: Tables) -> sa.Update:
 
 
 def _is_opened(t: Tables) -> sa.ColumnElement[bool]:
-    """Return the row of the settings that says that it is the database that was opened."""
+    """Return the condition that this is the database that was opened."""
     c = t.settings.c
     return sa.and_(
         c.name == sa.literal_column("'store_id'"), c.value == _value("store_id", c.value.type)
@@ -125,14 +125,14 @@ def _is_opened(t: Tables) -> sa.ColumnElement[bool]:
 
 
 def _has_index(t: Tables) -> sa.ColumnElement[bool]:
-    """Another process may have made a full-text index, which these statements do not keep up."""
+    """Return the condition that a full-text index exists: these statements do not update it."""
     facts = t.settings.alias("facts")
     made = facts.c.name == sa.literal_column("'full_text_index'")
     return sa.exists().where(made).correlate(None)
 
 
 def _next_version(t: Tables) -> sa.Insert:
-    """Return the version, where the line is as the caller takes it to be."""
+    """Return the insert of the version, if the line is as the caller expects."""
     c = t.lines.c
     number, text = sa.BigInteger(), c.writer.type
     writer, run = _value("writer", text), _value("run", text)
@@ -168,7 +168,7 @@ def _holds(t: Tables, name: str) -> sa.ColumnElement[bool]:
 
 
 def _chain(t: Tables) -> sa.ColumnElement[Any]:
-    """Return the chain that the version belongs to, before its line is moved."""
+    """Return the chain of the new version, before its line is updated."""
     c = t.lines.c
     is_whole = _value("basis", sa.BigInteger()).is_(None)
     return sa.case((is_whole, c.last_sequence + ONE), else_=c.open_chain)
@@ -193,7 +193,7 @@ def _moved(t: Tables) -> sa.Update:
 
 
 def _touched(t: Tables, *, expires: bool) -> sa.Update:
-    """Return the thread's activity, and when it expires."""
+    """Return the update of the thread's activity and expiry."""
     values: dict[str, Any] = {"active_at": minute()}
     is_due = t.threads.c.active_at != minute()
     if expires:
@@ -236,7 +236,7 @@ def _first_version(t: Tables) -> sa.Insert:
 
 
 def _kept(t: Tables, place: dict[str, Any], *conditions: sa.ColumnElement[bool]) -> sa.Insert:
-    """Return a version at a place of the line that meets the conditions."""
+    """Return the insert of a version at a position of the line, if the conditions hold."""
     columns: dict[str, Any] = {
         "line": t.lines.c.line,
         **place,

@@ -165,7 +165,7 @@ class OracleBackend(SqlBackend):
         return f"OracleBackend({self._where!r})"
 
     async def commit(self, save: Save) -> Written:
-        """See ``StorageBackend``, as the following."""
+        """See ``StorageBackend``, also for the following methods."""
         database = self._database
         with self._translating():
             home = await self._runner.home()

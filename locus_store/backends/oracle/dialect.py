@@ -1,4 +1,4 @@
-"""Oracle's dialect: its hooks, its text index, its engine and its errors.
+"""Oracle's dialect: its hooks, text index, engine and errors.
 
 Not yet run against a live Oracle Database: see docs/oracle.md for what was.
 """
@@ -49,12 +49,12 @@ if TYPE_CHECKING:
 
 
 class OracleRepository(IndexedRepository):
-    """Oracle's forms of the hooks."""
+    """Oracle's implementations of the hooks."""
 
     most_merged = 2_000
 
     def matches(self, column: sa.ColumnElement[str], pattern: str) -> sa.ColumnElement[bool] | None:
-        """``LIKE`` has no sets."""
+        """See ``Reads.matches``; ``LIKE`` has no character sets."""
         if "[" in pattern:
             return None
         like = "".join(_LIKE.get(it, it) for it in pattern)
@@ -68,7 +68,7 @@ class OracleRepository(IndexedRepository):
     def may_have(
         self, column: sa.ColumnElement[Any], key: str, value: Any
     ) -> sa.ColumnElement[bool]:
-        """``JSON_EXISTS`` with the value passed, at the key or along its path."""
+        """See ``Reads.may_have``; ``JSON_EXISTS`` with the value, at the key or along its path."""
         paths = [[key], key.split(".")] if "." in key else [[key]]
         return sa.or_(*(in_oracle_json(column, path, value) for path in paths))
 
@@ -79,7 +79,7 @@ class OracleRepository(IndexedRepository):
         return search_table(self.tables)
 
     def index_text(self, line: int, sequence: int, payload: bytes) -> str | None:
-        """Index a record; return its text, stored for SQL readers: the index keeps tokens only."""
+        """Index a record; return its text for SQL readers, as the index holds tokens only."""
         if not self.has_index:
             return None
         text = frames.text_of(payload, self.max_state_bytes)
@@ -93,7 +93,7 @@ class OracleRepository(IndexedRepository):
         return sa.func.contains(self.index.c.tokens, sa.literal(token(word), sa.String())) > 0
 
     def fill_index(self) -> bool:
-        """Index all versions, with other writers locked out; return ``False`` if that was done."""
+        """Index all versions while other writers are locked out; ``False`` if they were indexed."""
         table = self.connection.dialect.identifier_preparer.format_table(self.tables.checkpoints)
         self.connection.exec_driver_sql(f"LOCK TABLE {table} IN EXCLUSIVE MODE")
         if self.has_index:
@@ -109,12 +109,12 @@ class OracleRepository(IndexedRepository):
 
 
 def token(word: str) -> str:
-    """Return a word's token: letters and digits, of fixed length, in no stop list."""
+    """Return a word's token: letters and digits, of fixed length, on no stop list."""
     return "w" + hashlib.blake2b(word.encode(), digest_size=10).hexdigest()
 
 
 def search_table(tables: Tables) -> sa.TableClause:
-    """Return the text index's own table."""
+    """Return the table of the text index."""
     return sa.table(
         f"{tables.prefix}search",
         sa.column("line", sa.BigInteger()),
@@ -125,7 +125,7 @@ def search_table(tables: Tables) -> sa.TableClause:
 
 
 def search_ddl(tables: Tables, dialect: Dialect) -> tuple[str, str]:
-    """Makes the table and its index where they are not there."""
+    """Return the statements that create the table and its index if they are missing."""
     name = dialect.identifier_preparer.format_table(search_table(tables))
     key = dialect.identifier_preparer.quote(derived(f"{tables.prefix}search_pk"))
     index = dialect.identifier_preparer.format_table(
@@ -151,7 +151,7 @@ _LIKE: Final = {"*": "%", "?": "_", "%": "\\%", "_": "\\_", "\\": "\\\\"}
 
 
 class OracleDatabase(ServerDatabase):
-    """A database behind connections of our own, an engine or a pool.
+    """A database behind this library's connections, an engine or a pool.
 
     Args:
         where: The database, for a person.
@@ -177,14 +177,14 @@ class OracleDatabase(ServerDatabase):
         self.has_index = SEARCH_SETTING in settings.raw
 
     def save_at_once(self, connection: Connection, save: Save) -> Written | None:
-        """Do a save in one round trip; ``None`` where the rules have to decide."""
+        """Save in one round trip; return ``None`` if the save has to be decided by the rules."""
         values = None if self.has_index else values_of(save, self.scope.store, self.tenant)
         if values is None:
             return None
         return one_trip(self.tables, connection.dialect).save(connection, save, values)
 
     def save_by_rules(self, connection: Connection, save: Save) -> Written:
-        """Do any save, within a transaction."""
+        """Save any version, within a transaction."""
         repository = self.on(connection)
         self.has_index = repository.has_index
         return repository.save(save)
@@ -202,7 +202,7 @@ class OracleDatabase(ServerDatabase):
         return was_made
 
     def _drop_failed(self, connection: Connection) -> None:
-        """An index that could not be made is there, and would be taken for one that was."""
+        """Drop an index whose creation failed: it exists and would be mistaken for a usable one."""
         prepare: Any = connection.dialect
         name = derived(f"{self.tables.prefix}search_tokens")
         query = sa.text("""
@@ -224,11 +224,11 @@ class OracleDatabase(ServerDatabase):
         tell_types(connection.engine)
 
     def begin_statement(self, connection: Connection) -> None:
-        """The driver commits in the same round trip."""
+        """Turn on autocommit: the driver commits in the same round trip."""
         _autocommit(connection, is_on=True)
 
     def begin_write(self, connection: Connection) -> None:
-        """Each statement sees what was committed before it: locks first, then everything else."""
+        """Begin to write. Each statement sees earlier commits, so lock first, then read."""
         _autocommit(connection, is_on=False)
         connection.begin()
         self.keep_index(connection)
@@ -239,7 +239,7 @@ class OracleDatabase(ServerDatabase):
         connection.exec_driver_sql("SET TRANSACTION READ ONLY")
 
     def begin_copy(self, connection: Connection) -> None:
-        """Begin to write what is read of one moment."""
+        """Begin a transaction that writes what it reads of one snapshot."""
         _autocommit(connection, is_on=False)
         connection.begin()
         connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE")
@@ -253,7 +253,7 @@ class OracleDatabase(ServerDatabase):
         connection.exec_driver_sql(f"LOCK TABLE {table} IN ROW EXCLUSIVE MODE")
 
     def leave(self, connection: Connection) -> None:
-        """Give the connection back as it was.
+        """Return the connection in its original condition.
 
         What is to be undone is undone first: SQLAlchemy leaves a connection in autocommit alone.
         """
@@ -284,14 +284,14 @@ class OracleDatabase(ServerDatabase):
         return self.lost_connection(exc) or _OVERTIME in codes(exc)
 
     def refused_block(self, exc: BaseException) -> bool:
-        """Return whether the server refused a save in one block; nothing of it was executed."""
+        """Return whether the server refused to compile a save's block; none of it was executed."""
         return NOT_COMPILED in codes(exc) and not self.lost_schema(exc)
 
     def lost_schema(self, exc: BaseException) -> bool:
         return isinstance(exc, OtherDatabaseError) or any(it in _MISSING for it in codes(exc))
 
     def translated(self, exc: Exception) -> LocusStoreError:
-        """Return the error, by its code."""
+        """Return the error to raise, chosen by the driver's code."""
         where = f"Oracle {self._where}"
         found = codes(exc)
         code = found[0] if found else type(exc).__name__
@@ -322,11 +322,11 @@ ROWS: Final = 1000
 """Fetched in a round trip; python-oracledb's own numbers are 2 and 100."""
 
 _BEFORE: Final = "locus_store_autocommit"
-"""In ``Connection.info``: what it was before we changed it."""
+"""Key in ``Connection.info`` of the setting before it was changed."""
 
 
 def _autocommit(connection: Connection, *, is_on: bool) -> None:
-    """Set the driver's own switch: SQLAlchemy's takes two round trips back."""
+    """Set the driver's own autocommit switch: SQLAlchemy's needs two round trips."""
     driver: Any = connection.connection.dbapi_connection
     connection.info.setdefault(_BEFORE, driver.autocommit)
     driver.autocommit = is_on
@@ -395,7 +395,7 @@ _REMEDIES: Final = {
 
 
 def engine(place: OracleAddress, **pool: Any) -> AsyncEngine:
-    """Return an engine of our own, in autocommit, on connections to ``place``."""
+    """Return an engine in autocommit on connections to ``place``."""
     shown = {PLACE: DatabasePlace(place.shown, is_whole=False)}
     return _engine(place.connect, execution_options=shown, **pool)
 
@@ -411,7 +411,7 @@ def engine_of_pool(pool: Any) -> AsyncEngine:
 
 
 class BorrowedOracleConnection:
-    """A pool's connection as SQLAlchemy sees one; what is set on it is undone at the end."""
+    """A pool's connection, adapted for SQLAlchemy; its settings are restored at the end."""
 
     def __init__(self, connection: Any) -> None:
         kept = {it: getattr(connection, it) for it in ("autocommit", "outputtypehandler")}
@@ -425,7 +425,7 @@ class BorrowedOracleConnection:
         setattr(self._connection, name, value)
 
     async def close(self) -> None:
-        """Give the connection back as it was."""
+        """Return the connection in its original condition."""
         for name, value in self._kept.items():
             setattr(self._connection, name, value)
         await self._connection.close()
@@ -448,7 +448,7 @@ def _engine(creator: Any, **options: Any) -> AsyncEngine:
 
 
 def _prefetching(_: object, cursor: Any, *__: object) -> None:
-    """With their statement come as many rows as a trip may bring, but for those with a LOB."""
+    """Fetch as many rows as possible with the statement's round trip, except rows with a LOB."""
     cursor._cursor.prefetchrows = ROWS  # noqa: SLF001  (SQLAlchemy's cursor hands this on to nobody)
 
 
@@ -458,7 +458,7 @@ def _commit(connection: Any) -> None:
 
 
 def tell_types(made: Engine) -> None:
-    """Tell the driver the types of parameters that it would take for something else."""
+    """Declare the types of parameters that the driver would guess wrongly."""
     if not event.contains(made, "do_setinputsizes", sized):
         event.listen(made, "do_setinputsizes", sized)
 
@@ -466,7 +466,7 @@ def tell_types(made: Engine) -> None:
 def sized(
     sizes: dict[Any, Any], cursor: Any, statement: str, parameters: Any, context: Any
 ) -> None:
-    """SQLAlchemy's hook: JSON goes as objects, and times keep their fractions."""
+    """SQLAlchemy's hook: bind JSON as objects, and keep the fractions of times."""
     del cursor, statement, parameters
     dbapi = context.dialect.dbapi
     for bound in context.compiled.bind_names:

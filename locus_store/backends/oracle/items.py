@@ -22,7 +22,7 @@ _METRICS = {"cosine": "COSINE", "l2": "EUCLIDEAN", "ip": "DOT"}
 
 
 class OracleItems(Items):
-    """Oracle's forms of the hooks."""
+    """Oracle's implementations of the hooks."""
 
     def condition(
         self, column: sa.ColumnElement[Any], clause: Clause
@@ -30,7 +30,7 @@ class OracleItems(Items):
         return on_oracle_json(column, clause)
 
     def ranked(self, wanted: Wanted, vector: bytes) -> Iterator[tuple[StoreItem, float]]:
-        """By an index where there is one; exactly where that found too few. Scores are ours."""
+        """Rank by the index if there is one; exactly if it found too few. Scores are recomputed."""
 
         def fetch(size: int) -> tuple[list[Scored], bool]:
             rows = self.connection.execute(self._nearest(wanted, vector, size)).all()

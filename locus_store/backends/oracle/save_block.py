@@ -1,4 +1,4 @@
-"""A plain append as one PL/SQL block: one round trip, and the server decides and commits."""
+"""A plain append as one PL/SQL block: one round trip; the server decides and commits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RAW_BYTES: Final = 32_767
 
 
 class OneTrip:
-    """A plain append as one PL/SQL block, which decides the conflict on the server and commits."""
+    """A plain append as one PL/SQL block, which detects a conflict on the server and commits."""
 
     def __init__(self, tables: Tables, dialect: Dialect) -> None:
         self._tables = tables
@@ -29,7 +29,7 @@ class OneTrip:
         self._blocks: dict[tuple[bool, bool], _Block] = {}
 
     def save(self, connection: Connection, save: Save, values: Mapping[str, Any]) -> Written | None:
-        """Do it; ``None`` where the rules have to decide. ``values``: of ``values_of``."""
+        """Save ``values`` (of ``values_of``); return ``None`` if the rules have to decide."""
         block = self._block(
             is_first=values["its_line"] is None, expires=save.ttl_seconds is not None
         )
@@ -86,7 +86,7 @@ _PAYLOAD: Final = "its_payload"
 
 
 class _Block:
-    """A PL/SQL block and the types of its parameters for the driver."""
+    """A PL/SQL block, and its parameters' types for the driver."""
 
     def __init__(
         self, text: str, types: Mapping[str, sa.types.TypeEngine[Any]], dialect: Dialect
@@ -107,7 +107,7 @@ class _Block:
         }
 
     def sizes(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return their types."""
+        """Return the types of the parameters."""
         is_long = len(values[_PAYLOAD]) > RAW_BYTES
         return {**self._sizes, _PAYLOAD: self._lob} if is_long else self._sizes
 

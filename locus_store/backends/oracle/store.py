@@ -83,6 +83,6 @@ class OracleStore(SqlStore):
             vectors.make_table(connection, tables, dimension)
 
     async def _define(self, body: Callable[[Connection], T]) -> T:
-        """DDL commits."""
+        """Run DDL, which commits by itself."""
         runner: PooledRunner = self._shared.runner  # type: ignore[assignment]  # its backend's
         return await runner.define(body)

@@ -53,7 +53,7 @@ POOL_TIMEOUT_SECONDS = 30.0
 STATEMENT_CACHE_SIZE = 100
 
 OPTIONS = ("pgbouncer", "statement_cache_size", "prepared_statement_cache_size")
-"""What may stand in a DSN for us, as hosts and other libraries write it there."""
+"""Options that a DSN may contain for this library, as hosts and other libraries write them."""
 
 
 class PostgreSQLBackend(SqlBackend):
@@ -199,7 +199,7 @@ class PostgreSQLBackend(SqlBackend):
         self._group, self._senders = (GROUP, SENDERS) if group_saves else (1, kept + overflow)
 
     def _begin(self) -> None:
-        """Begin without anything under way; saves are grouped by tenant."""
+        """Start with no calls in progress; saves are grouped by tenant."""
         self._saves: WeakKeyDictionary[LoopPool, Saves] = WeakKeyDictionary()
         self._batches: WeakKeyDictionary[LoopPool, WriteBatches] = WeakKeyDictionary()
 
@@ -211,7 +211,7 @@ class PostgreSQLBackend(SqlBackend):
         return f"PostgreSQLBackend({self._where!r})"
 
     async def commit(self, save: Save) -> Written:
-        """See ``StorageBackend``, as the following."""
+        """See ``StorageBackend``, also for the following methods."""
         with self._translating():
             home = await self._runner.home()
             saves = self._saves.get(home)
@@ -314,7 +314,7 @@ class PostgreSQLBackend(SqlBackend):
             return await batches.submit(batch)
 
     async def _ask(self, text: str, values: tuple[Any, ...]) -> list[Any]:
-        """Run one of the driver's statements; it may be run again after a lost connection."""
+        """Run a statement on the driver's connection; after a lost connection it may run again."""
         with self._translating():
             home = await self._runner.home()
             tenant = encode_key(self._database.tenant)
@@ -521,7 +521,7 @@ def _checked_pool(pool: Any) -> Any:
 
 
 def _cache_size(target: Target, *, pgbouncer: bool) -> int:
-    """Return the number of prepared statements that a connection may keep; 0 behind PgBouncer."""
+    """Return how many prepared statements a connection may keep; 0 behind PgBouncer."""
     said = target.options
     if not isinstance(pgbouncer, bool):
         raise InvalidArgumentError(f"pgbouncer={pgbouncer!r} must be True or False")

@@ -19,7 +19,7 @@ class PostgreSQLExamination(Examination):
     """A server, perhaps behind a pooler."""
 
     def software(self) -> Iterator[Fact]:
-        """See ``Examination``, as the following."""
+        """See ``Examination``, also for the following methods."""
         yield Fact("SQLAlchemy", sa.__version__)
         yield Fact("asyncpg", package_version("asyncpg"))
         number = int(self._setting("server_version_num")) // 10_000
@@ -33,7 +33,7 @@ class PostgreSQLExamination(Examination):
         yield self._pooler()
 
     def _pooler(self) -> Fact:
-        """Detect a pooler by the process number, which it invents for its clients."""
+        """Detect a pooler by the backend process id, which a pooler invents for its clients."""
         driver: Any = self.connection.connection.driver_connection
         if driver.get_server_pid() == self._scalar("SELECT pg_backend_pid()"):
             return Fact("pooler", "none in between")
@@ -72,7 +72,7 @@ class PostgreSQLExamination(Examination):
         return None if size is None else int(size)
 
     def estimated_rows(self, table: sa.Table) -> int | None:
-        """-1 is a table that was never looked at."""
+        """See ``Examination``; -1 in the catalog is a table that was never analyzed."""
         found = self._of_table("c.reltuples", table)
         return None if found is None or found < 0 else int(found)
 

@@ -1,4 +1,4 @@
-"""PostgreSQL's dialect: its hooks, its locks, its full-text index, its engine and its errors."""
+"""PostgreSQL's dialect: its hooks, locks, full-text index, engine and errors."""
 
 from __future__ import annotations
 
@@ -64,17 +64,17 @@ tls_request.install()
 CONNECT_TIMEOUT_SECONDS: Final = 10.0
 
 _WORD_CHARACTERS: Final = 255
-"""What the index keeps of a word: a lexeme has 2,046 bytes at most."""
+"""Characters of a word that the index keeps: a lexeme has at most 2,046 bytes."""
 
 _PART_BYTES: Final = 500_000
 """Words of one row of the index: a tsvector has 1 MB at most."""
 
 
 class PostgreSQLRepository(IndexedRepository):
-    """PostgreSQL's forms of the hooks."""
+    """PostgreSQL's implementations of the hooks."""
 
     def matches(self, column: sa.ColumnElement[str], pattern: str) -> sa.ColumnElement[bool] | None:
-        """``LIKE`` has no sets."""
+        """See ``Reads.matches``; ``LIKE`` has no character sets."""
         if "[" in pattern:
             return None
         like = "".join(_LIKE.get(it, it) for it in pattern)
@@ -87,7 +87,7 @@ class PostgreSQLRepository(IndexedRepository):
     def may_have(
         self, column: sa.ColumnElement[Any], key: str, value: Any
     ) -> sa.ColumnElement[bool]:
-        """``@>`` with the value, or with a list of it, at the key or along its path."""
+        """See ``Reads.may_have``; ``@>`` with the value or a list of it, at the key or its path."""
         forms = _ZEROS if _is_zero(value) else (value,)
         if forms is not _ZEROS and _has_many_forms(value):
             return column.is_not(None)
@@ -99,12 +99,12 @@ class PostgreSQLRepository(IndexedRepository):
         return sa.or_(*(column.op("@>")(it) for it in documents))
 
     def below_row(self, row: Mapping[sa.ColumnElement[Any], Any]) -> sa.ColumnElement[bool]:
-        """As one condition of the index over the columns."""
+        """Return the condition as one row comparison, which the index over the columns supports."""
         values = (sa.literal(value, column.type) for column, value in row.items())
         return sa.tuple_(*row) < sa.tuple_(*values)
 
     def any_activity(self) -> sa.ColumnElement[bool]:
-        """Without bounds and statistics, a sort of all threads looked better than the index."""
+        """Return a true condition with bounds: without them the planner sorts all threads."""
         threads = self.tables.threads.c
         least = sa.literal_column("'-infinity'::timestamptz", sa.DateTime())
         most = sa.literal_column("'infinity'::timestamptz", sa.DateTime())
@@ -119,7 +119,7 @@ class PostgreSQLRepository(IndexedRepository):
         return search_table(self.tables)
 
     def index_text(self, line: int, sequence: int, payload: bytes) -> str | None:
-        """Index a record; return its text, stored for SQL readers: the index keeps words only."""
+        """Index a record; return its text for SQL readers, as the index holds words only."""
         if not self.has_index:
             return None
         text = frames.text_of(payload, self.max_state_bytes)
@@ -157,7 +157,7 @@ class PostgreSQLRepository(IndexedRepository):
 
 
 def search_table(tables: Tables) -> sa.TableClause:
-    """Return the full-text index; a text of many words takes several rows."""
+    """Return the full-text index's table; a text of many words takes several rows."""
     names = ("line", "sequence", "part", "words")
     columns: list[sa.ColumnClause[Any]] = [sa.column(name) for name in names]
     return sa.table(f"{tables.prefix}search", *columns, schema=tables.schema)
@@ -181,7 +181,7 @@ def _paths(key: str) -> list[list[str]]:
 
 
 def _has_many_forms(value: Any) -> bool:
-    """Return whether it has a number that may be stored otherwise: -0.0, or a large whole float."""
+    """Return whether a number in the value has several stored forms: -0.0, large whole floats."""
     if isinstance(value, Mapping):
         return any(map(_has_many_forms, value.values()))
     if isinstance(value, list | tuple):
@@ -202,7 +202,7 @@ _EXACT: Final = 2**53
 
 
 def _at(path: list[str], value: Any) -> str | None:
-    """Return the JSON of an object with the value at the path; ``None`` where there is none."""
+    """Return the JSON of an object with the value at the path; ``None`` if there is none."""
     try:
         for name in reversed(path):
             value = {name: value}
@@ -226,7 +226,7 @@ def lexemes_of(text: str) -> Iterator[list[str]]:
 
 
 def _lexeme(word: str) -> str:
-    """Return a folded word as a tsquery: it has letters and digits only."""
+    """Return a folded word, which has only letters and digits, as a tsquery."""
     return f"'{word[:_WORD_CHARACTERS]}'"
 
 
@@ -266,7 +266,7 @@ class PostgreSQLDatabase(ServerDatabase):
         self.has_index = SEARCH_SETTING in settings.raw
 
     def begin_write(self, connection: Connection) -> None:
-        """Each statement sees what was committed before it: locks first, then everything else."""
+        """Begin to write. Each statement sees earlier commits, so lock first, then read."""
         self._begin_write(connection)
         self.keep_index(connection)
 
@@ -275,7 +275,7 @@ class PostgreSQLDatabase(ServerDatabase):
         connection.begin()
 
     def begin_write_within(self, connection: Connection, seconds: float) -> None:
-        """Like ``begin_write``; each statement takes at most so long, waiting for locks included.
+        """Begin as ``begin_write`` does; limit each statement's time, waiting for locks included.
 
         The limit ends with the transaction.
         """
@@ -289,7 +289,7 @@ class PostgreSQLDatabase(ServerDatabase):
         connection.begin()
 
     def begin_copy(self, connection: Connection) -> None:
-        """Begin to write what is read of one moment."""
+        """Begin a transaction that writes what it reads of one snapshot."""
         self.begin_read(connection)
         self.keep_index(connection)
 
@@ -308,7 +308,7 @@ class PostgreSQLDatabase(ServerDatabase):
         return is_other or sqlstate(exc) in {_UNDEFINED_TABLE, _UNDEFINED_COLUMN, _INVALID_SCHEMA}
 
     def translated(self, exc: Exception) -> LocusStoreError:
-        """Return the error, by its class and SQLSTATE."""
+        """Return the error to raise, chosen by class and SQLSTATE."""
         state = sqlstate(exc)
         where = f"PostgreSQL {self._where}"
         if is_lost(exc) and not is_refused(exc):
@@ -368,7 +368,7 @@ _REMEDIES: Final = {
 
 
 def _reason(exc: BaseException) -> str:
-    """Return the server's message; it contains no secret, and states are bound, not part of it."""
+    """Return the server's message. It contains no secret; states are bound, so not part of it."""
     return str(getattr(exc, "orig", exc) or type(exc).__name__)
 
 
@@ -391,7 +391,7 @@ class ConnectionSettings:
     statement_cache_size: int
 
     async def connect(self, target: Target) -> Any:
-        """Return a connection of the driver's.
+        """Return a connection of the driver.
 
         Raises:
             ConnectionFailedError: With the cause and what to do.
@@ -406,7 +406,7 @@ class ConnectionSettings:
 
 
 def engine(target: Target, *, settings: ConnectionSettings, **pool: Any) -> AsyncEngine:
-    """Return an engine of our own, in autocommit, on asyncpg connections to ``target``.
+    """Return an engine in autocommit on asyncpg connections to ``target``.
 
     Args:
         target: Where.
@@ -427,13 +427,13 @@ def engine(target: Target, *, settings: ConnectionSettings, **pool: Any) -> Asyn
 
 
 def _unwanted(made: asyncio.Future[Any]) -> None:
-    """Close a connection that no caller waits for any more."""
+    """Close a connection whose caller was cancelled."""
     if not made.cancelled() and made.exception() is None:
         made.result().terminate()
 
 
 def engine_of_pool(pool: Any) -> AsyncEngine:
-    """Return an engine that borrows the connections of an asyncpg pool, as they are."""
+    """Return an engine that borrows the connections of an asyncpg pool unchanged."""
 
     async def borrowing(*_: Any, **__: Any) -> Any:
         return BorrowedConnection(pool, await pool.acquire())
@@ -463,12 +463,12 @@ async def _leave(connection: Any) -> None:
 
 
 def _from_json(value: Any) -> Any:
-    """JSON as asyncpg gives it, unless a connection's owner has it decoded."""
+    """Decode JSON from asyncpg, unless the connection's owner has set a decoder."""
     return orjson.loads(value) if isinstance(value, str) else value
 
 
 class BorrowedConnection:
-    """A pool's connection as SQLAlchemy sees one; closing it gives it back."""
+    """A pool's connection, adapted for SQLAlchemy; closing it returns it to the pool."""
 
     def __init__(self, pool: Any, connection: Any) -> None:
         self._pool = pool
@@ -478,9 +478,9 @@ class BorrowedConnection:
         return getattr(self._connection, name)
 
     async def close(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109  (asyncpg's)
-        """Give the connection back."""
+        """Return the connection to the pool."""
         await self._pool.release(self._connection, timeout=timeout)
 
     def terminate(self) -> None:
-        """Drop the connection; the pool makes another one."""
+        """Drop the connection; the pool opens another one."""
         self._connection.terminate()

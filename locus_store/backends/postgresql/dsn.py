@@ -1,4 +1,4 @@
-"""PostgreSQL's DSNs as hosts issue them, for asyncpg; and connecting by them.
+"""PostgreSQL's DSNs as hosts issue them, translated for asyncpg; and connecting by them.
 
 What asyncpg does as libpq does is left to it. Read here is what it reads otherwise or not at all:
 libpq's keyword form, bare ``/ ? # [`` in a password, services, ``channel_binding``,
@@ -65,7 +65,7 @@ _REFUSED: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "sslkeylogfile": ((), "set the environment variable SSLKEYLOGFILE"),
     "sslsni": (("1",), "leave it out: the host's name is always sent"),
 }
-"""What asyncpg cannot do: the values that ask for nothing, and what to do for the others."""
+"""Parameters that asyncpg does not support: accepted values, and the remedy for others."""
 
 _NUMBERS: Final = {
     "connect_timeout": "",
@@ -114,18 +114,18 @@ _SSL: Final = {"true": "require", "false": "disable"}
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A PostgreSQL database, and how it is reached."""
+    """A PostgreSQL database, and the parameters of connecting to it."""
 
     shown: str
     """Hosts, ports, user and database, as a URL without a secret: for messages and logs."""
     arguments: Mapping[str, Any] = field(repr=False)
-    """For ``asyncpg.connect(**arguments)``; secrets are among them."""
+    """Arguments of ``asyncpg.connect``; they include secrets."""
     options: Mapping[str, str] = field(repr=False)
     """Parameters of the query string that are meant for us, as they stand there."""
     socket_options: Mapping[str, int] = field(repr=False)
-    """By name, in ``socket``; set by ``connect``."""
+    """Socket options by their names in ``socket``; set by ``connect``."""
     shuffled: bool = field(default=False, repr=False)
-    """Whether ``connect`` tries the hosts in a new order each time."""
+    """``connect`` tries the hosts in a new random order each time."""
 
 
 def parse(
@@ -207,7 +207,7 @@ _NAME: Final = re.compile(r"\w+", re.ASCII)
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
 
 _Read = tuple["Mapping[str, str]", "Sequence[tuple[str, str]]"]
-"""What stands before the query string, by libpq's names; and the parameters in it."""
+"""The parts before the query string, by libpq's names; and the query's parameters."""
 
 
 def _from_text(dsn: str) -> _Read:
@@ -239,7 +239,7 @@ def _from_text(dsn: str) -> _Read:
 
 
 def _cut(rest: str) -> tuple[str, str, str]:
-    """User and hosts, database, query string; refuses what would show a part of a password."""
+    """Split into user and hosts, database, and query string; refuse misplaced characters."""
     before, _, query = rest.partition("?")
     place, _, path = before.partition("/")
     if "@" in path or (place and "@" in query):
@@ -271,7 +271,7 @@ def _decoded(text: str) -> str:
 
 
 def _keywords(text: str) -> Iterator[tuple[str, str]]:
-    r"""``name=value name='value'`` with ``\\`` before a quote or a ``\\``."""
+    r"""Yield the pairs of ``name=value name='value'``; ``\\`` escapes a quote or a ``\\``."""
     at = 0
     while at < len(text):
         pair = _PAIR.match(text, at)
@@ -299,7 +299,7 @@ def _from_url(url: URL) -> _Read:
 def _sorted(
     pairs: Sequence[tuple[str, str]], ours: Collection[str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Libpq's parameters and ours."""
+    """Split parameters into libpq's and this library's."""
     given: dict[str, str] = {}
     options: dict[str, str] = {}
     seen: set[str] = set()
@@ -340,7 +340,7 @@ def _stated(found: Mapping[str, str]) -> dict[str, str]:
 
 
 def _completed(given: dict[str, str]) -> dict[str, str]:
-    """With what the service says, and below it the environment."""
+    """Add the parameters of the service file, then of the environment."""
     environment = _stated(
         {name: os.environ.get(variable, "") for variable, name in _VARIABLES.items()}
     )
@@ -392,7 +392,7 @@ def _user() -> str:
 
 
 def _check(given: Mapping[str, str]) -> None:
-    """Refuse what cannot be done. Values are not repeated: who knows where a password was put."""
+    """Refuse unsupported parameters; values are not repeated, as one may be a password."""
     for name, value in given.items():
         if not _is_text(value):
             raise InvalidArgumentError(f"{name} in the DSN holds a NUL or half a character")
@@ -410,12 +410,12 @@ def _check(given: Mapping[str, str]) -> None:
 
 
 def _is_text(value: str) -> bool:
-    """Return whether it can be sent: it has no NUL, which ends a string, and no lone surrogate."""
+    """Return whether the value can be sent: it has neither NUL nor a lone surrogate."""
     return "\0" not in value and value == value.encode(errors="replace").decode()
 
 
 def _addresses(given: Mapping[str, str]) -> list[tuple[str, int]]:
-    """Hosts and their ports; none where the usual places are meant."""
+    """Return hosts and their ports; an empty list means the default ones."""
     if "host" not in given:
         return []
     hosts = [_host_and_port(it, is_bare=True) for it in given["host"].split(",")]
@@ -433,7 +433,7 @@ def _addresses(given: Mapping[str, str]) -> list[tuple[str, int]]:
 
 
 def _host_and_port(text: str, *, is_bare: bool) -> tuple[str, str]:
-    """Both as they are written; a bare IPv6 address needs no brackets where ports stand apart."""
+    """Split host and port; a bare IPv6 address needs no brackets if ports are separate."""
     if text.startswith("["):
         address, bracket, port = text[1:].partition("]")
         if bracket and port[:1] in {"", ":"}:
@@ -512,7 +512,7 @@ def _socket_options(given: Mapping[str, str]) -> dict[str, int]:
 
 
 class _PasswordError(Exception):
-    """The callable gave none; no failure of a host, so that no other is tried."""
+    """Raised if the callable gave no password; the other hosts are not tried."""
 
 
 def _password(given: Mapping[str, str], password: Password | None) -> dict[str, Any]:
@@ -571,7 +571,7 @@ def _tls(given: Mapping[str, str], addresses: Sequence[tuple[str, int]]) -> dict
 
 
 def _verified(given: Mapping[str, str], *, is_tcp: bool) -> tuple[str, str | None]:
-    """``sslmode`` and ``sslrootcert``, with what ``channel_binding`` asks of them."""
+    """Return ``sslmode`` and ``sslrootcert``, adjusted for ``channel_binding``."""
     mode, root = given.get("sslmode"), given.get("sslrootcert")
     if given.get("channel_binding") == "require":
         if mode == "disable" or not is_tcp:
@@ -590,7 +590,7 @@ def _is_file(path: Path | None) -> bool:
 
 
 def _system_context(given: Mapping[str, str]) -> ssl.SSLContext:
-    """As asyncpg makes one for ``verify-full``, but with the system's authorities."""
+    """Return asyncpg's context for ``verify-full``, with the system's certificate authorities."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_default_certs()
     context.set_alpn_protocols(["postgresql"])
@@ -637,7 +637,7 @@ async def connect(
     statement_cache_size: int | None = None,
     server_settings: Mapping[str, str] | None = None,
 ) -> Any:
-    """Return a new asyncpg connection to the first host that is as the target wants it.
+    """Return a new asyncpg connection to the first host that meets the target's conditions.
 
     Args:
         target: From ``parse``.
@@ -671,7 +671,7 @@ async def connect(
 
 
 async def _first(driver: Any, arguments: dict[str, Any], *, shuffled: bool) -> Any:
-    """As libpq chooses: asyncpg's own search has one time limit for all hosts together."""
+    """Try the hosts as libpq does: asyncpg's own search has one timeout for all hosts."""
     if "host" not in arguments:
         return await driver.connect(**arguments)
     next_host = (
@@ -701,7 +701,7 @@ def _passes(wanted: str) -> tuple[str, ...]:
 
 
 def _from_passfile(arguments: Mapping[str, Any], host: str, port: int) -> dict[str, str]:
-    r"""Return the password kept for a host; asyncpg reads ``\:`` and ``\\`` as they stand."""
+    r"""Return a host's password; asyncpg does not unescape ``\:`` and ``\\`` in the file."""
     path = Path(arguments["passfile"]) if "passfile" in arguments else _home(".pgpass")
     if "password" in arguments or path is None:
         return {}
@@ -722,7 +722,7 @@ def _from_passfile(arguments: Mapping[str, Any], host: str, port: int) -> dict[s
 
 
 def _fields(line: str) -> list[str]:
-    """Of a line of ``.pgpass``: host, port, database, user, password."""
+    """Return the fields of a line of ``.pgpass``: host, port, database, user, password."""
     entry = None if line.startswith("#") else _ENTRY.fullmatch(line.strip())
     return [re.sub(r"\\(.)", r"\1", it) for it in (entry.groups() if entry else [""] * 5)]
 
@@ -807,18 +807,18 @@ _NAME_MISMATCH: Final = {62, 64}
 
 
 ConnectingError = ConnectionFailedError
-"""What ``connect`` raises."""
+"""The errors that ``connect`` raises."""
 
 
 def _refusal(exc: Exception, where: str) -> LocusStoreError:
-    """For what kept ``connect`` from connecting."""
+    """Return the error for a failed ``connect``."""
     if isinstance(exc, require_asyncpg().exceptions.ClientConfigurationError):
         return InvalidArgumentError(f"PostgreSQL {where}: asyncpg cannot use this DSN")
     return ConnectionFailedError(f"PostgreSQL {where}: {_reason(exc)}")
 
 
 def connection_error(exc: BaseException, where: str) -> ConnectionFailedError | None:
-    """Return the error for a lost connection, or one that others than ``connect`` failed to make.
+    """Return the error for a lost connection, or for one that could not be opened elsewhere.
 
     By class and SQLSTATE. The message says what to do, and repeats nothing of the driver's.
 

@@ -1,4 +1,4 @@
-"""PostgreSQL's statements for a store: each operation is one statement in one round trip."""
+"""PostgreSQL's statements for a store: one statement and one round trip per operation."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EFFORT: Final = 100
 """Candidates that an HNSW index keeps, at least; pgvector's own 40 finds fewer of the nearest."""
 
 MOST_EFFORT: Final = 1000
-"""What pgvector takes."""
+"""The largest value that pgvector accepts."""
 
 PROBES: Final = 10
 """Lists of an IVFFlat index that are looked into first."""
@@ -45,11 +45,11 @@ _OPERATORS: Final = {"cosine": "<=>", "l2": "<->", "ip": "<#>"}
 
 
 class VectorsChangedError(BackendError):
-    """The database is not, or no longer, as the statement took it to be; nothing was written."""
+    """The database is not as the statement assumed; nothing was written."""
 
 
 class PostgreSQLItems(Items):
-    """PostgreSQL's forms of the hooks, and of what writes."""
+    """PostgreSQL's implementations of the hooks and of the writes."""
 
     def condition(
         self, column: sa.ColumnElement[Any], clause: Clause
@@ -62,7 +62,7 @@ class PostgreSQLItems(Items):
         return word_in_jsonb(column, word)
 
     def have_names(self, names: Sequence[Name]) -> sa.ColumnElement[bool]:
-        """Return the condition; a list of any length binds two values."""
+        """Return the condition; a list of any length takes two parameters."""
         if len(names) == 1:
             return super().have_names(names)
         wanted = _table_of(names)
@@ -94,7 +94,7 @@ class PostgreSQLItems(Items):
     # --- writing
 
     def apply(self, wanted: Sequence[Sequence[Change]], *, waits: bool) -> list[Outcome]:
-        """One statement; see ``_apply``."""
+        """See ``Items.apply``; one statement, built by ``_apply``."""
         statement = _apply(*self._words, waits=waits)
         try:
             rows = self.connection.execute(statement, self._bound(wanted)).all()
@@ -116,12 +116,12 @@ class PostgreSQLItems(Items):
 
     @property
     def _has_embeddings(self) -> bool:
-        """The statements make sure of it."""
+        """True if the table of embeddings was there; the statements check this again."""
         return self.shelf.found.dimension is not None
 
     @property
     def _words(self) -> tuple[str, str, str, str]:
-        """The parts of a statement's text that differ between two databases."""
+        """The names in a statement's text that differ between databases."""
         quote = self.connection.dialect.identifier_preparer
         home = quote.quote(self.shelf.found.home) if self._has_embeddings else ""
         names = (self.store, self.tables.settings, self.embeddings)
@@ -129,7 +129,7 @@ class PostgreSQLItems(Items):
         return store, settings, embeddings, home
 
     def _bound(self, wanted: Sequence[Sequence[Change]]) -> dict[str, Any]:
-        """Return one list for each field."""
+        """Return the parameters: one list for each field."""
         scope = self.shelf.scope
         changes = [it for batch in wanted for it in batch]
         puts = [it if isinstance(it, Put) else None for it in changes]
@@ -173,7 +173,7 @@ class PostgreSQLItems(Items):
         return len(self._deleted(self.store.c.item.in_(some)))
 
     def _deleted(self, condition: sa.ColumnElement[bool]) -> list[tuple[int, bool]]:
-        """Delete items with their embeddings; their numbers, and whether they were live."""
+        """Delete items with their embeddings; return each row number, and whether it was live."""
         c = self.store.c
         gone = self.store.delete().where(condition, self._holds)
         removed = gone.returning(c.item, self._is_live.label("is_live")).cte("removed")
@@ -196,7 +196,7 @@ class PostgreSQLItems(Items):
 
     @property
     def _holds(self) -> sa.ColumnElement[bool]:
-        """It is the opened database, with a table of embeddings if it had one then."""
+        """The condition that this is the opened database, with embeddings if it had them then."""
         settings = self.tables.settings.c
         is_fact = sa.or_(
             sa.and_(settings.name == "store_id", settings.value == self.shelf.scope.store),
@@ -208,7 +208,7 @@ class PostgreSQLItems(Items):
     # --- the nearest
 
     def ranked(self, wanted: Wanted, vector: bytes) -> Iterator[Scored]:
-        """As many as are wanted are asked for, and more while they are refused."""
+        """See ``Items.ranked``; fetches more rows while the conditions refuse some."""
 
         def fetch(size: int) -> tuple[list[Scored], bool]:
             rows = self.connection.execute(self._nearest(wanted, vector, size)).all()
@@ -223,7 +223,7 @@ class PostgreSQLItems(Items):
         return self.widening(wanted, fetch)
 
     def _nearest(self, wanted: Wanted, vector: bytes, size: int) -> sa.Select[Any]:
-        """By an index where there is one; exactly where there is none, or it found too few.
+        """Return the query, which uses an index if there is one, and else compares exactly.
 
         An index gives up after some ten thousand items that the conditions refuse.
         """
@@ -265,7 +265,7 @@ class PostgreSQLItems(Items):
 
 
 def _table_of(names: Sequence[Name]) -> sa.TableValuedAlias:
-    """Names as rows, of two values to bind."""
+    """Return names as a table of rows, bound as two arrays."""
     texts = postgresql.ARRAY(sa.Text())
     namespaces = [encode_path(encode_namespace(it)) for it, _ in names]
     keys = [encode_key(it) for _, it in names]
@@ -288,7 +288,7 @@ _INDEXES: Final = sa.table(
 
 
 class _Vector(sa.types.UserDefinedType[Any]):
-    """pgvector's type, in the schema where it is."""
+    """pgvector's type, in the schema of its extension."""
 
     cache_ok = True
 
@@ -316,12 +316,12 @@ def _prepared(size: int) -> sa.ColumnElement[bool]:
 
 
 def vector_text(vector: bytes) -> str:
-    """As pgvector reads it, to the last bit."""
+    """Return a vector as text that pgvector reads exactly."""
     return "[" + ",".join(f"{it:.9g}" for it in vectors.unpacked(vector)) + "]"
 
 
 def float32(numbers: Sequence[float]) -> bytes:
-    """As all other backends keep it."""
+    """Return a vector as little-endian float32, as all backends store it."""
     return struct.pack(f"<{len(numbers)}f", *numbers)
 
 
@@ -416,7 +416,7 @@ _BUSY: Final = """l.position IS NULL AND EXISTS (SELECT FROM {store} s
 
 @lru_cache(maxsize=64)
 def _apply(store: str, settings: str, embeddings: str, home: str, *, waits: bool) -> sa.TextClause:
-    """Return the statement of all batches of changes.
+    """Return the statement that writes all batches of changes.
 
     Rows are locked in the order of their names, and then seen as they are by now. Of what is not
     there, nothing can be locked: a name that is taken meanwhile is a race, to be run again.

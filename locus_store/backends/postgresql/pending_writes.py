@@ -1,4 +1,4 @@
-"""Pending writes in groups: those that wait while one statement runs go into the next one."""
+"""Pending writes in groups: those that arrive while a statement runs share the next one."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Writes on one checkpoint, of different places."""
+    """Writes on one checkpoint, no two of the same task and index."""
 
     thread_id: str
     namespace: str
     checkpoint_id: str
     writes: Sequence[PendingWrite]
     known: Mark | None
-    """What those with a ``basis`` are frames against."""
+    """The version that writes with a ``basis`` are frames against."""
 
     @property
     def size(self) -> int:
-        """Bytes of payload."""
+        """The payloads' size in bytes."""
         return sum(len(it.payload) for it in self.writes)
 
     def head(self) -> tuple[Any, ...]:
@@ -46,7 +46,7 @@ class Batch:
         return (*map(encode_key, names), *version)
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """Return the writes, as the statement has them."""
+        """Return the writes as the statement's rows."""
         return [
             (
                 encode_key(it.task_id),
@@ -67,7 +67,7 @@ class _Item:
     done: asyncio.Future[bool]
 
     def answer(self, result: bool | BaseException) -> None:
-        """Tell the caller, if it is still there."""
+        """Pass the result to the caller, unless it was cancelled."""
         if self.done.done():  # cancelled
             return
         if isinstance(result, BaseException):
@@ -96,7 +96,7 @@ class WriteBatches:
         self._ready: deque[_Item] = deque()
 
     async def submit(self, batch: Batch) -> bool:
-        """Store a batch; ``False`` where only a transaction can tell, and nothing was stored."""
+        """Store a batch; ``False``: nothing was stored, and only a transaction can decide."""
         item = _Item(batch, asyncio.get_running_loop().create_future())
         self._ready.append(item)
         self._wake()
@@ -118,7 +118,7 @@ class WriteBatches:
         self._wake()
 
     def _take(self) -> list[_Item]:
-        """Return the next group; a thread is in it once, so that no row is written twice."""
+        """Return the next group; each thread is in it once, so that no row is written twice."""
         group: list[_Item] = []
         threads: set[str] = set()
         size = 0
@@ -147,7 +147,7 @@ class WriteBatches:
             item.answer(number in stored)
 
     async def _run(self, batches: Sequence[Batch]) -> set[int]:
-        """Run the statement; gives the numbers of those that were stored."""
+        """Run the statement; return the positions of the batches that were stored."""
         database = self._database
         heads = [(number, *it.head()) for number, it in enumerate(batches)]
         rows = [(number, *row) for number, it in enumerate(batches) for row in it.rows()]

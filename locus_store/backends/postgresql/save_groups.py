@@ -1,4 +1,4 @@
-"""Saves in groups: what waits while one statement runs goes into the next one.
+"""Saves in groups: those that arrive while a statement runs share the next one.
 
 Each save of a group is decided by itself, and its caller answered after the commit. What the
 statement refuses, and a group that failed whole, is done again one by one, each in a transaction
@@ -61,7 +61,7 @@ class _Deadline:
         return self._at < other._at
 
     def seconds_left(self) -> float | None:
-        """More than 0; ``None``: there is no deadline.
+        """The seconds left, above 0; ``None`` if there is no deadline.
 
         Raises:
             TimeoutError: It has passed.
@@ -97,7 +97,7 @@ class _Item:
     is_answered: bool = False
 
     def answer(self, result: Written | BaseException) -> None:
-        """Tell the caller, if it is still there."""
+        """Pass the result to the caller, unless it was cancelled."""
         self.is_answered = True
         if self.done.done():  # cancelled
             return
@@ -138,10 +138,10 @@ class Saves:
         """Senders that gave way, and end with what they are doing."""
         self._ready: deque[_Item] = deque()
         self._behind: dict[str, deque[_Item]] = {}
-        """By thread that has a save ready or under way: those that wait for it, in order."""
+        """Waiting saves in order, by thread that has a save ready or in progress."""
 
     async def submit(self, save: Save) -> Written:
-        """Write a save; it continues after its caller is cancelled."""
+        """Write a save, which continues if its caller is cancelled."""
         database = self._database
         row = row_of(save, database.store, indexed=database.has_index)
         done: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
@@ -171,7 +171,7 @@ class Saves:
         self._wake()
 
     def _leave_undone(self) -> None:
-        """Drop the saves that no caller waits for, after all tasks of the loop were cancelled."""
+        """Drop the saves that no caller awaits, after all tasks of the loop were cancelled."""
         ready = self._ready
         self._ready = _awaited(ready)
         self._behind = {thread_id: _awaited(it) for thread_id, it in self._behind.items()}
@@ -180,7 +180,7 @@ class Saves:
                 self._finish(item, asyncio.CancelledError())
 
     def _finish(self, item: _Item, result: Written | BaseException) -> None:
-        """Answer, and let the next save of the thread go."""
+        """Answer a save, and queue the thread's next one."""
         item.answer(result)
         behind = self._behind[item.save.thread_id]
         if behind:
@@ -204,13 +204,13 @@ class Saves:
                 raise
 
     def _give_way(self, sender: asyncio.Task[None] | None) -> None:
-        """Its statement waits, for a lock perhaps: another one may send meanwhile."""
+        """Let another sender start: this one's statement waits, perhaps for a lock."""
         self._slow.add(sender)
         self._idle_senders += 1
         self._wake()
 
     def _take(self) -> list[_Item]:
-        """Return the next group; what waits is of different threads."""
+        """Return the next group; its saves are of different threads."""
         group: list[_Item] = []
         size = 0
         while self._ready and len(group) < self._size:
@@ -260,7 +260,7 @@ class Saves:
     async def _run(
         self, rows: Sequence[SaveRow], deadline: _Deadline
     ) -> dict[str, tuple[int, int]]:
-        """Run the statement; gives (line, sequence) by thread, of the saves that it did."""
+        """Run the statement; return (line, sequence) by thread for the saves that it wrote."""
         database = self._database
         is_indexed = database.has_index
         common = SaveGroup(encode_key(database.tenant), database.store, 1 + is_indexed)
@@ -288,7 +288,7 @@ class Saves:
             over.cancel()
 
     async def _alone(self, item: _Item) -> None:
-        """Do a save under the full rules."""
+        """Write a save in a transaction under the full rules."""
         database = self._database
 
         def body(connection: Connection) -> Written:
@@ -321,7 +321,7 @@ def _weight(item: _Item) -> int:
 
 
 def row_of(save: Save, store: str, *, indexed: bool) -> SaveRow | None:
-    """Return the statement's fields for a save; ``None`` for one that is not a plain append."""
+    """Return a save's fields for the statement; ``None`` if it is not a plain append."""
     append = versions.append_of(save, store)
     if append is None:
         return None
@@ -359,7 +359,7 @@ def row_of(save: Save, store: str, *, indexed: bool) -> SaveRow | None:
 
 
 def _alone_of(common: SaveGroup, row: SaveRow) -> Appended | None:
-    """Return the fields of the lone save's statement; ``None`` for what it does not do."""
+    """Return the fields of the lone save's statement; ``None`` if it does not support the save."""
     is_frames = row.basis is not None
     known, digest = row.basis, row.basis_digest
     if not is_frames:

@@ -1,4 +1,4 @@
-"""The Locus SDK's spellings of PostgreSQL's options, as ours."""
+"""The Locus SDK's names of PostgreSQL's options, translated to this library's."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def place_of(
     database: str | None,
     user: str | None,
 ) -> str | URL | None:
-    """Return the DSN, or the URL of its parts, of which missing ones have the SDK's defaults.
+    """Return the DSN, or a URL of its parts; missing parts have the SDK's defaults.
 
     Raises:
         InvalidArgumentError: Both are given, or a part makes no sense.
@@ -48,7 +48,7 @@ def place_of(
 def pool_of(
     pool_size: int, max_overflow: int, least: int | None, most: int | None, *, is_default: bool
 ) -> tuple[int, int]:
-    """``pool_size`` and ``max_overflow``, or what the SDK's ``min_`` and ``max_pool_size`` mean.
+    """Return the pool's size and overflow; the SDK's spelling is minimum and maximum.
 
     Raises:
         InvalidArgumentError: Both spellings are given, or one makes no sense.

@@ -1,4 +1,4 @@
-"""PostgreSQL's hot statements, as text for the driver: a save, a group of saves, a load, a list.
+"""PostgreSQL's hot statements as text for the driver: a save, a group, a load, a list.
 
 Each is one round trip in autocommit. They do what the rules in ``versions`` say, for the cases
 that are nearly all; what they refuse is decided by those rules, in a transaction of its own.
@@ -36,7 +36,7 @@ class SaveGroup(NamedTuple):
     tenant: str
     store: str
     facts: int
-    """How many settings say that the database is as it was opened; see the statement."""
+    """The number of settings that identify the opened database; see the statement."""
 
 
 class SaveRow(NamedTuple):
@@ -45,17 +45,17 @@ class SaveRow(NamedTuple):
     thread_id: str
     namespace: str
     line: int | None
-    """Where the caller knows it."""
+    """The line, if the caller knows it."""
 
     expected: int | None
     """The head that the caller expects."""
 
     expected_digest: bytes | None
     is_free: bool
-    """It appends to whatever the head is."""
+    """The save appends to any head."""
 
     basis: int | None
-    """What the payload's frames are against; ``None``: it is whole."""
+    """The version that the payload's frames are against; ``None``: the payload is a whole state."""
 
     basis_digest: bytes | None
     writer: str | None
@@ -67,7 +67,7 @@ class SaveRow(NamedTuple):
     metadata: str | None
     labels: str | None
     added: str | None
-    """Its text, for the full-text index; and the words of it, between spaces."""
+    """The text for the full-text index, and its words separated by spaces."""
 
     words: str | None
     keep_last: int | None
@@ -76,7 +76,7 @@ class SaveRow(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """The parameters of a save that is alone in its statement."""
+    """The parameters of a statement that writes a single save."""
 
     tenant: str
     store: str
@@ -84,7 +84,7 @@ class Appended(NamedTuple):
     namespace: str
     line: int
     known: int
-    """What the save is made from, and its head."""
+    """The version that the save is made from, which is the expected head."""
 
     known_digest: bytes
     is_held: bool
@@ -346,7 +346,7 @@ class Hot:
 
     @staticmethod
     def key(thread_id: str, namespace: str, *checkpoint_id: str | None) -> tuple[str, ...]:
-        """Return the values behind the tenant: of a line, or of a version in it."""
+        """Return the parameters after the tenant: of a line, or of a version in it."""
         named = [it for it in checkpoint_id if it is not None]
         return tuple(encode_key(it) for it in (thread_id, namespace, *named))
 
@@ -354,7 +354,7 @@ class Hot:
     def versions(
         rows: Sequence[Mapping[str, Any]], store: str, thread_id: str, namespace: str
     ) -> list[Version]:
-        """Return the versions of rows; a row of a line without one gives none."""
+        """Return the versions of rows; the row of an empty line gives none."""
         return [
             _version(row, store, thread_id, namespace)
             for row in rows
@@ -390,7 +390,7 @@ class Hot:
         return text.format(**known, **more)
 
     def _loads(self, which: str, payload: str) -> tuple[str, str]:
-        """Without and with pending writes."""
+        """Return the statement of a load without, and with, pending writes."""
         return self._one(which, payload), self._one(which, payload + _WRITES)
 
     def _one(self, which: str, payload: str) -> str:
@@ -429,7 +429,7 @@ def _writes(row: Mapping[str, Any]) -> list[PendingWrite]:
 
 
 def _is_late(save: str) -> str:
-    """Return the condition that the expiry is to be written again: see ``renewing.ttl_slack``."""
+    """Return the condition that the expiry must be rewritten: see ``renewing.ttl_slack``."""
     least = f"statement_timestamp() + make_interval(secs => {save}.ttl)"
     return f"(t.expires_at IS NULL OR t.expires_at NOT BETWEEN {least} AND {_expiry(save)})"
 

@@ -1,4 +1,4 @@
-"""asyncpg's request for TLS, whose error may be left without anybody to retrieve it."""
+"""asyncpg's request for TLS, whose error would otherwise be reported as never retrieved."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ except ImportError:  # reported when something is opened
 
 
 def quiet(protocol: type[Any]) -> type[Any]:
-    """Return the class of that request's protocol, with its error marked as retrieved.
+    """Return a class for that request's protocol that marks its error as retrieved.
 
     A caller that awaits the answer still gets the error. No caller awaits it if a task is cancelled
     between the connection and the request, as at the end of ``asyncio.run``: asyncio then prints
@@ -28,7 +28,7 @@ def quiet(protocol: type[Any]) -> type[Any]:
 
 
 def install() -> None:
-    """Have asyncpg use the quiet protocol; nothing where its parts have other names."""
+    """Make asyncpg use the quiet protocol; do nothing if its parts have other names."""
     found = getattr(connect_utils, "TLSUpgradeProto", None)
     if found is not None and found.__name__ != "Quiet":
         connect_utils.TLSUpgradeProto = quiet(found)

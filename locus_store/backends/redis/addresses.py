@@ -41,7 +41,7 @@ _SAME: Final = {"valkey": "redis", "valkeys": "rediss"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """See ``RedisBackend``.
+    """The options of connections; see ``RedisBackend``.
 
     Raises:
         InvalidArgumentError: One makes no sense.
@@ -64,7 +64,7 @@ class Options:
         _require_seconds("retry_seconds", self.retry_seconds, above=-1)
 
     def connections(self, where: str, make: Any, *, is_owner: bool) -> Connections:
-        """Connections with these options."""
+        """Return connections with these options."""
         return Connections(
             where,
             make,
@@ -83,7 +83,7 @@ def _require_seconds(name: str, value: object, *, above: float) -> None:
 
 
 def named(url: str, db: int, options: Options, *, is_cluster: bool) -> Connections:
-    """Connections to what a URL names.
+    """Return connections to the server or cluster that a URL names.
 
     Raises:
         InvalidArgumentError: It names nothing, or another database than ``db``.
@@ -131,7 +131,7 @@ def _require_one_place(scheme: str, place: str, path: str, db: int, *, is_cluste
 
 
 def _try_out(make: Callable[[], Any], where: str, *, is_cluster: bool) -> None:
-    """Make a client, and a connection that connects to nothing: do they know all options?
+    """Check the options by creating a client and a connection, without connecting.
 
     Raises:
         InvalidArgumentError: No; what redis-py says of it is not told where it may be a secret.
@@ -154,7 +154,7 @@ def _try_out(make: Callable[[], Any], where: str, *, is_cluster: bool) -> None:
 
 
 def handed_in(client: Any, options: Options) -> Connections:
-    """Return connections of a client that the caller created and closes.
+    """Return connections over a client that the caller created and closes.
 
     Raises:
         InvalidArgumentError: It is none that can be used.
@@ -169,7 +169,7 @@ def handed_in(client: Any, options: Options) -> Connections:
 
 
 class _HandedIn:
-    """A client that stays in its process, and in the event loop that it is first used in."""
+    """A caller's client, bound to its process and to the event loop that first uses it."""
 
     def __init__(self, client: Any) -> None:
         self._client = client

@@ -1,4 +1,4 @@
-"""Redis 6.2 and later, and Valkey: a server or a cluster, with nothing but its own data types."""
+"""Redis 6.2 and later, and Valkey: a server or a cluster, with built-in data types only."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class RedisBackend(FullBackend):
         return f"RedisBackend({self._where!r}, prefix={self._threads.keys.prefix!r})"
 
     async def open(self) -> None:
-        """See ``StorageBackend``, as the following."""
+        """See ``StorageBackend``, also for the following methods."""
         await self.list_threads(1)
 
     async def close(self) -> None:
@@ -157,7 +157,7 @@ class RedisBackend(FullBackend):
         return await self.connections.home()
 
     async def _listing(self) -> LoopClient:
-        """Return the connections, once the lists of threads are as this release reads them."""
+        """Return the connections, with the lists of threads converted to the current layout."""
         home = await self._home()
         await self._threads.require_lists(home)
         return home
@@ -251,7 +251,7 @@ class RedisBackend(FullBackend):
     async def _take(
         self, home: LoopClient, thread_id: str, namespace: str, body: Callable[[Edit], int]
     ) -> int:
-        """Take something from a namespace; 0 where there is no thread."""
+        """Remove something from a namespace; return 0 if the thread does not exist."""
         found: int = await self._threads.edit(home, thread_id, namespace, body, creates=False)
         return found
 
@@ -334,7 +334,7 @@ class RedisBackend(FullBackend):
         ]
 
     async def _all(self) -> AsyncIterator[tuple[Thread, dict[str, str]]]:
-        """Yield all live threads without payloads, and the revisions of their namespaces."""
+        """Yield all live threads without payloads, and the revision of each namespace."""
         home = await self._home()
         async for name in self._names():
             found = await self._threads.archive(home, name, is_whole=False)
@@ -342,7 +342,7 @@ class RedisBackend(FullBackend):
                 yield found
 
     async def _names(self) -> AsyncIterator[str]:
-        """Yield all live threads."""
+        """Yield the ids of all live threads."""
         home = await self._home()
         after: str | None = None
         while page := await self._lists.scanned(home, PAGE, after):
@@ -474,7 +474,7 @@ class RedisBackend(FullBackend):
 
 
 def _vacuum(thread_id: str, namespace: str, limit: datetime, edit: Edit) -> int:
-    """Remove what is older from a namespace; return how many versions."""
+    """Remove older versions from a namespace; return how many."""
     line = edit.find(thread_id, namespace)
     if line is None or edit.thread is None:
         return 0
@@ -492,7 +492,7 @@ class RedisCheckpointSaver(CheckpointSaver):
     Args:
         url: See ``RedisBackend``, as ``prefix`` and what else it takes.
         prefix: What all keys begin with.
-        on_conflict: See ``CheckpointSaver``, as the following.
+        on_conflict: See ``CheckpointSaver``, also for the following methods.
         keep_last: Versions to keep per thread and namespace.
         ttl_seconds: A thread's time to live after its last save.
         refresh_on_read: A load renews that time.

@@ -1,4 +1,4 @@
-"""Connections to Redis: a client for each event loop, and what is done when one is lost."""
+"""Connections to Redis: a client per event loop, and retries after a lost connection."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DRIVER_ERRORS: Final = (driver.RedisError, driver.RedisClusterException, OSError)
-"""What redis-py raises."""
+"""The errors that redis-py raises."""
 Client = Redis | RedisCluster
 
 PAUSE_SECONDS: Final = 0.02
-"""Before the second try, on average; doubled each time, to a second at most."""
+"""The average pause before the second attempt; doubled each time, up to a second."""
 
 PIPELINE: Final = 1000
 """Calls in one round trip at most."""
 
 CLOSE_SECONDS: Final = 5.0
-"""How long ``close`` waits for the server's farewell."""
+"""The time for which ``close`` waits for the server to close the connection."""
 
 
 class Connections:
@@ -87,7 +87,7 @@ class Connections:
 
 
 class LoopClient(loops.Home):
-    """An event loop's client; arguments as of ``Connections``."""
+    """The client of one event loop; arguments as for ``Connections``."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class LoopClient(loops.Home):
         return await self.again(lambda: self._call(script, keys, args))
 
     async def write(self, script: Script, keys: Sequence[str], *args: Any) -> Any:
-        """Run a script once; wait for the replicas that were asked for.
+        """Run a script once; wait for the requested number of replicas.
 
         Raises:
             BackendError: It was done, and too few replicas said that they have it.
@@ -147,7 +147,7 @@ class LoopClient(loops.Home):
     async def each(
         self, script: Script, calls: Sequence[tuple[Sequence[str], Sequence[Any]]]
     ) -> list[Any]:
-        """Run a reading script many times, in as few round trips as there are servers."""
+        """Run a read-only script many times, in as few round trips as there are servers."""
 
         async def run() -> list[Any]:
             answers: list[Any] = []
@@ -168,14 +168,14 @@ class LoopClient(loops.Home):
         return await self.again(known)
 
     async def command(self, *command: Any) -> Any:
-        """Run a command that may be run twice."""
+        """Run a command that is safe to repeat."""
         return await self.again(lambda: self._run(command))
 
     async def _run(self, command: Sequence[Any]) -> Any:
         return await self._in_place(self.client.execute_command, *command)
 
     async def _in_place(self, call: Callable[..., Awaitable[Any]], *args: Any) -> Any:
-        """Return one of the calls that may be under way at once."""
+        """Await a call while holding one of the slots for concurrent calls."""
         async with self._places:
             try:
                 return await call(*args)
@@ -193,7 +193,7 @@ class LoopClient(loops.Home):
             return await self._run(_by_text(script, keys, args))
 
     async def _pair(self, first: tuple[Any, ...], second: tuple[Any, ...]) -> list[Any]:
-        """Two commands on one connection: ``WAIT`` waits for what its own connection wrote."""
+        """Run two commands on one connection: ``WAIT`` covers its own connection's writes."""
         found: list[Any] = await self._in_place(self._paired, first, second)
         return found
 
@@ -213,7 +213,7 @@ class LoopClient(loops.Home):
         return [it.result for it in commands]
 
     async def find_masters(self) -> None:
-        """Ask a cluster who serves which slot: redis-py does, but not behind a pipeline.
+        """Ask a cluster which node serves which slot; redis-py does not do so behind a pipeline.
 
         Connections of other calls stay.
         """
@@ -227,11 +227,11 @@ class LoopClient(loops.Home):
                 self._found += 1
 
     async def again(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Do what may be done twice, until it is done or the time for it is over."""
+        """Run work that is safe to repeat until it succeeds or its time is over."""
         return await self._patiently(work, failures.is_lost)
 
     async def once(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Do what may be done once only, until the server takes it up."""
+        """Run work that must not be repeated; retry only until the server accepts it."""
         return await self._patiently(work, lambda _: False)
 
     async def _patiently(
@@ -268,7 +268,7 @@ class LoopClient(loops.Home):
             observe.opened(f"redis {self.where}")
 
     def patience(self) -> Patience:
-        """For one call."""
+        """Return the retry time of one call."""
         return Patience(self, self._retry_seconds)
 
     # --- the end
@@ -304,7 +304,7 @@ class Patience:
         self._is_unsure = False
 
     async def after(self, exc: Exception, may_again: Callable[[BaseException], bool]) -> None:
-        """Wait before the next try.
+        """Wait before the next attempt.
 
         Raises:
             LocusStoreError: There is none.
@@ -332,7 +332,7 @@ class Patience:
 
 
 def _wrote_nothing(answer: Any) -> bool:
-    """Return whether a script gives a reason for doing nothing: not ``done``, and not a number."""
+    """Return whether a script answered with a reason for writing nothing."""
     has_word = isinstance(answer, list) and answer and isinstance(answer[0], bytes)
     return bool(has_word and answer[0] != b"done")
 

@@ -33,7 +33,7 @@ _TRANSIENT: Final = (
     driver.ReadOnlyError,
     driver.MaxConnectionsError,
 )
-"""It cannot be done just now, and nothing was done."""
+"""Errors that pass: the server cannot run the call now, and did nothing."""
 
 _LOST: Final = (driver.ConnectionError, driver.TimeoutError, OSError)
 _REFUSED: Final = (driver.AuthenticationError, driver.AuthorizationError)
@@ -49,32 +49,32 @@ def code(exc: BaseException) -> str:
 
 
 def behind(exc: BaseException) -> BaseException:
-    """Return the cause of a cluster client's error that only says that it cannot start."""
+    """Return the cause of a cluster client's error that only says that it could not start."""
     while isinstance(exc, driver.RedisClusterException) and (exc.__cause__ or exc.__context__):
         exc = exc.__cause__ or exc.__context__ or exc
     return exc
 
 
 def is_transient(exc: BaseException) -> bool:
-    """Return whether nothing was done and the call may succeed in a moment."""
+    """Return whether nothing was done and the call may soon succeed."""
     if isinstance(exc, _REFUSED):
         return False
     return isinstance(exc, _TRANSIENT) or code(exc) in _BUSY_CODES
 
 
 def is_lost(exc: BaseException) -> bool:
-    """Return whether there is no connection any more, and so no outcome of what ran on it."""
+    """Return whether the connection was lost, and with it the outcome of the call."""
     exc = behind(exc)
     return isinstance(exc, _LOST) and not isinstance(exc, _REFUSED)
 
 
 def may_be_done(exc: BaseException) -> bool:
-    """Return whether the connection was lost after it was established."""
+    """Return whether the connection was lost after it was established, so the call may have run."""
     return is_lost(exc) and behind(exc) is exc and "connecting to" not in str(exc)
 
 
 def require_no_cluster(exc: BaseException, where: str) -> None:
-    """Refuse to continue with a client that knows one server only.
+    """Refuse a single-server client that was pointed at a node of a cluster.
 
     Raises:
         ConnectionFailedError: It is a node of a cluster, which sends us elsewhere.
@@ -86,7 +86,7 @@ def require_no_cluster(exc: BaseException, where: str) -> None:
 
 
 def translated(exc: BaseException, where: str, *, is_unsure: bool) -> LocusStoreError:
-    """Return the error to raise from ``exc``; ``is_unsure``: something may have been done."""
+    """Return the error to raise for ``exc``; ``is_unsure``: the call may have taken effect."""
     exc = behind(exc)
     for kinds, text, kind, told in _TOLD:
         if isinstance(exc, kinds) or (text and text.search(str(exc))):
@@ -123,7 +123,7 @@ def _reason(exc: BaseException | None) -> str:
 
 
 _ERRNO: Final = re.compile(r"\[Errno (\d+)\]")
-"""Of several addresses of a name, that of the first: asyncio gives their errors as text."""
+"""Finds the errno of a name's first address: asyncio reports several errors as text."""
 
 
 def _said(exc: BaseException) -> str:

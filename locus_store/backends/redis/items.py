@@ -1,4 +1,4 @@
-"""A store's items in Redis: what they are called, how they are kept, and ranges of their names.
+"""A store's items in Redis: their names, their stored form, and ranges of names.
 
 All keys of a store have one hash tag, so that a batch over any namespaces is one script, all or
 nothing: on a cluster a store lives on one node.
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from locus_store.types.items import Change, Namespace
 
 LAYOUT: Final = "1"
-"""What the keys' names and values are to be read as."""
+"""The version of the layout of keys and values."""
 
 KINDS: Final = ("items", "names", "recent", "expiry", "vectors", "settings")
 
@@ -50,7 +50,7 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def keys_of(prefix: str) -> list[str]:
-    """Return the keys of a store in the order of its scripts; scripts that write take the last too.
+    """Return a store's keys in the order of its scripts; only writing scripts take the last.
 
     Raises:
         InvalidArgumentError: ``prefix`` is not valid.
@@ -68,7 +68,7 @@ def name_of(namespace: Namespace, key: str) -> bytes:
 
 
 def parted(name: bytes) -> tuple[Namespace, str]:
-    """Return the namespace and key of a name."""
+    """Split a name into the namespace and the key."""
     text = name.decode()
     if text.startswith(SEGMENT_END):
         return (), text[1:]
@@ -77,12 +77,12 @@ def parted(name: bytes) -> tuple[Namespace, str]:
 
 
 def start_of(namespace: Namespace, *, recursive: bool) -> bytes:
-    """Return the common start of the names of a namespace, or also of all namespaces below it."""
+    """Return the prefix of the names of a namespace, or also of all namespaces below it."""
     return (encode_namespace(namespace) + ("" if recursive else SEGMENT_END)).encode()
 
 
 def bounds(start: bytes, after: bytes = b"") -> tuple[bytes, bytes]:
-    """Return the bounds for ``ZRANGEBYLEX`` of names with this start; ``after`` is exclusive."""
+    """Return the bounds for ``ZRANGEBYLEX`` of names with this prefix; ``after`` is exclusive."""
     low = b"(" + after if after else b"[" + start if start else b"-"
     return low, b"(" + start + b"\xff" if start else b"+"
 
@@ -91,7 +91,7 @@ def bounds(start: bytes, after: bytes = b"") -> tuple[bytes, bytes]:
 
 
 def arguments(change: Change, call: int) -> tuple[Any, ...]:
-    """Return a change as ``item_apply`` takes it, with the number of its call."""
+    """Return a change as arguments of ``item_apply``, with the number of its call."""
     name = name_of(change.namespace, change.key)
     if not isinstance(change, Put):
         return "remove", name, "", "", "", "", call
@@ -118,7 +118,7 @@ def rows_of(joined: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
 
 
 def item_of(name: bytes, expires: bytes, packed: bytes, max_bytes: int) -> StoreItem:
-    """Return an item as scripts give it.
+    """Return the item of a script's result.
 
     Raises:
         IntegrityError: It is not as it was written, or takes more than ``max_bytes``.
@@ -146,12 +146,12 @@ def _time(microseconds: bytes) -> datetime:
 
 
 def put_at(item: StoreItem) -> int:
-    """Return the microsecond of the last put, which no two items of a store share."""
+    """Return the last put as a microsecond that no two items of a store share."""
     return (item.updated_at - EPOCH) // timedelta(microseconds=1)
 
 
 def embeddings_of(data: bytes, size: int) -> list[bytes]:
-    """Return an item's embeddings, one by one: so many bytes each."""
+    """Return an item's embeddings, each of ``size`` bytes."""
     return [data[at : at + size] for at in range(0, len(data), size)]
 
 

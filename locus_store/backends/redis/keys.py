@@ -46,7 +46,7 @@ BUCKETS: Final = 64
 MAX_PREFIX: Final = 200
 
 ENTRY_DIGITS: Final = 18
-"""Of the microsecond of activity, before the id in an entry of a page."""
+"""Digits of the activity's microsecond, which precedes the id in an entry of a page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class RedisKeys:
 
     @property
     def meta(self) -> str:
-        """Hash: the store's identity and the version of this layout."""
+        """The hash with the store's identity and the version of this layout."""
         return f"{self.prefix}{{meta}}"
 
     def foreign(self, thread_id: str) -> list[str]:
@@ -83,7 +83,7 @@ class RedisKeys:
         return [f"{self.prefix}{thread_id}:{checkpoint_id}"]
 
     def indexes(self, bucket: int) -> list[str]:
-        """``active``, ``ids`` and ``expiry``."""
+        """Return the keys ``active``, ``ids`` and ``expiry``."""
         return _indexes(self._start(bucket))
 
     def relisting(self, bucket: int) -> list[str]:
@@ -106,12 +106,12 @@ class RedisKeys:
         return _all(start, thread, namespace, others, absent(start))
 
     def archiving(self, thread_id: str, namespace: str, others: Iterable[str] = ()) -> list[str]:
-        """Return a whole thread's keys: as ``writing``, with its row instead of ``absent``."""
+        """Return a whole thread's keys: as ``writing``, with the thread's row for ``absent``."""
         start, thread = self._start(bucket_of(thread_id)), _escaped(thread_id)
         return _all(start, thread, namespace, others, f"{start}thread|{thread}")
 
     def line(self, thread_id: str, namespace: str) -> list[str]:
-        """``line``, ``order``, ``log`` and ``writes`` of a namespace."""
+        """Return the keys ``line``, ``order``, ``log`` and ``writes`` of a namespace."""
         return _line(self._start(bucket_of(thread_id)), _escaped(thread_id), namespace)
 
     def _start(self, bucket: int) -> str:
@@ -123,7 +123,7 @@ def _indexes(start: str) -> list[str]:
 
 
 def absent(start: str) -> str:
-    """Return the key that is never there, among those with this start."""
+    """Return the key with this prefix that never exists."""
     return f"{start}absent"
 
 

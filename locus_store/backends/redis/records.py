@@ -1,4 +1,4 @@
-"""A namespace of a thread in memory, as scripts give it, and its changes as they take them."""
+"""A namespace of a thread in memory: from scripts' results, and as their arguments."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MINUTE: Final = 60_000_000
 
 
 class MissingError(Exception):
-    """The rules need what was not read; they are asked again when it is there."""
+    """Raised if the rules need data that was not read; they run again once it is."""
 
     def __init__(self, payloads: str = "", *, writes: bool = False) -> None:
         super().__init__(payloads)
@@ -39,27 +39,27 @@ class MissingError(Exception):
 
 
 def loads(encoded: bytes) -> Any:
-    """Return a JSON value of ours."""
+    """Return a JSON value that this library wrote."""
     return decode(encoded)
 
 
 def microseconds(moment: datetime) -> int:
-    """Since 1970."""
+    """Return a time as microseconds since 1970."""
     return (moment - EPOCH) // MICROSECOND
 
 
 def moment(value: int) -> datetime:
-    """Of microseconds since 1970."""
+    """Return the time of microseconds since 1970."""
     return EPOCH + value * MICROSECOND
 
 
 def rest_of(metadata: Mapping[str, Any], labels: Mapping[str, Any]) -> bytes:
-    """Return the part of a header after its numbers."""
+    """Return the part of a header that follows its numbers."""
     return encode([dict(metadata), dict(labels)])
 
 
 def header_of(record: Record, created_at: datetime) -> bytes:
-    """Return everything about a version but its payload."""
+    """Return all of a version but its payload."""
     numbers = (
         f"{record.digest.hex()} {record.chain} {record.parent or 0} {microseconds(created_at)} "
     )
@@ -67,7 +67,7 @@ def header_of(record: Record, created_at: datetime) -> bytes:
 
 
 def parsed(header: bytes, sequence: int, checkpoint_id: str) -> tuple[Record, datetime]:
-    """Return the version that ``header_of`` told of, and when it was made."""
+    """Return the version of a header, and its creation time; the inverse of ``header_of``."""
     with damage(f"version {sequence}"):
         digest, chain, parent, created, rest = header.split(b" ", 4)
         metadata, labels = loads(rest)
@@ -84,7 +84,7 @@ def parsed(header: bytes, sequence: int, checkpoint_id: str) -> tuple[Record, da
 
 
 def stored_write(checkpoint_id: str, write: PendingWrite, created_at: datetime | None) -> bytes:
-    """Return a pending write as it is stored; without a time the server gives it one."""
+    """Return a pending write as it is stored; the server adds the time if there is none."""
     at = b"" if created_at is None else str(microseconds(created_at)).encode()
     told = encode([write.channel, write.type, write.task_path, write.basis])
     return at + b" " + told + b"\n" + sealed(checkpoint_id, write)
@@ -106,17 +106,17 @@ def parsed_write(checkpoint_id: str, field: bytes, value: bytes) -> ArchivedWrit
 
 
 def place(write: PendingWrite) -> bytes:
-    """Return the field of a pending write, behind its checkpoint's id."""
+    """Return the field of a pending write, without its checkpoint's id."""
     return f"{write.task_id}\0{write.idx}".encode()
 
 
 def pairs(flat: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
-    """Neighbours of a list that Redis gives for a hash or for scores."""
+    """Return the pairs in the flat list that Redis gives for a hash or for scores."""
     return zip(flat[::2], flat[1::2], strict=True)
 
 
 def read_log(log: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Chain and payload of each version in elements of the log, in order.
+    """Yield the chain and payload of each version in elements of the log, in order.
 
     Raises:
         IntegrityError: They are not as they were written.
@@ -156,7 +156,7 @@ def damage(what: str) -> Iterator[None]:
 
 
 class StoredRow(Row):
-    """A version whose payload may not have been read."""
+    """A version whose payload may not have been read yet."""
 
     __slots__ = ("_payload",)
 
@@ -179,12 +179,12 @@ class StoredRow(Row):
         return StoredRow(replace(self.record, parent=parent), self.created_at, self._payload)
 
     def has_payload_of(self, other: StoredRow) -> bool:
-        """Return whether the payload of ``other`` was not replaced."""
+        """Return whether the payload is still that of ``other``."""
         return self._payload is other._payload
 
 
 def line_of(fields: Mapping[bytes, bytes]) -> Line:
-    """Return the row of a line."""
+    """Return the line of a stored row."""
 
     def number(name: bytes) -> int | None:
         return int(fields[name]) if name in fields else None
@@ -206,7 +206,7 @@ def line_of(fields: Mapping[bytes, bytes]) -> Line:
 
 
 def fields_of(line: Line) -> list[Any]:
-    """Return the row as fields and values; an empty value stands for none."""
+    """Return a line as fields and values; an empty value represents ``None``."""
     values = {
         "head": line.head,
         "chain": line.open_chain,
@@ -226,7 +226,7 @@ def space_of(
     log: Sequence[bytes],
     writes: Sequence[bytes],
 ) -> Space:
-    """Return a namespace as it is stored; of the log, the end that was read."""
+    """Return a stored namespace with the part of the log that was read, which is its end."""
     space = Space(namespace, line_of(fields), is_settled=True)
     ids = list(pairs(order))
     with damage("the order of versions"):
@@ -252,7 +252,7 @@ def space_of(
 
 
 def thread_of(thread_id: str, fields: Mapping[bytes, bytes], messages: Sequence[bytes]) -> Thread:
-    """Return a thread as it is stored, without its namespaces."""
+    """Return a stored thread without its namespaces."""
 
     def at(name: bytes, unit: int = 1) -> datetime | None:
         return moment(int(fields[name]) * unit) if name in fields else None
@@ -294,7 +294,7 @@ def _stored_message(it: ArchivedMessage) -> bytes:
 
 
 class NamespaceEdit(Edit):
-    """``versions.Lines`` over one namespace of a thread; of the others nothing is known.
+    """``versions.Lines`` over one namespace of a thread; the others are unknown to it.
 
     Args:
         thread_id: The thread.
@@ -319,7 +319,7 @@ class NamespaceEdit(Edit):
         self.namespace = namespace
         self.ttl_seconds: float | None = None
         self.is_active = False
-        """Whether it is a save, which the thread's activity is noted of."""
+        """True for a save, which updates the thread's activity."""
 
         self._before = old.spaces.get(namespace) if old else None
         self._has_writes = has_writes or self._before is None
@@ -331,7 +331,7 @@ class NamespaceEdit(Edit):
         payload: bytes,
         told: dict[str, Any] | None = None,
     ) -> Row:
-        """See ``Edit``, as the following."""
+        """See ``Edit``, also for the following methods."""
         del told
         return StoredRow(record, created_at, payload)
 
@@ -356,12 +356,12 @@ class NamespaceEdit(Edit):
             raise MissingError(writes=True)
 
     def new_line_id(self) -> int:
-        """Return the id of the line, if it is made now."""
+        """Return the id of the line if this edit creates it."""
         space = self.thread.spaces.get(self.namespace) if self.thread else None
         return space.line.line if space else new_line_id()
 
     def operations(self) -> list[Any]:
-        """Return the changes in the form that ``apply`` takes; empty if nothing changed."""
+        """Return the changes as arguments of ``apply``; empty if nothing changed."""
         before = self._before
         after = self.thread.spaces.get(self.namespace) if self.thread else None
         if after is None:
@@ -391,7 +391,7 @@ class NamespaceEdit(Edit):
 def _changed(
     old: Mapping[int, Row], new: Mapping[int, Row]
 ) -> Iterator[tuple[StoredRow, StoredRow]]:
-    """Versions that stay, with another header or payload: as they were, and are now."""
+    """Yield versions whose header or payload changed, as they were and as they are now."""
     for sequence, now in new.items():
         was = old.get(sequence)
         if was is not None and was is not now:
@@ -417,7 +417,7 @@ def _added(row: Row) -> list[Any]:
 
 
 def _put(before: Space | None, after: Space) -> Iterator[ArchivedWrite]:
-    """Pending writes that are new, or were put again."""
+    """Yield pending writes that are new or replaced."""
     old = before.writes if before else {}
     for checkpoint_id, writes in after.writes.items():
         there = old.get(checkpoint_id, {})
@@ -425,12 +425,12 @@ def _put(before: Space | None, after: Space) -> Iterator[ArchivedWrite]:
 
 
 def new_line_id() -> int:
-    """Never used before: drawn by lot."""
+    """Return a random id, which was never used before."""
     return 1 + secrets.randbelow(2**KEY_BITS)
 
 
 def restoring(archived: ArchivedThread, store: str, *, is_copy: bool = False) -> list[Any]:
-    """Return the arguments of ``restore`` for a thread; a copy of versions is active now."""
+    """Return the arguments of ``restore`` for a thread; a copy with versions is active now."""
     edit = NamespaceEdit(
         archived.thread_id, "", None, store, has_writes=True, max_state_bytes=UNLIMITED
     )
@@ -473,6 +473,6 @@ def _restoring_line(space: Space) -> list[Any]:
 
 
 def _counted(rows: Iterable[tuple[Any, ...]]) -> list[Any]:
-    """Return the number of rows, followed by their values in one list."""
+    """Return the number of rows followed by their values, as one list."""
     found = list(rows)
     return [len(found), *(it for row in found for it in row)]

@@ -40,7 +40,7 @@ def appending(save: Save, store: str) -> list[Any] | None:
 
 
 def _kept(keep_last: int | None) -> tuple[Any, Any]:
-    """Return the number of visible versions, and of hidden ones, which are removed in batches."""
+    """Return the numbers of visible and of hidden versions to keep: removal works in batches."""
     return ("", "") if keep_last is None else (keep_last, max(keep_last, versions.HIDDEN_BATCH))
 
 
@@ -51,7 +51,7 @@ def _mark(mark: Mark | None) -> tuple[Any, str]:
 def applying(
     edit: NamespaceEdit, line_id: str, revision: str, operations: list[Any], token: str
 ) -> list[Any]:
-    """Return the arguments of ``apply``; ``token`` tells later whether it was done."""
+    """Return the arguments of ``apply``; ``token`` later shows whether it was done."""
     return [
         *(edit.thread_id, edit.namespace, edit.store, edit.new_line_id(), "", line_id, revision),
         *time_to_live(edit.ttl_seconds),
@@ -62,7 +62,7 @@ def applying(
 
 
 def time_to_live(seconds: float | None) -> tuple[Any, Any]:
-    """In milliseconds, and how much later a thread may expire."""
+    """Return the time to live in milliseconds, and how much later a thread may expire."""
     if seconds is None:
         return "", 0
     return f"{seconds * 1000:.3f}", int(ttl_slack(seconds) * 1000)

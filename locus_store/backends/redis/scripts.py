@@ -1,4 +1,4 @@
-"""Lua scripts for Redis, each one atomic and one round trip."""
+"""Lua scripts for Redis: each is atomic and takes one round trip."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FOLDER: Final = files("locus_store.backends.redis").joinpath("lua")
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A script, and the name by which a server that has seen it knows it."""
+    """A script, and the hash that identifies it to a server that has loaded it."""
 
     name: str
     source: str

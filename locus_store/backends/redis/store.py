@@ -1,4 +1,4 @@
-"""A store in Redis or Valkey: a server or a cluster, with nothing but its own data types."""
+"""A store in Redis or Valkey: a server or a cluster, with built-in data types only."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PAGE: Final = 1000
 """Items that one script answers with at most."""
 
 PAGE_BYTES: Final = 4_000_000
-"""Of values or embeddings that one script answers with, but for the last one."""
+"""Bytes of values or embeddings in a script's answer, the last one not counted."""
 
 EMBEDDINGS: Final = 2048
 """Items whose embeddings one script answers with at most."""
@@ -157,7 +157,7 @@ class RedisStore(BaseStore):
         return repr(self.backend).replace("Backend", "Store", 1)
 
     async def setup(self) -> None:
-        """See ``BaseStore``, as the following."""
+        """See ``BaseStore``, also for the following methods."""
         await self._home()
 
     async def _home(self) -> LoopClient:
@@ -172,7 +172,7 @@ class RedisStore(BaseStore):
         return await connections.home()  # the other one may be closed by now
 
     def _require(self, setting: str, found: bytes | None) -> None:
-        """Refuse what others made of these keys.
+        """Refuse keys that another library wrote.
 
         Raises:
             SchemaError: Another layout, or embeddings of another dimension.
@@ -201,7 +201,7 @@ class RedisStore(BaseStore):
     # --- writing
 
     async def _write(self, lanes: set[str], script: Script, *args: Any) -> Any:
-        """Run a script once, behind what was handed in before of the same items."""
+        """Run a script once, after all earlier writes of the same items."""
         home = await self._home()
         first, *others = lanes
         keys = [*self._keys, self._absent]
@@ -219,7 +219,7 @@ class RedisStore(BaseStore):
     async def _run_changes(
         self, calls: Sequence[Sequence[Change]], is_alone: bool
     ) -> list[list[int] | Failed]:
-        """Put and remove what several calls ask for; each of them is decided by itself."""
+        """Execute the puts and removals of several calls; each call is decided separately."""
         del is_alone  # a script waits for nothing
         changes = list(chain.from_iterable(calls))
         has_vectors = any(it.vectors for it in changes)
@@ -270,7 +270,7 @@ class RedisStore(BaseStore):
     async def _run_reads(
         self, calls: Sequence[Sequence[Name]], is_alone: bool
     ) -> list[list[StoreItem | None]]:
-        """Read what several calls ask for."""
+        """Execute the reads of several calls."""
         del is_alone
         names = [items.name_of(*it) for it in chain.from_iterable(calls)]
         found = iter(await self._items_and_embeddings(names, ""))
@@ -334,7 +334,7 @@ class RedisStore(BaseStore):
     async def _with_newer(
         self, wanted: Wanted, taken: list[StoreItem], newest: bytes
     ) -> tuple[list[StoreItem], bytes, bytes]:
-        """Besides what was taken, what others put meanwhile: they may have moved it out of sight.
+        """Add items that were put meanwhile: a put moves an item away from the read position.
 
         Args:
             wanted: The search.
@@ -405,7 +405,7 @@ class RedisStore(BaseStore):
                 return
 
     def _best(self, embeddings: Sequence[bytes], vector: bytes) -> list[float]:
-        """Return the score of the nearest of each item's embeddings; of none, there is none."""
+        """Return the best score of each item's embeddings; minus infinity if it has none."""
         each = [items.embeddings_of(it, len(vector)) for it in embeddings]
         scores = iter(vectors.scores(vector, [*chain.from_iterable(each)], self.metric))
         return [max((next(scores) for _ in it), default=-inf) for it in each]
@@ -417,12 +417,12 @@ class RedisStore(BaseStore):
 
 
 def _lane(name: bytes) -> str:
-    """Return an item's lane: its writes run one by one, concurrently with most other items'."""
+    """Return an item's lane; writes in one lane run in order, lanes run concurrently."""
     return str(crc32(name) % LANES)
 
 
 class _Scored(NamedTuple):
-    """In the order of hits: names sort as namespaces and keys do."""
+    """A scored item; sorts in the order of hits, because names sort like namespaces and keys."""
 
     negative: float
     """The score, negative."""

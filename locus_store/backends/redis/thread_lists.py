@@ -1,4 +1,4 @@
-"""Lists of threads: the buckets' indexes, read as one."""
+"""Lists of threads: the indexes of all buckets, read as one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SWEPT: Final = 1000
 
 
 class ThreadLists:
-    """The indexes below a prefix.
+    """The indexes of threads below a prefix.
 
     Args:
         keys: How things are called.
@@ -30,7 +30,7 @@ class ThreadLists:
         self.keys = keys
 
     async def listed(self, home: LoopClient, limit: int, after: bytes = b"") -> list[bytes]:
-        """Entries of listed threads, the most recently active first, behind ``after``."""
+        """Return entries of listed threads after ``after``, the most recently active first."""
         return await self._page(home, "active", limit, after)
 
     async def scanned(self, home: LoopClient, limit: int, after: str | None) -> list[str]:
@@ -83,7 +83,7 @@ class ThreadLists:
     async def _pages(
         self, home: LoopClient, kind: str, size: int, places: dict[int, bytes]
     ) -> dict[int, list[bytes]]:
-        """Return what ``page`` reports of each bucket after its position.
+        """Return the result of ``page`` for each bucket after its position.
 
         One script reads all buckets. On a cluster they are on different nodes: one script each.
         """
@@ -100,7 +100,7 @@ class ThreadLists:
         return dict(zip(buckets, (it for pages in answers for it in pages), strict=True))
 
     async def sweep(self, home: LoopClient) -> int:
-        """Take threads whose time is over out of the indexes; return how many."""
+        """Remove expired threads from the indexes; return how many."""
         count = 0
         buckets = list(range(BUCKETS))
         while buckets:
@@ -116,10 +116,10 @@ def _before(entry: bytes, last: bytes, is_newest_first: bool) -> bool:
 
 
 def time_in(entry: bytes) -> datetime:
-    """Return the time of a thread's activity, in an entry of ``ThreadLists.listed``."""
+    """Return the time of a thread's activity from an entry of ``ThreadLists.listed``."""
     return moment(int(entry[:ENTRY_DIGITS]))
 
 
 def name_in(entry: bytes) -> str:
-    """Return the thread's id in an entry of ``ThreadLists.listed``."""
+    """Return the thread's id from an entry of ``ThreadLists.listed``."""
     return entry[ENTRY_DIGITS:].decode()

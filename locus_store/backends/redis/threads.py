@@ -1,4 +1,4 @@
-"""Threads in Redis: what is asked of the scripts, and what their answers mean."""
+"""Threads in Redis: calls of the scripts, and the meaning of their results."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LAYOUT: Final = b"3"
-"""What the keys' names and values are to be read as."""
+"""The version of the layout of keys and values."""
 
 FORMER: Final = frozenset({b"1", b"2"})
 """Layouts all of whose values are of this one too, but for the lists of threads."""
 
 ATTEMPTS: Final = 100
-"""To change a namespace that others change all the time."""
+"""Attempts to change a namespace that other clients keep changing."""
 
 AT_ONCE: Final = 16
 """Threads that a search reads in one round trip."""
@@ -63,7 +63,7 @@ LARGE: Final = 256_000
 """Bytes of a list that are worked on in a thread."""
 
 MANY: Final = 1000
-"""As many rows."""
+"""The number of rows that counts as large."""
 
 
 class RedisThreads:
@@ -85,7 +85,7 @@ class RedisThreads:
     # --- the store
 
     async def store(self, home: LoopClient) -> str:
-        """Return the store's identity, which is made with its first thread.
+        """Return the store's identity, which is created with its first thread.
 
         Raises:
             SchemaError: A newer release made it.
@@ -107,14 +107,14 @@ class RedisThreads:
         return self._store
 
     async def require_lists(self, home: LoopClient) -> None:
-        """Take the lists of threads over from a former layout, before they are read."""
+        """Convert the lists of threads from an older layout before they are read."""
         if not self._has_lists:
             if await home.command("HGET", self.keys.meta, "layout") in FORMER:
                 await self._relist(home)
             self._has_lists = True
 
     async def _relist(self, home: LoopClient) -> None:
-        """One script for each bucket; those that another client has done have nothing left."""
+        """Convert every bucket with one script; a bucket that was converted is left unchanged."""
         calls = [(self.keys.relisting(it), ()) for it in range(BUCKETS)]
         await home.each(scripts.RELIST, calls)
         await home.command("HSET", self.keys.meta, "layout", LAYOUT)
@@ -134,7 +134,7 @@ class RedisThreads:
                 )
 
     async def _refuse_to_replace(self, home: LoopClient, archived: ArchivedThread) -> None:
-        """Refuse a thread as ``refuse_foreign`` does, unless it is the one that is kept there.
+        """Refuse a thread as ``refuse_foreign`` does, unless it was imported from those keys.
 
         Raises:
             SchemaError: Another library keeps a different thread.
@@ -146,7 +146,7 @@ class RedisThreads:
                 raise
 
     async def _is_theirs(self, home: LoopClient, archived: ArchivedThread) -> bool:
-        """Return whether the Locus SDK has its heads, as of an imported thread."""
+        """Return whether the Locus SDK stores the thread's heads, as for an imported thread."""
         heads = [it.checkpoint_id for line in archived.lines for it in line.records[-1:]]
         keys = [key for it in heads for key in self.keys.foreign_versions(archived.thread_id, it)]
         there = [await home.command("EXISTS", key) for key in keys]
@@ -155,7 +155,7 @@ class RedisThreads:
     # --- saving
 
     async def save(self, home: LoopClient, save: Save) -> Written:
-        """Write a version: by itself where it is a plain append, else by all the rules."""
+        """Write a version: by one script if it is a plain append, else by the full rules."""
         args = appending(save, await self.store(home))
         if args is not None:
             answer = await home.again(
@@ -284,7 +284,7 @@ class RedisThreads:
         creates_at: int | None = None,
         insisting: Callable[[list[str]], list[Any]] | None = None,
     ) -> list[Any]:
-        """Run a script that writes; supply the permission and the other namespaces it asks for.
+        """Run a writing script, with the permission and the namespaces that it asks for.
 
         Args:
             home: Whose connections.
@@ -321,7 +321,7 @@ class RedisThreads:
     async def _read(
         self, home: LoopClient, script: Script, thread_id: str, namespace: str, *args: Any
     ) -> Any:
-        """Run a script that reads a namespace.
+        """Run a script that reads one namespace.
 
         Raises:
             IntegrityError: It lost keys.
@@ -339,7 +339,7 @@ class RedisThreads:
         *,
         with_writes: bool,
     ) -> Stored | None:
-        """Return a version as it is stored, without payloads where it is the one ``known``."""
+        """Return a stored version; without payloads if it is the ``known`` one."""
         mark = (known.line, known.sequence, known.digest.hex()) if known else ("", "", "")
         found = await self._read(
             *(home, scripts.LOAD, thread_id, namespace),
@@ -376,7 +376,7 @@ class RedisThreads:
     async def history(
         self, home: LoopClient, thread_id: str, namespace: str, limit: int, before: str | None
     ) -> list[Version] | None:
-        """Versions, newest first; ``None``: there is no version ``before``."""
+        """Return versions, newest first; ``None`` if the version ``before`` does not exist."""
         start = "" if before is None else f"={before}"
         found = await self._read(home, scripts.HISTORY, thread_id, namespace, start, limit)
         if not found:
@@ -396,7 +396,7 @@ class RedisThreads:
     async def heads(
         self, home: LoopClient, names: Sequence[tuple[str, str]]
     ) -> list[list[Version]]:
-        """Return the heads of several namespaces, where they have one."""
+        """Return the head of each namespace in a list, which is empty if there is none."""
         calls = [(self.keys.reading(*it), ()) for it in names]
         return await self._versions(home, scripts.HEADS, names, calls)
 
@@ -414,7 +414,7 @@ class RedisThreads:
     async def looked_at(
         self, home: LoopClient, thread_ids: Sequence[str], look: Callable[[Thread], T]
     ) -> list[T]:
-        """Return what ``look`` gives for existing threads, with the root and all its payloads."""
+        """Return the results of ``look`` for existing threads, with the root and its payloads."""
         calls = [(self.keys.reading(it, ""), ("all", "")) for it in thread_ids]
         found = await home.each(scripts.VIEW, calls) if calls else []
         seen = []
@@ -426,7 +426,7 @@ class RedisThreads:
     async def records(
         self, home: LoopClient, thread_id: str, namespace: str, last: int
     ) -> list[tuple[int, int, bytes]]:
-        """(sequence, chain, payload) of the versions up to ``last``."""
+        """Return (sequence, chain, payload) of the versions up to ``last``."""
         found = await self._read(home, scripts.RECORDS, thread_id, namespace, last)
         if not found:
             return []
@@ -447,7 +447,7 @@ class RedisThreads:
     async def archive(
         self, home: LoopClient, thread_id: str, *, is_whole: bool
     ) -> tuple[Thread, dict[str, str]] | None:
-        """Return a thread with all its namespaces, and their revisions.
+        """Return a thread with all its namespaces, and the revision of each.
 
         ``is_whole``: with payloads and pending writes.
         """
@@ -476,7 +476,7 @@ class RedisThreads:
     async def restore(
         self, home: LoopClient, archived: ArchivedThread, *, is_copy: bool = False
     ) -> None:
-        """Store a thread as it was in another backend; a copy is active now.
+        """Store a thread as it was in another backend; a copy counts as active now.
 
         Raises:
             ConflictError: There is one of this id.
@@ -522,20 +522,20 @@ class RedisThreads:
 
 @dataclass(frozen=True, slots=True)
 class _Decided:
-    """The decision of the rules for a namespace."""
+    """The rules' decision about a namespace."""
 
     answer: Any
     args: list[Any] | None
-    """Of ``apply``; ``None``: nothing is to be written."""
+    """Arguments of ``apply``; ``None``: there is nothing to write."""
 
     token: str
-    """By which it is known again."""
+    """The token that identifies the change later."""
 
     drops: bool
-    """Whether the namespace goes."""
+    """The change removes the namespace."""
 
     def was_done(self, found: list[Any]) -> bool:
-        """Return whether the change whose answer was lost is in the present result of ``view``."""
+        """Return whether ``view`` shows the change whose answer was lost."""
         fields = dict(pairs(found[1])) if found else {}
         return not fields if self.drops else fields.get(b"edit") == self.token.encode()
 
@@ -550,7 +550,7 @@ def _decided(
     has_writes: bool,
     max_state_bytes: int,
 ) -> _Decided:
-    """Ask the rules about what ``view`` gave.
+    """Apply the rules to the result of ``view``.
 
     Raises:
         MissingError: They need more of it.
@@ -569,7 +569,7 @@ def _decided(
 
 
 async def _aside(found: list[Any], work: Callable[[], T]) -> T:
-    """Work on what a script gave: in a thread, where others would notice how long it takes."""
+    """Process a script's result; in a worker thread if it is large."""
     return await asyncio.to_thread(work) if _is_large(found) else work()
 
 
@@ -579,14 +579,14 @@ def _is_large(found: Any) -> bool:
 
 
 def _more(payloads: str, missing: MissingError) -> str:
-    """Return the payloads to read: first those of a chain, then all."""
+    """Return the payloads to read next: first those of a chain, then all."""
     if not missing.payloads:
         return payloads
     return "all" if payloads else missing.payloads
 
 
 def _whole(thread_id: str, found: list[Any]) -> list[Any]:
-    """Return the result of a script.
+    """Return a script's result, if no key is missing.
 
     Raises:
         IntegrityError: The namespace lost keys.
@@ -598,7 +598,7 @@ def _whole(thread_id: str, found: list[Any]) -> list[Any]:
 
 @contextmanager
 def all_read(thread_id: str) -> Iterator[None]:
-    """Report a missing payload as damage: everything was read, so only Redis can have lost it.
+    """Report a missing payload as damage: all payloads were read, so Redis has lost it.
 
     Raises:
         IntegrityError: A payload is missing.
@@ -610,7 +610,7 @@ def all_read(thread_id: str) -> Iterator[None]:
 
 
 def _beside(namespace: str | None, there: Sequence[bytes]) -> list[str]:
-    """Return the namespaces to pass: the one it is about, and all that exist."""
+    """Return the namespaces to pass to a script: the given one, then all that exist."""
     names = sorted(it.decode() for it in there)
     if namespace is None:
         return names or [""]  # a thread may have messages only
@@ -632,7 +632,7 @@ def _damaged(thread_id: str) -> IntegrityError:
 
 
 def _seen(thread_id: str, namespace: str, found: list[Any]) -> tuple[Thread | None, str, str]:
-    """Return the contents of a ``view``: the thread, and the revision and id of the line."""
+    """Return the contents of a ``view``: the thread, the revision and the line's id."""
     if not found:
         return None, "", ""
     row, line, order, first, log, writes = found
@@ -646,7 +646,7 @@ def _seen(thread_id: str, namespace: str, found: list[Any]) -> tuple[Thread | No
 
 
 def _looked(thread_id: str, found: list[Any], look: Callable[[Thread], T]) -> T:
-    """Look at what ``view`` gave of a root with all its payloads."""
+    """Return ``look`` of the thread in a ``view`` of the root with all its payloads."""
     thread, _, _ = _seen(thread_id, "", found)
     assert thread is not None  # noqa: S101  (it was found)
     with all_read(thread_id):
@@ -656,7 +656,7 @@ def _looked(thread_id: str, found: list[Any], look: Callable[[Thread], T]) -> T:
 def _unpacked(
     thread_id: str, names: Sequence[str], found: list[Any]
 ) -> tuple[Thread, dict[str, str]]:
-    """Return the thread that ``archive`` gave, and the revisions of its namespaces."""
+    """Return the thread in the result of ``archive``, and the revisions of its namespaces."""
     _, row, messages, each = found
     thread = thread_of(thread_id, dict(pairs(row)), messages)
     revisions: dict[str, str] = {}

@@ -97,7 +97,7 @@ class SQLiteBackend(SqlBackend):
         return f"SQLiteBackend({self._where!r})"
 
     async def create_search_index(self) -> bool:
-        """Make the full-text index over all threads; ``False`` where it was there.
+        """Create the full-text index over all threads; return ``False`` if it exists.
 
         It multiplies the space (see docs/sqlite.md) and makes ``search`` fast; the answers are the
         same. Every process that uses the database keeps it up from then on.

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class SQLiteExamination(Examination):
-    """A file, or memory."""
+    """A database file, or a database in memory."""
 
     def software(self) -> Iterator[Fact]:
-        """See ``Examination``, as the following."""
+        """See ``Examination``, also for the following methods."""
         yield Fact("SQLAlchemy", sa.__version__)
         yield Fact("aiosqlite", package_version("aiosqlite"))
         yield Fact("server", f"SQLite {sqlite3.sqlite_version}")
@@ -32,7 +32,7 @@ class SQLiteExamination(Examination):
         )
 
     def table_bytes(self, table: sa.Table) -> int | None:
-        """SQLite tells the size of the file only."""
+        """Return ``None``: SQLite reports only the size of the whole file."""
 
     def total_bytes(self) -> int | None:
         return int(self._pragma("page_count")) * int(self._pragma("page_size"))

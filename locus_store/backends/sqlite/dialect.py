@@ -1,4 +1,4 @@
-"""SQLite's dialect: its hooks, its full-text index, its connections and its errors."""
+"""SQLite's dialect: its hooks, full-text index, connections and errors."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ _SEQUENCE_BITS = 32
 
 
 class SQLiteRepository(Repository):
-    """SQLite's forms of the hooks."""
+    """SQLite's implementations of the hooks."""
 
     _has_tombstones = False
 
     def matches(self, column: sa.ColumnElement[str], pattern: str) -> sa.ColumnElement[bool] | None:
-        """``GLOB`` knows ``*`` and ``?`` as we do; sets it negates differently."""
+        """See ``Reads.matches``; ``GLOB`` differs from our patterns only in negated sets."""
         if "[" in pattern:
             return None
         plain = sa.literal(pattern, sa.Text())
@@ -95,7 +95,7 @@ class SQLiteRepository(Repository):
         return f'"{self.tables.prefix}search"'
 
     def index_text(self, line: int, sequence: int, payload: bytes) -> str | None:
-        """Index a record; return its text, which is stored because FTS5 needs it for a deletion."""
+        """Index a record; return its text, which FTS5 needs again for a deletion."""
         if not self.has_index:
             return None
         text = frames.text_of(payload, self.max_state_bytes)
@@ -103,14 +103,14 @@ class SQLiteRepository(Repository):
         return text
 
     def copy_index(self, copied: Copied) -> None:
-        """See ``Repository``; the words are those of the text that is kept for a deletion."""
+        """See ``Repository``; the words come from the text that is stored for deletions."""
         c = self.tables.checkpoints.c
         texts = copied(self.tables.checkpoints, ("sequence", "text")).where(c.text.is_not(None))
         for some in self.connection.execute(texts).partitions(BATCH):
             self._index_rows(_INDEX, some)
 
     def unindex(self, line: int, sequences: Sequence[int] | None = None) -> None:
-        """FTS5 wants back the very words that it was given."""
+        """See ``Repository``; FTS5 needs the exact words that were indexed."""
         if not self.has_index:
             return
         checkpoints = self.tables.checkpoints
@@ -125,7 +125,7 @@ class SQLiteRepository(Repository):
             self._index_rows(_UNINDEX, rows)
 
     def finish(self) -> None:
-        """A deletion only marks the words: merging all segments leaves no byte of them."""
+        """Merge all segments after a deletion, which only marks words: no byte of them is left."""
         if self._has_tombstones:
             self.connection.exec_driver_sql(
                 f"INSERT INTO {self._index}({self._index}) VALUES ('optimize')"  # noqa: S608
@@ -139,7 +139,7 @@ class SQLiteRepository(Repository):
         self.connection.exec_driver_sql(statement.format(self._index), values)
 
     def lines_with(self, wanted: Sequence[str]) -> list[int] | None:
-        """Lines that have each word in one version or another."""
+        """Return the lines that have each word in some version."""
         if not self.has_index:
             return None
         one = (
@@ -153,7 +153,7 @@ class SQLiteRepository(Repository):
         return [row[0] for row in found]
 
     def self_check(self) -> list[str]:
-        """``PRAGMA integrity_check``: pages, cells and indexes; then the type of every value."""
+        """Run ``PRAGMA integrity_check`` on pages and indexes, then check each value's type."""
         found = self.connection.exec_driver_sql("PRAGMA integrity_check(20)").scalars()
         broken = [it for it in found if it != "ok"]
         tables = [] if broken else self.tables.metadata.sorted_tables
@@ -192,7 +192,7 @@ class SQLiteRepository(Repository):
 
 
 def engine(path: str, *, busy_timeout_seconds: float, readers: int = 0) -> Engine:
-    """Return an engine of our own on a database file: one connection to write, or some to read.
+    """Return an engine on a database file: one connection to write, or several to read.
 
     WAL lets readers work during a write; ``synchronous=FULL`` makes a commit durable;
     ``secure_delete`` overwrites deleted bytes.
@@ -221,7 +221,7 @@ def _set_up(connection: sqlite3.Connection, record: object) -> None:
 
 
 class SQLiteDatabase(Database):
-    """A database in a file, in memory, or behind an engine that was handed in.
+    """A database in a file, in memory, or behind a caller's engine.
 
     Args:
         path: Of the file; ``None`` for an engine that was handed in.
@@ -270,7 +270,7 @@ class SQLiteDatabase(Database):
             )
 
     def join(self, connection: Connection) -> None:
-        """Begin: a savepoint that begins a transaction would commit it when it is released."""
+        """Begin: a savepoint that begins the transaction would commit it when it is released."""
         if not connection.in_transaction():
             connection.begin()
         driver: Any = connection.connection.driver_connection
@@ -281,17 +281,17 @@ class SQLiteDatabase(Database):
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     def refused_values(self, exc: BaseException) -> bool:
-        """Statements that are compiled once raise the driver's own errors."""
+        """See ``Database``; precompiled statements raise the driver's own errors."""
         if isinstance(exc, sqlite3.Error):
             return not isinstance(exc, sqlite3.OperationalError)
         return super().refused_values(exc)
 
     def lost_schema(self, exc: BaseException) -> bool:
-        """SQLite has one code for every error in a statement; ours have no other."""
+        """See ``Database``; SQLite has a single code for all errors in a statement."""
         return _code(exc) == "SQLITE_ERROR"
 
     def require_file(self) -> None:
-        """Check that opening, which would make the file, may make one.
+        """Check that the file exists, unless opening may create it.
 
         Raises:
             SchemaError: It may not, and there is none.
@@ -318,7 +318,7 @@ class SQLiteDatabase(Database):
         return found
 
     def left(self) -> None:
-        """A log of the old file would be read as the new one's: SQLite goes by the name."""
+        """Refuse a replaced file that has the old one's log: SQLite finds the log by name."""
         self._known = None
         if self._path is None or self._log is None or _file_identity(self._path) == self._file:
             return
@@ -330,7 +330,7 @@ class SQLiteDatabase(Database):
             )
 
     def translated(self, exc: Exception) -> LocusStoreError:
-        """Return the error, by its code."""
+        """Return the error to raise, chosen by the driver's code."""
         is_no_text = isinstance(exc, UnicodeDecodeError)  # what SQLite says of a damaged file
         code = "SQLITE_CORRUPT" if is_no_text else _code(exc)
         kind = _KINDS.get(code, BackendError)
@@ -339,7 +339,7 @@ class SQLiteDatabase(Database):
 
 
 def _begun(connection: Connection, statement: str) -> bool:
-    """Begin with ``statement`` unless an engine's handler has begun; return whether it has."""
+    """Begin with ``statement``, unless the engine's handler did; return whether it did."""
     connection.begin()
     driver: Any = connection.connection.driver_connection
     if driver.in_transaction:
@@ -373,7 +373,7 @@ _REMEDIES = {
 
 
 def _code(exc: BaseException) -> str:
-    """``SQLITE_IOERR`` of ``SQLITE_IOERR_WRITE``: the code, else its primary one."""
+    """Return the name of the primary error code: ``SQLITE_IOERR`` of ``SQLITE_IOERR_WRITE``."""
     number = next(
         (it.sqlite_errorcode for it in _causes(exc) if hasattr(it, "sqlite_errorcode")), None
     )

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from locus_store.values.filters import Clause
 
 _LOADED: Final = "locus_store_vec"
-"""In ``Connection.info``: whether the extension could be loaded."""
+"""Key in ``Connection.info``: the extension was loaded."""
 
 _DISTANCES: Final = {"cosine": "vec_distance_cosine", "l2": "vec_distance_L2"}
 """The extension has none for inner products."""
 
 
 class SQLiteItems(Items):
-    """SQLite's forms of the hooks."""
+    """SQLite's implementations of the hooks."""
 
     most_names = sys.maxsize  # they are one parameter
 
@@ -50,7 +50,7 @@ class SQLiteItems(Items):
         return word_in_text(column, word)
 
     def have_names(self, names: Sequence[Name]) -> sa.ColumnElement[bool]:
-        """Of a list of pairs, SQLite would read every row; of a query's, it uses the index."""
+        """See ``Items``; the pairs are a subquery, as SQLite uses no index for a list of pairs."""
         if len(names) == 1:
             return super().have_names(names)
         pairs = [(encode_path(encode_namespace(it)), encode_key(key)) for it, key in names]
@@ -65,7 +65,7 @@ class SQLiteItems(Items):
         )
 
     def ranked(self, wanted: Wanted, vector: bytes) -> Iterator[tuple[StoreItem, float]]:
-        """By the extension's distances where it can be loaded; the scores are ours all the same."""
+        """Rank by the extension's distances if it can be loaded; scores are recomputed."""
         if self.shelf.metric not in _DISTANCES or not loads_vec(self.connection):
             yield from super().ranked(wanted, vector)
             return

@@ -47,7 +47,7 @@ class _Job:
     future: asyncio.Future[Any]
 
     def answer(self, result: object, error: BaseException | None) -> None:
-        """Tell the caller, in its loop."""
+        """Pass the result to the caller, in its event loop."""
         if self.future.done():  # its caller was cancelled
             return
         if error is not None:
@@ -57,7 +57,7 @@ class _Job:
 
 
 def _tell(jobs: list[_Job], answers: list[_Answer]) -> None:
-    """Answer the callers: each loop is woken once."""
+    """Pass the results to the callers; each event loop is woken once."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Job, _Answer]]] = {}
     for job, answer in zip(jobs, answers, strict=True):
         by_loop.setdefault(job.loop, []).append((job, answer))
@@ -72,11 +72,11 @@ def _answer_all(told: list[tuple[_Job, _Answer]]) -> None:
 
 
 class _Stopped(Exception):  # noqa: N818  (never leaves this module)
-    """The writer was stopped before the job was taken; another one may take it."""
+    """The writer stopped before it took the job; another writer may take it."""
 
 
 class _Writer:
-    """One thread that owns the writing connection."""
+    """The thread that owns the writing connection."""
 
     def __init__(self, engine: Engine, database: Database, release_readers: Release) -> None:
         self._engine = engine
@@ -91,7 +91,7 @@ class _Writer:
         self._thread.start()
 
     async def run(self, body: Body[T] | None) -> T:
-        """Run a body in a transaction; without one only make sure that the database is open.
+        """Run a body in a transaction; without a body, only make sure that the database is open.
 
         Raises:
             _Stopped: Nothing was run.
@@ -185,7 +185,7 @@ class _Writer:
 
 
 def _attempt(connection: Connection, body: Body[Any] | None) -> _Answer:
-    """One body of a group: it fails alone."""
+    """Run one body of a group under a savepoint, so that it fails alone."""
     if body is None:
         return None, None
     cursor = connection.connection.cursor()  # begin_nested() takes 0.15 ms, this 0.01
@@ -268,7 +268,7 @@ class ThreadRunner:
             return self._open
 
     def hold(self) -> None:
-        """Close everything, and open nothing until ``go_on``."""
+        """Close all connections, and open none until ``go_on``."""
         self._lock.acquire()
         here, self._open = self._open, None
         if here is not None:
@@ -296,7 +296,7 @@ _held: list[ThreadRunner] = []
 
 
 def _before_fork() -> None:
-    """SQLite keeps its locks per process: a child that inherits an open file has none of its own.
+    """Close the database: SQLite's locks are per process, and an inherited file has none.
 
     Its parent would then close as the last one and take the log away from under it.
     """
@@ -317,7 +317,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 
 
 class _Open:
-    """The resources of one process, apart from the runner so that a finalizer may hold them."""
+    """The resources of one process, held apart from the runner for its finalizer."""
 
     def __init__(
         self, database: Database, writes: Engine, reads: Engine | None, *, owned: bool
@@ -361,7 +361,7 @@ class _Open:
             self._reads.dispose()
 
     def forget(self) -> None:
-        """A forked child leaves the parent's threads and connections alone."""
+        """Detach the finalizer: a forked child leaves the parent's resources open."""
         if self.finalizer is not None:
             self.finalizer.detach()
 
@@ -403,7 +403,7 @@ class AsyncEngineRunner:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def _require_own_loop(self) -> None:
-        """Require the pool's own loop: SQLAlchemy's async pool wakes no waiter on another one."""
+        """Require the event loop of the pool: SQLAlchemy's pool wakes no waiter of another loop."""
         loop, known = asyncio.get_running_loop(), self._loop
         if self._has_pool and known is not None and known is not loop and known.is_running():
             raise InvalidArgumentError(
@@ -413,7 +413,7 @@ class AsyncEngineRunner:
         self._loop = loop
 
     async def write(self, body: Body[T]) -> T:
-        """See ``Runner``; in order of submission, which the database's lock does not keep."""
+        """See ``Runner``; writes run in order of submission, which the database does not ensure."""
         self._require_own_loop()
         return await self._shielded(self._alone(self._in_transaction, body))
 
@@ -449,7 +449,7 @@ class AsyncEngineRunner:
                 return await connection.run_sync(run, body)
 
     async def _opened(self) -> None:
-        """Open once: SQLAlchemy's own lock around a first connection belongs to one loop too."""
+        """Open once: SQLAlchemy's lock around the first connection belongs to one event loop."""
         if self._is_opened:
             return
         await asyncio.to_thread(self._opening.acquire)
@@ -480,7 +480,7 @@ class AsyncEngineRunner:
             connection.rollback()
 
     async def close(self) -> None:
-        """See ``Runner``; the engine is its owner's."""
+        """See ``Runner``; the engine stays open, as its owner closes it."""
         loop = asyncio.get_running_loop()
         if mine := {it for it in self._tasks if it.get_loop() is loop}:
             await asyncio.wait(mine)

@@ -1,4 +1,4 @@
-"""States as frames: what changed between two versions, and versions from what changed."""
+"""States as frames: the changes between versions, and versions rebuilt from changes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ __all__ = [
 
 
 class PackedState:
-    """A state as it was, whatever its owner did to it since; its lists are the shape's."""
+    """A private copy of a state; its lists are shared with the shape."""
 
     __slots__ = ("_is_canonical", "_kept", "_packed", "_size")
 
@@ -67,13 +67,13 @@ class PackedState:
         self._size = root.size
 
     def state(self) -> dict[str, Json]:
-        """Return a copy, keys sorted."""
+        """Return a copy with sorted keys."""
         plain = thawed(self._kept)
         return cast("dict[str, Json]", plain if self._is_canonical else decode(encode(plain)))
 
     @property
     def state_bytes(self) -> int:
-        """As of its shape."""
+        """Size of the state; see ``Shape.state_bytes``."""
         return self._size
 
     def parts(self) -> dict[str, object]:
@@ -103,10 +103,10 @@ class PackedState:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The result of comparing a state with its basis; what one save writes."""
+    """The comparison of a state with its basis, which is what a save writes."""
 
     shape: Shape
-    """Of the new state."""
+    """The shape of the new state."""
     frames: bytes | None
     """Payload against the basis (``b""``: nothing changed); ``None`` without a basis, or where it
     would be longer than the whole state."""
@@ -114,7 +114,7 @@ class Change:
     """The new state."""
 
     def whole(self) -> bytes:
-        """Payload that holds the state by itself."""
+        """Return the payload that holds the whole state."""
         return self.snapshot.payload()
 
 

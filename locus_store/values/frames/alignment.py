@@ -1,4 +1,4 @@
-"""Which elements of a list are still there, by their digests."""
+"""The elements that two versions of a list share, found by their digests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _Run = TypeVar("_Run", bytes, str, "list[Json]")
 
 
 def fingerprint_all(value: Iterable[object]) -> tuple[bytes, int]:
-    """Return the elements' fingerprints, packed, and the size of the list."""
+    """Return the elements' packed digests, and the size of the list."""
     out = []
     size = 5  # the list's tag and count
     for item in value:
@@ -48,7 +48,7 @@ def common_ends(old: _Run, new: _Run, equal: Callable[[_Run, _Run], bool] = eq) 
 
 
 def common_digests(old: bytes, new: bytes) -> tuple[int, int]:
-    """``common_ends`` in bytes of whole digests."""
+    """Return ``common_ends`` in bytes, rounded down to whole digests."""
     if len(old) + len(new) <= _SHORT_BYTES:
         head, tail = _same_bytes(old, new, "big"), _same_bytes(old, new, "little")
     else:
@@ -59,7 +59,7 @@ def common_digests(old: bytes, new: bytes) -> tuple[int, int]:
 
 
 def _same_bytes(old: bytes, new: bytes, order: Literal["big", "little"]) -> int:
-    """Return the number of equal bytes at the front (big-endian) or back, by one subtraction."""
+    """Return the number of equal bytes at the start (big-endian) or end, by one subtraction."""
     length = min(len(old), len(new))
     if order == "big":
         old, new = old[:length], new[:length]
@@ -70,7 +70,7 @@ def _same_bytes(old: bytes, new: bytes, order: Literal["big", "little"]) -> int:
 
 
 def _bisect(most: int, same: Callable[[int, int], bool]) -> int:
-    """Return the number of equal elements; each is compared twice at most, at memcmp's speed."""
+    """Return the number of equal elements; compares each at most twice, at memcmp's speed."""
     if same(0, most):
         return most
     low, high = 0, most
@@ -84,7 +84,7 @@ def _bisect(most: int, same: Callable[[int, int], bool]) -> int:
 
 
 def align(old: bytes, new: bytes) -> list[Gap]:
-    """Return ordered replacements: (start, stop) of the old list by (first, last) of the new."""
+    """Return ordered replacements: (start, stop) of the old list, (first, last) of the new."""
     if new.startswith(old):  # what nearly every save is
         kept, length = len(old) // DIGEST_BYTES, len(new) // DIGEST_BYTES
         return [(kept, kept, kept, length)] if kept < length else []
@@ -102,12 +102,12 @@ def align(old: bytes, new: bytes) -> list[Gap]:
 
 
 def moved(gaps: list[Gap], by: int) -> list[Gap]:
-    """Return the gaps of a part, as gaps of the list that it begins in at ``by``."""
+    """Return the gaps of a part, shifted by its offset in the whole list."""
     return [(start + by, stop + by, first + by, last + by) for start, stop, first, last in gaps]
 
 
 def _single_edits(old: bytes, new: bytes) -> tuple[list[Gap], int]:
-    """Single elements edited in place, at memcmp's speed, and how many bytes that explains."""
+    """Return the gaps of single edited elements, and how many bytes they cover."""
     gaps: list[Gap] = []
     done = 0
     while len(gaps) < _MOST_SINGLE_EDITS:
@@ -121,7 +121,7 @@ def _single_edits(old: bytes, new: bytes) -> tuple[list[Gap], int]:
 
 
 def _slide(old: bytes, new: bytes) -> list[Gap]:
-    """Return the gaps of a sliding window, which needs no look at each element."""
+    """Return the gaps of a sliding window, without comparing each element."""
     at = old.find(new[:DIGEST_BYTES]) if old and new else -1
     if at < 0 or at % DIGEST_BYTES or not new.startswith(old[at:]):
         return []
@@ -167,7 +167,7 @@ def _anchors(old: list[bytes], new: list[bytes]) -> list[tuple[int, int]]:
 
 
 def _once(items: list[bytes]) -> dict[bytes, int]:
-    """Index of each item that occurs once, in order."""
+    """Return the index of each item that occurs once, in order."""
     index = {item: at for at, item in enumerate(items)}
     if len(index) < len(items):
         again = {item for item, count in Counter(items).items() if count > 1}
@@ -176,7 +176,7 @@ def _once(items: list[bytes]) -> dict[bytes, int]:
 
 
 def split(packed: bytes) -> list[bytes]:
-    """Packed digests, one by one."""
+    """Split packed digests into single ones."""
     return [packed[at : at + DIGEST_BYTES] for at in range(0, len(packed), DIGEST_BYTES)]
 
 

@@ -21,7 +21,7 @@ _SPLICE_BYTES = 32
 """About what a text splice takes beside its path and its text."""
 
 _WORD_REACH = 64
-"""How far a splice reaches out for the ends of a word that it changes, in characters."""
+"""Characters by which a splice is extended to the ends of a word that it changes."""
 
 _PATCH_LEVELS = 32
 """Below this many keys and indices an element is replaced: patching looks at a list's elements
@@ -29,7 +29,7 @@ again on each level, and takes five of Python's own 1,000 levels."""
 
 
 class Frame:
-    """Operations, encoded one by one, so that their size is known."""
+    """Operations, each encoded when added, so that their size is known."""
 
     __slots__ = ("operations", "size")
 
@@ -70,7 +70,7 @@ _Patch: TypeAlias = Callable[[int, int], "Frame | None"]
 
 
 def diff(old: Node | None, new: Node, value: object, path: Path, frame: Frame) -> None:
-    """Add to ``frame`` what turns ``old`` into ``new``, the shape of ``value``."""
+    """Add the operations to ``frame`` that turn ``old`` into ``new``, the shape of ``value``."""
     if isinstance(new, bytes):
         if old != new:
             frame.add(b"=", path, encode(value))
@@ -118,7 +118,7 @@ def _diff_arrays(
 
 
 def _splice(gaps: list[Gap], value: list[object], path: Path, frame: Frame, patch: _Patch) -> None:
-    """Splices from the back to the front: what stands before a gap has its old index still."""
+    """Add splices from back to front, so that earlier gaps keep their old indexes."""
 
     def replace(start: int, stop: int, first: int, last: int) -> None:
         if start < stop or first < last:
@@ -137,7 +137,7 @@ def _splice(gaps: list[Gap], value: list[object], path: Path, frame: Frame, patc
 
 
 def _patch(old: Json, new: Json, path: Path, limit: int) -> Frame | None:
-    """Return the edit of one element, if that is smaller than the element."""
+    """Return the edit of one element if it is smaller than the element."""
     if type(old) is not type(new) or not isinstance(new, dict | list | str):
         return None
     if len(path) > _PATCH_LEVELS:
@@ -187,7 +187,7 @@ def _diff_texts(old: str, new: str, path: Path, frame: Frame) -> None:
 
 
 def _whole_words(text: str, head: int, tail: int) -> tuple[int, int]:
-    """Ends that cut no word, so that a search of what a frame brings finds whole ones.
+    """Return ends that cut no word, so that a search finds whole words in a frame.
 
     ``head`` and ``tail`` are how many characters of ``text`` are not new at either end. What goes
     on for longer than a word stays cut.
@@ -198,7 +198,7 @@ def _whole_words(text: str, head: int, tail: int) -> tuple[int, int]:
 
 
 def _reach(is_in_word: Callable[[int], bool], most: int) -> int:
-    """Return the distance to the end of the word; 0 if it is not near."""
+    """Return the distance to the end of the word; 0 if it is too far."""
     for by in range(min(most, _WORD_REACH) + 1):
         if not is_in_word(by):
             return by

@@ -1,4 +1,4 @@
-"""Versions from frames: folding, and the text that a payload brings."""
+"""States from frames by folding, and the text that a payload adds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def fold(payloads: Iterable[bytes], max_bytes: int) -> dict[str, Json]:
-    """Return the state after a chain's payloads, in order; the first holds the whole state.
+    """Return the state after a chain's payloads, in order; the first one is a whole state.
 
     Raises:
         IntegrityError: the payloads are damaged, or not a chain, or the state is too large.
@@ -34,7 +34,7 @@ def fold(payloads: Iterable[bytes], max_bytes: int) -> dict[str, Json]:
 
 
 def fold_each(payloads: Iterable[bytes], max_bytes: int) -> Iterator[dict[str, Json]]:
-    """Yield the state after each of a chain's payloads, every one a copy of its own.
+    """Yield a copy of the state after each payload of a chain.
 
     Raises:
         IntegrityError: the payloads are damaged, or not a chain, or a state is too large.
@@ -59,17 +59,17 @@ def readable(payload: bytes, max_bytes: int) -> list[list[Json]]:
 
 
 def payload_of(found: list[list[Json]]) -> bytes:
-    """Return a payload with the operations that ``readable`` gave."""
+    """Return the payload of operations in the form of ``readable``."""
     return pack_frame(encode(found)) if found else b""
 
 
 def text_of(payload: bytes, max_bytes: int) -> str:
-    """Return all strings that a payload adds, one per line: values, never keys."""
+    """Return all strings that a payload adds, one per line; values only, no keys."""
     return "\n".join(text for op in readable(payload, max_bytes) for text in _texts(op))
 
 
 def text_in(value: Json) -> str:
-    """Return all strings of a state, or of any value, in the form of ``text_of``."""
+    """Return all strings of a state or other value, in the form of ``text_of``."""
     return "\n".join(_strings([value]))
 
 
@@ -99,7 +99,7 @@ def _malformed(what: str, found: object) -> IntegrityError:
 
 
 class Folder:
-    """A state under construction. Its parts were decoded for it, so nothing is shared.
+    """A state under construction, which shares no part with other objects.
 
     The state never grows to more than twice ``max_bytes`` while it is folded: the frames' plain
     bytes are an upper bound of it, and where they exceed that, the state itself is measured.
@@ -123,7 +123,7 @@ class Folder:
         self._unsorted: dict[int, dict[str, Json]] = {}
 
     def apply(self, payload: bytes) -> None:
-        """Do what the payload's frames say.
+        """Apply the payload's frames.
 
         Raises:
             IntegrityError: They are damaged, or the state is too large.
@@ -258,7 +258,7 @@ def _write_ropes(holder: dict[str, Json] | list[Json], ropes: dict[str | int, _R
 
 
 class _Rope:
-    """A text in pieces: thousands of small splices of a long one do not copy it each time."""
+    """A string in pieces, so that thousands of small splices do not copy it each time."""
 
     def __init__(self, text: str) -> None:
         self._length = len(text)

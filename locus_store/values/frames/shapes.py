@@ -1,4 +1,4 @@
-"""Shapes of versions: the digests that suffice to find later changes without the state."""
+"""Shapes of versions: digests that suffice to find later changes without the state."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _TOKEN_BYTES = 32
 """Up to here a scalar's pinned encoding stands for itself: hashing it would take longer."""
 
 _HASHED = b"#"
-"""Before a digest that stands for a value; no pinned encoding begins with it."""
+"""Prefix of a digest that stands for a value; no pinned encoding begins with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextNode:
-    """A text above ``_KEEP_BYTES`` code points."""
+    """A string of more than ``_KEEP_BYTES`` code points."""
 
     digest: bytes
     size: int
@@ -43,7 +43,7 @@ class TextNode:
 
     @property
     def weight(self) -> int:
-        """About its bytes of memory."""
+        """The memory in bytes (an estimate)."""
         return 100 + sys.getsizeof(self.text)
 
 
@@ -54,7 +54,7 @@ class ArrayNode:
     digest: bytes
     size: int
     digests: bytes
-    """Of the elements' canonical forms, 16 bytes each."""
+    """Digests of the elements' canonical forms, 16 bytes each."""
     fingerprints: bytes
     """Of the elements as the caller gave them (keys in any order, tuples): equal fingerprints are
     equal values, so a known one is neither checked nor made canonical again."""
@@ -64,11 +64,11 @@ class ArrayNode:
     """The elements as the caller gave them, pinned: to see that they are all there still, and
     some more behind them, is one comparison. ``b""``: not kept."""
     token: object = field(default=None, compare=False, repr=False)
-    """Of the ``Grown`` list that it is the shape of."""
+    """The token of the ``Grown`` list that has this shape."""
 
     @property
     def weight(self) -> int:
-        """About its bytes of memory."""
+        """The memory in bytes (an estimate)."""
         packed = len(self.digests) + len(self.fingerprints) + len(self.body)
         return 400 + packed + sum(map(len, self.large.values())) + 200 * len(self.large)
 
@@ -85,7 +85,7 @@ class ObjectNode:
 
     @property
     def weight(self) -> int:
-        """About its bytes of memory."""
+        """The memory in bytes (an estimate)."""
         nodes = [child.weight for child in self.children.values() if not isinstance(child, bytes)]
         return 400 + 2 * len(self.names) + 200 * len(self.children) + sum(nodes)
 
@@ -97,7 +97,7 @@ Path: TypeAlias = tuple[str | int, ...]
 
 
 class Shape:
-    """The digests of a version that suffice to find later changes. Immutable, shared freely."""
+    """Digests of a version that suffice to find later changes. Immutable, may be shared."""
 
     __slots__ = ("_root", "_weight")
 
@@ -107,7 +107,7 @@ class Shape:
 
     @property
     def digest(self) -> bytes:
-        """16 bytes: the Merkle root. It depends on the state alone, not on how it came about."""
+        """The Merkle root, 16 bytes. It depends on the state alone, not on its history."""
         return self._root.digest
 
     @property
@@ -117,11 +117,11 @@ class Shape:
 
     @property
     def weight(self) -> int:
-        """About how many bytes of memory this holds."""
+        """The memory in bytes (an estimate)."""
         return self._weight
 
     def light(self) -> Shape:
-        """Return the same without the lists' bodies: a save from it looks at each element."""
+        """Return the shape without the lists' bodies; a later save compares every element."""
         return Shape(cast("ObjectNode", _light(self._root)))
 
 
@@ -231,7 +231,7 @@ def _array(value: list[object], before: Node | None, depth: int, *, decoded: boo
 
 
 def _grown(value: Grown, before: Node | None, depth: int) -> ArrayNode:
-    """Return the shape of a list that says what it grew from."""
+    """Return the shape of a list that names the list it extends."""
     old = before if isinstance(before, ArrayNode) and before.body else _NO_ARRAY
     if old.token is not None and old.token is value.token:
         return old
@@ -245,7 +245,7 @@ def _grown(value: Grown, before: Node | None, depth: int) -> ArrayNode:
 
 
 def _appended(old: ArrayNode, new: list[object], body: bytes, depth: int) -> ArrayNode:
-    """Return the shape of a list: all elements of the older one, followed by ``new``."""
+    """Return the shape of a list: all elements of an older one, then ``new``."""
     fresh: dict[bytes, bytes] = {}
     marks, found = [], []
     for item in new:
@@ -264,7 +264,7 @@ def _appended(old: ArrayNode, new: list[object], body: bytes, depth: int) -> Arr
 
 
 def _decoded_array(value: list[object], depth: int) -> ArrayNode:
-    """Return the shape of a list decoded from JSON: canonical, so each is inspected once."""
+    """Return the shape of a list decoded from JSON; each element is inspected once."""
     raws = [pinned(item) for item in value]
     found = [digest(raw) for raw in raws]
     for item, raw in zip(value, raws, strict=True):
@@ -307,23 +307,23 @@ def _light(node: Node) -> Node:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A list in a snapshot, as it is packed there."""
+    """A list in a snapshot, in packed form."""
 
     shape: ArrayNode
 
     @property
     def digest(self) -> bytes:
-        """Of what is in it: equal ones are equal lists."""
+        """The digest of the contents; equal lists have equal digests."""
         return self.shape.digest
 
     @property
     def token(self) -> object:
-        """That of the ``Grown`` list that was saved; ``None`` where it was another one."""
+        """The token of the saved ``Grown`` list; ``None`` for other lists."""
         return self.shape.token
 
     @property
     def size(self) -> int:
-        """As ``Shape.state_bytes``."""
+        """See ``Shape.state_bytes``."""
         return self.shape.size
 
     def elements(self) -> list[object]:

@@ -1,4 +1,4 @@
-"""A value by itself, whole or as frames against another: what a pending write holds."""
+"""A single value, whole or as frames against another one, as a pending write holds it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KEY: Final = "value"
 
 
 def value_payload(value: object, max_bytes: int) -> bytes:
-    """Return a value as a payload of its own.
+    """Return a value as a separate payload.
 
     Raises:
         SerializationError: It cannot be kept exactly, or is longer than ``max_bytes`` as JSON.
@@ -31,7 +31,7 @@ def value_payload(value: object, max_bytes: int) -> bytes:
 
 
 def value_frames(value: object, known: Shape, path: Sequence[str], max_bytes: int) -> bytes | None:
-    """Return a value as frames against the one at ``path``; ``None`` if they would not help.
+    """Return a value as frames against the one at ``path``; ``None`` if they are not shorter.
 
     Raises:
         SerializationError: It cannot be kept exactly, or is longer than ``max_bytes`` as JSON.
@@ -54,7 +54,7 @@ def value_frames(value: object, known: Shape, path: Sequence[str], max_bytes: in
 
 
 def value_of(payload: bytes, max_bytes: int, old: Json = None) -> Json:
-    """Return the value of a payload, whole or against ``old``, which is left as it is.
+    """Return a payload's value, whole or against ``old``, which stays unchanged.
 
     Elements of a list may be shared with it.
 
