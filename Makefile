@@ -126,18 +126,18 @@ short-tests: $(VENV)/.dev
 		tests/adapters/locus/test_agent.py
 
 bench: $(VENV)/.bench
-	$(BIN)/python benchmarks/growth.py --write
+	$(BIN)/python -m benchmarks.comparisons.growth --write
 	$(BIN)/python docs/images/draw.py
-	$(BIN)/python benchmarks/postgresql.py --write
+	$(BIN)/python -m benchmarks.comparisons.postgresql --write
 
 campaign: $(VENV)/.bench
-	$(BIN)/python benchmarks/storm.py
-	$(BIN)/python benchmarks/kills.py
-	$(BIN)/python benchmarks/storm.py --postgresql --processes 8 --saves 10000
-	$(BIN)/python benchmarks/storm.py --postgresql --processes 8 --saves 3000 --index
-	$(BIN)/python benchmarks/kills.py --postgresql
-	$(BIN)/python benchmarks/storm_crashes.py
-	$(BIN)/python benchmarks/storm_replies.py
+	$(BIN)/python -m benchmarks.storms.storm
+	$(BIN)/python -m benchmarks.storms.kills
+	$(BIN)/python -m benchmarks.storms.storm --postgresql --processes 8 --saves 10000
+	$(BIN)/python -m benchmarks.storms.storm --postgresql --processes 8 --saves 3000 --index
+	$(BIN)/python -m benchmarks.storms.kills --postgresql
+	$(BIN)/python -m benchmarks.storms.crashes
+	$(BIN)/python -m benchmarks.storms.replies
 
 clean:
 	rm -rf site .venv .venv-* .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage .coverage.*

@@ -1,4 +1,6 @@
-"""Savers at once in one process, and what one save costs: python benchmarks/concurrency.py.
+"""Savers at once in one process, and what one save costs.
+
+    python -m benchmarks.comparisons.concurrency
 
 1 and 64 tasks, each on a thread of its own, against langgraph's AsyncSqliteSaver in the same run;
 then cProfile of a save of a tiny state and of a chat of 1,000 turns (``--profile``).
@@ -19,10 +21,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import machine
-import workloads
-from peer import Peer
-
+from benchmarks import machine, workloads
+from benchmarks.comparisons.peer import Peer
 from locus_store import MemoryCheckpointer, sqlite_checkpointer
 
 if TYPE_CHECKING:

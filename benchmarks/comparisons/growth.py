@@ -1,4 +1,6 @@
-"""How storage grows over 1,000 turns with every version kept: python benchmarks/growth.py.
+"""How storage grows over 1,000 turns with every version kept.
+
+    python -m benchmarks.comparisons.growth
 
 Prints the tables of docs/growth.md; ``--write`` puts them there, with the plot. The peer,
 langgraph-checkpoint-sqlite, is measured in the same run; ``--only`` picks states or patterns.
@@ -17,11 +19,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import machine
-import patterns
-import workloads
-from peer import Peer
-
+from benchmarks import machine, workloads
+from benchmarks.comparisons.peer import Peer
+from benchmarks.micro import patterns
 from locus_store import MemoryCheckpointer, sqlite_checkpointer
 from locus_store.types.state import StateCodec
 from locus_store.values.encoding import MAX_STATE_BYTES, encode, unpack_frames
@@ -29,7 +29,7 @@ from locus_store.values.encoding import MAX_STATE_BYTES, encode, unpack_frames
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 THREAD = "conversation"
 TARGET = 1.6
 LAST = 20
@@ -280,7 +280,9 @@ TIMES_HEAD = (
 )  # fmt: skip
 
 
-WRITTEN = "Written by `python benchmarks/growth.py --write`; every figure is of that run."
+WRITTEN = (
+    "Written by `python -m benchmarks.comparisons.growth --write`; every figure is of that run."
+)
 INTRODUCTION = """# Growth
 
 Machine: {machine}; load average {load}.

@@ -1,4 +1,6 @@
-"""LangGraphSaver beside langgraph's own savers, in one run: python benchmarks/langgraph_peers.py.
+"""LangGraphSaver beside langgraph's own savers, in one run.
+
+    python -m benchmarks.comparisons.langgraph_peers
 
 On a PostgreSQL server of its own, with fsync, and on SQLite files. Prints Markdown; ``--quick`` is
 a tenth of it, ``--only`` one backend.
@@ -20,11 +22,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-import langgraph_sides as sides
-import machine
 from langgraph.checkpoint.base import empty_checkpoint
-from langgraph_sides import OURS, SIDES, THEIRS
-from storm_places import server
+
+from benchmarks import machine
+from benchmarks.comparisons import langgraph_sides as sides
+from benchmarks.comparisons.langgraph_sides import OURS, SIDES, THEIRS
+from benchmarks.places import server
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -345,8 +348,8 @@ def rate_row(title: str, rates: dict[str, list[Rate]]) -> list[object]:
 
 TEXT = """# LangGraph's savers beside ours
 
-`python benchmarks/langgraph_peers.py{arguments}`, one run of {minutes:.1f} minutes; both sides in
-turn. What counts is the ratio: the machine is small and shared.
+`python -m benchmarks.comparisons.langgraph_peers{arguments}`, one run of {minutes:.1f} minutes;
+both sides in turn. What counts is the ratio: the machine is small and shared.
 
 Machine: {machine}; load average {load}.
 Durability, the same on both sides: {settings}; graphs run with `durability="sync"`.

@@ -12,13 +12,12 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
-import machine
-import workloads
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langchain_core.runnables import RunnableLambda
 from langgraph.graph import StateGraph
 from langgraph.graph.message import add_messages
 
+from benchmarks import machine, workloads
 from locus_store.adapters.langgraph import LangGraphSaver
 
 if TYPE_CHECKING:

@@ -1,4 +1,6 @@
-"""PostgreSQL beside langgraph's AsyncPostgresSaver, in one run: python benchmarks/postgresql.py.
+"""PostgreSQL beside langgraph's AsyncPostgresSaver, in one run.
+
+    python -m benchmarks.comparisons.postgresql
 
 Starts a server of its own that writes as a real one does (fsync on). Both sides use a pool of 10
 connections of one event loop and their public ``await`` interfaces. ``--write`` puts the tables
@@ -18,17 +20,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import machine
-import workloads
-from storm_places import server
-
+from benchmarks import machine, workloads
+from benchmarks.places import server
 from locus_store import AgentState, Message, postgresql_checkpointer
 from locus_store.values.encoding import encode
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 POOL = 10
 LAST = 20
 """Saves at the end whose median is "the 1,000th save"; loads as many."""
@@ -369,7 +369,7 @@ final state's JSON.
 
 {sizes}
 
-Written by `python benchmarks/postgresql.py --write`; every figure is of that run.
+Written by `python -m benchmarks.comparisons.postgresql --write`; every figure is of that run.
 """
 
 

@@ -1,6 +1,6 @@
 """Memory of one process that saves and reads many threads: ours beside LangGraph's SqliteSaver.
 
-    python benchmarks/saver_memory.py [--threads 400] [--messages 60] [--bytes 200] [--traced]
+    python -m benchmarks.comparisons.saver_memory [--threads 400] [--messages 60] [--traced]
 
 Each saver runs in a process of its own. The growth is that of the resident memory from the first
 thread to the last; with ``--traced``, that of Python's own allocations as well.
@@ -113,7 +113,9 @@ def main() -> None:
         print(measured(options), flush=True)
         return
     for kind in ("LangGraphSaver", "SqliteSaver"):
-        subprocess.run([sys.executable, *sys.argv, "--kind", kind], check=True)
+        subprocess.run(
+            [sys.executable, "-m", __spec__.name, *sys.argv[1:], "--kind", kind], check=True
+        )
 
 
 if __name__ == "__main__":

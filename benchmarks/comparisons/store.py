@@ -1,6 +1,8 @@
-"""The store on real embeddings and on a million items: python benchmarks/store.py FILE.npz.
+"""The store on real embeddings and on a million items.
 
-First ``python benchmarks/embeddings.py 100200 FILE.npz``. Beside langgraph's, on a
+    python -m benchmarks.comparisons.store FILE.npz
+
+First ``python -m benchmarks.comparisons.embeddings 100200 FILE.npz``. Beside langgraph's, on a
 PostgreSQL server of its own, with pgvector and fsync, and on an SQLite file. Prints Markdown.
 """
 
@@ -15,11 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import machine
 import numpy as np
 from langgraph.store.postgres import PostgresStore
-from storm_places import server
 
+from benchmarks import machine
+from benchmarks.places import server
 from locus_store import PostgreSQLStore, SQLiteStore
 from locus_store.sql.vectors import create_vector_index
 
@@ -222,7 +224,7 @@ async def _median(
 
 HEAD = """# The store, measured
 
-`python benchmarks/store.py FILE.npz`, {what}, one run of {minutes:.1f} minutes.
+`python -m benchmarks.comparisons.store FILE.npz`, {what}, one run of {minutes:.1f} minutes.
 
 Machine: {machine}; load average {load}. PostgreSQL {version} with pgvector, fsync on.
 """
@@ -296,7 +298,7 @@ async def measured(file: str | None, count: int | None) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", nargs="?", help="of benchmarks/embeddings.py")
+    parser.add_argument("file", nargs="?", help="of benchmarks/comparisons/embeddings.py")
     parser.add_argument("--count", type=int, help="use so many sentences only")
     parser.add_argument("--million", action="store_true", help="get and list, which need no file")
     options = parser.parse_args()

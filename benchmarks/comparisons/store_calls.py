@@ -1,4 +1,6 @@
-"""Many concurrent calls of one store: python benchmarks/store_calls.py [--calls 6000 60000].
+"""Many concurrent calls of one store.
+
+    python -m benchmarks.comparisons.store_calls [--calls 6000 60000]
 
 LangGraph's AsyncPostgresStore and AsyncSqliteStore beside ours, on a PostgreSQL server with fsync
 and on SQLite files. 6,000 calls at a time are made in one tick of the event loop. Each round has an
@@ -17,11 +19,11 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import machine
 from langgraph.store.postgres import AsyncPostgresStore
 from langgraph.store.sqlite import AsyncSqliteStore
-from storm_places import server
 
+from benchmarks import machine
+from benchmarks.places import server
 from locus_store import open_store
 from locus_store.adapters.langgraph import LangGraphStore
 
@@ -174,9 +176,9 @@ def _row(it: Round) -> tuple[str, str, str]:
 
 HEAD = """# Concurrent calls of a store, measured
 
-`python benchmarks/store_calls.py`. Machine: {machine}; load average {load}. Times in seconds; CPU
-is the client's. The median of {rounds} rounds, both sides in turn. The ratio is that of the
-throughputs.
+`python -m benchmarks.comparisons.store_calls`. Machine: {machine}; load average {load}. Times in
+seconds; CPU is the client's. The median of {rounds} rounds, both sides in turn. The ratio is that
+of the throughputs.
 
 {table}
 """

@@ -1,4 +1,4 @@
-"""Bytes and CPU time per save, by how a state changes: python benchmarks/diff_patterns.py.
+"""Bytes and CPU time per save, by how a state changes: python -m benchmarks.micro.diff_patterns.
 
 With ``--prototype PATH`` the same states also go through that file (``diff2, shape2, dumps``).
 """

@@ -1,6 +1,6 @@
 """What logging and telemetry cost: microseconds for each operation, in memory and in SQLite.
 
-``python benchmarks/observing.py``: each mode runs in processes of its own, turn and turn about.
+``python -m benchmarks.micro.observing`` runs each mode in processes of its own, in turn.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def in_a_process(mode: str, place: str) -> tuple[float, ...]:
-    command = [sys.executable, __file__, "--one", mode, place]
+    command = [sys.executable, "-m", __spec__.name, "--one", mode, place]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return tuple(map(float, done.stdout.split()))
 

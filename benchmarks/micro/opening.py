@@ -1,4 +1,4 @@
-"""CPU time of opening an SQLite database in a fresh process: python benchmarks/opening.py.
+"""CPU time of opening an SQLite database in a fresh process: python -m benchmarks.micro.opening.
 
 Each figure is user and system time of a process of its own, measured from outside, so it includes
 the start of Python. Prints Markdown.
@@ -14,8 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-import machine
-
+from benchmarks import machine
 from locus_store import open_checkpointer
 
 TARGET_MS = 400

@@ -1,4 +1,4 @@
-"""States that change in awkward ways, saved on SQLite: python benchmarks/patterns.py.
+"""States that change in awkward ways, saved on SQLite: python -m benchmarks.micro.patterns.
 
 Per pattern: frame bytes over the final state's JSON, against the figures of the design; bytes of
 the file; CPU time of a save, all threads counted.
@@ -17,9 +17,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import machine
-from workloads import State, prose
-
+from benchmarks import machine
+from benchmarks.workloads import State, prose
 from locus_store import sqlite_checkpointer
 from locus_store.values.encoding import MAX_STATE_BYTES, encode, unpack_frames
 from locus_store.values.frames import change

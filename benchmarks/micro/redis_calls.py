@@ -1,4 +1,4 @@
-"""Redis and Valkey: python benchmarks/redis_calls.py [--kind valkey|redis]. Prints Markdown.
+"""Redis and Valkey: python -m benchmarks.micro.redis_calls [--kind valkey|redis]. Prints Markdown.
 
 Saves and loads beside bare pipelined calls of redis-py that move the same bytes to and from the
 same server, in turn; how a thread grows; and a page of the list of 100,000 threads.
@@ -16,16 +16,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import machine
 import redis.asyncio as driver
 
+from benchmarks import machine
 from locus_store import versions
 from locus_store.backends.redis import RedisBackend
 from locus_store.backends.redis.keys import RedisKeys
 from locus_store.backends.redis.records import rest_of
 from locus_store.versions.known import KNOWN_BYTES, KnownVersions
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
 from redis_servers import Redis
 

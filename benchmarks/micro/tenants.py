@@ -1,4 +1,4 @@
-"""Memory of one object per tenant: ``python benchmarks/tenants.py [tenants]``.
+"""Memory of one object per tenant: ``python -m benchmarks.micro.tenants [tenants]``.
 
 Prints the mean bytes of an object that ``for_tenant`` made, by tracemalloc: as it was made, after
 it saved a thread of one small version, and after it loaded that.

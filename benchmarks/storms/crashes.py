@@ -1,4 +1,4 @@
-"""Kill a PostgreSQL server under its writers: python benchmarks/storm_crashes.py --trials 20.
+"""Kill a PostgreSQL server under its writers: python -m benchmarks.storms.crashes --trials 20.
 
 Writers in one process, which is never restarted, save for ever, each on a thread of its own, and
 save again what failed. In turn the server process of a connection that is saving gets `kill -9`
@@ -18,10 +18,9 @@ import time
 from collections import Counter
 from typing import Any
 
-from kills import KEPT, digest
-from storm_places import server
-from workloads import prose
-
+from benchmarks.places import server
+from benchmarks.storms.kills import KEPT, digest
+from benchmarks.workloads import prose
 from locus_store import BackendError, ConnectionFailedError, open_checkpointer
 
 PAUSE_SECONDS = 0.02

@@ -1,4 +1,4 @@
-"""Kill a writing process at random moments: python benchmarks/kills.py --trials 100.
+"""Kill a writing process at random moments: python -m benchmarks.storms.kills --trials 100.
 
 The writer tells of each save, after it was acknowledged, on a pipe; what is in the pipe survives
 `kill -9`. Then another process's eyes: every acknowledged save loads and verifies, every other
@@ -19,9 +19,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from storm_places import add_place, place
-from workloads import prose
-
+from benchmarks.places import add_place, place
+from benchmarks.workloads import prose
 from locus_store import ConflictError, open_checkpointer
 from locus_store.values.encoding import encode
 
@@ -107,7 +106,7 @@ class Ledger:
 
 def killed(url: str, seed: int, rng: random.Random, ledger: Ledger) -> None:
     """Run a writer and kill it: after so many lines, and a random moment more."""
-    command = [sys.executable, __file__, "--url", url, "--write", str(seed)]
+    command = [sys.executable, "-m", __spec__.name, "--url", url, "--write", str(seed)]
     command += [] if ledger.keep_last is None else ["--keep-last", str(ledger.keep_last)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None  # noqa: S101  (a pipe was asked for)

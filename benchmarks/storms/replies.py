@@ -1,4 +1,4 @@
-"""Lose a save's request or answer on the way: python benchmarks/storm_replies.py --trials 300.
+"""Lose a save's request or answer on the way: python -m benchmarks.storms.replies --trials 300.
 
 A proxy stands between the writers and PostgreSQL. In turn the answer of a lone save is lost after
 its commit, its request never arrives, and the same befalls a group of saves; then the connections
@@ -15,9 +15,9 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
-from kills import KEPT, digest
-from storm_places import server
 
+from benchmarks.places import server
+from benchmarks.storms.kills import KEPT, digest
 from locus_store import open_checkpointer
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Several processes on shared lines, every answer checked: python benchmarks/storm.py.
+"""Several processes on shared lines, every answer checked: python -m benchmarks.storms.storm.
 
 Each process appends, forks, rewinds, branches, replaces, deletes, prunes and copies on the same
 threads, and reads versions back. Before and after each call it writes a line into a journal of its
@@ -16,13 +16,9 @@ import tempfile
 import time
 from pathlib import Path
 
-import storm_verdict
-import storm_worker
-from storm_places import add_place, place
-
+from benchmarks.places import add_place, place
+from benchmarks.storms import verdict, worker
 from locus_store import open_checkpointer
-
-HERE = Path(__file__).resolve().parent
 
 
 def parsed() -> argparse.Namespace:
@@ -33,7 +29,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--tasks", type=int, default=2, help="concurrent ones in each process")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--index", action="store_true", help="with the full-text index")
-    parser.add_argument("--fault", choices=storm_worker.FAULTS, help="break the store on purpose")
+    parser.add_argument("--fault", choices=worker.FAULTS, help="break the store on purpose")
     return parser.parse_args()
 
 
@@ -47,11 +43,11 @@ def main() -> int:
             begin = time.monotonic()
             run(options, url, here)
             seconds = time.monotonic() - begin
-            verdict = asyncio.run(storm_verdict.judge(url, sorted(here.glob("*.journal"))))
+            found = asyncio.run(verdict.judge(url, sorted(here.glob("*.journal"))))
     processes = f"{options.processes} processes x {options.tasks} tasks"
     print(f"{processes}, seed {options.seed}, {seconds:.0f} s")
-    print(verdict.report(seconds))
-    return 1 if verdict.violations else 0
+    print(found.report(seconds))
+    return 1 if found.violations else 0
 
 
 async def indexed(url: str) -> None:
@@ -79,7 +75,7 @@ def run(options: argparse.Namespace, url: str, here: Path) -> None:
 
 def start(here: Path, number: int, saves: int, common: list[str]) -> subprocess.Popen[bytes]:
     journal = here / f"{number}.journal"
-    command = [sys.executable, str(HERE / "storm_worker.py"), "--number", str(number)]
+    command = [sys.executable, "-m", worker.__name__, "--number", str(number)]
     command += ["--saves", str(saves), "--journal", str(journal), *common]
     return subprocess.Popen(command)
 

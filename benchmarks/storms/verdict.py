@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from storm_worker import KEEP_LAST, THREADS, digest, kind_of
-
+from benchmarks.storms.worker import KEEP_LAST, THREADS, digest, kind_of
 from locus_store import open_checkpointer
 
 if TYPE_CHECKING:

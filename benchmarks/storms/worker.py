@@ -16,8 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workloads import prose
-
+from benchmarks.workloads import prose
 from locus_store import ConflictError, NotFoundError, open_checkpointer
 from locus_store.values.encoding import encode
 from locus_store.versions import removing, saving
