@@ -14,6 +14,8 @@ export PYTEST_XDIST_AUTO_NUM_WORKERS ?= $(shell expr $$(nproc 2>/dev/null || ech
 PYTEST := $(BIN)/python -m pytest -n auto -o faulthandler_timeout=300
 QUICK := -q -p no:cacheprovider
 # One contract per kind of storage is enough to tell that a Python differs.
+CONTRACTS := tests/test_contract.py tests/backends/memory/test_contract_memory.py \
+	tests/backends/sqlite/test_contract_sqlite.py
 SHORT := -m "not variant" -k "not (Portable or BareBackend or BlockingFacade or SQLiteFile)"
 
 .PHONY: help demo test test-all test-oracle langgraph-suite coverage lint format docs matrix oldest bench campaign clean
@@ -116,13 +118,13 @@ oldest:
 
 .PHONY: oldest-tests
 oldest-tests: $(VENV)/.oldest
-	$(PYTEST) $(QUICK) $(SHORT) tests/test_contract.py tests/backends/redis/test_contract_redis.py \
+	$(PYTEST) $(QUICK) $(SHORT) $(CONTRACTS) tests/backends/redis/test_contract_redis.py \
 		tests/test_limits.py tests/test_state.py tests/test_encoding.py tests/adapters/locus/test_agent.py
 	$(PYTEST) $(QUICK) -m "not variant" -k "TestPostgreSQL" tests/backends/postgresql/test_contract_postgresql.py
 
 .PHONY: short-tests
 short-tests: $(VENV)/.dev
-	$(PYTEST) $(QUICK) $(SHORT) tests/test_contract.py tests/test_state.py tests/test_encoding.py \
+	$(PYTEST) $(QUICK) $(SHORT) $(CONTRACTS) tests/test_state.py tests/test_encoding.py \
 		tests/adapters/locus/test_agent.py
 
 bench: $(VENV)/.bench

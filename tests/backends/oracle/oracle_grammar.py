@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 JAVA = Path(__file__).parent / "java"
-JARS = Path(__file__).parents[1] / "build" / "oracle-grammar"
+JARS = Path(__file__).parents[3] / "build" / "oracle-grammar"
 FETCH_SECONDS = 300
 # It lives for seconds.
 FAST = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["twin"]
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "oracle"
+GOLDEN = Path(__file__).parent / "golden"
 UPDATES = os.environ.get("LOCUS_UPDATE_GOLDEN") == "1"
 FIRST = re.compile(r"^select sys_context|local_transaction_id|^SELECT 1\.1 FROM", re.IGNORECASE)
 

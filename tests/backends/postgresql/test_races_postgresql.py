@@ -9,10 +9,8 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from locus_store import PostgreSQLBackend, SQLiteBackend, postgresql_checkpointer
-from locus_store.types import Mark, PendingWrite
-from locus_store.values.frames import change
-from locus_store.versions.known import KnownVersions
+from locus_store import PostgreSQLBackend, postgresql_checkpointer
+from locus_store.types import PendingWrite
 
 pytestmark = pytest.mark.anyio
 
@@ -93,34 +91,6 @@ async def waits_for_a_lock(url):
     async with asyncio.timeout(30):
         while not await count(url, waiting):  # noqa: ASYNC110  (another session tells nobody)
             await asyncio.sleep(0.01)
-
-
-async def test_a_cold_save_keeps_the_state_as_it_was_handed_in(tmp_path):
-    path = tmp_path / "a.db"
-    async with SQLiteBackend(path) as first:
-        await first.write_state("t", {"m": ["x" * 30_000]})
-    state, metadata = {"m": ["x" * 30_000, "mine"]}, {"k": 1}
-    async with SQLiteBackend(path) as cold:
-        save = asyncio.ensure_future(cold.write_state("t", state, metadata=metadata))
-        await asyncio.sleep(0)
-        state["m"].append("later")
-        metadata["k"] = 2
-        await save
-        found = await cold.read_state("t")
-    assert found.state["m"][1:] == ["mine"]
-    assert found.version.metadata == {"k": 1}
-
-
-def test_the_memory_of_versions_keeps_its_bound():
-    known = KnownVersions(20_000)
-    for nth in range(200):
-        done = change({"m": ["x" * 100] * (nth % 30)}, None)
-        mark, name = Mark("s", 1, nth, b""), f"v{nth}"
-        known.put((f"t{nth % 17}", ""), mark, name, done.shape, done.snapshot)
-        known.get((f"t{nth % 5}", ""))
-        weights = [it.shape.weight for it in known._known.values()]
-        assert known._bytes == sum(weights)
-        assert known._bytes <= 20_000 or len(weights) == 1
 
 
 async def test_parallel_namespaces_of_a_thread_do_not_wait_for_each_other(

@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 import servers
 
-HERE = Path(__file__).parent
+TESTS = Path(__file__).parents[2]
 
 
 def ask(url: str, query: str = "SELECT 1", **options: object) -> object:
@@ -75,7 +75,7 @@ def test_a_server_does_not_outlive_tests_that_were_killed(tmp_path: Path) -> Non
     script += "sys.stdout.flush(); sys.stdin.read()"
     with subprocess.Popen(
         [sys.executable, "-c", script],
-        cwd=HERE,
+        cwd=TESTS,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -68,19 +68,6 @@ def test_a_server_without_pgvector_is_told(postgresql_tls):
     postgresql_tls.drop_database(name)
 
 
-def test_sqlite_has_the_table_and_no_index(tmp_path):
-    url = f"sqlite:///{tmp_path / 'a.db'}"
-    migrate.upgrade(url)
-    assert create_vector_index(url, dimension=3)
-    assert not create_vector_index(url, dimension=3)
-    with pytest.raises(SchemaError, match="embeddings of 3 numbers, not 4"):
-        create_vector_index(url, dimension=4)
-    assert migrate.check(url).state == "ok"
-    assert migrate.downgrade(url, "0001") == "0001"
-    assert migrate.upgrade(url) == "0002"
-    assert create_vector_index(url, dimension=4)
-
-
 @pytest.mark.parametrize(
     "wrong", [{"dimension": 0}, {"dimension": 2001}, {"dimension": True}, {"dimension": "3"},
               {"dimension": 3, "metric": "hamming"}, {"dimension": 3, "method": "x; DROP"}]

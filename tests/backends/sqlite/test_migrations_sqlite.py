@@ -38,12 +38,12 @@ from locus_store.sql.schema import tables
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 COMPARES = pytest.mark.skipif(
     version("alembic").startswith(("1.14", "1.15", "1.16", "1.17")),
     reason="this Alembic misses identity columns on SQLite, which has none",
 )
-KEPT = sorted((Path(__file__).parent / "data").glob("*.sql"))
+KEPT = sorted((ROOT / "tests" / "data").glob("*.sql"))
 NAMES = sorted(tables().names)
 
 FOREIGN = """
