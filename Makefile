@@ -14,6 +14,8 @@ export PYTEST_XDIST_AUTO_NUM_WORKERS ?= $(shell expr $$(nproc 2>/dev/null || ech
 PYTEST := $(BIN)/python -m pytest -n auto -o faulthandler_timeout=300
 QUICK := -q -p no:cacheprovider
 # One contract per kind of storage is enough to tell that a Python differs.
+CONTRACTS := tests/test_contract.py tests/backends/memory/test_contract_memory.py \
+	tests/backends/sqlite/test_contract_sqlite.py
 SHORT := -m "not variant" -k "not (Portable or BareBackend or BlockingFacade or SQLiteFile)"
 
 .PHONY: help demo test test-all test-oracle langgraph-suite coverage lint format docs matrix oldest bench campaign clean
@@ -116,28 +118,28 @@ oldest:
 
 .PHONY: oldest-tests
 oldest-tests: $(VENV)/.oldest
-	$(PYTEST) $(QUICK) $(SHORT) tests/test_contract.py tests/backends/redis/test_contract_redis.py \
+	$(PYTEST) $(QUICK) $(SHORT) $(CONTRACTS) tests/backends/redis/test_contract_redis.py \
 		tests/test_limits.py tests/test_state.py tests/test_encoding.py tests/adapters/locus/test_agent.py
 	$(PYTEST) $(QUICK) -m "not variant" -k "TestPostgreSQL" tests/backends/postgresql/test_contract_postgresql.py
 
 .PHONY: short-tests
 short-tests: $(VENV)/.dev
-	$(PYTEST) $(QUICK) $(SHORT) tests/test_contract.py tests/test_state.py tests/test_encoding.py \
+	$(PYTEST) $(QUICK) $(SHORT) $(CONTRACTS) tests/test_state.py tests/test_encoding.py \
 		tests/adapters/locus/test_agent.py
 
 bench: $(VENV)/.bench
-	$(BIN)/python benchmarks/growth.py --write
+	$(BIN)/python -m benchmarks.comparisons.growth --write
 	$(BIN)/python docs/images/draw.py
-	$(BIN)/python benchmarks/postgresql.py --write
+	$(BIN)/python -m benchmarks.comparisons.postgresql --write
 
 campaign: $(VENV)/.bench
-	$(BIN)/python benchmarks/storm.py
-	$(BIN)/python benchmarks/kills.py
-	$(BIN)/python benchmarks/storm.py --postgresql --processes 8 --saves 10000
-	$(BIN)/python benchmarks/storm.py --postgresql --processes 8 --saves 3000 --index
-	$(BIN)/python benchmarks/kills.py --postgresql
-	$(BIN)/python benchmarks/storm_crashes.py
-	$(BIN)/python benchmarks/storm_replies.py
+	$(BIN)/python -m benchmarks.storms.storm
+	$(BIN)/python -m benchmarks.storms.kills
+	$(BIN)/python -m benchmarks.storms.storm --postgresql --processes 8 --saves 10000
+	$(BIN)/python -m benchmarks.storms.storm --postgresql --processes 8 --saves 3000 --index
+	$(BIN)/python -m benchmarks.storms.kills --postgresql
+	$(BIN)/python -m benchmarks.storms.crashes
+	$(BIN)/python -m benchmarks.storms.replies
 
 clean:
 	rm -rf site .venv .venv-* .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage .coverage.*

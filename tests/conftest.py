@@ -42,6 +42,7 @@ def pytest_collection_modifyitems(config, items):
     items[:] = sorted((it for it in items if it not in gone), key=_duration)
 
 
+@pytest.hookimpl(optionalhook=True)  # pytest -p no:xdist
 def pytest_xdist_make_scheduler(config, log):
     """What costs much to set up is one process's: xdist 3.8 finds no group under pytest 9.2."""
     return Grouped(config, log)

@@ -4,28 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import os
-import sqlite3
 import subprocess
 import sys
-from contextlib import closing
 from datetime import date
-from pathlib import Path
-from shutil import copyfile
 from typing import Any
 
 import pytest
 
 from locus_store import (
     AgentState,
-    BackendError,
     ConnectionFailedError,
-    IntegrityError,
     InvalidArgumentError,
     LocusStoreError,
     MemoryBackend,
     MemoryCheckpointer,
-    SchemaError,
     SerializationError,
     SQLiteBackend,
     StorageBackendAdapter,
@@ -168,177 +160,6 @@ def test_an_adapter_wraps_backends_only() -> None:
     for wrong in (MemoryCheckpointer(), object(), MemoryBackend):
         with pytest.raises(TypeError, match="StorageBackend"):
             StorageBackendAdapter(wrong)
-
-
-# --- files
-
-
-async def refused(path: Any, error: type[Exception], match: str, **options: Any) -> Exception:
-    """What reading and writing raise; both the same, and the message names the file."""
-    async with sqlite_checkpointer(path, **options) as checkpointer:
-        with pytest.raises(error, match=match) as told:
-            await checkpointer.save(STATE, "t")
-        with pytest.raises(error, match=match):
-            await checkpointer.load("t")
-    assert str(path) in str(told.value)
-    return told.value
-
-
-async def test_a_directory_that_is_missing_is_told(tmp_path: Path) -> None:
-    error = await refused(
-        tmp_path / "no" / "file.db", ConnectionFailedError, "check that its directory exists"
-    )
-    assert error.__cause__ is not None
-
-
-async def test_a_directory_in_the_place_of_a_file_is_told(tmp_path: Path) -> None:
-    await refused(tmp_path, ConnectionFailedError, "check that its directory exists")
-
-
-async def test_a_file_that_is_no_database_is_told_and_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "notes.txt"
-    path.write_text("These are notes and no database at all. " * 50)
-    before = path.read_bytes()
-    await refused(path, ConnectionFailedError, "name another path")
-    assert path.read_bytes() == before
-
-
-NOBODY = """
-import asyncio, os, sys
-from locus_store import AgentState, LocusStoreError, sqlite_checkpointer
-if os.getuid() == 0:
-    os.setgroups([]), os.setgid(65534), os.setuid(65534)
-
-async def main():
-    async with sqlite_checkpointer(sys.argv[1], state_type=dict) as checkpointer:
-        for call in (checkpointer.load("t"), checkpointer.save({"n": 2}, "t")):
-            try:
-                print(await call)
-            except LocusStoreError as exc:
-                print(type(exc).__name__, exc)
-
-asyncio.run(main())
-"""
-
-
-def as_nobody(path: Path) -> list[str]:
-    """What a process without rights is told by a load and by a save."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", NOBODY, str(path)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.stderr == ""
-    return done.stdout.splitlines()
-
-
-@pytest.fixture
-def open_directory(tmp_path: Path) -> Path:
-    """One that an unprivileged process can reach."""
-    at = tmp_path
-    while at != at.parent and at.stat().st_uid == os.getuid():
-        at.chmod(0o755)
-        at = at.parent
-    return tmp_path
-
-
-def test_a_directory_that_may_not_be_written_is_told(open_directory: Path) -> None:
-    open_directory.chmod(0o555)
-    load, save = as_nobody(open_directory / "new.db")
-    for told in (load, save):
-        assert told.startswith("ConnectionFailedError")
-        assert "check that its directory exists and may be written" in told
-    open_directory.chmod(0o755)
-
-
-async def test_a_file_that_is_read_only_is_told_on_writing(open_directory: Path) -> None:
-    path = open_directory / "checkpoints.db"
-    async with sqlite_checkpointer(path, state_type=dict) as checkpointer:
-        await checkpointer.save({"n": 1}, "t")
-    path.chmod(0o444)
-    load, save = as_nobody(path)
-    assert load == "{'n': 1}" or load.startswith(("BackendError", "ConnectionFailedError")), load
-    assert save.startswith(("BackendError", "ConnectionFailedError")), save
-    assert "read-only: grant write permission" in save or "may be written" in save
-
-
-async def test_a_lock_that_another_process_holds_is_told(tmp_path: Path, migrated: Path) -> None:
-    path = Path(copyfile(migrated, tmp_path / "checkpoints.db"))
-    with closing(sqlite3.connect(path, isolation_level=None)) as holder:
-        holder.execute("BEGIN IMMEDIATE")
-        async with sqlite_checkpointer(path, busy_timeout_seconds=0) as checkpointer:
-            with pytest.raises(BackendError, match="save again"):
-                await checkpointer.save(STATE, "t")
-            assert await checkpointer.load("t") is None
-            holder.execute("ROLLBACK")
-            await checkpointer.save(STATE, "t")
-            assert await checkpointer.exists("t")
-
-
-def damaged(path: Path) -> None:
-    whole = path.read_bytes()
-    path.write_bytes(whole[:4096] + os.urandom(len(whole) - 4096))
-
-
-async def test_a_damaged_file_is_told(tmp_path: Path, migrated: Path) -> None:
-    path = Path(copyfile(migrated, tmp_path / "checkpoints.db"))
-    async with sqlite_checkpointer(path, state_type=dict) as checkpointer:
-        await checkpointer.save({"text": "x" * 200_000}, "t")
-    damaged(path)
-    async with sqlite_checkpointer(path, state_type=dict) as checkpointer:
-        with pytest.raises((BackendError, ConnectionFailedError, SchemaError, IntegrityError)):
-            await checkpointer.load("t")
-
-
-# --- the schema
-
-
-@pytest.mark.parametrize("table", ["locus_checkpoints", "locus_threads", "locus_store"])
-async def test_a_foreign_table_of_our_name_is_told_and_left_alone(
-    tmp_path: Path, table: str
-) -> None:
-    path = tmp_path / "theirs.db"
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute(f"CREATE TABLE {table} (thread_id TEXT PRIMARY KEY, data TEXT)")
-        connection.execute(f"INSERT INTO {table} VALUES ('t', 'theirs')")
-    await refused(path, SchemaError, f"{table}.*Choose another prefix")
-    with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute(f"SELECT * FROM {table}").fetchall() == [("t", "theirs")]
-        tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-        assert tables.fetchall() == [(table,)]
-    async with sqlite_checkpointer(path, prefix="mine_") as checkpointer:
-        await checkpointer.save(STATE, "t")
-        assert await checkpointer.exists("t")
-
-
-async def test_a_schema_that_is_too_new_names_the_upgrade_of_the_library(
-    tmp_path: Path, migrated: Path
-) -> None:
-    path = Path(copyfile(migrated, tmp_path / "checkpoints.db"))
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("UPDATE locus_version SET version_num = '9999'")
-        connection.execute(
-            "UPDATE locus_settings SET value = '9999' WHERE name = 'compatibility_floor'"
-        )
-    await refused(path, SchemaError, "pip install --upgrade locus-store")
-
-
-async def test_a_schema_that_is_missing_names_the_command_where_it_may_not_be_made(
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "empty.db"
-    await refused(path, SchemaError, "locus-store db upgrade", auto_migrate=False)
-    assert not os.path.exists(path)  # noqa: ASYNC240  (at once)
-
-
-async def test_a_schema_that_is_behind_names_the_command(
-    tmp_path: Path, migrated: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from locus_store.sql import status
-
-    path = Path(copyfile(migrated, tmp_path / "checkpoints.db"))
-    monkeypatch.setattr(status, "REVISIONS", (*status.REVISIONS, "0099"))
-    monkeypatch.setattr(status, "HEAD", "0099")
-    await refused(path, SchemaError, "locus-store db upgrade")
 
 
 # --- what is saved

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
-import test_contract
+import test_contract_memory
+import test_contract_sqlite
 
 from locus_store import (
     MemoryBackend,
@@ -365,13 +366,13 @@ ON_SQLITE = {"a_key_is_interpolated"}
 
 async def kept(test: str, path: Path | None) -> None:
     """Run one contract test as pytest would, on objects of our own; raises where it fails."""
-    contract = test_contract.TestMemory()
+    contract = test_contract_memory.TestMemory()
     if path is None:
         checkpointer = StorageBackendAdapter(MemoryBackend())
-        fixtures = {"storage": test_contract.MemoryProbe(checkpointer.backend)}
+        fixtures = {"storage": test_contract_memory.MemoryProbe(checkpointer.backend)}
     else:
         checkpointer = sqlite_checkpointer(path)
-        fixtures = {"storage": test_contract.FileProbe(path)}
+        fixtures = {"storage": test_contract_sqlite.FileProbe(path)}
 
     def reopen(**options: Any) -> StorageBackendAdapter:
         return StorageBackendAdapter(checkpointer.backend, **options)

@@ -1,4 +1,4 @@
-"""Several processes on shared threads, killed ones, killed servers, in short: benchmarks/*.py."""
+"""Several processes on shared threads, killed ones, killed servers, in short: benchmarks/storms."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import pytest
 import servers
 from amounts import ALL
 
-BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def ran(script: str, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-W", "error", str(BENCHMARKS / script), *options]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-W", "error", "-m", f"benchmarks.storms.{script}", *options]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 def storm(*options: str, saves: int = 200) -> subprocess.CompletedProcess[str]:
-    return ran("storm.py", "--saves", str(saves), *options)
+    return ran("storm", "--saves", str(saves), *options)
 
 
 def found_nothing(done: subprocess.CompletedProcess[str], told: str) -> bool:
@@ -90,12 +90,12 @@ WHOLE = "missing: 0, torn: 0, deleted, but there: 0, did not go on: 0, too many:
 
 
 def test_killed_writers_lose_no_acknowledged_save(migrated_database: str) -> None:
-    done = ran("kills.py", "--trials", "3", "--seed", "2", "--url", migrated_database)
+    done = ran("kills", "--trials", "3", "--seed", "2", "--url", migrated_database)
     assert found_nothing(done, WHOLE)
 
 
 def test_killed_writers_that_keep_the_last_versions_lose_none_of_those() -> None:
-    assert found_nothing(ran("kills.py", "--trials", "3", "--keep-last", "5"), WHOLE)
+    assert found_nothing(ran("kills", "--trials", "3", "--keep-last", "5"), WHOLE)
 
 
 @pytest.fixture
@@ -108,10 +108,10 @@ def binaries() -> None:
 
 
 def test_killed_servers_lose_no_acknowledged_save_and_their_writers_go_on(binaries: None) -> None:
-    done = ran("storm_crashes.py", "--trials", "3", "--writers", "4")
+    done = ran("crashes", "--trials", "3", "--writers", "4")
     assert found_nothing(done, "lost: 0, torn: 0, unknown: 0")
 
 
 def test_a_save_whose_answer_was_lost_is_there_once(binaries: None) -> None:
-    done = ran("storm_replies.py", "--trials", "20")
+    done = ran("replies", "--trials", "20")
     assert found_nothing(done, "lost: 0, twice: 0, torn: 0, unknown: 0, wrong id: 0")

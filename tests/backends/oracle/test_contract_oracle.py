@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from oracle_twin import TwinServer
-from test_contract import FileProbe
+from test_contract_sqlite import FileProbe
 from test_langgraph import COUNTS, conforms
 
 from locus_store import OracleBackend, OracleStore, oracle_checkpointer

@@ -1,6 +1,7 @@
-"""What is sent to Oracle, call by call: statements, parameters and their types, round trips.
+"""Statements sent to Oracle, call by call, with their parameters and types, and the round trips.
 
-The files in ``golden/oracle`` were read by people; ``LOCUS_UPDATE_GOLDEN=1`` writes them anew.
+``golden/statements`` has each statement once, ``golden/calls`` the names of those that a call
+sends, in order. They were read by people; ``LOCUS_UPDATE_GOLDEN=1`` writes them again.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["twin"]
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "oracle"
+CALLS = Path(__file__).parent / "golden" / "calls"
+STATEMENTS = Path(__file__).parent / "golden" / "statements"
 UPDATES = os.environ.get("LOCUS_UPDATE_GOLDEN") == "1"
 FIRST = re.compile(r"^select sys_context|local_transaction_id|^SELECT 1\.1 FROM", re.IGNORECASE)
 
@@ -53,22 +56,38 @@ async def opened(twin: TwinServer) -> AsyncIterator[Opened]:
     await backend.close()
 
 
-def shown(calls: list[Call]) -> str:
-    """As a golden file has it."""
+def recorded(calls: list[Call]) -> tuple[str, dict[str, str]]:
+    """The list of a call, and the statements that it names."""
     calls = [it for it in calls if not FIRST.search(it.statement.strip())]
-    return f"{len(calls)} calls of the driver\n\n" + "\n".join(map(_shown, calls))
+    lines, statements = [f"{len(calls)} calls of the driver"], dict[str, str]()
+    for call in calls:
+        line = call.kind
+        if call.statement:
+            shown = _shown(call)
+            statements[_name(call.statement, shown)] = shown
+            line += (
+                ", commits" if call.is_autocommit else ""
+            ) + f": {_name(call.statement, shown)}"
+        lines.append(line)
+    return "\n".join(lines) + "\n", statements
 
 
 def _shown(call: Call) -> str:
-    head = call.kind + (", commits" if call.is_autocommit and call.statement else "")
-    if not call.statement:
-        return f"-- {head}\n"
+    """A statement, its parameters with their types above it."""
     rows = call.parameters if isinstance(call.parameters, list) else [call.parameters]
     told = "".join(
-        f"--   {name}: {_kind([row[name] for row in rows])}{_size(call, name)}\n"
+        f"-- {name}: {_kind([row[name] for row in rows])}{_size(call, name)}\n"
         for name in (rows[0] if rows else {})
     )
-    return f"-- {head}\n{told}{_tidy(call.statement)}\n"
+    return f"{told}{_tidy(call.statement)}\n"
+
+
+def _name(statement: str, shown: str) -> str:
+    """Verb, first table and a digest, so that another statement has another name."""
+    verb, noun, *_ = re.findall(r"\w+", statement.lower())
+    table = re.search(r"\blocus_(\w+)", statement)
+    digest = sha256(shown.encode()).hexdigest()[:6]
+    return f"{verb}-{table[1] if table else noun}-{digest}"
 
 
 def _kind(values: list[Any]) -> str:
@@ -88,12 +107,21 @@ def _tidy(statement: str) -> str:
 @pytest.mark.parametrize("name", SCENARIOS)
 async def test_a_call_sends_what_was_reviewed(name: str, opened: Opened, twin: TwinServer) -> None:
     await SCENARIOS[name](opened)
-    found = shown(twin.calls)
-    path = GOLDEN / f"{name.replace('/', '.')}.sql"
+    found, statements = recorded(twin.calls)
     if UPDATES:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(found)
-    assert found == path.read_text()
+        _of(name).write_text(found)
+        for statement, shown in statements.items():
+            _statement(statement).write_text(shown)
+    assert found == _of(name).read_text()
+    assert statements == {it: _statement(it).read_text() for it in statements}
+
+
+def _of(name: str) -> Path:
+    return CALLS / f"{name.replace('/', '.')}.txt"
+
+
+def _statement(name: str) -> Path:
+    return STATEMENTS / f"{name}.sql"
 
 
 def test_every_public_method_is_recorded() -> None:
@@ -107,7 +135,15 @@ def test_every_public_method_is_recorded() -> None:
 
 
 def test_every_golden_file_is_of_a_call() -> None:
-    assert {it.stem for it in GOLDEN.glob("*.sql")} == {it.replace("/", ".") for it in SCENARIOS}
+    named = set(re.findall(r": (\S+)$", "".join(map(_text, CALLS.iterdir())), re.MULTILINE))
+    for stale in set(STATEMENTS.iterdir()) - set(map(_statement, named)) if UPDATES else ():
+        stale.unlink()
+    assert set(CALLS.iterdir()) == set(map(_of, SCENARIOS))
+    assert set(STATEMENTS.iterdir()) == set(map(_statement, named))
+
+
+def _text(path: Path) -> str:
+    return path.read_text()
 
 
 # --- long values
@@ -163,11 +199,12 @@ async def test_metadata_of_any_size_is_bound_as_json(
 
 
 def statements() -> list[str]:
-    found = []
-    for path in sorted(GOLDEN.glob("*.sql")):
-        parts = re.split(r"^-- .*\n", path.read_text(), flags=re.MULTILINE)
-        found += [it.strip() for it in parts[1:] if it.strip()]
-    return list(dict.fromkeys(found))
+    """Each statement once, without the types of its parameters."""
+    texts = (
+        re.sub(r"^-- .*\n", "", _text(it), flags=re.MULTILINE)
+        for it in sorted(STATEMENTS.iterdir())
+    )
+    return list(dict.fromkeys(it.strip() for it in texts))
 
 
 UNASKED = ("JSON_EXISTS(", "INDEXTYPE IS", "FETCH APPROX")

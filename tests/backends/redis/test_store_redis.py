@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis, RedisCluster
 from redis.crc import key_slot
-from test_store import Unblocked
+from test_store_memory import Unblocked
 
 from locus_store import (
     ConflictError,

@@ -1,0 +1,1 @@
+"""Measurements and storms: `python -m benchmarks.FOLDER.MODULE` in the root of the repository."""

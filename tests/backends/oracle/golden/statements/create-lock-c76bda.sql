@@ -1,0 +1,1 @@
+CREATE TABLE IF NOT EXISTS locus_lock (held INTEGER)

@@ -1,0 +1,11 @@
+-- line: int as int
+-- sequence: int as int
+-- chain: int as int
+-- parent: NULL as int
+-- checkpoint_id: str
+-- digest: bytes
+-- metadata: NULL as DB_TYPE_JSON
+-- labels: NULL as DB_TYPE_JSON
+-- created_at: datetime as DB_TYPE_TIMESTAMP
+-- payload: bytes as DB_TYPE_RAW
+INSERT INTO locus_checkpoints (line, sequence, chain, parent, checkpoint_id, digest, metadata, labels, created_at, payload) VALUES (:line, :sequence, :chain, :parent, :checkpoint_id, :digest, :metadata, :labels, FROM_TZ(CAST(:created_at AS TIMESTAMP), '+00:00'), :payload)

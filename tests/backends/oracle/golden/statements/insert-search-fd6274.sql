@@ -1,0 +1,4 @@
+-- line: int as int
+-- sequence: int as int
+-- tokens: NULL as DB_TYPE_NVARCHAR
+INSERT INTO locus_search (line, sequence, tokens) VALUES (:line, :sequence, :tokens)

@@ -1,0 +1,1 @@
+LOCK TABLE locus_checkpoints IN ROW EXCLUSIVE MODE

@@ -1,0 +1,1 @@
+LOCK TABLE locus_lock IN EXCLUSIVE MODE

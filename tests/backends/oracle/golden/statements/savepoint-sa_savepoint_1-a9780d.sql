@@ -1,0 +1,1 @@
+SAVEPOINT sa_savepoint_1

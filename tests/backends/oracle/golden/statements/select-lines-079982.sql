@@ -1,0 +1,2 @@
+SELECT locus_lines.line
+FROM locus_lines

@@ -1,0 +1,14 @@
+-- tenant_1: str
+-- tenant_2: str
+-- namespace_1: str
+-- line_1_1: int as int
+-- line_1_2: int as int
+-- line_1_3: int as int
+-- line_1_4: int as int
+SELECT locus_lines.line, (SELECT sum(length(locus_checkpoints.payload)) AS sum_1
+FROM locus_checkpoints
+WHERE locus_checkpoints.line = locus_lines.line) AS anon_1
+FROM locus_lines
+WHERE locus_lines.tenant = :tenant_1 AND (SELECT locus_threads.thread
+FROM locus_threads
+WHERE locus_threads.tenant = locus_lines.tenant AND locus_threads.thread_id = locus_lines.thread_id AND locus_threads.tenant = :tenant_2 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00'))) IS NOT NULL AND locus_lines.namespace = :namespace_1 AND locus_lines.head IS NOT NULL AND locus_lines.line IN (:line_1_1, :line_1_2, :line_1_3, :line_1_4) ORDER BY locus_lines.line DESC

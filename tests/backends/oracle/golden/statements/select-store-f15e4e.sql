@@ -1,0 +1,8 @@
+-- tenant_1: str
+-- namespace_1: str
+-- namespace_2: str
+-- param_1: array
+SELECT locus_store.item, locus_store.namespace, locus_store.key, locus_store.metadata, locus_store.version, locus_store.created_at, locus_store.updated_at, locus_store.expires_at, locus_store.value AS value, locus_store.ttl_seconds, locus_embeddings.embedding
+FROM locus_store JOIN locus_embeddings ON locus_store.item = locus_embeddings.item
+WHERE locus_store.tenant = :tenant_1 AND locus_store.namespace >= :namespace_1 AND locus_store.namespace < :namespace_2 AND (locus_store.expires_at IS NULL OR locus_store.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')) ORDER BY vector_distance(locus_embeddings.embedding, :param_1, COSINE)
+ FETCH APPROX FIRST 17 ROWS ONLY

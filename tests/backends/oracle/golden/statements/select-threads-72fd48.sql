@@ -1,0 +1,4 @@
+-- tenant_1: str
+SELECT locus_threads.thread
+FROM locus_threads
+WHERE locus_threads.tenant = :tenant_1 AND locus_threads.thread_id IN (NULL) AND (1 != 1) ORDER BY locus_threads.thread_id FOR UPDATE

@@ -1,0 +1,6 @@
+-- tenant_1: str
+-- user_id_1: str
+-- param_1: str
+SELECT locus_threads.thread_id, locus_threads.user_id, locus_threads.metadata
+FROM locus_threads
+WHERE locus_threads.tenant = :tenant_1 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')) AND (locus_threads.user_id = :user_id_1 OR JSON_EXISTS(locus_threads.metadata, '$."user_id"[*]?(@.stringOnly() == $v)' PASSING :param_1 AS "v"))

@@ -1,0 +1,11 @@
+-- new_head: int as int
+-- new_open_chain: int as int
+-- new_open_bytes: int as int
+-- new_floor: int as int
+-- new_last_sequence: int as int
+-- new_writer: NULL
+-- new_run: NULL
+-- is_save: int as int
+-- param_1: int as int
+-- of_line: int as int
+UPDATE locus_lines SET head=:new_head, open_chain=:new_open_chain, open_bytes=:new_open_bytes, floor=:new_floor, last_sequence=:new_last_sequence, writer=:new_writer, run=:new_run, updated_at=CASE WHEN (:is_save = :param_1) THEN FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00') ELSE locus_lines.updated_at END WHERE locus_lines.line = :of_line

@@ -1,2 +1,0 @@
-0 calls of the driver
-

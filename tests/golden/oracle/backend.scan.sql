@@ -1,8 +1,0 @@
-1 calls of the driver
-
--- execute, commits
---   tenant_1: str
-SELECT locus_threads.thread_id
-FROM locus_threads
-WHERE locus_threads.tenant = :tenant_1 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')) ORDER BY locus_threads.thread_id
- FETCH FIRST 100 ROWS ONLY
