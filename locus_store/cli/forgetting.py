@@ -146,7 +146,7 @@ async def _held(url: str, choice: Choice, owner: _Owner, wheres: list[Namespace]
             with progress("counting", len(found), is_alone=True) as advance:
                 told = await contents(backend, found, advance)
             held += [f"{backend.tenant}: {told}" if told and choice.everyone else told]
-        told = counted(count, "thread") + of_tenant(backends)
+        told = counted(count, "thread") + of_tenant(it.tenant for it in backends)
     told += " with " + "; ".join(filter(None, held)) if any(held) else ""
     if not wheres:
         return told

@@ -162,8 +162,9 @@ async def _aged(url: str, choice: Choice, days: float) -> str:
                     some += old > 0 and not is_whole
                     versions += old
                     advance()
+        whose = of_tenant(it.tenant for it in backends)
         return (
-            f"about {counted(versions, 'version')} older than {days:g} days{of_tenant(backends)}:"
+            f"about {counted(versions, 'version')} older than {days:g} days{whose}:"
             f" up to {counted(whole, 'whole thread')}, where no message or pending write is"
             f" younger, and parts of {counted(some, 'other')}"
         )

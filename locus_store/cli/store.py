@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 import sys
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 from urllib.parse import quote, unquote
@@ -28,11 +29,25 @@ from locus_store.cli.output import (
     say,
     show,
 )
-from locus_store.cli.tenants import AllTenants, OfTenant, Outcome, chosen, covered, each, tell
+from locus_store.cli.tenants import (
+    AllTenants,
+    Choice,
+    OfTenant,
+    Outcome,
+    chosen,
+    covered,
+    each,
+    of_tenant,
+    one_of,
+    opened_of,
+    tell,
+    total,
+)
 from locus_store.errors import InvalidArgumentError, NotFoundError
 
 if TYPE_CHECKING:
-    from locus_store.backend import FullBackend
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
     from locus_store.store import BaseStore
     from locus_store.types.items import Namespace, StoreItem
 
@@ -70,6 +85,31 @@ def opened_store(url: str, **options: Any) -> BaseStore:
     """
     opening = importlib.import_module("locus_store.open")
     return opening.open_store(url, **options_for(url, options))  # type: ignore[no-any-return]
+
+
+@asynccontextmanager
+async def store_of(url: str, tenant: str | None) -> AsyncIterator[BaseStore]:
+    """The store of ``url``, for a command that works on one tenant.
+
+    Raises:
+        NotFoundError: Nothing is stored of the tenant that was named.
+    """
+    if tenant is not None:
+        async with opened_of(url, tenant):
+            pass
+    async with opened_store(url, **Choice(tenant).options) as opened:
+        yield opened
+
+
+async def each_store(
+    url: str, choice: Choice, work: Callable[[BaseStore], Awaitable[dict[str, int]]]
+) -> Outcome:
+    """Return the counts of the store of each tenant that was chosen."""
+    async with opened_store(url) as opened, covered(url, choice) as backends:
+        return await each(
+            backends,
+            lambda it: work(opened if it.tenant is None else opened.for_tenant(it.tenant)),
+        )
 
 
 def namespace_of(typed: str) -> Namespace:
@@ -186,6 +226,7 @@ def list_items(
     *,
     limit: Limit = 100,
     after: Annotated[str | None, typer.Option(help="Continue after this key.")] = None,
+    tenant: OfTenant = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -196,7 +237,7 @@ def list_items(
     where = namespace_of(namespace)
 
     async def listed() -> list[StoreItem]:
-        async with opened_store(url) as opened:
+        async with store_of(url, tenant) as opened:
             return await opened.list(where, limit, after)
 
     found = run(listed())
@@ -208,7 +249,12 @@ def list_items(
 
 @store.command("get", cls=Command)
 def get_item(
-    namespace: Where, key: Key, *, url: Url = DEFAULT_URL, as_json: AsJson = False
+    namespace: Where,
+    key: Key,
+    *,
+    tenant: OfTenant = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
 ) -> None:
     """Print an item: its metadata and its value.
 
@@ -217,7 +263,7 @@ def get_item(
     where = namespace_of(namespace)
 
     async def got() -> StoreItem | None:
-        async with opened_store(url) as opened:
+        async with store_of(url, tenant) as opened:
             return await opened.get_item(where, key)
 
     item = run(got())
@@ -264,6 +310,7 @@ def search(
     ] = None,
     limit: Limit = 10,
     offset: Offset = 0,
+    tenant: OfTenant = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -277,7 +324,7 @@ def search(
     about = _object(metadata_filter, "--metadata-filter")
 
     async def found() -> list[StoreItem]:
-        async with opened_store(url) as opened:
+        async with store_of(url, tenant) as opened:
             return await opened.search(where, query, wanted, limit, offset, about)
 
     items = run(found())
@@ -296,6 +343,7 @@ def namespaces(
     ] = None,
     limit: Limit = 100,
     offset: Offset = 0,
+    tenant: OfTenant = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -303,7 +351,7 @@ def namespaces(
     wanted = namespace_of(prefix), namespace_of(suffix)
 
     async def listed() -> list[Namespace]:
-        async with opened_store(url) as opened:
+        async with store_of(url, tenant) as opened:
             return await opened.list_namespaces(*wanted, depth, limit, offset)
 
     found = run(listed())
@@ -335,6 +383,7 @@ def put_item(
     expected_version: Annotated[
         int | None, typer.Option(min=0, help="Replace only this version; 0: there must be no item.")
     ] = None,
+    tenant: OfTenant = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -346,7 +395,7 @@ def put_item(
     document, about = _value(value, "the value"), _object(metadata, "--metadata")
 
     async def stored() -> int:
-        async with opened_store(url) as opened:
+        async with opened_store(url, **Choice(tenant).options) as opened:
             return await opened.put(where, key, document, about, ttl, expected_version)
 
     version = run(stored())
@@ -368,41 +417,44 @@ def delete(
     recursive: Annotated[
         bool, typer.Option("--recursive", help="With --all: also of all namespaces below it.")
     ] = False,
+    tenant: OfTenant = None,
+    all_tenants: AllTenants = False,
     url: Url = DEFAULT_URL,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete an item, or all of a namespace; --json: {removed}, in items."""
-    where = namespace_of(namespace)
+    """Delete an item, or all of a namespace.
+
+    --json: {removed, tenant}, in items; with --all-tenants {removed, tenants: {name: {removed}}}.
+    """
+    where, choice = namespace_of(namespace), chosen(tenant, everyone=all_tenants)
     if (key is None) is not everything or (recursive and not everything):
         raise InvalidArgumentError("name the key of an item, or say --all, then also --recursive")
+    one_of(choice, "a key", is_named=key is not None)
 
-    async def removed() -> int:
-        async with opened_store(url) as opened:
-            if key is not None:
-                return int(await opened.delete(where, key))
-            return await opened.clear_namespace(where, recursive=recursive)
+    async def there(opened: BaseStore) -> dict[str, int]:
+        if key is not None:
+            return {"removed": int(await opened.exists(where, key))}
+        return {"removed": await items_in(opened, where, recursive=recursive)}
+
+    async def removed(opened: BaseStore) -> dict[str, int]:
+        if key is not None:
+            return {"removed": int(await opened.delete(where, key))}
+        return {"removed": await opened.clear_namespace(where, recursive=recursive)}
 
     if not yes:
-        confirm(f"This deletes {run(_owned(url, where, key, recursive=recursive))}.")
-    gone = run(removed())
-    if not gone:
-        raise _missing(namespace, key)
-    _tell_removed(gone, as_json=as_json)
+        found = _require(run(each_store(url, choice, there)), namespace, key)
+        what = counted(total(found)["removed"], "item") if everything else f"item {key!r}"
+        below = " and all below it" if recursive else ""
+        confirm(f"This deletes {what} of namespace {namespace}{below}{of_tenant(found)}.")
+    found = _require(run(each_store(url, choice, removed)), namespace, key)
+    tell(found, _removed, choice, as_json=as_json)
 
 
-async def _owned(url: str, where: Namespace, key: str | None, *, recursive: bool) -> str:
-    """Return a description of what a deletion removes."""
-    shown = typed_form(where)
-    async with opened_store(url) as opened:
-        if key is None:
-            count = await items_in(opened, where, recursive=recursive)
-            there, what = count > 0, counted(count, "item")
-        else:
-            there, what = await opened.exists(where, key), f"item {key!r}"
-    if not there:
-        raise _missing(shown, key)
-    return f"{what} of namespace {shown}{' and all below it' if recursive else ''}"
+def _require(found: Outcome, namespace: str, key: str | None) -> Outcome:
+    if total(found).get("removed"):
+        return found
+    raise _missing(namespace, key)
 
 
 async def items_in(opened: BaseStore, namespace: Namespace, *, recursive: bool) -> int:
@@ -437,26 +489,11 @@ def expire(
     """
     choice = chosen(tenant, everyone=all_tenants)
 
-    async def removed() -> Outcome:
-        async with opened_store(url) as opened, covered(url, choice) as backends:
+    async def removed(opened: BaseStore) -> dict[str, int]:
+        return {"removed": await opened.expire()}
 
-            async def expired(backend: FullBackend) -> dict[str, int]:
-                name = backend.tenant
-                return {
-                    "removed": await (opened if name is None else opened.for_tenant(name)).expire()
-                }
-
-            return await each(backends, expired)
-
-    tell(run(removed()), lambda it: _removed(it["removed"]), choice, as_json=as_json)
+    tell(run(each_store(url, choice, removed)), _removed, choice, as_json=as_json)
 
 
-def _removed(number: int) -> str:
-    return f"{counted(number, 'item')} removed"
-
-
-def _tell_removed(number: int, *, as_json: bool) -> None:
-    if as_json:
-        put_json({"removed": number})
-    else:
-        say(_removed(number))
+def _removed(counts: dict[str, int]) -> str:
+    return f"{counted(counts['removed'], 'item')} removed"

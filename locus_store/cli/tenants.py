@@ -16,7 +16,7 @@ from locus_store.cli.output import counted, note, put_json, put_table, say
 from locus_store.errors import InvalidArgumentError, LocusStoreError, NotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
     from locus_store.backend import FullBackend, SharedByTenants
     from locus_store.types import Tenant
@@ -47,6 +47,9 @@ class Choice:
     others: list[str] = field(default_factory=list)
     """Tenants that were left out, once a storage was opened."""
 
+    is_named: bool = False
+    """What was named is of one tenant, so that nothing of the others was left out."""
+
     @property
     def options(self) -> dict[str, Any]:
         """The options of ``opened``."""
@@ -54,7 +57,7 @@ class Choice:
 
     def tell_others(self) -> None:
         """Warn of tenants that the command does not cover."""
-        if self.others:
+        if self.others and not self.is_named:
             names = ", ".join(map(repr, self.others[:NAMED]))
             more = ", …" if len(self.others) > NAMED else ""
             note(
@@ -81,7 +84,8 @@ def one_of(choice: Choice, what: str, *, is_named: bool) -> None:
         InvalidArgumentError: All tenants were chosen.
     """
     if choice.everyone and is_named:
-        raise InvalidArgumentError(f"{what} names a thread of one tenant: say --tenant")
+        raise InvalidArgumentError(f"{what} can only be given for one tenant: say --tenant")
+    choice.is_named = is_named
 
 
 @asynccontextmanager
@@ -173,12 +177,12 @@ async def each(
 # --- what is said of them
 
 
-def of_tenant(backends: list[FullBackend]) -> str:
+def of_tenant(names: Iterable[str | None]) -> str:
     """Return `` of tenant 'acme'`` or `` of 3 tenants``; "" if there are no tenants."""
-    if len(backends) == 1:
-        name = backends[0].tenant
-        return "" if name is None else f" of tenant {name!r}"
-    return f" of {counted(len(backends), 'tenant')}"
+    found = list(names)
+    if len(found) == 1:
+        return "" if found[0] is None else f" of tenant {found[0]!r}"
+    return f" of {counted(len(found), 'tenant')}"
 
 
 def total(found: Outcome) -> dict[str, int]:

@@ -276,6 +276,8 @@ def test_a_tenant_of_which_nothing_is_stored_is_not_found(run: Run, url: str) ->
         ("verify",), ("doctor",), ("export", "--all"), ("threads", "expire"), ("threads", "list"),
         ("threads", "show", "t"), ("threads", "delete", "t", "--yes"),
         ("forget", "--user", "u", "--yes"), ("threads", "vacuum", "--older-than", "0", "--yes"),
+        ("store", "list", "n"), ("store", "get", "n", "k"), ("store", "search", "n"),
+        ("store", "namespaces"), ("store", "delete", "n", "--all", "--yes"), ("store", "expire"),
     ):  # fmt: skip
         code, _, errors = run(*command, "--tenant", "acne")
         assert code == 4, command
@@ -287,6 +289,7 @@ def test_a_tenant_of_which_nothing_is_stored_is_not_found(run: Run, url: str) ->
     [
         ("verify", "t"), ("export", "t"), ("forget", "--user", "u", "--namespace", "n", "--yes"),
         ("verify", "--tenant", "acme"), ("copy", "--to", "memory://", "--thread", "t"),
+        ("store", "delete", "n", "k", "--yes"),
     ],
 )  # fmt: skip
 def test_all_tenants_beside_what_is_of_one_is_refused(
@@ -314,3 +317,57 @@ def test_a_storage_without_tenants_refuses_the_options(
     code, _, errors = run("tenants", "list", "--url", url)
     assert code == 1
     assert "FileBackend" in errors
+
+
+async def items_of(url: str, tenant: str) -> list[str]:
+    async with open_store(url, tenant=tenant) as store:
+        return [it.key for it in await store.search((), limit=99)]
+
+
+def test_an_item_of_another_tenant_is_put_looked_at_and_deleted(run: Run, url: str) -> None:
+    assert run("store", "put", "n", "mine", "1", "--tenant", "globex")[0] == 0
+    for command in (("list", "n"), ("get", "n", "k"), ("search", "n"), ("namespaces",)):
+        code, out, errors = run("store", *command, "--tenant", "globex", "--json")
+        assert (code, errors) == (0, ""), command
+        assert '"n"' in out, command
+        assert '"n"' not in run("store", *command, "--json")[1], command
+    code, out, errors = run("store", "delete", "n", "mine", "--yes", "--tenant", "globex")
+    assert (code, out, errors) == (0, "tenant 'globex': 1 item removed\n", "")
+    assert asyncio.run(items_of(url, "globex")) == ["k"]
+
+
+def test_a_put_may_be_the_first_of_its_tenant(run: Run, url: str) -> None:
+    assert run("store", "put", "n", "k", "1", "--tenant", "new")[0] == 0
+    assert asyncio.run(items_of(url, "new")) == ["k"]
+
+
+def test_a_namespace_is_deleted_in_one_tenant_or_in_all(
+    run: Run, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for tenant in ("default", "acme"):
+        run("store", "put", "n", "k", "1", "--tenant", tenant)
+    monkeypatch.setattr("sys.stdin", test_cli.Terminal("n\n"))
+    code, _, errors = run("store", "delete", "n", "--all", "--all-tenants")
+    assert code == 1
+    assert "This deletes 3 items of namespace n of 3 tenants." in errors
+    assert run("store", "delete", "n", "--all", "--yes") == (
+        0,
+        "tenant 'default': 1 item removed\n",
+        WARNING,
+    )
+    assert asyncio.run(items_of(url, "acme")) == ["k"]
+    code, out, errors = run("store", "delete", "n", "--all", "--yes", "--all-tenants", "--json")
+    assert (code, errors) == (0, "")
+    found = json.loads(out)
+    assert found["removed"] == 2
+    assert found["tenants"] == {
+        "acme": {"removed": 1}, "default": {"removed": 0}, "globex": {"removed": 1},
+    }  # fmt: skip
+    assert run("store", "delete", "n", "--all", "--yes", "--all-tenants")[0] == 4
+
+
+def test_threads_that_are_named_leave_no_tenant_out(run: Run, url: str, tmp_path: Path) -> None:
+    assert run("verify", "d") == (0, "tenant 'default': 1 thread, 1 version, 0 problems\n", "")
+    assert run("export", "d", "-o", str(tmp_path / "d.jsonl"))[2] == (
+        "tenant 'default': 1 thread exported\n"
+    )
