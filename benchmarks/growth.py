@@ -23,7 +23,7 @@ import workloads
 from peer import Peer
 
 from locus_store import MemoryCheckpointer, sqlite_checkpointer
-from locus_store.types.state import StateCodec
+from locus_store.types.codec import StateCodec
 from locus_store.values.encoding import MAX_STATE_BYTES, encode, unpack_frames
 
 if TYPE_CHECKING:

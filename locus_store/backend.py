@@ -50,7 +50,7 @@ from locus_store.types.arguments import (
     checked_ttl,
 )
 from locus_store.types.facts import Fact
-from locus_store.types.state import MARK_KEY, has_mark
+from locus_store.types.marks import MARK_KEY, has_mark
 from locus_store.types.tenants import ForTenants
 from locus_store.values import frames
 from locus_store.values.encoding import MAX_STATE_BYTES, canonical
