@@ -49,7 +49,7 @@ from locus_store.types.arguments import (
     json_object,
 )
 from locus_store.types.facts import Fact
-from locus_store.types.state import MARK_KEY, has_mark
+from locus_store.types.marks import MARK_KEY, has_mark
 from locus_store.types.tenants import ForTenants
 from locus_store.values import frames
 from locus_store.values.encoding import MAX_STATE_BYTES

@@ -37,7 +37,8 @@ from locus_store.types import (
     Tenant,
 )
 from locus_store.types.arguments import MAX_COUNT, check_text, checked_ttl
-from locus_store.types.state import Lineage, StateCodec, carries_mark, labels_of, thread_key
+from locus_store.types.codec import StateCodec, carries_mark, labels_of
+from locus_store.types.marks import Lineage, thread_key
 from locus_store.types.state_classes import label_of
 from locus_store.types.tenants import ForTenants
 from locus_store.versions.renewing import renewing
@@ -292,8 +293,7 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
         backend: Keeps the versions; closed by ``close()``.
         state_type: The class that ``load`` returns: ``AgentState``, any class with
             ``to_checkpoint`` and ``from_checkpoint``, any pydantic model, or ``dict``. ``None``:
-            the class that was saved, which must be imported; ``AgentState`` where none is
-            recorded.
+            the class that was saved, which must be imported; ``AgentState`` if none is recorded.
         on_conflict: Default of ``save``.
         keep_last: Versions to keep per thread, at least 1; older ones go with the saves.
             ``None`` keeps all.

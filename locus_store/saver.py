@@ -18,7 +18,7 @@ from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.runtime.observe import note, observed
 from locus_store.types import PendingWrite
 from locus_store.types.arguments import MAX_ID_CHARACTERS, check_text, checked_ttl
-from locus_store.types.state import labels_of
+from locus_store.types.codec import labels_of
 from locus_store.types.tenants import ForTenants
 from locus_store.values import frames as layout
 from locus_store.values.encoding import decode, encode

@@ -51,7 +51,10 @@ LATER = {
 }  # fmt: skip
 """The same of what later parts bring: their part moves each line up when it does."""
 
-UNUSED = ["alembic", "sqlalchemy.orm", "sqlalchemy.ext.asyncio", "sqlalchemy.dialects.postgresql"]
+UNUSED = (
+    "alembic", "asyncpg", "numpy", "pydantic", "pydantic_core", "rich", "typer", "sqlalchemy.orm",
+    "sqlalchemy.ext.asyncio", "sqlalchemy.dialects.postgresql",
+)  # fmt: skip
 """Modules that an existing SQLite database does not need."""
 
 HEAVY = (
@@ -139,13 +142,14 @@ def test_an_import_loads_no_driver(module: str) -> None:
     assert loaded.strip() == ""
 
 
-def test_opening_sqlite_imports_no_other_dialect(tmp_path: Path) -> None:
+@pytest.mark.parametrize("opened", ["open_checkpointer", "open_saver", "open_store"])
+def test_opening_sqlite_imports_only_what_it_needs(opened: str, tmp_path: Path) -> None:
     code = f"""
 import asyncio, sys
-from locus_store import open_checkpointer
+from locus_store import {opened}
 
 async def main():
-    async with open_checkpointer("sqlite:///{tmp_path}/x.db") as it:
+    async with {opened}("sqlite:///{tmp_path}/x.db") as it:
         await it.open()
 
 asyncio.run(main())
@@ -153,6 +157,33 @@ print(*(it for it in {UNUSED!r} if it in sys.modules))
 """
     fresh(code)  # creates the database
     assert fresh(code).strip() == ""
+
+
+SAVE_AND_LOAD = """
+import asyncio, sys
+from locus_store import open_checkpointer{also}
+
+async def main():
+    async with open_checkpointer("sqlite:///{directory}/x.db") as it:
+        if {state}:
+            await it.save({state}, "t")
+        print(type(await it.load("t")).__qualname__, "pydantic" in sys.modules)
+
+asyncio.run(main())
+"""
+
+
+def test_plain_states_need_no_pydantic(tmp_path: Path) -> None:
+    code = SAVE_AND_LOAD.format(directory=tmp_path, also="", state="{'n': 1}")
+    assert fresh(code) == "LoadedDict False\n"
+
+
+@pytest.mark.parametrize("name", ["AgentState", "Message"])
+def test_a_process_that_did_not_import_our_models_loads_them(name: str, tmp_path: Path) -> None:
+    state = {"AgentState": "AgentState()", "Message": "Message.user('hello')"}[name]
+    fresh(SAVE_AND_LOAD.format(directory=tmp_path, also=f", {name}", state=state))
+    code = SAVE_AND_LOAD.format(directory=tmp_path, also="", state=None)
+    assert fresh(code) == f"{name} True\n"
 
 
 def test_memory_and_files_need_no_database_library(tmp_path: Path) -> None:

@@ -46,9 +46,36 @@ RECORDED = """
 """
 
 
-def run(url: str, expected: str) -> None:
-    source = "\n".join(line[4:] for line in RECORDED.splitlines())
-    subprocess.run([sys.executable, "-c", source, url, expected], check=True, timeout=120)
+MADE_ON_A_THREAD = """
+    import asyncio, sys, threading
+    from importlib.abc import MetaPathFinder
+    import locus_store
+
+    class Finder(MetaPathFinder):
+        def find_spec(self, name, path=None, target=None):
+            is_loops = threading.current_thread() is threading.main_thread()
+            if is_loops and name.partition(".")[0] not in FREE:
+                seen.append(name)
+
+    FREE = {*sys.stdlib_module_names, "locus_store"}
+    seen = []
+
+    async def main():
+        opening = getattr(locus_store, sys.argv[2])
+        sys.meta_path.insert(0, Finder())
+        made = await asyncio.to_thread(opening, sys.argv[1])
+        async with made:
+            await made.open()
+            assert "sqlalchemy" in sys.modules
+
+    asyncio.run(main())
+    assert seen == [], seen
+"""
+
+
+def run(url: str, argument: str, recorded: str = RECORDED) -> None:
+    source = "\n".join(line[4:] for line in recorded.splitlines())
+    subprocess.run([sys.executable, "-c", source, url, argument], check=True, timeout=120)
 
 
 def test_sqlite_imports_alembic_off_the_loop_and_only_to_migrate(tmp_path: Path) -> None:
@@ -60,6 +87,15 @@ def test_sqlite_imports_alembic_off_the_loop_and_only_to_migrate(tmp_path: Path)
 def test_postgresql_imports_alembic_off_the_loop_and_only_to_migrate(database: str) -> None:
     run(database, "new")
     run(database, "there")
+
+
+@pytest.mark.parametrize("opened", ["open_checkpointer", "open_saver", "open_store"])
+def test_an_object_made_on_a_thread_imports_no_library_in_the_loops_thread(
+    opened: str, tmp_path: Path, database: str
+) -> None:
+    for url in (f"sqlite:///{tmp_path}/a.db", database):
+        for _ in ("new", "there"):
+            run(url, opened, MADE_ON_A_THREAD)
 
 
 async def test_open_makes_the_schema(tmp_path: Path) -> None:
@@ -85,23 +121,3 @@ def test_the_blocking_facade_opens(tmp_path: Path) -> None:
         checkpointer.open()
         checkpointer.open()
         assert checkpointer.load("t") is None
-
-
-def test_sqlite_is_opened_without_what_it_does_not_need(tmp_path: Path) -> None:
-    """Each of these takes long to import."""
-    unneeded = ["sqlalchemy.orm", "sqlalchemy.ext.asyncio", "asyncpg", "alembic", "rich", "typer"]
-    url = f"sqlite:///{tmp_path}/a.db"
-    run(url, "new")
-    code = (
-        "import asyncio, sys, locus_store\n"
-        "async def main():\n"
-        "    async with locus_store.open_checkpointer(sys.argv[1], state_type=dict) as it:\n"
-        "        await it.open()\n"
-        "        assert await it.load('t')\n"
-        "asyncio.run(main())\n"
-        f"print([it for it in {unneeded} if it in sys.modules])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, url], check=True, capture_output=True, text=True, timeout=120
-    )
-    assert done.stdout.strip() == "[]"

@@ -15,7 +15,8 @@ from pydantic import BaseModel, ValidationError
 from locus_store import AgentState, MemoryCheckpointer, Message, Role, ToolCall
 from locus_store.errors import InvalidArgumentError, SerializationError
 from locus_store.types import Mark
-from locus_store.types.state import MARK_KEY, Lineage, LoadedDict, StateCodec, labels_of, thread_key
+from locus_store.types.codec import StateCodec, labels_of
+from locus_store.types.marks import MARK_KEY, Lineage, LoadedDict, thread_key
 
 pytestmark = pytest.mark.anyio
 

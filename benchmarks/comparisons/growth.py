@@ -23,7 +23,7 @@ from benchmarks import machine, workloads
 from benchmarks.comparisons.peer import Peer
 from benchmarks.micro import patterns
 from locus_store import MemoryCheckpointer, sqlite_checkpointer
-from locus_store.types.state import StateCodec
+from locus_store.types.codec import StateCodec
 from locus_store.values.encoding import MAX_STATE_BYTES, encode, unpack_frames
 
 if TYPE_CHECKING:

@@ -162,7 +162,7 @@ def save() -> str:
         "The way of a save from the call to the row",
         [
             ("save(state, thread_id)", "checkpointer.py"),
-            ("the state becomes JSON; it carries the mark of its load", "types/state.py"),
+            ("the state becomes JSON; it carries the mark of its load", "types/codec.py"),
             ("the difference from the version that this object knows", "values/frames/diffing.py"),
             ("one Save: the change, its basis, the expected head", "backend.py"),
             ("a group: saves that wait share one transaction", "backends/…/"),
@@ -183,7 +183,7 @@ def load() -> str:
             ("one read: the head, and the records of its chain", "sql/reads.py"),
             ("no records where the head is the known one", "backend.py"),
             ("fold the records; compare the digest", "versions/reading.py"),
-            ("the class that was saved, with the mark of this load", "types/state.py"),
+            ("the class that was saved, with the mark of this load", "types/codec.py"),
         ],
     )
 

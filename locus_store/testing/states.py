@@ -15,7 +15,8 @@ from locus_store.errors import ConflictError, SerializationError
 from locus_store.saver import CheckpointSaver
 from locus_store.testing.kit import Another, Kit, needs
 from locus_store.testing.steps import BackendKit
-from locus_store.types.state import MARK_KEY, AgentState
+from locus_store.types.marks import MARK_KEY
+from locus_store.types.state import AgentState
 from locus_store.types.state_classes import label_of
 
 if TYPE_CHECKING:

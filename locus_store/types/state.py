@@ -1,18 +1,15 @@
-"""AgentState and Message, and how a state of any type becomes a JSON object and comes back."""
+"""AgentState and Message, and how an object becomes a JSON object and comes back.
+
+Imports pydantic. A process that saves and loads dicts only does not import this module.
+"""
 
 from __future__ import annotations
 
-import base64
-import re
-import struct
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from copy import deepcopy
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache
-from hashlib import sha256
 from typing import Any, Self, get_args, get_origin
 from uuid import uuid4
 
@@ -20,21 +17,9 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 from pydantic_core import PydanticSerializationError
 
-from locus_store.errors import InvalidArgumentError, SerializationError
-from locus_store.types import Mark
-from locus_store.types.state_classes import (
-    Checkpointable,
-    class_label,
-    class_of,
-    has_room,
-    is_state_class,
-    require_named,
-)
-
-MARK_KEY = "_locus_store_mark"
-"""Key in a state's ``metadata`` that says which version it was made from; never stored."""
-
-_NONCE = re.compile("[0-9a-f]{16}")
+from locus_store.errors import SerializationError
+from locus_store.types.marks import MARK_KEY, Lineage, Provenance, without_mark
+from locus_store.types.state_classes import Checkpointable, has_room
 
 
 class Role(StrEnum):
@@ -97,19 +82,6 @@ class Message(BaseModel):
         return cls(role=Role.TOOL, content=content, tool_call_id=tool_call_id, name=name, **fields)
 
 
-@dataclass(frozen=True, slots=True)
-class Provenance:
-    """The version a state was made from; equal to any other, so that states compare by content."""
-
-    token: str | None = None
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Provenance)
-
-    def __hash__(self) -> int:
-        return 0
-
-
 class AgentState(BaseModel):
     """An agent's state; immutable: every change is a new object.
 
@@ -153,229 +125,55 @@ class AgentState(BaseModel):
         return cls.model_validate(data)
 
 
-class LoadedDict(dict[str, Any]):
-    """A plain dict state that remembers the version it was loaded from, and its class."""
-
-    __slots__ = ("class_label", "provenance")
-
-    def __init__(
-        self, data: Mapping[str, Any], provenance: Provenance, class_label: dict[str, str]
-    ) -> None:
-        super().__init__(data)
-        self.provenance = provenance
-        self.class_label = class_label
-        """The label that the version has for its class; empty where it has none."""
-
-    def _with(self, data: Mapping[str, Any]) -> LoadedDict:
-        """Other data that was made from the same version."""
-        return LoadedDict(data, self.provenance, self.class_label)
-
-    def copy(self) -> LoadedDict:
-        return self._with(self)
-
-    __copy__ = copy
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> LoadedDict:
-        return self._with(deepcopy(dict(self), memo))
-
-    def __or__(self, other: Any) -> Any:
-        merged = super().__or__(other)
-        return self._with(merged) if isinstance(merged, dict) else merged
-
-    def __ror__(self, other: Any) -> Any:
-        merged = super().__ror__(other)
-        return self._with(merged) if isinstance(merged, dict) else merged
-
-    def __reduce__(
-        self,
-    ) -> tuple[type[LoadedDict], tuple[dict[str, Any], Provenance, dict[str, str]]]:
-        return LoadedDict, (dict(self), self.provenance, self.class_label)
+# --- an object to a JSON object and back
 
 
-# --- the mark that travels with a loaded state
+def keeps_mark(kind: type[Any]) -> bool:
+    """Return whether a loaded state of this class remembers the version it was loaded from."""
+    return issubclass(kind, AgentState) or has_room(kind)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lineage:
-    """One load and everything that is made from it.
-
-    ``nonce`` is minted by the load, so that two runs that loaded the same version differ.
-    """
-
-    thread: str
-    """``thread_key`` of the thread that was loaded; a state may be saved into another one."""
-
-    made_from: Mark | None
-    head: Mark | None
-    nonce: str | None = field(default_factory=lambda: uuid4().hex[:16])
-
-    def token(self) -> str:
-        """As text, for a place inside a state."""
-        marks = [
-            _packed(self.made_from),
-            _packed(self.head if self.head != self.made_from else None),
-        ]
-        body = b"".join(struct.pack(">H", len(part)) + part for part in marks)
-        return f"1.{self.thread}.{self.nonce}.{base64.urlsafe_b64encode(body).decode()}"
-
-    @classmethod
-    def from_token(cls, token: object) -> Lineage | None:
-        """Return the lineage in a token; ``None`` for anything that is not one of ours."""
-        try:
-            version, thread, nonce, body = str(token).split(".")
-            if version != "1" or not _NONCE.fullmatch(nonce):
-                return None
-            raw = base64.urlsafe_b64decode(body)
-            cut = 2 + struct.unpack_from(">H", raw)[0]
-            if len(raw) < cut + 2:
-                return None
-            made_from, head = _unpacked(raw[2:cut]), _unpacked(raw[cut + 2 :])
-        except (ValueError, struct.error, UnicodeDecodeError):
-            return None
-        return cls(thread=thread, made_from=made_from, head=head or made_from, nonce=nonce)
-
-
-def thread_key(thread_id: str) -> str:
-    """Return a short name of a thread for a mark."""
-    return sha256(thread_id.encode(errors="surrogatepass")).hexdigest()[:16]
-
-
-def _packed(mark: Mark | None) -> bytes:
-    if mark is None:
-        return b""
-    return struct.pack(">QQ16s", mark.line, mark.sequence, mark.digest) + mark.store.encode()
-
-
-def _unpacked(raw: bytes) -> Mark | None:
-    if not raw:
-        return None
-    line, sequence, digest = struct.unpack_from(">QQ16s", raw)
-    return Mark(store=raw[32:].decode(), line=line, sequence=sequence, digest=digest)
-
-
-# --- a state of any type to a JSON object and back
-
-
-class StateCodec:
-    """Turns states into JSON objects and back.
-
-    Args:
-        state_type: The class that ``restore`` returns: ``AgentState``, any class with
-            ``to_checkpoint`` and ``from_checkpoint``, any pydantic model, or ``dict``. ``None``:
-            the class that was saved.
+def dumped(state: Any) -> tuple[dict[str, Any], Any]:
+    """Return the state as a JSON object, and the token of the mark that it carried, or ``None``.
 
     Raises:
-        InvalidArgumentError: ``state_type`` is none of these.
+        SerializationError: The state gives no JSON object.
     """
-
-    def __init__(self, state_type: type[Any] | None = None) -> None:
-        if state_type is not None and not is_state_class(state_type):
-            raise InvalidArgumentError(
-                f"state_type={state_type!r} must be dict, a pydantic model, or a class with "
-                "to_checkpoint() and from_checkpoint()"
-            )
-        self.state_type = state_type
-        self._tried: set[type[Any]] = set()
-
-    def dump(self, state: Any) -> tuple[dict[str, Any], Lineage | None]:
-        """Return the state as a JSON object, and the lineage that it carried.
-
-        A mark counts only where ``load`` puts it: in our own classes, and in the ``metadata`` of
-        a pydantic state that has room for it.
-
-        Raises:
-            SerializationError: The state gives no JSON object, or one that would not load.
-        """
-        data = self._plain(state)
-        token = None
-        if isinstance(state, LoadedDict):
-            token = state.provenance.token
-        elif isinstance(state, AgentState):
-            token = state._provenance.token  # noqa: SLF001  (our own class)
-        elif has_room(type(state)):
-            data, token = without_mark(data)
-        self._require_loadable(state, data)
-        return data, Lineage.from_token(token) if token else None
-
-    def _plain(self, state: Any) -> dict[str, Any]:
-        if isinstance(state, dict):
-            return state
-        is_ours = isinstance(state, BaseModel) and not _is_foreign(state)
-        if not is_ours and not isinstance(state, Checkpointable):
-            raise SerializationError(
-                f"cannot save a {type(state).__name__}: pass a dict, a pydantic model, or an "
-                "object with to_checkpoint() and from_checkpoint()"
-            )
-        try:
-            data: Any = _dumped(state) if is_ours else state.to_checkpoint()
-        except (PydanticSerializationError, UnicodeError) as exc:
-            raise SerializationError(
-                f"{type(state).__name__} cannot be written as JSON: {exc}"
-            ) from exc
-        if not isinstance(data, dict):
-            raise SerializationError(
-                f"{type(state).__name__}.to_checkpoint() gave a {type(data).__name__}; a state is "
-                "a JSON object"
-            )
-        if isinstance(state, BaseModel):
-            _sort_sets(state, data)
-        return data
-
-    def _require_loadable(self, state: Any, data: dict[str, Any]) -> None:
-        """Try, once per type, that what is saved can be loaded: an alias may be in the way."""
-        kind = type(state)
-        target = self.state_type or kind
-        if kind in self._tried or issubclass(target, dict):
-            return
-        if self.state_type is None:
-            require_named(state)
-        if not isinstance(state, dict):
-            _restored(target, data, Lineage(thread="", made_from=None, head=None))
-        self._tried.add(kind)
-
-    def class_for(self, labels: Mapping[str, Any], data: Mapping[str, Any]) -> type[Any]:
-        """Return the class of the state that ``restore`` builds from a stored version.
-
-        Raises:
-            SerializationError: It is to be the class that was saved, which is not imported.
-        """
-        return self.state_type or class_of(labels, data) or AgentState
-
-    def restore(
-        self, data: dict[str, Any], lineage: Lineage, labels: Mapping[str, Any] | None = None
-    ) -> Any:
-        """Return the state of ``data``, carrying ``lineage`` where its type has room for one.
-
-        Raises:
-            SerializationError: ``data`` does not fit the class; see also ``class_for``.
-        """
-        kind = self.class_for(labels or {}, data)
-        if issubclass(kind, dict):
-            return LoadedDict(data, Provenance(lineage.token()), class_label(labels or {}))
-        return _restored(kind, data, lineage)
+    data = _plain(state)
+    if isinstance(state, AgentState):
+        return data, state._provenance.token  # noqa: SLF001  (our own class)
+    return without_mark(data) if has_room(type(state)) else (data, None)
 
 
-def carries_mark(kind: type[Any]) -> bool:
-    """Return whether a loaded state of this class remembers the version it was loaded from."""
-    return issubclass(kind, dict | AgentState) or has_room(kind)
+def _plain(state: Any) -> dict[str, Any]:
+    is_ours = isinstance(state, BaseModel) and not _is_foreign(state)
+    if not is_ours and not isinstance(state, Checkpointable):
+        raise SerializationError(
+            f"cannot save a {type(state).__name__}: pass a dict, a pydantic model, or an "
+            "object with to_checkpoint() and from_checkpoint()"
+        )
+    try:
+        data: Any = _dumped(state) if is_ours else state.to_checkpoint()
+    except (PydanticSerializationError, UnicodeError) as exc:
+        raise SerializationError(
+            f"{type(state).__name__} cannot be written as JSON: {exc}"
+        ) from exc
+    if not isinstance(data, dict):
+        raise SerializationError(
+            f"{type(state).__name__}.to_checkpoint() gave a {type(data).__name__}; a state is "
+            "a JSON object"
+        )
+    if isinstance(state, BaseModel):
+        _sort_sets(state, data)
+    return data
 
 
-def has_mark(data: Mapping[str, Any]) -> bool:
-    """Return whether the metadata of a plain state has a mark, or any value under its key."""
-    metadata = data.get("metadata")
-    return isinstance(metadata, Mapping) and MARK_KEY in metadata
+def restored(kind: Any, data: dict[str, Any], lineage: Lineage) -> Any:
+    """Return the state of ``data``, carrying ``lineage`` where its class has room for one.
 
-
-def without_mark(data: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-    """Return a plain state without its mark, and the mark's token; ``None`` where it has none."""
-    if not has_mark(data):
-        return data, None
-    metadata = dict(data["metadata"])
-    token = metadata.pop(MARK_KEY)
-    return {**data, "metadata": metadata}, token
-
-
-def _restored(kind: Any, data: dict[str, Any], lineage: Lineage) -> Any:
+    Raises:
+        SerializationError: ``data`` does not fit the class.
+    """
     try:
         return _built(kind, data, lineage)
     except ValidationError as exc:
@@ -410,24 +208,6 @@ def _is_foreign(state: BaseModel) -> bool:
 def _dumped(state: BaseModel) -> dict[str, Any]:
     """Dump by field names, without computed fields, so that it validates; subclasses whole."""
     return state.model_dump(mode="json", by_alias=False, round_trip=True, serialize_as_any=True)
-
-
-def labels_of(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the labels of a state: ``agent_id``, ``user_id`` and ``tags``.
-
-    The last two are at its top or in its metadata.
-    """
-    labels: dict[str, Any] = {}
-    metadata = data.get("metadata")
-    inner = metadata if isinstance(metadata, dict) else {}
-    if isinstance(agent_id := data.get("agent_id"), str):
-        labels["agent_id"] = agent_id
-    if isinstance(user_id := data.get("user_id", inner.get("user_id")), str):
-        labels["user_id"] = user_id
-    tags = data.get("tags", inner.get("tags"))
-    if isinstance(tags, list | tuple) and all(isinstance(tag, str) for tag in tags):
-        labels["tags"] = list(tags)
-    return labels
 
 
 # --- sets have no order, but their JSON has: it differs from process to process

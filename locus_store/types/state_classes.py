@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from importlib import import_module
 from types import ModuleType
-from typing import Any, Final, Protocol, get_args, get_origin, runtime_checkable
-
-from pydantic import BaseModel
+from typing import TYPE_CHECKING, Any, Final, Protocol, get_args, get_origin, runtime_checkable
 
 from locus_store.errors import SerializationError
 from locus_store.values.filters import STATE_CLASS
 
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+    from typing_extensions import TypeIs
+
 LOCUS_STATE: Final = "locus.core.state:AgentState"
 """The state of the Locus SDK's agent."""
 
-OUR_STATE: Final = "locus_store.types.state:AgentState"
+OUR_MODULE: Final = "locus_store.types.state"
+OUR_STATE: Final = f"{OUR_MODULE}:AgentState"
 """The class for the SDK's state in a process that has not imported the SDK."""
 
 _LOCUS_FIELDS: Final = frozenset({"messages", "iteration", "tool_executions", "reasoning_steps"})
@@ -35,8 +39,14 @@ class Checkpointable(Protocol):
 def is_state_class(kind: Any) -> bool:
     """Return whether states of this class can be saved and loaded."""
     return issubclass(type(kind), type) and (
-        issubclass(kind, dict | BaseModel) or isinstance(kind, Checkpointable)
+        issubclass(kind, dict) or is_model(kind) or isinstance(kind, Checkpointable)
     )
+
+
+def is_model(kind: type[Any]) -> TypeIs[type[BaseModel]]:
+    """Return whether the class is a pydantic model; never imports pydantic."""
+    base = getattr(sys.modules.get("pydantic.main"), "BaseModel", None)
+    return base is not None and issubclass(kind, base)
 
 
 def has_room(kind: type[Any]) -> bool:
@@ -44,7 +54,7 @@ def has_room(kind: type[Any]) -> bool:
 
     A loaded state of such a class carries its mark there.
     """
-    if not issubclass(kind, BaseModel):
+    if not is_model(kind):
         return False
     known = kind.model_fields.get("metadata")
     if known is None or known.metadata or known.validation_alias:
@@ -93,8 +103,8 @@ def require_named(state: Any) -> None:
 def class_of(labels: Mapping[str, Any], data: Mapping[str, Any]) -> type[Any] | None:
     """Return the class that a stored state was saved from; ``None`` if it is not recorded.
 
-    Only a class that is already imported is found. Nothing is ever imported or called by a name
-    that was read from storage.
+    Only a class that is already imported, or one of ours, is found. Nothing else is ever imported
+    or called by a name that was read from storage.
 
     Raises:
         SerializationError: This process has not imported the class; names the import.
@@ -122,13 +132,13 @@ def _name(kind: type[Any]) -> str:
 
 
 def _found(name: str) -> type[Any] | None:
-    """Return the state class of that name among the imported modules.
+    """Return the state class of that name among the imported modules, and the module of ours.
 
     It is looked up in the dictionaries of modules and classes, since the ``__getattr__`` of a
     module may import.
     """
     module, _, qualname = name.partition(":")
-    found: Any = sys.modules.get(module)
+    found: Any = import_module(module) if module == OUR_MODULE else sys.modules.get(module)
     for part in qualname.split("."):
         # By its type: a lazy module imports itself when any attribute of it is asked for.
         if not issubclass(type(found), type | ModuleType):

@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
 from locus_store.errors import ConflictError, IntegrityError, SerializationError
-from locus_store.types import ArchivedThread  # noqa: TC001  (pydantic evaluates it)
 from locus_store.types.arguments import check_names, check_text, check_writes
 from locus_store.values import frames
 from locus_store.values.encoding import TooLargeError, canonical, check_frames, digest, pinned
@@ -19,18 +16,16 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
     from datetime import datetime
 
-    from locus_store.types import ArchivedLine, ArchivedMessage, ArchivedRecord, PendingWrite
+    from locus_store.types import (
+        ArchivedLine,
+        ArchivedMessage,
+        ArchivedRecord,
+        ArchivedThread,
+        PendingWrite,
+    )
 
 SEAL_BYTES = 8
 """Length of what a sealed payload begins with: the start of the digest of the rest."""
-
-
-class _Form(BaseModel):
-    """Checks every value's type by pydantic; built on first use, as building is slow."""
-
-    model_config = ConfigDict(strict=True, revalidate_instances="always", defer_build=True)
-
-    thread: ArchivedThread
 
 
 _MAX_SEQUENCE: Final = 2**62
@@ -126,12 +121,9 @@ def require_form(thread: ArchivedThread) -> None:
         IntegrityError: Names the first.
         InvalidArgumentError, SerializationError: An id, or metadata, is none.
     """
-    try:
-        _Form(thread=thread)
-    except ValidationError as exc:
-        first = exc.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"][1:]))
-        raise IntegrityError(f"{where} of an archived thread: {first['msg']}") from exc
+    from locus_store.versions.archive_types import require_types  # noqa: PLC0415  (slow)
+
+    require_types(thread)
     check_text("thread_id", thread.thread_id)
     for name, text in (("user_id", thread.user_id), ("name", thread.name)):
         if text is not None:

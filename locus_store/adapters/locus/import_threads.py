@@ -18,7 +18,8 @@ from locus_store.errors import (
 )
 from locus_store.transfer.building import NewVersion, ThreadBuilder
 from locus_store.transfer.counts import Counts, Progress, Tally
-from locus_store.types.state import labels_of, without_mark
+from locus_store.types.codec import labels_of
+from locus_store.types.marks import without_mark
 from locus_store.values import frames
 
 if TYPE_CHECKING:

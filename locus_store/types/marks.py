@@ -1,0 +1,148 @@
+"""The mark of a loaded state: the version that the state was made from, and its load."""
+
+from __future__ import annotations
+
+import base64
+import re
+import struct
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any
+from uuid import uuid4
+
+from locus_store.types import Mark
+
+MARK_KEY = "_locus_store_mark"
+"""Key in a state's ``metadata`` that says which version it was made from; never stored."""
+
+_NONCE = re.compile("[0-9a-f]{16}")
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """The version a state was made from; equal to any other, so that states compare by content."""
+
+    token: str | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Provenance)
+
+    def __hash__(self) -> int:
+        return 0
+
+
+class LoadedDict(dict[str, Any]):
+    """A plain dict state that remembers the version it was loaded from, and its class."""
+
+    __slots__ = ("class_label", "provenance")
+
+    def __init__(
+        self, data: Mapping[str, Any], provenance: Provenance, class_label: dict[str, str]
+    ) -> None:
+        super().__init__(data)
+        self.provenance = provenance
+        self.class_label = class_label
+        """The label that the version has for its class; empty where it has none."""
+
+    def _with(self, data: Mapping[str, Any]) -> LoadedDict:
+        """Other data that was made from the same version."""
+        return LoadedDict(data, self.provenance, self.class_label)
+
+    def copy(self) -> LoadedDict:
+        return self._with(self)
+
+    __copy__ = copy
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> LoadedDict:
+        return self._with(deepcopy(dict(self), memo))
+
+    def __or__(self, other: Any) -> Any:
+        merged = super().__or__(other)
+        return self._with(merged) if isinstance(merged, dict) else merged
+
+    def __ror__(self, other: Any) -> Any:
+        merged = super().__ror__(other)
+        return self._with(merged) if isinstance(merged, dict) else merged
+
+    def __reduce__(
+        self,
+    ) -> tuple[type[LoadedDict], tuple[dict[str, Any], Provenance, dict[str, str]]]:
+        return LoadedDict, (dict(self), self.provenance, self.class_label)
+
+
+# --- a state of any type to a JSON object and back
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lineage:
+    """One load and everything that is made from it.
+
+    ``nonce`` is minted by the load, so that two runs that loaded the same version differ.
+    """
+
+    thread: str
+    """``thread_key`` of the thread that was loaded; a state may be saved into another one."""
+
+    made_from: Mark | None
+    head: Mark | None
+    nonce: str | None = field(default_factory=lambda: uuid4().hex[:16])
+
+    def token(self) -> str:
+        """As text, for a place inside a state."""
+        marks = [
+            _packed(self.made_from),
+            _packed(self.head if self.head != self.made_from else None),
+        ]
+        body = b"".join(struct.pack(">H", len(part)) + part for part in marks)
+        return f"1.{self.thread}.{self.nonce}.{base64.urlsafe_b64encode(body).decode()}"
+
+    @classmethod
+    def from_token(cls, token: object) -> Lineage | None:
+        """Return the lineage in a token; ``None`` for anything that is not one of ours."""
+        try:
+            version, thread, nonce, body = str(token).split(".")
+            if version != "1" or not _NONCE.fullmatch(nonce):
+                return None
+            raw = base64.urlsafe_b64decode(body)
+            cut = 2 + struct.unpack_from(">H", raw)[0]
+            if len(raw) < cut + 2:
+                return None
+            made_from, head = _unpacked(raw[2:cut]), _unpacked(raw[cut + 2 :])
+        except (ValueError, struct.error, UnicodeDecodeError):
+            return None
+        return cls(thread=thread, made_from=made_from, head=head or made_from, nonce=nonce)
+
+
+def thread_key(thread_id: str) -> str:
+    """Return a short name of a thread for a mark."""
+    return sha256(thread_id.encode(errors="surrogatepass")).hexdigest()[:16]
+
+
+def _packed(mark: Mark | None) -> bytes:
+    if mark is None:
+        return b""
+    return struct.pack(">QQ16s", mark.line, mark.sequence, mark.digest) + mark.store.encode()
+
+
+def _unpacked(raw: bytes) -> Mark | None:
+    if not raw:
+        return None
+    line, sequence, digest = struct.unpack_from(">QQ16s", raw)
+    return Mark(store=raw[32:].decode(), line=line, sequence=sequence, digest=digest)
+
+
+def has_mark(data: Mapping[str, Any]) -> bool:
+    """Return whether the metadata of a plain state has a mark, or any value under its key."""
+    metadata = data.get("metadata")
+    return isinstance(metadata, Mapping) and MARK_KEY in metadata
+
+
+def without_mark(data: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+    """Return a plain state without its mark, and the mark's token; ``None`` where it has none."""
+    if not has_mark(data):
+        return data, None
+    metadata = dict(data["metadata"])
+    token = metadata.pop(MARK_KEY)
+    return {**data, "metadata": metadata}, token
