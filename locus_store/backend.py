@@ -161,7 +161,10 @@ class StorageBackend(ForTenants, ABC):
     async def fetch_head(
         self, thread_id: str, *, namespace: str = "", known: Mark, with_writes: bool = False
     ) -> Stored | None:
-        """Read the head; its payloads may be left out where it is the version ``known``."""
+        """Read the head; its payloads may be only those after ``known``, see ``Stored.basis``.
+
+        ``known`` must be a version of the head's chain that is still stored, or the head itself.
+        """
         del known
         if with_writes:
             return await self.fetch(thread_id, namespace=namespace, with_writes=True)
@@ -384,9 +387,12 @@ class StorageBackend(ForTenants, ABC):
         size = sum(map(len, stored.payloads))
         count("read_bytes", size)
         count("rows", len(stored.payloads))
-        if known and kept and not stored.payloads and stored.version.mark == known.mark:
-            return _kept(stored, kept)
-        state, shape = await off_loop(partial(state_of, stored, self.max_state_bytes), size)
+        basis = None
+        if known and kept and stored.basis is not None:
+            if not stored.payloads:
+                return _kept(stored, kept)
+            basis, size = (kept, known.shape), size + kept.state_bytes
+        state, shape = await off_loop(partial(state_of, stored, self.max_state_bytes, basis), size)
         kept = frames.snapshot_of(state, shape)
         if stored.version.mark == stored.head:
             self._known.put(key, stored.head, stored.version.checkpoint_id, shape, kept)

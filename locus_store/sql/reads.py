@@ -137,10 +137,10 @@ class Reads(Scoped):
         return list(found.scalars())
 
     def payloads(
-        self, line: Line, chain: int, *, upto: int | None = None
+        self, line: Line, chain: int, *, upto: int | None = None, after: int = 0
     ) -> list[tuple[int, bytes]]:
         end = line.last_sequence if upto is None else upto
-        key = {"line": line.line, "chain": chain, "upto": end}
+        key = {"line": line.line, "chain": chain, "first": max(chain, after + 1), "upto": end}
         return [(it[0], it[1]) for it in self.sql.payloads.rows(self.connection, key)]
 
     # --- versions
@@ -165,10 +165,11 @@ class Reads(Scoped):
             return None
         mark = Mark(self.store, line.line, head.sequence, head.digest)
         writes = self.writes_at(line.line, record.checkpoint_id) if with_writes else None
-        rows = []
-        if version[0].mark != known:
-            rows = self.payloads(line, record.chain, upto=record.sequence)
-        return Stored(version=version[0], head=mark, payloads=[it for _, it in rows], writes=writes)
+        basis = versions.basis_of(self, line, record, known, self.store)
+        after = basis.sequence if basis else 0
+        rows = self.payloads(line, record.chain, upto=record.sequence, after=after)
+        payloads = [payload for _, payload in rows]
+        return Stored(version=version[0], head=mark, payloads=payloads, basis=basis, writes=writes)
 
     def writes_at(self, line: int, checkpoint_id: str) -> list[PendingWrite]:
         """Return a checkpoint's pending writes, in their order."""

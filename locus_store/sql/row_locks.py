@@ -68,12 +68,13 @@ class LockingRepository(Repository):
         rows = self.sql.whole_versions[checkpoint_id is not None].rows(self.connection, key)
         if not rows:  # there is none, or something is wrong, which this tells
             return super().fetch(thread_id, namespace, checkpoint_id, with_writes=with_writes)
-        line, head, head_digest, *told, _ = rows[0]
+        line, head, head_digest, *told, basis, _, _ = rows[0]
         version = self.version(thread_id, namespace, line, tuple(told))
         return Stored(
             version=version,
             head=Mark(self.store, line, head, head_digest),
-            payloads=[] if version.mark == known else [row[-1] for row in rows],
+            payloads=[payload for *_, at, payload in rows if at is not None],
+            basis=None if basis is None else known,
             writes=self.writes_at(line, version.checkpoint_id) if with_writes else None,
         )
 

@@ -155,12 +155,12 @@ class Statements:
 
     @property
     def _payloads(self) -> sa.Select[Any]:
-        """The payloads of a chain up to a sequence; a chain's number is its first sequence."""
+        """The payloads of a chain between two sequences; a chain's number is its first one."""
         checkpoints = self.tables.checkpoints
         return (
             sa.select(checkpoints.c.sequence, checkpoints.c.payload)
             .where(checkpoints.c.line == bind("line"), checkpoints.c.chain == bind("chain"))
-            .where(checkpoints.c.sequence >= bind("chain"), checkpoints.c.sequence <= bind("upto"))
+            .where(checkpoints.c.sequence >= bind("first"), checkpoints.c.sequence <= bind("upto"))
             .order_by(checkpoints.c.sequence)
         )
 
@@ -241,18 +241,25 @@ class Statements:
 
 
 def whole_version(t: Tables, *, named: bool) -> sa.Select[Any]:
-    """Return a query for a visible version, with a row per payload, or one row if it is known.
+    """Return a query for a visible version, with a row per payload, or one row without payloads.
+
+    Where a known version is in its chain, up to the version itself, the payloads after that one
+    are returned, and its sequence as ``basis``.
 
     Args:
         t: The tables.
         named: It is the one of an id, not the head.
     """
     lines, mine = t.lines, t.checkpoints
-    heads, parents, records = (mine.alias(it) for it in ("heads", "parents", "records"))
-    is_known = sa.and_(
-        mine.c.line == bind("known_line"),
-        mine.c.sequence == bind("known_sequence"),
-        mine.c.digest == bind("known_digest"),
+    names = ("heads", "parents", "records", "bases")
+    heads, parents, records, bases = (mine.alias(it) for it in names)
+    is_basis = sa.and_(
+        bases.c.line == mine.c.line,
+        bases.c.line == bind("known_line"),
+        bases.c.sequence == bind("known_sequence"),
+        bases.c.digest == bind("known_digest"),
+        bases.c.chain == mine.c.chain,
+        bases.c.sequence <= mine.c.sequence,
     )
     is_visible = sa.or_(mine.c.sequence >= lines.c.floor, mine.c.sequence == lines.c.head)
     is_it: sa.ColumnElement[bool] = mine.c.sequence == lines.c.head
@@ -261,7 +268,8 @@ def whole_version(t: Tables, *, named: bool) -> sa.Select[Any]:
     is_of_chain = sa.and_(
         records.c.line == mine.c.line,
         records.c.chain == mine.c.chain,
-        records.c.sequence.between(mine.c.chain, mine.c.sequence),
+        records.c.sequence <= mine.c.sequence,
+        records.c.sequence >= sa.func.coalesce(bases.c.sequence + 1, mine.c.chain),
     )
     is_parent = sa.and_(parents.c.line == mine.c.line, parents.c.sequence == mine.c.parent)
     is_head = sa.and_(heads.c.line == lines.c.line, heads.c.sequence == lines.c.head)
@@ -269,14 +277,16 @@ def whole_version(t: Tables, *, named: bool) -> sa.Select[Any]:
         sa.select(
             *(lines.c.line, lines.c.head, heads.c.digest.label("head_digest")),
             *(mine.c[name] for name in VERSION),
-            *(parents.c.checkpoint_id.label("parent_id"), records.c.payload),
+            parents.c.checkpoint_id.label("parent_id"),
+            *(bases.c.sequence.label("basis"), records.c.sequence.label("at"), records.c.payload),
         )
         .select_from(lines)
         .join(t.threads, same_thread(t))
         .join(mine, sa.and_(mine.c.line == lines.c.line, is_it))
         .join(heads, is_head)
         .outerjoin(parents, is_parent)
-        .outerjoin(records, sa.and_(is_of_chain, ~is_known))
+        .outerjoin(bases, is_basis)
+        .outerjoin(records, is_of_chain)
         .where(lines.c.tenant == bind("tenant"), lines.c.thread_id == bind("thread_id"))
         .where(lines.c.namespace == bind("namespace"), is_live(t))
         .order_by(records.c.sequence)

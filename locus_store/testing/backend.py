@@ -32,6 +32,7 @@ from locus_store.testing.steps import (
     Reading,
     problems,
 )
+from locus_store.testing.tails import Tails
 from locus_store.types import Expected, PendingWrite
 from locus_store.types.state import AgentState
 
@@ -281,7 +282,7 @@ class WholeThreads(BackendKit):
 
 class StorageBackendContract(
     PendingWrites, FramedWrites, Reading, Needed, Parents, WholeThreads, Existence, Recency,
-    Forgetting, RefusedMarks, LocusSpellings, BackendLimits,
+    Forgetting, RefusedMarks, LocusSpellings, BackendLimits, Tails,
 ):  # fmt: skip
     """The dict-shaped methods of a ``StorageBackend``, and what lies under the adapter."""
 

@@ -215,7 +215,10 @@ class Stored:
     """The line's head in the same read; equals ``version.mark`` when the head was read."""
 
     payloads: list[bytes]
-    """The chain's records up to the version, in order."""
+    """The chain's records up to the version, in order; with ``basis`` those after it."""
+
+    basis: Mark | None = None
+    """The version that the payloads continue; ``None``: they begin with a whole state."""
 
     writes: list[PendingWrite] | None = None
     """Pending writes in their order, if they were requested."""

@@ -295,7 +295,7 @@ def _children(value: object) -> list[object]:
     return list(value.values()) if isinstance(value, dict) else cast("list[object]", value)
 
 
-_LONGEST_JSON: Final = 6
+LONGEST_JSON: Final = 6
 """JSON is at most this many times as long as the pinned encoding: ``\\u0000``, ``false,``."""
 
 
@@ -304,7 +304,7 @@ def require_pinned(value: Callable[[], object], pinned_bytes: int, max_bytes: in
 
     ``value`` is called only where those do not show that its JSON is short enough.
     """
-    if pinned_bytes * _LONGEST_JSON > max_bytes:
+    if pinned_bytes * LONGEST_JSON > max_bytes:
         require_size(len(encode(value())), max_bytes)
 
 

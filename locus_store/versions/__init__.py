@@ -34,6 +34,7 @@ from locus_store.versions.pending import (
     winning,
 )
 from locus_store.versions.reading import (
+    basis_of,
     cursor,
     made_of,
     replay,
@@ -60,6 +61,7 @@ __all__ = [
     "append_of",
     "archive_order",
     "archived",
+    "basis_of",
     "channel_in",
     "current",
     "cursor",

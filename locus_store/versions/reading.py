@@ -12,7 +12,7 @@ from locus_store.versions.lines import Line, Lines, Record, Records, head_of, is
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from locus_store.types import Stored, Version
+    from locus_store.types import Mark, Stored, Version
 
 
 def target(records: Records, line: Line, checkpoint_id: str | None) -> Record | None:
@@ -23,8 +23,36 @@ def target(records: Records, line: Line, checkpoint_id: str | None) -> Record | 
     return found if found and is_visible(line, found.sequence) else None
 
 
-def state_of(stored: Stored, max_bytes: int) -> tuple[dict[str, Any], frames.Shape]:
+def basis_of(
+    records: Records, line: Line, record: Record, known: Mark | None, store: str
+) -> Mark | None:
+    """Return ``known`` if the record's chain has that version, up to the record itself.
+
+    Args:
+        records: Of the line.
+        line: The line.
+        record: The version to load.
+        known: A version that the caller has.
+        store: The identity of the database.
+    """
+    if known is None or (known.store, known.line) != (store, line.line):
+        return None
+    if known.sequence > record.sequence:
+        return None
+    found = records.record(line, known.sequence)
+    is_it = found is not None and (found.digest, found.chain) == (known.digest, record.chain)
+    return known if is_it else None
+
+
+def state_of(
+    stored: Stored, max_bytes: int, basis: tuple[frames.PackedState, frames.Shape] | None = None
+) -> tuple[dict[str, Any], frames.Shape]:
     """Return the state that stored bytes give, checked against its digest, and its shape.
+
+    Args:
+        stored: The version.
+        max_bytes: The largest state, as compact JSON.
+        basis: The state of ``stored.basis`` and its shape.
 
     Raises:
         IntegrityError: The stored bytes do not give the state that was saved, or one that is
@@ -32,8 +60,9 @@ def state_of(stored: Stored, max_bytes: int) -> tuple[dict[str, Any], frames.Sha
     """
     version = stored.version
     try:
-        state = frames.fold(stored.payloads, max_bytes)
-        shape = frames.shape_of(state)
+        kept, near = basis or (None, None)
+        state = frames.fold(stored.payloads, max_bytes, kept)
+        shape = frames.shape_of(state, near)
         _require_digest(version, shape)
     except IntegrityError as exc:
         raise _at(_where(version), exc) from exc

@@ -133,12 +133,14 @@ class Space:
         sequence = self.by_id.get(checkpoint_id)
         return None if sequence is None else self.record(line, sequence)
 
-    def payloads(self, chain: int, upto: int | None = None) -> list[tuple[int, bytes]]:
+    def payloads(
+        self, chain: int, upto: int | None = None, after: int = 0
+    ) -> list[tuple[int, bytes]]:
         """Return a chain's (sequence, payload) pairs, ascending; ``upto`` is inclusive."""
         return [
             (sequence, self.rows[sequence].payload())
             for sequence in self.by_chain.get(chain, ())
-            if upto is None or sequence <= upto
+            if after < sequence and (upto is None or sequence <= upto)
         ]
 
     def visible(self) -> list[int]:

@@ -158,12 +158,14 @@ class DocumentBackend(FullBackend):
         if record is None or head is None:
             return None
         version = thread.version(space, record.sequence)
-        rows = space.payloads(record.chain, record.sequence) if version.mark != known else []
+        basis = versions.basis_of(space, space.line, record, known, thread.store)
+        rows = space.payloads(record.chain, record.sequence, basis.sequence if basis else 0)
         payloads = [payload for _, payload in rows]
         return Stored(
             version=version,
             head=thread.mark(space, head),
             payloads=payloads,
+            basis=basis,
             writes=_writes(space, record.checkpoint_id) if with_writes else None,
         )
 

@@ -248,8 +248,8 @@ class PostgreSQLBackend(SqlBackend):
     ) -> Stored | None:
         hot, store = self._database.hot, self._database.store
         key = (*hot.key(thread_id, namespace), known.line, known.sequence, known.digest)
-        rows = await self._ask(hot.head_unless[with_writes], key) if known.store == store else []
-        found = hot.stored(rows[0], store, thread_id, namespace) if rows else None
+        rows = await self._ask(hot.head_after[with_writes], key) if known.store == store else []
+        found = hot.stored(rows[0], store, thread_id, namespace, known) if rows else None
         return found or await self.fetch(thread_id, namespace=namespace, with_writes=with_writes)
 
     async def version(

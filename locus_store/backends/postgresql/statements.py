@@ -305,9 +305,14 @@ kept AS (
 SELECT number FROM l
 """
 
-_PAYLOAD_UNLESS: Final = _PAYLOAD.replace(
-    "WHERE", "WHERE (c.line, c.sequence, c.digest) <> ($4::bigint, $5::bigint, $6::bytea) AND"
+# Behind a version that the caller has, if it is in the chain.
+_PAYLOAD_AFTER: Final = (
+    _PAYLOAD.replace("BETWEEN c.chain", "BETWEEN coalesce(k.sequence + 1, c.chain)")
+    + ", k.sequence AS basis"
 )
+_KNOWN: Final = """
+LEFT JOIN {checkpoints} k ON k.line = c.line AND k.chain = c.chain AND k.sequence <= c.sequence
+  AND k.line = $4::bigint AND k.sequence = $5::bigint AND k.digest = $6::bytea"""
 
 _HISTORY: Final = """,
 b AS MATERIALIZED (SELECT (SELECT c.sequence FROM {checkpoints} c
@@ -335,7 +340,8 @@ class Hot:
         self.group = {it: self._saves(indexed=it) for it in (False, True)}
         self.append = self._filled(_APPEND, **_typed(Appended._fields))
         self.head = self._loads("c.sequence = l.head", _PAYLOAD)
-        self.head_unless = self._loads("c.sequence = l.head", _PAYLOAD_UNLESS)
+        known = _KNOWN.format(**self._names)
+        self.head_after = self._loads(f"c.sequence = l.head {known}", _PAYLOAD_AFTER)
         self.named = self._loads(f"c.checkpoint_id = $4 AND {_IS_VISIBLE}", _PAYLOAD)
         self.head_version = self._one("c.sequence = l.head", "")
         self.named_version = self._one(f"c.checkpoint_id = $4 AND {_IS_VISIBLE}", "")
@@ -362,7 +368,13 @@ class Hot:
         ]
 
     @staticmethod
-    def stored(row: Mapping[str, Any], store: str, thread_id: str, namespace: str) -> Stored | None:
+    def stored(
+        row: Mapping[str, Any],
+        store: str,
+        thread_id: str,
+        namespace: str,
+        known: Mark | None = None,
+    ) -> Stored | None:
         """Return the version of a row, with its payload."""
         if row["sequence"] is None:
             return None
@@ -370,6 +382,7 @@ class Hot:
             version=_version(row, store, thread_id, namespace),
             head=Mark(store, row["line"], row["head"], row["head_digest"]),
             payloads=[] if row["payload"] is None else [row["payload"]],
+            basis=None if known is None or row["basis"] is None else known,
             writes=_writes(row) if "writes" in row else None,
         )
 

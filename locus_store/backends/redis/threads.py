@@ -339,8 +339,8 @@ class RedisThreads:
         *,
         with_writes: bool,
     ) -> Stored | None:
-        """Return a stored version; without payloads if it is the ``known`` one."""
-        mark = (known.line, known.sequence, known.digest.hex()) if known else ("", "", "")
+        """Return a stored version; if ``known`` is in its chain, with the payloads after it."""
+        mark = (known.line, known.sequence, known.digest.hex()) if known else ("", "0", "")
         found = await self._read(
             *(home, scripts.LOAD, thread_id, namespace),
             "" if checkpoint_id is None else f"={checkpoint_id}",
@@ -356,13 +356,15 @@ class RedisThreads:
                 "no row; restore Redis from a backup, or load a version by its id"
             )
         told, rows, writes = found
-        store, line, head, sequence, name, parent, digest, count, header = told.split(b"\0", 8)
+        store, line, head, sequence, name, parent, digest, *rest = told.split(b"\0", 10)
+        continues, skip, count, header = rest
         version = _version(thread_id, namespace, store, line, [sequence, name, parent, header])
         payloads = [payload for _, payload in read_log(rows)]
         return Stored(
             version=version,
             head=Mark(store.decode(), int(line), int(head), _digest(digest)),
-            payloads=payloads[: int(count)],  # a block may go on behind the version
+            payloads=payloads[int(skip) : int(count)],  # a block may begin before, or go on behind
+            basis=known if continues else None,
             writes=_writes(version.checkpoint_id, writes) if with_writes else None,
         )
 

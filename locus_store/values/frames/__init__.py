@@ -6,7 +6,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from locus_store.errors import IntegrityError
-from locus_store.values.encoding import Grown, Json, decode, encode, pack_frame, require_pinned
+from locus_store.values.encoding import (
+    LONGEST_JSON,
+    Grown,
+    Json,
+    decode,
+    encode,
+    pack_frame,
+    require_pinned,
+)
 from locus_store.values.frames.diffing import Frame, diff
 from locus_store.values.frames.folding import (
     Folder,
@@ -76,6 +84,11 @@ class PackedState:
         """Size of the state; see ``Shape.state_bytes``."""
         return self._size
 
+    @property
+    def most_bytes(self) -> int:
+        """A length that the state's compact JSON does not exceed."""
+        return self._size * LONGEST_JSON
+
     def parts(self) -> dict[str, object]:
         """Return the state with a ``Listed`` for each list that is reached through keys only.
 
@@ -118,14 +131,20 @@ class Change:
         return self.snapshot.payload()
 
 
-def shape_of(state: dict[str, Json]) -> Shape:
+def shape_of(state: dict[str, Json], near: Shape | None = None) -> Shape:
     """Return the shape of a canonical state, such as ``fold`` gives.
+
+    Args:
+        state: The state.
+        near: The shape of a similar state; parts that are equal are not measured again.
 
     Raises:
         IntegrityError: it holds what no save would have accepted.
     """
     try:
-        return Shape(shape_object(cast("dict[str, object]", state), None, 1, decoded=True))
+        before = near._root if near else None  # noqa: SLF001  # a shape is opaque to others
+        plain = cast("dict[str, object]", state)
+        return Shape(shape_object(plain, before, 1, decoded=near is None))
     except (TypeError, ValueError) as exc:
         raise IntegrityError("a stored state holds what a state cannot hold") from exc
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from reprlib import repr as short
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from locus_store.errors import IntegrityError
 from locus_store.values.encoding import (
@@ -21,13 +21,31 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 
-def fold(payloads: Iterable[bytes], max_bytes: int) -> dict[str, Json]:
-    """Return the state after a chain's payloads, in order; the first one is a whole state.
+class Kept(Protocol):
+    """A state that is kept in packed form."""
+
+    @property
+    def most_bytes(self) -> int:
+        """A length that the state's compact JSON does not exceed."""
+
+    def state(self) -> dict[str, Json]:
+        """Return a new copy of the state."""
+
+
+def fold(payloads: Iterable[bytes], max_bytes: int, basis: Kept | None = None) -> dict[str, Json]:
+    """Return the state after a chain's payloads, in order.
+
+    Args:
+        payloads: The first one is a whole state, unless there is a basis.
+        max_bytes: The largest state, as compact JSON.
+        basis: The state that the payloads continue.
 
     Raises:
         IntegrityError: the payloads are damaged, or not a chain, or the state is too large.
     """
     folder = Folder(max_bytes)
+    if basis is not None:
+        folder = Folder(max_bytes, basis.state(), basis.most_bytes)
     for payload in payloads:
         folder.apply(payload)
     return folder.state()
@@ -106,19 +124,25 @@ class Folder:
 
     Args:
         max_bytes: The largest state, as compact JSON.
-        root: A state to start from; it is changed, and not counted.
+        root: A state to start from; it is changed.
+        root_bytes: A length that the JSON of ``root`` does not exceed; 0: it is not counted.
         logs: Keep what was done in ``log``.
     """
 
     def __init__(
-        self, max_bytes: int, root: dict[str, Json] | None = None, *, logs: bool = False
+        self,
+        max_bytes: int,
+        root: dict[str, Json] | None = None,
+        root_bytes: int = 0,
+        *,
+        logs: bool = False,
     ) -> None:
         self.log: list[list[Json]] | None = [] if logs else None
         """The operations that were done; whoever reads them may clear it."""
         self._root: Json = root
         self._max_bytes = max_bytes
-        self._most_bytes = 0
-        """The state's JSON is not longer than this; ``root`` is not counted."""
+        self._most_bytes = root_bytes
+        """The state's JSON is not longer than this."""
         self._ropes: dict[int, tuple[dict[str, Json] | list[Json], dict[str | int, _Rope]]] = {}
         self._unsorted: dict[int, dict[str, Json]] = {}
 

@@ -1,7 +1,9 @@
 -- A version as it is stored. ARGV: 1 '' or '=' and its id; 2, 3, 4 line, sequence and digest of the
--- head that the caller has, whose payloads it does not want; 5 '1': with its pending writes. What is
--- told of it is one text, for a client reads that faster than many, with a NUL behind each: store,
--- line, head, sequence, id, parent ('': none), the head's digest, how many payloads, header.
+-- version that the caller has: if it is in the chain, only payloads behind it are told; 5 '1': with
+-- its pending writes. What is told of it is one text, for a client reads that faster than many,
+-- with a NUL behind each: store, line, head, sequence, id, parent ('': none), the head's digest,
+-- '1' if the payloads continue the caller's version, how many of them to leave out at the
+-- beginning, how many there are then, header.
 
 -- Of elements of the log those of a chain, as they are, and how many versions have their places.
 local function of_chain(chain, elements)
@@ -33,16 +35,27 @@ local of_head = sequence == head and header or call('HGET', line, 'r' .. head)
 local id = id_at(sequence)
 if not header or not of_head or not id then return {head} end
 local digest, chain, parent = told(header)
-local records, count = {}, 0
-local is_known = row[1] == ARGV[2] and sequence == ARGV[3] and digest == ARGV[4]
-if not is_known then
-  local first = call('ZCOUNT', order, '-inf', '(' .. chain)
+local records, skip, count = {}, 0, 0
+local basis = ''
+if row[1] == ARGV[2] and tonumber(ARGV[3]) <= tonumber(sequence) then
+  local known = call('HGET', line, 'r' .. ARGV[3])
+  if known then
+    local its_digest, its_chain = told(known)
+    if its_digest == ARGV[4] and its_chain == chain then basis = '1' end
+  end
+end
+if basis == '' or sequence ~= ARGV[3] then
+  local first = call('ZCOUNT', order, '-inf', basis == '' and '(' .. chain or ARGV[3])
   local last = call('ZCOUNT', order, '-inf', '(' .. sequence)
+  while basis ~= '' and first > 0 and call('LINDEX', log, first) == '' do  -- its payload stands in a block before
+    first, skip = first - 1, skip + 1
+  end
   records, count = of_chain(chain, call('LRANGE', log, first, last))
 end
 local of_parent = parent ~= '0' and id_at(parent) or ''
 return {
   table.concat(
-    {store, row[1], head, sequence, id, of_parent, string.sub(of_head, 1, 32), count, header}, '\0'),
+    {store, row[1], head, sequence, id, of_parent, string.sub(of_head, 1, 32), basis, skip, count,
+      header}, '\0'),
   records, ARGV[5] == '1' and written(id) or {}
 }
