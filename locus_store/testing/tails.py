@@ -45,10 +45,11 @@ class Reader:
 
 
 async def grown(backend: Any, *counts: int) -> list[Version]:
-    """Save thread ``t`` with so many texts each; return its versions, newest first."""
+    """Save thread ``t`` with so many strings each; return its versions, newest first."""
     for count in counts:
         await backend.write_state("t", {"said": SAID[:count]})
-    return await backend.history("t", limit=1_000)
+    versions: list[Version] = await backend.history("t", limit=1_000)
+    return versions
 
 
 class Tails(BackendKit):
@@ -56,7 +57,7 @@ class Tails(BackendKit):
 
     @pytest.fixture
     async def reader(self, backend: Any) -> Reader:
-        """An object that knows the first version, of 50 texts."""
+        """An object that knows the first version, of 50 strings."""
         await grown(backend, 50)
         reader = Reader(backend)
         assert await reader.read() == {"said": SAID[:50]}
