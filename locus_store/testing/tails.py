@@ -15,7 +15,7 @@ from locus_store.testing.steps import BackendKit
 from locus_store.values.encoding import MAX_STATE_BYTES
 
 if TYPE_CHECKING:
-    from locus_store.types import Mark, Stored, Version
+    from locus_store.types import Mark, Version
 
 SAID = [f"{n} " + secrets.token_hex(250) for n in range(60)]
 """30 KB: a tail of it is far smaller than the whole."""
@@ -36,8 +36,8 @@ class Reader:
         self.known = found and found.version.mark
         return found and found.state
 
-    async def tail(self) -> Stored:
-        """Return what the storage sends for the head."""
+    async def tail(self) -> Any:
+        """Return the ``Stored`` that the storage sends for the head."""
         stored = await self.backend.fetch_head("t", known=self.known)
         if type(self.backend).fetch_head is StorageBackend.fetch_head:
             pytest.skip(f"{type(self.backend).__name__} reads heads whole")

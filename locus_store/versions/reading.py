@@ -62,7 +62,7 @@ def state_of(
     try:
         kept, near = basis or (None, None)
         state = frames.fold(stored.payloads, max_bytes, kept)
-        shape = frames.shape_of(state, near)
+        shape = frames.shape_of(state, near if kept and kept.is_canonical else None)
         _require_digest(version, shape)
     except IntegrityError as exc:
         raise _at(_where(version), exc) from exc

@@ -85,6 +85,11 @@ class PackedState:
         return self._size
 
     @property
+    def is_canonical(self) -> bool:
+        """True if the shape's lists are kept in their canonical form."""
+        return self._is_canonical
+
+    @property
     def most_bytes(self) -> int:
         """A length that the state's compact JSON does not exceed."""
         return self._size * LONGEST_JSON
@@ -136,7 +141,7 @@ def shape_of(state: dict[str, Json], near: Shape | None = None) -> Shape:
 
     Args:
         state: The state.
-        near: The shape of a similar state; parts that are equal are not measured again.
+        near: The shape of a similar canonical state; parts that are equal are not measured again.
 
     Raises:
         IntegrityError: it holds what no save would have accepted.
