@@ -16,7 +16,7 @@ QUICK := -q -p no:cacheprovider
 # One contract per kind of storage is enough to tell that a Python differs.
 CONTRACTS := tests/test_contract.py tests/backends/memory/test_contract_memory.py \
 	tests/backends/sqlite/test_contract_sqlite.py
-SHORT := -m "not variant" -k "not (Portable or BareBackend or BlockingFacade or SQLiteFile)"
+SHORT := -m "not variant" -k "not SQLiteFile"
 
 .PHONY: help demo test test-all test-oracle langgraph-suite coverage lint format docs matrix oldest bench campaign clean
 

@@ -31,15 +31,19 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(config, items):
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(collector, name, obj):
     """A class with the mark ``variant`` has a sixth of its tests, each variant another one.
 
-    What takes long comes first, so that no process of the tests is left alone with it at the end.
+    The others are not collected at all: that would take seconds in each process of the tests.
     """
-    left = [it for it in items if not ALL and it.get_closest_marker("variant") and _is_left(it)]
-    config.hook.pytest_deselected(items=left)
-    gone = set(left)
-    items[:] = sorted((it for it in items if it not in gone), key=_duration)
+    is_variant = not ALL and name.startswith("test") and collector.get_closest_marker("variant")
+    return [] if is_variant and crc32(f"{collector.name}::{name}".encode()) % 6 else None
+
+
+def pytest_collection_modifyitems(items):
+    """What takes long comes first: no process of the tests is left alone with it at the end."""
+    items.sort(key=_duration)
 
 
 @pytest.hookimpl(optionalhook=True)  # pytest -p no:xdist
@@ -58,10 +62,6 @@ class Grouped(LoadScopeScheduling):
         if "test_oracle_grammar.py" in nodeid or "recorded_statement" in nodeid:
             return "Oracle's grammar"  # a Java process, slow until it has seen some statements
         return nodeid
-
-
-def _is_left(item):
-    return crc32(item.nodeid.encode()) % 6
 
 
 def _duration(item):

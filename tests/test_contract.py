@@ -57,6 +57,7 @@ for _name in (
 Unblocked.__abstractmethods__ = frozenset()
 
 
+@pytest.mark.variant
 class TestBlockingFacade(OnFile):
     @pytest.fixture
     def reopen(self, path):
@@ -121,6 +122,7 @@ class BareBackend(StorageBackend):
 BareBackend.__abstractmethods__ = frozenset()
 
 
+@pytest.mark.variant
 class TestBareBackend(CheckpointerContract):
     """Nothing optional is declared, everything else holds."""
 

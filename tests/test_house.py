@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter, defaultdict
+from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "locus_store"
@@ -43,15 +44,24 @@ LARGE_CLASSES = {
 }
 SHARED_NAMES = {"InMemoryStore"}
 
-FILES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.rglob("*.py"))}
-LINES = {name: len(path.read_text("utf-8").splitlines()) for name, path in FILES.items()}
-TREES = {name: ast.parse(path.read_text("utf-8")) for name, path in FILES.items()}
-CLASSES = [
-    (name, it)
-    for name, tree in TREES.items()
-    for it in ast.walk(tree)
-    if isinstance(it, ast.ClassDef)
-]
+
+@cache
+def texts() -> dict[str, str]:
+    """The modules of the package, by their paths."""
+    paths = sorted(PACKAGE.rglob("*.py"))
+    return {it.relative_to(PACKAGE).as_posix(): it.read_text("utf-8") for it in paths}
+
+
+def lengths() -> dict[str, int]:
+    """The lines of each module."""
+    return {name: len(text.splitlines()) for name, text in texts().items()}
+
+
+@cache
+def classes() -> list[tuple[str, ast.ClassDef]]:
+    """Each class, and the module it is in."""
+    nodes = ((name, it) for name, text in texts().items() for it in ast.walk(ast.parse(text)))
+    return [(name, it) for name, it in nodes if isinstance(it, ast.ClassDef)]
 
 
 def test_the_root_holds_the_contracts_and_the_entrances_only() -> None:
@@ -60,20 +70,20 @@ def test_the_root_holds_the_contracts_and_the_entrances_only() -> None:
 
 def test_no_folder_holds_more_than_a_fifth_of_the_package() -> None:
     folders: Counter[str] = Counter()
-    for name, count in LINES.items():
+    for name, count in lengths().items():
         folders[str(Path(name).parent)] += count
-    assert max(folders.values()) <= sum(LINES.values()) / 5
+    assert max(folders.values()) <= sum(lengths().values()) / 5
 
 
 def test_no_file_is_too_long() -> None:
-    found = {name: count for name, count in LINES.items() if count > MOST_LINES}
+    found = {name: count for name, count in lengths().items() if count > MOST_LINES}
     assert found.keys() == LONG_FILES.keys(), "take what is short enough off the list"
     assert [it for it in found if found[it] > LONG_FILES[it]] == []
 
 
 def test_no_class_has_too_many_methods() -> None:
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-    found = {it.name: sum(isinstance(b, functions) for b in it.body) for _, it in CLASSES}
+    found = {it.name: sum(isinstance(b, functions) for b in it.body) for _, it in classes()}
     found = {name: count for name, count in found.items() if count > MOST_METHODS}
     assert found.keys() == LARGE_CLASSES.keys(), "take what is small enough off the list"
     assert [it for it in found if found[it] > LARGE_CLASSES[it]] == []
@@ -81,7 +91,7 @@ def test_no_class_has_too_many_methods() -> None:
 
 def test_one_class_has_one_name() -> None:
     places = defaultdict(set)
-    for name, it in CLASSES:
+    for name, it in classes():
         if not it.name.startswith("_"):
             places[it.name].add(name)
     assert {name for name, found in places.items() if len(found) > 1} == SHARED_NAMES

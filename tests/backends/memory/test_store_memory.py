@@ -66,6 +66,7 @@ class Unblocked:
         await self.close()
 
 
+@pytest.mark.variant
 class TestBlockingFacade(StoreContract):
     persists = False
 

@@ -61,14 +61,13 @@ def recorded(calls: list[Call]) -> tuple[str, dict[str, str]]:
     calls = [it for it in calls if not FIRST.search(it.statement.strip())]
     lines, statements = [f"{len(calls)} calls of the driver"], dict[str, str]()
     for call in calls:
-        line = call.kind
-        if call.statement:
-            shown = _shown(call)
-            statements[_name(call.statement, shown)] = shown
-            line += (
-                ", commits" if call.is_autocommit else ""
-            ) + f": {_name(call.statement, shown)}"
-        lines.append(line)
+        if not call.statement:
+            lines.append(call.kind)
+            continue
+        shown = _shown(call)
+        name = _name(call.statement, shown)
+        lines.append(f"{call.kind}{', commits' if call.is_autocommit else ''}: {name}")
+        statements[name] = shown
     return "\n".join(lines) + "\n", statements
 
 

@@ -237,6 +237,7 @@ class TestStatementsOfOracle(OnServer):
         return opened
 
 
+@pytest.mark.variant
 class TestStatementsOfOracleBackend(StorageBackendContract):
     @pytest.fixture
     def backend(self, migrated_database):

@@ -253,6 +253,7 @@ class PortableBackend(SQLiteBackend):
     database = PortableDatabase
 
 
+@pytest.mark.variant
 class TestPortable(OnFile):
     @pytest.fixture
     def reopen(self, path):
@@ -271,6 +272,7 @@ class TestSQLiteBackend(StorageBackendContract):
         return SQLiteBackend(copyfile(migrated, tmp_path / "checkpoints.db"))
 
 
+@pytest.mark.variant
 class TestPortableBackend(StorageBackendContract):
     @pytest.fixture
     def backend(self, tmp_path, migrated):
