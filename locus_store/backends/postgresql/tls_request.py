@@ -21,8 +21,9 @@ def quiet(protocol: type[Any]) -> type[Any]:
     class Quiet(protocol):  # type: ignore[misc]  # a class of asyncpg's, given as an argument
         def connection_lost(self, exc: Exception | None) -> None:
             super().connection_lost(exc)
-            if self.on_data.done() and not self.on_data.cancelled():
-                self.on_data.exception()
+            answer = getattr(self, "on_data", None)  # of this asyncpg, maybe not of another
+            if answer and answer.done() and not answer.cancelled():
+                answer.exception()
 
     return Quiet
 

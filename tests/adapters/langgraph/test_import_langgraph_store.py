@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from langchain_core.messages import HumanMessage
 from langgraph.store.postgres import PostgresStore
+from langgraph.store.redis import AsyncRedisStore, RedisStore
 from langgraph.store.sqlite import SqliteStore
+from servers import wait_until
 from typer.testing import CliRunner
 
 from locus_store import (
@@ -44,9 +48,19 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture
+def redis_store_url(redis_stack) -> str:
+    """URL of an empty database for ``RedisStore``."""
+    redis_stack.flush()
+    return redis_stack.url()
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "redis"])
 def source(request, tmp_path) -> tuple[str, Callable[..., Any]]:
     """A URL, and LangGraph's store behind it."""
+    if request.param == "redis":
+        url = request.getfixturevalue("redis_store_url")
+        return url, lambda **options: RedisStore.from_conn_string(url, **options)
     if request.param == "sqlite":
         path = str(tmp_path / "theirs.db")
         return f"sqlite:///{path}", lambda **options: SqliteStore.from_conn_string(path, **options)
@@ -64,9 +78,19 @@ def fill(make: Callable[..., Any], **options: Any) -> dict[Any, Any]:
         theirs.put(("users", "u1"), "short", {"text": "lives"}, ttl=60)
         theirs.put(("users", "u1"), "over", {"text": "is over"}, ttl=60)
         there = {(it.namespace, it.key): it for it in theirs.search(("users",), limit=99)}
-        theirs.conn.execute("UPDATE store SET expires_at = '2001-01-01' WHERE key = 'over'")
-        theirs.conn.commit()
+        end(theirs, "over")
         return there
+
+
+def end(theirs: Any, key: str) -> None:
+    """Have the time to live of an item end."""
+    if isinstance(theirs, RedisStore):
+        (found,) = theirs.store_index.search(f"@key:{{{key}}}").docs
+        theirs._redis.pexpire(found.id, 1)
+        wait_until(lambda: not theirs._redis.exists(found.id), "the item's end")
+        return
+    theirs.conn.execute(f"UPDATE store SET expires_at = '2001-01-01' WHERE key = '{key}'")
+    theirs.conn.commit()
 
 
 def in_utc(moment: datetime) -> datetime:
@@ -91,8 +115,8 @@ async def test_items_are_imported_with_values_times_and_order(source) -> None:
         assert told["langgraph_updated_at"] == in_utc(there[name].updated_at)
         assert items[name].ttl_seconds is None
     short = items[("users", "u1"), "short"]
-    assert short.ttl_seconds == 3_600
-    assert short.expires_at - short.updated_at == timedelta(hours=1)
+    assert 3_000 < short.ttl_seconds <= 3_600  # Redis tells the rest of it
+    assert short.expires_at - short.updated_at == timedelta(seconds=short.ttl_seconds)
     assert [it.key for it in await store.search((), limit=1)] == ["short"]
 
 
@@ -143,6 +167,13 @@ async def test_embeddings_of_postgresql_are_imported(postgresql) -> None:
         assert await beside.get_embedding(("users", "u1"), "a") == [3.0, 1.0, 0.5]
 
 
+@pytest.mark.parametrize("storage", ["json", "hash"])
+async def test_embeddings_of_redis_are_imported(redis_store_url, storage) -> None:
+    index = INDEX | {"vector_storage_type": storage}
+    fill(lambda **options: RedisStore.from_conn_string(redis_store_url, **options), index=index)
+    await _has_embeddings(redis_store_url)
+
+
 async def _has_embeddings(url: str) -> None:
     store = InMemoryStore(dimension=3)
     counts = await import_langgraph_store(store, url)
@@ -165,7 +196,69 @@ async def test_a_damaged_item_stops_no_other(tmp_path) -> None:
     assert len(await store.search(())) == 3
 
 
-async def test_what_is_no_store_of_langgraphs_is_refused(tmp_path, postgresql) -> None:
+@pytest.mark.filterwarnings("ignore:get_async_redis_connection")  # called by AsyncRedisStore
+async def test_items_of_the_async_store_in_redis_are_imported(redis_store_url) -> None:
+    async with AsyncRedisStore.from_conn_string(redis_store_url) as theirs:
+        await theirs.setup()
+        for (namespace, key), value in VALUES.items():
+            await theirs.aput(namespace, key, value)
+    store = InMemoryStore()
+    assert (await import_langgraph_store(store, redis_store_url)).written == len(VALUES)
+    found = {(it.namespace, it.key): it.value for it in await store.search(())}
+    assert found == VALUES
+
+
+async def test_prefixes_of_redis_may_stand_in_the_url(redis_store_url) -> None:
+    named = {"store_prefix": "my store", "vector_prefix": "v"}
+    with RedisStore.from_conn_string(redis_store_url, index=INDEX, **named) as theirs:
+        theirs.setup()
+        theirs.put(("n",), "k", {"text": "red"})
+    store = InMemoryStore(dimension=3)
+    with pytest.raises(SchemaError, match=r"no keys store:…"):
+        await import_langgraph_store(store, redis_store_url)
+    url = f"{redis_store_url}?store_prefix=my%20store&socket_timeout=9&vector_prefix=v"
+    assert (await import_langgraph_store(store, url)).written == 1
+    assert await store.get_embedding(("n",), "k") == [3.0, 1.0, 0.5]
+
+
+async def test_what_redis_keeps_beside_json_is_named_and_stops_no_other(
+    redis_store_url, redis_stack
+) -> None:
+    with RedisStore.from_conn_string(redis_store_url) as theirs:
+        theirs.setup()
+        theirs.put(("n",), "said", {"message": HumanMessage("hi")})
+        theirs.put(("n",), "k", {"text": "red"})
+    redis_stack.ask("JSON.SET", f"store:{'0' * 26}", "$", '{"prefix": "n", "key": "x"}')
+    store = InMemoryStore()
+    with pytest.raises(IntegrityError, match=r"not a document of RedisStore.*1 were written") as it:
+        await import_langgraph_store(store, redis_store_url)
+    assert "'said' of ('n',)" in str(it.value)
+    assert await store.get(("n",), "k") == {"text": "red"}
+
+
+async def test_of_two_documents_of_an_item_in_redis_the_newer_counts(
+    redis_store_url, redis_stack
+) -> None:
+    with RedisStore.from_conn_string(redis_store_url) as theirs:
+        theirs.setup()
+        theirs.put(("n",), "k", {"text": "older"})
+        theirs.put(("n",), "last", {})
+    there = [json.loads(redis_stack.ask("JSON.GET", it)) for it in redis_stack.ask("KEYS", "*")]
+    (older,) = (it for it in there if it["key"] == "k")
+    newer = older | {"value": {"text": "newer"}, "updated_at": older["updated_at"] + 60_000_000}
+    redis_stack.ask("JSON.SET", f"store:{'0' * 26}", "$", json.dumps(newer))
+    store = InMemoryStore()
+    assert (await import_langgraph_store(store, redis_store_url)).written == 2
+    assert [it.key for it in await store.search(())] == ["k", "last"]
+    assert await store.get(("n",), "k") == {"text": "newer"}
+
+
+async def test_a_path_that_is_no_url_is_told_its_url() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"'x.db' is not a URL.*sqlite:///x.db"):
+        await import_langgraph_store(InMemoryStore(), "x.db")
+
+
+async def test_what_is_no_store_of_langgraphs_is_refused(tmp_path, postgresql, redis_url) -> None:
     path = tmp_path / "other.db"
     async with SQLiteStore(path) as other:
         await other.setup()
@@ -173,8 +266,10 @@ async def test_what_is_no_store_of_langgraphs_is_refused(tmp_path, postgresql) -
     for url in urls:
         with pytest.raises(SchemaError, match="PostgresStore or SqliteStore"):
             await import_langgraph_store(InMemoryStore(), url)
-    with pytest.raises(InvalidArgumentError, match="redis"):
-        await import_langgraph_store(InMemoryStore(), "redis://localhost")
+    with pytest.raises(SchemaError, match="RedisStore"):
+        await import_langgraph_store(InMemoryStore(), redis_url)
+    with pytest.raises(InvalidArgumentError, match=r"LangGraph's stores are read .* not 'mysql'"):
+        await import_langgraph_store(InMemoryStore(), "mysql://localhost/shop")
 
 
 def test_the_command_imports_and_tells(tmp_path) -> None:
