@@ -137,7 +137,7 @@ def open_store(
     module, factory = _factory(str(url))
     if module not in STORES:
         there = ", ".join(f"{it}://" for it, (known, _) in SCHEMES.items() if known in STORES)
-        raise InvalidArgumentError(f"no store for {_scheme(str(url))}: URLs; there are: {there}")
+        raise InvalidArgumentError(f"no store for {_scheme(str(url))}: URLs; known are: {there}")
     store = getattr(import_module("locus_store.backends"), STORES[module])
     found = _read(str(url), module, factory)
     known = _options(_backend(module)) if module in BACKENDS else {}
@@ -176,7 +176,7 @@ def _read(url: str, module: str, factory: Callable[..., Any]) -> dict[str, Any]:
     elif module == "file":
         found["directory"] = _directory(parts.netloc, parts.path)
     elif parts.netloc or parts.path:
-        raise InvalidArgumentError(f"{parts.scheme}:// takes nothing behind it but ?options")
+        raise InvalidArgumentError(f"{parts.scheme}:// takes only ?options after it")
     return found
 
 
@@ -217,7 +217,7 @@ def _factory(url: str) -> tuple[str, Callable[..., Any]]:
         raise InvalidArgumentError(f"this is not a URL; a URL begins with one of: {_schemes()}")
     if scheme not in SCHEMES:
         raise InvalidArgumentError(
-            f"no backend for the URL scheme {scheme!r}; there are: {_schemes()}"
+            f"no backend for the URL scheme {scheme!r}; known schemes: {_schemes()}"
         )
     module, name = SCHEMES[scheme]
     return module, getattr(import_module(f"locus_store.backends.{module}"), name)
@@ -278,7 +278,7 @@ def _from_query(factory: Callable[..., Any], query: str) -> dict[str, Any]:
     for name, _ in pairs:
         if name not in known:
             there = ", ".join(sorted(it for it in known if known[it] in TEXTS))
-            raise InvalidArgumentError(f"no option {name!r} for this URL; there are: {there}")
+            raise InvalidArgumentError(f"no option {name!r} for this URL; known options: {there}")
         if known[name] not in TEXTS:
             raise InvalidArgumentError(f"{name}= cannot be in a URL; pass it as an argument")
     return {name: _value(name, text, known[name]) for name, text in pairs}

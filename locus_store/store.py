@@ -93,7 +93,7 @@ class BaseStore(ForTenants, ABC):
             vectors.check_dimension(dimension)
             vectors.require_numpy()
         elif embed is not None:
-            raise InvalidArgumentError("embed= needs dimension=: how many numbers it gives")
+            raise InvalidArgumentError("embed= needs dimension=, the number of its dimensions")
         vectors.check_metric(metric)
         self.dimension = dimension
         self.metric = metric
@@ -638,7 +638,7 @@ async def called(call: Any, *args: Any) -> Any:
 
 def _checked_query(query: object) -> str:
     if not isinstance(query, str) or not query.strip():
-        raise InvalidArgumentError(f"query must be a text, not {query!r}")
+        raise InvalidArgumentError(f"query must be a str, not {query!r}")
     return query
 
 

@@ -103,7 +103,7 @@ def forget(
     if () in wheres:
         raise InvalidArgumentError("the root namespace belongs to all users: name the user's own")
     if wheres and choice.everyone:
-        raise InvalidArgumentError("--namespace is of one tenant: say --tenant")
+        raise InvalidArgumentError("--namespace belongs to one tenant: pass --tenant")
     if dry_run or not yes:
         held = f"all {owner}: {run(_held(url, choice, owner, wheres))}"
         if dry_run:
@@ -120,7 +120,7 @@ def forget(
 
 def _owner(user: str | None, where: str | None) -> _Owner:
     if (user is None) is (where is None):
-        raise typer.BadParameter("say --user or --where")
+        raise typer.BadParameter("pass --user or --where")
     if where is None:
         return _Owner(user, "", None)
     key, equals, value = where.partition("=")

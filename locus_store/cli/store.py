@@ -375,7 +375,7 @@ def delete(
     """Delete an item, or all of a namespace; --json: {removed}, in items."""
     where = namespace_of(namespace)
     if (key is None) is not everything or (recursive and not everything):
-        raise InvalidArgumentError("name the key of an item, or say --all, then also --recursive")
+        raise InvalidArgumentError("name an item's key, or pass --all, with or without --recursive")
 
     async def removed() -> int:
         async with opened_store(url) as opened:

@@ -400,4 +400,4 @@ async def _fork_at(
     )
     copy = replace(require(found, thread, checkpoint), thread_id=new, messages=[])
     if not await backend.write_thread(copy):
-        raise ConflictError(f"thread {new!r} is there already; nothing was written")
+        raise ConflictError(f"thread {new!r} already exists; nothing was written")

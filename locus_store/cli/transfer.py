@@ -329,7 +329,7 @@ def _name(temporary: str, output: str) -> None:
 
 
 def _there_already(output: str) -> InvalidArgumentError:
-    return InvalidArgumentError(f"{output} is there already; name another file")
+    return InvalidArgumentError(f"{output} already exists; name another file")
 
 
 @contextmanager
@@ -366,7 +366,7 @@ def import_file(
     {written, same, tenant}, in threads.
     """
     if all_tenants and (tenant, from_tenant) != (None, None):
-        raise InvalidArgumentError("say --all-tenants alone, or --tenant and --from-tenant")
+        raise InvalidArgumentError("pass --all-tenants alone, or --tenant and --from-tenant")
 
     async def imported(lines: BinaryIO) -> tuple[Counts, str | None]:
         archive = importlib.import_module("locus_store.transfer.archive")

@@ -49,7 +49,7 @@ CLOSE_SECONDS: Final = 5.0
 """The time for which ``close`` waits for the server to close the connection."""
 
 ONE_LOOP: Final = (
-    "an async engine or pool belongs to one event loop at a time; hand in a dsn instead to use a "
+    "an async engine or pool belongs to one event loop at a time; pass a dsn instead to use a "
     "store from several"
 )
 

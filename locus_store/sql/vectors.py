@@ -119,7 +119,7 @@ def missing_table(connection: Connection, ours: Tables, dimension: int) -> Schem
     only = "" if ours.prefix == DEFAULT_PREFIX else f" --prefix {ours.prefix}"
     only += f" --schema {ours.schema}" if ours.schema else ""
     return SchemaError(
-        f"{place_of(connection).within(ours.schema)}: there is no table for embeddings; make it: "
+        f"{place_of(connection).within(ours.schema)}: there is no table for embeddings; create it: "
         f"locus-store db vector-index --dimension {dimension} --url '…'{only}"
     )
 

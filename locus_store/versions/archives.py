@@ -114,7 +114,7 @@ def minute_of(moment: datetime) -> datetime:
 def occupied(thread_id: str, done: str) -> ConflictError:
     """Return the error for a copy or restore to an existing thread; ``done`` is the verb."""
     return ConflictError(
-        f"thread {thread_id!r} is there already, or pending writes for it; nothing was {done}. "
+        f"thread {thread_id!r} already exists, or has pending writes; nothing was {done}. "
         "Delete it first, or use another id"
     )
 
@@ -175,7 +175,7 @@ def _require_line(thread_id: str, line: ArchivedLine) -> None:
 def _require_unique(what: str, keys: Iterable[object]) -> None:
     found = list(keys)
     if len(set(found)) < len(found):
-        raise IntegrityError(f"a {what} is there twice")
+        raise IntegrityError(f"a {what} exists twice")
 
 
 def _require_ascending(what: str, sequences: list[int]) -> None:

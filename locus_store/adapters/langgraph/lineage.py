@@ -79,7 +79,7 @@ class Load:
         """
         if self.is_lost:
             raise ConflictError(
-                "another run works on the checkpoint of this run; nothing more of this run is "
+                "another run uses the checkpoint of this run; nothing more of this run is "
                 "written. Run the graph again when the other run is over"
             )
 

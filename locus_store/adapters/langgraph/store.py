@@ -463,7 +463,7 @@ def _dimension(index: IndexConfig) -> int:
         InvalidArgumentError: The index does not state it.
     """
     if "dims" not in index:
-        raise InvalidArgumentError("index= needs dims: how many numbers embed gives")
+        raise InvalidArgumentError("index= needs dims, the number of embed's dimensions")
     return index["dims"]
 
 

@@ -258,7 +258,7 @@ def split(text: str) -> SplitResult:
     try:
         found = urlsplit(f"oracle://{text.partition('://')[2]}")
     except ValueError:
-        raise InvalidArgumentError("the host of the Oracle URL makes no sense") from None
+        raise InvalidArgumentError("the host of the Oracle URL is not valid") from None
     query = parse_qsl(found.query, keep_blank_values=True)
     # As --schema and PostgreSQL's URLs call it.
     named = [("schema_name" if name == "schema" else name, value) for name, value in query]
@@ -279,7 +279,7 @@ def parts_of(url: SplitResult) -> dict[str, Any]:
         host, port = url.hostname, url.port
     except ValueError:
         raise InvalidArgumentError(
-            "the port of the Oracle URL makes no sense; in user and password write %2F for / and "
+            "the port of the Oracle URL is not valid; in user and password write %2F for / and "
             "%3F for ?"
         ) from None
     found: dict[str, Any] = {

@@ -299,7 +299,7 @@ class OracleDatabase(ServerDatabase):
             return connection_error(exc, self._where)
         if is_lost(exc):
             return ConnectionFailedError(
-                f"{where}: the connection was lost ({code}); a save under way may be there or not, "
+                f"{where}: the connection was lost ({code}); the outcome of a save is unknown, "
                 "and saving again is safe"
             )
         if self.lost_schema(exc):
@@ -307,11 +307,11 @@ class OracleDatabase(ServerDatabase):
                 f"{where}: the tables of locus-store do not exist any more"
                 f", or this user may not see them "
                 f"({code}); grant it SELECT, INSERT, UPDATE and DELETE on them, name schema_name=, "
-                "restore a backup, or make new ones: locus-store db upgrade"
+                "restore a backup, or create new ones: locus-store db upgrade"
             )
         if isinstance(exc, sa.exc.TimeoutError):
             return BackendError(
-                f"{where}: no connection became free; see whether the server answers, else raise "
+                f"{where}: no connection became free; check that the server responds, or raise "
                 "max_pool_size"
             )
         kind = IntegrityError if code in _DAMAGED else BackendError

@@ -313,8 +313,8 @@ class PostgreSQLDatabase(ServerDatabase):
         where = f"PostgreSQL {self._where}"
         if is_lost(exc) and not is_refused(exc):
             return ConnectionFailedError(
-                f"{where}: the connection was lost ({state or 'closed'}); a save under way may be "
-                "there or not, and saving again is safe"
+                f"{where}: the connection was lost ({state or 'closed'}); the outcome of a "
+                "save is unknown, and saving again is safe"
             )
         if self.lost_schema(exc):
             return SchemaError(
@@ -324,7 +324,7 @@ class PostgreSQLDatabase(ServerDatabase):
             )
         if isinstance(exc, sa.exc.TimeoutError):
             return BackendError(
-                f"{where}: no connection became free; see whether the server answers, else raise "
+                f"{where}: no connection became free; check that the server responds, or raise "
                 "pool_size"
             )
         if is_overtime(exc):

@@ -395,13 +395,13 @@ def _check(given: Mapping[str, str]) -> None:
     """Refuse unsupported parameters; values are not repeated, as one may be a password."""
     for name, value in given.items():
         if not _is_text(value):
-            raise InvalidArgumentError(f"{name} in the DSN holds a NUL or half a character")
+            raise InvalidArgumentError(f"{name} in the DSN has a NUL or a lone surrogate")
         if name in _CHOICES and value not in _CHOICES[name]:
             choices = ", ".join(_CHOICES[name])
             raise InvalidArgumentError(f"{name} in the DSN must be one of: {choices}")
         accepted, remedy = _REFUSED.get(name, ((value,), ""))
         if value not in accepted:
-            raise InvalidArgumentError(f"asyncpg cannot do what {name} asks for; {remedy}")
+            raise InvalidArgumentError(f"asyncpg does not support this value of {name}; {remedy}")
         if name in _NUMBERS and not _NUMBER.fullmatch(value):
             raise InvalidArgumentError(f"{name} in the DSN must be a whole number, 0 or more")
     encoding = given.get("client_encoding", "utf8").lower().replace("-", "").replace("_", "")
@@ -521,7 +521,7 @@ def _password(given: Mapping[str, str], password: Password | None) -> dict[str, 
     if password is None:
         return {"password": given["password"]} if "password" in given else {}
     if not _is_text(password):
-        raise InvalidArgumentError("password= holds a NUL or half a character")
+        raise InvalidArgumentError("password= has a NUL or a lone surrogate")
     return {"password": password}
 
 

@@ -619,7 +619,7 @@ def _beside(namespace: str | None, there: Sequence[bytes]) -> list[str]:
 
 def _busy(thread_id: str) -> BackendError:
     return BackendError(
-        f"thread {thread_id!r} is changed all the time by others; nothing was written"
+        f"other clients kept changing thread {thread_id!r}; nothing was written. Try again"
     )
 
 
