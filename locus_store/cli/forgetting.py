@@ -78,7 +78,7 @@ def forget(
     namespace: Annotated[
         list[str] | None,
         typer.Option(
-            help="Of the store, such as memory/u42: all items at and below it are deleted too."
+            help="Namespace of the store, such as memory/u42: its items are deleted, also below it."
             " May be given several times."
         ),
     ] = None,

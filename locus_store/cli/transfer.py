@@ -55,7 +55,7 @@ imports = typer.Typer(
 )
 
 Only = Annotated[
-    list[str] | None, typer.Option("--thread", help="Only this one; may be given several times.")
+    list[str] | None, typer.Option("--thread", help="Only this thread; may be given several times.")
 ]
 STANDARD = "-"
 
@@ -65,7 +65,7 @@ STANDARD = "-"
 
 def verify(
     threads: Annotated[
-        list[str] | None, typer.Argument(help="Only these; by default all, and the storage.")
+        list[str] | None, typer.Argument(help="Thread ids; by default all, and the storage.")
     ] = None,
     *,
     tenant: OfTenant = None,
@@ -148,7 +148,7 @@ def _require_all(wanted: Any, found: set[str]) -> None:
 def copy(
     *,
     source: Annotated[
-        str, typer.Option("--from", envvar="LOCUS_STORE_FROM", help="The source; only read.")
+        str, typer.Option("--from", envvar="LOCUS_STORE_FROM", help="The source; it is only read.")
     ],
     target: Annotated[
         str, typer.Option("--to", envvar="LOCUS_STORE_TO", help="The target; created if missing.")
@@ -158,7 +158,7 @@ def copy(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Of the source; copied to the same tenant, unless --to has ?tenant=.",
+            help="Tenant of the source; the target's is the same, unless --to has ?tenant=.",
         ),
     ] = None,
     all_tenants: Annotated[
@@ -351,7 +351,7 @@ def import_file(
         str | None, typer.Option(metavar="NAME", help="The target; overrides ?tenant=.")
     ] = None,
     all_tenants: Annotated[
-        bool, typer.Option("--all-tenants", help="Each thread into the tenant that it names.")
+        bool, typer.Option("--all-tenants", help="Each thread into the tenant named in the file.")
     ] = False,
     from_tenant: Annotated[
         str | None,
