@@ -44,7 +44,7 @@ store = typer.Typer(
     cls=HelpGroup,
 )
 
-Where = Annotated[str, typer.Argument(help="Namespace: memory/u42 (%2F is a / in it; / is the root).")]
+Where = Annotated[str, typer.Argument(help="Namespace: memory/u42 (%2F for a /; / is the root).")]
 Key = Annotated[str, typer.Argument(help="Key of the item.")]
 Limit = Annotated[int, typer.Option(min=0, help="At most this many.")]
 Offset = Annotated[int, typer.Option(min=0, help="Skip this many first.")]
