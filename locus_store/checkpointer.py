@@ -291,7 +291,7 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
             beside the read, which it neither delays nor fails.
 
     Raises:
-        InvalidArgumentError: An option makes no sense.
+        InvalidArgumentError: An option is not valid.
         TypeError: ``backend`` is not a ``StorageBackend``.
     """
 
@@ -620,7 +620,7 @@ def checked_on_conflict(on_conflict: OnConflict) -> OnConflict:
     """Return the option if it is valid.
 
     Raises:
-        InvalidArgumentError: It is none.
+        InvalidArgumentError: The value is not valid.
     """
     if not isinstance(on_conflict, str) or on_conflict not in get_args(OnConflict):
         raise InvalidArgumentError(
@@ -633,7 +633,7 @@ def checked_keep_last(keep_last: int | None) -> int | None:
     """Return the option if it is valid.
 
     Raises:
-        InvalidArgumentError: It is none.
+        InvalidArgumentError: The value is not valid.
     """
     if keep_last is None:
         return None

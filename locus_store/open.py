@@ -100,10 +100,10 @@ def open_checkpointer(
     Args:
         url: As above.
         state_type: See ``StorageBackendAdapter``.
-        options: Of the factory.
+        options: Options of the factory.
 
     Raises:
-        InvalidArgumentError: The scheme, an option in the URL or its value makes no sense.
+        InvalidArgumentError: The scheme, an option in the URL or its value is not valid.
         TypeError: The factory takes no such keyword argument.
     """
     module, factory = _factory(str(url))
@@ -128,10 +128,10 @@ def open_store(
         dimension: Numbers in an embedding; ``None``: no embeddings.
         metric: How they are compared: ``cosine``, ``l2`` or ``ip``.
         embed: Computes the embeddings of strings; see ``BaseStore``.
-        options: Of the store; they win over the URL's.
+        options: Options of the store; they win over the URL's.
 
     Raises:
-        InvalidArgumentError: The scheme has no store, or an option makes no sense.
+        InvalidArgumentError: The scheme has no store, or an option is not valid.
         TypeError: The store takes no such keyword argument.
     """
     module, factory = _factory(str(url))
@@ -184,7 +184,7 @@ def open_saver(url: str, **options: Unpack[CheckpointerOptions]) -> CheckpointSa
     """Return the ``CheckpointSaver`` that ``url`` names; see ``open_checkpointer``.
 
     Raises:
-        InvalidArgumentError: The scheme or a value makes no sense.
+        InvalidArgumentError: The scheme or a value is not valid.
         TypeError: There is no such option; ``state_type`` is a checkpointer's.
     """
     if "state_type" in options:
@@ -203,7 +203,7 @@ def options_of(url: str) -> frozenset[str]:
     """Return the names of the options that ``open_checkpointer`` accepts for ``url``.
 
     Raises:
-        InvalidArgumentError: The scheme makes no sense.
+        InvalidArgumentError: The scheme is not valid.
     """
     return frozenset(_options(_factory(str(url))[1]))
 

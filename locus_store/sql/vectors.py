@@ -62,7 +62,7 @@ def create_vector_index(
         schema: Database schema; ``None`` is the connection's default.
 
     Raises:
-        InvalidArgumentError: An option makes no sense.
+        InvalidArgumentError: An option is not valid.
         SchemaError: The database is not up to date, or its dimension is another one.
         UnsupportedError: It has no vectors, or no pgvector.
     """

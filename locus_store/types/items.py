@@ -230,10 +230,10 @@ def require_version(change: Put, found: int) -> None:
 
     Args:
         change: The put.
-        found: The version that is there; 0: none.
+        found: The stored version; 0: none.
 
     Raises:
-        ConflictError: Names the version that is there.
+        ConflictError: Names the stored version.
     """
     if change.expected_version not in {None, found}:
         raise version_conflict(change, found)

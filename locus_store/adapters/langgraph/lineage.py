@@ -145,8 +145,8 @@ def made_from(
     """Return the arguments of a ``put`` that describe its parent; see docs/langgraph.md.
 
     Args:
-        config: Names the parent.
-        metadata: Of the new checkpoint.
+        config: The config that names the parent.
+        metadata: Metadata of the new checkpoint.
         given: How the parent was loaded, where that is known.
     """
     parent, source = checkpoint_in(config), metadata.get("source")

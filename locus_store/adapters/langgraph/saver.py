@@ -525,7 +525,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
 
         Raises:
             NotFoundError: There is no source.
-            ConflictError: The target is there already.
+            ConflictError: The target exists already.
         """
         await self.saver.copy_thread(thread_name(source_thread_id), thread_name(target_thread_id))
 

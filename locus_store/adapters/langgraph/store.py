@@ -215,7 +215,7 @@ class LangGraphStore(ForTenants, BaseStore):
         """Execute LangGraph's operations; return one result for each.
 
         Raises:
-            InvalidArgumentError: One makes no sense; nothing was done.
+            InvalidArgumentError: An operation is not valid; nothing was done.
             SerializationError: JSON cannot keep a value exactly; nothing was done.
         """
         todo = [_checked(it) for it in ops]

@@ -50,7 +50,7 @@ def require_oracledb() -> None:
     """Check that the driver is installed.
 
     Raises:
-        MissingExtraError: It is not.
+        MissingExtraError: The driver is not installed.
     """
     if oracledb is None:
         raise MissingExtraError("Oracle needs python-oracledb: pip install 'locus-store[oracle]'")
@@ -236,7 +236,7 @@ def _wallet(given: str, password: str | None) -> str:
     if "-----BEGIN" not in text:
         raise InvalidArgumentError(f"{_PEM} of wallet_location={given!r} has no certificate")
     if "PRIVATE KEY" in text:
-        # With a key that it cannot read the driver goes on without, and the server hangs up.
+        # The driver ignores a key that it cannot read, and then the server closes the connection.
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(pem, password=password)
         except (ssl.SSLError, OSError, ValueError) as exc:

@@ -98,7 +98,7 @@ class OracleRepository(IndexedRepository):
         self.connection.exec_driver_sql(f"LOCK TABLE {table} IN EXCLUSIVE MODE")
         if self.has_index:
             return False
-        # So that a copy whose snapshot is older than this begins anew: see begin_copy.
+        # So that a copy whose snapshot is older than this starts again: see begin_copy.
         facts = self.tables.settings
         self.connection.execute(
             facts.update().values(value=facts.c.value).where(facts.c.name == "store_id")
@@ -156,7 +156,7 @@ class OracleDatabase(ServerDatabase):
     Args:
         where: The database, for a person.
         tables: See ``Database``, as the rest.
-        tenant: Whose threads are seen.
+        tenant: The tenant whose threads are visible.
         auto_migrate: What may be done to the schema.
     """
 
@@ -255,7 +255,7 @@ class OracleDatabase(ServerDatabase):
     def leave(self, connection: Connection) -> None:
         """Return the connection in its original condition.
 
-        What is to be undone is undone first: SQLAlchemy leaves a connection in autocommit alone.
+        Open work is rolled back first: SQLAlchemy leaves a connection in autocommit alone.
         """
         if connection.in_transaction():
             connection.rollback()

@@ -239,7 +239,7 @@ class PostgreSQLDatabase(ServerDatabase):
     Args:
         where: The database, for a person.
         tables: See ``Database``, as the rest.
-        tenant: Whose threads are seen.
+        tenant: The tenant whose threads are visible.
         auto_migrate: What may be done to the schema.
     """
 

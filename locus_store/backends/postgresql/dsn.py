@@ -165,7 +165,7 @@ def parse(
         ours: Names of our own options in the DSN; none of them is one of libpq's.
 
     Raises:
-        InvalidArgumentError: The DSN makes no sense, or asks for what cannot be done. The message
+        InvalidArgumentError: The DSN is not valid, or needs an unsupported feature. The message
             never repeats a value that may be a secret.
     """
     found, pairs = _from_url(dsn) if isinstance(dsn, URL) else _from_text(dsn)

@@ -423,8 +423,8 @@ def _apply(store: str, settings: str, embeddings: str, home: str, *, waits: bool
 
     Args:
         store: Name of the table, quoted, as the next two.
-        settings: Of the settings.
-        embeddings: Of the embeddings.
+        settings: Name of the table of settings.
+        embeddings: Name of the table of embeddings.
         home: Where pgvector is; ``""``: there is no table of embeddings.
         waits: For rows that others have locked; else they are busy, and the statement fails where
             an insert waits for longer than 100 ms.

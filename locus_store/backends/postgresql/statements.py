@@ -203,7 +203,7 @@ kept AS (
 SELECT thread_id, line, sequence FROM won
 """
 
-# The save of somebody who is alone, and whose thread's activity was noted: nearly every one.
+# A save alone in its statement, whose thread's activity is up to date: nearly every save.
 _APPEND: Final = """
 WITH moved AS (
   UPDATE {lines} l SET head = l.last_sequence + 1, last_sequence = l.last_sequence + 1,

@@ -44,7 +44,7 @@ class Options:
     """The options of connections; see ``RedisBackend``.
 
     Raises:
-        InvalidArgumentError: One makes no sense.
+        InvalidArgumentError: An option is not valid.
     """
 
     wait_replicas: int = 0

@@ -293,7 +293,7 @@ class Patience:
     """The time for which a call is retried.
 
     Args:
-        home: Whose call.
+        home: The client that makes the call.
         seconds: In all.
     """
 

@@ -71,7 +71,7 @@ class RedisThreads:
 
     Args:
         connections: To the server or cluster.
-        keys: How things are called.
+        keys: The names of the keys.
         max_state_bytes: The largest state that is folded.
     """
 
@@ -287,11 +287,11 @@ class RedisThreads:
         """Run a writing script, with the permission and the namespaces that it asks for.
 
         Args:
-            home: Whose connections.
+            home: The connections.
             script: What to run.
             thread_id: The thread.
             namespace: The one that it is about; ``None``: all.
-            args: Of the script.
+            args: Arguments of the script.
             creates_at: Which argument says that a thread may be made.
             insisting: The arguments for a thread of these namespaces that lost some of its keys.
 
@@ -496,7 +496,7 @@ class RedisThreads:
         """Remove a thread.
 
         Args:
-            home: Whose connections.
+            home: The connections.
             thread_id: The thread.
             revisions: Of all its namespaces, as they were when it was decided to remove it.
         """
