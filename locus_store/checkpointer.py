@@ -503,7 +503,7 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
             removed = await self.backend.remove(thread_id, [checkpoint_id], writer=writer)
             existed = removed > 0
         note(removed=removed)
-        if checkpoint_id is None:  # what this caller saves next without a load begins anew
+        if checkpoint_id is None:  # the caller's next save without a load is a new start
             here = dict(loaded_here.get())
             here.pop((self._number, thread_id), None)
             loaded_here.set(here)

@@ -169,7 +169,7 @@ async def _forgotten(url: str, choice: Choice, owner: _Owner, wheres: list[Names
 async def _cleared(url: str, choice: Choice, wheres: list[Namespace]) -> int:
     async with opened_store(url, **choice.options) as store:
         removed = sum([await store.clear_namespace(it, recursive=True) for it in wheres])
-        await store.expire()  # what expired is not counted, and may be the user's
+        await store.expire()  # expired items are not counted, but may be the user's
         return removed
 
 

@@ -318,7 +318,7 @@ def _written(output: str) -> Iterator[BinaryIO]:
 
 def _name(temporary: str, output: str) -> None:
     """Give a file its name, unless another process has created that file."""
-    with suppress(OSError):  # it is there already, or that file system has no hard links
+    with suppress(OSError):  # it exists, or the file system has no hard links
         os.link(temporary, output)
         return
     try:

@@ -74,7 +74,7 @@ async def _of_thread(backend: StorageBackend, thread_id: str) -> AsyncIterator[P
         yield Problem(thread_id=thread_id, what=str(exc))
         return
     except (SchemaError, ConnectionFailedError) as exc:
-        await backend.scan(1)  # which fails too where it is not this thread alone
+        await backend.scan(1)  # fails too if more than this thread is affected
         yield Problem(thread_id=thread_id, what=str(exc))
         return
     if thread is None:

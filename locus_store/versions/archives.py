@@ -270,7 +270,7 @@ def _of_states(
         folder = folders.setdefault(record.chain, frames.Folder(max_bytes))
         try:
             folder.apply(record.payload)
-            # Against the version before: what did not change is not looked at again.
+            # Against the version before: unchanged parts are not checked again.
             shape = frames.change(folder.state(), shapes.get(record.chain)).shape
         except (IntegrityError, SerializationError) as exc:
             damaged.add(record.chain)

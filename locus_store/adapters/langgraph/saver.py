@@ -281,7 +281,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
                 written.
             SerializationError: A value cannot be kept exactly, or would not be made again.
         """
-        del new_versions  # what did not change costs nothing anyway
+        del new_versions  # unchanged values cost nothing anyway
         thread_id, checkpoint_ns, _ = place_of(config)
         told: Mapping[str, Any] = get_serializable_checkpoint_metadata(config, metadata)
         counters = told.get(_COUNTERS) or {}

@@ -30,7 +30,7 @@ from locus_store.values.encoding import MAX_INT, MIN_INT, pinned
 
 try:
     import ormsgpack
-except ImportError:  # told on first use
+except ImportError:  # reported on first use
     ormsgpack = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:

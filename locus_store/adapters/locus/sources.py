@@ -298,7 +298,7 @@ class _PostgreSQL:
         self._by_tenant = {"tenant", "seq"} <= columns[self._table]
         self.shown = f"{self.shown}, table {self._table}"
         if self._by_tenant:
-            # What PgCheckpointer's row-level security goes by.
+            # The setting that PgCheckpointer's row-level security reads.
             await self._fetch(
                 "SELECT pg_catalog.set_config('locus.tenant', $1, true)", self._tenant
             )

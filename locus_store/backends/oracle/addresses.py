@@ -16,7 +16,7 @@ from locus_store.sql.failures import causes, codes
 
 try:
     import oracledb
-except ImportError:  # told when something is opened
+except ImportError:  # reported when something is opened
     oracledb = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:

@@ -244,7 +244,7 @@ class OracleDatabase(ServerDatabase):
         connection.begin()
         connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE")
         self.keep_index(connection)
-        # Who waited for an index that was made meanwhile gets ORA-08177 here.
+        # A transaction that waited while an index was created gets ORA-08177 here.
         facts = self.tables.settings.c
         connection.execute(sa.select(facts.name).where(facts.name == "store_id").with_for_update())
 

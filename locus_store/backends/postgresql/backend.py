@@ -239,7 +239,7 @@ class PostgreSQLBackend(SqlBackend):
         rows = await self._ask(text, hot.key(thread_id, namespace, checkpoint_id))
         if not rows:
             return None
-        if rows[0]["sequence"] is None and checkpoint_id is None:  # tells what is wrong
+        if rows[0]["sequence"] is None and checkpoint_id is None:  # raises the error
             return await super().fetch(thread_id, namespace=namespace)
         return hot.stored(rows[0], self._database.store, thread_id, namespace)
 

@@ -46,7 +46,7 @@ from locus_store.sql.text_index import SEARCH_SETTING, IndexedRepository, OtherD
 from locus_store.values import frames
 from locus_store.values.text import words
 
-with suppress(ImportError):  # told when something is opened
+with suppress(ImportError):  # reported when something is opened
     import asyncpg  # type: ignore[import-untyped]  # noqa: F401  (driver_errors looks for it)
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class PostgreSQLRepository(IndexedRepository):
             return None
         like = "".join(_LIKE.get(it, it) for it in pattern)
         plain, escaped = (column.op("LIKE")(sa.literal(it, sa.Text())) for it in (like, "/" + like))
-        if pattern[:1] not in {"", "*", "?"}:  # what begins the id is known, and an index finds it
+        if pattern[:1] not in {"", "*", "?"}:  # the id's prefix is known, so an index finds it
             return escaped if pattern[0] == "/" else plain
         starts_with_slash = column.op("LIKE")(sa.literal("/%", sa.Text()))
         return sa.case((starts_with_slash, escaped), else_=plain)

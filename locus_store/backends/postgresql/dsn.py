@@ -706,7 +706,7 @@ def _from_passfile(arguments: Mapping[str, Any], host: str, port: int) -> dict[s
     if "password" in arguments or path is None:
         return {}
     try:
-        # Open to others it is not read; asyncpg, which comes next, says so.
+        # A file that others can read is ignored; asyncpg, called next, warns of it.
         if os.name == "posix" and path.stat().st_mode & 0o077:
             return {}
         lines = path.read_text(encoding="utf-8").split("\n")

@@ -104,7 +104,7 @@ def named(url: str, db: int, options: Options, *, is_cluster: bool) -> Connectio
         "socket_timeout": options.timeout_seconds,
         "socket_connect_timeout": options.connect_timeout_seconds,
         "max_connections": options.pool_size,
-        "retry": Retry(NoBackoff(), 0),  # ours knows what may be done twice
+        "retry": Retry(NoBackoff(), 0),  # this library knows which calls may be repeated
         "decode_responses": False,
     }
     if is_cluster:  # else every fifth MOVED closes all connections, with the calls on them

@@ -246,7 +246,7 @@ class RedisThreads:
                 decided = await _aside(found, decide)
             except MissingError as missing:
                 more = _more(payloads, missing), has_writes or missing.writes
-                if more == (payloads, has_writes):  # it was asked for, and is not there
+                if more == (payloads, has_writes):  # it was requested and does not exist
                     raise _damaged(thread_id) from missing
                 payloads, has_writes = more
                 continue
@@ -640,7 +640,7 @@ def _seen(thread_id: str, namespace: str, found: list[Any]) -> tuple[Thread | No
     fields = dict(pairs(line))
     if not fields:
         return thread, "", ""
-    del first  # the log's end is what was given
+    del first  # only the end of the log was read
     thread.spaces[namespace] = space_of(namespace, fields, order, log, writes)
     return thread, fields[b"rev"].decode(), fields[b"id"].decode()
 
