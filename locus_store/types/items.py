@@ -241,8 +241,8 @@ def require_version(change: Put, found: int) -> None:
 
 def version_conflict(change: Put, found: int) -> ConflictError:
     """Return the error for a put that expects a version other than the stored one."""
-    there = f"version {found} is there" if found else "there is no such item"
+    there = f"version {found} is stored" if found else "there is no such item"
     return ConflictError(
         f"item {change.key!r} of namespace {change.namespace!r}: version "
-        f"{change.expected_version} was expected, and {there}; read it again and decide again"
+        f"{change.expected_version} was expected, but {there}; read it and repeat the change"
     )
