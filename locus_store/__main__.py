@@ -12,7 +12,7 @@ INTERRUPTED = 130
 def main() -> None:
     """Load the command line and run it."""
     is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if is_ours:  # else somebody, such as nohup or a shell, wants it to be ignored
+    if is_ours:  # else a parent such as nohup or a shell ignores it
         signal.signal(signal.SIGINT, _leave)
     from locus_store import cli  # noqa: PLC0415  (takes long)
 

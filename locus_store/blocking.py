@@ -89,7 +89,7 @@ def _require_sync(options: Mapping[str, Any]) -> None:
     sqlalchemy = sys.modules.get("sqlalchemy.ext.asyncio")
     if sqlalchemy and isinstance(options.get("connection"), sqlalchemy.AsyncConnection):
         raise InvalidArgumentError(
-            "connection= is an AsyncConnection, and this object blocks: hand in a Connection of a "
+            "connection= is an AsyncConnection, and this object blocks: pass a Connection of a "
             "sync engine, or use the asynchronous object"
         )
 

@@ -302,7 +302,7 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
             beside the read, which it neither delays nor fails.
 
     Raises:
-        InvalidArgumentError: An option makes no sense.
+        InvalidArgumentError: An option is not valid.
         TypeError: ``backend`` is not a ``StorageBackend``.
     """
 
@@ -503,7 +503,7 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
             removed = await self.backend.remove(thread_id, [checkpoint_id], writer=writer)
             existed = removed > 0
         note(removed=removed)
-        if checkpoint_id is None:  # what this caller saves next without a load begins anew
+        if checkpoint_id is None:  # the caller's next save without a load is a new start
             here = dict(loaded_here.get())
             here.pop((self._number, thread_id), None)
             loaded_here.set(here)
@@ -618,7 +618,7 @@ def checked_on_conflict(on_conflict: OnConflict) -> OnConflict:
     """Return the option if it is valid.
 
     Raises:
-        InvalidArgumentError: It is none.
+        InvalidArgumentError: The value is not valid.
     """
     if not isinstance(on_conflict, str) or on_conflict not in get_args(OnConflict):
         raise InvalidArgumentError(
@@ -631,7 +631,7 @@ def checked_keep_last(keep_last: int | None) -> int | None:
     """Return the option if it is valid.
 
     Raises:
-        InvalidArgumentError: It is none.
+        InvalidArgumentError: The value is not valid.
     """
     if keep_last is None:
         return None

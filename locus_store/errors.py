@@ -9,7 +9,7 @@ LocusStoreError
 ├── ConnectionFailedError   the server or file cannot be reached (ConnectionError)
 ├── BackendError            the backend failed; the driver's error is __cause__
 ├── IntegrityError          stored bytes do not give the state that was saved
-├── InvalidArgumentError    an id, option or URL makes no sense (ValueError)
+├── InvalidArgumentError    an id, option or URL is not valid (ValueError)
 └── MissingExtraError       a driver is not installed; names the pip command (ImportError)
 
 Absence is never an error: it is ``None``, ``False`` or an empty list.
@@ -68,7 +68,7 @@ class IntegrityError(LocusStoreError):
 
 
 class InvalidArgumentError(LocusStoreError, ValueError):
-    """An id, option or URL makes no sense; nothing was written."""
+    """An id, option or URL is not valid; nothing was written."""
 
 
 class MissingExtraError(LocusStoreError, ImportError):

@@ -100,10 +100,10 @@ def open_checkpointer(
     Args:
         url: As above.
         state_type: See ``StorageBackendAdapter``.
-        options: Of the factory.
+        options: Options of the factory.
 
     Raises:
-        InvalidArgumentError: The scheme, an option in the URL or its value makes no sense.
+        InvalidArgumentError: The scheme, an option in the URL or its value is not valid.
         TypeError: The factory takes no such keyword argument.
     """
     module, factory = _factory(str(url))
@@ -128,16 +128,16 @@ def open_store(
         dimension: Numbers in an embedding; ``None``: no embeddings.
         metric: How they are compared: ``cosine``, ``l2`` or ``ip``.
         embed: Computes the embeddings of strings; see ``BaseStore``.
-        options: Of the store; they win over the URL's.
+        options: Options of the store; they win over the URL's.
 
     Raises:
-        InvalidArgumentError: The scheme has no store, or an option makes no sense.
+        InvalidArgumentError: The scheme has no store, or an option is not valid.
         TypeError: The store takes no such keyword argument.
     """
     module, factory = _factory(str(url))
     if module not in STORES:
         there = ", ".join(f"{it}://" for it, (known, _) in SCHEMES.items() if known in STORES)
-        raise InvalidArgumentError(f"no store for {_scheme(str(url))}: URLs; there are: {there}")
+        raise InvalidArgumentError(f"no store for {_scheme(str(url))}: URLs; known are: {there}")
     store = getattr(import_module("locus_store.backends"), STORES[module])
     found = _read(str(url), module, factory)
     known = _options(_backend(module)) if module in BACKENDS else {}
@@ -176,7 +176,7 @@ def _read(url: str, module: str, factory: Callable[..., Any]) -> dict[str, Any]:
     elif module == "file":
         found["directory"] = _directory(parts.netloc, parts.path)
     elif parts.netloc or parts.path:
-        raise InvalidArgumentError(f"{parts.scheme}:// takes nothing behind it but ?options")
+        raise InvalidArgumentError(f"{parts.scheme}:// takes only ?options after it")
     return found
 
 
@@ -184,7 +184,7 @@ def open_saver(url: str, **options: Unpack[CheckpointerOptions]) -> CheckpointSa
     """Return the ``CheckpointSaver`` that ``url`` names; see ``open_checkpointer``.
 
     Raises:
-        InvalidArgumentError: The scheme or a value makes no sense.
+        InvalidArgumentError: The scheme or a value is not valid.
         TypeError: There is no such option; ``state_type`` is a checkpointer's.
     """
     if "state_type" in options:
@@ -203,7 +203,7 @@ def options_of(url: str) -> frozenset[str]:
     """Return the names of the options that ``open_checkpointer`` accepts for ``url``.
 
     Raises:
-        InvalidArgumentError: The scheme makes no sense.
+        InvalidArgumentError: The scheme is not valid.
     """
     return frozenset(_options(_factory(str(url))[1]))
 
@@ -217,7 +217,7 @@ def _factory(url: str) -> tuple[str, Callable[..., Any]]:
         raise InvalidArgumentError(f"this is not a URL; a URL begins with one of: {_schemes()}")
     if scheme not in SCHEMES:
         raise InvalidArgumentError(
-            f"no backend for the URL scheme {scheme!r}; there are: {_schemes()}"
+            f"no backend for the URL scheme {scheme!r}; known schemes: {_schemes()}"
         )
     module, name = SCHEMES[scheme]
     return module, getattr(import_module(f"locus_store.backends.{module}"), name)
@@ -278,7 +278,7 @@ def _from_query(factory: Callable[..., Any], query: str) -> dict[str, Any]:
     for name, _ in pairs:
         if name not in known:
             there = ", ".join(sorted(it for it in known if known[it] in TEXTS))
-            raise InvalidArgumentError(f"no option {name!r} for this URL; there are: {there}")
+            raise InvalidArgumentError(f"no option {name!r} for this URL; known options: {there}")
         if known[name] not in TEXTS:
             raise InvalidArgumentError(f"{name}= cannot be in a URL; pass it as an argument")
     return {name: _value(name, text, known[name]) for name, text in pairs}

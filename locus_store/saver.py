@@ -65,7 +65,7 @@ class CheckpointSaver(ForTenants):
             beside the read, which it neither delays nor fails.
 
     Raises:
-        InvalidArgumentError: An option makes no sense.
+        InvalidArgumentError: An option is not valid.
         TypeError: ``backend`` is not a ``StorageBackend``.
     """
 
@@ -251,7 +251,7 @@ class CheckpointSaver(ForTenants):
     ) -> None:
         """Save a task's writes to channels, before the step that follows ``checkpoint_id``.
 
-        The checkpoint, and even the thread, may come later. A write that is there already (same
+        The checkpoint, and even the thread, may be saved later. An existing write (same
         task, same place) stays; one to a special channel replaces the task's last one there.
 
         Args:
@@ -373,7 +373,7 @@ class CheckpointSaver(ForTenants):
 
         Raises:
             NotFoundError: There is no source.
-            ConflictError: The target is there already.
+            ConflictError: The target exists already.
         """
         if not await needs(self.backend, StoresThreads).copy_thread(
             source_thread_id, target_thread_id

@@ -77,7 +77,7 @@ class BaseStore(ForTenants, ABC):
         max_state_bytes: The largest item, value and metadata as compact JSON.
 
     Raises:
-        InvalidArgumentError: An option makes no sense.
+        InvalidArgumentError: An option is not valid.
         MissingExtraError: There is a dimension, and NumPy is not installed.
     """
 
@@ -93,7 +93,7 @@ class BaseStore(ForTenants, ABC):
             vectors.check_dimension(dimension)
             vectors.require_numpy()
         elif embed is not None:
-            raise InvalidArgumentError("embed= needs dimension=: how many numbers it gives")
+            raise InvalidArgumentError("embed= needs dimension=, the number of its dimensions")
         vectors.check_metric(metric)
         self.dimension = dimension
         self.metric = metric
@@ -201,19 +201,19 @@ class BaseStore(ForTenants, ABC):
         """Store a value in place of any existing one; return the item's version.
 
         Args:
-            namespace: Of the item; ``()`` is the root.
+            namespace: Namespace of the item; ``()`` is the root.
             key: 1 to 255 characters.
             value: Any JSON value.
-            metadata: A JSON object; in the place of the one that is there.
+            metadata: A JSON object; it replaces the existing one.
             ttl_seconds: Its time to live; ``None``: for good.
-            expected_version: Put only if this is the version that is there; 0: if there is none.
+            expected_version: Put only if this is the stored version; 0: only if there is no item.
             connection: Put inside the transaction of this SQLAlchemy connection, which the caller
                 commits or rolls back. SQL databases only.
 
         Raises:
             ConflictError: It is not; nothing was written.
             SerializationError: JSON cannot keep the value exactly.
-            InvalidArgumentError: A name or option makes no sense.
+            InvalidArgumentError: A name or option is not valid.
         """
         item = PutItem(namespace, key, value, metadata, ttl_seconds, expected_version)
         [version] = await self._put_all([item], connection)
@@ -235,13 +235,13 @@ class BaseStore(ForTenants, ABC):
 
         Args:
             namespace: See ``put``, as the rest.
-            key: Of the item.
+            key: Key of the item.
             value: Any JSON value.
             embedding: As many finite numbers as the store's dimension; kept as float32.
             metadata: A JSON object.
             ttl_seconds: Its time to live.
             expected_version: The version that must be there.
-            connection: Whose transaction it is put in.
+            connection: The connection of the transaction to write in.
 
         Raises:
             UnsupportedError: The store has no embeddings.
@@ -307,7 +307,7 @@ class BaseStore(ForTenants, ABC):
 
         Raises:
             ConflictError: One has not the version that was expected; nothing was written.
-            InvalidArgumentError: One makes no sense; nothing was written.
+            InvalidArgumentError: An item is not valid; nothing was written.
         """
         made = []
         for item in items:
@@ -328,7 +328,7 @@ class BaseStore(ForTenants, ABC):
         """Return the items of a namespace, not of those below it, by key.
 
         Args:
-            namespace: Of the items.
+            namespace: Namespace of the items.
             limit: At most this many.
             after: The last key of the page before.
         """
@@ -362,14 +362,14 @@ class BaseStore(ForTenants, ABC):
             query: With ``embed``, items with an embedding are ranked by their meaning's nearness;
                 else those that have all its words in their text, the last updated first. ``None``:
                 the last updated first.
-            filter: Of the values; see ``locus_store.values.filters.Filter``.
+            filter: Conditions on the values; see ``locus_store.values.filters.Filter``.
             limit: At most this many.
             offset: So many are left out first.
-            metadata_filter: Of the metadata.
+            metadata_filter: Conditions on the metadata.
             recursive: ``False``: of the very namespace only.
 
         Raises:
-            InvalidArgumentError: A filter or number makes no sense, or the query has no word.
+            InvalidArgumentError: A filter or number is not valid, or the query has no word.
         """
         embeds = query is not None and self._embed is not None
         wanted = self._wanted(
@@ -418,9 +418,9 @@ class BaseStore(ForTenants, ABC):
             query: An embedding.
             limit: At most this many.
             threshold: Only those with at least this score.
-            filter: Of the values.
+            filter: Conditions on the values.
             query_embedding: Another name for ``query``.
-            metadata_filter: Of the metadata.
+            metadata_filter: Conditions on the metadata.
             recursive: ``False``: of the very namespace only.
 
         Raises:
@@ -455,7 +455,7 @@ class BaseStore(ForTenants, ABC):
         Args:
             prefix: Segments they begin with; ``*`` stands for any one.
             suffix: Segments they end with.
-            max_depth: Cut to so many segments.
+            max_depth: Cut namespaces to this many segments.
             limit: At most this many.
             offset: So many are left out first.
         """
@@ -472,7 +472,7 @@ class BaseStore(ForTenants, ABC):
         """Remove all items of a namespace; return how many.
 
         Args:
-            namespace: Whose items go.
+            namespace: The namespace whose items are removed.
             recursive: Those of all namespaces below it, too.
         """
         check_namespace(namespace)
@@ -519,7 +519,7 @@ class BaseStore(ForTenants, ABC):
         """Return a validated item for ``apply``.
 
         Raises:
-            InvalidArgumentError: It makes no sense.
+            InvalidArgumentError: It is not valid.
             SerializationError: JSON cannot keep it exactly.
         """
         check_name(item.namespace, item.key)
@@ -638,7 +638,7 @@ async def called(call: Any, *args: Any) -> Any:
 
 def _checked_query(query: object) -> str:
     if not isinstance(query, str) or not query.strip():
-        raise InvalidArgumentError(f"query must be a text, not {query!r}")
+        raise InvalidArgumentError(f"query must be a str, not {query!r}")
     return query
 
 

@@ -293,7 +293,7 @@ def test_a_frame_that_is_not_ours_is_an_integrity_error(payload: bytes) -> None:
 def test_a_compressed_bomb_is_not_inflated_past_what_it_says() -> None:
     bomb = zstandard.ZstdCompressor().compress(bytes(50_000_000))
     payload = b"\x01\x01" + varint(len(bomb)) + b"\x64" + bomb
-    with pytest.raises(IntegrityError, match="another length"):
+    with pytest.raises(IntegrityError, match="length differs"):
         list(unpack_frames(payload, MAX_STATE_BYTES))
 
 

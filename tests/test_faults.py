@@ -135,7 +135,7 @@ def a_named_parent_is_forgotten(patch: Patch) -> None:
     patched(patch, "_place", forgetful)
 
 
-@caught_by("test_a_losing_save_replaces_nobodys_version")
+@caught_by("test_a_losing_save_never_replaces_a_version")
 def a_losing_save_replaces(patch: Patch) -> None:
     patched(patch, "new_checkpoint_id", lambda: "the head's")
 

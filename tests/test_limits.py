@@ -72,7 +72,7 @@ def test_a_frame_that_says_too_little_is_not_decompressed(said: int) -> None:
     options = {"write_content_size": said == 10}
     stored = zstandard.ZstdCompressor(**options).compress(bytes(64 * MIB))
     lengths = b"".join(_varint(it) for it in (len(stored), said))
-    with at_most(MIB), pytest.raises(IntegrityError, match="another length"):
+    with at_most(MIB), pytest.raises(IntegrityError, match="length differs"):
         list(unpack_frames(b"\x01\x01" + lengths + stored, MAX_STATE_BYTES))
 
 

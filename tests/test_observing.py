@@ -557,7 +557,7 @@ async def test_saves_that_share_a_commit_are_a_span_each_and_one_group(
     assert 1 <= telemetry.total("locus_store.group.size") < 40
 
 
-async def test_a_backend_of_the_users_is_observed_without_a_word_of_theirs(
+async def test_a_users_backend_is_observed_without_code_of_its_own(
     telemetry: Telemetry,
 ) -> None:
     checkpointer = StorageBackendAdapter(Mine(), state_type=dict)

@@ -262,7 +262,7 @@ async def test_a_second_writer_wins_where_it_asks(saver, another):
     assert (await saver.get(thread_id="t"))["checkpoint_id"] == "mine"
 
 
-async def test_a_parent_that_was_made_again_is_a_conflict_for_who_knew_it(saver, another):
+async def test_a_save_below_a_parent_that_was_created_again_is_a_conflict(saver, another):
     await walk(saver, "v1", "v2")
     other = another()
     if other.backend is saver.backend:

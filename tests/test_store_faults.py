@@ -273,7 +273,7 @@ class OrdersTiesByAge(InMemoryStore):
         return found[: wanted.limit]
 
 
-@caught_by("test_filters_leave_as_many_as_are_wanted")
+@caught_by("test_filtered_searches_return_the_requested_number")
 class FiltersTheNearest(InMemoryStore):
     async def nearest(self, wanted, vector, threshold):
         everything = replace(wanted, filter=Filter(), metadata_filter=Filter())

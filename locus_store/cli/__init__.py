@@ -79,7 +79,7 @@ app.add_typer(imports, name="import")
 
 def main() -> None:
     """Run ``locus-store``; end the process with one of ``EXIT_CODES``."""
-    # What it says of calls that Ctrl-C cut short is nobody's concern here.
+    # Messages about calls that Ctrl-C interrupted are of no use here.
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     if os.environ.get("COLUMNS") == "0":  # not known; Rich would print nothing
         del os.environ["COLUMNS"]

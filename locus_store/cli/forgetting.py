@@ -78,7 +78,7 @@ def forget(
     namespace: Annotated[
         list[str] | None,
         typer.Option(
-            help="Of the store, such as memory/u42: all items at and below it are deleted too."
+            help="Namespace of the store, such as memory/u42: its items are deleted, also below it."
             " May be given several times."
         ),
     ] = None,
@@ -103,7 +103,7 @@ def forget(
     if () in wheres:
         raise InvalidArgumentError("the root namespace belongs to all users: name the user's own")
     if wheres and choice.everyone:
-        raise InvalidArgumentError("--namespace is of one tenant: say --tenant")
+        raise InvalidArgumentError("--namespace belongs to one tenant: pass --tenant")
     if dry_run or not yes:
         held = f"all {owner}: {run(_held(url, choice, owner, wheres))}"
         if dry_run:
@@ -120,7 +120,7 @@ def forget(
 
 def _owner(user: str | None, where: str | None) -> _Owner:
     if (user is None) is (where is None):
-        raise typer.BadParameter("say --user or --where")
+        raise typer.BadParameter("pass --user or --where")
     if where is None:
         return _Owner(user, "", None)
     key, equals, value = where.partition("=")
@@ -169,7 +169,7 @@ async def _forgotten(url: str, choice: Choice, owner: _Owner, wheres: list[Names
 async def _cleared(url: str, choice: Choice, wheres: list[Namespace]) -> int:
     async with opened_store(url, **choice.options) as store:
         removed = sum([await store.clear_namespace(it, recursive=True) for it in wheres])
-        await store.expire()  # what expired is not counted, and may be the user's
+        await store.expire()  # expired items are not counted, but may be the user's
         return removed
 
 

@@ -58,7 +58,7 @@ def plain(value: Any) -> Any:
         return {key: plain(it) for key, it in value.items()}
     try:
         return read(value)
-    except (LookupError, TypeError, ValueError):  # not what the codec writes: show it as it is
+    except (LookupError, TypeError, ValueError):  # not written by the codec: show it unchanged
         return value
 
 

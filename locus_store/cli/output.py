@@ -222,7 +222,7 @@ def confirm(what: str) -> None:
     """
     if not sys.stdin.isatty():
         note(what)
-        note("Error: there is no terminal to ask on; say --yes to do it")
+        note("Error: no terminal for the question; pass --yes to confirm")
         raise typer.Exit(USAGE)
     console = Console(stderr=True)
     console.print(Text(f"{visible(what)} Continue? [y/N] "), soft_wrap=True, end="")

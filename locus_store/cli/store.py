@@ -59,7 +59,7 @@ store = typer.Typer(
     cls=HelpGroup,
 )
 
-Where = Annotated[str, typer.Argument(help="Such as memory/u42; %2F is a / in it; / is the root.")]
+Where = Annotated[str, typer.Argument(help="Namespace: memory/u42 (%2F for a /; / is the root).")]
 Key = Annotated[str, typer.Argument(help="Key of the item.")]
 Limit = Annotated[int, typer.Option(min=0, help="At most this many.")]
 Offset = Annotated[int, typer.Option(min=0, help="Skip this many first.")]
@@ -301,7 +301,7 @@ def search(
         str | None,
         typer.Option(
             metavar="JSON",
-            help='Of the value, such as {"kind": "note", "n": {"$gte": 3}};'
+            help='Conditions on the value, such as {"kind": "note", "n": {"$gte": 3}};'
             " $eq $ne $gt $gte $lt $lte $in $exists; or @file, or -.",
         ),
     ] = None,
@@ -335,11 +335,11 @@ def search(
 
 @store.command(cls=Command)
 def namespaces(
-    prefix: Annotated[str, typer.Argument(help="Their first segments; * matches any one.")] = ROOT,
+    prefix: Annotated[str, typer.Argument(help="First segments; * matches any one.")] = ROOT,
     *,
-    suffix: Annotated[str, typer.Option(help="Their last segments; * matches any one.")] = ROOT,
+    suffix: Annotated[str, typer.Option(help="Last segments; * matches any one.")] = ROOT,
     depth: Annotated[
-        int | None, typer.Option(min=1, help="Cut to this many segments; show each once.")
+        int | None, typer.Option(min=1, help="Cut to this many segments; print each once.")
     ] = None,
     limit: Limit = 100,
     offset: Offset = 0,
@@ -375,13 +375,13 @@ def put_item(
     ],
     *,
     metadata: Annotated[
-        str | None, typer.Option(metavar="JSON", help="An object; it replaces the existing one.")
+        str | None, typer.Option(metavar="JSON", help="Metadata object; replaces the existing one.")
     ] = None,
     ttl: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Time to live; by default unlimited.")
     ] = None,
     expected_version: Annotated[
-        int | None, typer.Option(min=0, help="Replace only this version; 0: there must be no item.")
+        int | None, typer.Option(min=0, help="Replace only this version; 0: only a new item.")
     ] = None,
     tenant: OfTenant = None,
     url: Url = DEFAULT_URL,
@@ -415,7 +415,7 @@ def delete(
     *,
     everything: Annotated[bool, typer.Option("--all", help="All items of the namespace.")] = False,
     recursive: Annotated[
-        bool, typer.Option("--recursive", help="With --all: also of all namespaces below it.")
+        bool, typer.Option("--recursive", help="With --all: also all namespaces below it.")
     ] = False,
     tenant: OfTenant = None,
     all_tenants: AllTenants = False,
@@ -429,7 +429,7 @@ def delete(
     """
     where, choice = namespace_of(namespace), chosen(tenant, everyone=all_tenants)
     if (key is None) is not everything or (recursive and not everything):
-        raise InvalidArgumentError("name the key of an item, or say --all, then also --recursive")
+        raise InvalidArgumentError("name an item's key, or pass --all, with or without --recursive")
     one_of(choice, "a key", is_named=key is not None)
 
     async def there(opened: BaseStore) -> dict[str, int]:

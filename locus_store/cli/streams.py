@@ -50,7 +50,7 @@ class _Notes(io.FileIO):
 def standard_streams() -> Iterator[None]:
     """Make all three streams usable within the block: open, for any character, with one error."""
     before = sys.stdin, sys.stdout, sys.stderr
-    # What is closed is opened the wrong way round: using it fails, and no file takes its number.
+    # A closed stream is opened in the wrong mode: its use fails, and no file gets its number.
     sys.stdin = before[0] or _opened(os.O_WRONLY, "r")
     sys.stdout = _guarded(before[1] or _opened(os.O_RDONLY, "w"), _Output)
     sys.stderr = _guarded(before[2] or _opened(os.O_RDONLY, "w"), _Notes)

@@ -73,7 +73,7 @@ def chosen(tenant: str | None, *, everyone: bool) -> Choice:
         InvalidArgumentError: They contradict each other.
     """
     if tenant is not None and everyone:
-        raise InvalidArgumentError("name one --tenant, or say --all-tenants, not both")
+        raise InvalidArgumentError("pass --tenant or --all-tenants, not both")
     return Choice(tenant, everyone)
 
 
@@ -84,7 +84,7 @@ def one_of(choice: Choice, what: str, *, is_named: bool) -> None:
         InvalidArgumentError: All tenants were chosen.
     """
     if choice.everyone and is_named:
-        raise InvalidArgumentError(f"{what} can only be given for one tenant: say --tenant")
+        raise InvalidArgumentError(f"{what} is of one tenant: pass --tenant")
     choice.is_named = is_named
 
 
@@ -132,7 +132,7 @@ async def covering(backend: FullBackend, choice: Choice) -> list[FullBackend]:
     choice.others = [it for it in names if it != backend.tenant]
     if choice.tenant is not None and choice.tenant not in names:
         raise NotFoundError(
-            f"nothing is stored of tenant {choice.tenant!r}; 'locus-store tenants list' shows the"
+            f"no data of tenant {choice.tenant!r} exists; 'locus-store tenants list' shows the"
             " tenants"
         )
     return [backend]

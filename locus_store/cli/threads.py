@@ -196,7 +196,7 @@ def history(
     *,
     limit: Limit = 10,
     before: Annotated[str | None, typer.Option(help="Only versions older than this.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Without a limit.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="List all versions.")] = False,
     namespace: Namespace = "",
     raw: Raw = False,
     tenant: OfTenant = None,
@@ -322,7 +322,7 @@ def _difference(it: Difference) -> str:
 
 @threads.command(cls=Command)
 def search(
-    words: Annotated[list[str], typer.Argument(help="The thread must have all of them.")],
+    words: Annotated[list[str], typer.Argument(help="Words; all must occur in the thread.")],
     *,
     limit: Limit = 10,
     tenant: OfTenant = None,
@@ -400,4 +400,4 @@ async def _fork_at(
     )
     copy = replace(require(found, thread, checkpoint), thread_id=new, messages=[])
     if not await backend.write_thread(copy):
-        raise ConflictError(f"thread {new!r} is there already; nothing was written")
+        raise ConflictError(f"thread {new!r} already exists; nothing was written")

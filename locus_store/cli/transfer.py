@@ -55,7 +55,7 @@ imports = typer.Typer(
 )
 
 Only = Annotated[
-    list[str] | None, typer.Option("--thread", help="Only this one; may be given several times.")
+    list[str] | None, typer.Option("--thread", help="Only this thread; may be given several times.")
 ]
 STANDARD = "-"
 
@@ -65,7 +65,7 @@ STANDARD = "-"
 
 def verify(
     threads: Annotated[
-        list[str] | None, typer.Argument(help="Only these; by default all, and the storage.")
+        list[str] | None, typer.Argument(help="Thread ids; by default all, and the storage.")
     ] = None,
     *,
     tenant: OfTenant = None,
@@ -148,7 +148,7 @@ def _require_all(wanted: Any, found: set[str]) -> None:
 def copy(
     *,
     source: Annotated[
-        str, typer.Option("--from", envvar="LOCUS_STORE_FROM", help="The source; only read.")
+        str, typer.Option("--from", envvar="LOCUS_STORE_FROM", help="The source; it is only read.")
     ],
     target: Annotated[
         str, typer.Option("--to", envvar="LOCUS_STORE_TO", help="The target; created if missing.")
@@ -158,7 +158,7 @@ def copy(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Of the source; copied to the same tenant, unless --to has ?tenant=.",
+            help="Tenant of the source; the target's is the same, unless --to has ?tenant=.",
         ),
     ] = None,
     all_tenants: Annotated[
@@ -318,7 +318,7 @@ def _written(output: str) -> Iterator[BinaryIO]:
 
 def _name(temporary: str, output: str) -> None:
     """Give a file its name, unless another process has created that file."""
-    with suppress(OSError):  # it is there already, or that file system has no hard links
+    with suppress(OSError):  # it exists, or the file system has no hard links
         os.link(temporary, output)
         return
     try:
@@ -329,7 +329,7 @@ def _name(temporary: str, output: str) -> None:
 
 
 def _there_already(output: str) -> InvalidArgumentError:
-    return InvalidArgumentError(f"{output} is there already; name another file")
+    return InvalidArgumentError(f"{output} already exists; name another file")
 
 
 @contextmanager
@@ -351,7 +351,7 @@ def import_file(
         str | None, typer.Option(metavar="NAME", help="The target; overrides ?tenant=.")
     ] = None,
     all_tenants: Annotated[
-        bool, typer.Option("--all-tenants", help="Each thread into the tenant that it names.")
+        bool, typer.Option("--all-tenants", help="Each thread into the tenant named in the file.")
     ] = False,
     from_tenant: Annotated[
         str | None,
@@ -366,7 +366,7 @@ def import_file(
     {written, same, tenant}, in threads.
     """
     if all_tenants and (tenant, from_tenant) != (None, None):
-        raise InvalidArgumentError("say --all-tenants alone, or --tenant and --from-tenant")
+        raise InvalidArgumentError("pass --all-tenants alone, or --tenant and --from-tenant")
 
     async def imported(lines: BinaryIO) -> tuple[Counts, str | None]:
         archive = importlib.import_module("locus_store.transfer.archive")

@@ -58,7 +58,7 @@ def _runner(database: Database, given: object) -> Callable[[Body[T]], Awaitable[
             f"{type(given).__name__}"
         )
     if given.closed:
-        raise InvalidArgumentError("connection= is closed; hand in an open one")
+        raise InvalidArgumentError("connection= is closed; pass an open one")
     wanted, found = database.dialect, given.dialect.name
     if found != wanted:
         raise InvalidArgumentError(f"connection= is of {found}, and these tables are in {wanted}")
@@ -66,7 +66,7 @@ def _runner(database: Database, given: object) -> Callable[[Body[T]], Awaitable[
         return given.run_sync
     if given.dialect.is_async:
         raise InvalidArgumentError(
-            "connection= is the sync side of an AsyncConnection; hand in the AsyncConnection"
+            "connection= is the sync side of an AsyncConnection; pass the AsyncConnection"
         )
 
     async def run(work: Body[T]) -> T:

@@ -43,7 +43,7 @@ class Database(ForTenants, ABC):
 
     Args:
         tables: Of one prefix and schema.
-        tenant: Whose threads are seen; no other's are ever read or changed.
+        tenant: The tenant whose threads are read and changed; no others are.
         auto_migrate: ``True`` creates the schema where none exists, and never upgrades one;
             ``"upgrade"`` does both; ``False`` only verifies.
     """

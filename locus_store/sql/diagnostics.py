@@ -96,7 +96,7 @@ class Examination:
             "clock",
             f"the server is {abs(apart):.0f} s {'ahead' if apart > 0 else 'behind'}",
             "warn",
-            "set both by NTP; order and expiry go by the server's clock only",
+            "synchronize both by NTP; order and expiry use the server's clock only",
         )
 
     def schema(self) -> Iterator[Fact]:

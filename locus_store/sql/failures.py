@@ -82,7 +82,7 @@ def owner_only(connection: Connection) -> Iterator[None]:
     """Translate a refusal to create an index into an error that names the required role.
 
     Raises:
-        BackendError: It may not.
+        BackendError: The role may not create the index.
     """
     try:
         yield

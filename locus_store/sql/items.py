@@ -162,7 +162,7 @@ class Items:
 
         Args:
             wanted: How many are likely to be asked for.
-            fetch: Gives so many items, the nearest, and whether there are no others.
+            fetch: Returns this many nearest items, and whether there are no others.
         """
         size, given = wanted.offset + wanted.limit + MARGIN, set[Any]()
         while True:

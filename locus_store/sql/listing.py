@@ -99,7 +99,7 @@ def _page(
         sa.select(c.thread_id, c.active_at, c.thread, exact.label("exact"))
         .where(*is_listed, is_near)
         .cte("near")
-        .prefix_with("MATERIALIZED", dialect="postgresql")  # what is looked up, is so once
+        .prefix_with("MATERIALIZED", dialect="postgresql")  # looked up once
     )
     page = sa.select(near).where(near.c.exact.is_not(None))
     if place is not None:

@@ -20,10 +20,10 @@ class Merge(Executable, sa.sql.ClauseElement):
     """A statement with a row's columns as parameters, for PostgreSQL and Oracle.
 
     Two that make the same row at once may both find none: one of them fails with the error of a
-    duplicate key, and is to be run again.
+    duplicate key, and must be run again.
 
     Args:
-        table: Whose primary key says which row.
+        table: The table; its primary key identifies the row.
         names: All columns that are bound; what is long stands last, as Oracle asks for.
         clock: Columns that get the server's clock.
     """

@@ -153,7 +153,7 @@ def _is_used(connection: Connection, ours: Tables) -> bool:
 
 def _create(connection: Connection, ours: Tables) -> Status:
     with _refusals(connection), locked(connection, ours):
-        # Another process may have made it while this one waited for the lock.
+        # Another process may have created it while this one waited for the lock.
         status = read_status(connection, ours)
         if status.state == "missing":
             _clear(connection, ours, status)

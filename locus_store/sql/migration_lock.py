@@ -77,7 +77,7 @@ def locked(connection: Connection, ours: Tables) -> Iterator[None]:
         process.refuse_beneath_another()
     with process.at_work():
         refuse_transaction(connection)
-        # The database's first: who waits for it keeps no other database's migration waiting.
+        # Lock the database first: waiting for it then blocks no migration of another database.
         database = definition_of(connection)
         with database.locked(connection, ours), process.alone(is_async=is_async):
             yield

@@ -56,7 +56,7 @@ def run_on(
     """Run ``body`` on a connection of the target; close it if it was opened here.
 
     Raises:
-        InvalidArgumentError: The target makes no sense, or is asynchronous.
+        InvalidArgumentError: The target is not valid, or is asynchronous.
         ConnectionFailedError: It cannot be reached.
         MissingExtraError: Its driver is not installed.
         BackendError: The database failed, and the target is a URL.

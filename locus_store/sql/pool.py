@@ -49,7 +49,7 @@ CLOSE_SECONDS: Final = 5.0
 """The time for which ``close`` waits for the server to close the connection."""
 
 ONE_LOOP: Final = (
-    "an async engine or pool belongs to one event loop at a time; hand in a dsn instead to use a "
+    "an async engine or pool belongs to one event loop at a time; pass a dsn instead to use a "
     "store from several"
 )
 
@@ -317,7 +317,7 @@ class LoopPool(loops.Home):
         """Run a body in autocommit; retry after a lost race."""
         try:
             return await self.unraced(self.database.begin_statement, body)
-        except UndoneError as exc:  # what was sent may have been done
+        except UndoneError as exc:  # the statement may have been executed
             raise LostConnectionError from exc
 
     async def unraced(self, begin: Body[None], body: Body[T]) -> T:
@@ -356,7 +356,7 @@ class LoopPool(loops.Home):
     def note(self, exc: BaseException) -> None:
         """Record what an error implies for the connections and the schema."""
         if self.database.lost_connection(exc) or isinstance(exc, ConnectionFailedError):
-            self._lost_at = time.monotonic()  # the others are likely to be gone as well
+            self._lost_at = time.monotonic()  # the others are probably lost too
         elif self.database.lost_schema(exc):
             self.is_open = False
 

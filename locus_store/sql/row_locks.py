@@ -66,7 +66,7 @@ class LockingRepository(Repository):
         if checkpoint_id is not None:
             key["checkpoint_id"] = checkpoint_id
         rows = self.sql.whole_versions[checkpoint_id is not None].rows(self.connection, key)
-        if not rows:  # there is none, or something is wrong, which this tells
+        if not rows:  # there is none, or an error, which this raises
             return super().fetch(thread_id, namespace, checkpoint_id, with_writes=with_writes)
         line, head, head_digest, *told, basis, _, _ = rows[0]
         version = self.version(thread_id, namespace, line, tuple(told))

@@ -141,7 +141,7 @@ sa.Table(
 
 # One saved version: a record of its chain.
 #
-# The long columns stand last: SQLite walks a row's overflow pages to what is behind them.
+# The long columns are last: SQLite walks their overflow pages to reach later columns.
 sa.Table(
     "locus_checkpoints",
     METADATA,
@@ -155,10 +155,10 @@ sa.Table(
     # How the payload is read; 0: JSON frames.
     sa.Column("codec", SmallInteger, server_default=sa.text("0"), nullable=False),
     sa.Column("metadata", Json, nullable=True),
-    # What the state says of itself: ``agent_id``, ``tags``.
+    # Fields of the state itself: ``agent_id``, ``tags``.
     sa.Column("labels", Json, nullable=True),
     sa.Column("created_at", Instant, default=now(), nullable=False),
-    # What the checkpoint added, for the full-text index; NULL unless that index was made.
+    # The text that the checkpoint added; NULL unless the full-text index exists.
     sa.Column("text", Text, nullable=True),
     sa.Column("payload", Blob, nullable=True),
     sa.PrimaryKeyConstraint("line", "sequence", name="locus_checkpoints_pk"),
@@ -228,7 +228,7 @@ sa.Table(
     sa.Column("updated_at", Instant, default=now(), nullable=False),
     sa.Column("expires_at", Instant, nullable=True),
     sa.Column("value", JsonValue, nullable=True),
-    # What it was put with.
+    # The time to live of the put.
     sa.Column("ttl_seconds", Double, nullable=True),
     sa.PrimaryKeyConstraint("item", name="locus_store_pk"),
     sa.UniqueConstraint("tenant", "namespace", "key", name="locus_store_id"),

@@ -59,7 +59,7 @@ class SqlStore(BaseStore):
     """Runs the statements of ``Items``; a subclass creates the backend.
 
     Args:
-        backend: Whose connections are used.
+        backend: The backend whose connections are used.
         owns: ``close`` closes the backend as well.
         options: See ``BaseStore``.
     """

@@ -42,8 +42,8 @@ class IndexedRepository(LockingRepository):
         facts = {name: value for name, value in rows}  # noqa: C416  (rows are not pairs)
         if facts.get("store_id") != self.scope.store:
             raise OtherDatabaseError(
-                "another database was put in the place of the opened one; nothing was done. "
-                "Load again, and save what that gives"
+                "another database has replaced the opened one; nothing was done. "
+                "Load the thread again and repeat the step"
             )
         return SEARCH_SETTING in facts
 

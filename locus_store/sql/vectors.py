@@ -62,7 +62,7 @@ def create_vector_index(
         schema: Database schema; ``None`` is the connection's default.
 
     Raises:
-        InvalidArgumentError: An option makes no sense.
+        InvalidArgumentError: An option is not valid.
         SchemaError: The database is not up to date, or its dimension is another one.
         UnsupportedError: It has no vectors, or no pgvector.
     """
@@ -119,7 +119,7 @@ def missing_table(connection: Connection, ours: Tables, dimension: int) -> Schem
     only = "" if ours.prefix == DEFAULT_PREFIX else f" --prefix {ours.prefix}"
     only += f" --schema {ours.schema}" if ours.schema else ""
     return SchemaError(
-        f"{place_of(connection).within(ours.schema)}: there is no table for embeddings; make it: "
+        f"{place_of(connection).within(ours.schema)}: there is no table for embeddings; create it: "
         f"locus-store db vector-index --dimension {dimension} --url '…'{only}"
     )
 

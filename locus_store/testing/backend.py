@@ -256,7 +256,7 @@ class WholeThreads(BackendKit):
         assert await backend.scan() == ["t"]
         assert await backend.load("t") is None
 
-    async def test_a_user_is_forgotten_and_nobody_else(self, backend: Any) -> None:
+    async def test_only_the_named_user_is_forgotten(self, backend: Any) -> None:
         needs(backend, "branching", "metadata_query")
         await self.grow(backend, "by label")
         await backend.write_state("by label", {"n": 1}, labels={"user_id": "u"})

@@ -53,7 +53,7 @@ class Conflicts(Kit):
         assert await checkpointer.exists("t", "lost") is False
         assert storage is None or storage.rows() == before
 
-    async def test_who_loads_again_may_save(self, checkpointer: Any, another: Another) -> None:
+    async def test_a_save_after_reload_succeeds(self, checkpointer: Any, another: Another) -> None:
         mine, _, _ = await self.contested(checkpointer, another)
         with pytest.raises(ConflictError):
             await checkpointer.save(self.said(mine, "mine"), "t")
@@ -178,7 +178,7 @@ class Conflicts(Kit):
         assert sum(isinstance(it, ConflictError) for it in results) == 3
         assert len(await checkpointer.list_checkpoints("t")) == 1
 
-    async def test_a_deleted_thread_is_a_conflict_for_who_loaded_it(
+    async def test_a_save_made_from_a_deleted_thread_is_a_conflict(
         self, checkpointer: Any, another: Another
     ) -> None:
         await self.grow(checkpointer, "t", "a")
@@ -203,7 +203,7 @@ class Conflicts(Kit):
             await checkpointer.save(self.said(mine, "mine"), "t")
         assert await self.told(other, "t") == {"v1": ["a"]}
 
-    async def test_a_deleted_head_is_a_conflict_for_who_loaded_it(
+    async def test_a_save_made_from_a_deleted_head_is_a_conflict(
         self, checkpointer: Any, another: Another
     ) -> None:
         one, two = await self.grow(checkpointer, "t", "a", "b")
@@ -214,7 +214,7 @@ class Conflicts(Kit):
         assert told.value.head_id == one
         assert await self.told(another(), "t") == {one: ["a"]}
 
-    async def test_who_deletes_its_own_head_goes_on(self, checkpointer: Any) -> None:
+    async def test_a_save_after_deleting_ones_own_head_succeeds(self, checkpointer: Any) -> None:
         one, _ = await self.grow(checkpointer, "t", "a", "b")
         state = self.said(await checkpointer.load("t"), "c")
         wrong = await checkpointer.save(state, "t")
@@ -225,7 +225,7 @@ class Conflicts(Kit):
         assert (told[right], told[one]) == (list("abcd"), ["a"])
         assert await self.said_in(checkpointer, "t") == list("abcd")
 
-    async def test_a_losing_save_replaces_nobodys_version(
+    async def test_a_losing_save_never_replaces_a_version(
         self, checkpointer: Any, another: Another
     ) -> None:
         mine, head, parent = await self.contested(checkpointer, another)
@@ -236,7 +236,7 @@ class Conflicts(Kit):
         }  # fmt: skip
         assert await self.said_in(another(), "t") == ["a", "theirs"]
 
-    async def test_deleting_an_older_version_conflicts_with_nobody(
+    async def test_deleting_an_older_version_causes_no_conflict(
         self, checkpointer: Any, another: Another
     ) -> None:
         one, two, three = await self.grow(checkpointer, "t", "a", "b", "c")

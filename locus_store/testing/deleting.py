@@ -306,7 +306,7 @@ class Expiry(Kit):
         await tick(checkpointer)
         return checkpointer
 
-    async def test_an_expired_thread_is_gone_for_everybody(self, another: Another) -> None:
+    async def test_an_expired_thread_does_not_exist_for_any_call(self, another: Another) -> None:
         checkpointer = await self.expired(another)
         assert await checkpointer.load("t") is None
         assert await checkpointer.load("t", "v") is None
@@ -416,7 +416,7 @@ class Expiry(Kit):
         """Return the expiry of thread ``t``."""
         return (await checkpointer.backend.read_thread("t")).expires_at
 
-    async def test_a_read_renews_a_time_to_live_where_that_is_wished(
+    async def test_a_read_renews_a_time_to_live_with_refresh_on_read(
         self, another: Another, reopen: Another
     ) -> None:
         needs(another(), "ttl", "branching")

@@ -134,7 +134,7 @@ class Existence(BackendKit):
             assert await it.exists(name) is False
         assert await backend.scan() == []
 
-    async def test_a_copy_keeps_the_message_log_and_whose_it_is(self, backend: Any) -> None:
+    async def test_a_copy_keeps_the_message_log_and_the_user(self, backend: Any) -> None:
         needs(backend, "branching")
         for n in range(3):
             await backend.save("t", {"n": n}, checkpoint_id=f"v{n}")
@@ -182,7 +182,7 @@ class Existence(BackendKit):
         assert len(await backend.get_writes("copy", "v")) == 1
         assert await backend.load("copy") is None
 
-    async def test_a_thread_outlives_its_last_version_by_what_else_makes_it_one(
+    async def test_a_thread_with_other_data_outlives_its_last_version(
         self, backend: Any, made: str
     ) -> None:
         is_version = made.startswith("version")

@@ -206,7 +206,7 @@ class LineageRules(Kit):
             assert (await checkpointer.list_checkpoints(name))[0] == replaced
             assert await self.said_in(checkpointer, name) == ["new"]
 
-    async def test_a_replaced_version_is_noticed_by_whoever_loaded_it(
+    async def test_a_save_made_from_a_replaced_version_is_a_conflict(
         self, checkpointer: Any, another: Another
     ) -> None:
         await checkpointer.save(self.new("a"), "t", "v1")

@@ -61,7 +61,7 @@ class Copying(Kit):
         assert await self.said_in(checkpointer, "copy") == ["b"]
         assert await self.said_in(checkpointer, "t") == ["a"]
 
-    async def test_either_goes_on_alone(self, checkpointer: Any) -> None:
+    async def test_source_and_copy_continue_separately(self, checkpointer: Any) -> None:
         needs(checkpointer, "branching")
         await self.grow(checkpointer, "t", "a", "b")
         await checkpointer.copy_thread("t", "copy")

@@ -250,7 +250,7 @@ class FramedWrites(BackendKit):
         assert await backend.write_thread(archive) is True
         assert await self.value(backend) == said
 
-    async def test_writes_of_somebody_else_are_a_conflict(self, backend: Any) -> None:
+    async def test_writes_of_another_run_are_a_conflict(self, backend: Any) -> None:
         needs(backend, "branching")
         mine, theirs = written("mine"), written("theirs")
         assert await backend.put_writes("t", "v", [mine], seen=set()) is True
@@ -264,7 +264,7 @@ class FramedWrites(BackendKit):
         assert await backend.put_writes("t", "w", [theirs], seen=set()) is True
         assert len(await backend.get_writes("t", "v")) == 3
 
-    async def test_a_write_of_ones_own_that_says_otherwise_is_somebody_elses(
+    async def test_a_write_with_another_value_is_taken_for_that_of_another_run(
         self, backend: Any
     ) -> None:
         needs(backend, "branching")

@@ -49,7 +49,7 @@ class Namespaces(StoreKit):
             if "*" not in prefix:
                 assert set(await store.list_namespaces(prefix, limit=1000)) == below, prefix
 
-    async def test_generated_names_never_read_one_another(self, store: Any) -> None:
+    async def test_items_with_generated_names_are_kept_apart(self, store: Any) -> None:
         """500 items have namespaces and keys built from the same few characters."""
         dice = random.Random(0)  # noqa: S311  (test data)
         signs = ["a", "b", "/", "%", "_", "*", "\x01", "\\", "'", '"', ".", "é", "🎉", " "]

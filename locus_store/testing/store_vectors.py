@@ -217,7 +217,7 @@ class Nearness(EmbeddingKit):
         hits = await store.search_by_embedding((), [0.3, 0.2, 0.1], limit=7)
         assert [(it.item.namespace, it.item.key) for it in hits] == sorted(names)[:7]
 
-    async def test_what_all_but_ties_is_ordered_by_what_is_left(self, store: Any) -> None:
+    async def test_near_ties_are_ordered_by_the_exact_scores(self, store: Any) -> None:
         """Some differences vanish in float32, and more items tie than the first query reads."""
         numbers = random.Random(1)  # noqa: S311  (a test)
         near = [[1.0, 1.0 + numbers.random() * 1e-6, 0.5] for _ in range(200)]
@@ -255,7 +255,7 @@ class Nearness(EmbeddingKit):
             below = sorted(it for it in spaces if it[: len(prefix)] == prefix)
             assert [it.item.namespace for it in hits] == below
 
-    async def test_filters_leave_as_many_as_are_wanted(self, store: Any) -> None:
+    async def test_filtered_searches_return_the_requested_number(self, store: Any) -> None:
         """Few items match, and hundreds that do not are nearer."""
         await store.put_batch([
             (NS, f"n{n:03}", {"kind": "common"}, {"rare": 0}, None, None, [1.0, n / 1000, 0.0])

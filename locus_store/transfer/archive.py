@@ -70,7 +70,7 @@ async def export_threads(
 
     Args:
         backend: Its tenant's threads are written.
-        thread_ids: Which.
+        thread_ids: The threads.
         out: A file, or anything with ``writelines``.
         names_tenant: Write the tenant's name with each thread, so that a file may hold several
             tenants; see ``import_threads``.
@@ -114,7 +114,7 @@ async def import_threads(
     Raises:
         IntegrityError: A line is damaged or missing, and names it: what came before is written. Or
             a thread is.
-        ConflictError: A thread of that id is there with other versions.
+        ConflictError: A thread with that id exists with other versions.
         InvalidArgumentError: A thread names a tenant, and no option says where it goes; what came
             before is written.
         UnsupportedError: ``all_tenants``, and the storage has no tenants.

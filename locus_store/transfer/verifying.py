@@ -76,7 +76,7 @@ async def _of_thread(backend: StoresThreads, thread_id: str) -> AsyncIterator[Pr
         yield Problem(thread_id=thread_id, what=str(exc))
         return
     except (SchemaError, ConnectionFailedError) as exc:
-        await backend.scan(1)  # which fails too where it is not this thread alone
+        await backend.scan(1)  # fails too if more than this thread is affected
         yield Problem(thread_id=thread_id, what=str(exc))
         return
     if thread is None:

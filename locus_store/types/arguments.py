@@ -146,7 +146,7 @@ def checked_ttl(ttl_seconds: float | None) -> float | None:
     """Return the option if it is valid.
 
     Raises:
-        InvalidArgumentError: It is none.
+        InvalidArgumentError: The value is not valid.
     """
     if ttl_seconds is None:
         return None

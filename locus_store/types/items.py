@@ -230,10 +230,10 @@ def require_version(change: Put, found: int) -> None:
 
     Args:
         change: The put.
-        found: The version that is there; 0: none.
+        found: The stored version; 0: none.
 
     Raises:
-        ConflictError: Names the version that is there.
+        ConflictError: Names the stored version.
     """
     if change.expected_version not in {None, found}:
         raise version_conflict(change, found)
@@ -241,8 +241,8 @@ def require_version(change: Put, found: int) -> None:
 
 def version_conflict(change: Put, found: int) -> ConflictError:
     """Return the error for a put that expects a version other than the stored one."""
-    there = f"version {found} is there" if found else "there is no such item"
+    there = f"version {found} is stored" if found else "there is no such item"
     return ConflictError(
         f"item {change.key!r} of namespace {change.namespace!r}: version "
-        f"{change.expected_version} was expected, and {there}; read it again and decide again"
+        f"{change.expected_version} was expected, but {there}; read it and repeat the change"
     )

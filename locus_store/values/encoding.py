@@ -440,7 +440,7 @@ def _frames(payload: bytes, max_bytes: int) -> Iterator[tuple[bool, bytes, int]]
             raise IntegrityError("a stored frame is cut off")
         _require_room(plain_bytes, max_bytes)
         if not is_packed and stored_bytes != plain_bytes:
-            raise IntegrityError("a stored frame has another length than it says")
+            raise IntegrityError("a stored frame's length differs from its header")
         yield is_packed, stored, plain_bytes
 
 
@@ -463,7 +463,7 @@ def _decompressed(
 ) -> bytes:
     try:
         if zstandard.frame_content_size(stored) != plain_bytes:
-            raise IntegrityError("a stored frame has another length than it says")
+            raise IntegrityError("a stored frame's length differs from its header")
         return decompressor.decompress(stored, max_output_size=plain_bytes, allow_extra_data=False)
     except (zstandard.ZstdError, MemoryError) as exc:
         raise IntegrityError(f"a stored frame does not decompress: {exc}") from exc
@@ -510,6 +510,6 @@ def _read_varint(payload: bytes, at: int) -> tuple[int, int]:
         number |= (byte & _LOW) << 7 * index
         if byte < _MORE:
             if byte == 0 and index:
-                raise IntegrityError("a stored frame has a length in a form that is not ours")
+                raise IntegrityError("a stored frame has a length in an unknown form")
             return number, at + index + 1
     raise IntegrityError("a stored frame is cut off in its lengths")

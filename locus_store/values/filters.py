@@ -172,7 +172,7 @@ def _clauses(path: tuple[str, ...], wanted: Any) -> Iterator[Clause]:
     for key in wanted:
         if key not in OPERATORS:
             raise InvalidArgumentError(
-                f"filter: no operator {key!r} beside {operators[0]!r}; there are: "
+                f"filter: no operator {key!r} beside {operators[0]!r}; known operators: "
                 + ", ".join(it for it in OPERATORS if it != IS_OBJECT)
                 + ". An object with such a key is compared by $eq"
             )
@@ -216,7 +216,7 @@ def _check_operand(operator: str, operand: Any) -> None:
         raise InvalidArgumentError(f"filter: $exists takes True or False, not {operand!r}")
     is_ordered = isinstance(operand, str | int | float) and not isinstance(operand, bool)
     if operator in _ORDERS and not is_ordered:
-        raise InvalidArgumentError(f"filter: {operator} takes a number or a text, not {operand!r}")
+        raise InvalidArgumentError(f"filter: {operator} needs a number or string, not {operand!r}")
 
 
 def _at(value: Any, path: tuple[str, ...]) -> Any:

@@ -57,7 +57,7 @@ def packed(embedding: object, dimension: int, metric: Metric) -> bytes:
 
     Args:
         embedding: A sequence or array of numbers.
-        dimension: How many there must be.
+        dimension: The required number of dimensions.
         metric: ``cosine`` refuses the zero vector, which has no direction.
 
     Raises:

@@ -109,7 +109,7 @@ def minute_of(moment: datetime) -> datetime:
 def occupied(thread_id: str, done: str) -> ConflictError:
     """Return the error for a copy or restore to an existing thread; ``done`` is the verb."""
     return ConflictError(
-        f"thread {thread_id!r} is there already, or pending writes for it; nothing was {done}. "
+        f"thread {thread_id!r} already exists, or has pending writes; nothing was {done}. "
         "Delete it first, or use another id"
     )
 
@@ -167,7 +167,7 @@ def _require_line(thread_id: str, line: ArchivedLine) -> None:
 def _require_unique(what: str, keys: Iterable[object]) -> None:
     found = list(keys)
     if len(set(found)) < len(found):
-        raise IntegrityError(f"a {what} is there twice")
+        raise IntegrityError(f"a {what} exists twice")
 
 
 def _require_ascending(what: str, sequences: list[int]) -> None:
@@ -262,7 +262,7 @@ def _of_states(
         folder = folders.setdefault(record.chain, frames.Folder(max_bytes))
         try:
             folder.apply(record.payload)
-            # Against the version before: what did not change is not looked at again.
+            # Against the version before: unchanged parts are not checked again.
             shape = frames.change(folder.state(), shapes.get(record.chain)).shape
         except (IntegrityError, SerializationError) as exc:
             damaged.add(record.chain)

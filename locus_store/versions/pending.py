@@ -52,7 +52,7 @@ def _require_own(
     for key, write in there.items():
         if key not in seen and mine.get(key) != write:
             raise ConflictError(
-                f"another run works on checkpoint {checkpoint_id!r}: task {key[0]!r} wrote "
+                f"another run uses checkpoint {checkpoint_id!r}: task {key[0]!r} wrote "
                 "to it since it was loaded; nothing was written. Run the graph again when the "
                 "other run is over",
                 head_id=checkpoint_id,

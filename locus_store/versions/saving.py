@@ -156,7 +156,7 @@ def _lost(
         lines: See ``save``, as the following two.
         line: The line.
         request: The save.
-        parent: What it was made from, if that is there still.
+        parent: The version that it was made from, if it still exists.
         was_there: It was made from a version, there or not.
     """
     head = head_of(lines, line) if line else None

@@ -497,6 +497,6 @@ class Edit:
 def body_of(payload: bytes) -> bytes:
     """Return the operations of a payload as one JSON list on one line."""
     bodies = list(unpack_frames(payload, UNLIMITED))
-    if len(bodies) == 1 and b"\n" not in bodies[0]:  # as nearly all: it is one
+    if len(bodies) == 1 and b"\n" not in bodies[0]:  # nearly always: already one list
         return bodies[0]
     return encode(readable(payload, UNLIMITED))

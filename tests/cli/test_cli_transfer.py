@@ -272,7 +272,7 @@ def test_of_two_exports_to_one_file_the_slower_is_told(
     monkeypatch.setattr(os, "link", linked)
     code, _, errors = run("export", "t", "--output", "t.jsonl")
     assert (code, Path("t.jsonl").read_text()) == (1, "the faster one's")
-    assert "is there already" in errors
+    assert "already exists" in errors
     assert set(Path().iterdir()) == before | {Path("t.jsonl")}
 
 

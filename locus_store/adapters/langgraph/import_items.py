@@ -70,7 +70,7 @@ async def import_langgraph_store(
 ) -> ItemCounts:
     """Put the items of LangGraph's tables or keys ``store`` and ``store_vectors`` into a store.
 
-    An item that is there already is left as it is, so that a second run continues the first one.
+    An item that exists already is left unchanged, so that a second run continues the first one.
     The least recently updated items are put first, so that searches keep their order. An item keeps
     its value, its time to live, which restarts, and its embeddings where the store has their
     dimension; nothing is embedded again. Of a time to live in Redis only the rest is known.

@@ -200,7 +200,7 @@ def in_order(parents: Mapping[str, str | None]) -> Iterator[str]:
         at: str | None = checkpoint_id
         while at is not None and at in parents and at not in done:
             if at in path:
-                raise IntegrityError(f"the parents of checkpoint {at!r} run in a circle")
+                raise IntegrityError(f"the parents of checkpoint {at!r} form a cycle")
             path.append(at)
             at = parents[at]
         yield from reversed(path)
@@ -245,5 +245,5 @@ async def _compare(source: TableSource, thread: ArchivedThread | None, thread_id
 def _differs(what: str) -> IntegrityError:
     return IntegrityError(
         f"{what} differs between LangGraph's tables and what was stored; if "
-        "an agent is at work on the thread, stop it, delete the thread here, and import it again"
+        "an agent is using the thread, stop it, delete the thread here, and import it again"
     )

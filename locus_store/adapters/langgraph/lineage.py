@@ -79,7 +79,7 @@ class Load:
         """
         if self.is_lost:
             raise ConflictError(
-                "another run works on the checkpoint of this run; nothing more of this run is "
+                "another run uses the checkpoint of this run; nothing more of this run is "
                 "written. Run the graph again when the other run is over"
             )
 
@@ -145,8 +145,8 @@ def made_from(
     """Return the arguments of a ``put`` that describe its parent; see docs/langgraph.md.
 
     Args:
-        config: Names the parent.
-        metadata: Of the new checkpoint.
+        config: The config that names the parent.
+        metadata: Metadata of the new checkpoint.
         given: How the parent was loaded, where that is known.
     """
     parent, source = checkpoint_in(config), metadata.get("source")

@@ -282,7 +282,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
                 written.
             SerializationError: A value cannot be kept exactly, or would not be made again.
         """
-        del new_versions  # what did not change costs nothing anyway
+        del new_versions  # unchanged values cost nothing anyway
         thread_id, checkpoint_ns, _ = place_of(config)
         told: Mapping[str, Any] = get_serializable_checkpoint_metadata(config, metadata)
         counters = told.get(_COUNTERS) or {}
@@ -523,7 +523,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
 
         Raises:
             NotFoundError: There is no source.
-            ConflictError: The target is there already.
+            ConflictError: The target exists already.
         """
         await self.saver.copy_thread(thread_name(source_thread_id), thread_name(target_thread_id))
 

@@ -78,7 +78,7 @@ _METHOD: Final = "model_validate_json"
 _DTYPE: Final = re.compile(r"[<>|][biufcSUV]\d+")
 """A dtype of plain values as NumPy writes it; objects and NumPy's own strings hold addresses."""
 
-# What LangGraph's serializer lets MessagePack do by itself, but for tuples; and it makes "?" of a
+# The options of LangGraph's serializer for MessagePack, without tuples; it writes "?" for a
 # lone surrogate, which is refused here.
 _OPTIONS: Final = (
     ormsgpack.OPT_NON_STR_KEYS

@@ -85,7 +85,7 @@ def clear_by(cipher: Cipher | None) -> Clear:
             return kind, data
         try:
             return plain, cipher.decrypt(name, data)
-        except Exception as exc:  # a cipher of the user's raises what it likes
+        except Exception as exc:  # a user's cipher may raise any error
             raise IntegrityError(
                 f"a value of type {kind!r} cannot be decrypted: it was written with another key, "
                 "or is damaged"

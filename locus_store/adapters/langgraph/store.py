@@ -215,7 +215,7 @@ class LangGraphStore(ForTenants, BaseStore):
         """Execute LangGraph's operations; return one result for each.
 
         Raises:
-            InvalidArgumentError: One makes no sense; nothing was done.
+            InvalidArgumentError: An operation is not valid; nothing was done.
             SerializationError: JSON cannot keep a value exactly; nothing was done.
         """
         todo = [_checked(it) for it in ops]
@@ -463,7 +463,7 @@ def _dimension(index: IndexConfig) -> int:
         InvalidArgumentError: The index does not state it.
     """
     if "dims" not in index:
-        raise InvalidArgumentError("index= needs dims: how many numbers embed gives")
+        raise InvalidArgumentError("index= needs dims, the number of embed's dimensions")
     return index["dims"]
 
 

@@ -30,7 +30,7 @@ from locus_store.values.encoding import MAX_INT, MIN_INT, pinned
 
 try:
     import ormsgpack
-except ImportError:  # told on first use
+except ImportError:  # reported on first use
     ormsgpack = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def from_json(value: Any) -> tuple[str, bytes]:
             return str(value["t"]), _bytes(value["v"])
         return MSGPACK, _packed(_thawed(value))
     except (LookupError, TypeError, ValueError) as exc:
-        raise IntegrityError(f"a stored value of a channel makes no sense: {exc}") from exc
+        raise IntegrityError(f"a stored value of a channel is not valid: {exc}") from exc
 
 
 def stands_for_itself(pin: bytes) -> bool:
@@ -160,7 +160,7 @@ def packed(value: Any) -> bytes:
             return _of_kind(str(value["t"]), _bytes(value["v"]))
         return _packed(_thawed(value))
     except (LookupError, TypeError, ValueError) as exc:
-        raise IntegrityError(f"a stored value of a channel makes no sense: {exc}") from exc
+        raise IntegrityError(f"a stored value of a channel is not valid: {exc}") from exc
 
 
 def _of_kind(kind: str, data: bytes) -> bytes:

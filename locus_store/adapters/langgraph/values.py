@@ -36,7 +36,7 @@ class Caches:
     """The values that a saver remembers, in memory that its clones share.
 
     Args:
-        max_bytes: Of memory, in all.
+        max_bytes: The memory in bytes, in total.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -70,7 +70,7 @@ class ChannelValues:
 
         Args:
             value: Any.
-            what: Names it.
+            what: The value's name, for messages.
             place: The channel that it is the value of, where it is of a checkpoint.
 
         Raises:
@@ -205,7 +205,7 @@ class StateHistory:
     """The checkpoints of a line, oldest first; unchanged values are reused.
 
     Args:
-        values: How values are read.
+        values: The conversion of values.
     """
 
     def __init__(self, values: ChannelValues) -> None:

@@ -91,7 +91,7 @@ async def _taken(
     if found.problem:
         raise found.problem
     for checkpoint_id in repeated(found.entries):
-        raise IntegrityError(f"checkpoint {checkpoint_id!r} is there twice")
+        raise IntegrityError(f"checkpoint {checkpoint_id!r} exists twice")
     builder, states = ThreadBuilder(thread_id), {}
     parent: str | None = None
     for entry in found.entries:

@@ -199,7 +199,7 @@ def moment(text: object, where: str) -> datetime:
     """Return a time as the SDK writes it; without a zone it is UTC.
 
     Raises:
-        IntegrityError: It is none.
+        IntegrityError: It is not a time.
     """
     try:
         found = datetime.fromisoformat(str(text))

@@ -75,7 +75,7 @@ def opened(
     reader = READERS.get(name.partition("+")[0].lower())
     if reader is None:
         raise InvalidArgumentError(
-            f"the Locus SDK's data is not read from {name}://; there are: a directory, "
+            f"the Locus SDK's data is not read from {name}://; pass a directory, "
             + ", ".join(f"{it}://" for it in READERS)
         )
     return reader(source, table_name, tenant)
@@ -93,7 +93,7 @@ def _names(table_name: str | None) -> Sequence[str]:
 def _require_no(reader: str, **options: str | None) -> None:
     for name, value in options.items():
         if value is not None:
-            raise InvalidArgumentError(f"{name}= means nothing for {reader}; leave it out")
+            raise InvalidArgumentError(f"{name}= has no effect for {reader}; leave it out")
 
 
 @asynccontextmanager
@@ -298,7 +298,7 @@ class _PostgreSQL:
         self._by_tenant = {"tenant", "seq"} <= columns[self._table]
         self.shown = f"{self.shown}, table {self._table}"
         if self._by_tenant:
-            # What PgCheckpointer's row-level security goes by.
+            # The setting that PgCheckpointer's row-level security reads.
             await self._fetch(
                 "SELECT pg_catalog.set_config('locus.tenant', $1, true)", self._tenant
             )

@@ -248,8 +248,8 @@ def parsed(
     """Return the thread of a document, and the document's end.
 
     Args:
-        content: Of the document.
-        thread_id: Whose it is to be.
+        content: The document's content.
+        thread_id: The thread that it should hold.
         where: The document's place, for messages.
         remedy: The instruction for a damaged document.
 

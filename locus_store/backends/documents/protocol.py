@@ -64,7 +64,7 @@ class Access(Protocol):
             The new tag, which no earlier content of this key has had.
 
         Raises:
-            ChangedError: The stored tag is another one (a document is there, for ``None``), and
+            ChangedError: The stored tag differs (for ``None``, a document exists), and
                 nothing was written; or it is not known whether the put was done.
         """
 

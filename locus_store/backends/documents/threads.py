@@ -189,7 +189,7 @@ class DocumentThreads:
             ):
                 return write.attempt(access)
         raise BackendError(
-            f"{self.documents.where(thread_id)} is changed all the time by "
+            f"{self.documents.where(thread_id)} is being changed by "
             f"{self.documents.rivals}; nothing was written"
         )
 

@@ -38,7 +38,7 @@ class FileBackend(DocumentBackend):
         max_state_bytes: The largest state that is saved or read, as compact JSON.
 
     Raises:
-        InvalidArgumentError: An option makes no sense.
+        InvalidArgumentError: An option is not valid.
         UnsupportedError: The operating system has no POSIX file locks.
     """
 
@@ -82,7 +82,7 @@ class FileCheckpointer(StorageBackendAdapter[S]):
         refresh_on_read: A load renews that time.
 
     Raises:
-        InvalidArgumentError: An option makes no sense.
+        InvalidArgumentError: An option is not valid.
         UnsupportedError: The operating system has no POSIX file locks.
     """
 

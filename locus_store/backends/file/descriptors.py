@@ -77,7 +77,7 @@ class Place:
         """Return a descriptor; ``None`` if the name does not exist.
 
         Raises:
-            IntegrityError: A link is there, or something else than ``flags`` ask for.
+            IntegrityError: The name is a link, or not of the kind that ``flags`` ask for.
         """
         is_directory = bool(flags & os.O_DIRECTORY)
         flags |= os.O_CLOEXEC | (os.O_NOFOLLOW if self._is_ours else 0)
@@ -121,7 +121,7 @@ def opened(place: Place, flags: int = os.O_RDONLY) -> Iterator[int | None]:
     With ``O_DIRECTORY`` it is a directory.
 
     Raises:
-        IntegrityError: Something else than a file is there. It is not waited for.
+        IntegrityError: The name exists and is not a file. The call does not wait for it.
     """
     descriptor = place.open(flags)
     if descriptor is None:

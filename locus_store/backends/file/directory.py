@@ -132,7 +132,7 @@ class Directory:
                 yield None
             else:
                 if not self._has_identity:
-                    self.identity()  # whose loss is told from now on
+                    self.identity()  # its loss is an error from now on
                 yield Opened(path, descriptor, signature_of(descriptor))
 
     def size(self, name: str) -> int:
@@ -371,7 +371,7 @@ class Directory:
     def _sweep_once(self) -> None:
         if not self._is_swept:
             self._is_swept = True
-            with suppress(LocusStoreError):  # what another user left hinders no save
+            with suppress(LocusStoreError):  # another user's file does not hinder a save
                 self.sweep()
 
     def sweep(self) -> None:

@@ -93,5 +93,5 @@ def refusal_of_sdk(path: str) -> SchemaError:
     """Return the error for such a file, which says what to do with it."""
     return SchemaError(
         f"{shown(path)} was written by the FileCheckpointer of the Locus SDK, and is left as it "
-        "is; take another directory, and bring its threads there with `locus-store import locus`"
+        "is; choose another directory, and import its threads with `locus-store import locus`"
     )

@@ -16,7 +16,7 @@ from locus_store.sql.failures import causes, codes
 
 try:
     import oracledb
-except ImportError:  # told when something is opened
+except ImportError:  # reported when something is opened
     oracledb = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def require_oracledb() -> None:
     """Check that the driver is installed.
 
     Raises:
-        MissingExtraError: It is not.
+        MissingExtraError: The driver is not installed.
     """
     if oracledb is None:
         raise MissingExtraError("Oracle needs python-oracledb: pip install 'locus-store[oracle]'")
@@ -236,7 +236,7 @@ def _wallet(given: str, password: str | None) -> str:
     if "-----BEGIN" not in text:
         raise InvalidArgumentError(f"{_PEM} of wallet_location={given!r} has no certificate")
     if "PRIVATE KEY" in text:
-        # With a key that it cannot read the driver goes on without, and the server hangs up.
+        # The driver ignores a key that it cannot read, and then the server closes the connection.
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(pem, password=password)
         except (ssl.SSLError, OSError, ValueError) as exc:
@@ -258,7 +258,7 @@ def split(text: str) -> SplitResult:
     try:
         found = urlsplit(f"oracle://{text.partition('://')[2]}")
     except ValueError:
-        raise InvalidArgumentError("the host of the Oracle URL makes no sense") from None
+        raise InvalidArgumentError("the host of the Oracle URL is not valid") from None
     query = parse_qsl(found.query, keep_blank_values=True)
     # As --schema and PostgreSQL's URLs call it.
     named = [("schema_name" if name == "schema" else name, value) for name, value in query]
@@ -279,7 +279,7 @@ def parts_of(url: SplitResult) -> dict[str, Any]:
         host, port = url.hostname, url.port
     except ValueError:
         raise InvalidArgumentError(
-            "the port of the Oracle URL makes no sense; in user and password write %2F for / and "
+            "the port of the Oracle URL is not valid; in user and password write %2F for / and "
             "%3F for ?"
         ) from None
     found: dict[str, Any] = {

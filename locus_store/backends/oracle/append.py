@@ -243,7 +243,7 @@ def _kept(t: Tables, place: dict[str, Any], *conditions: sa.ColumnElement[bool])
         **_of(t.checkpoints, "checkpoint_id", "digest"),
         "codec": ZERO,
         "created_at": now(),
-        **_of(t.checkpoints, "metadata", "labels", "payload"),  # Oracle wants what is long last
+        **_of(t.checkpoints, "metadata", "labels", "payload"),  # Oracle wants long values last
     }
     made = sa.select(*columns.values()).where(*conditions)
     return t.checkpoints.insert().from_select([*columns], made, include_defaults=False)

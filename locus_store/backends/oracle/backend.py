@@ -49,13 +49,13 @@ class OracleBackend(SqlBackend):
 
     Args:
         dsn: An alias of ``tnsnames.ora``, EZConnect (``host:1521/service``) or a descriptor.
-        user: Who connects; the tables are in this schema unless ``schema_name`` says otherwise.
+        user: The database user; the tables are in this schema unless ``schema_name`` is given.
         password: The user's.
         wallet_location: The directory of a wallet (mTLS), as it was unzipped; ``~`` is the home
             directory. ``tnsnames.ora`` is looked for there too.
-        wallet_password: Of an encrypted wallet; ``None`` or ``""``: it is not.
+        wallet_password: Password of an encrypted wallet; ``None`` or ``""``: it is not encrypted.
         host: Instead of ``dsn``, with ``port`` and ``service_name``.
-        port: Of the listener; 1521 if it is not given.
+        port: The listener's port; by default 1521.
         service_name: The database's service.
         table_name: As in the Locus SDK: ``x``, ``x_checkpoints`` or ``x_store`` means prefix
             ``x_``.
@@ -65,8 +65,8 @@ class OracleBackend(SqlBackend):
         engine: An async SQLAlchemy engine (``oracle+oracledb_async``) used instead and left open.
         pool: An ``oracledb.AsyncConnectionPool`` used instead and left open.
         config_dir: Where ``tnsnames.ora`` is, if not beside the wallet.
-        prefix: Of the tables; excludes ``table_name``.
-        tenant: Whose threads this object sees.
+        prefix: Prefix of the table names; excludes ``table_name``.
+        tenant: The tenant whose threads this object sees.
         auto_migrate: See ``SqlBackend``.
         pool_timeout_seconds: How long to wait for a connection of the pool.
         connect_timeout_seconds: For connecting, all in all; ``None``: 20.
@@ -74,7 +74,7 @@ class OracleBackend(SqlBackend):
         max_state_bytes: The largest state that is saved or read, as compact JSON.
 
     Raises:
-        InvalidArgumentError: An option makes no sense.
+        InvalidArgumentError: An option is not valid.
         MissingExtraError: python-oracledb is not installed.
     """
 
@@ -319,7 +319,7 @@ def oracle_checkpointer(
     The first options are those of ``OracleBackend``, the last five of ``StorageBackendAdapter``.
 
     Raises:
-        InvalidArgumentError: An option makes no sense.
+        InvalidArgumentError: An option is not valid.
         MissingExtraError: python-oracledb is not installed.
     """
     backend = OracleBackend(
@@ -361,7 +361,7 @@ class OracleCheckpointSaver(CheckpointSaver):
 
     Args:
         dsn: See ``OracleBackend``, as ``user``, ``password`` and ``options``.
-        user: Who connects.
+        user: The database user.
         password: The user's.
         table_name: Stands for a prefix.
         on_conflict: See ``CheckpointSaver``, as the two others.
@@ -371,7 +371,7 @@ class OracleCheckpointSaver(CheckpointSaver):
         options: Of ``OracleBackend``.
 
     Raises:
-        InvalidArgumentError: An option makes no sense.
+        InvalidArgumentError: An option is not valid.
         MissingExtraError: python-oracledb is not installed.
     """
 

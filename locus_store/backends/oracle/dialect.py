@@ -98,7 +98,7 @@ class OracleRepository(IndexedRepository):
         self.connection.exec_driver_sql(f"LOCK TABLE {table} IN EXCLUSIVE MODE")
         if self.has_index:
             return False
-        # So that a copy whose snapshot is older than this begins anew: see begin_copy.
+        # So that a copy whose snapshot is older than this starts again: see begin_copy.
         facts = self.tables.settings
         self.connection.execute(
             facts.update().values(value=facts.c.value).where(facts.c.name == "store_id")
@@ -156,7 +156,7 @@ class OracleDatabase(ServerDatabase):
     Args:
         where: The database, for a person.
         tables: See ``Database``, as the rest.
-        tenant: Whose threads are seen.
+        tenant: The tenant whose threads are visible.
         auto_migrate: What may be done to the schema.
     """
 
@@ -244,7 +244,7 @@ class OracleDatabase(ServerDatabase):
         connection.begin()
         connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE")
         self.keep_index(connection)
-        # Who waited for an index that was made meanwhile gets ORA-08177 here.
+        # A transaction that waited while an index was created gets ORA-08177 here.
         facts = self.tables.settings.c
         connection.execute(sa.select(facts.name).where(facts.name == "store_id").with_for_update())
 
@@ -255,7 +255,7 @@ class OracleDatabase(ServerDatabase):
     def leave(self, connection: Connection) -> None:
         """Return the connection in its original condition.
 
-        What is to be undone is undone first: SQLAlchemy leaves a connection in autocommit alone.
+        Open work is rolled back first: SQLAlchemy leaves a connection in autocommit alone.
         """
         if connection.in_transaction():
             connection.rollback()
@@ -299,7 +299,7 @@ class OracleDatabase(ServerDatabase):
             return connection_error(exc, self._where)
         if is_lost(exc):
             return ConnectionFailedError(
-                f"{where}: the connection was lost ({code}); a save under way may be there or not, "
+                f"{where}: the connection was lost ({code}); the outcome of a save is unknown, "
                 "and saving again is safe"
             )
         if self.lost_schema(exc):
@@ -307,11 +307,11 @@ class OracleDatabase(ServerDatabase):
                 f"{where}: the tables of locus-store do not exist any more"
                 f", or this user may not see them "
                 f"({code}); grant it SELECT, INSERT, UPDATE and DELETE on them, name schema_name=, "
-                "restore a backup, or make new ones: locus-store db upgrade"
+                "restore a backup, or create new ones: locus-store db upgrade"
             )
         if isinstance(exc, sa.exc.TimeoutError):
             return BackendError(
-                f"{where}: no connection became free; see whether the server answers, else raise "
+                f"{where}: no connection became free; check that the server responds, or raise "
                 "max_pool_size"
             )
         kind = IntegrityError if code in _DAMAGED else BackendError

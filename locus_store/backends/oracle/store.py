@@ -43,7 +43,7 @@ class OracleStore(SqlStore):
         options: Of ``OracleBackend``.
 
     Raises:
-        InvalidArgumentError: An option makes no sense.
+        InvalidArgumentError: An option is not valid.
         MissingExtraError: python-oracledb is not installed, or NumPy, which a dimension needs.
     """
 

@@ -67,7 +67,7 @@ class PostgreSQLBackend(SqlBackend):
             the environment's (``PGHOST`` and so on).
         table_name: As in the Locus SDK: ``x``, ``x_checkpoints`` or ``x_store`` means prefix
             ``x_``.
-        prefix: Of the tables; excludes ``table_name``.
+        prefix: Prefix of the table names; excludes ``table_name``.
         schema: Of the tables, made with them where it is missing; ``None``: the first one of the
             role's search path.
         schema_name: The Locus SDK's word for ``schema``.
@@ -81,7 +81,7 @@ class PostgreSQLBackend(SqlBackend):
         engine: An async SQLAlchemy engine (``postgresql+asyncpg``) used instead of ``dsn`` and
             left open.
         pool: An asyncpg pool used instead of ``dsn`` and left open.
-        tenant: Whose threads this object sees.
+        tenant: The tenant whose threads this object sees.
         auto_migrate: See ``SqlBackend``.
         pool_size: Connections per event loop that are kept.
         max_overflow: More of them when all are in use.
@@ -100,7 +100,7 @@ class PostgreSQLBackend(SqlBackend):
         max_state_bytes: The largest state that is saved or read, as compact JSON.
 
     Raises:
-        InvalidArgumentError: An option makes no sense.
+        InvalidArgumentError: An option is not valid.
         MissingExtraError: asyncpg is not installed.
     """
 
@@ -239,7 +239,7 @@ class PostgreSQLBackend(SqlBackend):
         rows = await self._ask(text, hot.key(thread_id, namespace, checkpoint_id))
         if not rows:
             return None
-        if rows[0]["sequence"] is None and checkpoint_id is None:  # tells what is wrong
+        if rows[0]["sequence"] is None and checkpoint_id is None:  # raises the error
             return await super().fetch(thread_id, namespace=namespace)
         return hot.stored(rows[0], self._database.store, thread_id, namespace)
 
@@ -423,7 +423,7 @@ def postgresql_checkpointer(
     ``StorageBackendAdapter``.
 
     Raises:
-        InvalidArgumentError: An option makes no sense.
+        InvalidArgumentError: An option is not valid.
         MissingExtraError: asyncpg is not installed.
     """
     backend = PostgreSQLBackend(
@@ -476,7 +476,7 @@ class PostgreSQLCheckpointSaver(CheckpointSaver):
         options: Of ``PostgreSQLBackend``.
 
     Raises:
-        InvalidArgumentError: An option makes no sense.
+        InvalidArgumentError: An option is not valid.
         MissingExtraError: asyncpg is not installed.
     """
 

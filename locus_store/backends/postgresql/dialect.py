@@ -46,7 +46,7 @@ from locus_store.sql.text_index import SEARCH_SETTING, IndexedRepository, OtherD
 from locus_store.values import frames
 from locus_store.values.text import words
 
-with suppress(ImportError):  # told when something is opened
+with suppress(ImportError):  # reported when something is opened
     import asyncpg  # type: ignore[import-untyped]  # noqa: F401  (driver_errors looks for it)
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class PostgreSQLRepository(IndexedRepository):
             return None
         like = "".join(_LIKE.get(it, it) for it in pattern)
         plain, escaped = (column.op("LIKE")(sa.literal(it, sa.Text())) for it in (like, "/" + like))
-        if pattern[:1] not in {"", "*", "?"}:  # what begins the id is known, and an index finds it
+        if pattern[:1] not in {"", "*", "?"}:  # the id's prefix is known, so an index finds it
             return escaped if pattern[0] == "/" else plain
         starts_with_slash = column.op("LIKE")(sa.literal("/%", sa.Text()))
         return sa.case((starts_with_slash, escaped), else_=plain)
@@ -239,7 +239,7 @@ class PostgreSQLDatabase(ServerDatabase):
     Args:
         where: The database, for a person.
         tables: See ``Database``, as the rest.
-        tenant: Whose threads are seen.
+        tenant: The tenant whose threads are visible.
         auto_migrate: What may be done to the schema.
     """
 
@@ -313,8 +313,8 @@ class PostgreSQLDatabase(ServerDatabase):
         where = f"PostgreSQL {self._where}"
         if is_lost(exc) and not is_refused(exc):
             return ConnectionFailedError(
-                f"{where}: the connection was lost ({state or 'closed'}); a save under way may be "
-                "there or not, and saving again is safe"
+                f"{where}: the connection was lost ({state or 'closed'}); the outcome of a "
+                "save is unknown, and saving again is safe"
             )
         if self.lost_schema(exc):
             return SchemaError(
@@ -324,7 +324,7 @@ class PostgreSQLDatabase(ServerDatabase):
             )
         if isinstance(exc, sa.exc.TimeoutError):
             return BackendError(
-                f"{where}: no connection became free; see whether the server answers, else raise "
+                f"{where}: no connection became free; check that the server responds, or raise "
                 "pool_size"
             )
         if is_overtime(exc):

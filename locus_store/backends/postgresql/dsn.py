@@ -165,7 +165,7 @@ def parse(
         ours: Names of our own options in the DSN; none of them is one of libpq's.
 
     Raises:
-        InvalidArgumentError: The DSN makes no sense, or asks for what cannot be done. The message
+        InvalidArgumentError: The DSN is not valid, or needs an unsupported feature. The message
             never repeats a value that may be a secret.
     """
     found, pairs = _from_url(dsn) if isinstance(dsn, URL) else _from_text(dsn)
@@ -395,13 +395,13 @@ def _check(given: Mapping[str, str]) -> None:
     """Refuse unsupported parameters; values are not repeated, as one may be a password."""
     for name, value in given.items():
         if not _is_text(value):
-            raise InvalidArgumentError(f"{name} in the DSN holds a NUL or half a character")
+            raise InvalidArgumentError(f"{name} in the DSN has a NUL or a lone surrogate")
         if name in _CHOICES and value not in _CHOICES[name]:
             choices = ", ".join(_CHOICES[name])
             raise InvalidArgumentError(f"{name} in the DSN must be one of: {choices}")
         accepted, remedy = _REFUSED.get(name, ((value,), ""))
         if value not in accepted:
-            raise InvalidArgumentError(f"asyncpg cannot do what {name} asks for; {remedy}")
+            raise InvalidArgumentError(f"asyncpg does not support this value of {name}; {remedy}")
         if name in _NUMBERS and not _NUMBER.fullmatch(value):
             raise InvalidArgumentError(f"{name} in the DSN must be a whole number, 0 or more")
     encoding = given.get("client_encoding", "utf8").lower().replace("-", "").replace("_", "")
@@ -521,7 +521,7 @@ def _password(given: Mapping[str, str], password: Password | None) -> dict[str, 
     if password is None:
         return {"password": given["password"]} if "password" in given else {}
     if not _is_text(password):
-        raise InvalidArgumentError("password= holds a NUL or half a character")
+        raise InvalidArgumentError("password= has a NUL or a lone surrogate")
     return {"password": password}
 
 
@@ -706,7 +706,7 @@ def _from_passfile(arguments: Mapping[str, Any], host: str, port: int) -> dict[s
     if "password" in arguments or path is None:
         return {}
     try:
-        # Open to others it is not read; asyncpg, which comes next, says so.
+        # A file that others can read is ignored; asyncpg, called next, warns of it.
         if os.name == "posix" and path.stat().st_mode & 0o077:
             return {}
         lines = path.read_text(encoding="utf-8").split("\n")

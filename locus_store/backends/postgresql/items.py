@@ -390,7 +390,7 @@ SELECT f.holds, l.found, l.is_busy, {raced} AS raced FROM looked l, fact f ORDER
 """
 
 # Every put gives its item a new number, so that embeddings that another put wrote meanwhile, which
-# this statement does not see, are nobody's; `raced` is whose are to go in another statement.
+# this statement does not see, belong to no item; `raced` lists items to clean up in another one.
 _EMBEDDING: Final = """,
 unembedded AS (
   DELETE FROM {embeddings} e USING looked l WHERE e.item = l.item AND l.does),
@@ -406,10 +406,10 @@ embedded AS (
 _RACED: Final = """CASE WHEN l.does AND l.item IS NOT NULL
     AND NOT EXISTS (SELECT FROM {store} s WHERE s.item = l.item) THEN l.item END"""
 
-# What another transaction has inserted and not committed cannot be skipped: an insert waits for it.
+# An uncommitted insert of another transaction cannot be skipped: an insert waits for it.
 _PATIENCE: Final = " AND set_config('lock_timeout', '100ms', true) IS NOT NULL"
 
-# What was skipped is there, and not among what was locked.
+# A skipped row exists, but is not among the locked rows.
 _BUSY: Final = """l.position IS NULL AND EXISTS (SELECT FROM {store} s
       WHERE s.tenant = :tenant AND s.namespace = i.namespace AND s.key = i.key)"""
 
@@ -423,8 +423,8 @@ def _apply(store: str, settings: str, embeddings: str, home: str, *, waits: bool
 
     Args:
         store: Name of the table, quoted, as the next two.
-        settings: Of the settings.
-        embeddings: Of the embeddings.
+        settings: Name of the table of settings.
+        embeddings: Name of the table of embeddings.
         home: Where pgvector is; ``""``: there is no table of embeddings.
         waits: For rows that others have locked; else they are busy, and the statement fails where
             an insert waits for longer than 100 ms.

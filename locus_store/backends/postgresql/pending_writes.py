@@ -140,7 +140,7 @@ class WriteBatches:
             if len(group) == 1:
                 group[0].answer(exc)
                 return
-            for item in group:  # what is wrong with which is found out one by one
+            for item in group:  # the faulty one is found by running each alone
                 await self._send([item])
             return
         for number, item in enumerate(group):

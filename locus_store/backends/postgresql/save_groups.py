@@ -233,7 +233,7 @@ class Saves:
                 raise
             self._home.note(exc)
             observe.divided([it.operation for it in group], exc)
-            won = {}  # what is wrong with which is found out one by one
+            won = {}  # the faulty one is found by running each alone
         else:
             if won:
                 observe.committed(self._database, len(won))

@@ -203,7 +203,7 @@ kept AS (
 SELECT thread_id, line, sequence FROM won
 """
 
-# The save of somebody who is alone, and whose thread's activity was noted: nearly every one.
+# A save alone in its statement, whose thread's activity is up to date: nearly every save.
 _APPEND: Final = """
 WITH moved AS (
   UPDATE {lines} l SET head = l.last_sequence + 1, last_sequence = l.last_sequence + 1,
@@ -270,10 +270,10 @@ _WRITES: Final = """,
   (SELECT array_agg(ROW(w.task_id, w.idx, w.channel, w.type, w.task_path, w.basis, w.payload))
     FROM {writes} w WHERE w.line = c.line AND w.checkpoint_id = c.checkpoint_id) AS writes"""
 
-# Batches of writes, each on a line that is there, unless somebody is about to remove versions of
-# it, or it; both are left to a transaction. Two statements may add to one checkpoint. A version
-# that goes while the statement looks may leave a change of it behind, which no reader takes for
-# anything.
+# Batches of writes, each on an existing line. If another transaction is about to remove versions
+# or the line, a transaction has to decide. Two statements may add to one checkpoint. A version
+# that is removed while the statement runs may leave a write behind, which every reader
+# ignores.
 _PUT_WRITES: Final = """
 WITH l AS MATERIALIZED (
   SELECT b.number, b.checkpoint_id, l.line

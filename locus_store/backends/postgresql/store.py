@@ -45,7 +45,7 @@ class PostgreSQLStore(SqlStore):
         options: Of ``PostgreSQLBackend``.
 
     Raises:
-        InvalidArgumentError: An option makes no sense.
+        InvalidArgumentError: An option is not valid.
         MissingExtraError: asyncpg is not installed, or NumPy, which a dimension needs.
     """
 

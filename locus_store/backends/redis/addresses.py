@@ -44,7 +44,7 @@ class Options:
     """The options of connections; see ``RedisBackend``.
 
     Raises:
-        InvalidArgumentError: One makes no sense.
+        InvalidArgumentError: An option is not valid.
     """
 
     wait_replicas: int = 0
@@ -104,7 +104,7 @@ def named(url: str, db: int, options: Options, *, is_cluster: bool) -> Connectio
         "socket_timeout": options.timeout_seconds,
         "socket_connect_timeout": options.connect_timeout_seconds,
         "max_connections": options.pool_size,
-        "retry": Retry(NoBackoff(), 0),  # ours knows what may be done twice
+        "retry": Retry(NoBackoff(), 0),  # this library knows which calls may be repeated
         "decode_responses": False,
     }
     if is_cluster:  # else every fifth MOVED closes all connections, with the calls on them
@@ -123,7 +123,7 @@ def _require_one_place(scheme: str, place: str, path: str, db: int, *, is_cluste
         return
     in_path = path.strip("/")
     if in_path and not in_path.isdecimal():
-        raise InvalidArgumentError("behind the host stands a database's number: redis://host/0")
+        raise InvalidArgumentError("the path of the URL is a database number: redis://host/0")
     if db and in_path and int(in_path) != db:
         raise InvalidArgumentError(f"the URL names database {in_path}, and db= names {db}")
     if is_cluster and (db or int(in_path or 0)):
@@ -142,13 +142,13 @@ def _try_out(make: Callable[[], Any], where: str, *, is_cluster: bool) -> None:
             sample.connection_pool.make_connection()
     except TypeError as exc:
         name = re.search(r"unexpected keyword argument '(\w+)'", str(exc))
-        told = f"no option {name[1]!r}" if name else "an option makes no sense"
+        told = f"no option {name[1]!r}" if name else "an option is not valid"
         raise InvalidArgumentError(f"the URL of Redis {where}: {told}") from None
     except (driver.RedisError, RedisClusterException, ValueError, OSError) as exc:
         what = type(exc).__name__
         raise InvalidArgumentError(
-            f"the URL of Redis {where} makes no sense to redis-py ({what}); look at its port and "
-            "options"
+            f"redis-py rejects the URL of Redis {where} ({what}); check its port and its "
+            "query options"
         ) from None
     _require_usable(sample)
 
@@ -184,14 +184,14 @@ class _HandedIn:
         """
         if os.getpid() != self._pid:
             raise InvalidArgumentError(
-                "a client belongs to the process that made it, with which a forked one would share "
-                "its connections; make the client behind the fork, or hand in a url"
+                "a client belongs to the process that created it; a forked process would share "
+                "its connections; create the client after the fork, or pass a url"
             )
         loop = asyncio.get_running_loop()
         self._loop = self._loop or loop
         if loop is not self._loop:
             raise InvalidArgumentError(
-                "a client belongs to the event loop that it was first used in; hand in a url "
+                "a client belongs to the event loop that it was first used in; pass a url "
                 "instead to use a store from several"
             )
         return self._client
@@ -201,11 +201,11 @@ def _require_usable(client: Any) -> None:
     for name in ("read_from_replicas", "load_balancing_strategy"):
         if getattr(client, name, None):
             raise InvalidArgumentError(
-                f"reads have to come from masters, for replicas lag behind; leave out {name}"
+                f"reads must come from masters, because replicas lag behind; leave out {name}"
             )
     if client.get_encoder().decode_responses:
         raise InvalidArgumentError(
-            "client decodes what it receives, and states are bytes; make it without "
+            "client decodes responses, but states are bytes; create it without "
             "decode_responses=True"
         )
 

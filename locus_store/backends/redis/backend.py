@@ -97,7 +97,7 @@ class RedisBackend(FullBackend):
         max_state_bytes: The largest state that is saved or read, as compact JSON.
 
     Raises:
-        InvalidArgumentError: An option makes no sense.
+        InvalidArgumentError: An option is not valid.
         MissingExtraError: redis-py is not installed.
     """
 
@@ -545,7 +545,7 @@ def redis_checkpointer(
     ``ttl_seconds`` of ``StorageBackendAdapter``.
 
     Raises:
-        InvalidArgumentError: An option makes no sense.
+        InvalidArgumentError: An option is not valid.
         MissingExtraError: redis-py is not installed.
     """
     return StorageBackendAdapter(

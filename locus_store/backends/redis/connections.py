@@ -293,7 +293,7 @@ class Patience:
     """The time for which a call is retried.
 
     Args:
-        home: Whose call.
+        home: The client that makes the call.
         seconds: In all.
     """
 
@@ -309,14 +309,14 @@ class Patience:
         Raises:
             LocusStoreError: There is none.
         """
-        if isinstance(exc, LocusStoreError):  # who was called has had patience
+        if isinstance(exc, LocusStoreError):  # raised by a call that has retried
             raise exc
         home = self._home
         if not home.is_cluster:
             failures.require_no_cluster(exc, home.where)
         self._is_unsure = self._is_unsure or failures.may_be_done(exc)
         is_better_soon = failures.is_transient(exc) or (
-            home.was_reached and may_again(exc)  # else a wrong address is told at once
+            home.was_reached and may_again(exc)  # else a wrong address is reported at once
         )
         if not is_better_soon or time.monotonic() + self._pause > self._until:
             raise failures.translated(exc, home.where, is_unsure=self._is_unsure) from exc

@@ -63,8 +63,8 @@ class RedisKeys:
         check_text("prefix", self.prefix, minimum=0, maximum=MAX_PREFIX)
         if "{" in self.prefix or "}" in self.prefix:
             raise InvalidArgumentError(
-                f"prefix={self.prefix!r} has a brace in it; on a cluster that decides where keys "
-                "go, which is this store's to say"
+                f"prefix={self.prefix!r} has a brace in it; on a cluster, braces decide the slot "
+                "of a key, and the store sets its own"
             )
 
     @property

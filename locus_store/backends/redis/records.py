@@ -298,7 +298,7 @@ class NamespaceEdit(Edit):
 
     Args:
         thread_id: The thread.
-        namespace: Which.
+        namespace: The namespace.
         old: What is stored of the thread, with this namespace alone.
         store: Identity of the store.
         has_writes: Whether ``old`` has the pending writes.

@@ -105,7 +105,7 @@ class RedisStore(BaseStore):
         max_state_bytes: The largest item, value and metadata as compact JSON.
 
     Raises:
-        InvalidArgumentError: An option makes no sense.
+        InvalidArgumentError: An option is not valid.
         MissingExtraError: redis-py is not installed, or NumPy, which a dimension needs.
     """
 

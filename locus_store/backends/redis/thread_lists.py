@@ -23,7 +23,7 @@ class ThreadLists:
     """The indexes of threads below a prefix.
 
     Args:
-        keys: How things are called.
+        keys: The names of the keys.
     """
 
     def __init__(self, keys: RedisKeys) -> None:

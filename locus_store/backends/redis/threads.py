@@ -71,7 +71,7 @@ class RedisThreads:
 
     Args:
         connections: To the server or cluster.
-        keys: How things are called.
+        keys: The names of the keys.
         max_state_bytes: The largest state that is folded.
     """
 
@@ -246,7 +246,7 @@ class RedisThreads:
                 decided = await _aside(found, decide)
             except MissingError as missing:
                 more = _more(payloads, missing), has_writes or missing.writes
-                if more == (payloads, has_writes):  # it was asked for, and is not there
+                if more == (payloads, has_writes):  # it was requested and does not exist
                     raise _damaged(thread_id) from missing
                 payloads, has_writes = more
                 continue
@@ -287,11 +287,11 @@ class RedisThreads:
         """Run a writing script, with the permission and the namespaces that it asks for.
 
         Args:
-            home: Whose connections.
+            home: The connections.
             script: What to run.
             thread_id: The thread.
             namespace: The one that it is about; ``None``: all.
-            args: Of the script.
+            args: Arguments of the script.
             creates_at: Which argument says that a thread may be made.
             insisting: The arguments for a thread of these namespaces that lost some of its keys.
 
@@ -498,7 +498,7 @@ class RedisThreads:
         """Remove a thread.
 
         Args:
-            home: Whose connections.
+            home: The connections.
             thread_id: The thread.
             revisions: Of all its namespaces, as they were when it was decided to remove it.
         """
@@ -621,7 +621,7 @@ def _beside(namespace: str | None, there: Sequence[bytes]) -> list[str]:
 
 def _busy(thread_id: str) -> BackendError:
     return BackendError(
-        f"thread {thread_id!r} is changed all the time by others; nothing was written"
+        f"other clients kept changing thread {thread_id!r}; nothing was written. Try again"
     )
 
 
@@ -642,7 +642,7 @@ def _seen(thread_id: str, namespace: str, found: list[Any]) -> tuple[Thread | No
     fields = dict(pairs(line))
     if not fields:
         return thread, "", ""
-    del first  # the log's end is what was given
+    del first  # only the end of the log was read
     thread.spaces[namespace] = space_of(namespace, fields, order, log, writes)
     return thread, fields[b"rev"].decode(), fields[b"id"].decode()
 

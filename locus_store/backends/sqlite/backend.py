@@ -43,20 +43,20 @@ class SQLiteBackend(SqlBackend):
     processes may share the file, but it must not be on a network file system.
 
     Args:
-        path: Of the file, made where there is none; ``":memory:"`` lives as long as this object.
+        path: Path of the file, created if missing; ``":memory:"`` lives as long as this object.
         table_name: As in the Locus SDK: ``x``, ``x_checkpoints`` or ``x_store`` means prefix
             ``x_``.
-        prefix: Of the tables; excludes ``table_name``.
+        prefix: Prefix of the table names; excludes ``table_name``.
         engine: A SQLAlchemy engine, async (``sqlite+aiosqlite``) or not, used instead of ``path``
             and left open. Its connection settings are its owner's: without WAL readers wait, and
             without ``secure_delete`` deleted bytes stay in the file until they are overwritten.
-        tenant: Whose threads this object sees.
+        tenant: The tenant whose threads this object sees.
         auto_migrate: See ``SqlBackend``.
         busy_timeout_seconds: How long to wait for another process's write.
         max_state_bytes: The largest state that is saved or read, as compact JSON.
 
     Raises:
-        InvalidArgumentError: An option makes no sense.
+        InvalidArgumentError: An option is not valid.
     """
 
     factory = "sqlite_checkpointer"
@@ -149,7 +149,7 @@ def sqlite_checkpointer(
     The first options are those of ``SQLiteBackend``, the last five of ``StorageBackendAdapter``.
 
     Raises:
-        InvalidArgumentError: An option makes no sense.
+        InvalidArgumentError: An option is not valid.
     """
     backend = SQLiteBackend(
         path,
@@ -184,7 +184,7 @@ class SQLiteCheckpointSaver(CheckpointSaver):
         options: Of ``SQLiteBackend``.
 
     Raises:
-        InvalidArgumentError: An option makes no sense.
+        InvalidArgumentError: An option is not valid.
     """
 
     def __init__(

@@ -224,10 +224,10 @@ class SQLiteDatabase(Database):
     """A database in a file, in memory, or behind a caller's engine.
 
     Args:
-        path: Of the file; ``None`` for an engine that was handed in.
+        path: Path of the file; ``None`` for a caller's engine.
         where: The database, for a person.
         tables: See ``Database``, as the rest.
-        tenant: Whose threads are seen.
+        tenant: The tenant whose threads are visible.
         auto_migrate: What may be done to the schema.
     """
 

@@ -25,7 +25,7 @@ class SQLiteStore(SqlStore):
     Python's SQLite may load it, else with NumPy; the answers are the same.
 
     Args:
-        path: Of the file, made where there is none; ``":memory:"`` lives as long as this object.
+        path: Path of the file, created if missing; ``":memory:"`` lives as long as this object.
         table_name: As in the Locus SDK: ``x`` or ``x_store`` means prefix ``x_``.
         dimension: See ``BaseStore``, as the two following; the same for good.
         metric: How embeddings are compared.
@@ -35,7 +35,7 @@ class SQLiteStore(SqlStore):
         options: Of ``SQLiteBackend``.
 
     Raises:
-        InvalidArgumentError: An option makes no sense.
+        InvalidArgumentError: An option is not valid.
         MissingExtraError: There is a dimension, and NumPy is not installed.
     """
 

@@ -85,7 +85,7 @@ def _bisect(most: int, same: Callable[[int, int], bool]) -> int:
 
 def align(old: bytes, new: bytes) -> list[Gap]:
     """Return ordered replacements: (start, stop) of the old list, (first, last) of the new."""
-    if new.startswith(old):  # what nearly every save is
+    if new.startswith(old):  # nearly every save
         kept, length = len(old) // DIGEST_BYTES, len(new) // DIGEST_BYTES
         return [(kept, kept, kept, length)] if kept < length else []
     head, tail = common_digests(old, new)

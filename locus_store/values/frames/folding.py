@@ -113,7 +113,7 @@ def operations(body: bytes) -> list[list[Json]]:
 
 
 def _malformed(what: str, found: object) -> IntegrityError:
-    return IntegrityError(f"a stored frame has a {what} that makes no sense ({short(found)[:60]})")
+    return IntegrityError(f"a stored frame has an invalid {what} ({short(found)[:60]})")
 
 
 class Folder:

@@ -59,7 +59,7 @@ def value_of(payload: bytes, max_bytes: int, old: Json = None) -> Json:
     Elements of a list may be shared with it.
 
     Raises:
-        IntegrityError: It makes no sense, or is too large.
+        IntegrityError: It is not valid, or is too large.
     """
     splices = all(it[:2] == ["[", [_KEY]] for it in readable(payload, max_bytes))
     copied = old.copy() if splices and isinstance(old, list) else decode(encode(old))

@@ -334,7 +334,7 @@ def test_a_parent_comes_before_its_children_whatever_their_clocks_said() -> None
     parents = {"3": None, "1": "3", "2": "1", "4": "gone", "0": None}
     assert list(in_order(parents)) == ["0", "3", "1", "2", "4"]
     for circle in ({"0": "0"}, {"0": "1", "1": "0"}):
-        with pytest.raises(IntegrityError, match="circle"):
+        with pytest.raises(IntegrityError, match="cycle"):
             list(in_order(circle))
 
 

@@ -196,7 +196,7 @@ REFUSED = {
     "postgresql://u@h/db#foo": "%23",
     "postgresql://u%ff@h/db": "%25",
     "postgresql://u%00@h/db": "NUL",
-    "host=h user=\ud800": "half a character",
+    "host=h user=\ud800": "lone surrogate",
     "postgresql://u@h/db?connect_timeout=" + "9" * 5000: "connect_timeout.*whole number",
     "mysql://u@h/db": "mysql:// is not PostgreSQL",
     "h": "neither",
