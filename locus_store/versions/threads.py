@@ -137,11 +137,8 @@ class Space:
         self, chain: int, upto: int | None = None, after: int = 0
     ) -> list[tuple[int, bytes]]:
         """Return a chain's (sequence, payload) pairs, ascending; ``upto`` is inclusive."""
-        return [
-            (sequence, self.rows[sequence].payload())
-            for sequence in self.by_chain.get(chain, ())
-            if after < sequence and (upto is None or sequence <= upto)
-        ]
+        some = [it for it in self.by_chain.get(chain, ()) if after < it <= (upto or it)]
+        return [(it, self.rows[it].payload()) for it in some]
 
     def visible(self) -> list[int]:
         """Return the sequences of the visible versions, newest first."""

@@ -154,7 +154,7 @@ def test_another_version_is_a_conflict(run: Run, url: str) -> None:
     for version in ("0", "2"):
         code, out, errors = run("store", "put", "m", "k", "2", "--expected-version", version)
         assert (code, out) == (5, "")
-        assert "version 1 is there" in errors
+        assert "version 1 is stored" in errors
     assert run("store", "put", "m", "k", "2", "--expected-version", "1")[0] == 0
     assert parsed(run, "store", "get", "m", "k")["value"] == 2
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 
-class Kept(Protocol):
+class Packed(Protocol):
     """A state that is kept in packed form."""
 
     @property
@@ -32,7 +32,7 @@ class Kept(Protocol):
         """Return a new copy of the state."""
 
 
-def fold(payloads: Iterable[bytes], max_bytes: int, basis: Kept | None = None) -> dict[str, Json]:
+def fold(payloads: Iterable[bytes], max_bytes: int, basis: Packed | None = None) -> dict[str, Json]:
     """Return the state after a chain's payloads, in order.
 
     Args:
