@@ -1,10 +1,9 @@
 """The contract of a storage backend: four methods that it must have, and its optional powers.
 
-To add a backend, subclass ``StorageBackend`` and implement the methods under "to implement".
-Most need little more than the primitives of ``versions.Lines``, over which the rules of saving
-and deleting are written once. Each optional power is a class below it, with the methods that the
-power consists of: ``class Mine(SearchesText, ListsThreads)``. ``FullBackend`` has all that need no
-SQL. ``capabilities`` follow from the powers.
+To add a backend, subclass ``StorageBackend`` and implement the methods under "to implement",
+mostly the primitives of ``versions.Lines``: the rules of saving and deleting are written over them.
+Each optional power is a class below, as in ``class Mine(SearchesText, ListsThreads)``, and the
+``capabilities`` follow from the powers.
 """
 
 from __future__ import annotations
@@ -375,9 +374,9 @@ class StorageBackend(ForTenants, ABC):
         key = self._line(thread_id, namespace)
         known = self._known.get(key) if checkpoint_id is None else None
         kept = known.snapshot if known else None  # may be dropped while we wait
-        which: dict[str, Any] = {"namespace": namespace}
-        if with_writes:
-            which["with_writes"] = True
+        which: dict[str, Any] = {"namespace": namespace} | (
+            {"with_writes": True} if with_writes else {}
+        )
         if known and kept:
             stored = await self.fetch_head(thread_id, known=known.mark, **which)
         else:
@@ -911,9 +910,9 @@ def needs(backend: StorageBackend, power: type[P]) -> P:
             f"{type(backend).__name__} has no SQL transaction to save in: connection= needs "
             "SQLite, PostgreSQL or Oracle; nothing was written"
         )
-    lacks = f"the capability {missing[0]!r}" if missing else power.__name__
+    lacks, name = missing[0] if missing else power.__name__, type(backend).__name__
     raise UnsupportedError(
-        f"{type(backend).__name__} does not declare {lacks}; look at `capabilities` first"
+        f"{name} does not declare the capability {lacks!r}; look at `capabilities` first"
     )
 
 

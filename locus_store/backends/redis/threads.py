@@ -356,15 +356,13 @@ class RedisThreads:
                 "no row; restore Redis from a backup, or load a version by its id"
             )
         told, rows, writes = found
-        store, line, head, sequence, name, parent, digest, *rest = told.split(b"\0", 10)
-        continues, skip, count, header = rest
-        version = _version(thread_id, namespace, store, line, [sequence, name, parent, header])
-        payloads = [payload for _, payload in read_log(rows)]
+        store, line, head, at, name, parent, digest, follows, *part, header = told.split(b"\0", 10)
+        version = _version(thread_id, namespace, store, line, [at, name, parent, header])
         return Stored(
             version=version,
             head=Mark(store.decode(), int(line), int(head), _digest(digest)),
-            payloads=payloads[int(skip) : int(count)],  # a block may begin before, or go on behind
-            basis=known if continues else None,
+            payloads=[it for _, it in read_log(rows)][slice(*map(int, part))],  # a part of blocks
+            basis=known if follows else None,
             writes=_writes(version.checkpoint_id, writes) if with_writes else None,
         )
 
