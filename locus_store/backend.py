@@ -789,8 +789,7 @@ class ErasesThreads(QueriesMetadata, StoresThreads):
         """Remove the threads of ``threads_of`` with all they own; return how much of each kind.
 
         Keys: ``threads``, ``checkpoints``, ``writes``, ``messages``; in SQL databases ``store``,
-        the items whose metadata names the user. Only this object's tenant is looked at; see
-        ``for_tenant``.
+        the items whose metadata names the user. Only of this object's tenant.
 
         Raises:
             ConflictError: Another caller saves the user's threads at the same time.
@@ -801,8 +800,7 @@ class ErasesThreads(QueriesMetadata, StoresThreads):
         """Remove the threads of ``threads_where`` with all they own; return how much of each kind.
 
         Keys: as of ``forget_user``; in SQL databases ``store`` counts the removed items whose
-        metadata has ``value`` at ``key``. Only this object's tenant is looked at; see
-        ``for_tenant``.
+        metadata has ``value`` at ``key``. Only of this object's tenant.
 
         Raises:
             ConflictError: Another caller saves such threads at the same time.
@@ -833,8 +831,7 @@ class Vacuums(StorageBackend):
         """Remove versions older than this, heads of younger threads excepted; return how many.
 
         A thread is removed whole when none of its versions, messages and pending writes is younger;
-        one that has none of them, by its last activity. Only this object's tenant is looked at; see
-        ``for_tenant``.
+        one that has none of them, by its last activity. Only this object's tenant is covered.
         """
         return (await self.vacuum_report(older_than_days)).removed
 
@@ -854,8 +851,7 @@ class Expires(StorageBackend):
     async def expire(self) -> int:
         """Remove the threads whose time to live is over; return how many.
 
-        They are invisible before; this gives their space back. Only this object's tenant is looked
-        at; see ``for_tenant``.
+        They are invisible before; this frees their space. Only this object's tenant is covered.
         """
 
 
@@ -924,10 +920,8 @@ def _granted(power: type[StorageBackend]) -> list[str]:
 
 @lru_cache(maxsize=256)
 def _capabilities(kind: type[StorageBackend]) -> CheckpointerCapabilities:
-    powers = {name: issubclass(kind, power) for name, power in _POWERS.items()}
-    return CheckpointerCapabilities(
-        persistent_checkpoint_ids=kind.persistent_checkpoint_ids, **powers
-    )
+    has = {name: issubclass(kind, power) for name, power in _POWERS.items()}
+    return CheckpointerCapabilities(persistent_checkpoint_ids=kind.persistent_checkpoint_ids, **has)
 
 
 def _kept(stored: Stored, kept: frames.PackedState, state: dict[str, Any] | None = None) -> Kept:

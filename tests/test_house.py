@@ -19,7 +19,7 @@ MOST_LINES = 500
 LONG_FILES = {
     "adapters/langgraph/saver.py": 633,
     "adapters/langgraph/store.py": 568,
-    "backend.py": 931,
+    "backend.py": 929,
     "backends/postgresql/backend.py": 533,
     "backends/postgresql/dsn.py": 862,
     "backends/redis/backend.py": 581,
