@@ -12,6 +12,7 @@ from langgraph.checkpoint.base import (
     get_serializable_checkpoint_metadata,
 )
 
+from locus_store.adapters.langgraph.delta_channels import DeltaHistories
 from locus_store.adapters.langgraph.given_ids import GivenIds
 from locus_store.adapters.langgraph.lineage import (
     Load,
@@ -26,7 +27,6 @@ from locus_store.adapters.langgraph.listing import (
     PAGE_OF_MANY,
     ListedLine,
     Merged,
-    ancestors,
     recent_threads,
 )
 from locus_store.adapters.langgraph.serializer import (
@@ -49,7 +49,7 @@ from locus_store.saver import (
 from locus_store.types.arguments import MAX_COUNT, check_limit, check_text
 from locus_store.types.tenants import ForTenants
 from locus_store.values.filters import holds
-from locus_store.versions import CHANNELS, JSON_WRITE, REBUILT, current, whole_write
+from locus_store.versions import JSON_WRITE, current
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -105,6 +105,9 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
             ``ExactSerializer``.
         cache_bytes: Memory for what is remembered of threads: by this object and its clones, and,
             a quarter of it, by the backend. 0 remembers as little as possible.
+        share_messages: A LangChain message that several checkpoints of one ``list`` or
+            ``get_state_history`` have is one object in all of them. ``False``: each checkpoint has
+            copies.
 
     Raises:
         InvalidArgumentError: ``serde`` and ``allowed`` are both given, or ``cache_bytes`` is
@@ -119,6 +122,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
         serde: SerializerProtocol | None = None,
         allowed: Iterable[tuple[str, ...] | type] | None = None,
         cache_bytes: int = CACHE_BYTES,
+        share_messages: bool = True,
     ) -> None:
         check_limit(cache_bytes, "cache_bytes")
         used = exact_within(serde, allowed)
@@ -130,6 +134,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
         self.saver.backend.limit_cache(of_backend)
         self._caches = Caches(cache_bytes - of_backend)
         self._made = ChannelValues(self.serde, self._caches)
+        self.share_messages = share_messages
         self._given = GivenIds()
         self._portals = Portals()
         self._owns_portals = True
@@ -142,6 +147,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
         serde: SerializerProtocol | None = None,
         allowed: Iterable[tuple[str, ...] | type] | None = None,
         cache_bytes: int = CACHE_BYTES,
+        share_messages: bool = True,
         ttl: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Self:
@@ -151,7 +157,8 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
         langgraph-checkpoint-redis: ``{"default_ttl": minutes, "refresh_on_read": True}``.
         """
         saver = open_saver(url, **options_of_ttl(ttl, options), **options)
-        return cls(saver, serde=serde, allowed=allowed, cache_bytes=cache_bytes)
+        memory: dict[str, Any] = {"cache_bytes": cache_bytes, "share_messages": share_messages}
+        return cls(saver, serde=serde, allowed=allowed, **memory)
 
     def _enter(self, tenant: str) -> None:
         self.saver = self.saver.for_tenant(tenant)
@@ -483,7 +490,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
         backend, first = needs(self.saver.backend, FullBackend), versions[0]
         ids = [it.checkpoint_id for it in versions]
         writes = await backend.writes_of(first.thread_id, ids, namespace=first.namespace)
-        history = StateHistory(self._values)
+        history = StateHistory(self._values, shares=self.share_messages)
 
         def read(version: Version, folder: Folder) -> tuple[Version, Callable[[], CheckpointTuple]]:
             state = folder.state()
@@ -555,62 +562,8 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
         The ancestors are read without their states, their writes at once, and the state of each
         ancestor that has a value.
         """
-        thread_id, checkpoint_ns, checkpoint_id = place_of(config)
-        backend, namespace = self.saver.backend, line_name(checkpoint_ns)
-        target = await backend.version(thread_id, checkpoint_id, namespace=namespace)
-        seeds: dict[str, Any] = {}
-        path: Path = []
-        ends: dict[str, int] = {}
-        async for version in ancestors(backend, target):
-            missing = [it for it in channels if it not in seeds]
-            if not missing:
-                break
-            path.append(version.checkpoint_id)
-            if any(it not in version.labels.get(REBUILT, ()) for it in missing):
-                found = await backend.read_state(
-                    thread_id, version.checkpoint_id, namespace=namespace
-                )
-                values = found.state.get(CHANNELS, {}) if found else {}
-                seeds |= {it: self._values.from_json(values[it]) for it in missing if it in values}
-            ends |= dict.fromkeys(missing, len(path))
-        on_path = {it: path[: ends.get(it, 0)][::-1] for it in channels}
-        return await self._histories(thread_id, namespace, on_path, seeds)
-
-    async def _histories(
-        self,
-        thread_id: str,
-        namespace: str,
-        path: Mapping[str, Path],
-        seeds: Mapping[str, Any],
-    ) -> dict[str, DeltaChannelHistory]:
-        ids: Path = max(path.values(), key=len, default=[])
-        writes = await needs(self.saver.backend, FullBackend).writes_of(
-            thread_id, ids, namespace=namespace
-        )
-        histories: dict[str, DeltaChannelHistory] = {}
-        for name, on_path in path.items():
-            found = [
-                self._write(whole, {})
-                for of in on_path
-                for it in writes.get(of, [])
-                if it.channel == name
-                and (whole := await self._whole(thread_id, namespace, of, it)) is not None
-            ]
-            histories[name] = {"writes": found}
-            if name in seeds:
-                histories[name]["seed"] = seeds[name]
-        return histories
-
-    async def _whole(
-        self, thread_id: str, namespace: str, checkpoint_id: str, write: PendingWrite
-    ) -> PendingWrite | None:
-        """Return the write without frames; ``None`` for a write left behind by another version."""
-        if write.basis is None:
-            return write
-        found = await self.saver.backend.read_state(thread_id, checkpoint_id, namespace=namespace)
-        if found is None or not current([write], found.version.mark.sequence):
-            return None
-        return whole_write(write, found.state, self.saver.backend.max_state_bytes)
+        found = DeltaHistories(needs(self.saver.backend, FullBackend), self._values, self._write)
+        return await found.read(place_of(config), channels)
 
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]

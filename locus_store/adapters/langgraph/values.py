@@ -9,7 +9,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from locus_store.adapters.langgraph import typed_values
 from locus_store.adapters.langgraph.channel_lists import ChannelLists
-from locus_store.adapters.langgraph.copies import maker
+from locus_store.adapters.langgraph.copies import is_message, maker
 from locus_store.adapters.langgraph.recent import Recent
 from locus_store.adapters.langgraph.serializer import ExactSerializer
 from locus_store.errors import SchemaError, SerializationError
@@ -206,10 +206,12 @@ class StateHistory:
 
     Args:
         values: The conversion of values.
+        shares: A message that several checkpoints have is one object in all of them.
     """
 
-    def __init__(self, values: ChannelValues) -> None:
+    def __init__(self, values: ChannelValues, *, shares: bool) -> None:
         self._values = values
+        self._shares = shares
         self._lists: dict[str, list[Maker | None]] = {}
         """Channels that are lists: what makes their elements, ``None`` for those that changed."""
 
@@ -270,8 +272,26 @@ class StateHistory:
             missing.append(makers.index(None, missing[-1] + 1 if missing else 0))
         made = self._values.makers([value[at] for at in missing]) if missing else []
         for at, it in zip(missing, made, strict=True):
-            makers[at] = it
+            makers[at] = _Shared(it) if self._shares else it
         return [it for it in makers if it is not None]
+
+
+class _Shared:
+    """A maker that makes a message once, and other values at each call."""
+
+    __slots__ = ("_make", "_message")
+
+    def __init__(self, make: Maker) -> None:
+        self._make = make
+        self._message: Any = None
+
+    def __call__(self) -> Any:
+        if self._message is not None:
+            return self._message
+        value = self._make()
+        if is_message(type(value)):
+            self._message = value
+        return value
 
 
 def _made_list(makers: list[Maker]) -> list[Any]:

@@ -84,6 +84,7 @@ def spoil(messages: list[Any]) -> None:
 
 
 async def test_what_a_reader_changes_is_its_own(saver) -> None:
+    saver.share_messages = False
     await put(saver, "v1", None, messages=conversation(), other={"deep": [1]})
     await put(saver, "v2", "v1", messages=conversation(), other={"deep": [1]})
     expected = exact(await read(LangGraphSaver(saver.saver)))
@@ -102,6 +103,23 @@ async def test_what_a_reader_changes_is_its_own(saver) -> None:
             it.checkpoint["channel_values"]["other"]["deep"].append("spoilt")
             it.metadata["source"] = "spoilt"
         assert (await saver.aget_tuple(at())).checkpoint["channel_values"]["other"] == {"deep": [1]}
+
+
+async def test_checkpoints_of_one_listing_share_messages_and_nothing_else(saver) -> None:
+    await put(saver, "v1", None, messages=conversation())
+    await put(saver, "v2", "v1", messages=[*conversation(), HumanMessage("new", id="4")])
+    expected = exact(await read(LangGraphSaver(saver.saver)))
+    newer, older = await listed(saver)
+    assert exact(newer) == expected
+    assert exact(older) == exact(conversation())
+    assert [a is b for a, b in zip(newer[:3], older[:3], strict=True)] == [True] * 3
+    assert newer[3] is not older[3]
+    assert newer[5] is not older[5]
+    older.append("spoilt")
+    assert exact(newer) == expected
+    spoil(newer)
+    assert exact(await read(saver)) == expected
+    assert exact((await listed(saver))[0]) == expected
 
 
 async def test_what_a_writer_changes_later_is_not_in_what_it_saved(saver) -> None:

@@ -1,0 +1,99 @@
+"""The values and writes that LangGraph's delta channels are rebuilt from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from locus_store.adapters.langgraph.listing import ancestors
+from locus_store.saver import line_name
+from locus_store.versions import CHANNELS, REBUILT, current, whole_write
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from langgraph.checkpoint.base import DeltaChannelHistory
+
+    from locus_store.adapters.langgraph.values import ChannelValues
+    from locus_store.backend import FullBackend
+    from locus_store.types import PendingWrite
+
+Path: TypeAlias = "list[str]"
+
+
+class DeltaHistories:
+    """Reads what delta channels are rebuilt from: an ancestor's value, and the later writes.
+
+    Args:
+        backend: The storage.
+        values: How values are read.
+        write_of: Returns task, channel and value of a pending write.
+    """
+
+    def __init__(
+        self,
+        backend: FullBackend,
+        values: ChannelValues,
+        write_of: Callable[[PendingWrite, Mapping[str, Any]], tuple[str, str, Any]],
+    ) -> None:
+        self._backend = backend
+        self._values = values
+        self._write = write_of
+
+    async def read(
+        self, place: tuple[str, str, str | None], channels: Sequence[str]
+    ) -> dict[str, DeltaChannelHistory]:
+        """Return the history of each channel at a checkpoint (thread, namespace, id)."""
+        thread_id, checkpoint_ns, checkpoint_id = place
+        backend, namespace = self._backend, line_name(checkpoint_ns)
+        target = await backend.version(thread_id, checkpoint_id, namespace=namespace)
+        seeds: dict[str, Any] = {}
+        path: Path = []
+        ends: dict[str, int] = {}
+        async for version in ancestors(backend, target):
+            missing = [it for it in channels if it not in seeds]
+            if not missing:
+                break
+            path.append(version.checkpoint_id)
+            if any(it not in version.labels.get(REBUILT, ()) for it in missing):
+                found = await backend.read_state(
+                    thread_id, version.checkpoint_id, namespace=namespace
+                )
+                values = found.state.get(CHANNELS, {}) if found else {}
+                seeds |= {it: self._values.from_json(values[it]) for it in missing if it in values}
+            ends |= dict.fromkeys(missing, len(path))
+        on_path = {it: path[: ends.get(it, 0)][::-1] for it in channels}
+        return await self._histories(thread_id, namespace, on_path, seeds)
+
+    async def _histories(
+        self,
+        thread_id: str,
+        namespace: str,
+        path: Mapping[str, Path],
+        seeds: Mapping[str, Any],
+    ) -> dict[str, DeltaChannelHistory]:
+        ids: Path = max(path.values(), key=len, default=[])
+        writes = await self._backend.writes_of(thread_id, ids, namespace=namespace)
+        histories: dict[str, DeltaChannelHistory] = {}
+        for name, on_path in path.items():
+            found = [
+                self._write(whole, {})
+                for of in on_path
+                for it in writes.get(of, [])
+                if it.channel == name
+                and (whole := await self._whole(thread_id, namespace, of, it)) is not None
+            ]
+            histories[name] = {"writes": found}
+            if name in seeds:
+                histories[name]["seed"] = seeds[name]
+        return histories
+
+    async def _whole(
+        self, thread_id: str, namespace: str, checkpoint_id: str, write: PendingWrite
+    ) -> PendingWrite | None:
+        """Return the write without frames; ``None`` for a write left behind by another version."""
+        if write.basis is None:
+            return write
+        found = await self._backend.read_state(thread_id, checkpoint_id, namespace=namespace)
+        if found is None or not current([write], found.version.mark.sequence):
+            return None
+        return whole_write(write, found.state, self._backend.max_state_bytes)
