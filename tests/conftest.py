@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 from itertools import product
@@ -29,6 +30,15 @@ if os.access(MEMORY_DISK, os.W_OK):
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A background job of a shell, and all that it starts, would not hear the tests' Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+gc.disable()  # until the tests are collected: half of the time would go into it, for no garbage
+
+
+def pytest_collection_finish():
+    """Garbage collections skip the modules and the tests, which stay until the end."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
