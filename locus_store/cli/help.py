@@ -1,7 +1,8 @@
-"""Help pages, in which flags have no type."""
+"""Help pages: flags have no type, and the terminal folds paragraphs."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from typer.core import TyperCommand, TyperGroup
@@ -12,6 +13,10 @@ if TYPE_CHECKING:
 
 class Command(TyperCommand):
     """A command."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.help = _unfolded(self.help or "")
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters as the help page shows them."""
@@ -24,6 +29,11 @@ class HelpGroup(TyperGroup):
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters as the help page shows them."""
         return _untyped(super().get_params(ctx))
+
+
+def _unfolded(text: str) -> str:
+    """Return the text with one line per paragraph: Typer keeps line ends after the first one."""
+    return re.sub(r"(?<=\S)\n(?=\S)", " ", text)
 
 
 def _untyped(parameters: Iterable[Any]) -> list[Any]:

@@ -258,6 +258,7 @@ def test_every_command_explains_itself_and_its_options(run: Run, command: tuple[
     assert "Exit codes" not in out
     assert "<bool>" not in out
     assert COMMANDS[command].help
+    assert all("\n" not in it for it in COMMANDS[command].help.split("\n\n"))
     assert [it.name for it in COMMANDS[command].params if not it.help] == []
 
 
