@@ -53,7 +53,8 @@ from locus_store.types.facts import Fact
 from locus_store.types.marks import MARK_KEY, has_mark
 from locus_store.types.tenants import ForTenants
 from locus_store.values import frames
-from locus_store.values.encoding import MAX_STATE_BYTES, canonical
+from locus_store.values.canonical import canonical, canonical_object
+from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.values.filters import check_key
 from locus_store.versions import new_checkpoint_id, replay, sdk_lookups, state_of
 from locus_store.versions.archives import has, require_whole, same
@@ -926,6 +927,4 @@ def _object(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
         return {}
     if not isinstance(value, Mapping):
         raise SerializationError(f"{name} must be a JSON object, not {type(value).__name__}")
-    copied = canonical(dict(value), name)
-    assert isinstance(copied, dict)  # noqa: S101  (a mapping gives a mapping)
-    return copied
+    return canonical_object(value, name)
