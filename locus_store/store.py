@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from sys import float_info
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from locus_store.errors import InvalidArgumentError, UnsupportedError
 from locus_store.types.arguments import check_limit, check_text, checked_max_state_bytes
@@ -34,7 +34,8 @@ from locus_store.types.items import (
 )
 from locus_store.types.tenants import ForTenants
 from locus_store.values import vectors
-from locus_store.values.encoding import MAX_STATE_BYTES, canonical, encode, require_size
+from locus_store.values.canonical import canonical, canonical_object
+from locus_store.values.encoding import MAX_STATE_BYTES, encode, require_size
 from locus_store.values.filters import Filter
 from locus_store.values.frames import text_in
 from locus_store.values.text import query_words
@@ -118,7 +119,7 @@ class BaseStore(ForTenants, ABC):
         await self.setup()
 
     @abstractmethod
-    async def apply(self, changes: Sequence[Change]) -> Versions:
+    def apply(self, changes: Sequence[Change]) -> Awaitable[Versions]:
         """Write all changes, each of another item, or none, in one transaction.
 
         Returns:
@@ -129,7 +130,7 @@ class BaseStore(ForTenants, ABC):
         """
 
     @abstractmethod
-    async def read(self, names: Sequence[Name]) -> list[StoreItem | None]:
+    def read(self, names: Sequence[Name]) -> Awaitable[list[StoreItem | None]]:
         """Return the live items of these names, in their order."""
 
     @abstractmethod
@@ -503,12 +504,11 @@ class BaseStore(ForTenants, ABC):
 
     async def _put_all(self, items: Sequence[PutItem], connection: object = None) -> Versions:
         checked = await self._with_embeddings(items, [self.checked(it) for it in items])
-        last = {(it.namespace, it.key): it for it in checked}
+        last = {it.name: it for it in checked}
         if not last:
             return []
-        applied = await self._apply([*last.values()], connection)
-        versions = dict(zip(last, applied, strict=True))
-        return [versions[it.namespace, it.key] for it in checked]
+        versions = dict(zip(last, await self._apply([*last.values()], connection), strict=True))
+        return [versions[it.name] for it in checked]
 
     async def _apply(self, changes: Sequence[Change], connection: object) -> Versions:
         if connection is None:
@@ -647,7 +647,7 @@ def _checked_metadata(metadata: object) -> dict[str, Any]:
         return {}
     if not isinstance(metadata, Mapping):
         raise InvalidArgumentError(f"metadata is an object (a dict), not {metadata!r}")
-    return cast("dict[str, Any]", canonical(dict(metadata), "metadata"))
+    return canonical_object(metadata, "metadata")
 
 
 def _check_number(name: str, value: object) -> None:

@@ -17,11 +17,10 @@ from hypothesis import strategies as st
 
 from locus_store.errors import IntegrityError, SerializationError
 from locus_store.values import encoding
+from locus_store.values.canonical import canonical, canonical_state
 from locus_store.values.encoding import (
     MAX_DEPTH,
     MAX_STATE_BYTES,
-    canonical,
-    canonical_state,
     checked,
     decode,
     digest,

@@ -24,13 +24,15 @@ def anyio_backend() -> str:
 class Groups:
     """Answers each call with its double, and notes the groups."""
 
-    def __init__(self, **limits: Any) -> None:
+    def __init__(self, names: Sequence[str] = (), **limits: Any) -> None:
         self.seen: list[list[int]] = []
         self.gate = asyncio.Event()
         self.gate.set()
         self.alone: set[int] = set()
         self.calls: Gathering[int, int] = Gathering(
-            self.run, GroupLimits(**{"count": 10, "senders": 1, **limits})
+            self.run,
+            GroupLimits(**{"count": 10, "senders": 1, **limits}),
+            lambda it: names[it] if names else "",
         )
 
     async def run(self, group: Sequence[int], is_alone: bool) -> list[Any]:
@@ -73,18 +75,15 @@ async def test_a_failure_is_one_callers_unless_the_group_failed() -> None:
 
 
 async def test_calls_with_a_name_in_common_run_one_after_the_other() -> None:
-    groups = Groups(senders=2)
-    await groups.all(1, 2, names=frozenset("a"))
+    groups = Groups(names=["", "a", "a"], senders=2)
+    await groups.all(1, 2)
     assert groups.seen == [[1], [2]]
 
 
 async def test_a_call_that_runs_alone_delays_those_behind_it_with_its_name_only() -> None:
-    groups = Groups()
+    groups = Groups(names=["", "a", "a", "b"])
     groups.alone = {1}
-    first = groups.calls.submit(1, frozenset("a"))
-    second = groups.calls.submit(2, frozenset("a"))
-    third = groups.calls.submit(3, frozenset("b"))
-    assert await asyncio.gather(first, second, third) == [2, 4, 6]
+    assert await groups.all(1, 2, 3) == [2, 4, 6]
     assert groups.seen[0] == [1]
     assert [3] in groups.seen
     assert groups.seen.index([2]) > groups.seen.index([1], 1)

@@ -17,9 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from locus_store.errors import IntegrityError, SerializationError
+from locus_store.values.canonical import canonical_state
 from locus_store.values.encoding import (
     MAX_STATE_BYTES,
-    canonical_state,
     encode,
     pack_frame,
     pinned,

@@ -16,7 +16,7 @@ from locus_store.sql import columns, json_columns, models
 from locus_store.sql.migrate import ensure
 from locus_store.sql.names import DEFAULT_PREFIX, max_prefix, prefix_of
 from locus_store.sql.schema import METADATA, Tables, tables
-from locus_store.values.encoding import canonical
+from locus_store.values.canonical import canonical
 
 if TYPE_CHECKING:
     from pathlib import Path

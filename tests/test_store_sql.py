@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from locus_store import (
+    BackendError,
     InMemoryStore,
     InvalidArgumentError,
     PostgreSQLStore,
@@ -85,6 +86,29 @@ async def test_a_loop_that_ends_in_the_midst_of_calls_says_nothing(make, capfd) 
     assert await store.put(NS, "here", 1) == 1
     await store.close()
     assert capfd.readouterr().err == ""
+
+
+RULES = {
+    SQLiteStore: "CREATE TRIGGER a_rule BEFORE INSERT ON locus_store WHEN NEW.key = 'refused' "
+    "BEGIN SELECT RAISE(ABORT, 'a constraint'); END",
+    PostgreSQLStore: "ALTER TABLE locus_store ADD CONSTRAINT a_rule CHECK (key <> 'refused')",
+}
+"""A rule of the database's owner, which refuses one key."""
+
+
+async def test_a_value_that_the_database_refuses_fails_its_own_caller_only(make) -> None:
+    async with make() as store:
+        await store.setup()
+        await store._change(lambda it: it.exec_driver_sql(RULES[type(store)]))
+        keys = ["one", "refused", "two"]
+        puts = [store.put(NS, key, key) for key in keys]
+        first, refused, second = await asyncio.gather(*puts, return_exceptions=True)
+        assert (first, second) == (1, 1)
+        assert type(refused) is BackendError
+        assert "a constraint" in str(refused)
+        with pytest.raises(BackendError, match="a constraint"):
+            await store.put(NS, "refused", "alone")
+        assert [await store.get(NS, key) for key in keys] == ["one", None, "two"]
 
 
 async def test_tenants_never_see_each_others_items(make) -> None:

@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary, ref
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 Q = TypeVar("Q")
 A = TypeVar("A")
 T = TypeVar("T")
+Names: TypeAlias = Collection[Hashable]
 
 LONE: Final = 2
 """Calls that run alone at once; each may wait for a lock."""
@@ -87,7 +88,6 @@ class PerLoop(Generic[T]):
 @dataclass(slots=True, eq=False)
 class _Call(Generic[Q, A]):
     what: Q
-    names: Collection[Hashable]
     count: int
     size: int
     done: asyncio.Future[A]
@@ -103,6 +103,10 @@ class _Call(Generic[Q, A]):
             self.done.set_result(answer)
 
 
+def _no_names(_: object) -> Names:
+    return ()
+
+
 class Gathering(Generic[Q, A]):
     """The calls of one kind in one event loop.
 
@@ -113,11 +117,15 @@ class Gathering(Generic[Q, A]):
     Args:
         run: Runs a group. What it raises, each call of the group raises.
         limits: Of groups.
+        names_of: Returns what no other call may touch while a call is under way.
     """
 
-    def __init__(self, run: Run[Q, A], limits: GroupLimits) -> None:
+    def __init__(
+        self, run: Run[Q, A], limits: GroupLimits, names_of: Callable[[Q], Names] = _no_names
+    ) -> None:
         self._run = run
         self._limits = limits
+        self._names_of = names_of
         self._ready: deque[_Call[Q, A]] = deque()
         self._alone: deque[_Call[Q, A]] = deque()
         self._idle, self._idle_alone = limits.senders, LONE
@@ -126,28 +134,25 @@ class Gathering(Generic[Q, A]):
         """Names of the calls that run alone, or are to."""
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def submit(
-        self, what: Q, names: Collection[Hashable] = (), *, count: int = 1, size: int = 0
-    ) -> asyncio.Future[A]:
+    def submit(self, what: Q, *, count: int = 1, size: int = 0) -> asyncio.Future[A]:
         """Run a call together with those that wait.
 
-        No coroutine: what is alive while thousands of calls wait, Python's garbage collector visits
-        again and again.
+        No coroutine, and no names: what is alive while thousands of calls wait, Python's garbage
+        collector visits again and again.
 
         Args:
             what: The call, as ``run`` takes it.
-            names: What no other call may touch meanwhile.
             count: How much it adds to a group.
             size: Bytes that it adds to a group.
         """
         done: asyncio.Future[A] = asyncio.get_running_loop().create_future()
-        self._ready.append(_Call(what, names, count, size, done))
+        self._ready.append(_Call(what, count, size, done))
         if self._idle:
             self._wake()
         return done
 
     async def drain(self) -> None:
-        """Wait for all that was submitted."""
+        """Wait for all submitted calls."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -193,15 +198,16 @@ class Gathering(Generic[Q, A]):
         """Return the first lone call that depends on no call in progress."""
         taken = set(self._under_way)
         for call in list(self._alone):
+            names = self._names_of(call.what)
             if call.done.done():  # its caller was cancelled
                 self._alone.remove(call)
-                self._aside -= Counter(call.names)
-            elif taken.isdisjoint(call.names):
+                self._aside -= Counter(names)
+            elif taken.isdisjoint(names):
                 self._alone.remove(call)
-                self._under_way.update(call.names)
+                self._under_way.update(names)
                 return call
             else:
-                taken.update(call.names)
+                taken.update(names)
         return None
 
     def _take(self) -> list[_Call[Q, A]]:
@@ -214,20 +220,21 @@ class Gathering(Generic[Q, A]):
             if call.done.done():  # its caller was cancelled
                 self._ready.popleft()
                 continue
-            if not self._aside.keys().isdisjoint(call.names):
+            names = self._names_of(call.what)
+            if not self._aside.keys().isdisjoint(names):
                 self._put_aside(self._ready.popleft())
                 continue
             count, size = count + call.count, size + call.size
             is_full = count > min(most, limits.count) or (limits.size and size > limits.size)
-            if (group and is_full) or not self._under_way.isdisjoint(call.names):
+            if (group and is_full) or not self._under_way.isdisjoint(names):
                 break
-            self._under_way.update(call.names)
+            self._under_way.update(names)
             group.append(self._ready.popleft())
         return group
 
     def _put_aside(self, call: _Call[Q, A]) -> None:
         self._alone.append(call)
-        self._aside.update(call.names)
+        self._aside.update(self._names_of(call.what))
 
     async def _carry_out(self, group: list[_Call[Q, A]], *, is_alone: bool) -> None:
         try:
@@ -238,9 +245,10 @@ class Gathering(Generic[Q, A]):
             raise
         finally:
             for call in group:
-                self._under_way.difference_update(call.names)
+                names = self._names_of(call.what)
+                self._under_way.difference_update(names)
                 if is_alone:
-                    self._aside -= Counter(call.names)
+                    self._aside -= Counter(names)
         again: list[_Call[Q, A]] = []
         for call, answer in zip(group, answers, strict=True):
             if answer is Undecided.ALONE:

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from locus_store.errors import IntegrityError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from sqlalchemy.engine import Connection, Dialect
     from sqlalchemy.engine.interfaces import DBAPICursor
@@ -81,13 +81,17 @@ class Compiled:
         cursor.close()
         return count
 
-    def run_all(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Execute a change once per row."""
+    def run_all(self, connection: Connection, columns: Mapping[str, Sequence[Any]]) -> None:
+        """Execute a change once for each row of the columns, which are all of its parameters."""
         if self._statement is not None:
-            connection.execute(self._statement, rows)
+            rows = zip(*columns.values(), strict=True)
+            connection.execute(
+                self._statement, [dict(zip(columns, it, strict=True)) for it in rows]
+            )
             return
-        cursor = connection.connection.cursor()
-        cursor.executemany(self._text, [self._bound(it) for it in rows])
+        converted = [_converted(convert, columns[name]) for name, convert in self._binds]
+        cursor: Any = connection.connection.cursor()  # an iterator is enough for it
+        cursor.executemany(self._text, zip(*converted, strict=True))
         cursor.close()
 
     def _executed(self, connection: Connection, values: Mapping[str, Any]) -> DBAPICursor:
@@ -118,3 +122,14 @@ class Compiled:
             convert(value) if convert else value
             for value, convert in zip(row, self._results, strict=True)
         )
+
+
+def _converted(convert: Callable[[Any], Any] | None, values: Sequence[Any]) -> Sequence[Any]:
+    """Return a column's values as the driver takes them; equal neighbours are converted once."""
+    if convert is None:
+        return values
+    converted: list[Any] = []
+    for at, value in enumerate(values):
+        is_same = at > 0 and value is values[at - 1]
+        converted.append(converted[-1] if is_same else convert(value))
+    return converted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from itertools import chain, islice
+from itertools import chain, compress, islice
 from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from locus_store.errors import ConflictError
 from locus_store.sql.columns import EPOCH, after, now
+from locus_store.sql.item_columns import columns_of_changed, columns_of_new
 from locus_store.sql.pending import BATCH, batches
 from locus_store.sql.statements import statements
 from locus_store.sql.vectors import DIMENSION_SETTING
@@ -196,8 +197,7 @@ class Items:
                 undone, as ``BUSY``.
         """
         del waits  # portable statements cannot do without
-        names = [(it.namespace, it.key) for batch in wanted for it in batch]
-        found = self._found(names)
+        found = self._found([it.name for batch in wanted for it in batch])
         versions = {name: self._version(row) for name, row in found.items()}
         outcomes = [outcome_of(it, versions) for it in wanted]
         changes = [
@@ -206,7 +206,7 @@ class Items:
             for it in batch
             if isinstance(outcome, list)
         ]
-        rows = [found.get((it.namespace, it.key)) for it in changes]
+        rows = [found.get(it.name) for it in changes]
         self._unembed([row.item for row in rows if row is not None])
         gone = [row for it, row in zip(changes, rows, strict=True) if not isinstance(it, Put)]
         self._delete([row.item for row in gone if row is not None])
@@ -232,42 +232,22 @@ class Items:
             return
         at = self.connection.execute(sa.select(now())).scalar_one()
         times = self.shelf.times(at, len(puts))
-        new: list[dict[str, Any]] = []
-        old: list[dict[str, Any]] = []
-        for put, moment in zip(puts, times, strict=True):
-            row = found.get((put.namespace, put.key))
-            fields = {**self._values(put, moment), "created_at": moment}
-            if row is None:
-                tenant, namespace = self.shelf.scope.tenant, encode_namespace(put.namespace)
-                new.append({**fields, "tenant": tenant, "namespace": namespace, "key": put.key})
-                continue
-            if row.is_live:
-                fields |= {"created_at": row.created_at, "version": row.version + 1}
-            old.append({**fields, "of_item": row.item})
+        is_old = [it.name in found for it in puts]
+        is_new = [not it for it in is_old]
         hot = statements(self.tables, self.connection.dialect)
-        if new:
-            hot.new_item.run_all(self.connection, new)
-        if old:
-            hot.changed_item.run_all(self.connection, old)
+        if new := [*compress(puts, is_new)]:
+            columns = columns_of_new(new, [*compress(times, is_new)], self.shelf.scope.tenant)
+            hot.new_item.run_all(self.connection, columns)
+        if old := [*compress(puts, is_old)]:
+            rows = [found[it.name] for it in old]
+            columns = columns_of_changed(old, [*compress(times, is_old)], rows)
+            hot.changed_item.run_all(self.connection, columns)
         self._embed([it for it in puts if it.vectors])
 
-    @staticmethod
-    def _values(put: Put, moment: datetime) -> dict[str, Any]:
-        ttl = put.ttl_seconds
-        return {
-            "value": put.value,
-            "metadata": put.metadata,
-            "ttl_seconds": ttl,
-            "expires_at": None if ttl is None else moment + timedelta(seconds=ttl),
-            "updated_at": moment,
-            "version": 1,
-        }
-
     def _embed(self, puts: Sequence[Put]) -> None:
-        names = [(it.namespace, it.key) for it in puts]
-        items = {name: row.item for name, row in self._found(names).items()} if puts else {}
+        found = self._found([it.name for it in puts]) if puts else {}
         rows = [
-            {"item": items[put.namespace, put.key], "part": part, "embedding": embedding}
+            {"item": found[put.name].item, "part": part, "embedding": embedding}
             for put in puts
             for part, embedding in enumerate(put.vectors)
         ]
@@ -471,7 +451,7 @@ def outcome_of(batch: Sequence[Change], versions: Mapping[Name, int]) -> Outcome
     results: list[int] = []
     try:
         for change in batch:
-            version = versions.get((change.namespace, change.key), 0)
+            version = versions.get(change.name, 0)
             if isinstance(change, Put):
                 require_version(change, version)
                 results.append(version + 1)

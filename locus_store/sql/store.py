@@ -22,10 +22,10 @@ from locus_store.sql.failures import is_overtime
 from locus_store.sql.items import Items, Shelf
 from locus_store.sql.runner import GROUP_BYTES
 from locus_store.store import BaseStore
-from locus_store.types.items import StoreCapabilities
+from locus_store.types.items import StoreCapabilities, names_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from sqlalchemy.engine import Connection
 
@@ -48,6 +48,11 @@ class _Calls(NamedTuple):
     changes: Gathering[Sequence[Change], list[int]]
     reads: Gathering[Sequence[Name], list[StoreItem | None]]
     queries: Gathering[Callable[[Items], Any], Any]
+
+    def change(self, changes: Sequence[Change]) -> Awaitable[list[int]]:
+        """Submit changes that are done as a whole or not at all."""
+        size = sum([it.size for it in changes])
+        return self.changes.submit(changes, count=len(changes), size=size)
 
     async def drain(self) -> None:
         """Wait for all submitted calls."""
@@ -195,7 +200,7 @@ class SqlStore(BaseStore):
 
     def _made_calls(self) -> _Calls:
         return _Calls(
-            Gathering(self._run_changes, CHANGES),
+            Gathering(self._run_changes, CHANGES, names_of),
             Gathering(self._run_reads, READS),
             Gathering(self._run_queries, QUERIES),
         )
@@ -266,16 +271,13 @@ class SqlStore(BaseStore):
 
     # --- the contract
 
-    async def apply(self, changes: Sequence[Change]) -> list[int]:
-        if any(it.vectors for it in changes):
+    def apply(self, changes: Sequence[Change]) -> Awaitable[list[int]]:
+        async def embedded() -> list[int]:
             await self._embedding()
-        if not changes:
-            return []
-        names = [(it.namespace, it.key) for it in changes]
-        size = sum([it.size for it in changes])
-        return await self._calls.here().changes.submit(
-            changes, names, count=len(changes), size=size
-        )
+            return await self._calls.here().change(changes)
+
+        has_vectors = any(it.vectors for it in changes)
+        return embedded() if has_vectors else self._calls.here().change(changes)
 
     async def apply_on(self, changes: Sequence[Change], connection: object) -> list[int]:
         if any(it.vectors for it in changes):
@@ -287,8 +289,8 @@ class SqlStore(BaseStore):
         assert outcome is not None  # noqa: S101  (it waited for every lock)
         return outcome
 
-    async def read(self, names: Sequence[Name]) -> list[StoreItem | None]:
-        return await self._calls.here().reads.submit(names, count=len(names))
+    def read(self, names: Sequence[Name]) -> Awaitable[list[StoreItem | None]]:
+        return self._calls.here().reads.submit(names, count=len(names))
 
     async def page(self, namespace: Namespace, limit: int, after: str | None) -> list[StoreItem]:
         return await self._query(lambda it: it.page(namespace, limit, after))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from locus_store.errors import InvalidArgumentError, SerializationError
-from locus_store.values.encoding import canonical
+from locus_store.values.canonical import canonical_object
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -168,8 +168,7 @@ def json_object(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
         return {}
     if not isinstance(value, Mapping):
         raise SerializationError(f"{name} must be a JSON object, not {type(value).__name__}")
-    copied: dict[str, Any] = canonical(dict(value), name)  # type: ignore[assignment]
-    return copied
+    return canonical_object(value, name)
 
 
 def is_path(text: str) -> bool:

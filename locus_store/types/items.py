@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeAlias
 
 from locus_store.errors import ConflictError, InvalidArgumentError
 from locus_store.types.arguments import check_text
@@ -24,6 +25,9 @@ Name: TypeAlias = tuple[Namespace, str]
 
 MAX_NAMESPACE_CHARACTERS = 300
 """The longest namespace: all segments together, plus one for each."""
+
+NAMESPACES: Final = 1024
+"""Namespaces that are remembered with their encoded form; items of one are many."""
 
 SEGMENT_END = "\0"
 """Ends each segment of a namespace that is stored as one text; no segment has it."""
@@ -92,9 +96,9 @@ class PutItem(NamedTuple):
     embedding: Sequence[float] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Put:
-    """A checked item, ready for a backend."""
+    """A checked item on its way to a backend; not changed any more."""
 
     namespace: Namespace
     key: str
@@ -109,6 +113,12 @@ class Put:
 
     json_bytes: int = 0
     """Bytes of the value and the metadata as compact JSON, if they were counted."""
+
+    name: Name = field(init=False, repr=False, compare=False)
+    """The namespace and the key."""
+
+    def __post_init__(self) -> None:
+        self.name = (self.namespace, self.key)
 
     @property
     def size(self) -> int:
@@ -126,8 +136,18 @@ class Remove:
     vectors: ClassVar[tuple[bytes, ...]] = ()
     size: ClassVar[int] = 0
 
+    @property
+    def name(self) -> Name:
+        """The namespace and the key."""
+        return self.namespace, self.key
+
 
 Change: TypeAlias = Put | Remove
+
+
+def names_of(changes: Sequence[Change]) -> list[Name]:
+    """Return the names of the items that are changed."""
+    return [it.name for it in changes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,11 +205,13 @@ def has_words(value: Any, wanted: Sequence[str]) -> bool:
     return set(wanted) <= set(words(text_in(value)))
 
 
+@lru_cache(NAMESPACES)
 def encode_namespace(namespace: Namespace) -> str:
     """Return a namespace as a string, which begins with the strings of its parents."""
     return SEGMENT_END.join((*namespace, ""))
 
 
+@lru_cache(NAMESPACES)
 def decode_namespace(text: str) -> Namespace:
     """Inverse of ``encode_namespace``."""
     return tuple(text.split(SEGMENT_END)[:-1])

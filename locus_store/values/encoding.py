@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import decimal
-import enum
 import hashlib
 import marshal
-import math
 import struct
 import sys
 import threading
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final, NoReturn, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 from zlib import crc32
 
 import orjson
 import zstandard
 
 from locus_store.errors import IntegrityError, SerializationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
@@ -47,106 +44,6 @@ MAX_DEPTH = 200
 """Most objects and lists that may stand inside each other, the state's own object counted."""
 
 MIN_INT, MAX_INT = -(2**63), 2**64 - 1
-
-_HINTS: tuple[tuple[type | tuple[type, ...], str], ...] = (
-    (enum.Enum, "store its .value"),
-    ((dt.date, dt.time), "store its .isoformat()"),
-    (dt.timedelta, "store its .total_seconds()"),
-    ((bytes, bytearray, memoryview), "store them as base64 text"),
-    ((set, frozenset), "store a sorted list"),
-    ((uuid.UUID, decimal.Decimal), "store str(value)"),
-    ((str, int, float, list, dict, tuple), "convert it to the plain type it derives from"),
-)
-_OTHER_HINT = "convert it to plain JSON values first (pydantic: model_dump(mode='json'))"
-
-
-def canonical(value: object, path: str = "") -> Json:
-    """Return a private copy with sorted keys and with lists in place of tuples.
-
-    Raises:
-        SerializationError: JSON cannot hold the value exactly; names the path below ``path``.
-    """
-    return _copy(value, path, 1)
-
-
-def canonical_state(state: object) -> dict[str, Json]:
-    """Return a private canonical copy of a state; its root may be any mapping.
-
-    Raises:
-        SerializationError: no mapping, or a value in it is not exactly JSON.
-    """
-    if not isinstance(state, Mapping):
-        message = f"a state is a JSON object (a dict), not {type(state).__name__}"
-        raise SerializationError(f"{message}; put the value under a key")
-    return _copy_dict(dict(state), "", 1)
-
-
-def _copy(value: object, path: str, depth: int) -> Json:
-    kind = type(value)
-    if kind is dict:
-        return _copy_dict(cast("dict[object, object]", value), path, depth)
-    if kind is list or kind is tuple or kind is Grown:
-        _require_depth(depth, path)
-        items = cast("list[object]", value)
-        return [_copy(item, f"{path}[{at}]", depth + 1) for at, item in enumerate(items)]
-    _require_scalar(value, path)
-    return cast("Json", value)
-
-
-def _copy_dict(value: dict[object, object], path: str, depth: int) -> dict[str, Json]:
-    _require_depth(depth, path)
-    for key in value:
-        if type(key) is not str:
-            _refuse(path, f"has the key {key!r}", "keys are plain strings in JSON: use str(key)")
-        _require_text(key, path)
-    keys = sorted(cast("dict[str, object]", value))
-    return {key: _copy(value[key], _below(path, key), depth + 1) for key in keys}
-
-
-def _below(path: str, key: str) -> str:
-    if not key.isidentifier():
-        return f"{path}[{key!r}]"
-    return f"{path}.{key}" if path else key
-
-
-def _refuse(path: str, what: str, hint: str) -> NoReturn:
-    raise SerializationError(f"{path or 'the state'} {what}, which JSON cannot keep: {hint}")
-
-
-def _require_depth(depth: int, path: str) -> None:
-    if depth > MAX_DEPTH:
-        _refuse(path, f"is nested deeper than {MAX_DEPTH} levels", "store it flatter, or as text")
-
-
-def _require_text(text: str, path: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        hint = "decode with errors='replace', or drop it"
-        _refuse(path, f"holds a lone surrogate ({text[:40]!a})", hint)
-
-
-def _require_scalar(value: object, path: str) -> None:
-    kind = type(value)
-    if kind is str:
-        _require_text(cast("str", value), path)
-    elif kind is int:
-        if not MIN_INT <= cast("int", value) <= MAX_INT:
-            _refuse(path, "is an integer beyond 64 bits", "store it as text")
-    elif kind is float:
-        if not math.isfinite(cast("float", value)):
-            _refuse(path, f"is {value}", "store None or text")
-    elif value is not None and kind is not bool:
-        hint = next((text for types, text in _HINTS if isinstance(value, types)), _OTHER_HINT)
-        _refuse(path, f"is a {kind.__module__}.{kind.__qualname__}", hint)
-
-
-def require_scalar(value: object) -> None:
-    """Raise ``ValueError`` unless the value is ``None``, a bool, number or string valid in JSON."""
-    if type(value) is str:
-        value.isascii() or value.encode()
-    else:
-        _require_scalar(value, "")
 
 
 def pinned_reference(value: object) -> bytes:

@@ -8,7 +8,8 @@ from sys import float_info
 from typing import Any, Final, NamedTuple
 
 from locus_store.errors import InvalidArgumentError
-from locus_store.values.encoding import MAX_DEPTH, canonical
+from locus_store.values.canonical import canonical
+from locus_store.values.encoding import MAX_DEPTH
 
 
 def check_key(key: object) -> str:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from locus_store.errors import ConflictError, IntegrityError, SerializationError
 from locus_store.types.arguments import check_names, check_text, check_writes
 from locus_store.values import frames
-from locus_store.values.encoding import TooLargeError, canonical, check_frames, digest, pinned
+from locus_store.values.canonical import canonical
+from locus_store.values.encoding import TooLargeError, check_frames, digest, pinned
 from locus_store.values.filters import has_value, is_found
 from locus_store.versions import JSON_WRITE, current, whole_write
 

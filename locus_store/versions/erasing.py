@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from locus_store.errors import ConflictError, InvalidArgumentError
-from locus_store.values.encoding import canonical
+from locus_store.values.canonical import canonical
 from locus_store.values.filters import check_key
 from locus_store.versions.archives import has
 

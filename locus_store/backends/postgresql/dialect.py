@@ -340,7 +340,8 @@ class PostgreSQLDatabase(ServerDatabase):
         return BackendError(f"{where}: {state or type(exc).__name__}: {remedy}")
 
 
-_UNIQUE_VIOLATION, _DEADLOCK, _SERIALIZATION_FAILURE = "23505", "40P01", "40001"
+_FOREIGN_KEY_VIOLATION, _UNIQUE_VIOLATION = "23503", "23505"
+_DEADLOCK, _SERIALIZATION_FAILURE = "40P01", "40001"
 _RACES: Final = frozenset({_UNIQUE_VIOLATION, _DEADLOCK, _SERIALIZATION_FAILURE, "55P03"})
 """Another transaction was faster; the last: it has the lock of a line that this one may not wait
 for."""
@@ -362,7 +363,11 @@ _REMEDIES: Final = {
     "25P02": "the transaction of this connection has failed; roll it back first",
     "26000": f"a prepared statement is gone, {_BOUNCED}",
     "42P05": f"a prepared statement is there already, {_BOUNCED}",
-    "23": "two transactions made the same row several times over: try again",
+    **dict.fromkeys(
+        (_UNIQUE_VIOLATION, _FOREIGN_KEY_VIOLATION),
+        "two transactions made the same row several times over: try again",
+    ),
+    "23": "a constraint that the library did not make refuses the row: see the server's log",
     "40": "other transactions held the locks several times over: try again",
 }
 

@@ -20,7 +20,7 @@ from locus_store.backends.redis.backend import DEFAULT_URL, RedisBackend
 from locus_store.errors import SchemaError
 from locus_store.runtime.gathering import Failed, Gathering, GroupLimits, PerLoop
 from locus_store.store import BaseStore
-from locus_store.types.items import Put, decode_namespace, version_conflict
+from locus_store.types.items import Put, decode_namespace, names_of, version_conflict
 from locus_store.values import vectors
 from locus_store.values.encoding import MAX_STATE_BYTES
 
@@ -151,7 +151,9 @@ class RedisStore(BaseStore):
         self._calls = PerLoop(self._made_calls)
 
     def _made_calls(self) -> _Calls:
-        return _Calls(Gathering(self._run_changes, CHANGES), Gathering(self._run_reads, READS))
+        return _Calls(
+            Gathering(self._run_changes, CHANGES, names_of), Gathering(self._run_reads, READS)
+        )
 
     def __repr__(self) -> str:
         return repr(self.backend).replace("Backend", "Store", 1)
@@ -210,11 +212,8 @@ class RedisStore(BaseStore):
         )
 
     async def apply(self, changes: Sequence[Change]) -> list[int]:
-        names = [(it.namespace, it.key) for it in changes]
         size = sum([it.size for it in changes])
-        return await self._calls.here().changes.submit(
-            changes, names, count=len(changes), size=size
-        )
+        return await self._calls.here().changes.submit(changes, count=len(changes), size=size)
 
     async def _run_changes(
         self, calls: Sequence[Sequence[Change]], is_alone: bool

@@ -9,16 +9,15 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias, cast
 
 from locus_store.errors import SerializationError
+from locus_store.values.canonical import canonical_state, require_scalar
 from locus_store.values.encoding import (
     MAX_DEPTH,
     Grown,
-    canonical_state,
     checked,
     digest,
     encode,
     pinned,
     require_levels,
-    require_scalar,
     unpinned,
 )
 from locus_store.values.frames.alignment import DIGEST_BYTES, common_digests, fingerprint_all, split

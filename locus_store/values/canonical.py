@@ -1,0 +1,154 @@
+"""Values as exactly JSON: a private copy, or the place of what JSON cannot hold."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import enum
+import math
+import uuid
+from collections.abc import Mapping
+from typing import cast
+
+from locus_store.errors import SerializationError
+from locus_store.values.encoding import MAX_DEPTH, MAX_INT, MIN_INT, Grown, Json
+
+_HINTS: tuple[tuple[type | tuple[type, ...], str], ...] = (
+    (enum.Enum, "store its .value"),
+    ((dt.date, dt.time), "store its .isoformat()"),
+    (dt.timedelta, "store its .total_seconds()"),
+    ((bytes, bytearray, memoryview), "store them as base64 text"),
+    ((set, frozenset), "store a sorted list"),
+    ((uuid.UUID, decimal.Decimal), "store str(value)"),
+    ((str, int, float, list, dict, tuple), "convert it to the plain type it derives from"),
+)
+_OTHER_HINT = "convert it to plain JSON values first (pydantic: model_dump(mode='json'))"
+
+
+def canonical(value: object, path: str = "") -> Json:
+    """Return a private copy with sorted keys and with lists in place of tuples.
+
+    Raises:
+        SerializationError: JSON cannot hold the value exactly; names the path below ``path``.
+    """
+    try:
+        return _copy(value, 1)
+    except _InexactError as exc:
+        raise exc.at(path) from None
+
+
+def canonical_object(value: Mapping[str, object], path: str) -> dict[str, Json]:
+    """Return ``canonical`` of any mapping."""
+    return cast("dict[str, Json]", canonical(dict(value), path))
+
+
+def canonical_state(state: object) -> dict[str, Json]:
+    """Return a private canonical copy of a state; its root may be any mapping.
+
+    Raises:
+        SerializationError: no mapping, or a value in it is not exactly JSON.
+    """
+    if not isinstance(state, Mapping):
+        message = f"a state is a JSON object (a dict), not {type(state).__name__}"
+        raise SerializationError(f"{message}; put the value under a key")
+    return canonical_object(state, "")
+
+
+def require_scalar(value: object) -> None:
+    """Raise ``ValueError`` unless the value is ``None``, a bool, number or string valid in JSON."""
+    if type(value) is str:
+        value.isascii() or value.encode()
+    else:
+        _require_scalar(value)
+
+
+class _InexactError(ValueError):
+    """JSON cannot hold a value; collects the steps to it from the inside out."""
+
+    def __init__(self, what: str, hint: str) -> None:
+        super().__init__(what, hint)
+        self.steps: list[str | int] = []
+
+    def at(self, path: str) -> SerializationError:
+        """Return the error that the caller gets."""
+        for step in reversed(self.steps):
+            path = _below(path, step)
+        what, hint = self.args
+        return SerializationError(f"{path or 'the state'} {what}, which JSON cannot keep: {hint}")
+
+
+def _below(path: str, step: str | int) -> str:
+    if isinstance(step, int) or not step.isidentifier():
+        return f"{path}[{step!r}]"
+    return f"{path}.{step}" if path else step
+
+
+def _copy(value: object, depth: int) -> Json:
+    kind = type(value)
+    if kind is dict:
+        return _copy_dict(cast("dict[object, object]", value), depth)
+    if kind is list or kind is tuple or kind is Grown:
+        return _copy_list(cast("list[object]", value), depth)
+    _require_scalar(value)
+    return cast("Json", value)
+
+
+def _copy_dict(value: dict[object, object], depth: int) -> dict[str, Json]:
+    _require_depth(depth)
+    for key in value:
+        if type(key) is not str:
+            hint = "keys are plain strings in JSON: use str(key)"
+            raise _InexactError(f"has the key {key!r}", hint)
+        _require_text(key)
+    copied: dict[str, Json] = {}
+    key = ""
+    try:
+        for key in sorted(cast("dict[str, object]", value)):
+            copied[key] = _copy(value[key], depth + 1)
+    except _InexactError as exc:
+        exc.steps.append(key)
+        raise
+    return copied
+
+
+def _copy_list(items: list[object], depth: int) -> list[Json]:
+    _require_depth(depth)
+    copied: list[Json] = []
+    try:
+        for item in items:
+            copied.append(_copy(item, depth + 1))  # noqa: PERF401  (its length is the place)
+    except _InexactError as exc:
+        exc.steps.append(len(copied))
+        raise
+    return copied
+
+
+def _require_depth(depth: int) -> None:
+    if depth > MAX_DEPTH:
+        what = f"is nested deeper than {MAX_DEPTH} levels"
+        raise _InexactError(what, "store it flatter, or as text")
+
+
+def _require_text(text: str) -> None:
+    if text.isascii():
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        what = f"holds a lone surrogate ({text[:40]!a})"
+        raise _InexactError(what, "decode with errors='replace', or drop it") from None
+
+
+def _require_scalar(value: object) -> None:
+    kind = type(value)
+    if kind is str:
+        _require_text(cast("str", value))
+    elif kind is int:
+        if not MIN_INT <= cast("int", value) <= MAX_INT:
+            raise _InexactError("is an integer beyond 64 bits", "store it as text")
+    elif kind is float:
+        if not math.isfinite(cast("float", value)):
+            raise _InexactError(f"is {value}", "store None or text")
+    elif value is not None and kind is not bool:
+        hint = next((text for types, text in _HINTS if isinstance(value, types)), _OTHER_HINT)
+        raise _InexactError(f"is a {kind.__module__}.{kind.__qualname__}", hint)
