@@ -218,7 +218,7 @@ class Versions(StoreKit):
         await store.put(NS, "k", "b", {"m": 2})
         before = await store.get_item(NS, "k")
         for expected in (0, 1, 3, 2**31):
-            with refused(ConflictError, expected, match="version 2 is there"):
+            with refused(ConflictError, expected, match="version 2 is stored"):
                 await store.put(NS, "k", "c", expected_version=expected)
         assert await store.get_item(NS, "k") == before
 
