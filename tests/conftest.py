@@ -5,6 +5,8 @@ import gc
 import os
 import signal
 from itertools import product
+from pathlib import Path
+from shutil import copyfile
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -18,7 +20,6 @@ from xdist.scheduler import LoadScopeScheduling
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 pytest.register_assert_rewrite("locus_store.testing")
 
@@ -99,6 +100,12 @@ def migrated(tmp_path_factory) -> Path:
 
     asyncio.run(make())
     return path
+
+
+@pytest.fixture
+def database_file(tmp_path, migrated) -> Path:
+    """An SQLite database of the test's own, with our schema and nothing in it."""
+    return Path(copyfile(migrated, tmp_path / "migrated.db"))
 
 
 # --- what a test with real graphs runs on

@@ -28,10 +28,11 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def make(request, tmp_path):
+def make(request):
     """Makes a store of each kind, on the same place each time."""
     if request.param == "sqlite":
-        return lambda **options: SQLiteStore(tmp_path / "store.db", **options)
+        path = request.getfixturevalue("database_file")
+        return lambda **options: SQLiteStore(path, **options)
     url = request.getfixturevalue("migrated_database")
     return lambda **options: PostgreSQLStore(url, **{"pool_size": 4, **options})
 

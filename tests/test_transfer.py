@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sqlite3
 from dataclasses import replace
+from shutil import copyfile
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -41,11 +42,11 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgresql"])
-async def target(request, tmp_path):
+async def target(request):
     if request.param == "memory":
         made = MemoryBackend()
     elif request.param == "sqlite":
-        made = SQLiteBackend(str(tmp_path / "target.db"))
+        made = SQLiteBackend(request.getfixturevalue("database_file"))
     else:
         url = request.getfixturevalue("migrated_database")
         made = postgresql_checkpointer(url, pool_size=2).backend
@@ -54,9 +55,10 @@ async def target(request, tmp_path):
 
 
 @pytest.fixture
-async def source(tmp_path):
+async def source(tmp_path, migrated):
     """A few threads with all that a thread may have."""
-    async with SQLiteBackend(str(tmp_path / "source.db")) as made:
+    path = copyfile(migrated, tmp_path / "source.db")
+    async with SQLiteBackend(path) as made:
         for at, thread_id in enumerate(HOSTILE_IDS[::9]):
             for n in range(5):
                 state = {"said": [f"text {m}" for m in range(n + 1)], "numbers": list(NUMBERS)}
@@ -155,8 +157,8 @@ async def test_an_export_is_imported_as_it_was(source, target) -> None:
     assert counts.written == 0
 
 
-async def test_an_export_reads_as_what_was_said_and_grows_with_it(tmp_path) -> None:
-    async with SQLiteBackend(str(tmp_path / "a.db")) as backend:
+async def test_an_export_reads_as_what_was_said_and_grows_with_it(database_file) -> None:
+    async with SQLiteBackend(database_file) as backend:
         said = []
         for n in range(200):
             said.append(f"this was said in turn {n}, and only once, " + "at some length " * 20)
@@ -189,8 +191,8 @@ async def test_no_changed_character_of_a_states_text_gets_in(source) -> None:
         await import_threads(MemoryBackend(), io.BytesIO(changed))
 
 
-async def test_a_thread_is_cut_at_any_version_with_what_it_was_made_from(tmp_path) -> None:
-    async with SQLiteBackend(str(tmp_path / "a.db")) as backend:
+async def test_a_thread_is_cut_at_any_version_with_what_it_was_made_from(database_file) -> None:
+    async with SQLiteBackend(database_file) as backend:
         states = {}
         for n in range(12):
             states[f"v{n}"] = {"said": [f"{m} and some more" for m in range(n + 1)]}
@@ -288,12 +290,12 @@ async def test_a_storage_that_is_gone_in_the_middle_of_a_check_is_no_damage(erro
         await found(backend)
 
 
-async def test_writes_that_were_exchanged_are_found(tmp_path) -> None:
-    async with SQLiteBackend(str(tmp_path / "a.db")) as backend:
+async def test_writes_that_were_exchanged_are_found(database_file) -> None:
+    async with SQLiteBackend(database_file) as backend:
         await backend.save("t", {"n": 1}, checkpoint_id="v")
         for task in "ab":
             await backend.put_writes("t", "v", [PendingWrite(task, 0, "c", "t", task.encode())])
-        with sqlite3.connect(tmp_path / "a.db") as database:
+        with sqlite3.connect(database_file) as database:
             database.execute("UPDATE locus_writes SET task_id = 'c' WHERE task_id = 'a'")
         database.close()
         assert "pending write" in " ".join(map(str, await found(backend)))
@@ -303,13 +305,13 @@ COLUMNS = ["checkpoints.payload", "checkpoints.digest", "writes.payload"]
 
 
 @pytest.mark.parametrize("place", COLUMNS)
-async def test_every_flipped_byte_is_found(tmp_path, place: str) -> None:
+async def test_every_flipped_byte_is_found(database_file, place: str) -> None:
     table, column = place.split(".")
-    async with SQLiteBackend(str(tmp_path / "a.db")) as backend:
+    async with SQLiteBackend(database_file) as backend:
         await backend.save("t", {"said": ["hello " * 60]})
         await backend.save("t", {"said": ["hello " * 60, "and again"]}, checkpoint_id="v")
         await backend.put_writes("t", "v", [PendingWrite("a", 0, "c", "t", b"written")])
-        database = sqlite3.connect(tmp_path / "a.db", isolation_level=None)
+        database = sqlite3.connect(database_file, isolation_level=None)
         rows = database.execute(f"SELECT rowid, {column} FROM locus_{table}").fetchall()
         missed = []
         for rowid, stored in rows:
@@ -347,18 +349,20 @@ async def test_every_flipped_byte_is_found(tmp_path, place: str) -> None:
         ("UPDATE locus_checkpoints SET chain = 3 WHERE sequence = 3", "stored frame"),
     ],
 )
-async def test_what_is_missing_or_misplaced_is_found(tmp_path, statement: str, told: str) -> None:
-    async with SQLiteBackend(str(tmp_path / "a.db")) as backend:
+async def test_what_is_missing_or_misplaced_is_found(
+    database_file, statement: str, told: str
+) -> None:
+    async with SQLiteBackend(database_file) as backend:
         for n in range(3):
             await backend.save("t", {"said": [f"{m} and some more" * 20 for m in range(n + 1)]})
-        with sqlite3.connect(tmp_path / "a.db") as database:
+        with sqlite3.connect(database_file) as database:
             database.execute(statement)
         database.close()
         assert told in " ".join(map(str, await found(backend)))
 
 
-async def test_the_database_is_checked_by_its_own_means(tmp_path) -> None:
-    path = tmp_path / "a.db"
+async def test_the_database_is_checked_by_its_own_means(database_file) -> None:
+    path = database_file
     async with SQLiteBackend(str(path)) as backend:
         for n in range(50):
             await backend.save("t", {"said": "text " * 400, "n": n}, checkpoint_id=f"v{n}")
@@ -386,11 +390,11 @@ ANOTHER = {
 """A value of another type, by how a column is declared."""
 
 
-async def test_a_value_of_another_type_is_found_in_any_column(tmp_path) -> None:
-    async with SQLiteBackend(str(tmp_path / "a.db")) as backend:
+async def test_a_value_of_another_type_is_found_in_any_column(database_file) -> None:
+    async with SQLiteBackend(database_file) as backend:
         await backend.save("t", {"n": 1}, checkpoint_id="v")
         await backend.put_writes("t", "v", [PendingWrite("a", 0, "c", "t", b"1")])
-        database = sqlite3.connect(tmp_path / "a.db", isolation_level=None)
+        database = sqlite3.connect(database_file, isolation_level=None)
         database.executescript(
             "INSERT INTO locus_messages (thread, sequence, message_id, role, created_at)"
             " VALUES (1, 1, 'm', 'user', 0);"
@@ -427,14 +431,14 @@ async def test_a_value_of_another_type_is_found_in_any_column(tmp_path) -> None:
     ],
 )
 async def test_a_row_with_a_value_of_another_type_is_told_by_thread_and_column(
-    tmp_path, table: str, column: str, value: Any
+    database_file, table: str, column: str, value: Any
 ) -> None:
-    async with SQLiteBackend(str(tmp_path / "a.db")) as backend:
+    async with SQLiteBackend(database_file) as backend:
         await backend.save("t", {"n": 1})
-    with sqlite3.connect(tmp_path / "a.db") as database:
+    with sqlite3.connect(database_file) as database:
         database.execute(f"UPDATE locus_{table} SET {column} = ?", (value,))
     database.close()
-    async with SQLiteBackend(str(tmp_path / "a.db")) as backend:
+    async with SQLiteBackend(database_file) as backend:
         told = f"'t'.*locus_lines.{column}" if table == "lines" else f"locus_{table}.{column}"
         with pytest.raises(IntegrityError, match=told):
             await backend.load("t")
@@ -444,23 +448,23 @@ async def test_a_row_with_a_value_of_another_type_is_told_by_thread_and_column(
         assert "'t'" in " ".join(map(str, await found(backend)))
 
 
-async def test_a_pending_write_that_is_a_number_is_damage(tmp_path) -> None:
-    async with SQLiteBackend(str(tmp_path / "a.db")) as backend:
+async def test_a_pending_write_that_is_a_number_is_damage(database_file) -> None:
+    async with SQLiteBackend(database_file) as backend:
         await backend.put_writes("t", "v", [PendingWrite("a", 0, "c", "t", b"1")])
-        with sqlite3.connect(tmp_path / "a.db") as database:
+        with sqlite3.connect(database_file) as database:
             database.execute("UPDATE locus_writes SET payload = 99999999999999")
         database.close()
         with pytest.raises(IntegrityError, match="bytes"):
             await backend.get_writes("t", "v")
 
 
-async def test_a_forgotten_user_is_in_no_table(tmp_path) -> None:
-    async with SQLiteBackend(str(tmp_path / "a.db")) as backend:
+async def test_a_forgotten_user_is_in_no_table(database_file) -> None:
+    async with SQLiteBackend(database_file) as backend:
         for user in ("alice", "bob"):
             metadata = {"user_id": user}
             await backend.save(user, {"text": f"said by {user}"}, metadata=metadata)
             await backend.put_writes(user, "v", [PendingWrite("a", 0, "c", "t", user.encode())])
-            with sqlite3.connect(tmp_path / "a.db") as database:
+            with sqlite3.connect(database_file) as database:
                 database.execute(
                     "INSERT INTO locus_store (tenant, namespace, key, metadata, created_at,"
                     " updated_at, value) VALUES ('default', 'n', ?, ?, 0, 0, ?)",
@@ -469,6 +473,6 @@ async def test_a_forgotten_user_is_in_no_table(tmp_path) -> None:
             database.close()
         counts = await backend.forget_user("alice")
         assert counts == {"threads": 1, "checkpoints": 1, "writes": 1, "messages": 0, "store": 1}
-    stored = (tmp_path / "a.db").read_bytes()
+    stored = database_file.read_bytes()
     assert b"alice" not in stored
     assert b"bob" in stored

@@ -114,7 +114,7 @@ class Storage:
         urls = {
             "memory": lambda: "memory://",
             "file": lambda: f"file://{path / 'files'}",
-            "sqlite": lambda: f"sqlite:///{path / 'graph.db'}",
+            "sqlite": lambda: f"sqlite:///{request.getfixturevalue('database_file')}",
             "postgresql": lambda: request.getfixturevalue("migrated_database"),
             "redis": lambda: request.getfixturevalue("redis_url"),
         }

@@ -166,14 +166,17 @@ def _fetch(folder: Path) -> None:
 
 def second_errors(statement: str) -> list[str]:
     """As ``Grammar.errors``, of sqlfluff's grammar with nodes denied that Oracle has not."""
-    parsed = _linter().parse_string(_named_binds(statement))
-    errors = [it.desc() for it in parsed.violations]
-    return errors or [*_denied(parsed.tree)]
+    return second_errors_undenied(statement) or [*_denied(_parsed(statement).tree)]
 
 
 def second_errors_undenied(statement: str) -> list[str]:
     """As ``second_errors``, of sqlfluff's grammar as it comes."""
-    return [it.desc() for it in _linter().parse_string(_named_binds(statement)).violations]
+    return [it.desc() for it in _parsed(statement).violations]
+
+
+@cache  # it takes a third of a second, and some statements are asked about twice
+def _parsed(statement: str) -> Any:
+    return _linter().parse_string(_named_binds(statement))
 
 
 @cache
@@ -184,6 +187,7 @@ def _linter() -> Any:
     return Linter(config=FluffConfig(overrides={"dialect": "oracle", "templater": "raw"}))
 
 
+@cache
 def _tokens(statement: str) -> tuple[Any, ...]:
     from sqlfluff.core.parser import Lexer
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import cache
 
 import oracle_grammar as grammars
 import pytest
@@ -66,7 +65,7 @@ UNASKED = {
 # What is sent and that one grammar at most knows: the rest of a statement can be asked about.
 UNKNOWN_WORDS = re.compile(r'IF NOT EXISTS |(?<=FETCH )APPROX | PASSING :\w+ AS "v"(?=\))')
 
-second = cache(grammars.second_errors)
+second = grammars.second_errors
 
 
 def _through(wrong, errors):

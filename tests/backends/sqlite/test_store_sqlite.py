@@ -21,9 +21,8 @@ NS = ("memory", "u42")
 
 class TestSQLite(StoreContract):
     @pytest.fixture
-    def reopen(self, tmp_path):
-        path = tmp_path / "store.db"
-        return lambda **options: SQLiteStore(path, **{"dimension": 3, **options})
+    def reopen(self, database_file):
+        return lambda **options: SQLiteStore(database_file, **{"dimension": 3, **options})
 
 
 @pytest.mark.parametrize("metric", ["cosine", "l2"])
