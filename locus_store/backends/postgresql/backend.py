@@ -12,6 +12,7 @@ from sqlalchemy.pool import NullPool, QueuePool
 
 from locus_store.backends.postgresql import dialect, sdk_options
 from locus_store.backends.postgresql import dsn as dsns
+from locus_store.backends.postgresql.connecting import require_asyncpg
 from locus_store.backends.postgresql.diagnostics import PostgreSQLExamination
 from locus_store.backends.postgresql.pending_writes import Batch, WriteBatches
 from locus_store.backends.postgresql.save_groups import GROUP, SENDERS, Saves
@@ -140,7 +141,7 @@ class PostgreSQLBackend(SqlBackend):
         group_saves: bool = True,
         max_state_bytes: int = MAX_STATE_BYTES,
     ) -> None:
-        dsns.require_asyncpg()
+        require_asyncpg()
         check_tenant(tenant)
         require_one(schema=schema, schema_name=schema_name)
         place = sdk_options.place_of(dsn, host=host, port=port, database=database, user=user)

@@ -11,6 +11,7 @@ from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool, QueuePool, SingletonThreadPool, StaticPool
 
+from locus_store.backends.sqlite.columns import storage_classes
 from locus_store.errors import (
     BackendError,
     ConnectionFailedError,
@@ -20,9 +21,8 @@ from locus_store.errors import (
     SchemaError,
 )
 from locus_store.sql.callers_transaction import autocommit_refused
-from locus_store.sql.column_types import storage_classes
 from locus_store.sql.database import Database
-from locus_store.sql.json_columns import escape_text
+from locus_store.sql.json_text import escape_text
 from locus_store.sql.migrate import check
 from locus_store.sql.pending import BATCH
 from locus_store.sql.repository import Repository
