@@ -19,7 +19,6 @@ LONG_FILES = {
     "adapters/langgraph/saver.py": 633,
     "adapters/langgraph/store.py": 568,
     "backend.py": 931,
-    "backends/postgresql/backend.py": 534,
     "backends/redis/backend.py": 581,
     "backends/redis/threads.py": 695,
     "checkpointer.py": 644,
