@@ -140,7 +140,7 @@ def open_store(
         raise InvalidArgumentError(f"no store for {_scheme(str(url))}: URLs; known are: {there}")
     store = getattr(import_module("locus_store.backends"), STORES[module])
     found = _read(str(url), module, factory)
-    known = _options(_backend(module)) if module in BACKENDS else {}
+    known = _parameters(_backend(module)) if module in BACKENDS else {}
     kept = {*known, *PLACES, "max_state_bytes"}
     given = {name: value for name, value in found.items() if name in kept}
     vectors = {"dimension": dimension, "metric": metric, "embed": embed}
@@ -157,20 +157,21 @@ def _backend(module: str) -> Callable[..., Any]:
 
 def _read(url: str, module: str, factory: Callable[..., Any]) -> dict[str, Any]:
     """Return the place that a URL names, and the options in its query string."""
+    known = _options(module, factory)
     if module == "postgresql":
-        dsn, ours = _parted(url, _options(factory))
-        return {"dsn": dsn, **_from_query(factory, ours)}
+        dsn, ours = _parted(url, known)
+        return {"dsn": dsn, **_from_query(known, ours)}
     if module == "redis":
-        place, ours = _parted(url, _options(factory))
-        return {"url": place, **_from_query(factory, ours)}
+        place, ours = _parted(url, known)
+        return {"url": place, **_from_query(known, ours)}
     if module == "oracle":
         places = import_module("locus_store.backends.oracle.addresses")
         parts = places.split(url)
-        return {**places.parts_of(parts), **_from_query(factory, parts.query)}
+        return {**places.parts_of(parts), **_from_query(known, parts.query)}
     parts = urlsplit(url)
     if parts.fragment:
         raise InvalidArgumentError("a database URL has no #fragment; write %23 for # in a path")
-    found = _from_query(factory, parts.query)
+    found = _from_query(known, parts.query)
     if module == "sqlite":
         found["path"] = _sqlite_path(parts.netloc, parts.path)
     elif module == "file":
@@ -205,7 +206,7 @@ def options_of(url: str) -> frozenset[str]:
     Raises:
         InvalidArgumentError: The scheme is not valid.
     """
-    return frozenset(_options(_factory(str(url))[1]))
+    return frozenset(_options(*_factory(str(url))))
 
 
 def _factory(url: str) -> tuple[str, Callable[..., Any]]:
@@ -269,8 +270,7 @@ def _directory(host: str, path: str) -> str:
     return unquote(path)
 
 
-def _from_query(factory: Callable[..., Any], query: str) -> dict[str, Any]:
-    known = _options(factory)
+def _from_query(known: Mapping[str, str], query: str) -> dict[str, Any]:
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
     except ValueError as exc:
@@ -284,10 +284,17 @@ def _from_query(factory: Callable[..., Any], query: str) -> dict[str, Any]:
     return {name: _value(name, text, known[name]) for name, text in pairs}
 
 
-def _options(factory: Callable[..., Any]) -> dict[str, str]:
-    """Return option names with annotations, except parameters that the URL itself names."""
-    found = inspect.signature(factory).parameters.values()
-    return {it.name: str(it.annotation) for it in found if it.name not in PLACES}
+def _options(module: str, factory: Callable[..., Any]) -> dict[str, str]:
+    """Option names and their annotations: the factory's, and those that it hands to its class."""
+    handed_on = _parameters(_backend(module)) if module in BACKENDS else {}
+    return {**handed_on, **_parameters(factory)}
+
+
+def _parameters(call: Callable[..., Any]) -> dict[str, str]:
+    """Names and annotations; the place, which the URL itself names, is none."""
+    found = inspect.signature(call).parameters.values()
+    named = [it for it in found if it.kind is not it.VAR_KEYWORD and it.name not in PLACES]
+    return {it.name: str(it.annotation) for it in named}
 
 
 def _value(name: str, text: str, annotation: str) -> Any:

@@ -328,12 +328,12 @@ def test_every_dsn_that_is_shown_can_be_read(
 
 
 def test_every_option_of_postgresql_is_in_its_table() -> None:
-    from locus_store import postgresql_checkpointer
+    from locus_store.open import options_of
 
     page = (ROOT / "docs" / "postgresql.md").read_text("utf-8").partition("## Options")[2]
     rows = [it.split("|")[1] for it in page.partition("\n## ")[0].splitlines() if "|" in it]
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
-    assert named == set(inspect.signature(postgresql_checkpointer).parameters)
+    assert named == options_of("postgresql://") | {"dsn"}
 
 
 def test_every_page_is_reached_from_the_readme() -> None:

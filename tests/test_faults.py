@@ -114,7 +114,7 @@ def a_repeat_by_id_alone(patch: Patch) -> None:
 
 @caught_by("test_one_load_may_be_saved_again_and_again")
 def own_work_is_not_known(patch: Patch) -> None:
-    patched(patch, "_is_own", lambda *_: False)
+    patched(patch, "is_own", lambda *_: False)
 
 
 @caught_by("test_a_poller_does_not_move_a_callers_mark")

@@ -20,8 +20,6 @@ LONG_FILES = {
     "adapters/langgraph/saver.py": 633,
     "adapters/langgraph/store.py": 568,
     "backend.py": 929,
-    "backends/postgresql/backend.py": 533,
-    "backends/postgresql/dsn.py": 862,
     "backends/redis/backend.py": 581,
     "backends/redis/threads.py": 695,
     "checkpointer.py": 644,
@@ -41,6 +39,7 @@ LARGE_CLASSES = {
     "SqlStore": 33,
 }
 SHARED_NAMES = {"InMemoryStore"}
+TECHNOLOGIES = {"sqlite", "postgresql", "oracle"}
 
 
 @cache
@@ -93,3 +92,22 @@ def test_one_class_has_one_name() -> None:
         if not it.name.startswith("_"):
             places[it.name].add(name)
     assert {name for name, found in places.items() if len(found) > 1} == SHARED_NAMES
+
+
+def test_shared_sql_asks_for_no_database_by_its_name() -> None:
+    compared = [
+        f"{name}:{node.lineno}"
+        for name, text in texts().items()
+        if name.startswith("sql/")
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Compare)
+        for it in ast.walk(node)
+        if isinstance(it, ast.Constant) and it.value in TECHNOLOGIES
+    ]
+    assert compared == []
+
+
+def test_shared_sql_has_no_module_or_class_named_after_a_database() -> None:
+    names = [name for name in texts() if name.startswith("sql/")]
+    names += [it.name for name, it in classes() if name.startswith("sql/")]
+    assert [it for it in names if any(name in it.lower() for name in TECHNOLOGIES)] == []

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +14,10 @@ from sqlalchemy.dialects import oracle, postgresql
 from sqlalchemy.orm import Session
 
 from locus_store import blocking
+from locus_store.backends.postgresql.columns import dump_valueb
 from locus_store.errors import InvalidArgumentError
 from locus_store.sql import columns, json_columns, models
+from locus_store.sql.json_text import dump_value, escape_json, escape_text, load_value
 from locus_store.sql.migrate import ensure
 from locus_store.sql.names import DEFAULT_PREFIX, max_prefix, prefix_of
 from locus_store.sql.schema import METADATA, Tables, tables
@@ -147,6 +152,34 @@ def test_an_empty_key_is_found_again(connection: sa.Connection) -> None:
     assert connection.execute(sa.select(lines.c.namespace)).scalars().all() == ["", "/", "//", "a"]
 
 
+LAZY = """
+import sys
+sys.modules.update(dict.fromkeys(["asyncpg", "oracledb", "aiosqlite"]))  # as if not installed
+from importlib import import_module
+import sqlalchemy as sa
+from locus_store.sql.schema import METADATA
+assert not [it for it in sys.modules if it.startswith("locus_store.backends.")]
+for name in sys.argv[1:]:
+    dialect = import_module(f"sqlalchemy.dialects.{name}").dialect()
+    print(sa.schema.CreateTable(METADATA.tables["locus_store"]).compile(dialect=dialect))
+"""
+
+
+def test_a_database_has_its_own_types_though_nothing_imported_its_backend() -> None:
+    command = [sys.executable, "-c", LAZY, "sqlite", "postgresql", "oracle"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = re.findall(r"(?:created_at|value) (.*),", done.stdout)
+    assert found == [
+        *("BIGINT NOT NULL", "TEXT"),
+        *("TIMESTAMP WITH TIME ZONE NOT NULL", "JSONB"),
+        *("TIMESTAMP WITH TIME ZONE NOT NULL", "JSON"),
+    ]
+
+
+def test_a_statement_that_is_only_shown_needs_no_database() -> None:
+    assert "julianday" in str(sa.select(columns.now()))
+
+
 def test_a_pattern_sees_the_stored_text(connection: sa.Connection) -> None:
     lines = tables().lines
     row = {"tenant": "default", "thread_id": "/x", "namespace": ""}
@@ -171,15 +204,15 @@ json_value = st.recursive(
 
 @given(st.dictionaries(json_text, json_value, max_size=4))
 def test_a_json_object_comes_back_whatever_characters_it_holds(value: dict[str, Any]) -> None:
-    assert json_columns.load_json(json_columns.dump_json(value)) == value
-    escaped = json_columns.escape_json(value)
+    assert json_columns.load_json(dump_value(value)) == value
+    escaped = escape_json(value)
     assert "\x00" not in repr(escaped)
     assert json_columns.load_json(escaped) == value
 
 
 @given(json_text, json_text)
 def test_escaping_keeps_order_so_that_ranges_may_be_asked_for(left: str, right: str) -> None:
-    escaped = json_columns.escape_text(left), json_columns.escape_text(right)
+    escaped = escape_text(left), escape_text(right)
     assert (escaped[0] < escaped[1]) == (left < right)
 
 
@@ -274,8 +307,8 @@ def test_no_bytes_are_null_in_the_table_and_read_as_no_bytes(connection: sa.Conn
 @given(json_value | st.floats(allow_nan=False, allow_infinity=False))
 def test_any_json_value_comes_back_with_its_type(value: Any) -> None:
     value = canonical(value)
-    for dump in (json_columns.dump_value, json_columns.dump_valueb):
-        assert repr(canonical(json_columns.load_value(dump(value).encode()))) == repr(value)
+    for dump in (dump_value, dump_valueb):
+        assert repr(canonical(load_value(dump(value).encode()))) == repr(value)
 
 
 def test_null_is_a_value(connection: sa.Connection) -> None:

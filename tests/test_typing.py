@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from mypy import api
 
-from locus_store.backends import file, memory, options, oracle, postgresql, redis, sqlite
+from locus_store.backends import options, oracle, postgresql, redis, sqlite
 from locus_store.backends.oracle.options import OracleOptions
 from locus_store.backends.postgresql.options import PostgreSQLOptions
 from locus_store.backends.redis.options import RedisOptions
 from locus_store.backends.sqlite.options import SQLiteOptions
+from locus_store.open import options_of
 
 ROOT = Path(__file__).parents[1]
 
@@ -161,13 +162,6 @@ def test_the_options_of_a_backend_are_its_parameters(
 
 
 def test_the_options_of_a_url_are_those_of_all_factories() -> None:
-    factories = (
-        file.file_checkpointer,
-        memory.memory_checkpointer,
-        oracle.oracle_checkpointer,
-        postgresql.postgresql_checkpointer,
-        redis.redis_checkpointer,
-        sqlite.sqlite_checkpointer,
-    )
-    taken = {name for it in factories for name in parameters(it)}
+    urls = ("file:x", "memory://", "oracle://x", "postgresql://", "redis://", "sqlite://")
+    taken = {name for url in urls for name in options_of(url)}
     assert taken - {"state_type"} == options.CheckpointerOptions.__annotations__.keys()

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from locus_store import versions
 from locus_store.sql import pending
 from locus_store.sql.columns import now
-from locus_store.sql.json_columns import escape_text, unescape_text
+from locus_store.sql.json_text import escape_text, unescape_text
 from locus_store.sql.statements import is_live, same_thread
 from locus_store.sql.vectors import DIMENSION_SETTING
 from locus_store.types import (

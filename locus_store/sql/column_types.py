@@ -1,4 +1,4 @@
-"""Column types that check each value read, because SQLite stores any value in any column."""
+"""Types of columns that check each value they read where any column keeps any value."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import sqlalchemy as sa
 
 from locus_store.errors import IntegrityError
+from locus_store.sql.dialect_columns import columns_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_CLASSES: Final = {int: "integer", float: "real", str: "text", bytes: "blob"}
 _WORDS: Final = {int: "a whole number", float: "a number", str: "text", bytes: "bytes"}
 
 
@@ -44,15 +44,8 @@ def damage(what: str) -> IntegrityError:
     )
 
 
-def storage_classes(column: sa.Column[Any], dialect: Dialect) -> list[str]:
-    """Return the values of SQLite's ``typeof`` that are valid in a column."""
-    found = column.type.dialect_impl(dialect)
-    impl = found.impl_instance if isinstance(found, sa.types.TypeDecorator) else found
-    return [_CLASSES[impl.python_type], *(["null"] if column.nullable else [])]
-
-
 class _Checked:
-    """Refuses values of other types on SQLite; other databases enforce their columns' types."""
+    """Refuses a value of another type where the database keeps such; see ``keeps_types``."""
 
     if TYPE_CHECKING:
 
@@ -60,7 +53,7 @@ class _Checked:
         def python_type(self) -> type[Any]: ...
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any] | None:
-        if dialect.name != "sqlite":
+        if columns_of(dialect).keeps_types:
             return super().result_processor(dialect, coltype)  # type: ignore[misc, no-any-return]
         kind = self.python_type
 

@@ -1,10 +1,9 @@
-"""Column types and the server's clock: where a *type* differs per dialect; JSON's are beside."""
+"""Column types and the server's clock; the types of JSON are in ``json_columns``."""
 
 from __future__ import annotations
 
-import sys
-from array import array
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
@@ -13,7 +12,8 @@ from sqlalchemy.sql import operators
 from sqlalchemy.sql.functions import FunctionElement
 
 from locus_store.sql.column_types import BigInteger, Binary, Integer, String, Text, stored
-from locus_store.sql.json_columns import escape_text, unescape_text
+from locus_store.sql.dialect_columns import columns_of
+from locus_store.sql.json_text import escape_text, unescape_text
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Dialect
@@ -47,28 +47,16 @@ class Instant(sa.types.TypeDecorator[datetime]):
     cache_ok = True
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        """SQLite has no time type and Oracle's DATE drops zone and fraction."""
-        if dialect.name == "sqlite":
-            return dialect.type_descriptor(BigInteger())
-        if dialect.name == "oracle":
-            # Slow to import, and other databases do not need it.
-            from sqlalchemy.dialects.oracle import TIMESTAMP  # noqa: PLC0415
-
-            return dialect.type_descriptor(TIMESTAMP(timezone=True))
-        return dialect.type_descriptor(sa.DateTime(timezone=True))
+        """Return the database's type for it."""
+        return dialect.type_descriptor(columns_of(dialect).instant_type())
 
     def bind_expression(self, bindparam: sa.BindParameter[Any]) -> sa.ColumnElement[Any]:
-        """Say on Oracle that it is UTC: the driver sends no zone, and would mean the session's."""
+        """See ``DialectColumns.bound_instant``."""
         return _BoundInstant(bindparam)
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
         """Give the driver what the column holds."""
-        if value is None:
-            return None
-        if dialect.name == "sqlite":
-            return to_microseconds(value)
-        moment = value.astimezone(UTC)
-        return moment.replace(tzinfo=None) if dialect.name == "oracle" else moment
+        return None if value is None else columns_of(dialect).bind_instant(value)
 
     def process_literal_param(self, value: datetime | None, dialect: Dialect) -> str:
         """Render for offline SQL, where nothing is bound."""
@@ -96,12 +84,8 @@ class _BoundInstant(FunctionElement[datetime]):
 
 @compiles(_BoundInstant)
 def _bound_instant(element: _BoundInstant, compiler: SQLCompiler, **kw: Any) -> str:
-    return compiler.process(next(iter(element.clauses)), **kw)
-
-
-@compiles(_BoundInstant, "oracle")
-def _bound_instant_oracle(element: _BoundInstant, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"FROM_TZ(CAST({_bound_instant(element, compiler, **kw)} AS TIMESTAMP), '+00:00')"
+    bound = compiler.process(next(iter(element.clauses)), **kw)
+    return columns_of(compiler.dialect).bound_instant(bound)
 
 
 class Clock(FunctionElement[datetime]):
@@ -163,70 +147,22 @@ def _seconds(value: float | sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
     return sa.bindparam(None, float(value), sa.Double())
 
 
-def _shift(element: Clock, compiler: SQLCompiler, **kw: Any) -> str | None:
-    clauses = list(element.clauses)
-    return compiler.process(sa.cast(clauses[0], sa.Double()), **kw) if clauses else None
-
-
-# Milliseconds are multiplied after rounding: a double of microseconds since 1970 is not exact.
-_SQLITE_NOW: Final = "CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000"
-
-
-@compiles(Clock, "sqlite")
-def _clock_sqlite(element: Clock, compiler: SQLCompiler, **kw: Any) -> str:
-    shift = _shift(element, compiler, **kw)
-    if shift is None:
-        return f"({_SQLITE_NOW})"
-    return f"({_SQLITE_NOW} + CAST(ROUND({shift} * 1000000.0) AS INTEGER))"
-
-
-@compiles(Moment, "sqlite")
-def _moment_sqlite(element: Moment, compiler: SQLCompiler, **kw: Any) -> str:
-    return compiler.process(next(iter(element.clauses)), **kw)
-
-
-@compiles(Moment)
-def _moment(element: Moment, compiler: SQLCompiler, **kw: Any) -> str:
-    del element
-    return compiler.process(now(), **kw)
-
-
 @compiles(Clock)
 def _clock(element: Clock, compiler: SQLCompiler, **kw: Any) -> str:
-    # statement_timestamp() is stable, so comparisons with it use an index; clock_timestamp()
-    # is volatile and does not, and now() stands still in a long transaction.
-    shift = _shift(element, compiler, **kw)
-    if shift is None:
-        return "statement_timestamp()"
-    return f"(statement_timestamp() + make_interval(secs => {shift}))"
-
-
-_ORACLE_NOW: Final = "FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')"
-
-
-@compiles(Clock, "oracle")
-def _clock_oracle(element: Clock, compiler: SQLCompiler, **kw: Any) -> str:
-    # 'UTC' would be the name of a region, which the driver's thin mode does not read (DPY-3022).
-    shift = _shift(element, compiler, **kw)
-    if shift is None:
-        return _ORACLE_NOW
-    return f"({_ORACLE_NOW} + NUMTODSINTERVAL({shift}, 'SECOND'))"
-
-
-@compiles(Minute, "sqlite")
-def _minute_sqlite(element: Minute, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"({_SQLITE_NOW} / 60000000 * 60000000)"
+    shifts = [compiler.process(sa.cast(it, sa.Double()), **kw) for it in element.clauses]
+    return columns_of(compiler.dialect).clock(*shifts)
 
 
 @compiles(Minute)
 def _minute(element: Minute, compiler: SQLCompiler, **kw: Any) -> str:
-    return "date_trunc('minute', statement_timestamp())"
+    del element, kw
+    return columns_of(compiler.dialect).minute()
 
 
-@compiles(Minute, "oracle")
-def _minute_oracle(element: Minute, compiler: SQLCompiler, **kw: Any) -> str:
-    # TRUNC gives a DATE without a zone; UTC is put back.
-    return "FROM_TZ(CAST(TRUNC(SYS_EXTRACT_UTC(SYSTIMESTAMP), 'MI') AS TIMESTAMP), '+00:00')"
+@compiles(Moment)
+def _moment(element: Moment, compiler: SQLCompiler, **kw: Any) -> str:
+    here = partial(compiler.process, next(iter(element.clauses)), **kw)
+    return columns_of(compiler.dialect).moment(here)
 
 
 # --- keys -----------------------------------------------------------------------------------
@@ -273,9 +209,8 @@ class Key(sa.types.TypeDecorator[str]):
         self.length = length  # part of SQLAlchemy's cache key
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        """PostgreSQL's default collation is the cluster's; the others compare bytes."""
-        collation = "C" if dialect.name == "postgresql" else None
-        return dialect.type_descriptor(String(self.length + 1, collation))
+        """One more character for the encoding; compared by its bytes."""
+        return dialect.type_descriptor(String(self.length + 1, columns_of(dialect).key_collation))
 
     def coerce_compared_value(self, op: OperatorType | None, value: Any) -> Any:
         """Encode only what is compared whole."""
@@ -305,7 +240,7 @@ class Path(Key):
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         """Room for what is escaped."""
-        collation = "C" if dialect.name == "postgresql" else None
+        collation = columns_of(dialect).key_collation
         return dialect.type_descriptor(String(2 * self.length + 1, collation))
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
@@ -337,16 +272,13 @@ class LongText(sa.types.TypeDecorator[str]):
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        """Store what no text is."""
-        return _EMPTY if value == "" and dialect.name == "oracle" else value
+        """Store what no text is where the database has no empty one."""
+        return columns_of(dialect).empty_text if value == "" else value
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
         """Give it back."""
-        return "" if value == _EMPTY and dialect.name == "oracle" else value
+        return "" if value == columns_of(dialect).empty_text else value
 
-
-_EMPTY: Final = "\x01"
-"""No escaped text."""
 
 # --- bytes and surrogates -------------------------------------------------------------------
 
@@ -368,32 +300,22 @@ class Blob(sa.types.TypeDecorator[bytes]):
 
 
 class Embedding(sa.types.TypeDecorator[bytes]):
-    """Numbers of 32 bits, little-endian; a vector on Oracle."""
+    """Numbers of 32 bits, little-endian, or the database's own vector."""
 
     impl = sa.LargeBinary
     cache_ok = True
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        """Return the type of the driver, which has arrays for vectors."""
-        return sa.types.NullType() if dialect.name == "oracle" else sa.LargeBinary()
+        """Return the database's type for it."""
+        return columns_of(dialect).embedding_type()
 
     def process_bind_param(self, value: bytes | None, dialect: Dialect) -> Any:
-        """Return an array of floats for Oracle."""
-        if value is None or dialect.name != "oracle":
-            return value
-        return _swapped(array("f", value))
+        """Give the driver what it takes."""
+        return None if value is None else columns_of(dialect).bind_embedding(value)
 
     def process_result_value(self, value: Any, dialect: Dialect) -> bytes | None:
         """Bytes, whatever the driver gives."""
-        if value is None:
-            return None
-        return bytes(value) if dialect.name != "oracle" else _swapped(array("f", value)).tobytes()
-
-
-def _swapped(numbers: array[float]) -> array[float]:
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return numbers
+        return None if value is None else columns_of(dialect).read_embedding(value)
 
 
 BigKey: Final = BigInteger().with_variant(Integer(), "sqlite")
@@ -401,19 +323,16 @@ BigKey: Final = BigInteger().with_variant(Integer(), "sqlite")
 
 
 class _Digest(sa.types.TypeDecorator[bytes]):
-    """Sixteen bytes: RAW on Oracle."""
+    """A few bytes that can be compared and indexed."""
 
     impl = Binary
     cache_ok = True
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        """Return RAW on Oracle: unlike a LOB it can be compared and indexed."""
-        if dialect.name == "oracle":
-            from sqlalchemy.dialects.oracle import RAW  # noqa: PLC0415 - as above
-
-            return dialect.type_descriptor(RAW(16))
-        return dialect.type_descriptor(Binary(16))
+        """Return the database's type for them."""
+        return dialect.type_descriptor(columns_of(dialect).digest_type(_DIGEST_BYTES))
 
 
-Digest: Final = _Digest(16)
+_DIGEST_BYTES: Final = 16
+Digest: Final = _Digest(_DIGEST_BYTES)
 """Sixteen bytes."""

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import nullcontext
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import sqlalchemy as sa
 
 from locus_store.errors import InvalidArgumentError
+from locus_store.sql.dialect_columns import DIALECTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
     from sqlalchemy.engine import URL, Connection
+    from sqlalchemy.exc import DBAPIError
 
     from locus_store.sql.place import DatabasePlace
     from locus_store.sql.schema import Tables
     from locus_store.values.vectors import Metric
 
 T = TypeVar("T")
-
-DIALECTS: Final = ("sqlite", "postgresql", "oracle")
-"""Each has a module ``backends.<name>.definition`` with its part as ``DEFINITION``."""
 
 
 class SchemaDefinition(ABC):
@@ -60,6 +60,16 @@ class SchemaDefinition(ABC):
     @abstractmethod
     def locked(self, connection: Connection, ours: Tables) -> AbstractContextManager[None]:
         """Begin a transaction, alone among the migrations of this database; commit at the end."""
+
+    def owner_only(self, connection: Connection) -> AbstractContextManager[None]:
+        """Translate the refusal of an index to a role that does not own the tables."""
+        del connection
+        return nullcontext()
+
+    def remedy(self, error: DBAPIError) -> str | None:
+        """Return what to do where the server refuses a migration; ``{command}`` repeats it."""
+        del error
+        return None
 
     # --- what is there
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from dataclasses import replace
 from itertools import chain, compress, islice
 from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 import sqlalchemy as sa
 
 from locus_store.errors import ConflictError
-from locus_store.sql.columns import EPOCH, after, now
+from locus_store.sql.columns import after, now
 from locus_store.sql.item_columns import columns_of_changed, columns_of_new
 from locus_store.sql.pending import BATCH, batches
 from locus_store.sql.statements import statements
@@ -31,8 +30,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection, Row
 
-    from locus_store.sql.scope import Scope
-    from locus_store.sql.vectors import FoundVectors
+    from locus_store.sql.shelf import Shelf
     from locus_store.types.items import Change, Name, Namespace, NamespaceMatch, Wanted
     from locus_store.values.filters import Clause
 
@@ -67,32 +65,6 @@ MOST_WIDENED: Final = 8192
 
 MOST_CONDITIONS: Final = 50
 """Conditions of one search that a database is given; SQLite nests 1,000 at most."""
-
-MICROSECOND: Final = timedelta(microseconds=1)
-
-
-@dataclass(slots=True)
-class Shelf:
-    """The context of the statements of one opened store.
-
-    Args:
-        scope: Tables and tenant.
-        found: What the database has for embeddings.
-        metric: How they are compared.
-    """
-
-    scope: Scope
-    found: FoundVectors
-    metric: vectors.Metric
-    written_at: datetime = field(default=EPOCH)
-    """The time of the last item that was put, where the clock may stand still in between."""
-
-    def times(self, at: datetime, count: int) -> list[datetime]:
-        """Return ``count`` different times, all later than those returned before."""
-        first = max(at, self.written_at + MICROSECOND)
-        found = [first + number * MICROSECOND for number in range(count)]
-        self.written_at = found[-1]
-        return found
 
 
 class Items:

@@ -9,6 +9,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.base import Executable
 
 from locus_store.sql.columns import now
+from locus_store.sql.dialect_columns import columns_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Merge(Executable, sa.sql.ClauseElement):
-    """A statement with a row's columns as parameters, for PostgreSQL and Oracle.
+    """A statement that takes a row's columns as parameters.
 
     Two that make the same row at once may both find none: one of them fails with the error of a
     duplicate key, and must be run again.
@@ -47,14 +48,14 @@ def _merge(element: Merge, compiler: SQLCompiler, **kw: Any) -> str:
     others = {it: compiler.process(now(), **kw) for it in element.clock}
     source = ", ".join(f"{bound(it)} AS {quote(it)}" for it in keys)
     others |= {it: bound(it) for it in element.names if it not in keys}
-    nothing = " FROM dual" if compiler.dialect.name == "oracle" else ""
+    no_table = columns_of(compiler.dialect).no_table
     is_same = " AND ".join(f"t.{quote(it)} = s.{quote(it)}" for it in keys)
     update = ", ".join(f"{quote(it)} = {value}" for it, value in others.items())
     columns = ", ".join(map(quote, [*keys, *others]))
     values = ", ".join([*(f"s.{quote(it)}" for it in keys), *others.values()])
     return (
         f"MERGE INTO {compiler.preparer.format_table(table)} t "  # noqa: S608  (ours)
-        f"USING (SELECT {source}{nothing}) s ON ({is_same}) "
+        f"USING (SELECT {source}{no_table}) s ON ({is_same}) "
         f"WHEN MATCHED THEN UPDATE SET {update} "
         f"WHEN NOT MATCHED THEN INSERT ({columns}) VALUES ({values})"
     )

@@ -21,7 +21,6 @@ from sqlalchemy.exc import DBAPIError
 from locus_store.errors import InvalidArgumentError, SchemaError
 from locus_store.runtime import observe
 from locus_store.sql.definition import definition, definition_of
-from locus_store.sql.failures import codes, sqlstate
 from locus_store.sql.migration_lock import locked, process, refuse_transaction
 from locus_store.sql.migration_targets import (
     Target,
@@ -349,30 +348,6 @@ def _ended(connection: Connection) -> Iterator[None]:
         connection.rollback()
 
 
-_REMEDIES: Final = {
-    "42501": "this role may not make, change or read the schema; let a role that may do it:"
-    " {command}, and grant this one USAGE on the database schema, and SELECT, INSERT, UPDATE and"
-    " DELETE on the tables",
-    "25006": "the server is read-only; migrate on the primary: {command}",
-    "55P03": "another transaction held a table for longer than lock_timeout; nothing was changed;"
-    " try again when it has ended",
-    "ORA-01031": "this user may not make the tables; grant it what docs/oracle.md lists, or let a"
-    " user that may do it: {command}",
-    "ORA-00955": "something else has a name of ours; choose another prefix (prefix='mine_')",
-    "ORA-00054": "another transaction held a table; try again when it has ended: {command}",
-    **dict.fromkeys(
-        ("ORA-01950", "ORA-01536", "ORA-01652", "ORA-01653", "ORA-01658"),
-        "there is no room for the tables: give the user a quota on its tablespace, or the"
-        " tablespace space; then go on: {command}",
-    ),
-    **dict.fromkeys(("ORA-01918", "ORA-00959"), "there is no such user or tablespace: {command}"),
-    "ORA-43853": "the tablespace has no automatic segment space management, which JSON and vectors"
-    " need; give the user another one as its default, then: {command}",
-    "ORA-16000": "the database is read-only; migrate on the primary: {command}",
-}
-"""Remedies by SQLSTATE or Oracle's code."""
-
-
 @contextmanager
 def _refusals(connection: Connection) -> Iterator[None]:
     """Translate the server's refusals of this role or session into errors that name the remedy."""
@@ -380,8 +355,7 @@ def _refusals(connection: Connection) -> Iterator[None]:
     try:
         yield
     except DBAPIError as error:
-        found = (_REMEDIES.get(it) for it in (sqlstate(error), *codes(error)))
-        remedy = next(filter(None, found), None)
+        remedy = definition_of(connection).remedy(error)
         if remedy is None:
             raise
         text = remedy.format(command="locus-store db upgrade")

@@ -17,7 +17,6 @@ from locus_store.errors import (
     MissingExtraError,
 )
 from locus_store.sql.definition import definition
-from locus_store.sql.failures import driver_errors
 from locus_store.sql.migration_lock import process
 from locus_store.sql.names import DEFAULT_PREFIX, check_prefix
 from locus_store.sql.place import PLACE
@@ -130,7 +129,7 @@ def run_on_engine(
         make: Makes the engine.
         body: What to run.
         place: The database, for messages.
-        errors: Classes of errors of the driver, beside those of ``failures.driver_errors``.
+        errors: Return the driver's classes of errors, once it is imported.
         translate: Turns an error into ours; ``None`` where it has nothing to say.
     """
 
@@ -154,7 +153,7 @@ def run_on_engine(
 
 
 def _failures(errors: Callable[[], tuple[type[Exception], ...]]) -> tuple[type[Exception], ...]:
-    return (DBAPIError, OSError, *errors(), *driver_errors())
+    return (DBAPIError, OSError, *errors())
 
 
 def tables_named(

@@ -75,6 +75,23 @@ class Statements:
         head, named = (whole_version(self.tables, named=it) for it in (False, True))
         return Compiled(head, self.dialect), Compiled(named, self.dialect)
 
+    @cached_property
+    def look(self) -> Compiled:
+        """All that a plain append has to know: ``line``, and of its head, the id and the index."""
+        return Compiled(self._look, self.dialect)
+
+    @property
+    def _look(self) -> sa.Select[Any]:
+        t, heads, others = self.tables, self.tables.checkpoints, self.tables.checkpoints.alias()
+        is_head = sa.and_(heads.c.line == t.lines.c.line, heads.c.sequence == t.lines.c.head)
+        is_named = sa.exists().where(
+            others.c.line == t.lines.c.line, others.c.checkpoint_id == bind("checkpoint_id")
+        )
+        has_index = sa.exists().where(t.settings.c.name == bind("index_setting"))
+        return self._line.join(heads, is_head).add_columns(
+            heads.c.digest, is_named, has_index.correlate(None)
+        )
+
     @property
     def _line(self) -> sa.Select[Any]:
         """The live line of a thread and namespace, and whether activity was noted this minute."""

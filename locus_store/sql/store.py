@@ -19,8 +19,9 @@ from locus_store.runtime.gathering import Failed, Gathering, GroupLimits, PerLoo
 from locus_store.sql import vectors
 from locus_store.sql.callers_transaction import joined
 from locus_store.sql.failures import is_overtime
-from locus_store.sql.items import Items, Shelf
+from locus_store.sql.items import Items
 from locus_store.sql.runner import GROUP_BYTES
+from locus_store.sql.shelf import Shelf
 from locus_store.store import BaseStore
 from locus_store.types.items import StoreCapabilities, names_of
 

@@ -9,7 +9,6 @@ import sqlalchemy as sa
 
 from locus_store.errors import InvalidArgumentError, SchemaError
 from locus_store.sql.definition import definition_of
-from locus_store.sql.failures import owner_only
 from locus_store.sql.migration_lock import locked
 from locus_store.sql.migration_targets import run_on
 from locus_store.sql.names import DEFAULT_PREFIX, derived
@@ -140,7 +139,7 @@ def make_table(connection: Connection, ours: Tables, dimension: int) -> bool:
     database = definition_of(connection)
     columns = database.embedding_columns(connection, ours, dimension)
     database.drop_unfinished(connection, ours)
-    with owner_only(connection):
+    with database.owner_only(connection):
         connection.exec_driver_sql(
             f"CREATE TABLE {table} ({columns}, CONSTRAINT {key} PRIMARY KEY (item, part))"
         )

@@ -5,7 +5,7 @@ transaction that holds the line's lock, so that the line does not change while a
 Rules and their evidence: docs/concepts.md, docs/decisions.md.
 """
 
-from locus_store.versions.appending import Append, append_of
+from locus_store.versions.appending import Append, append_of, takes
 from locus_store.versions.lines import (
     CHAIN_ALLOWANCE,
     CHAIN_FACTOR,
@@ -43,7 +43,7 @@ from locus_store.versions.reading import (
     visible_texts,
 )
 from locus_store.versions.removing import forget, free, prune, remove_named, settle, vacuum
-from locus_store.versions.saving import new_checkpoint_id, save
+from locus_store.versions.saving import append, new_checkpoint_id, save
 
 __all__ = [
     "CHAIN_ALLOWANCE",
@@ -58,6 +58,7 @@ __all__ = [
     "Lines",
     "Record",
     "Records",
+    "append",
     "append_of",
     "archive_order",
     "archived",
@@ -81,6 +82,7 @@ __all__ = [
     "save",
     "settle",
     "state_of",
+    "takes",
     "target",
     "vacuum",
     "visible_texts",

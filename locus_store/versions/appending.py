@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from locus_store.versions.lines import CHAIN_ALLOWANCE, CHAIN_FACTOR, RECORD_OVERHEAD
+from locus_store.versions.saving import is_own
 
 if TYPE_CHECKING:
     from locus_store.types import Mark, Save
+    from locus_store.versions.lines import Line
 
 
 class Append(NamedTuple):
@@ -65,3 +67,28 @@ def append_of(save: Save, store: str) -> Append | None:
     if known is None or frames is None or not is_small:
         return Append(line, head, expected is None, None, save.change.whole(), size)
     return Append(line, head, expected is None, known, frames, size)
+
+
+def takes(line: Line, head_digest: bytes, save: Save, append: Append) -> bool:
+    """Return whether a line takes the append that a save is; else the full rules decide.
+
+    PostgreSQL, Oracle and Redis ask the same on the server.
+
+    Args:
+        line: Locked, and as it stands: it has a head, and no version with the save's id.
+        head_digest: Of the head's record.
+        save: The save.
+        append: Its ``append_of``.
+    """
+
+    def is_head(mark: Mark | None) -> bool:
+        return mark is not None and (mark.sequence, mark.digest) == (line.head, head_digest)
+
+    if append.line != line.line:
+        return False
+    if not (append.is_free or is_own(line, save) or is_head(append.head)):
+        return False
+    if append.basis is None:
+        return True
+    is_open = line.open_chain is not None and line.open_bytes <= append.most
+    return is_open and is_head(append.basis)

@@ -60,7 +60,21 @@ def save(lines: Lines, request: Save) -> Written:
         lines.touch(request)
     if same:
         place = _replace(lines, line, same, place)
-    return _write(lines, line, request, place)
+    return _write(lines, line, request, place, continues=_continues(lines, line, request, place))
+
+
+def append(lines: Lines, line: Line, request: Save, *, continues: bool) -> Written:
+    """Write one version onto the head of a line that takes it; see ``takes``.
+
+    Args:
+        lines: See ``save``.
+        line: Locked, and as it stands.
+        request: The save.
+        continues: It continues the open chain.
+    """
+    lines.touch(request)
+    place = Destination(line.head, moves_head=True)
+    return _write(lines, line, request, place, continues=continues)
 
 
 def _is_repeat(lines: Lines, line: Line, same: Record, request: Save) -> bool:
@@ -86,7 +100,7 @@ def _place(lines: Lines, line: Line | None, request: Save) -> Destination:
         expected = None  # a state from another database says nothing of this one
     if expected is None and request.parent_id is not None:
         return _onto(lines, line, request)
-    if expected is None or (line and _is_own(line, request)):
+    if expected is None or (line and is_own(line, request)):
         return Destination(head, moves_head=True)
     if _holds(lines, line, expected.head) and _exists(lines, line, expected.made_from):
         return Destination(
@@ -113,7 +127,7 @@ def _onto(lines: Lines, line: Line | None, request: Save) -> Destination:
     )
 
 
-def _is_own(line: Line, request: Save) -> bool:
+def is_own(line: Line, request: Save) -> bool:
     """Return whether the head is the caller's own work, even if its state has an older mark.
 
     The load that both descend from decides. The ``run`` decides only if the caller lost track of
@@ -217,9 +231,10 @@ def _replace(lines: Lines, line: Line, same: Record, place: Destination) -> Dest
     return place
 
 
-def _write(lines: Lines, line: Line, request: Save, place: Destination) -> Written:
+def _write(
+    lines: Lines, line: Line, request: Save, place: Destination, *, continues: bool
+) -> Written:
     sequence = line.last_sequence + 1
-    continues = _continues(lines, line, request, place)
     payload = request.change.frames if continues else None
     if payload is None:
         payload = request.change.whole()

@@ -261,10 +261,10 @@ def _moment(text: str) -> datetime:
 
 @asynccontextmanager
 async def _opened_postgresql(url: str) -> AsyncIterator[tuple[str, Pages]]:
-    from locus_store.backends.postgresql import dsn  # noqa: PLC0415  (SQLAlchemy is not needed for SQLite)
+    from locus_store.backends.postgresql import connecting, dsn  # noqa: PLC0415  (SQLAlchemy is not needed for SQLite)
 
     target = dsn.parse(url)
-    connection = await dsn.connect(target, statement_cache_size=0)
+    connection = await connecting.connect(target, statement_cache_size=0)
     shown = f"PostgreSQL {target.shown}"
     try:
         if not set(_COLUMNS) <= await _postgresql_columns(connection, "store"):

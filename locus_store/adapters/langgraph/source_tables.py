@@ -277,10 +277,10 @@ class _SQLite:
 
 @asynccontextmanager
 async def _opened_postgresql(url: str, clear: Clear) -> AsyncIterator[_PostgreSQL]:
-    from locus_store.backends.postgresql import dsn  # noqa: PLC0415  (SQLAlchemy is not needed for SQLite)
+    from locus_store.backends.postgresql import connecting, dsn  # noqa: PLC0415  (SQLAlchemy is not needed for SQLite)
 
     target = dsn.parse(url)
-    connection = await dsn.connect(target, statement_cache_size=0)
+    connection = await connecting.connect(target, statement_cache_size=0)
     try:
         await _require_tables(connection, target.shown)
         yield _PostgreSQL(connection, target.shown, clear)

@@ -235,11 +235,11 @@ def _the_one(columns: Mapping[str, set[str]], where: str) -> str:
 async def _opened_postgresql(
     source: str, table_name: str | None, tenant: str | None
 ) -> AsyncIterator[LocusSource]:
-    from locus_store.backends.postgresql import dsn  # noqa: PLC0415  (files need no SQLAlchemy)
+    from locus_store.backends.postgresql import connecting, dsn  # noqa: PLC0415  (files need no SQLAlchemy)
 
     target = dsn.parse(source, ours=_OPTIONS)
     given = {name: unquote(it) for name, it in target.options.items()}
-    connection = await dsn.connect(target, statement_cache_size=0)
+    connection = await connecting.connect(target, statement_cache_size=0)
     try:
         async with connection.transaction(isolation="repeatable_read", readonly=True):
             reader = _PostgreSQL(connection, target.shown, tenant or given.get("tenant"))
@@ -276,14 +276,13 @@ class _PostgreSQL:
         self.shown = f"PostgreSQL {database}"
 
     async def _fetch(self, query: str, *values: object) -> list[Any]:
-        from locus_store.backends.postgresql import dsn  # noqa: PLC0415
-        from locus_store.sql import failures  # noqa: PLC0415
+        from locus_store.backends.postgresql import connecting, failures  # noqa: PLC0415
 
         errors: tuple[type[Exception], ...] = (*failures.driver_errors(), OSError)
         try:
             rows: list[Any] = await self._connection.fetch(query, *values)
         except errors as exc:
-            told = dsn.connection_error(exc, self._database)
+            told = connecting.connection_error(exc, self._database)
             raise told or BackendError(f"{self.shown}: {exc}") from exc
         return rows
 

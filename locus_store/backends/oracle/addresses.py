@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
+from locus_store.backends.oracle.failures import codes
 from locus_store.errors import ConnectionFailedError, InvalidArgumentError, MissingExtraError
-from locus_store.sql.failures import causes, codes
+from locus_store.sql.failures import causes
 
 try:
     import oracledb

@@ -289,65 +289,24 @@ def oracle_checkpointer(
     user: str | None = None,
     password: str | None = None,
     *,
-    wallet_location: str | None = None,
-    wallet_password: str | None = None,
-    host: str | None = None,
-    port: int | None = None,
-    service_name: str | None = None,
     table_name: str | None = None,
-    schema_name: str | None = None,
-    min_pool_size: int = MIN_POOL_SIZE,
-    max_pool_size: int = MAX_POOL_SIZE,
-    engine: AsyncEngine | None = None,
-    pool: Any = None,
-    config_dir: str | None = None,
-    prefix: str | None = None,
-    tenant: str = "default",
-    auto_migrate: AutoMigrate = True,
-    pool_timeout_seconds: float = POOL_TIMEOUT_SECONDS,
-    connect_timeout_seconds: float | None = None,
-    statement_timeout_seconds: float | None = STATEMENT_TIMEOUT_SECONDS,
-    max_state_bytes: int = MAX_STATE_BYTES,
     state_type: type[S] | None = None,
     on_conflict: OnConflict = "raise",
     keep_last: int | None = None,
     ttl_seconds: float | None = None,
     refresh_on_read: bool = False,
+    **options: Unpack[OracleOptions],
 ) -> StorageBackendAdapter[S]:
     """Return a checkpointer over an Oracle database.
 
-    The first options are those of ``OracleBackend``, the last five of ``StorageBackendAdapter``.
+    Options are those of ``OracleBackend``, and five of ``StorageBackendAdapter``.
 
     Raises:
         InvalidArgumentError: An option is not valid.
         MissingExtraError: python-oracledb is not installed.
     """
-    backend = OracleBackend(
-        dsn,
-        user,
-        password,
-        wallet_location=wallet_location,
-        wallet_password=wallet_password,
-        host=host,
-        port=port,
-        service_name=service_name,
-        table_name=table_name,
-        schema_name=schema_name,
-        min_pool_size=min_pool_size,
-        max_pool_size=max_pool_size,
-        engine=engine,
-        pool=pool,
-        config_dir=config_dir,
-        prefix=prefix,
-        tenant=tenant,
-        auto_migrate=auto_migrate,
-        pool_timeout_seconds=pool_timeout_seconds,
-        connect_timeout_seconds=connect_timeout_seconds,
-        statement_timeout_seconds=statement_timeout_seconds,
-        max_state_bytes=max_state_bytes,
-    )
     return StorageBackendAdapter(
-        backend,
+        OracleBackend(dsn, user, password, table_name=table_name, **options),
         state_type=state_type,
         on_conflict=on_conflict,
         keep_last=keep_last,

@@ -10,9 +10,9 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from locus_store.backends.oracle import addresses
+from locus_store.backends.oracle.failures import REMEDIES, codes
 from locus_store.errors import UnsupportedError
 from locus_store.sql.definition import SchemaDefinition
-from locus_store.sql.failures import codes
 from locus_store.sql.migration_targets import OPTIONS, run_on_engine, tables_named
 from locus_store.sql.options import check_seconds
 from locus_store.sql.place import DatabasePlace
@@ -80,6 +80,9 @@ class OracleDefinition(SchemaDefinition):
                 if not keeper.invalidated:
                     driver.rollback()
                     driver.autocommit = before
+
+    def remedy(self, error: DBAPIError) -> str | None:
+        return next((REMEDIES[it] for it in codes(error) if it in REMEDIES), None)
 
     def taken(self, connection: Connection, schema: str | None, wanted: frozenset[str]) -> set[str]:
         return set(_in_dictionary(connection, schema, wanted))

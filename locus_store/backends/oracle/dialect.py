@@ -16,6 +16,8 @@ from sqlalchemy.util import await_only
 
 from locus_store.backends.oracle.addresses import DRIVER_ERRORS, connection_error
 from locus_store.backends.oracle.append import values_of
+from locus_store.backends.oracle.conditions import may_have_value
+from locus_store.backends.oracle.failures import NOT_COMPILED, codes
 from locus_store.backends.oracle.save_block import one_trip
 from locus_store.errors import (
     BackendError,
@@ -25,9 +27,8 @@ from locus_store.errors import (
     SchemaError,
 )
 from locus_store.sql.columns import Instant
-from locus_store.sql.conditions import in_oracle_json
 from locus_store.sql.database import Database
-from locus_store.sql.failures import NOT_COMPILED, LostConnectionError, causes, codes
+from locus_store.sql.failures import LostConnectionError, causes
 from locus_store.sql.json_columns import Json, JsonValue
 from locus_store.sql.migration_lock import locked
 from locus_store.sql.names import derived
@@ -70,7 +71,7 @@ class OracleRepository(IndexedRepository):
     ) -> sa.ColumnElement[bool]:
         """See ``Reads.may_have``; ``JSON_EXISTS`` with the value, at the key or along its path."""
         paths = [[key], key.split(".")] if "." in key else [[key]]
-        return sa.or_(*(in_oracle_json(column, path, value) for path in paths))
+        return sa.or_(*(may_have_value(column, path, value) for path in paths))
 
     # --- the text index: a table of its own, over tokens that every lexer takes for words
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from locus_store.sql.conditions import on_oracle_json
+from locus_store.backends.oracle.conditions import on_json
 from locus_store.sql.items import Items, item_of
 from locus_store.values import vectors
 
@@ -27,7 +27,7 @@ class OracleItems(Items):
     def condition(
         self, column: sa.ColumnElement[Any], clause: Clause
     ) -> sa.ColumnElement[bool] | None:
-        return on_oracle_json(column, clause)
+        return on_json(column, clause)
 
     def ranked(self, wanted: Wanted, vector: bytes) -> Iterator[tuple[StoreItem, float]]:
         """Rank by the index if there is one; exactly if it found too few. Scores are recomputed."""

@@ -12,6 +12,7 @@ from sqlalchemy.pool import NullPool, QueuePool
 
 from locus_store.backends.postgresql import dialect, sdk_options
 from locus_store.backends.postgresql import dsn as dsns
+from locus_store.backends.postgresql.connecting import require_asyncpg
 from locus_store.backends.postgresql.diagnostics import PostgreSQLExamination
 from locus_store.backends.postgresql.pending_writes import Batch, WriteBatches
 from locus_store.backends.postgresql.save_groups import GROUP, SENDERS, Saves
@@ -140,7 +141,7 @@ class PostgreSQLBackend(SqlBackend):
         group_saves: bool = True,
         max_state_bytes: int = MAX_STATE_BYTES,
     ) -> None:
-        dsns.require_asyncpg()
+        require_asyncpg()
         check_tenant(tenant)
         require_one(schema=schema, schema_name=schema_name)
         place = sdk_options.place_of(dsn, host=host, port=port, database=database, user=user)
@@ -388,73 +389,23 @@ def postgresql_checkpointer(
     dsn: str | None = None,
     table_name: str | None = None,
     *,
-    prefix: str | None = None,
-    schema: str | None = None,
-    schema_name: str | None = None,
-    host: str | None = None,
-    port: int | None = None,
-    database: str | None = None,
-    user: str | None = None,
-    password: str | Callable[[], str | Awaitable[str]] | None = None,
-    engine: AsyncEngine | None = None,
-    pool: Any = None,
-    tenant: str = "default",
-    auto_migrate: AutoMigrate = True,
-    pool_size: int = POOL_SIZE,
-    max_overflow: int = 0,
-    min_pool_size: int | None = None,
-    max_pool_size: int | None = None,
-    pool_timeout_seconds: float = POOL_TIMEOUT_SECONDS,
-    pool_recycle_seconds: float | None = None,
-    connect_timeout_seconds: float | None = None,
-    statement_timeout_seconds: float | None = STATEMENT_TIMEOUT_SECONDS,
-    pgbouncer: bool = False,
-    group_saves: bool = True,
-    max_state_bytes: int = MAX_STATE_BYTES,
     state_type: type[S] | None = None,
     on_conflict: OnConflict = "raise",
     keep_last: int | None = None,
     ttl_seconds: float | None = None,
     refresh_on_read: bool = False,
+    **options: Unpack[PostgreSQLOptions],
 ) -> StorageBackendAdapter[S]:
     """Return a checkpointer over a PostgreSQL database.
 
-    The first options are those of ``PostgreSQLBackend``, the last five of
-    ``StorageBackendAdapter``.
+    Options are those of ``PostgreSQLBackend``, and five of ``StorageBackendAdapter``.
 
     Raises:
         InvalidArgumentError: An option is not valid.
         MissingExtraError: asyncpg is not installed.
     """
-    backend = PostgreSQLBackend(
-        dsn,
-        table_name,
-        prefix=prefix,
-        schema=schema,
-        schema_name=schema_name,
-        host=host,
-        port=port,
-        database=database,
-        user=user,
-        password=password,
-        engine=engine,
-        pool=pool,
-        tenant=tenant,
-        auto_migrate=auto_migrate,
-        pool_size=pool_size,
-        max_overflow=max_overflow,
-        min_pool_size=min_pool_size,
-        max_pool_size=max_pool_size,
-        pool_timeout_seconds=pool_timeout_seconds,
-        pool_recycle_seconds=pool_recycle_seconds,
-        connect_timeout_seconds=connect_timeout_seconds,
-        statement_timeout_seconds=statement_timeout_seconds,
-        pgbouncer=pgbouncer,
-        group_saves=group_saves,
-        max_state_bytes=max_state_bytes,
-    )
     return StorageBackendAdapter(
-        backend,
+        PostgreSQLBackend(dsn, table_name, **options),
         state_type=state_type,
         on_conflict=on_conflict,
         keep_last=keep_last,

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from locus_store.backends.postgresql import dsn
+from locus_store.backends.postgresql import connecting, dsn
+from locus_store.backends.postgresql.failures import REMEDIES, driver_errors, owner_only, sqlstate
 from locus_store.errors import SchemaError, UnsupportedError
 from locus_store.sql.definition import SchemaDefinition
-from locus_store.sql.failures import owner_only
 from locus_store.sql.migration_targets import (
     OPTIONS,
     missing_driver,
@@ -24,6 +24,7 @@ from locus_store.sql.vectors import has_index, index_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from sqlalchemy.engine import URL, Connection
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -64,8 +65,8 @@ class PostgreSQLDefinition(SchemaDefinition):
             lambda: _engine(target),
             lambda connection: body(connection, ours),
             DatabasePlace(target.shown, is_whole=str(url) == target.shown),
-            errors=lambda: (dsn.ConnectingError,),
-            translate=dsn.connection_error,
+            errors=lambda: (connecting.ConnectingError, *driver_errors()),
+            translate=connecting.connection_error,
         )
 
     @contextmanager
@@ -86,6 +87,12 @@ class PostgreSQLDefinition(SchemaDefinition):
             # How long a migration may keep others waiting for a table is the user's to say.
             _set_local(connection, "lock_timeout", lock_timeout)
             yield
+
+    def owner_only(self, connection: Connection) -> AbstractContextManager[None]:
+        return owner_only(connection)
+
+    def remedy(self, error: DBAPIError) -> str | None:
+        return REMEDIES.get(sqlstate(error))
 
     def home(self, connection: Connection, ours: Tables) -> str:
         """Return the schema where the version table is found, else where tables are made."""
@@ -196,7 +203,7 @@ class PostgreSQLDefinition(SchemaDefinition):
 def _engine(target: dsn.Target) -> AsyncEngine:
     async def connect(*_: Any, **__: Any) -> Any:
         limit = target.arguments.get("timeout", CONNECT_SECONDS)
-        return await dsn.connect(target, timeout=limit, statement_cache_size=0)
+        return await connecting.connect(target, timeout=limit, statement_cache_size=0)
 
     # A pooler may stand between: no statement is prepared for longer than its own run.
     options = {

@@ -18,7 +18,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from locus_store.backends.postgresql import tls_request
-from locus_store.backends.postgresql.dsn import connect, connection_error
+from locus_store.backends.postgresql.columns import dump_jsonb
+from locus_store.backends.postgresql.connecting import connect, connection_error
+from locus_store.backends.postgresql.failures import driver_errors, is_lost, owner_only, sqlstate
 from locus_store.backends.postgresql.statements import Hot
 from locus_store.errors import (
     BackendError,
@@ -29,16 +31,7 @@ from locus_store.errors import (
 )
 from locus_store.runtime.loops import outlasting
 from locus_store.sql.database import Database
-from locus_store.sql.failures import (
-    LostConnectionError,
-    driver_errors,
-    is_lost,
-    is_overtime,
-    is_refused,
-    owner_only,
-    sqlstate,
-)
-from locus_store.sql.json_columns import dump_jsonb
+from locus_store.sql.failures import LostConnectionError, is_overtime, is_refused
 from locus_store.sql.names import derived
 from locus_store.sql.place import PLACE, DatabasePlace
 from locus_store.sql.pool import ServerDatabase

@@ -1,38 +1,42 @@
-"""PostgreSQL's DSNs as hosts issue them, translated for asyncpg; and connecting by them.
+"""PostgreSQL's DSNs as hosts issue them, for asyncpg.
 
-What asyncpg does as libpq does is left to it. Read here is what it reads otherwise or not at all:
-libpq's keyword form, bare ``/ ? # [`` in a password, services, ``channel_binding``,
-``sslrootcert=system``, ``load_balance_hosts``, ``keepalives``, escapes in ``.pgpass``, and a time
-limit for each host, without which a host that swallows packets hides the others.
+What asyncpg does as libpq does is left to it. Read here, in ``driver_arguments`` and in
+``connecting`` is what it reads otherwise or not at all: libpq's keyword form, bare ``/ ? # [`` in a
+password, services, ``channel_binding``, ``sslrootcert=system``, ``load_balance_hosts``,
+``keepalives``, escapes in ``.pgpass``, and a time limit for each host, without which a host that
+swallows packets hides the others.
 """
 
 from __future__ import annotations
 
 import configparser
 import getpass
-import inspect
 import os
-import random
 import re
-import socket
-import ssl
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import parse_qsl, quote, unquote, urlencode
+from urllib.parse import parse_qsl, quote, unquote
 
 from sqlalchemy.engine import URL
 
-from locus_store.errors import ConnectionFailedError, InvalidArgumentError, MissingExtraError
-from locus_store.sql.failures import causes, is_lost, is_refused, sqlstate
+from locus_store.backends.postgresql.driver_arguments import (
+    NUMBERS,
+    TLS_FILES,
+    home,
+    is_text,
+    nonempty,
+    secret,
+    session,
+    socket_options,
+    tls,
+)
+from locus_store.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from locus_store.errors import LocusStoreError
-
-    Password = str | Callable[[], str | Awaitable[str]]
+    from locus_store.backends.postgresql.driver_arguments import Password
 
 DEFAULT_PORT: Final = 5432
 LAST_PORT: Final = 65535
@@ -67,29 +71,13 @@ _REFUSED: Final[dict[str, tuple[tuple[str, ...], str]]] = {
 }
 """Parameters that asyncpg does not support: accepted values, and the remedy for others."""
 
-_NUMBERS: Final = {
-    "connect_timeout": "",
-    "keepalives_idle": "TCP_KEEPIDLE",
-    "keepalives_interval": "TCP_KEEPINTVL",
-    "keepalives_count": "TCP_KEEPCNT",
-    "tcp_user_timeout": "TCP_USER_TIMEOUT",
-}
-"""Whole numbers, 0 for the default; and the option of the socket that they are."""
-
-_TLS_FILES: Final = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
-_TLS_IN_DSN: Final = (
-    *_TLS_FILES,
-    *("sslpassword", "ssl_min_protocol_version", "ssl_max_protocol_version"),
-)
-"""Taken by asyncpg in a DSN only."""
-
 _TEXTS: Final = (
     *("host", "port", "dbname", "user", "password", "passfile", "service", "servicefile"),
     *("application_name", "fallback_application_name", "options", "client_encoding"),
-    *("krbsrvname", *_TLS_FILES, "sslpassword"),
+    *("krbsrvname", *TLS_FILES, "sslpassword"),
 )
 
-PARAMETERS: Final = frozenset((*_TEXTS, *_CHOICES, *_REFUSED, *_NUMBERS))
+PARAMETERS: Final = frozenset((*_TEXTS, *_CHOICES, *_REFUSED, *NUMBERS))
 """Names of libpq's that are known here."""
 
 _WITHOUT_VARIABLE: Final = {
@@ -101,7 +89,7 @@ _VARIABLES: Final = {
     "PGCONNECT_TIMEOUT": "connect_timeout",
     **{
         f"PG{name.replace('_', '').upper()}": name
-        for name in PARAMETERS - _NUMBERS.keys() - _WITHOUT_VARIABLE
+        for name in PARAMETERS - NUMBERS.keys() - _WITHOUT_VARIABLE
         if name not in {"dbname", "application_name"}
     },
 }
@@ -170,7 +158,7 @@ def parse(
     """
     found, pairs = _from_url(dsn) if isinstance(dsn, URL) else _from_text(dsn)
     stated, options = _sorted(pairs, ours)
-    given = _completed({**_stated(found), **_stated(stated)})
+    given = _completed({**nonempty(found), **nonempty(stated)})
     _check(given)
     addresses = _addresses(given)
     user = given.get("user") or _user()
@@ -181,12 +169,12 @@ def parse(
         arguments["port"] = [port for _, port in addresses]
     elif "port" in given:
         arguments["port"] = _port(given["port"])
-    arguments |= _tls(given, addresses) | _session(given) | _password(given, password)
+    arguments |= tls(given, addresses) | session(given) | secret(given, password)
     return Target(
         shown=_shown(user, addresses, database),
         arguments=arguments,
         options=options,
-        socket_options=_socket_options(given),
+        socket_options=socket_options(given),
         shuffled=given.get("load_balance_hosts") == "random",
     )
 
@@ -332,27 +320,23 @@ def _unknown(name: str, *, place: int, may_be_secret: bool) -> InvalidArgumentEr
     )
 
 
-def _stated(found: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in found.items() if value}
-
-
 # --- what stands elsewhere ------------------------------------------------------------------
 
 
 def _completed(given: dict[str, str]) -> dict[str, str]:
     """Add the parameters of the service file, then of the environment."""
-    environment = _stated(
+    environment = nonempty(
         {name: os.environ.get(variable, "") for variable, name in _VARIABLES.items()}
     )
     known = {**environment, **given}
     if "service" not in known:
         return known
     service = _service(known["service"], known.get("servicefile"))
-    return {**environment, **_stated(service), **given}
+    return {**environment, **nonempty(service), **given}
 
 
 def _service(name: str, file: str | None) -> dict[str, str]:
-    files = [Path(file)] if file else [it for it in (_home(".pg_service.conf"),) if it]
+    files = [Path(file)] if file else [it for it in (home(".pg_service.conf"),) if it]
     if folder := os.environ.get("PGSYSCONFDIR"):
         files.append(Path(folder, "pg_service.conf"))
     for it in files:
@@ -372,13 +356,6 @@ def _service(name: str, file: str | None) -> dict[str, str]:
     raise InvalidArgumentError(f"there is no service {name!r} in {places}")
 
 
-def _home(*names: str) -> Path | None:
-    try:
-        return Path.home().joinpath(*names)
-    except (RuntimeError, KeyError):
-        return None
-
-
 def _user() -> str:
     try:
         return getpass.getuser()
@@ -394,7 +371,7 @@ def _user() -> str:
 def _check(given: Mapping[str, str]) -> None:
     """Refuse unsupported parameters; values are not repeated, as one may be a password."""
     for name, value in given.items():
-        if not _is_text(value):
+        if not is_text(value):
             raise InvalidArgumentError(f"{name} in the DSN has a NUL or a lone surrogate")
         if name in _CHOICES and value not in _CHOICES[name]:
             choices = ", ".join(_CHOICES[name])
@@ -402,16 +379,11 @@ def _check(given: Mapping[str, str]) -> None:
         accepted, remedy = _REFUSED.get(name, ((value,), ""))
         if value not in accepted:
             raise InvalidArgumentError(f"asyncpg does not support this value of {name}; {remedy}")
-        if name in _NUMBERS and not _NUMBER.fullmatch(value):
+        if name in NUMBERS and not _NUMBER.fullmatch(value):
             raise InvalidArgumentError(f"{name} in the DSN must be a whole number, 0 or more")
     encoding = given.get("client_encoding", "utf8").lower().replace("-", "").replace("_", "")
     if encoding not in {"utf8", "unicode"}:
         raise InvalidArgumentError("client_encoding must be utf8, the only one of asyncpg's")
-
-
-def _is_text(value: str) -> bool:
-    """Return whether the value can be sent: it has neither NUL nor a lone surrogate."""
-    return "\0" not in value and value == value.encode(errors="replace").decode()
 
 
 def _addresses(given: Mapping[str, str]) -> list[tuple[str, int]]:
@@ -480,383 +452,3 @@ def _written(host: str) -> str:
     if ":" in host and not host.startswith("/"):
         return f"[{quote(host, safe=':')}]"
     return quote(host, safe="")
-
-
-# --- asyncpg's arguments --------------------------------------------------------------------
-
-
-def _session(given: Mapping[str, str]) -> dict[str, Any]:
-    settings = {"options": given.get("options", "")}
-    settings["application_name"] = given.get(
-        "application_name", given.get("fallback_application_name", "")
-    )
-    found: dict[str, Any] = {
-        name: given[name]
-        for name in ("target_session_attrs", "krbsrvname", "gsslib", "passfile")
-        if name in given
-    }
-    if stated := _stated(settings):
-        found["server_settings"] = stated
-    if "connect_timeout" in given:
-        found["timeout"] = int(given["connect_timeout"]) or None
-    return found
-
-
-def _socket_options(given: Mapping[str, str]) -> dict[str, int]:
-    numbers = {
-        option: int(given[name]) for name, option in _NUMBERS.items() if option and name in given
-    }
-    if given.get("keepalives") == "0":
-        return {name: it for name, it in numbers.items() if name == "TCP_USER_TIMEOUT" and it}
-    return {"SO_KEEPALIVE": 1, **{name: it for name, it in numbers.items() if it}}
-
-
-class _PasswordError(Exception):
-    """Raised if the callable gave no password; the other hosts are not tried."""
-
-
-def _password(given: Mapping[str, str], password: Password | None) -> dict[str, Any]:
-    if callable(password):
-        return {"password": _asked(password)}
-    if password is None:
-        return {"password": given["password"]} if "password" in given else {}
-    if not _is_text(password):
-        raise InvalidArgumentError("password= has a NUL or a lone surrogate")
-    return {"password": password}
-
-
-def _asked(password: Callable[[], str | Awaitable[str]]) -> Callable[[], Awaitable[str]]:
-    async def ask() -> str:
-        try:
-            answer = password()
-            found = await answer if inspect.isawaitable(answer) else answer
-        except Exception as exc:
-            raise _PasswordError(f"the password= callable raised {type(exc).__name__}") from exc
-        # asyncpg would wait for ever on anything else.
-        if not isinstance(found, str):
-            raise _PasswordError(f"the password= callable gave {type(found).__name__}, no str")
-        return found
-
-    return ask
-
-
-# --- TLS ------------------------------------------------------------------------------------
-
-_VERIFYING: Final = {"verify-ca", "verify-full"}
-
-
-def _tls(given: Mapping[str, str], addresses: Sequence[tuple[str, int]]) -> dict[str, Any]:
-    is_local = [host.startswith("/") for host, _ in addresses]
-    mode, root = _verified(given, is_tcp=bool(addresses) and not any(is_local))
-    is_direct = given.get("sslnegotiation") == "direct"
-    if mode == "disable" or (addresses and all(is_local)):
-        return {"ssl": "disable", "direct_tls": False}
-    if is_direct and mode not in {"require", *_VERIFYING}:
-        raise InvalidArgumentError("sslnegotiation=direct needs sslmode=require or verify-full")
-    if mode in _VERIFYING and not root and not _is_file(_home(".postgresql", "root.crt")):
-        raise InvalidArgumentError(
-            f"sslmode={mode} needs sslrootcert: the file of the authority that signed the server's"
-            " certificate, or system for those that this machine trusts"
-        )
-    for name in _TLS_FILES:
-        if name in given and given[name] != "system" and not _is_file(Path(given[name])):
-            raise InvalidArgumentError(f"{name} in the DSN: there is no file {given[name]!r}")
-    found: dict[str, Any] = {"direct_tls": is_direct}
-    if root == "system":
-        return {**found, "ssl": _system_context(given)}
-    # In arguments of their own asyncpg takes a finished context only.
-    if stated := {name: given[name] for name in _TLS_IN_DSN if name in given}:
-        found["dsn"] = f"postgresql://?{urlencode(stated)}"
-    return {**found, "ssl": mode}
-
-
-def _verified(given: Mapping[str, str], *, is_tcp: bool) -> tuple[str, str | None]:
-    """Return ``sslmode`` and ``sslrootcert``, adjusted for ``channel_binding``."""
-    mode, root = given.get("sslmode"), given.get("sslrootcert")
-    if given.get("channel_binding") == "require":
-        if mode == "disable" or not is_tcp:
-            raise InvalidArgumentError(
-                "channel_binding=require needs TLS: name hosts, no unix sockets, and no"
-                " sslmode=disable; or leave it out"
-            )
-        mode, root = "verify-full", root or "system"
-    if root == "system" and mode not in {None, "verify-full"}:
-        raise InvalidArgumentError(f"sslrootcert=system needs sslmode=verify-full, not {mode}")
-    return mode or ("verify-full" if root == "system" else "prefer"), root
-
-
-def _is_file(path: Path | None) -> bool:
-    return path is not None and path.is_file()
-
-
-def _system_context(given: Mapping[str, str]) -> ssl.SSLContext:
-    """Return asyncpg's context for ``verify-full``, with the system's certificate authorities."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.load_default_certs()
-    context.set_alpn_protocols(["postgresql"])
-    for name, limit in (("min", "minimum_version"), ("max", "maximum_version")):
-        if version := given.get(f"ssl_{name}_protocol_version", "TLSv1.2" if name == "min" else ""):
-            setattr(context, limit, ssl.TLSVersion[version.replace(".", "_")])
-    try:
-        if "sslcrl" in given:
-            context.load_verify_locations(cafile=given["sslcrl"])
-            context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_CHAIN
-        if "sslcert" in given:
-            secret = given.get("sslpassword", "")
-            context.load_cert_chain(given["sslcert"], given.get("sslkey"), lambda: secret)
-    except OSError:
-        raise InvalidArgumentError(
-            "sslcert, sslkey or sslcrl cannot be read; they are PEM files, and sslpassword is the"
-            " password of the key"
-        ) from None
-    return context
-
-
-# --- connecting -----------------------------------------------------------------------------
-
-
-def require_asyncpg() -> Any:
-    """Return the module asyncpg.
-
-    Raises:
-        MissingExtraError: It is not installed.
-    """
-    try:
-        return import_module("asyncpg")
-    except ImportError as exc:
-        raise MissingExtraError(
-            "PostgreSQL needs asyncpg: pip install 'locus-store[postgres]'"
-        ) from exc
-
-
-async def connect(
-    target: Target,
-    *,
-    timeout: float | None = None,  # noqa: ASYNC109  (for each host)
-    command_timeout: float | None = None,
-    statement_cache_size: int | None = None,
-    server_settings: Mapping[str, str] | None = None,
-) -> Any:
-    """Return a new asyncpg connection to the first host that meets the target's conditions.
-
-    Args:
-        target: From ``parse``.
-        timeout: Seconds for each host; wins over the DSN's ``connect_timeout``. Without either it
-            is asyncpg's minute.
-        command_timeout: Seconds for each statement.
-        statement_cache_size: 0 behind PgBouncer in transaction mode.
-        server_settings: Each wins over the DSN's.
-
-    Raises:
-        ConnectionFailedError: With the reason, what to do, and the driver's error as its cause.
-        InvalidArgumentError: asyncpg makes nothing of the DSN, or the system of ``keepalives``.
-        MissingExtraError: asyncpg is not installed.
-    """
-    driver = require_asyncpg()
-    arguments = dict(target.arguments)
-    wanted = {
-        "timeout": timeout,
-        "command_timeout": command_timeout,
-        "statement_cache_size": statement_cache_size,
-    }
-    arguments |= {name: value for name, value in wanted.items() if value is not None}
-    if server_settings:
-        arguments["server_settings"] = {**arguments.get("server_settings", {}), **server_settings}
-    try:
-        connection = await _first(driver, arguments, shuffled=target.shuffled)
-    except Exception as exc:
-        raise _refusal(exc, target.shown) from exc
-    _set(connection, target.socket_options)
-    return connection
-
-
-async def _first(driver: Any, arguments: dict[str, Any], *, shuffled: bool) -> Any:
-    """Try the hosts as libpq does: asyncpg's own search has one timeout for all hosts."""
-    if "host" not in arguments:
-        return await driver.connect(**arguments)
-    next_host = (
-        OSError,
-        driver.CannotConnectNowError,
-        driver.ConnectionDoesNotExistError,
-        driver.exceptions.TargetServerAttributeNotMatched,
-    )
-    addresses = list(zip(arguments["host"], arguments["port"], strict=True))
-    if shuffled:
-        random.shuffle(addresses)
-    failure: Exception | None = None
-    for wanted in _passes(arguments.get("target_session_attrs", "any")):
-        for host, port in addresses:
-            place = {"host": host, "port": port, "target_session_attrs": wanted}
-            place |= _from_passfile(arguments, host, port)
-            try:
-                return await driver.connect(**arguments | place)
-            except next_host as exc:
-                failure = exc
-    assert failure is not None  # noqa: S101  (there is a host)
-    raise failure
-
-
-def _passes(wanted: str) -> tuple[str, ...]:
-    return ("standby", "any") if wanted == "prefer-standby" else (wanted,)
-
-
-def _from_passfile(arguments: Mapping[str, Any], host: str, port: int) -> dict[str, str]:
-    r"""Return a host's password; asyncpg does not unescape ``\:`` and ``\\`` in the file."""
-    path = Path(arguments["passfile"]) if "passfile" in arguments else _home(".pgpass")
-    if "password" in arguments or path is None:
-        return {}
-    try:
-        # A file that others can read is ignored; asyncpg, called next, warns of it.
-        if os.name == "posix" and path.stat().st_mode & 0o077:
-            return {}
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError):
-        return {}
-    names = {host, "localhost"} if host.startswith("/") else {host}
-    wanted = (names, {str(port)}, {arguments["database"]}, {arguments["user"]})
-    for line in lines:
-        *places, secret = _fields(line)
-        if all(it == "*" or it in any_of for it, any_of in zip(places, wanted, strict=True)):
-            return {"password": secret}
-    return {}
-
-
-def _fields(line: str) -> list[str]:
-    """Return the fields of a line of ``.pgpass``: host, port, database, user, password."""
-    entry = None if line.startswith("#") else _ENTRY.fullmatch(line.strip())
-    return [re.sub(r"\\(.)", r"\1", it) for it in (entry.groups() if entry else [""] * 5)]
-
-
-_ENTRY: Final = re.compile(r"((?:[^:\\]|\\.)*):" * 4 + "(.*)")
-
-
-def _set(connection: Any, options: Mapping[str, int]) -> None:
-    # asyncpg has no public way to the socket.
-    opened = connection._transport.get_extra_info("socket")  # noqa: SLF001
-    if opened is None or opened.family not in {socket.AF_INET, socket.AF_INET6}:
-        return
-    for name, value in options.items():
-        option = getattr(socket, name, None)
-        if option is not None:
-            level = socket.SOL_SOCKET if name.startswith("SO_") else socket.IPPROTO_TCP
-            try:
-                opened.setsockopt(level, option, value)
-            except OSError:
-                connection.terminate()
-                raise InvalidArgumentError(f"the system refuses {name} {value}") from None
-
-
-# --- errors ---------------------------------------------------------------------------------
-
-_STOPPED: Final = "the server is starting, stopping or recovering; try again"
-_SETTING: Final = "the server refuses a setting; correct options= in the DSN"
-_STATES: Final = {
-    "28P01": "the password is wrong, or the user is; correct them in the DSN or in password=",
-    "28000": "the server does not let this user in; ask whether the role exists, what its"
-    " pg_hba.conf says of the user and database, and whether TLS (sslmode=) or a certificate"
-    " (sslcert=, sslkey=) is wanted",
-    "3D000": "there is no such database; create it, or correct its name",
-    "42501": "the user may not connect to this database; GRANT CONNECT ON DATABASE … TO …",
-    "53300": "the server has no connection left; lower pool_size, put PgBouncer before the server,"
-    " or raise its max_connections",
-    "57P01": _STOPPED,
-    "57P02": _STOPPED,
-    "57P03": _STOPPED,
-    "08P01": "the server, or the pooler before it, does not understand; a pooler may not know"
-    " options= (PgBouncer: ignore_startup_parameters)",
-    "08003": "the connection was closed by the server or on the way; try again",
-    "22023": _SETTING,
-    "42601": _SETTING,
-    "42704": _SETTING,
-}
-
-_OF_STATEMENTS: Final = {"08P01", "22023", "42501", "42601", "42704"}
-"""Have another meaning once a connection is made."""
-
-_MISMATCH: Final = (
-    "the server's certificate is for another name; connect by a name that stands in it, or with"
-    " sslmode=verify-ca, which asks for no name"
-)
-_NO_HOST: Final = "no host is as target_session_attrs wants it; see which of them is the primary"
-_NO_LOGIN: Final = (
-    "the server wants a kind of login that asyncpg does not have, or does not prove that it knows"
-    " the password; use scram-sha-256"
-)
-_NO_TRUST: Final = (
-    "the server's certificate is not signed by an authority that is trusted; name the one that"
-    " signed it as sslrootcert="
-)
-_NO_TLS: Final = (
-    "TLS failed; see whether the server's versions and these meet (ssl_min_protocol_version=), and"
-    " whether sslcert=, sslkey= and sslpassword= belong together"
-)
-
-_KINDS: Final[tuple[tuple[type[Exception], str], ...]] = (
-    (ssl.SSLCertVerificationError, _NO_TRUST),
-    (ssl.SSLError, _NO_TLS),
-    (TimeoutError, "no answer in time; see the host, the port and firewalls, or raise the timeout"),
-    (ConnectionRefusedError, "refused; see whether the server runs, and listens on this port"),
-    (socket.gaierror, "the host is not known; correct its name, or see the name server"),
-    (FileNotFoundError, "there is no socket; see whether the server runs, and its directory"),
-    (PermissionError, "the system does not permit it; see the socket's rights and firewalls"),
-    (ConnectionResetError, "the connection was reset; see whether PostgreSQL is at this port"),
-)
-
-_NAME_MISMATCH: Final = {62, 64}
-"""OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
-
-
-ConnectingError = ConnectionFailedError
-"""The errors that ``connect`` raises."""
-
-
-def _refusal(exc: Exception, where: str) -> LocusStoreError:
-    """Return the error for a failed ``connect``."""
-    if isinstance(exc, require_asyncpg().exceptions.ClientConfigurationError):
-        return InvalidArgumentError(f"PostgreSQL {where}: asyncpg cannot use this DSN")
-    return ConnectionFailedError(f"PostgreSQL {where}: {_reason(exc)}")
-
-
-def connection_error(exc: BaseException, where: str) -> ConnectionFailedError | None:
-    """Return the error for a lost connection, or for one that could not be opened elsewhere.
-
-    By class and SQLSTATE. The message says what to do, and repeats nothing of the driver's.
-
-    Args:
-        exc: The driver's, as it is or wrapped. A time limit may be a statement's: it is none.
-        where: The database, for a person.
-    """
-    reason = _reason_in_use(exc)
-    return ConnectionFailedError(f"PostgreSQL {where}: {reason}") if reason else None
-
-
-def _reason_in_use(exc: BaseException) -> str | None:
-    state = sqlstate(exc)
-    if state in _STATES.keys() - _OF_STATEMENTS:
-        return _STATES[state]
-    if is_lost(exc) and not is_refused(exc):
-        return _STATES["08003"]
-    system = (it for it in causes(exc) if isinstance(it, OSError))
-    failed = next(system, None)
-    return None if failed is None or isinstance(failed, TimeoutError) else _reason(failed)
-
-
-def _reason(exc: BaseException) -> str:
-    driver = require_asyncpg().exceptions
-    if isinstance(exc, _PasswordError):
-        return str(exc)
-    if isinstance(exc, driver.PostgresError):
-        state = str(exc.sqlstate)
-        return _STATES.get(state, f"the server says SQLSTATE {state}; see its log")
-    if isinstance(exc, ssl.SSLCertVerificationError) and exc.verify_code in _NAME_MISMATCH:
-        return _MISMATCH
-    if type(exc) is ConnectionError:
-        # Raised by asyncpg itself, and where TLS is asked for only.
-        return "the server refuses TLS; turn it on there (ssl = on), or change sslmode="
-    kinds = (
-        (driver.TargetServerAttributeNotMatched, _NO_HOST),
-        (driver.InterfaceError, _NO_LOGIN),
-        *_KINDS,
-    )
-    known = (text for kind, text in kinds if isinstance(exc, kind))
-    return next(known, f"{type(exc).__name__}; see whether the server runs and can be reached")

@@ -12,12 +12,12 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.visitors import cloned_traverse
 
+from locus_store.backends.postgresql.columns import dump_jsonb, dump_valueb
+from locus_store.backends.postgresql.conditions import on_jsonb, word_in_jsonb
+from locus_store.backends.postgresql.failures import sqlstate
 from locus_store.errors import BackendError
 from locus_store.sql.columns import after, encode_key, encode_path
-from locus_store.sql.conditions import on_jsonb, word_in_jsonb
-from locus_store.sql.failures import sqlstate
 from locus_store.sql.items import BUSY, Items, Outcome, item_of, outcome_of
-from locus_store.sql.json_columns import dump_jsonb, dump_valueb
 from locus_store.sql.pending import batches
 from locus_store.sql.vectors import DIMENSION_SETTING
 from locus_store.types.items import Put, encode_namespace

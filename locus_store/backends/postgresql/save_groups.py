@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Final
 from weakref import proxy
 
 from locus_store import versions
+from locus_store.backends.postgresql.columns import dump_jsonb
 from locus_store.backends.postgresql.dialect import lexemes_of
 from locus_store.backends.postgresql.statements import Appended, SaveGroup, SaveRow
 from locus_store.errors import LocusStoreError
 from locus_store.runtime import loops, observe
 from locus_store.sql.columns import decode_key, encode_key
-from locus_store.sql.json_columns import dump_jsonb
 from locus_store.sql.runner import GROUP_BYTES
 from locus_store.types import Mark, Written
 from locus_store.values import frames

@@ -132,37 +132,22 @@ def sqlite_checkpointer(
     path: str | os.PathLike[str] = DEFAULT_PATH,
     table_name: str | None = None,
     *,
-    prefix: str | None = None,
-    engine: AsyncEngine | Engine | None = None,
-    tenant: str = "default",
-    auto_migrate: AutoMigrate = True,
-    busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS,
-    max_state_bytes: int = MAX_STATE_BYTES,
     state_type: type[S] | None = None,
     on_conflict: OnConflict = "raise",
     keep_last: int | None = None,
     ttl_seconds: float | None = None,
     refresh_on_read: bool = False,
+    **options: Unpack[SQLiteOptions],
 ) -> StorageBackendAdapter[S]:
     """Return a checkpointer over an SQLite file.
 
-    The first options are those of ``SQLiteBackend``, the last five of ``StorageBackendAdapter``.
+    Options are those of ``SQLiteBackend``, and five of ``StorageBackendAdapter``.
 
     Raises:
         InvalidArgumentError: An option is not valid.
     """
-    backend = SQLiteBackend(
-        path,
-        table_name,
-        prefix=prefix,
-        engine=engine,
-        tenant=tenant,
-        auto_migrate=auto_migrate,
-        busy_timeout_seconds=busy_timeout_seconds,
-        max_state_bytes=max_state_bytes,
-    )
     return StorageBackendAdapter(
-        backend,
+        SQLiteBackend(path, table_name, **options),
         state_type=state_type,
         on_conflict=on_conflict,
         keep_last=keep_last,

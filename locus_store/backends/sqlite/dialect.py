@@ -11,6 +11,8 @@ from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool, QueuePool, SingletonThreadPool, StaticPool
 
+from locus_store import versions
+from locus_store.backends.sqlite.columns import storage_classes
 from locus_store.errors import (
     BackendError,
     ConnectionFailedError,
@@ -20,12 +22,13 @@ from locus_store.errors import (
     SchemaError,
 )
 from locus_store.sql.callers_transaction import autocommit_refused
-from locus_store.sql.column_types import storage_classes
 from locus_store.sql.database import Database
-from locus_store.sql.json_columns import escape_text
+from locus_store.sql.json_text import escape_text
 from locus_store.sql.migrate import check
 from locus_store.sql.pending import BATCH
+from locus_store.sql.reads import line_of_row
 from locus_store.sql.repository import Repository
+from locus_store.sql.text_index import SEARCH_SETTING
 from locus_store.values import frames
 from locus_store.values.text import words
 
@@ -37,11 +40,9 @@ if TYPE_CHECKING:
     from locus_store.sql.migrate import AutoMigrate
     from locus_store.sql.repository import Copied
     from locus_store.sql.schema import Tables
+    from locus_store.types import Save, Written
 
 MEMORY = ":memory:"
-
-SEARCH_SETTING = "full_text_index"
-"""Row of ``settings`` that says that the index was made."""
 
 _INDEXED_WORDS = 64
 """Words of a query that the index is asked for; SQLite compounds 500 selects at most."""
@@ -83,6 +84,34 @@ class SQLiteRepository(Repository):
         return sa.and_(
             column.is_not(None), sa.exists().select_from(each).where(each.c.key.in_(names))
         )
+
+    def save(self, save: Save) -> Written:
+        """A plain append looks at its line once; the full rules decide all other saves."""
+        return self._appended(save) or super().save(save)
+
+    def _appended(self, save: Save) -> Written | None:
+        append = versions.append_of(save, self.store)
+        if append is None or append.line is None:
+            return None
+        row = self.sql.look.first(
+            self.connection,
+            {
+                "tenant": self.scope.tenant,
+                "thread_id": save.thread_id,
+                "namespace": save.namespace,
+                "checkpoint_id": save.checkpoint_id,
+                "index_setting": SEARCH_SETTING,
+            },
+        )
+        if row is None:
+            return None
+        *state, is_noted, head_digest, is_named, has_index = row
+        line = line_of_row(state)
+        if is_named or not versions.takes(line, head_digest, save, append):
+            return None
+        self.noted = save.thread_id if is_noted else None
+        self._has_index = bool(has_index)
+        return versions.append(self, line, save, continues=append.basis is not None)
 
     # --- the full-text index: FTS5 without content of its own, over the folded words
 

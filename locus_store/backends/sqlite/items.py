@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 import sqlalchemy as sa
 
+from locus_store.backends.sqlite.conditions import on_text, word_in_text
 from locus_store.sql.columns import encode_key, encode_path
-from locus_store.sql.conditions import on_text, word_in_text
 from locus_store.sql.items import Items, item_of
 from locus_store.sql.pending import batches
 from locus_store.types.items import encode_namespace

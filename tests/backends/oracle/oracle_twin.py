@@ -32,10 +32,12 @@ from sqlalchemy.ext.compiler import compiles
 
 from locus_store.backends.oracle import dialect
 from locus_store.backends.oracle.append import appending
+from locus_store.backends.oracle.columns import json_value
+from locus_store.backends.oracle.conditions import JsonExists
 from locus_store.backends.oracle.save_block import OneTrip
 from locus_store.sql import migrate
-from locus_store.sql.conditions import _JsonExists
-from locus_store.sql.json_columns import Json, JsonValue, _ReadJson, load_value, oracle_value
+from locus_store.sql.json_columns import Json, JsonValue, _ReadJson
+from locus_store.sql.json_text import load_value
 from locus_store.sql.merge import Merge
 from locus_store.sql.schema import tables
 
@@ -582,8 +584,8 @@ def _translated(_: Any, __: Any, text: str, params: Any, *___: Any) -> tuple[str
     return text, params
 
 
-@compiles(_JsonExists, "sqlite")
-def _json_exists_sqlite(element: _JsonExists, compiler: Any, **kw: Any) -> str:
+@compiles(JsonExists, "sqlite")
+def _json_exists_sqlite(element: JsonExists, compiler: Any, **kw: Any) -> str:
     column, *passed = (compiler.process(it, **kw) for it in element.clauses)
     path = element.path.replace("'", "''")
     return f"json_exists({column}, '{path}', {passed[0] if passed else 'NULL'})"
@@ -597,7 +599,7 @@ def json_exists(text: str | None, path: str, passed: Any) -> int:
     """The few forms of paths that are used, lax: a list is looked into."""
     if text is None:
         return 0
-    at, found = 1, [oracle_value(load_value(text.encode()))]
+    at, found = 1, [json_value(load_value(text.encode()))]
     while step := _STEP.match(path, at):
         name, at = orjson.loads(step[1]), step.end()
         found = [it[name] for it in _unwrapped(found) if isinstance(it, dict) and name in it]

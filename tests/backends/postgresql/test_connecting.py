@@ -18,7 +18,8 @@ import asyncpg
 import pytest
 import servers
 
-from locus_store.backends.postgresql.dsn import connect, connection_error, parse
+from locus_store.backends.postgresql.connecting import connect, connection_error
+from locus_store.backends.postgresql.dsn import parse
 from locus_store.errors import ConnectionFailedError, InvalidArgumentError
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from sqlalchemy.engine import URL, make_url
 
 from locus_store.backends.postgresql import dsn as module
-from locus_store.backends.postgresql.dsn import Target, connect, connection_error, parse
+from locus_store.backends.postgresql.connecting import connect, connection_error
+from locus_store.backends.postgresql.dsn import Target, parse
 from locus_store.errors import ConnectionFailedError, InvalidArgumentError, MissingExtraError
 
 if TYPE_CHECKING:

@@ -1206,14 +1206,11 @@ def test_schema_and_prefix_may_stand_in_the_dsn_as_for_the_backend(made: Made) -
 
 
 def test_a_dsn_may_hold_every_option_of_the_checkpointer() -> None:
-    import inspect
-
-    from locus_store import postgresql_checkpointer
+    from locus_store.open import options_of
 
     objects = {"dsn", "engine", "pool", "state_type"}
     parts_of_the_url = {"host", "port", "user", "password", "database"}
-    options = set(inspect.signature(postgresql_checkpointer).parameters)
-    assert options - objects - parts_of_the_url <= migration_targets.OPTIONS
+    assert options_of("postgresql://") - objects - parts_of_the_url <= migration_targets.OPTIONS
 
 
 def test_a_migration_may_be_called_beneath_a_running_loop(made: Made) -> None:

@@ -1,0 +1,270 @@
+"""Connecting to PostgreSQL by a target, and the reasons for which that fails."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import socket
+import ssl
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from locus_store.backends.postgresql.driver_arguments import PasswordError, home
+from locus_store.backends.postgresql.failures import is_lost, sqlstate
+from locus_store.errors import ConnectionFailedError, InvalidArgumentError, MissingExtraError
+from locus_store.sql.failures import causes, is_refused
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from locus_store.backends.postgresql.dsn import Target
+    from locus_store.errors import LocusStoreError
+
+
+def require_asyncpg() -> Any:
+    """Return the module asyncpg.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    try:
+        return import_module("asyncpg")
+    except ImportError as exc:
+        raise MissingExtraError(
+            "PostgreSQL needs asyncpg: pip install 'locus-store[postgres]'"
+        ) from exc
+
+
+async def connect(
+    target: Target,
+    *,
+    timeout: float | None = None,  # noqa: ASYNC109  (for each host)
+    command_timeout: float | None = None,
+    statement_cache_size: int | None = None,
+    server_settings: Mapping[str, str] | None = None,
+) -> Any:
+    """Return a new asyncpg connection to the first host that meets the target's conditions.
+
+    Args:
+        target: From ``dsn.parse``.
+        timeout: Seconds for each host; wins over the DSN's ``connect_timeout``. Without either it
+            is asyncpg's minute.
+        command_timeout: Seconds for each statement.
+        statement_cache_size: 0 behind PgBouncer in transaction mode.
+        server_settings: Each wins over the DSN's.
+
+    Raises:
+        ConnectionFailedError: With the reason, what to do, and the driver's error as its cause.
+        InvalidArgumentError: asyncpg makes nothing of the DSN, or the system of ``keepalives``.
+        MissingExtraError: asyncpg is not installed.
+    """
+    driver = require_asyncpg()
+    arguments = dict(target.arguments)
+    wanted = {
+        "timeout": timeout,
+        "command_timeout": command_timeout,
+        "statement_cache_size": statement_cache_size,
+    }
+    arguments |= {name: value for name, value in wanted.items() if value is not None}
+    if server_settings:
+        arguments["server_settings"] = {**arguments.get("server_settings", {}), **server_settings}
+    try:
+        connection = await _first(driver, arguments, shuffled=target.shuffled)
+    except Exception as exc:
+        raise _refusal(exc, target.shown) from exc
+    _set(connection, target.socket_options)
+    return connection
+
+
+async def _first(driver: Any, arguments: dict[str, Any], *, shuffled: bool) -> Any:
+    """Try the hosts as libpq does: asyncpg's own search has one timeout for all hosts."""
+    if "host" not in arguments:
+        return await driver.connect(**arguments)
+    next_host = (
+        OSError,
+        driver.CannotConnectNowError,
+        driver.ConnectionDoesNotExistError,
+        driver.exceptions.TargetServerAttributeNotMatched,
+    )
+    addresses = list(zip(arguments["host"], arguments["port"], strict=True))
+    if shuffled:
+        random.shuffle(addresses)
+    failure: Exception | None = None
+    for wanted in _passes(arguments.get("target_session_attrs", "any")):
+        for host, port in addresses:
+            place = {"host": host, "port": port, "target_session_attrs": wanted}
+            place |= _from_passfile(arguments, host, port)
+            try:
+                return await driver.connect(**arguments | place)
+            except next_host as exc:
+                failure = exc
+    assert failure is not None  # noqa: S101  (there is a host)
+    raise failure
+
+
+def _passes(wanted: str) -> tuple[str, ...]:
+    return ("standby", "any") if wanted == "prefer-standby" else (wanted,)
+
+
+def _from_passfile(arguments: Mapping[str, Any], host: str, port: int) -> dict[str, str]:
+    r"""Return a host's password; asyncpg does not unescape ``\:`` and ``\\`` in the file."""
+    path = Path(arguments["passfile"]) if "passfile" in arguments else home(".pgpass")
+    if "password" in arguments or path is None:
+        return {}
+    try:
+        # A file that others can read is ignored; asyncpg, called next, warns of it.
+        if os.name == "posix" and path.stat().st_mode & 0o077:
+            return {}
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError):
+        return {}
+    names = {host, "localhost"} if host.startswith("/") else {host}
+    wanted = (names, {str(port)}, {arguments["database"]}, {arguments["user"]})
+    for line in lines:
+        *places, secret = _fields(line)
+        if all(it == "*" or it in any_of for it, any_of in zip(places, wanted, strict=True)):
+            return {"password": secret}
+    return {}
+
+
+def _fields(line: str) -> list[str]:
+    """Return the fields of a line of ``.pgpass``: host, port, database, user, password."""
+    entry = None if line.startswith("#") else _ENTRY.fullmatch(line.strip())
+    return [re.sub(r"\\(.)", r"\1", it) for it in (entry.groups() if entry else [""] * 5)]
+
+
+_ENTRY: Final = re.compile(r"((?:[^:\\]|\\.)*):" * 4 + "(.*)")
+
+
+def _set(connection: Any, options: Mapping[str, int]) -> None:
+    # asyncpg has no public way to the socket.
+    opened = connection._transport.get_extra_info("socket")  # noqa: SLF001
+    if opened is None or opened.family not in {socket.AF_INET, socket.AF_INET6}:
+        return
+    for name, value in options.items():
+        option = getattr(socket, name, None)
+        if option is not None:
+            level = socket.SOL_SOCKET if name.startswith("SO_") else socket.IPPROTO_TCP
+            try:
+                opened.setsockopt(level, option, value)
+            except OSError:
+                connection.terminate()
+                raise InvalidArgumentError(f"the system refuses {name} {value}") from None
+
+
+# --- errors ---------------------------------------------------------------------------------
+
+_STOPPED: Final = "the server is starting, stopping or recovering; try again"
+_SETTING: Final = "the server refuses a setting; correct options= in the DSN"
+_STATES: Final = {
+    "28P01": "the password is wrong, or the user is; correct them in the DSN or in password=",
+    "28000": "the server does not let this user in; ask whether the role exists, what its"
+    " pg_hba.conf says of the user and database, and whether TLS (sslmode=) or a certificate"
+    " (sslcert=, sslkey=) is wanted",
+    "3D000": "there is no such database; create it, or correct its name",
+    "42501": "the user may not connect to this database; GRANT CONNECT ON DATABASE … TO …",
+    "53300": "the server has no connection left; lower pool_size, put PgBouncer before the server,"
+    " or raise its max_connections",
+    "57P01": _STOPPED,
+    "57P02": _STOPPED,
+    "57P03": _STOPPED,
+    "08P01": "the server, or the pooler before it, does not understand; a pooler may not know"
+    " options= (PgBouncer: ignore_startup_parameters)",
+    "08003": "the connection was closed by the server or on the way; try again",
+    "22023": _SETTING,
+    "42601": _SETTING,
+    "42704": _SETTING,
+}
+
+_OF_STATEMENTS: Final = {"08P01", "22023", "42501", "42601", "42704"}
+"""Have another meaning once a connection is made."""
+
+_MISMATCH: Final = (
+    "the server's certificate is for another name; connect by a name that stands in it, or with"
+    " sslmode=verify-ca, which asks for no name"
+)
+_NO_HOST: Final = "no host is as target_session_attrs wants it; see which of them is the primary"
+_NO_LOGIN: Final = (
+    "the server wants a kind of login that asyncpg does not have, or does not prove that it knows"
+    " the password; use scram-sha-256"
+)
+_NO_TRUST: Final = (
+    "the server's certificate is not signed by an authority that is trusted; name the one that"
+    " signed it as sslrootcert="
+)
+_NO_TLS: Final = (
+    "TLS failed; see whether the server's versions and these meet (ssl_min_protocol_version=), and"
+    " whether sslcert=, sslkey= and sslpassword= belong together"
+)
+
+_KINDS: Final[tuple[tuple[type[Exception], str], ...]] = (
+    (ssl.SSLCertVerificationError, _NO_TRUST),
+    (ssl.SSLError, _NO_TLS),
+    (TimeoutError, "no answer in time; see the host, the port and firewalls, or raise the timeout"),
+    (ConnectionRefusedError, "refused; see whether the server runs, and listens on this port"),
+    (socket.gaierror, "the host is not known; correct its name, or see the name server"),
+    (FileNotFoundError, "there is no socket; see whether the server runs, and its directory"),
+    (PermissionError, "the system does not permit it; see the socket's rights and firewalls"),
+    (ConnectionResetError, "the connection was reset; see whether PostgreSQL is at this port"),
+)
+
+_NAME_MISMATCH: Final = {62, 64}
+"""OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
+
+
+ConnectingError = ConnectionFailedError
+"""The errors that ``connect`` raises."""
+
+
+def _refusal(exc: Exception, where: str) -> LocusStoreError:
+    """Return the error for a failed ``connect``."""
+    if isinstance(exc, require_asyncpg().exceptions.ClientConfigurationError):
+        return InvalidArgumentError(f"PostgreSQL {where}: asyncpg cannot use this DSN")
+    return ConnectionFailedError(f"PostgreSQL {where}: {_reason(exc)}")
+
+
+def connection_error(exc: BaseException, where: str) -> ConnectionFailedError | None:
+    """Return the error for a lost connection, or for one that could not be opened elsewhere.
+
+    By class and SQLSTATE. The message says what to do, and repeats nothing of the driver's.
+
+    Args:
+        exc: The driver's, as it is or wrapped. A time limit may be a statement's: it is none.
+        where: The database, for a person.
+    """
+    reason = _reason_in_use(exc)
+    return ConnectionFailedError(f"PostgreSQL {where}: {reason}") if reason else None
+
+
+def _reason_in_use(exc: BaseException) -> str | None:
+    state = sqlstate(exc)
+    if state in _STATES.keys() - _OF_STATEMENTS:
+        return _STATES[state]
+    if is_lost(exc) and not is_refused(exc):
+        return _STATES["08003"]
+    system = (it for it in causes(exc) if isinstance(it, OSError))
+    failed = next(system, None)
+    return None if failed is None or isinstance(failed, TimeoutError) else _reason(failed)
+
+
+def _reason(exc: BaseException) -> str:
+    driver = require_asyncpg().exceptions
+    if isinstance(exc, PasswordError):
+        return str(exc)
+    if isinstance(exc, driver.PostgresError):
+        state = str(exc.sqlstate)
+        return _STATES.get(state, f"the server says SQLSTATE {state}; see its log")
+    if isinstance(exc, ssl.SSLCertVerificationError) and exc.verify_code in _NAME_MISMATCH:
+        return _MISMATCH
+    if type(exc) is ConnectionError:
+        # Raised by asyncpg itself, and where TLS is asked for only.
+        return "the server refuses TLS; turn it on there (ssl = on), or change sslmode="
+    kinds = (
+        (driver.TargetServerAttributeNotMatched, _NO_HOST),
+        (driver.InterfaceError, _NO_LOGIN),
+        *_KINDS,
+    )
+    known = (text for kind, text in kinds if isinstance(exc, kind))
+    return next(known, f"{type(exc).__name__}; see whether the server runs and can be reached")
