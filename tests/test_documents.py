@@ -45,6 +45,7 @@ def drawer_checkpointer(
     return StorageBackendAdapter(backend, **options)
 
 
+@pytest.mark.variant
 class TestDrawerCheckpointer(CheckpointerContract):
     """A backend of four methods keeps every promise of a checkpointer."""
 
@@ -61,6 +62,7 @@ class TestDrawerCheckpointer(CheckpointerContract):
         return DocumentsProbe(Drawer(tmp_path / "drawer.db"))
 
 
+@pytest.mark.variant
 class TestDrawerBackend(StorageBackendContract):
     @pytest.fixture
     def backend(self, tmp_path: Path) -> DocumentBackend:

@@ -22,6 +22,7 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy.ext.asyncio import create_async_engine
+from workers.forked import at_once
 
 from locus_store import SQLiteBackend
 from locus_store.backends import SQLiteStore
@@ -234,16 +235,8 @@ def test_the_command_line_module_knows_the_same_defaults() -> None:
 
 
 def test_sixteen_processes_may_start_cold_at_once(url: str) -> None:
-    script = ENSURE.format(hook="")
-    processes = [start(script, url) for _ in range(16)]
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    answers = [process.communicate(timeout=120) for process in processes]
-    assert [process.returncode for process in processes] == [0] * 16, answers
-    assert len({out for out, _ in answers}) == 1
-    assert ensure(url).store_id == answers[0][0].strip()
+    answers = at_once(ENSURE.format(hook=""), *[[url]] * 16)
+    assert answers == [ensure(url).store_id] * 16
 
 
 @pytest.mark.parametrize("databases", [1, 16])
