@@ -333,22 +333,17 @@ class LangGraphStore(ForTenants, BaseStore):
 
     async def _changes(self, ops: Sequence[PutOp]) -> list[Change]:
         """Return the items to write, checked and embedded; of two with the same name the later."""
-        last: dict[Name, PutOp] = {}
-        checked: dict[Name, Change] = {}
-        for op in ops:
-            change = self._change(op)
-            name = change.namespace, change.key
-            last.pop(name, None)
-            last[name], checked[name] = op, change
+        checked = [self._change(it) for it in ops]
+        last = sorted({it.name: at for at, it in enumerate(checked)}.values())
         if self.embeddings is None:
-            return [checked[it] for it in last]
-        texts = {name: self._texts(op) for name, op in last.items() if op.value is not None}
+            return [checked[at] for at in last]
+        texts = {at: self._texts(ops[at]) for at in last if ops[at].value is not None}
         made = await self._embedded(dict.fromkeys(it for each in texts.values() for it in each))
         return [
-            replace(change, vectors=tuple(made[it] for it in texts[name]))
-            if isinstance(change := checked[name], Put) and texts.get(name)
+            replace(change, vectors=tuple(made[it] for it in texts[at]))
+            if isinstance(change := checked[at], Put) and texts.get(at)
             else change
-            for name in last
+            for at in last
         ]
 
     def _change(self, op: PutOp) -> Put | Remove:
