@@ -31,11 +31,7 @@ def columns_of_new(puts: Sequence[Put], times: Sequence[datetime], tenant: str) 
 def columns_of_changed(
     puts: Sequence[Put], times: Sequence[datetime], rows: Sequence[Row[*tuple[Any, ...]]]
 ) -> Columns:
-<<<<<<< HEAD
-    """Return the columns of ``Statements.changed_item``; an expired item begins again."""
-=======
     """Return the columns of ``Statements.changed_item``; an expired item starts at version 1."""
->>>>>>> store
     each = zip(times, rows, strict=True)
     return _written(puts, times) | {
         "version": [it.version + 1 if it.is_live else 1 for it in rows],
