@@ -44,7 +44,7 @@ COMPARES = pytest.mark.skipif(
     version("alembic").startswith(("1.14", "1.15", "1.16", "1.17")),
     reason="this Alembic misses identity columns on SQLite, which has none",
 )
-KEPT = sorted((ROOT / "tests" / "data").glob("*.sql"))
+KEPT = sorted((ROOT / "tests" / "data" / "sqlite").glob("*.sql"))
 NAMES = sorted(tables().names)
 
 FOREIGN = """
