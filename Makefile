@@ -1,4 +1,4 @@
-# make demo | test | test-all | test-oracle | coverage | langgraph-suite | lint | docs | matrix | bench
+# make demo | test | test-all | test-oracle | coverage | langgraph-suite | langgraph-redis | lint | docs | matrix | bench
 #      | campaign | clean
 #
 # Every target makes its own virtual environment in .venv first, with the first Python >= 3.11
@@ -18,7 +18,7 @@ CONTRACTS := tests/test_contract.py tests/backends/memory/test_contract_memory.p
 	tests/backends/sqlite/test_contract_sqlite.py
 SHORT := -m "not variant" -k "not SQLiteFile"
 
-.PHONY: help demo test test-all test-oracle langgraph-suite coverage lint format docs matrix oldest bench campaign clean
+.PHONY: help demo test test-all test-oracle langgraph-suite langgraph-redis coverage lint format docs matrix oldest bench campaign clean
 
 help:
 	@echo "make demo      a conversation survives its process: the whole story, in a minute"
@@ -26,6 +26,7 @@ help:
 	@echo "make test-all  with every variant of a storage under its whole contract: before a release"
 	@echo "make test-oracle  the suites on a real Oracle Database, or a container of one"
 	@echo "make langgraph-suite  LangGraph's own tests on our saver and store, on each storage"
+	@echo "make langgraph-redis  the import of LangGraph's RedisStore, with that store"
 	@echo "make coverage  the tests again, by lines and branches: half as long again"
 	@echo "make lint      lint and types only"
 	@echo "make format    let ruff fix what it can"
@@ -78,6 +79,13 @@ $(SUITE)/.ready: pyproject.toml $(VENV)/.base
 	@build/langgraph-venv/bin/python -m pip download -q --no-deps --no-binary langgraph -d build "langgraph==$(LANGGRAPH)"
 	@tar -xzf $(SUITE).tar.gz -C build
 	@touch $@
+
+langgraph-redis:
+	@$(MAKE) --no-print-directory VENV=.venv-langgraph-redis langgraph-redis-tests
+
+.PHONY: langgraph-redis-tests
+langgraph-redis-tests: $(VENV)/.langgraph-redis
+	$(BIN)/python -m pytest $(QUICK) -k redis tests/adapters/langgraph/test_import_langgraph_store.py
 
 coverage: $(VENV)/.dev
 	$(PYTEST) --cov --cov-report=term
@@ -171,6 +179,10 @@ $(VENV)/.oldest: pyproject.toml .ci/oldest $(VENV)/.base
 	@$(BIN)/python .ci/oldest > $(VENV)/constraints.txt
 	@$(PIP) install -q --constraint $(VENV)/constraints.txt --group test \
 		--editable ".[agent,langgraph,otel,oracle,postgres,redis,vectors]"
+	@touch $@
+
+$(VENV)/.langgraph-redis: pyproject.toml $(VENV)/.base
+	@$(PIP) install -q --editable ".[langgraph,postgres,redis]" --group langgraph-redis
 	@touch $@
 
 $(VENV)/.bench: pyproject.toml $(VENV)/.dev

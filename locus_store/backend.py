@@ -14,6 +14,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
 
 from locus_store.errors import (
+    IntegrityError,
     SerializationError,
     UnsupportedError,
 )
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 T = TypeVar("T")
+P = TypeVar("P", bound="StorageBackend")
 COLD_STATE_BYTES = 16 * 1024
 """A state above this is worth reading the head for, where its shape is not known."""
 
@@ -73,9 +75,8 @@ COLD_STATE_BYTES = 16 * 1024
 class StorageBackend(ForTenants, ABC):
     """Keeps versions of plain dicts by thread; knows nothing of agents.
 
-    The dict-shaped methods (``save``, ``load``, ``delete``, ``exists``, ``list_threads``,
-    ``search``, ``vacuum``) are for people; ``write_state``, ``read_state`` and ``history`` are
-    what the checkpointer and the saver use.
+    Methods on dicts (``save``, ``load``, ``delete``, ``exists``) are for people. Checkpointers and
+    savers use ``write_state``, ``read_state`` and ``history``.
     """
 
     factory: ClassVar[str] = "StorageBackendAdapter"
@@ -306,7 +307,6 @@ class StorageBackend(ForTenants, ABC):
         return written
 
     def _line(self, thread_id: str, namespace: str) -> LineKey:
-        """Return the key of a line among what is known."""
         return self.tenant, thread_id, namespace
 
     def _expected(self, thread_id: str, namespace: str, parent_id: str) -> Expected | None:
@@ -388,10 +388,17 @@ class StorageBackend(ForTenants, ABC):
         count("rows", len(stored.payloads))
         basis = None
         if known and kept and stored.basis is not None:
-            if not stored.payloads:
+            if stored.version.mark == known.mark:
                 return _kept(stored, kept)
             basis, size = (kept, known.shape), size + kept.state_bytes
-        state, shape = await off_loop(partial(state_of, stored, self.max_state_bytes, basis), size)
+        work = partial(state_of, stored, self.max_state_bytes, basis)
+        try:
+            state, shape = await off_loop(work, size)
+        except IntegrityError:
+            if basis is None:
+                raise
+            self._known.drop(key)  # the whole may be readable
+            return await self.read_kept(thread_id, namespace=namespace, with_writes=with_writes)
         kept = frames.snapshot_of(state, shape)
         if stored.version.mark == stored.head:
             self._known.put(key, stored.head, stored.version.checkpoint_id, shape, kept)
@@ -870,10 +877,7 @@ class SharedByTenants(StorageBackend):
 
 
 class FullBackend(ListsThreads, ListsHeads, SearchesText, ErasesThreads, Vacuums, Expires):
-    """A backend with every power that needs neither tenants nor SQL.
-
-    LangGraph's saver, the command line and transfers work on such backends.
-    """
+    """Has all powers but tenants and SQL transactions; LangGraph, the CLI and transfers need it."""
 
 
 _POWERS: Final[dict[str, type[StorageBackend]]] = {
@@ -887,8 +891,6 @@ _POWERS: Final[dict[str, type[StorageBackend]]] = {
     "tenants": SharedByTenants,
 }
 """The power behind each capability."""
-
-P = TypeVar("P", bound=StorageBackend)
 
 
 def needs(backend: StorageBackend, power: type[P]) -> P:

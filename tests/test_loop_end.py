@@ -76,6 +76,18 @@ asyncio.run(main(sys.argv[1]))
 gc.collect()
 """
 
+NEVER_CLOSED = """
+import asyncio, gc, sys
+from locus_store import open_checkpointer
+
+async def main(url):
+    for number in range(3):
+        await open_checkpointer(url, state_type=dict).save({"n": 0}, f"t{number}")
+
+asyncio.run(main(sys.argv[1]))
+gc.collect()
+"""
+
 UNANSWERED = """
 import asyncio, sys
 from locus_store import open_checkpointer
@@ -113,12 +125,13 @@ KINDS = ("sqlite", "engine", "postgresql", "redis", "file")
 PROGRAMS = [
     *(pytest.param(WORST_TICK, kind, id=f"worst tick-{kind}") for kind in KINDS),
     # Without the engine: its connections are its owner's to close.
+    *(pytest.param(NEVER_CLOSED, kind, id=f"never closed-{kind}") for kind in KINDS[2:4]),
     *(pytest.param(EACH_TICK, kind, id=f"each tick-{kind}") for kind in KINDS if kind != "engine"),
 ]
 
 
 @pytest.mark.parametrize(("program", "url"), PROGRAMS, indirect=["url"])
-def test_calls_cancelled_at_any_tick_leave_nothing_on_stderr(program: str, url: str) -> None:
+def test_a_loop_that_ends_leaves_nothing_on_stderr(program: str, url: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", program, url],
         capture_output=True,

@@ -129,7 +129,7 @@ class Home(ABC):
         ending, self._until_the_end = self._until_the_end, None
         if ending is None:
             await self._finish()
-        else:
+        elif not getattr(ending, "ag_running", False):  # else the end of the loop is closing it
             await ending.aclose()
 
     async def _finish(self) -> None:

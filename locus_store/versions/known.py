@@ -76,6 +76,13 @@ class KnownVersions:
             self._use(key, _Known(mark, checkpoint_id, shape, snapshot))
             self._shrink()
 
+    def drop(self, key: LineKey) -> None:
+        """Forget a line."""
+        with self._lock:
+            found = self._known.pop(key, None)
+            self._heavy.pop(key, None)
+            self._bytes -= found.shape.weight if found else 0
+
     def _shrink(self) -> None:
         while self._bytes > self._max_bytes and len(self._heavy) > 1:
             self._lighten(self._heavy.popitem(last=False)[1])

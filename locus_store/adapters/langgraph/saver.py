@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
 
 from langgraph.checkpoint.base import (
@@ -490,14 +492,15 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
         backend, first = needs(self.saver.backend, FullBackend), versions[0]
         ids = [it.checkpoint_id for it in versions]
         writes = await backend.writes_of(first.thread_id, ids, namespace=first.namespace)
-        history = StateHistory(self._values, shares=self.share_messages)
+        of_chain = partial(StateHistory, self._values, shares=self.share_messages)
+        histories: defaultdict[Folder, StateHistory] = defaultdict(of_chain)
 
         def read(version: Version, folder: Folder) -> tuple[Version, Callable[[], CheckpointTuple]]:
             state = folder.state()
             of_it = current(writes.get(version.checkpoint_id, []), version.mark.sequence)
             pending = [self._write(it, state) for it in of_it]
             name = self._given.give(version.checkpoint_id, None)
-            make = history.read(version, folder)
+            make = histories[folder].read(version, folder)
             return version, lambda: self._tuple(version, name, make(), pending)
 
         return await backend.read_states(versions, read)

@@ -202,7 +202,7 @@ def require_checkpoint(version: Version, state: Mapping[str, Any]) -> None:
 
 
 class StateHistory:
-    """The checkpoints of a line, oldest first; unchanged values are reused.
+    """The checkpoints of a chain, oldest first; unchanged values are reused.
 
     Args:
         values: The conversion of values.

@@ -122,6 +122,26 @@ async def test_checkpoints_of_one_listing_share_messages_and_nothing_else(saver)
     assert exact((await listed(saver))[0]) == expected
 
 
+@pytest.mark.parametrize("shares", [True, False])
+async def test_a_list_of_checkpoints_on_two_branches_has_each_ones_own_values(saver, shares):
+    saver.share_messages, saver.saver.on_conflict = shares, "branch"
+    other = LangGraphSaver(saver.saver)
+
+    def said(names: str) -> list[HumanMessage]:
+        return [HumanMessage(f"{it} " + "long " * 300, id=it) for it in names]
+
+    await put(saver, "01", None, messages=said("a"))
+    await put(saver, "02", "01", messages=said("abc"))
+    await put(saver, "03", "02", messages=said("abcd"))
+    await put(other, "04", "02", messages=said("abxyz"))
+    await put(saver, "05", "03", messages=said("abcde"))
+    found = [it async for it in saver.alist(at())]
+    assert len(found) == 5
+    for it in found:
+        name = it.config["configurable"]["checkpoint_id"]
+        assert exact(it.checkpoint["channel_values"]["messages"]) == exact(await read(saver, name))
+
+
 async def test_what_a_writer_changes_later_is_not_in_what_it_saved(saver) -> None:
     messages = conversation()
     expected = exact(messages)

@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
@@ -16,6 +16,9 @@ from locus_store import IntegrityError, RedisBackend
 from locus_store.backends.redis.keys import RedisKeys
 from locus_store.backends.redis.records import read_log
 from locus_store.testing.steps import problems
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 pytestmark = pytest.mark.anyio
 
@@ -225,3 +228,18 @@ def test_a_log_is_read_in_order() -> None:
     log = [b"3 +1 2\n", b"+3 1 0 2\na\nb", b"", b"", b"7 "]
     assert list(read_log(log)) == [(3, b"+1 2\n"), (3, b"a"), (3, b""), (3, b"\nb"), (7, b"")]
     assert all(one <= other for one, other in pairwise(chain for chain, _ in read_log(log)))
+
+
+@pytest.mark.parametrize("damage", [lambda _: b"", lambda it: b"9" + it, lambda it: it[:-3]])
+async def test_a_reader_of_an_older_version_does_not_take_it_for_a_damaged_head(
+    redis_url: str, damage: Callable[[bytes], bytes]
+) -> None:
+    async with RedisBackend(redis_url) as backend, RedisBackend(redis_url) as behind:
+        await backend.write_state("t", {"said": ["x" * 9_000]})
+        await behind.read_state("t")
+        await backend.write_state("t", {"said": ["x" * 9_000, "new"]})
+        with redis.Redis.from_url(redis_url) as client:
+            log = RedisKeys("locus:state:").reading("t", "")[3]
+            client.lset(log, -1, damage(client.lindex(log, -1)))
+        with pytest.raises(IntegrityError):
+            await behind.read_state("t")

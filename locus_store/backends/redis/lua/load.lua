@@ -47,7 +47,7 @@ end
 if basis == '' or sequence ~= ARGV[3] then
   local first = call('ZCOUNT', order, '-inf', basis == '' and '(' .. chain or ARGV[3])
   local last = call('ZCOUNT', order, '-inf', '(' .. sequence)
-  while basis ~= '' and first > 0 and call('LINDEX', log, first) == '' do  -- its payload stands in a block before
+  while basis ~= '' and first > 0 and call('LRANGE', log, first, first)[1] == '' do  -- its payload stands in a block before
     first, skip = first - 1, skip + 1
   end
   records, count = of_chain(chain, call('LRANGE', log, first, last))
