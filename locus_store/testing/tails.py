@@ -128,7 +128,8 @@ class Tails(BackendKit):
         await grown(backend, 5)
         behind, fresh = limited(backend, 30_000), limited(backend, 30_000)
         await behind.read_state("t")
-        await backend.write_state("t", {"said": [*SAID, *SAID[:20]]})  # 40 KB
+        for count in (30, 55, 80):  # 40 KB at last
+            await backend.write_state("t", {"said": [*SAID, *SAID][:count]})
         last = {"said": [*SAID[:30], *(it[::-1] for it in SAID[:20])]}
         await backend.write_state("t", last)
         for it in (fresh, behind):
