@@ -7,7 +7,7 @@ import signal
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
-from shutil import copyfile
+from shutil import copyfile, disk_usage
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -24,10 +24,13 @@ if TYPE_CHECKING:
 
 pytest.register_assert_rewrite("locus_store.testing")
 
-MEMORY_DISK = "/dev/shm"  # noqa: S108  (thousands of commits wait for no disk there)
+MEMORY_DISK = "/dev/shm"  # noqa: S108
+MEMORY_DISK_BYTES = 8 << 30  # three processes of the tests, with their servers, took 4.5 GiB
 
-if os.access(MEMORY_DISK, os.W_OK):
-    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY_DISK)
+# Thousands of commits wait for no disk there, and making and dropping a PostgreSQL database takes
+# 35 ms of the server's time in place of 160.
+if os.access(MEMORY_DISK, os.W_OK) and disk_usage(MEMORY_DISK).free > MEMORY_DISK_BYTES:
+    os.environ.setdefault("TMPDIR", MEMORY_DISK)
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A background job of a shell, and all that it starts, would not hear the tests' Ctrl-C.
@@ -246,6 +249,5 @@ def database(postgresql: servers.Server) -> Iterator[str]:
 @pytest.fixture
 def migrated_database(postgresql: servers.Server) -> Iterator[str]:
     """URL of a database with our schema and nothing in it."""
-    name = postgresql.new_database(template=postgresql.migrated_template())
-    yield postgresql.url(name)
-    postgresql.drop_database(name)
+    with postgresql.migrated_database() as name:
+        yield postgresql.url(name)
