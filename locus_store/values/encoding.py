@@ -144,7 +144,10 @@ def unpinned(pinned_bytes: bytes) -> object:
 
 def digest(pinned_bytes: bytes) -> bytes:
     """Return 16 bytes of SHA-256 (twice as fast as BLAKE2 on a CPU with SHA instructions)."""
-    return hashlib.sha256(pinned_bytes).digest()[:16]
+    return _sha256(pinned_bytes).digest()[:16]
+
+
+_sha256: Final = hashlib.sha256
 
 
 _STRICT = (
@@ -269,7 +272,8 @@ class TooLargeError(IntegrityError):
 FRAME_VERSION = 2
 """Frames of version 1 had no checksum; they are read."""
 _AS_IS, _ZSTD = 0, 1
-_ZSTD_MIN_BYTES = 128
+_ZSTD_MIN_BYTES = 512
+"""Below, compression takes 6 microseconds and saves a fifth."""
 _ZSTD_LEVEL = 3
 """Compresses like zlib's level 6, three times as fast both ways (measured on 1.4 KB of prose)."""
 _LOW, _MORE, _MAX_VARINT_BYTES = 0x7F, 0x80, 9
@@ -388,6 +392,8 @@ _contexts = _Contexts()
 
 
 def _varint(number: int) -> bytes:
+    if number < _MORE:
+        return bytes((number,))
     out = bytearray()
     while number >= _MORE:
         out.append(number & _LOW | _MORE)

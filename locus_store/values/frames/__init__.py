@@ -66,18 +66,18 @@ __all__ = [
 class PackedState:
     """A private copy of a state; its lists are shared with the shape."""
 
-    __slots__ = ("_is_canonical", "_kept", "_packed", "_size")
+    __slots__ = ("_kept", "_packed", "_root", "_size")
 
     def __init__(self, state: Mapping[str, object], root: ObjectNode) -> None:
         self._kept = snapshot(state, root)
-        self._is_canonical = is_canonical(root)
+        self._root = root
         self._packed: bytes | None = None
         self._size = root.size
 
     def state(self) -> dict[str, Json]:
         """Return a copy with sorted keys."""
         plain = thawed(self._kept)
-        return cast("dict[str, Json]", plain if self._is_canonical else decode(encode(plain)))
+        return cast("dict[str, Json]", plain if self.is_canonical else decode(encode(plain)))
 
     @property
     def state_bytes(self) -> int:
@@ -87,7 +87,7 @@ class PackedState:
     @property
     def is_canonical(self) -> bool:
         """True if the shape's lists are kept in their canonical form."""
-        return self._is_canonical
+        return is_canonical(self._root)
 
     @property
     def most_bytes(self) -> int:
@@ -99,7 +99,7 @@ class PackedState:
 
         Not to be changed. Other values of ``thawed`` are.
         """
-        if self._is_canonical:
+        if self.is_canonical:
             return cast("dict[str, object]", self._kept)
         state = self.state()
         return snapshot_of(state, shape_of(state)).parts()
@@ -119,7 +119,7 @@ class PackedState:
         return self._packed
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Change:
     """The comparison of a state with its basis, which is what a save writes."""
 
