@@ -26,7 +26,17 @@ from locus_store.values.encoding import (
     pinned,
     unpack_frames,
 )
-from locus_store.values.frames import Grown, Shape, change, fold, fold_each, shape_of, text_of
+from locus_store.values.frames import (
+    Grown,
+    Shape,
+    change,
+    fold,
+    fold_each,
+    fold_onto,
+    shape_of,
+    snapshot_of,
+    text_of,
+)
 from locus_store.values.frames.alignment import align
 from locus_store.values.frames.folding import _Rope, operations
 
@@ -207,6 +217,66 @@ def test_every_version_of_any_history_comes_back_exactly(kinds: list[str], seed:
         shape = loaded if rng.random() < 0.5 else done.shape
     for folded, expected in zip(fold_each(payloads, MAX_STATE_BYTES), states, strict=True):
         assert pinned(folded) == pinned(canonical_state(expected))
+
+
+def nested_edits(state: Any, rng: random.Random) -> None:
+    """Changes objects and lists below keys, or replaces them."""
+    inner = state.setdefault("n", {"a": {}, "l": [1, {"b": [2]}]})
+    match rng.randint(0, 6):
+        case 0:
+            inner["a"] = {"x": [rng.randint(0, 3)]}
+        case 1:
+            inner["a"].setdefault("x", []).append([rng.random()])
+        case 2:
+            inner["l"].insert(rng.randint(0, len(inner["l"])), {"b": [rng.randint(0, 3)]})
+        case 3:
+            inner["l"] = inner["l"][1:]
+        case 4:
+            inner["a"] = {"y": inner["a"], "t": prose(rng, 1200)}
+        case 5:
+            inner["l"].append(rng.random())
+        case _:
+            del state["n"]
+
+
+@SLOW
+@given(st.lists(st.sampled_from([*KINDS, None]), min_size=1, max_size=8), st.integers(0, 2**32))
+def test_a_shape_that_continues_a_known_one_is_that_of_the_state(
+    kinds: list[str | None], seed: int
+) -> None:
+    rng = random.Random(seed)
+    state, saved, payloads = start(rng), [], []
+    shape: Shape | None = None
+    for kind in ["nothing", *kinds]:
+        getattr(Histories, kind)(state, rng) if kind else nested_edits(state, rng)
+        done = change(scrambled(state, rng) if seed % 2 else state, shape)
+        payloads.append(done.whole() if done.frames is None else done.frames)
+        saved.append((done.snapshot, done.shape))
+        shape = done.shape
+    for count, (known, near) in enumerate(saved, 1):
+        folded, edits = fold_onto(known, payloads[count:], MAX_STATE_BYTES)
+        continued, whole = shape_of(folded, near, edits), shape_of(folded)
+        assert pinned(folded) == pinned(canonical_state(state))
+        assert (continued.digest, continued.state_bytes) == (whole.digest, whole.state_bytes)
+        assert same(snapshot_of(folded, continued).state(), state)
+        nested_edits(folded, rng)
+        assert change(folded, continued).shape.digest == change(folded, None).shape.digest
+
+
+def test_a_shape_that_continues_a_known_one_encodes_what_is_new(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from locus_store.values.frames import shapes
+
+    state: dict[str, Any] = {"m": rows(100), "n": {"m": rows(100)}}
+    basis = change(state, None)
+    state["m"] = [*state["m"], {"new": 1}]
+    done = change(state, basis.shape)
+    folded, edits = fold_onto(basis.snapshot, [done.frames or b""], MAX_STATE_BYTES)
+    encoded: list[object] = []
+    monkeypatch.setattr(shapes, "pinned", lambda it: encoded.append(it) or pinned(it))
+    assert shape_of(folded, basis.shape, edits).digest == done.shape.digest
+    assert encoded == [["m", "n"], [{"new": 1}], {"new": 1}]
 
 
 @SLOW

@@ -20,12 +20,14 @@ from locus_store.values.frames.folding import (
     Folder,
     fold,
     fold_each,
+    fold_onto,
     payload_of,
     readable,
     text_in,
     text_of,
 )
 from locus_store.values.frames.shapes import (
+    Edits,
     Listed,
     ObjectNode,
     Shape,
@@ -50,6 +52,7 @@ __all__ = [
     "change",
     "fold",
     "fold_each",
+    "fold_onto",
     "payload_of",
     "readable",
     "shape_of",
@@ -77,17 +80,12 @@ class PackedState:
     def state(self) -> dict[str, Json]:
         """Return a copy with sorted keys."""
         plain = thawed(self._kept)
-        return cast("dict[str, Json]", plain if self.is_canonical else decode(encode(plain)))
+        return cast("dict[str, Json]", plain if is_canonical(self._root) else decode(encode(plain)))
 
     @property
     def state_bytes(self) -> int:
         """Size of the state; see ``Shape.state_bytes``."""
         return self._size
-
-    @property
-    def is_canonical(self) -> bool:
-        """True if the shape's lists are kept in their canonical form."""
-        return is_canonical(self._root)
 
     @property
     def most_bytes(self) -> int:
@@ -99,7 +97,7 @@ class PackedState:
 
         Not to be changed. Other values of ``thawed`` are.
         """
-        if self.is_canonical:
+        if is_canonical(self._root):
             return cast("dict[str, object]", self._kept)
         state = self.state()
         return snapshot_of(state, shape_of(state)).parts()
@@ -136,12 +134,13 @@ class Change:
         return self.snapshot.payload()
 
 
-def shape_of(state: dict[str, Json], near: Shape | None = None) -> Shape:
+def shape_of(state: dict[str, Json], near: Shape | None = None, edits: Edits = None) -> Shape:
     """Return the shape of a canonical state, such as ``fold`` gives.
 
     Args:
         state: The state.
-        near: The shape of a similar canonical state; parts that are equal are not measured again.
+        near: The shape of a state that this one continues.
+        edits: Where they may differ, from ``fold_onto``; the rest is not measured again.
 
     Raises:
         IntegrityError: it holds what no save would have accepted.
@@ -149,7 +148,7 @@ def shape_of(state: dict[str, Json], near: Shape | None = None) -> Shape:
     try:
         before = near._root if near else None  # noqa: SLF001  # a shape is opaque to others
         plain = cast("dict[str, object]", state)
-        return Shape(shape_object(plain, before, 1, decoded=near is None))
+        return Shape(shape_object(plain, before, 1, decoded=True, edits=edits))
     except (TypeError, ValueError) as exc:
         raise IntegrityError("a stored state holds what a state cannot hold") from exc
 

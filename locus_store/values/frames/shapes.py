@@ -100,6 +100,9 @@ Node: TypeAlias = (
     "bytes | TextNode | ArrayNode | ObjectNode"  # bytes: the token of any other scalar
 )
 Path: TypeAlias = tuple[str | int, ...]
+Edits: TypeAlias = "dict[str, Edits] | int | None"
+"""The places of a value that may differ from an older one: the edits below the keys of an object,
+or the first index of a list; ``None``: all of it."""
 
 
 class Shape:
@@ -147,16 +150,23 @@ def measure(state: object, basis: Shape | None) -> tuple[dict[str, object], Obje
         raise SerializationError("the state cannot be kept exactly as JSON") from exc
 
 
-def _node(value: object, before: Node | None, depth: int, *, decoded: bool) -> tuple[Node, int]:
+def _nested(
+    value: object, before: Node | None, depth: int, *, decoded: bool, edits: Edits
+) -> ObjectNode | ArrayNode:
+    if edits is _NO_EDITS and isinstance(before, ObjectNode | ArrayNode):
+        return before
     kind = type(value)
     if kind is dict:
-        mapping = shape_object(cast("dict[str, object]", value), before, depth + 1, decoded=decoded)
-        return mapping, mapping.size
+        mapping = cast("dict[str, object]", value)
+        return shape_object(mapping, before, depth, decoded=decoded, edits=edits)
     if kind is Grown:
-        grown = _grown(cast("Grown", value), before, depth + 1)
-        return grown, grown.size
-    array = _array(cast("list[object]", value), before, depth + 1, decoded=decoded)
-    return array, array.size
+        return _grown(cast("Grown", value), before, depth)
+    items = cast("list[object]", value)
+    if isinstance(edits, int) and isinstance(before, ArrayNode) and before.raw:
+        if edits >= len(before.lengths):
+            return _extended(before, items[len(before.lengths) :], depth)
+        decoded = not is_canonical(before)  # if not, each element would have to be checked
+    return _array(items, before, depth, decoded=decoded)
 
 
 def _scalar(value: object, before: Node | None) -> tuple[Node, int]:
@@ -175,11 +185,21 @@ def _scalar(value: object, before: Node | None) -> tuple[Node, int]:
 
 
 def shape_object(
-    value: dict[str, object], before: Node | None, depth: int, *, decoded: bool
+    value: dict[str, object],
+    before: Node | None,
+    depth: int,
+    *,
+    decoded: bool = False,
+    edits: Edits = None,
 ) -> ObjectNode:
     """Return the shape of an object whose older shape, if any, is ``before``.
 
-    ``decoded``: it was decoded from JSON, so that it is canonical and needs no check.
+    Args:
+        value: The object.
+        before: The older shape.
+        depth: The number of objects and lists from the root to this one.
+        decoded: It was decoded from JSON, so that it is canonical and needs no check.
+        edits: The places where it differs from ``before``, if they are known.
     """
     _require_depth(depth)
     old = before if isinstance(before, ObjectNode) else _NO_OBJECT
@@ -189,12 +209,15 @@ def shape_object(
         "".join(keys).encode()  # neither other types nor lone surrogates
     size = len(names) - 3  # one tag and an end for the list's tag and count
     children: dict[str, Node] = {}
+    child: Node
     get = old.children.get
     tokens = []
     for key in keys:
         item = value[key]
         if type(item) in _NESTED:
-            child, length = _node(item, get(key), depth, decoded=decoded)
+            below = edits.get(key, _NO_EDITS) if isinstance(edits, dict) else None
+            nested = _nested(item, get(key), depth + 1, decoded=decoded, edits=below)
+            child, length = nested, nested.size
         else:
             child, length = _scalar(item, get(key))
         size += length
@@ -431,6 +454,8 @@ def _require_depth(depth: int) -> None:
 
 
 _NESTED: Final = frozenset({dict, list, tuple, Grown})
+
+_NO_EDITS: Final[dict[str, Edits]] = {}
 
 _MANY: Final = 8
 """Up to so many elements are hashed or looked up one by one."""
