@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from reprlib import repr as short
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from locus_store.errors import IntegrityError
 from locus_store.values.encoding import (
@@ -144,9 +144,12 @@ def _strings(rest: list[Json]) -> Iterator[str]:
 def operations(body: bytes) -> list[list[Json]]:
     """Return the operations of a frame."""
     found = decode(body)
-    if not isinstance(found, list) or not all(isinstance(op, list) for op in found):
+    if not isinstance(found, list) or not _LIST.issuperset(map(type, found)):
         raise _malformed("frame", found)
     return cast("list[list[Json]]", found)
+
+
+_LIST: Final = frozenset({list})
 
 
 def _malformed(what: str, found: object) -> IntegrityError:

@@ -344,12 +344,20 @@ def _decoded_array(value: list[object], depth: int) -> ArrayNode:
     found = [digest(raw) for raw in raws]
     for item, raw in zip(value, raws, strict=True):
         # A level takes 5 bytes at least, and a byte of its own, which may be another's as well.
-        if len(raw) >= 5 * MAX_DEPTH and raw.count(b"{") + raw.count(b"[") > MAX_DEPTH - depth:
+        is_long = len(raw) >= 5 * MAX_DEPTH and not _is_flat(item)
+        if is_long and raw.count(b"{") + raw.count(b"[") > MAX_DEPTH - depth:
             require_levels(item, encode(item), depth)
     large = {mark: raw for mark, raw in zip(found, raws, strict=True) if len(raw) > _KEEP_BYTES}
     digests, whole = b"".join(found), b"".join((_list_head(len(raws)), *raws))
     lengths = array("Q", map(len, raws))
     return ArrayNode(_digest_of_list(digests), len(whole), digests, digests, large, whole, lengths)
+
+
+def _is_flat(value: object) -> bool:
+    """Return whether a value holds no list or object."""
+    if type(value) is dict:
+        return _NESTED.isdisjoint(map(type, value.values()))
+    return type(value) is not list or _NESTED.isdisjoint(map(type, value))
 
 
 def _large(
