@@ -256,7 +256,10 @@ class Folder:
     def _walk(self, path: list[Json]) -> Json:
         node = self._root
         for key in path:
-            node = _item(node, key)
+            if isinstance(node, dict) and isinstance(key, str) and key in node:
+                node = node[key]
+            else:
+                node = _item(node, key)
         return node
 
     def _set(self, holder: Json, key: Json, value: Json) -> None:
@@ -267,7 +270,8 @@ class Folder:
         else:
             _item(holder, key)
             cast("list[Json]", holder)[cast("int", key)] = value
-        self._forget(holder, cast("str | int", key))
+        if self._ropes:
+            self._forget(holder, cast("str | int", key))
 
     def _delete(self, path: list[Json], key: str) -> None:
         holder = self._root
@@ -278,7 +282,8 @@ class Folder:
         if not isinstance(holder, dict):
             raise _malformed("path", [*path, key])
         holder.pop(key, None)
-        self._forget(holder, key)
+        if self._ropes:
+            self._forget(holder, key)
 
     def _splice(self, target: Json, start: int, gone: int, elements: list[Json]) -> None:
         if not isinstance(target, list) or not _within(start, gone, len(target)):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import is_
 from typing import Final, TypeAlias, cast
@@ -411,6 +411,16 @@ class Listed:
     def size(self) -> int:
         """See ``Shape.state_bytes``."""
         return self.shape.size
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        """The size of each element; see ``Shape.state_bytes``."""
+        return self.shape.lengths
+
+    def begins_with(self, elements: list[object]) -> bool:
+        """Return whether the first elements have these canonical forms."""
+        digests = b"".join([digest(pinned(it)) for it in elements])
+        return self.shape.digests.startswith(digests)
 
     def elements(self) -> list[object]:
         """Return new objects for the elements."""
