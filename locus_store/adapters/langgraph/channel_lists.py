@@ -198,7 +198,7 @@ def _weight(json: object) -> int:
 def _weights(elements: list[object], lengths: Sequence[int]) -> list[int]:
     """Return the weights of elements, estimated from some of them.
 
-    Elements of one list are alike: beside their texts they take about the same memory.
+    Elements of one list are alike: apart from their strings they take about the same memory.
     """
     some = range(0, len(elements), 1 + len(elements) // _SAMPLE)
     beside = sum(memory_of(elements[at]) - lengths[at] for at in some) / (len(some) or 1)

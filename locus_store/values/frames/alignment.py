@@ -128,7 +128,7 @@ class Runs:
         return min(len(self._ends) - 1 - bisect_left(self._ends, len(self._old) - self._tail), most)
 
     def gone(self, first: bytes) -> int:
-        """Return how many elements behind those at the start are gone, if the others follow.
+        """Return the number of elements missing behind those at the start, if the others follow.
 
         ``first`` is the newer list's element behind those at the start.
         """
