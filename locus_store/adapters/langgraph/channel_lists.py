@@ -61,7 +61,7 @@ class Known:
         return sum(self.weights) + sum(map(len, self.prints))
 
 
-class Reads(Protocol):
+class ElementReader(Protocol):
     """The objects that elements' JSON stands for."""
 
     def objects(self, elements: list[Any]) -> list[Any]:
@@ -135,26 +135,26 @@ class ChannelLists:
         return Known(Grown(json, base.json if count else None), prints, makers, weights)
 
     def copies(
-        self, place: Place, listed: Listed, reads: Reads, elements: list[Any] | None = None
+        self, place: Place, listed: Listed, reader: ElementReader, elements: list[Any] | None = None
     ) -> list[Any]:
         """Return a list of a snapshot, all elements of which are the caller's own.
 
-        A list that is read for the first time is not copied: its objects are handed out, and are
-        made again when they are read again.
+        The first read of a list returns the objects that it created. Objects to copy from are
+        created at the next read.
 
         Args:
             place: Where it stands.
             listed: The list.
-            reads: Makes the objects that elements' JSON stands for.
+            reader: Creates the objects.
             elements: The elements as JSON, to be kept, if they are at hand.
         """
         known = self._known.get((self._owner, place)) or _NOTHING
         if known.json.token is listed.token or known.digest == listed.digest:
             known.digest = listed.digest
-            return _copied(known, reads)
+            return _copied(known, reader)
         known = _continued(known, listed, elements)
         is_new = not known.prints
-        found = reads.objects(known.json) if is_new else _copied(known, reads)
+        found = reader.objects(known.json) if is_new else _copied(known, reader)
         count = len(known.prints)
         prints = _prints(found[count:]) if all(map(_is_plain, found[count:])) else None
         known.prints = [] if prints is None else [*known.prints, *prints]
@@ -165,9 +165,7 @@ class ChannelLists:
 def _continued(old: Known, listed: Listed, elements: list[Any] | None) -> Known:
     """Return the entry of a list that may begin with the elements of ``old``, its prints last."""
     found = listed.elements() if elements is None else elements
-    count = len(old.prints)
-    is_there = count and listed.begins_with(old.json)
-    kept = old if is_there else _NOTHING
+    kept = old if old.prints and listed.begins_with(old.json) else _NOTHING
     new = found[len(kept.json) :]
     return Known(
         Grown([*kept.json, *new]),
@@ -178,11 +176,11 @@ def _continued(old: Known, listed: Listed, elements: list[Any] | None) -> Known:
     )
 
 
-def _copied(known: Known, reads: Reads) -> list[Any]:
+def _copied(known: Known, reader: ElementReader) -> list[Any]:
     """Return copies of all elements."""
     missing = [at for at, it in enumerate(known.makers) if it is None]
     if missing:
-        made = reads.makers([known.json[at] for at in missing])
+        made = reader.makers([known.json[at] for at in missing])
         for at, it in zip(missing, made, strict=True):
             known.makers[at] = it
     return [it() for it in known.makers if it is not None]

@@ -123,7 +123,7 @@ class Runs:
 
     @property
     def tail(self) -> int:
-        """The number of elements behind those that seem equal; see ``fit``."""
+        """The number of elements at the end that seem equal, not counting ``head``; see ``fit``."""
         most = min(len(self._ends) - 1, self._count) - self.head
         return min(len(self._ends) - 1 - bisect_left(self._ends, len(self._old) - self._tail), most)
 
