@@ -20,12 +20,23 @@ from locus_store.errors import IntegrityError, SerializationError
 from locus_store.values.canonical import canonical_state
 from locus_store.values.encoding import (
     MAX_STATE_BYTES,
+    digest,
     encode,
     pack_frame,
     pinned,
     unpack_frames,
 )
-from locus_store.values.frames import Grown, Shape, change, fold, fold_each, shape_of, text_of
+from locus_store.values.frames import (
+    Grown,
+    Shape,
+    change,
+    fold,
+    fold_each,
+    fold_onto,
+    shape_of,
+    snapshot_of,
+    text_of,
+)
 from locus_store.values.frames.alignment import align
 from locus_store.values.frames.folding import _Rope, operations
 
@@ -140,7 +151,8 @@ KINDS = [name for name in vars(Histories) if not name.startswith("_")]
 
 
 def start(rng: random.Random) -> Any:
-    return {"m": [message(rng) for _ in range(rng.randint(0, 6))], "x": {"d": prose(rng, 1300)}}
+    count = rng.choice([rng.randint(0, 6), rng.randint(12, 40)])
+    return {"m": [message(rng) for _ in range(count)], "x": {"d": prose(rng, 1300)}}
 
 
 def scrambled(value: Any, rng: random.Random) -> Any:
@@ -207,6 +219,66 @@ def test_every_version_of_any_history_comes_back_exactly(kinds: list[str], seed:
         assert pinned(folded) == pinned(canonical_state(expected))
 
 
+def nested_edits(state: Any, rng: random.Random) -> None:
+    """Changes objects and lists below keys, or replaces them."""
+    inner = state.setdefault("n", {"a": {}, "l": [1, {"b": [2]}]})
+    match rng.randint(0, 6):
+        case 0:
+            inner["a"] = {"x": [rng.randint(0, 3)]}
+        case 1:
+            inner["a"].setdefault("x", []).append([rng.random()])
+        case 2:
+            inner["l"].insert(rng.randint(0, len(inner["l"])), {"b": [rng.randint(0, 3)]})
+        case 3:
+            inner["l"] = inner["l"][1:]
+        case 4:
+            inner["a"] = {"y": inner["a"], "t": prose(rng, 1200)}
+        case 5:
+            inner["l"].append(rng.random())
+        case _:
+            del state["n"]
+
+
+@SLOW
+@given(st.lists(st.sampled_from([*KINDS, None]), min_size=1, max_size=8), st.integers(0, 2**32))
+def test_a_shape_that_continues_a_known_one_is_that_of_the_state(
+    kinds: list[str | None], seed: int
+) -> None:
+    rng = random.Random(seed)
+    state, saved, payloads = start(rng), [], []
+    shape: Shape | None = None
+    for kind in ["nothing", *kinds]:
+        getattr(Histories, kind)(state, rng) if kind else nested_edits(state, rng)
+        done = change(scrambled(state, rng) if seed % 2 else state, shape)
+        payloads.append(done.whole() if done.frames is None else done.frames)
+        saved.append((done.snapshot, done.shape))
+        shape = done.shape
+    for count, (known, near) in enumerate(saved, 1):
+        folded, edits = fold_onto(known, payloads[count:], MAX_STATE_BYTES)
+        continued, whole = shape_of(folded, near, edits), shape_of(folded)
+        assert pinned(folded) == pinned(canonical_state(state))
+        assert (continued.digest, continued.state_bytes) == (whole.digest, whole.state_bytes)
+        assert same(snapshot_of(folded, continued).state(), state)
+        nested_edits(folded, rng)
+        assert change(folded, continued).shape.digest == change(folded, None).shape.digest
+
+
+def test_a_shape_that_continues_a_known_one_encodes_what_is_new(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from locus_store.values.frames import shapes
+
+    state: dict[str, Any] = {"m": rows(100), "n": {"m": rows(100)}}
+    basis = change(state, None)
+    state["m"] = [*state["m"], {"new": 1}]
+    done = change(state, basis.shape)
+    folded, edits = fold_onto(basis.snapshot, [done.frames or b""], MAX_STATE_BYTES)
+    encoded: list[object] = []
+    monkeypatch.setattr(shapes, "pinned", lambda it: encoded.append(it) or pinned(it))
+    assert shape_of(folded, basis.shape, edits).digest == done.shape.digest
+    assert encoded == [["m", "n"], [{"new": 1}], {"new": 1}]
+
+
 @SLOW
 @given(STATES, st.integers(0, 2**32))
 def test_order_of_keys_and_tuples_make_no_difference(state: Any, seed: int) -> None:
@@ -222,6 +294,59 @@ def test_order_of_keys_and_tuples_make_no_difference(state: Any, seed: int) -> N
 def test_digests_are_equal_only_for_equal_states(one: Any, other: Any) -> None:
     digests = change(one, None).shape.digest, change(other, None).shape.digest
     assert (digests[0] == digests[1]) is same(one, other)
+
+
+ALIKE = st.recursive(
+    st.sampled_from([None, 0, 1.0, True, "", "u", "x" * 1100]),
+    lambda inner: st.lists(inner, max_size=2),
+    max_leaves=3,
+)
+"""Values whose pinned forms often end like others."""
+
+PARTS = st.lists(ALIKE, max_size=6)
+
+
+@SLOW
+@given(st.lists(ALIKE, min_size=9, max_size=30), st.lists(PARTS, min_size=3, max_size=3), st.data())
+def test_a_list_compared_as_bytes_has_the_shape_of_a_new_one(
+    old: list[Any], new: list[Any], data: Any
+) -> None:
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(old)), min_size=4, max_size=4)))
+    nested = data.draw(st.booleans())  # it ends with the bytes of the elements within
+    kept = [old[: cuts[1]], old[cuts[2] : cuts[3]], [old[cuts[2] :]] if nested else []]
+    parts = [*new[: data.draw(st.integers(0, 3))], [], [], []]
+    state = {"m": [it for pair in zip(parts, kept, strict=False) for part in pair for it in part]}
+    basis = change({"m": old}, None)
+    expected = change(state, None)
+    for known in (basis.shape, basis.shape.light()):
+        done = change(state, known)
+        node, right = done.shape._root.children["m"], expected.shape._root.children["m"]
+        assert (done.shape.digest, node.size) == (expected.shape.digest, right.size)
+        assert (node.digests, node.large, node.raw) == (right.digests, right.large, right.raw)
+        assert node.lengths == right.lengths
+        payloads = [basis.whole(), done.whole() if done.frames is None else done.frames]
+        assert pinned(fold(payloads, MAX_STATE_BYTES)) == pinned(state)
+
+
+@pytest.mark.parametrize("kind", ["edit", "slide", "append", "delete"])
+def test_a_change_of_a_long_list_hashes_what_is_new(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from locus_store.values.frames import shapes
+
+    state: dict[str, Any] = {"m": [{"n": n, "text": "x" * n} for n in range(500)]}
+    basis = change(state, None).shape
+    if kind == "edit":
+        state["m"][250]["n"] = -1
+    if kind in {"slide", "delete"}:
+        del state["m"][0 if kind == "slide" else 250]
+    if kind in {"slide", "append"}:
+        state["m"].append({"n": -1})
+    hashed: list[bytes] = []
+    monkeypatch.setattr(shapes, "digest", lambda raw: hashed.append(raw) or digest(raw))
+    done = change(state, basis)
+    assert len([raw for raw in hashed if raw[:1] == b"{"]) == (0 if kind == "delete" else 1)
+    assert done.shape.digest == shape_of({"m": state["m"]}).digest
 
 
 def test_a_digest_never_changes_between_releases() -> None:

@@ -91,9 +91,9 @@ class Expected:
     """The line's head when that version was loaded; differs from it in a declared rewind."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Save:
-    """One version to write; validated and encoded before a connection is taken."""
+    """One version to write; validated and encoded before a connection is taken. Never changed."""
 
     thread_id: str
     namespace: str = ""

@@ -144,7 +144,10 @@ def unpinned(pinned_bytes: bytes) -> object:
 
 def digest(pinned_bytes: bytes) -> bytes:
     """Return 16 bytes of SHA-256 (twice as fast as BLAKE2 on a CPU with SHA instructions)."""
-    return hashlib.sha256(pinned_bytes).digest()[:16]
+    return _sha256(pinned_bytes).digest()[:16]
+
+
+_sha256: Final = hashlib.sha256
 
 
 _STRICT = (
@@ -269,10 +272,11 @@ class TooLargeError(IntegrityError):
 FRAME_VERSION = 2
 """Frames of version 1 had no checksum; they are read."""
 _AS_IS, _ZSTD = 0, 1
-_ZSTD_MIN_BYTES = 128
+_ZSTD_MIN_BYTES = 512
+"""Below, compression takes 6 microseconds and saves a fifth."""
 _ZSTD_LEVEL = 3
 """Compresses like zlib's level 6, three times as fast both ways (measured on 1.4 KB of prose)."""
-_LOW, _MORE, _MAX_VARINT_BYTES = 0x7F, 0x80, 9
+_LOW, _MORE, _LAST_VARINT_SHIFT = 0x7F, 0x80, 56
 
 
 def pack_frame(body: bytes) -> bytes:
@@ -313,29 +317,30 @@ def unpack_frames(payload: bytes, max_bytes: int) -> Iterator[bytes]:
     """
     decompressor = _contexts.decompressor()
     for is_packed, stored, plain_bytes in _frames(payload, max_bytes):
-        yield _decompressed(decompressor, stored, plain_bytes) if is_packed else stored
+        yield _decompressed(decompressor, stored, plain_bytes) if is_packed else bytes(stored)
 
 
-def _frames(payload: bytes, max_bytes: int) -> Iterator[tuple[bool, bytes, int]]:
+def _frames(payload: bytes, max_bytes: int) -> Iterator[tuple[bool, memoryview, int]]:
     """Yield for each frame whether it is compressed, its stored bytes, and its plain length."""
-    at, end = 0, len(payload)
+    at, end, view = 0, len(payload), memoryview(payload)
     while at < end:
-        start, head = at, payload[at : at + 2]
+        start = at
         stored_bytes, at = _read_varint(payload, at + 2)
         plain_bytes, at = _read_varint(payload, at)
-        stored = payload[at : at + stored_bytes]
-        at += stored_bytes
+        begin, at = at, at + stored_bytes
+        head = payload[start : start + 2]
         if head not in _FORMATS:
             raise IntegrityError(f"a stored frame has the unknown format {head.hex()}")
         is_packed, has_checksum = _FORMATS[head]
+        stored = view[begin:at]
         if has_checksum:
-            expected = payload[at : at + _CHECKSUM_BYTES]
-            if crc32(payload[start:at]).to_bytes(_CHECKSUM_BYTES, "little") != expected:
+            checked, at = view[start:at], at + _CHECKSUM_BYTES
+            if crc32(checked).to_bytes(_CHECKSUM_BYTES, "little") != payload[at - 4 : at]:
                 raise IntegrityError("a stored frame is damaged or cut off")
-            at += _CHECKSUM_BYTES
         if at > end:
             raise IntegrityError("a stored frame is cut off")
-        _require_room(plain_bytes, max_bytes)
+        if plain_bytes > max_bytes:
+            _require_room(plain_bytes, max_bytes)
         if not is_packed and stored_bytes != plain_bytes:
             raise IntegrityError("a stored frame's length differs from its header")
         yield is_packed, stored, plain_bytes
@@ -356,12 +361,12 @@ _FORMATS = {
 
 
 def _decompressed(
-    decompressor: zstandard.ZstdDecompressor, stored: bytes, plain_bytes: int
+    decompressor: zstandard.ZstdDecompressor, stored: memoryview, plain_bytes: int
 ) -> bytes:
     try:
         if zstandard.frame_content_size(stored) != plain_bytes:
             raise IntegrityError("a stored frame's length differs from its header")
-        return decompressor.decompress(stored, max_output_size=plain_bytes, allow_extra_data=False)
+        return decompressor.decompress(stored, allow_extra_data=False)
     except (zstandard.ZstdError, MemoryError) as exc:
         raise IntegrityError(f"a stored frame does not decompress: {exc}") from exc
 
@@ -388,6 +393,8 @@ _contexts = _Contexts()
 
 
 def _varint(number: int) -> bytes:
+    if number < _MORE:
+        return bytes((number,))
     out = bytearray()
     while number >= _MORE:
         out.append(number & _LOW | _MORE)
@@ -397,16 +404,16 @@ def _varint(number: int) -> bytes:
 
 
 def _read_varint(payload: bytes, at: int) -> tuple[int, int]:
-    first, second = payload[at : at + 1], payload[at + 1 : at + 2]
-    if first and first[0] < _MORE:
-        return first[0], at + 1
-    if second and 0 < second[0] < _MORE:
-        return first[0] & _LOW | second[0] << 7, at + 2
-    number = 0
-    for index, byte in enumerate(payload[at : at + _MAX_VARINT_BYTES]):
-        number |= (byte & _LOW) << 7 * index
-        if byte < _MORE:
-            if byte == 0 and index:
-                raise IntegrityError("a stored frame has a length in an unknown form")
-            return number, at + index + 1
-    raise IntegrityError("a stored frame is cut off in its lengths")
+    number = shift = 0
+    try:
+        while (byte := payload[at]) >= _MORE and shift < _LAST_VARINT_SHIFT:
+            number |= (byte & _LOW) << shift
+            shift += 7
+            at += 1
+    except IndexError:
+        byte = _MORE
+    if byte >= _MORE:
+        raise IntegrityError("a stored frame is cut off in its lengths")
+    if byte == 0 and shift:
+        raise IntegrityError("a stored frame has a length in an unknown form")
+    return number | byte << shift, at + 1

@@ -60,9 +60,12 @@ def state_of(
     """
     version = stored.version
     try:
-        kept, near = basis or (None, None)
-        state = frames.fold(stored.payloads, max_bytes, kept)
-        shape = frames.shape_of(state, near if kept and kept.is_canonical else None)
+        if basis is None:
+            state = frames.fold(stored.payloads, max_bytes)
+            shape = frames.shape_of(state)
+        else:
+            state, edits = frames.fold_onto(basis[0], stored.payloads, max_bytes)
+            shape = frames.shape_of(state, basis[1], edits)
         _require_digest(version, shape)
     except IntegrityError as exc:
         raise _at(_where(version), exc) from exc

@@ -8,7 +8,7 @@ copies.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from locus_store.adapters.langgraph.copies import SCALARS, Maker, is_message
 from locus_store.adapters.langgraph.recent import memory_of
@@ -16,7 +16,7 @@ from locus_store.values.encoding import pinned
 from locus_store.values.frames import Grown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from locus_store.adapters.langgraph.recent import Recent
     from locus_store.values.frames import Listed
@@ -30,6 +30,9 @@ _ELEMENT_BYTES: Final = 100
 _BYTES_PER_JSON: Final = 2.2
 """An element is kept as JSON and as an object: so much of the JSON's memory. Measured for messages
 of 20 to 2,000 characters, with and without tool calls; see docs/decisions.md."""
+
+_SAMPLE: Final = 32
+"""Elements whose memory is measured, of a list that is read."""
 
 _PLAIN: Final = SCALARS - {bytes}
 """Values that no other type has the same print as: an array has that of its bytes."""
@@ -56,6 +59,16 @@ class Known:
     def weight(self) -> int:
         """The memory that the entry takes, in bytes (an estimate)."""
         return sum(self.weights) + sum(map(len, self.prints))
+
+
+class ElementReader(Protocol):
+    """The objects that elements' JSON stands for."""
+
+    def objects(self, elements: list[Any]) -> list[Any]:
+        """Return a new object for each element."""
+
+    def makers(self, elements: list[Any]) -> list[Maker]:
+        """Return functions that each return a new object for an element."""
 
 
 class ChannelLists:
@@ -122,33 +135,55 @@ class ChannelLists:
         return Known(Grown(json, base.json if count else None), prints, makers, weights)
 
     def copies(
-        self, place: Place, listed: Listed, make: Callable[[list[Any]], list[Maker]]
+        self, place: Place, listed: Listed, reader: ElementReader, elements: list[Any] | None = None
     ) -> list[Any]:
         """Return a list of a snapshot, all elements of which are the caller's own.
+
+        The first read of a list returns the objects that it created. Objects to copy from are
+        created at the next read.
 
         Args:
             place: Where it stands.
             listed: The list.
-            make: Gives what copies the objects that elements' JSON stands for.
+            reader: Creates the objects.
+            elements: The elements as JSON, to be kept, if they are at hand.
         """
-        known = self._known.get((self._owner, place))
-        is_known = known is not None and (
-            known.json.token is listed.token or known.digest == listed.digest
-        )
-        if known is None or not is_known:
-            json = Grown(listed.elements())
-            known = Known(json, [], [None] * len(json), list(map(_weight, json)))
-        known.digest = listed.digest
-        missing = [at for at, it in enumerate(known.makers) if it is None]
-        if missing:
-            made = make([known.json[at] for at in missing])
-            for at, it in zip(missing, made, strict=True):
-                known.makers[at] = it
-        found = [it() for it in known.makers if it is not None]
-        if not is_known:
-            known.prints = (all(map(_is_plain, found)) and _prints(found)) or []
-            self._known.put((self._owner, place), known, known.weight)
+        known = self._known.get((self._owner, place)) or _NOTHING
+        if known.json.token is listed.token or known.digest == listed.digest:
+            known.digest = listed.digest
+            return _copied(known, reader)
+        known = _continued(known, listed, elements)
+        is_new = not known.prints
+        found = reader.objects(known.json) if is_new else _copied(known, reader)
+        count = len(known.prints)
+        prints = _prints(found[count:]) if all(map(_is_plain, found[count:])) else None
+        known.prints = [] if prints is None else [*known.prints, *prints]
+        self._known.put((self._owner, place), known, known.weight)
         return found
+
+
+def _continued(old: Known, listed: Listed, elements: list[Any] | None) -> Known:
+    """Return the entry of a list that may begin with the elements of ``old``, its prints last."""
+    found = listed.elements() if elements is None else elements
+    kept = old if old.prints and listed.begins_with(old.json) else _NOTHING
+    new = found[len(kept.json) :]
+    return Known(
+        Grown([*kept.json, *new]),
+        kept.prints,
+        [*kept.makers, *[None] * len(new)],
+        [*kept.weights, *_weights(new, listed.lengths[len(kept.json) :])],
+        listed.digest,
+    )
+
+
+def _copied(known: Known, reader: ElementReader) -> list[Any]:
+    """Return copies of all elements."""
+    missing = [at for at, it in enumerate(known.makers) if it is None]
+    if missing:
+        made = reader.makers([known.json[at] for at in missing])
+        for at, it in zip(missing, made, strict=True):
+            known.makers[at] = it
+    return [it() for it in known.makers if it is not None]
 
 
 _NOTHING: Final = Known(Grown(()), [], [], [])
@@ -156,6 +191,16 @@ _NOTHING: Final = Known(Grown(()), [], [], [])
 
 def _weight(json: object) -> int:
     return _ELEMENT_BYTES + int(_BYTES_PER_JSON * memory_of(json))
+
+
+def _weights(elements: list[object], lengths: Sequence[int]) -> list[int]:
+    """Return the weights of elements, estimated from some of them.
+
+    Elements of one list are alike: apart from their strings they take about the same memory.
+    """
+    some = range(0, len(elements), 1 + len(elements) // _SAMPLE)
+    beside = sum(memory_of(elements[at]) - lengths[at] for at in some) / (len(some) or 1)
+    return [_ELEMENT_BYTES + int(_BYTES_PER_JSON * max(it + beside, 0)) for it in lengths]
 
 
 def _prints(items: list[Any]) -> list[bytes] | None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -62,9 +65,16 @@ class Recent(Generic[K, V]):
 
 def memory_of(value: object) -> int:
     """Return the memory of a JSON value in bytes (an estimate); keys are shared and count as 0."""
-    size = 0 if value is None else sys.getsizeof(value)
     if isinstance(value, dict):
-        return size + sum(map(memory_of, value.values()))
-    if isinstance(value, list):
-        return size + sum(map(memory_of, value))
+        held: Collection[object] = value.values()
+    elif isinstance(value, list):
+        held = value
+    else:
+        return 0 if value is None else sys.getsizeof(value)
+    size = sys.getsizeof(value)
+    for it in held:
+        if type(it) is str:
+            size += sys.getsizeof(it)
+        elif it is not None:
+            size += memory_of(it)
     return size

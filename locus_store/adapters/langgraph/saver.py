@@ -244,7 +244,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
         return self._tuple(
             found.version,
             self._given.give(found.version.checkpoint_id, load),
-            self._values.checkpoint(found.version, found.snapshot.parts()),
+            self._values.checkpoint(found.version, found.snapshot.parts(), found.state),
             [self._write(it, state) for it in writes],
         )
 

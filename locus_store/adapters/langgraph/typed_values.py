@@ -315,12 +315,17 @@ def _frozen_dict(value: dict[Any, Any], levels: int) -> Any:
 
 def _thawed(value: Any) -> Any:
     if isinstance(value, list):
-        return [_thawed(it) for it in value]
+        return [_thawed(it) if type(it) in _NESTED else it for it in value]
     if not isinstance(value, dict):
         return value
     if _TAG in value:
         return _TAGS[value[_TAG]](value)
     return {key: _thawed(it) for key, it in sorted(value.items())}
+
+
+def _thawed_object(value: Mapping[str, Any]) -> dict[str, Any]:
+    held = value["v"]
+    return {key: _thawed(it) if type(it := held[key]) in _NESTED else it for key in value["k"]}
 
 
 def _thawed_pairs(value: Mapping[str, Any]) -> dict[Any, Any]:
@@ -336,8 +341,10 @@ def _thawed_extension(value: Mapping[str, Any]) -> Any:
     return _codec().Ext(value["c"], data)
 
 
+_NESTED: Final = {list, dict}
+
 _TAGS: Final[dict[str, Callable[[Mapping[str, Any]], Any]]] = {
-    "d": lambda value: {key: _thawed(value["v"][key]) for key in value["k"]},
+    "d": _thawed_object,
     "m": _thawed_pairs,
     "b": lambda value: _bytes(value["v"]),
     "f": lambda value: float(value["v"]),

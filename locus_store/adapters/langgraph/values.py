@@ -109,11 +109,19 @@ class ChannelValues:
                 return unpinned(pin)
         return self.serde.loads_typed(typed_values.from_json(value))
 
-    def from_part(self, part: Any, place: Place) -> Any:
-        """Return the value of a channel in a snapshot; see ``frames.PackedState.parts``."""
+    def from_part(self, part: Any, place: Place, json: Any = None) -> Any:
+        """Return the value of a channel in a snapshot; see ``frames.PackedState.parts``.
+
+        ``json`` is the value as JSON, to be kept, if it is at hand.
+        """
         if not isinstance(part, Listed):
             return self.from_json(thawed(part))
-        return self._lists.copies(place, part, self.makers)
+        return self._lists.copies(place, part, self, json)
+
+    def objects(self, elements: list[Any]) -> list[Any]:
+        """Return a new object for each element of a list."""
+        packed = typed_values.joined(list(map(typed_values.packed, elements)))
+        return list(self.loaded(typed_values.MSGPACK, packed))
 
     def makers(self, elements: list[Any]) -> list[Maker]:
         """Return functions that each return a new object for an element of the list."""
@@ -165,19 +173,26 @@ class ChannelValues:
         }
         return state
 
-    def checkpoint(self, version: Version, parts: Mapping[str, Any]) -> dict[str, Any]:
+    def checkpoint(
+        self, version: Version, parts: Mapping[str, Any], state: Mapping[str, Any] | None
+    ) -> dict[str, Any]:
         """Return the checkpoint of a version.
 
         Args:
             version: Which one.
             parts: Its state; see ``frames.PackedState.parts``.
+            state: The same as JSON, of which parts are kept, if it is at hand.
 
         Raises:
             SchemaError: The thread is not LangGraph's.
         """
         require_checkpoint(version, parts)
         line = version.thread_id, version.namespace
-        channels = {name: self.from_part(it, (*line, name)) for name, it in parts[CHANNELS].items()}
+        json = state[CHANNELS] if state else {}
+        channels = {
+            name: self.from_part(it, (*line, name), json.get(name))
+            for name, it in parts[CHANNELS].items()
+        }
         return {**self.fields(version, parts), CHANNELS: channels}
 
     def fields(self, version: Version, parts: Mapping[str, Any]) -> dict[str, Any]:

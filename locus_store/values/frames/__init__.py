@@ -20,12 +20,14 @@ from locus_store.values.frames.folding import (
     Folder,
     fold,
     fold_each,
+    fold_onto,
     payload_of,
     readable,
     text_in,
     text_of,
 )
 from locus_store.values.frames.shapes import (
+    Edits,
     Listed,
     ObjectNode,
     Shape,
@@ -50,6 +52,7 @@ __all__ = [
     "change",
     "fold",
     "fold_each",
+    "fold_onto",
     "payload_of",
     "readable",
     "shape_of",
@@ -66,28 +69,23 @@ __all__ = [
 class PackedState:
     """A private copy of a state; its lists are shared with the shape."""
 
-    __slots__ = ("_is_canonical", "_kept", "_packed", "_size")
+    __slots__ = ("_kept", "_packed", "_root", "_size")
 
     def __init__(self, state: Mapping[str, object], root: ObjectNode) -> None:
         self._kept = snapshot(state, root)
-        self._is_canonical = is_canonical(root)
+        self._root = root
         self._packed: bytes | None = None
         self._size = root.size
 
     def state(self) -> dict[str, Json]:
         """Return a copy with sorted keys."""
         plain = thawed(self._kept)
-        return cast("dict[str, Json]", plain if self._is_canonical else decode(encode(plain)))
+        return cast("dict[str, Json]", plain if is_canonical(self._root) else decode(encode(plain)))
 
     @property
     def state_bytes(self) -> int:
         """Size of the state; see ``Shape.state_bytes``."""
         return self._size
-
-    @property
-    def is_canonical(self) -> bool:
-        """True if the shape's lists are kept in their canonical form."""
-        return self._is_canonical
 
     @property
     def most_bytes(self) -> int:
@@ -99,7 +97,7 @@ class PackedState:
 
         Not to be changed. Other values of ``thawed`` are.
         """
-        if self._is_canonical:
+        if is_canonical(self._root):
             return cast("dict[str, object]", self._kept)
         state = self.state()
         return snapshot_of(state, shape_of(state)).parts()
@@ -119,7 +117,7 @@ class PackedState:
         return self._packed
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Change:
     """The comparison of a state with its basis, which is what a save writes."""
 
@@ -136,12 +134,13 @@ class Change:
         return self.snapshot.payload()
 
 
-def shape_of(state: dict[str, Json], near: Shape | None = None) -> Shape:
+def shape_of(state: dict[str, Json], near: Shape | None = None, edits: Edits = None) -> Shape:
     """Return the shape of a canonical state, such as ``fold`` gives.
 
     Args:
         state: The state.
-        near: The shape of a similar canonical state; parts that are equal are not measured again.
+        near: The shape of a state that this one continues.
+        edits: Where they may differ, from ``fold_onto``; the rest is not measured again.
 
     Raises:
         IntegrityError: it holds what no save would have accepted.
@@ -149,7 +148,7 @@ def shape_of(state: dict[str, Json], near: Shape | None = None) -> Shape:
     try:
         before = near._root if near else None  # noqa: SLF001  # a shape is opaque to others
         plain = cast("dict[str, object]", state)
-        return Shape(shape_object(plain, before, 1, decoded=near is None))
+        return Shape(shape_object(plain, before, 1, decoded=True, edits=edits))
     except (TypeError, ValueError) as exc:
         raise IntegrityError("a stored state holds what a state cannot hold") from exc
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter
+from itertools import accumulate
 from operator import eq
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
 
 from locus_store.values.encoding import Json, digest, pinned
 
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 DIGEST_BYTES = 16
+LIST_HEAD: Final = 5
+"""Length of a pinned list's tag and count."""
+
 _MOST_SINGLE_EDITS = 16
 _SHORT_BYTES = 4096
 """Up to here two runs of digests are compared as numbers, faster than by bisection."""
@@ -26,7 +30,7 @@ _Run = TypeVar("_Run", bytes, str, "list[Json]")
 def fingerprint_all(value: Iterable[object]) -> tuple[bytes, int]:
     """Return the elements' packed digests, and the size of the list."""
     out = []
-    size = 5  # the list's tag and count
+    size = LIST_HEAD
     for item in value:
         raw = pinned(item)
         size += len(raw)
@@ -48,32 +52,47 @@ def common_ends(old: _Run, new: _Run, equal: Callable[[_Run, _Run], bool] = eq) 
 
 
 def common_digests(old: bytes, new: bytes) -> tuple[int, int]:
-    """Return ``common_ends`` in bytes, rounded down to whole digests."""
-    if len(old) + len(new) <= _SHORT_BYTES:
-        head, tail = _same_bytes(old, new, "big"), _same_bytes(old, new, "little")
-    else:
-        head, tail = common_ends(old, new)
+    """Return the common start and the common end after it in bytes, rounded to whole digests."""
+    head, tail = _common_bytes(old, new)
     head -= head % DIGEST_BYTES
     tail = min(tail, len(old) - head, len(new) - head)
     return head, tail - tail % DIGEST_BYTES
 
 
+def _common_bytes(old: bytes, new: bytes, skip: int = 0) -> tuple[int, int]:
+    """Return the lengths of the common start and of the common end, which may overlap.
+
+    The first ``skip`` bytes of both do not count.
+    """
+    end, at = len(old), len(new)
+    length = min(end, at) - skip
+    if end + at <= _SHORT_BYTES:
+        head = _same_bytes(old[skip : skip + length], new[skip : skip + length], "big")
+        return head, _same_bytes(old[end - length :], new[at - length :], "little")
+    view = memoryview(old)
+    head = _bisect(
+        length,
+        lambda start, stop: new.startswith(view[skip + start : skip + stop], skip + start),
+    )
+    tail = _bisect(
+        length, lambda start, stop: new.startswith(view[end - stop : end - start], at - stop)
+    )
+    return head, tail
+
+
 def _same_bytes(old: bytes, new: bytes, order: Literal["big", "little"]) -> int:
     """Return the number of equal bytes at the start (big-endian) or end, by one subtraction."""
-    length = min(len(old), len(new))
-    if order == "big":
-        old, new = old[:length], new[:length]
-    else:
-        old, new = old[len(old) - length :], new[len(new) - length :]
     differing = int.from_bytes(old, order) ^ int.from_bytes(new, order)
-    return length - (differing.bit_length() + 7) // 8
+    return len(old) - (differing.bit_length() + 7) // 8
 
 
 def _bisect(most: int, same: Callable[[int, int], bool]) -> int:
     """Return the number of equal elements; compares each at most twice, at memcmp's speed."""
     if same(0, most):
         return most
-    low, high = 0, most
+    if not same(0, 1):
+        return 0
+    low, high = 1, most - 1
     while low < high:
         middle = (low + high + 1) // 2
         if same(low, middle):
@@ -81,6 +100,54 @@ def _bisect(most: int, same: Callable[[int, int], bool]) -> int:
         else:
             high = middle - 1
     return low
+
+
+class Runs:
+    """The elements of an older list that a newer one has, found in the bytes of both.
+
+    Args:
+        old: The older list, pinned; ``b""`` if it is not known.
+        lengths: The lengths of its elements.
+        new: The newer list, pinned.
+        count: The number of its elements.
+    """
+
+    __slots__ = ("_count", "_ends", "_new", "_old", "_tail", "head")
+
+    def __init__(self, old: bytes, lengths: Iterable[int], new: bytes, count: int) -> None:
+        self._old, self._new, self._count = old, new, count
+        self._ends = list(accumulate(lengths, initial=LIST_HEAD))
+        same, self._tail = _common_bytes(old, new, LIST_HEAD) if old else (0, 0)
+        self.head = min(bisect_right(self._ends, same + LIST_HEAD) - 1, count)
+        """The number of equal elements at the start."""
+
+    @property
+    def tail(self) -> int:
+        """The number of elements at the end that seem equal, not counting ``head``; see ``fit``."""
+        most = min(len(self._ends) - 1, self._count) - self.head
+        return min(len(self._ends) - 1 - bisect_left(self._ends, len(self._old) - self._tail), most)
+
+    def gone(self, first: bytes) -> int:
+        """Return the number of elements missing behind those at the start, if the others follow.
+
+        ``first`` is the newer list's element behind those at the start.
+        """
+        ends, head = self._ends, self.head
+        at = self._old.find(first, ends[head])
+        place = bisect_left(ends, at, head + 1) if at > 0 else 0
+        if not head < place < len(ends) - 1 or ends[place] != at:
+            return 0
+        follow = self._new.startswith(memoryview(self._old)[at:], ends[head])
+        return place - head if follow else 0
+
+    def fit(self, tail: int, middle: Iterable[bytes]) -> bool:
+        """Return whether the newer list has these elements between the equal ends.
+
+        Without that, an element may only end with the bytes of others.
+        """
+        ends = self._ends
+        behind = ends[-1] - ends[len(ends) - 1 - tail]
+        return ends[self.head] + sum(map(len, middle)) + behind == len(self._new)
 
 
 def align(old: bytes, new: bytes) -> list[Gap]:

@@ -90,8 +90,9 @@ def _diff_objects(
     old: ObjectNode, new: ObjectNode, value: dict[str, object], path: Path, frame: Frame
 ) -> None:
     count, size = len(frame.operations), frame.size
-    for key in old.children.keys() - new.children.keys():
-        frame.add(b"-", (*path, key))
+    if old.names != new.names:
+        for key in old.children.keys() - new.children.keys():
+            frame.add(b"-", (*path, key))
     get = old.children.get
     for key, child in new.children.items():
         before = get(key)

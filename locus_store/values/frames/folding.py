@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from reprlib import repr as short
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from locus_store.errors import IntegrityError
 from locus_store.values.encoding import (
@@ -20,6 +20,8 @@ from locus_store.values.encoding import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from locus_store.values.frames.shapes import Edits
+
 
 class Packed(Protocol):
     """A state that is kept in packed form."""
@@ -32,23 +34,58 @@ class Packed(Protocol):
         """Return a new copy of the state."""
 
 
-def fold(payloads: Iterable[bytes], max_bytes: int, basis: Packed | None = None) -> dict[str, Json]:
+def fold(payloads: Iterable[bytes], max_bytes: int) -> dict[str, Json]:
     """Return the state after a chain's payloads, in order.
 
     Args:
-        payloads: The first one is a whole state, unless there is a basis.
+        payloads: The first one is a whole state.
         max_bytes: The largest state, as compact JSON.
-        basis: The state that the payloads continue.
 
     Raises:
         IntegrityError: the payloads are damaged, or not a chain, or the state is too large.
     """
-    folder = Folder(max_bytes)
-    if basis is not None:
-        folder = Folder(max_bytes, basis.state(), basis.most_bytes)
+    return _folded(Folder(max_bytes), payloads).state()
+
+
+def fold_onto(
+    basis: Packed, payloads: Iterable[bytes], max_bytes: int
+) -> tuple[dict[str, Json], Edits]:
+    """Return the state after payloads that continue ``basis``, and where it may differ from it.
+
+    Raises:
+        IntegrityError: As ``fold``.
+    """
+    folder = _folded(Folder(max_bytes, basis.state(), basis.most_bytes, logs=True), payloads)
+    return folder.state(), _edits(folder.log or [])
+
+
+def _folded(folder: Folder, payloads: Iterable[bytes]) -> Folder:
     for payload in payloads:
         folder.apply(payload)
-    return folder.state()
+    return folder
+
+
+def _edits(log: list[list[Json]]) -> Edits:
+    """Return the places that operations changed."""
+    edits: dict[str, Edits] = {}
+    for kind, path, *operands in cast("list[list[Any]]", log):
+        depth = next((at for at, key in enumerate(path) if type(key) is int), len(path))
+        first = path[depth] if depth < len(path) else operands[0] if kind == "[" else None
+        if depth == 0:
+            return None
+        _note(edits, path[:depth], first)
+    return edits
+
+
+def _note(edits: dict[str, Edits], path: list[str], first: int | None) -> None:
+    """Add a place: a list from an index on, or a whole value."""
+    for key in path[:-1]:
+        below = edits.setdefault(key, {})
+        if not isinstance(below, dict):
+            return
+        edits = below
+    known = edits.setdefault(path[-1], first)
+    edits[path[-1]] = min(known, first) if isinstance(known, int) and first is not None else None
 
 
 def fold_each(payloads: Iterable[bytes], max_bytes: int) -> Iterator[dict[str, Json]]:
@@ -107,9 +144,12 @@ def _strings(rest: list[Json]) -> Iterator[str]:
 def operations(body: bytes) -> list[list[Json]]:
     """Return the operations of a frame."""
     found = decode(body)
-    if not isinstance(found, list) or not all(isinstance(op, list) for op in found):
+    if not isinstance(found, list) or not _LIST.issuperset(map(type, found)):
         raise _malformed("frame", found)
     return cast("list[list[Json]]", found)
+
+
+_LIST: Final = frozenset({list})
 
 
 def _malformed(what: str, found: object) -> IntegrityError:
@@ -216,7 +256,10 @@ class Folder:
     def _walk(self, path: list[Json]) -> Json:
         node = self._root
         for key in path:
-            node = _item(node, key)
+            if isinstance(node, dict) and isinstance(key, str) and key in node:
+                node = node[key]
+            else:
+                node = _item(node, key)
         return node
 
     def _set(self, holder: Json, key: Json, value: Json) -> None:
@@ -227,7 +270,8 @@ class Folder:
         else:
             _item(holder, key)
             cast("list[Json]", holder)[cast("int", key)] = value
-        self._forget(holder, cast("str | int", key))
+        if self._ropes:
+            self._forget(holder, cast("str | int", key))
 
     def _delete(self, path: list[Json], key: str) -> None:
         holder = self._root
@@ -238,7 +282,8 @@ class Folder:
         if not isinstance(holder, dict):
             raise _malformed("path", [*path, key])
         holder.pop(key, None)
-        self._forget(holder, key)
+        if self._ropes:
+            self._forget(holder, key)
 
     def _splice(self, target: Json, start: int, gone: int, elements: list[Json]) -> None:
         if not isinstance(target, list) or not _within(start, gone, len(target)):

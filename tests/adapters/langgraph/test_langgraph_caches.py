@@ -18,10 +18,11 @@ from test_langgraph import checkpoint
 from test_langgraph_serializer import Cipher, Point, exact, opened  # noqa: F401  (a fixture)
 
 from locus_store import InvalidArgumentError, MemoryBackend, SerializationError
-from locus_store.adapters.langgraph import LangGraphSaver
+from locus_store.adapters.langgraph import LangGraphSaver, typed_values
 from locus_store.adapters.langgraph.copies import maker
 from locus_store.adapters.langgraph.recent import Recent
 from locus_store.adapters.langgraph.serializer import ExactSerializer
+from locus_store.saver import line_name
 
 pytestmark = pytest.mark.anyio
 
@@ -103,6 +104,51 @@ async def test_what_a_reader_changes_is_its_own(saver) -> None:
             it.checkpoint["channel_values"]["other"]["deep"].append("spoilt")
             it.metadata["source"] = "spoilt"
         assert (await saver.aget_tuple(at())).checkpoint["channel_values"]["other"] == {"deep": [1]}
+
+
+async def digest_of_messages(saver: Any) -> bytes:
+    found = await saver.saver.backend.read_kept("t", namespace=line_name(""))
+    digest: bytes = found.snapshot.parts()["channel_values"]["messages"].digest
+    return digest
+
+
+@pytest.mark.parametrize("reads", [1, 2, 3])
+async def test_what_the_first_reader_of_a_process_changes_is_its_own(tmp_path, reads) -> None:
+    url = f"sqlite:///{tmp_path / 'threads.db'}"
+    new = [*conversation(), HumanMessage("new", id="4")]
+    async with LangGraphSaver.from_url(url) as writer, LangGraphSaver.from_url(url) as other:
+        await put(writer, "v1", None, messages=conversation())
+        before = await digest_of_messages(writer)
+        for _ in range(reads):
+            found = await read(other)
+            assert exact(found) == exact(conversation())
+            spoil(found)
+        await put(other, "v2", "v1", messages=conversation())
+        assert await digest_of_messages(other) == await digest_of_messages(writer) == before
+        await put(other, "v3", "v2", messages=new)
+        assert exact(await read(writer)) == exact(await read(other)) == exact(new)
+    async with LangGraphSaver.from_url(url) as third:
+        edited = await read(third)
+        edited[0].additional_kwargs["deep"]["n"].append(2)
+        await put(third, "v4", "v3", messages=edited)
+        assert exact(await read(third)) == exact(await read(writer)) == exact(edited)
+        assert exact(edited) != exact(new)
+
+
+async def test_messages_that_another_process_appends_are_the_only_ones_made(
+    tmp_path, monkeypatch
+) -> None:
+    url = f"sqlite:///{tmp_path / 'threads.db'}"
+    said = [HumanMessage(f"{number} " * 500, id=str(number)) for number in range(9)]
+    made: list[int] = []
+    unpack = typed_values.packed
+    monkeypatch.setattr(typed_values, "packed", lambda it: made.append(1) or unpack(it))
+    async with LangGraphSaver.from_url(url) as writer, LangGraphSaver.from_url(url) as other:
+        for turn, count in enumerate([5, 7, 8, 9]):
+            await put(writer, f"v{turn}", f"v{turn - 1}" if turn else None, messages=said[:count])
+            made.clear()
+            assert exact(await read(other)) == exact(said[:count])
+            assert len(made) == [5, 7, 1, 1][turn]
 
 
 async def test_checkpoints_of_one_listing_share_messages_and_nothing_else(saver) -> None:
