@@ -63,6 +63,7 @@ class ConnectionPool(AsyncAdaptedQueuePool):
     statement takes 50. A connection that is taken counts as checked out.
     """
 
+    __module__ = AsyncAdaptedQueuePool.__module__  # SQLAlchemy names its logger by it
     _queue_class = _IdleConnections
 
     def take(self, is_ready: Callable[[ConnectionPoolEntry], bool]) -> ConnectionPoolEntry | None:

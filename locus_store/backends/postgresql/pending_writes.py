@@ -93,7 +93,7 @@ class WriteBatches:
         self._home: LoopPool = proxy(home)
         self._database = database
         self._size = size
-        self._senders = self._idle_senders = senders
+        self._idle_senders = senders
         self._last_size = 1
         """Batches of the last statement."""
         self._ready: deque[_Item] = deque()
@@ -108,8 +108,7 @@ class WriteBatches:
 
     def _sends_now(self, item: _Item) -> bool:
         """Send a batch in its caller's step, if no other is there to share a statement."""
-        is_lone = self._last_size == 1 and self._idle_senders == self._senders
-        if not is_lone or self._ready:
+        if self._last_size > 1 or self._ready or not self._idle_senders:
             return False
         put_writes, values = self._database.hot.put_writes, self._values([item.batch])
         if not self._home.send(put_writes, values, partial(self._answered, item)):

@@ -44,6 +44,10 @@ GROUP: Final = 128
 SENDERS: Final = 2
 """Statements under way at once: one is worked on while the next is put together."""
 
+DIVIDED: Final = 32
+"""Waiting saves that are divided among the senders, so that one statement is worked on while the
+callers of the other prepare their next saves. Fewer saves take less time than a commit."""
+
 PATIENCE_SECONDS: Final = 0.05
 """A statement that takes longer does not count among them: it waits for somebody else's lock."""
 
@@ -140,6 +144,8 @@ class Saves:
         self._timeout_seconds = timeout_seconds
         self._slow: set[object] = set()
         """Senders that gave way, and end with what they are doing."""
+        self._at_work: set[object] = set()
+        """Senders whose statement is under way, but for those that gave way."""
         self._last_size = 1
         """Saves of the last statement."""
         self._ready: deque[_Item] = deque()
@@ -164,26 +170,26 @@ class Saves:
 
     def _sends_now(self, item: _Item) -> bool:
         """Send a save in its caller's step, if no other save is there to share a statement."""
-        is_lone = self._last_size == 1 and self._idle_senders == self._senders
-        if not is_lone or self._ready or self._slow or item.row is None:
-            return False
-        alone = self._alone_of([item])
+        is_lone = self._last_size == 1 and self._idle_senders and not self._ready
+        alone = self._alone_of([item]) if is_lone else None
         if alone is None:
             return False
         over = self._be_patient(item)
         answered = partial(self._answered, item, alone.line, over)
-        left = item.deadline.seconds_left()
-        if self._home.send(self._database.hot.append, alone, answered, timeout_seconds=left):
-            self._idle_senders -= 1
-            return True
-        over.cancel()
-        return False
+        append, limit = self._database.hot.append, self._timeout_seconds
+        if not self._home.send(append, alone, answered, timeout_seconds=limit):
+            over.cancel()
+            return False
+        self._idle_senders -= 1
+        self._at_work.add(item)
+        return True
 
     def _answered(
         self, item: _Item, line: int, over: asyncio.TimerHandle, rows: list[Any] | BaseException
     ) -> None:
         """Answer a save that was sent in its caller's step."""
         over.cancel()
+        self._at_work.discard(item)
         self._free(item)
         if isinstance(rows, BaseException):
             self._failed([item], rows)
@@ -250,14 +256,17 @@ class Saves:
     def _give_way(self, sender: object) -> None:
         """Let another sender start: this one's statement waits, perhaps for a lock."""
         self._slow.add(sender)
+        self._at_work.discard(sender)
         self._idle_senders += 1
         self._wake()
 
     def _take(self) -> list[_Item]:
         """Return the next group; its saves are of different threads."""
         group: list[_Item] = []
-        size = 0
-        while self._ready and len(group) < self._size:
+        size, waiting = 0, len(self._ready)
+        free = max(1, self._senders - len(self._at_work))
+        most = self._size if waiting < DIVIDED else min(self._size, -(-waiting // free))
+        while self._ready and len(group) < most:
             if self._ready[0].deadline.has_passed:
                 self._finish(self._ready.popleft(), TimeoutError())
                 continue
@@ -341,11 +350,14 @@ class Saves:
 
     @contextmanager
     def _patience(self) -> Iterator[None]:
-        over = self._be_patient(asyncio.current_task())
+        sender = asyncio.current_task()
+        over = self._be_patient(sender)
+        self._at_work.add(sender)
         try:
             yield
         finally:
             over.cancel()
+            self._at_work.discard(sender)
 
     def _be_patient(self, sender: object) -> asyncio.TimerHandle:
         loop = asyncio.get_running_loop()
