@@ -111,10 +111,11 @@ class WriteBatches:
         if self._last_size > 1 or self._ready or not self._idle_senders:
             return False
         put_writes, values = self._database.hot.put_writes, self._values([item.batch])
-        if not self._home.send(put_writes, values, partial(self._answered, item)):
-            return False
         self._idle_senders -= 1
-        return True
+        is_sent = self._home.send(put_writes, values, partial(self._answered, item))
+        if not is_sent:
+            self._idle_senders += 1
+        return is_sent
 
     def _answered(self, item: _Item, rows: list[Any] | BaseException) -> None:
         """Answer a batch that was sent in its caller's step."""

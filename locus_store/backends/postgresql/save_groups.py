@@ -177,12 +177,14 @@ class Saves:
         over = self._be_patient(item)
         answered = partial(self._answered, item, alone.line, over)
         append, limit = self._database.hot.append, self._timeout_seconds
-        if not self._home.send(append, alone, answered, timeout_seconds=limit):
-            over.cancel()
-            return False
         self._idle_senders -= 1
         self._at_work.add(item)
-        return True
+        is_sent = self._home.send(append, alone, answered, timeout_seconds=limit)
+        if not is_sent:
+            over.cancel()
+            self._at_work.discard(item)
+            self._free(item)
+        return is_sent
 
     def _answered(
         self, item: _Item, line: int, over: asyncio.TimerHandle, rows: list[Any] | BaseException
@@ -278,10 +280,12 @@ class Saves:
 
     async def _send(self, group: list[_Item]) -> None:
         self._last_size = len(group)
-        rows = [it for it in group if it.row is not None]
+        # An index that was made since a save was submitted has no words of it.
+        is_indexed = self._database.has_index
+        plain = [it for it in group if it.row and (it.row.words is not None) == is_indexed]
         deadline = min(it.deadline for it in group)
         try:
-            won = await self._run(rows, deadline) if rows else {}
+            won = await self._run(plain, deadline) if plain else {}
         except Exception as exc:
             if not self._failed(group, exc):
                 raise
@@ -323,7 +327,8 @@ class Saves:
     async def _run(self, items: Sequence[_Item], deadline: _Deadline) -> dict[str, tuple[int, int]]:
         """Run the statement; return (line, sequence) by thread for the saves that it wrote."""
         database = self._database
-        alone = self._alone_of(items)
+        alone, common = self._alone_of(items), self._common()
+        group = database.hot.group[database.has_index]
         async with self._home.driver() as connection:
             with self._patience():
                 if alone is not None:
@@ -332,9 +337,8 @@ class Saves:
                     if found:
                         return {decode_key(alone.thread_id): (alone.line, found[0]["sequence"])}
                 fields = tuple(zip(*(it.row for it in items if it.row), strict=True))
-                group = database.hot.group[database.has_index]
                 left = deadline.seconds_left()
-                found = await connection.fetch(group, *self._common(), *fields, timeout=left)
+                found = await connection.fetch(group, *common, *fields, timeout=left)
         return {decode_key(thread_id): (line, sequence) for thread_id, line, sequence in found}
 
     def _common(self) -> SaveGroup:
