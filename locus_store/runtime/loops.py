@@ -10,7 +10,7 @@ import warnings
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
-from weakref import finalize
+from weakref import WeakKeyDictionary, finalize
 
 from locus_store.errors import InvalidArgumentError
 
@@ -63,7 +63,7 @@ class Home(ABC):
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Future[Any]] = set()
         self._last: dict[str, asyncio.Task[Any]] = {}
         """The last submitted write of each line, until it is done."""
         self._until_the_end: AsyncGenerator[None] | None = None
@@ -90,6 +90,31 @@ class Home(ABC):
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(_retrieve)
         return task
+
+    def step(
+        self, work: Coroutine[Any, Any, T], ended: Callable[[T | BaseException], None]
+    ) -> None:
+        """Run ``work`` to its first wait in this step, the rest in later ones; ``close`` waits.
+
+        A task would begin a step later, and its caller go on another one later. ``work`` may wait
+        for futures only: it has no task that a time limit of asyncio could cancel.
+
+        Args:
+            work: What is run, even if the caller is cancelled.
+            ended: Called with its result or its error.
+        """
+        under_way: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        steps = _stepping.setdefault(under_way.get_loop(), set())
+        for all_of in (self._tasks, steps):
+            all_of.add(under_way)
+
+        def end(result: T | BaseException) -> None:
+            under_way.set_result(None)
+            for all_of in (self._tasks, steps):
+                all_of.discard(under_way)
+            ended(result)
+
+        _run_on(work, end)
 
     async def shielded(self, work: Coroutine[Any, Any, T]) -> T:
         """Run ``work`` to its end, even if its caller is cancelled."""
@@ -198,7 +223,31 @@ class Homes(Generic[H]):
 
 def is_at_work(loop: asyncio.AbstractEventLoop) -> bool:
     """Return whether a home of a loop has unfinished work; call it in the loop's thread."""
-    return any(it.get_name() == _TASK for it in asyncio.all_tasks(loop))
+    return bool(_stepping.get(loop)) or any(
+        it.get_name() == _TASK for it in asyncio.all_tasks(loop)
+    )
+
+
+_stepping: WeakKeyDictionary[asyncio.AbstractEventLoop, set[asyncio.Future[None]]] = (
+    WeakKeyDictionary()
+)
+"""What ``Home.step`` has begun."""
+
+
+def _run_on(work: Coroutine[Any, Any, T], end: Callable[[T | BaseException], None]) -> None:
+    """Run a coroutine until it waits for a future, and go on when that is done."""
+    try:
+        waited_for = work.send(None)
+    except StopIteration as exc:
+        end(exc.value)
+    except (KeyboardInterrupt, SystemExit) as exc:
+        end(exc)
+        raise
+    except BaseException as exc:  # noqa: BLE001  (as a task does)
+        end(exc)
+    else:
+        waited_for._asyncio_future_blocking = False  # noqa: SLF001  (as a task does)
+        waited_for.add_done_callback(lambda _: _run_on(work, end))
 
 
 _inherited: list[object] = []

@@ -10,29 +10,26 @@ import asyncio
 import random
 import threading
 import time
-from abc import abstractmethod
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
-from weakref import WeakSet
 
-from sqlalchemy import event
-from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.util import greenlet_spawn
 
 from locus_store.errors import ConnectionFailedError, SchemaError
-from locus_store.runtime import loops, observe
+from locus_store.runtime import observe
 from locus_store.runtime.loops import Homes
-from locus_store.sql.database import Database
 from locus_store.sql.failures import LostConnectionError, is_overtime
+from locus_store.sql.lending import Lender
 from locus_store.sql.migrate import load
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+    from collections.abc import Callable, Coroutine, Iterator
 
     from sqlalchemy.engine import Connection
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from locus_store.sql.runner import Body
+    from locus_store.sql.server_database import ServerDatabase
 
 T = TypeVar("T")
 
@@ -41,9 +38,6 @@ ATTEMPTS: Final = 6
 
 PAUSE_SECONDS: Final = 0.005
 """The average pause before the second attempt; doubled each time."""
-
-PING_SECONDS: Final = 1.0
-"""A connection that was idle for longer is tried before it is used."""
 
 CLOSE_SECONDS: Final = 5.0
 """The time for which ``close`` waits for the server to close the connection."""
@@ -56,47 +50,6 @@ ONE_LOOP: Final = (
 
 class UndoneError(LostConnectionError):
     """The connection was closed before the commit was sent: nothing was written."""
-
-
-class ServerDatabase(Database):
-    """A database behind connections that may be lost."""
-
-    @abstractmethod
-    def lost_race(self, exc: BaseException) -> bool:
-        """Return whether another transaction caused a rollback, so that a retry may succeed."""
-
-    @abstractmethod
-    def lost_connection(self, exc: BaseException) -> bool:
-        """Return whether the connection was lost, and with it the outcome of the last statement."""
-
-    @abstractmethod
-    def lost_schema(self, exc: BaseException) -> bool:
-        """Return whether the tables no longer exist, so that the schema must be checked again."""
-
-    @abstractmethod
-    def begin_copy(self, connection: Connection) -> None:
-        """Begin a transaction that writes what it reads of one snapshot."""
-
-    # --- what drivers call differently
-
-    def begin_statement(self, connection: Connection) -> None:
-        """Set autocommit: a single statement follows, which commits by itself."""
-        connection.execution_options(isolation_level="AUTOCOMMIT")
-
-    def leave(self, connection: Connection) -> None:
-        """Undo the settings of a ``begin`` before the connection is returned."""
-
-    def ping(self, connection: Any) -> None:
-        """Raise if a connection, as SQLAlchemy adapts it, is unusable."""
-        connection.ping()
-
-    def is_closed(self, driver: Any) -> bool:
-        """Return whether the driver's connection is closed."""
-        return bool(driver.is_closed())
-
-    def identity(self) -> object:
-        """Return the server's address, which is the database's identity."""
-        return None
 
 
 class PooledRunner:
@@ -183,7 +136,7 @@ class PooledRunner:
         await self._homes.close()
 
 
-class LoopPool(loops.Home):
+class LoopPool(Lender):
     """The connections of one event loop.
 
     Args:
@@ -204,23 +157,12 @@ class LoopPool(loops.Home):
         owned: bool,
         first: threading.Lock,
     ) -> None:
-        super().__init__()
+        super().__init__(database, engine, owned=owned)
         self.is_open = False
-        self.database = database
-        self._engine = engine
-        self._sync = engine.sync_engine
         self._make_opening_engine = make_opening_engine
         self._owned = owned
-        self._is_over = False
-        """The pool was disposed of: connections still in use are closed afterwards."""
         self._first = first
         self._opening = asyncio.Lock()
-        self._lost_at = time.monotonic()
-        self._connections: WeakSet[Any] = WeakSet()
-        if owned:
-            event.listen(self._sync, "connect", self._note_new)
-            event.listen(self._sync, "checkin", _note_use)
-            event.listen(self._sync, "checkout", self._try_idle)
 
     async def open(self) -> None:
         """Verify or create the schema, once."""
@@ -388,44 +330,6 @@ class LoopPool(loops.Home):
         driver: Any = connection.connection.driver_connection
         return driver is None or self._ended(driver, exc)
 
-    def _ended(self, driver: Any, exc: Exception) -> bool:
-        return self.database.is_closed(driver) or self.database.lost_connection(exc)
-
-    @asynccontextmanager
-    async def driver(self) -> AsyncIterator[Any]:
-        """Borrow a connection of the driver from SQLAlchemy's pool, in autocommit."""
-        borrowed = await greenlet_spawn(self._sync.raw_connection)
-        connection: Any = borrowed.driver_connection
-        try:
-            yield connection
-        except BaseException as exc:
-            is_lost = not isinstance(exc, Exception) or self._ended(connection, exc)
-            if is_lost:
-                await greenlet_spawn(borrowed.invalidate)
-            if is_lost and isinstance(exc, Exception):
-                raise LostConnectionError from exc
-            raise
-        finally:
-            if self._is_over:
-                borrowed.detach()
-            await greenlet_spawn(borrowed.close)
-
-    def _note_new(self, connection: Any, record: Any) -> None:
-        del record
-        self._connections.add(connection.driver_connection)
-
-    def _try_idle(self, connection: Any, record: Any, fairy: Any) -> None:
-        """Test a connection before use if it was idle, or if others were lost since."""
-        del fairy
-        used_at = record.info.get("used_at")
-        if used_at is None or used_at > max(self._lost_at, time.monotonic() - PING_SECONDS):
-            return
-        try:
-            self.database.ping(connection)
-        except Exception as exc:
-            observe.replaced("an idle connection is lost", exc)
-            raise DisconnectionError from exc
-
     def leave(self) -> None:
         """Close the pool in its own event loop; at once if no call is in progress."""
         pool: Any = self._engine.pool
@@ -457,8 +361,3 @@ async def _acquired(lock: threading.Lock) -> None:
     except asyncio.CancelledError:
         waiting.add_done_callback(lambda it: None if it.cancelled() else lock.release())
         raise
-
-
-def _note_use(connection: Any, record: Any) -> None:
-    del connection
-    record.info["used_at"] = time.monotonic()

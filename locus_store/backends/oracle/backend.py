@@ -19,6 +19,7 @@ from locus_store.runtime import observe
 from locus_store.saver import CheckpointSaver
 from locus_store.sql import copying
 from locus_store.sql.backend import SqlBackend
+from locus_store.sql.connection_pool import ConnectionPool
 from locus_store.sql.names import prefix_of
 from locus_store.sql.options import check_count, check_seconds, refuse_ours, require_one
 from locus_store.sql.pool import PooledRunner
@@ -239,7 +240,7 @@ def _own_runner(
     opening = place.without_call_timeout()
     return PooledRunner(
         database,
-        lambda: dialect.engine(place, pool_use_lifo=True, **pool),
+        lambda: dialect.engine(place, poolclass=ConnectionPool, **pool),
         make_opening_engine=lambda: dialect.engine(opening, poolclass=NullPool),
     )
 

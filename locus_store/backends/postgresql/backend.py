@@ -22,6 +22,7 @@ from locus_store.saver import CheckpointSaver
 from locus_store.sql import copying
 from locus_store.sql.backend import SqlBackend
 from locus_store.sql.columns import encode_key
+from locus_store.sql.connection_pool import ConnectionPool
 from locus_store.sql.names import prefix_of
 from locus_store.sql.options import check_seconds, refuse_ours, require_one
 from locus_store.sql.pool import LoopPool, PooledRunner
@@ -361,7 +362,7 @@ def _own_runner(
     **pool: Any,
 ) -> PooledRunner:
     opening = replace(settings, statement_timeout_seconds=None)
-    options = {**pool, "pool_use_lifo": True}
+    options = {**pool, "poolclass": ConnectionPool}
     return PooledRunner(
         database,
         lambda: dialect.engine(target, settings=settings, **options),

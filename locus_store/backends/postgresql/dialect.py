@@ -34,7 +34,7 @@ from locus_store.sql.database import Database
 from locus_store.sql.failures import LostConnectionError, is_overtime, is_refused
 from locus_store.sql.names import derived
 from locus_store.sql.place import PLACE, DatabasePlace
-from locus_store.sql.pool import ServerDatabase
+from locus_store.sql.server_database import ServerDatabase
 from locus_store.sql.text_index import SEARCH_SETTING, IndexedRepository, OtherDatabaseError
 from locus_store.values import frames
 from locus_store.values.text import words

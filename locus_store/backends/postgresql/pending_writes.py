@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import proxy
 
 from locus_store.errors import LocusStoreError
-from locus_store.runtime import loops
+from locus_store.runtime import loops, observe
 from locus_store.sql.columns import encode_key
 from locus_store.sql.runner import GROUP_BYTES
 from locus_store.versions.archives import sealed
@@ -93,14 +94,42 @@ class WriteBatches:
         self._database = database
         self._size = size
         self._idle_senders = senders
+        self._last_size = 1
+        """Batches of the last statement."""
         self._ready: deque[_Item] = deque()
 
     async def submit(self, batch: Batch) -> bool:
         """Store a batch; ``False``: nothing was stored, and only a transaction can decide."""
         item = _Item(batch, asyncio.get_running_loop().create_future())
-        self._ready.append(item)
-        self._wake()
+        if not self._sends_now(item):
+            self._ready.append(item)
+            self._wake()
         return await item.done
+
+    def _sends_now(self, item: _Item) -> bool:
+        """Send a batch in its caller's step, if no other is there to share a statement."""
+        if self._last_size > 1 or self._ready or not self._idle_senders:
+            return False
+        put_writes, values = self._database.hot.put_writes, self._values([item.batch])
+        self._idle_senders -= 1
+        is_sent = self._home.send(put_writes, values, partial(self._answered, item))
+        if not is_sent:
+            self._idle_senders += 1
+        return is_sent
+
+    def _answered(self, item: _Item, rows: list[Any] | BaseException) -> None:
+        """Answer a batch that was sent in its caller's step."""
+        self._idle_senders += 1
+        if not isinstance(rows, BaseException):
+            item.answer(bool(rows))
+        elif isinstance(rows, Exception) and self._database.lost_connection(rows):
+            self._home.note(rows)
+            observe.retried("connection", rows)
+            self._ready.appendleft(item)
+        else:
+            self._home.note(rows)
+            item.answer(rows)
+        self._wake()
 
     def _wake(self) -> None:
         while self._ready and self._ready[0].done.done():  # its caller was cancelled
@@ -132,6 +161,7 @@ class WriteBatches:
         return group
 
     async def _send(self, group: list[_Item]) -> None:
+        self._last_size = len(group)
         try:
             stored = await self._home.again(lambda: self._run([it.batch for it in group]))
         except Exception as exc:
@@ -148,12 +178,14 @@ class WriteBatches:
 
     async def _run(self, batches: Sequence[Batch]) -> set[int]:
         """Run the statement; return the positions of the batches that were stored."""
+        async with self._home.driver() as connection:
+            found = await connection.fetch(self._database.hot.put_writes, *self._values(batches))
+        return {row["number"] for row in found}
+
+    def _values(self, batches: Sequence[Batch]) -> tuple[Any, ...]:
+        """Return the statement's parameters."""
         database = self._database
         heads = [(number, *it.head()) for number, it in enumerate(batches)]
         rows = [(number, *row) for number, it in enumerate(batches) for row in it.rows()]
-        values = (*zip(*heads, strict=True), *zip(*rows, strict=True))
-        async with self._home.driver() as connection:
-            found = await connection.fetch(
-                database.hot.put_writes, encode_key(database.tenant), database.store, *values
-            )
-        return {row["number"] for row in found}
+        places, writes = zip(*heads, strict=True), zip(*rows, strict=True)
+        return (encode_key(database.tenant), database.store, *places, *writes)

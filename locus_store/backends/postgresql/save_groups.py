@@ -11,8 +11,9 @@ import asyncio
 from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import proxy
 
 from locus_store import versions
@@ -42,6 +43,10 @@ GROUP: Final = 128
 
 SENDERS: Final = 2
 """Statements under way at once: one is worked on while the next is put together."""
+
+DIVIDED: Final = 32
+"""Waiting saves that are divided among the senders, so that one statement is worked on while the
+callers of the other prepare their next saves. Fewer saves take less time than a commit."""
 
 PATIENCE_SECONDS: Final = 0.05
 """A statement that takes longer does not count among them: it waits for somebody else's lock."""
@@ -83,7 +88,7 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Item:
     save: Save
     row: SaveRow | None
@@ -93,6 +98,9 @@ class _Item:
     operation: observe.Operation | None
     deadline: _Deadline
     """Counted from the submission."""
+
+    is_refused: bool = False
+    """The statement for a single save has refused it."""
 
     is_answered: bool = False
 
@@ -132,10 +140,14 @@ class Saves:
         self._home: LoopPool = proxy(home)  # it would never go: these are kept by it
         self._database = database
         self._size = size
-        self._idle_senders = senders
+        self._senders = self._idle_senders = senders
         self._timeout_seconds = timeout_seconds
-        self._slow: set[asyncio.Task[None] | None] = set()
+        self._slow: set[object] = set()
         """Senders that gave way, and end with what they are doing."""
+        self._at_work: set[object] = set()
+        """Senders whose statement is under way, but for those that gave way."""
+        self._last_size = 1
+        """Saves of the last statement."""
         self._ready: deque[_Item] = deque()
         self._behind: dict[str, deque[_Item]] = {}
         """Waiting saves in order, by thread that has a save ready or in progress."""
@@ -151,21 +163,61 @@ class Saves:
             behind.append(item)
         else:
             self._behind[save.thread_id] = deque()
-            self._ready.append(item)
-            self._wake()
+            if not self._sends_now(item):
+                self._ready.append(item)
+                self._wake()
         return await item.done
+
+    def _sends_now(self, item: _Item) -> bool:
+        """Send a save in its caller's step, if no other save is there to share a statement."""
+        is_lone = self._last_size == 1 and self._idle_senders and not self._ready
+        alone = self._alone_of([item]) if is_lone else None
+        if alone is None:
+            return False
+        over = self._be_patient(item)
+        answered = partial(self._answered, item, alone.line, over)
+        append, limit = self._database.hot.append, self._timeout_seconds
+        self._idle_senders -= 1
+        self._at_work.add(item)
+        is_sent = self._home.send(append, alone, answered, timeout_seconds=limit)
+        if not is_sent:
+            over.cancel()
+            self._at_work.discard(item)
+            self._free(item)
+        return is_sent
+
+    def _answered(
+        self, item: _Item, line: int, over: asyncio.TimerHandle, rows: list[Any] | BaseException
+    ) -> None:
+        """Answer a save that was sent in its caller's step."""
+        over.cancel()
+        self._at_work.discard(item)
+        self._free(item)
+        if isinstance(rows, BaseException):
+            self._failed([item], rows)
+            self._again(item)
+        elif rows:
+            observe.committed(self._database, 1)
+            self._won(item, line, rows[0]["sequence"])
+        else:
+            item.is_refused = True
+            self._ready.appendleft(item)
+        self._wake()
 
     def _wake(self) -> None:
         if self._ready and self._idle_senders:
             self._idle_senders -= 1
             self._home.spawn(self._send_all()).add_done_callback(self._ended)
 
-    def _ended(self, sender: asyncio.Task[None]) -> None:
-        # Not in a `finally` of the task: one that is cancelled before its first step has none.
+    def _free(self, sender: object) -> None:
         if sender in self._slow:
             self._slow.remove(sender)
         else:
             self._idle_senders += 1
+
+    def _ended(self, sender: asyncio.Task[None]) -> None:
+        # Not in a `finally` of the task: one that is cancelled before its first step has none.
+        self._free(sender)
         if sender.cancelled():
             self._leave_undone()
         self._wake()
@@ -203,17 +255,20 @@ class Saves:
                         self._again(item)
                 raise
 
-    def _give_way(self, sender: asyncio.Task[None] | None) -> None:
+    def _give_way(self, sender: object) -> None:
         """Let another sender start: this one's statement waits, perhaps for a lock."""
         self._slow.add(sender)
+        self._at_work.discard(sender)
         self._idle_senders += 1
         self._wake()
 
     def _take(self) -> list[_Item]:
         """Return the next group; its saves are of different threads."""
         group: list[_Item] = []
-        size = 0
-        while self._ready and len(group) < self._size:
+        size, waiting = 0, len(self._ready)
+        free = max(1, self._senders - len(self._at_work))
+        most = self._size if waiting < DIVIDED else min(self._size, -(-waiting // free))
+        while self._ready and len(group) < most:
             if self._ready[0].deadline.has_passed:
                 self._finish(self._ready.popleft(), TimeoutError())
                 continue
@@ -224,15 +279,16 @@ class Saves:
         return group
 
     async def _send(self, group: list[_Item]) -> None:
-        rows = [it.row for it in group if it.row is not None]
+        self._last_size = len(group)
+        # An index that was made since a save was submitted has no words of it.
+        is_indexed = self._database.has_index
+        plain = [it for it in group if it.row and (it.row.words is not None) == is_indexed]
         deadline = min(it.deadline for it in group)
         try:
-            won = await self._run(rows, deadline) if rows else {}
+            won = await self._run(plain, deadline) if plain else {}
         except Exception as exc:
-            if not isinstance(exc, (LocusStoreError, *self._database.driver_errors)):
+            if not self._failed(group, exc):
                 raise
-            self._home.note(exc)
-            observe.divided([it.operation for it in group], exc)
             won = {}  # the faulty one is found by running each alone
         else:
             if won:
@@ -243,11 +299,22 @@ class Saves:
             if mark is None:
                 refused.append(item)
                 continue
-            store, digest = self._database.store, item.save.change.shape.digest
-            written = Written(item.save.checkpoint_id, Mark(store, *mark, digest), "head")
-            self._finish(item, written)
+            self._won(item, *mark)
         for item in refused:
             self._again(item)
+
+    def _failed(self, group: list[_Item], exc: BaseException) -> bool:
+        """Report a statement that failed; return whether the database or the way to it did."""
+        if not isinstance(exc, (LocusStoreError, *self._database.driver_errors)):
+            return False
+        self._home.note(exc)
+        observe.divided([it.operation for it in group], exc)
+        return True
+
+    def _won(self, item: _Item, line: int, sequence: int) -> None:
+        """Answer a save that the statement wrote."""
+        mark = Mark(self._database.store, line, sequence, item.save.change.shape.digest)
+        self._finish(item, Written(item.save.checkpoint_id, mark, "head"))
 
     def _again(self, item: _Item) -> None:
         def ended(task: asyncio.Task[None]) -> None:
@@ -257,14 +324,11 @@ class Saves:
 
         self._home.spawn(self._alone(item)).add_done_callback(ended)
 
-    async def _run(
-        self, rows: Sequence[SaveRow], deadline: _Deadline
-    ) -> dict[str, tuple[int, int]]:
+    async def _run(self, items: Sequence[_Item], deadline: _Deadline) -> dict[str, tuple[int, int]]:
         """Run the statement; return (line, sequence) by thread for the saves that it wrote."""
         database = self._database
-        is_indexed = database.has_index
-        common = SaveGroup(encode_key(database.tenant), database.store, 1 + is_indexed)
-        alone = None if len(rows) > 1 or is_indexed else _alone_of(common, rows[0])
+        alone, common = self._alone_of(items), self._common()
+        group = database.hot.group[database.has_index]
         async with self._home.driver() as connection:
             with self._patience():
                 if alone is not None:
@@ -272,20 +336,36 @@ class Saves:
                     found = await connection.fetch(database.hot.append, *alone, timeout=left)
                     if found:
                         return {decode_key(alone.thread_id): (alone.line, found[0]["sequence"])}
-                fields = tuple(zip(*rows, strict=True))
-                group = database.hot.group[is_indexed]
+                fields = tuple(zip(*(it.row for it in items if it.row), strict=True))
                 left = deadline.seconds_left()
                 found = await connection.fetch(group, *common, *fields, timeout=left)
         return {decode_key(thread_id): (line, sequence) for thread_id, line, sequence in found}
 
+    def _common(self) -> SaveGroup:
+        database = self._database
+        return SaveGroup(encode_key(database.tenant), database.store, 1 + database.has_index)
+
+    def _alone_of(self, items: Sequence[_Item]) -> Appended | None:
+        """Return the parameters of the statement for a single save; ``None`` if it has none."""
+        [item, *others] = items
+        if others or item.row is None or item.is_refused or self._database.has_index:
+            return None
+        return _alone_of(self._common(), item.row)
+
     @contextmanager
     def _patience(self) -> Iterator[None]:
         sender = asyncio.current_task()
-        over = asyncio.get_running_loop().call_later(PATIENCE_SECONDS, self._give_way, sender)
+        over = self._be_patient(sender)
+        self._at_work.add(sender)
         try:
             yield
         finally:
             over.cancel()
+            self._at_work.discard(sender)
+
+    def _be_patient(self, sender: object) -> asyncio.TimerHandle:
+        loop = asyncio.get_running_loop()
+        return loop.call_later(PATIENCE_SECONDS, self._give_way, sender)
 
     async def _alone(self, item: _Item) -> None:
         """Write a save in a transaction under the full rules."""

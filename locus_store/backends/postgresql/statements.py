@@ -145,12 +145,10 @@ looked AS MATERIALIZED (
   FROM input i JOIN locked l ON l.line = i.line
   WHERE l.thread_id = i.thread_id AND l.namespace = i.namespace
     AND (i.is_free OR l.writer = i.writer OR (i.writer IS NULL AND l.run = i.run)
-      OR (l.head = i.expected AND i.expected_digest = (SELECT c.digest FROM {checkpoints} c
-        WHERE c.line = i.line AND c.sequence = i.expected)))
+      OR (l.head = i.expected AND i.expected_digest = {digest_of_expected}))
     AND (i.basis IS NULL OR (l.head = i.basis AND l.open_chain IS NOT NULL
       AND l.open_bytes + length(i.payload) + {overhead} <= {factor} * i.state_bytes + {allowance}
-      AND i.basis_digest = (SELECT c.digest FROM {checkpoints} c
-        WHERE c.line = i.line AND c.sequence = i.basis)))
+      AND i.basis_digest = {digest_of_basis}))
     AND (SELECT c.sequence FROM {checkpoints} c
       WHERE c.line = i.line AND c.checkpoint_id = i.checkpoint_id) IS NULL),
 appended AS MATERIALIZED (
@@ -217,8 +215,7 @@ WITH moved AS (
     AND ({is_held} OR l.writer = {writer} OR ({writer} IS NULL AND l.run = {run}))
     AND (NOT {is_frames} OR (l.open_chain IS NOT NULL
       AND l.open_bytes + length({payload}) + {overhead} <= {factor} * {state_bytes} + {allowance}))
-    AND (SELECT c.digest FROM {checkpoints} c
-      WHERE c.line = {line} AND c.sequence = {known}) = {known_digest}
+    AND {digest_of_known} = {known_digest}
     AND (SELECT c.sequence FROM {checkpoints} c
       WHERE c.line = {line} AND c.checkpoint_id = {checkpoint_id}) IS NULL
     AND (SELECT t.active_at = {minute}
@@ -244,8 +241,7 @@ _SHOWN: Final = (
 )
 _MINUTE: Final = "date_trunc('minute', statement_timestamp())"
 _VERSION: Final = """c.sequence, c.checkpoint_id, c.digest, c.metadata::text AS metadata,
-  c.labels::text AS labels, c.created_at, (SELECT p.checkpoint_id FROM {checkpoints} p
-    WHERE p.line = c.line AND p.sequence = c.parent) AS parent_id"""
+  c.labels::text AS labels, c.created_at, {parent_id} AS parent_id"""
 
 _LINE: Final = """WITH l AS MATERIALIZED (
   SELECT l.line, l.head, l.floor FROM {lines} l
@@ -257,10 +253,15 @@ _LINE: Final = """WITH l AS MATERIALIZED (
 _IS_VISIBLE: Final = "(c.sequence >= l.floor OR c.sequence = l.head) IS TRUE"
 
 _ONE: Final = """
-SELECT l.line, l.head, {version}, (SELECT h.digest FROM {checkpoints} h
-    WHERE h.line = l.line AND h.sequence = l.head) AS head_digest{payload}
-FROM l LEFT JOIN {checkpoints} c ON c.line = l.line AND {which}
+SELECT l.line, l.head, {version}, {digest_of_head} AS head_digest{payload}
+FROM l LEFT JOIN {which}
 """
+# In an order that the index on the ids does not give: without statistics that index costs the
+# planner as much as the one on the sequences, and reads the whole line.
+_FROM: Final = """(SELECT {columns} FROM {checkpoints} v
+    WHERE v.line = {line} AND v.sequence >= {sequence} ORDER BY v.sequence LIMIT 1)"""
+_HEAD: Final = "{head} c ON c.sequence = l.head"
+_NAMED: Final = "{checkpoints} c ON c.line = l.line AND c.checkpoint_id = $4 AND {is_visible}"
 _PAYLOAD: Final = """,
   (SELECT string_agg(p.payload, ''::bytea ORDER BY p.sequence) FROM {checkpoints} p
     WHERE p.line = c.line AND p.chain = c.chain AND p.sequence BETWEEN c.chain AND c.sequence)
@@ -311,8 +312,8 @@ _PAYLOAD_AFTER: Final = (
     + ", k.sequence AS basis"
 )
 _KNOWN: Final = """
-LEFT JOIN {checkpoints} k ON k.line = c.line AND k.chain = c.chain AND k.sequence <= c.sequence
-  AND k.line = $4::bigint AND k.sequence = $5::bigint AND k.digest = $6::bytea"""
+LEFT JOIN {known} k ON k.line = c.line AND k.chain = c.chain AND k.sequence <= c.sequence
+  AND k.sequence = $5::bigint AND k.digest = $6::bytea"""
 
 _HISTORY: Final = """,
 b AS MATERIALIZED (SELECT (SELECT c.sequence FROM {checkpoints} c
@@ -338,13 +339,14 @@ class Hot:
         search = sa.table(f"{tables.prefix}search", schema=tables.schema)
         self._names = {**names, "search": table(search)}
         self.group = {it: self._saves(indexed=it) for it in (False, True)}
-        self.append = self._filled(_APPEND, **_typed(Appended._fields))
-        self.head = self._loads("c.sequence = l.head", _PAYLOAD)
-        known = _KNOWN.format(**self._names)
-        self.head_after = self._loads(f"c.sequence = l.head {known}", _PAYLOAD_AFTER)
-        self.named = self._loads(f"c.checkpoint_id = $4 AND {_IS_VISIBLE}", _PAYLOAD)
-        self.head_version = self._one("c.sequence = l.head", "")
-        self.named_version = self._one(f"c.checkpoint_id = $4 AND {_IS_VISIBLE}", "")
+        fields = _typed(Appended._fields)
+        known = self._of("digest", fields["line"], fields["known"])
+        self.append = self._filled(_APPEND, **fields, digest_of_known=known)
+        self.head = self._loads(_HEAD, _PAYLOAD)
+        self.head_after = self._loads(_HEAD + _KNOWN, _PAYLOAD_AFTER)
+        self.named = self._loads(_NAMED, _PAYLOAD)
+        self.head_version = self._one(_HEAD, "")
+        self.named_version = self._one(_NAMED, "")
         self.history = self._filled(_LINE + _HISTORY)
         self.put_writes = self._filled(_PUT_WRITES)
 
@@ -392,7 +394,10 @@ class Hot:
         known = {
             **self._names,
             "minute": _MINUTE,
-            "version": _VERSION.format(**self._names),
+            "parent_id": self._of("checkpoint_id", "c.line", "c.parent"),
+            "digest_of_head": self._of("digest", "l.line", "l.head"),
+            "digest_of_expected": self._of("digest", "i.line", "i.expected"),
+            "digest_of_basis": self._of("digest", "i.line", "i.basis"),
             "is_visible": _IS_VISIBLE,
             "most": str(2**63 - 1),
             "overhead": str(RECORD_OVERHEAD),
@@ -400,14 +405,27 @@ class Hot:
             "allowance": str(CHAIN_ALLOWANCE),
             "hidden": str(HIDDEN_BATCH),
         }
-        return text.format(**known, **more)
+        return text.format(version=_VERSION.format(**known), **{**known, **more})
+
+    def _from(self, line: str, sequence: str, columns: str = "v.*") -> str:
+        """Return a look-up of the first version from a sequence on."""
+        table = self._names["checkpoints"]
+        return _FROM.format(columns=columns, checkpoints=table, line=line, sequence=sequence)
+
+    def _of(self, column: str, line: str, sequence: str) -> str:
+        """Return a look-up of a column of one version; NULL if there is no such version."""
+        return self._from(line, sequence, f"CASE v.sequence WHEN {sequence} THEN v.{column} END")
 
     def _loads(self, which: str, payload: str) -> tuple[str, str]:
         """Return the statement of a load without, and with, pending writes."""
         return self._one(which, payload), self._one(which, payload + _WRITES)
 
     def _one(self, which: str, payload: str) -> str:
-        return self._filled(_LINE + _ONE, which=which, payload=payload.format(**self._names))
+        head = f"LATERAL {self._from('l.line', 'l.head')}"
+        known = f"LATERAL {self._from('$4::bigint', '$5::bigint')}"
+        parts = {**self._names, "is_visible": _IS_VISIBLE, "head": head, "known": known}
+        which, payload = which.format(**parts), payload.format(**self._names)
+        return self._filled(_LINE + _ONE, which=which, payload=payload)
 
     def _saves(self, *, indexed: bool) -> str:
         arrays = _typed(SaveRow._fields, first=len(SaveGroup._fields) + 1, suffix="[]")

@@ -1,4 +1,4 @@
-"""Pending writes of many callers in one statement: each is answered by itself."""
+"""Saves and pending writes of many callers in one statement: each is answered by itself."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from locus_store import PostgreSQLBackend
 from locus_store.backends.postgresql.pending_writes import WriteBatches
+from locus_store.backends.postgresql.save_groups import Saves
 from locus_store.types import PendingWrite
 
 pytestmark = pytest.mark.anyio
@@ -108,3 +109,21 @@ async def test_a_caller_that_is_cancelled_leaves_the_others_alone(backend) -> No
     await asyncio.gather(*calls, return_exceptions=True)
     found = {it.task_id for it in await backend.get_writes("t", "v")}
     assert found >= {str(it) for it in range(1, 20, 2)}
+
+
+@pytest.mark.parametrize(("count", "expected"), [(31, [31]), (32, [16, 16]), (65, [33, 32])])
+async def test_many_saves_are_divided_among_the_senders(
+    count: int, expected: list[int], backend, monkeypatch
+) -> None:
+    sizes: list[int] = []
+    run = Saves._run
+
+    async def noted(self, items, deadline):
+        sizes.append(len(items))
+        return await run(self, items, deadline)
+
+    await backend.exists("nobody")
+    monkeypatch.setattr(Saves, "_run", noted)
+    saves = (backend.write_state(f"t{it}", {"n": it}) for it in range(count))
+    assert len(await asyncio.gather(*saves)) == count
+    assert sizes == expected

@@ -485,8 +485,8 @@ def test_a_save_finds_its_rows_by_their_keys(performed, operation):
 
 
 @in_each_state
-def test_a_group_of_saves_is_one_statement(performed):
-    assert [len(it.values[3]) for it in performed["group"]] == [128, 128]
+def test_a_group_of_saves_is_one_statement_of_each_sender(performed):
+    assert [len(it.values[3]) for it in performed["group"]] == [64, 64] * 2
 
 
 @when_grown

@@ -1,0 +1,52 @@
+"""A database behind connections that may be lost."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from locus_store.sql.database import Database
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection
+
+
+class ServerDatabase(Database):
+    """A database behind connections that may be lost."""
+
+    @abstractmethod
+    def lost_race(self, exc: BaseException) -> bool:
+        """Return whether another transaction caused a rollback, so that a retry may succeed."""
+
+    @abstractmethod
+    def lost_connection(self, exc: BaseException) -> bool:
+        """Return whether the connection was lost, and with it the outcome of the last statement."""
+
+    @abstractmethod
+    def lost_schema(self, exc: BaseException) -> bool:
+        """Return whether the tables no longer exist, so that the schema must be checked again."""
+
+    @abstractmethod
+    def begin_copy(self, connection: Connection) -> None:
+        """Begin a transaction that writes what it reads of one snapshot."""
+
+    # --- what drivers call differently
+
+    def begin_statement(self, connection: Connection) -> None:
+        """Set autocommit: a single statement follows, which commits by itself."""
+        connection.execution_options(isolation_level="AUTOCOMMIT")
+
+    def leave(self, connection: Connection) -> None:
+        """Undo the settings of a ``begin`` before the connection is returned."""
+
+    def ping(self, connection: Any) -> None:
+        """Raise if a connection, as SQLAlchemy adapts it, is unusable."""
+        connection.ping()
+
+    def is_closed(self, driver: Any) -> bool:
+        """Return whether the driver's connection is closed."""
+        return bool(driver.is_closed())
+
+    def identity(self) -> object:
+        """Return the server's address, which is the database's identity."""
+        return None

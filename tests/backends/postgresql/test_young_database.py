@@ -1,0 +1,81 @@
+"""A database without statistics, and plans that were made while it was empty."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import pytest
+
+from locus_store import postgresql_checkpointer
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+pytestmark = pytest.mark.anyio
+
+CALLS = 20
+VERSIONS = 300
+
+READ = """
+SELECT (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE relname = 'locus_checkpoints')
+  + (SELECT seq_tup_read FROM pg_stat_user_tables WHERE relname = 'locus_checkpoints')
+"""
+
+
+async def entries_read(url: str, checkpointer: Any) -> int:
+    """The versions that the database has looked at."""
+    home = checkpointer.backend._runner._homes._homes[asyncio.get_running_loop()]
+    async with home.driver() as connection:
+        await connection.fetch("SELECT pg_stat_force_next_flush()")
+    reader = await asyncpg.connect(url)
+    try:
+        return int(await reader.fetchval(READ))
+    finally:
+        await reader.close()
+
+
+def states(count: int) -> list[dict[str, Any]]:
+    return [{"lines": [f"line {it}" for it in range(50)], "step": 0} for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("what", "most"),
+    [("save", 2), ("saves in groups", 10), ("load", 6), ("load by id", 6), ("metadata", 4)],
+)
+async def test_a_call_reads_as_little_of_a_long_thread_as_of_a_short_one(
+    what: str, most: int, migrated_database: str
+) -> None:
+    async with postgresql_checkpointer(
+        migrated_database, state_type=dict, pool_size=1
+    ) as checkpointer:
+        threads = states(4)
+        steps = iter(range(10**6))
+
+        async def save(number: int = 0) -> str:
+            threads[number]["step"] = next(steps)
+            state, thread = threads[number], f"t{number}"
+            return await checkpointer.save(state, thread, on_conflict="overwrite")
+
+        async def save_all() -> None:
+            await asyncio.gather(*(save(it) for it in range(len(threads))))
+
+        calls: dict[str, Callable[[], Awaitable[Any]]] = {
+            "save": save,
+            "saves in groups": save_all,
+            "load": lambda: checkpointer.load("t0"),
+            "load by id": lambda: checkpointer.load("t0", first),
+            "metadata": lambda: checkpointer.get_metadata("t0"),
+        }
+        first = await save()
+        await save_all()
+        for _ in range(CALLS):  # the server keeps the plan that it has then
+            await calls[what]()
+        for _ in range(VERSIONS):
+            await save()
+        before = await entries_read(migrated_database, checkpointer)
+        for _ in range(CALLS):
+            await calls[what]()
+        after = await entries_read(migrated_database, checkpointer)
+        assert after - before <= most * CALLS
