@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, replace
-from operator import eq
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from locus_store.values.encoding import (
     MAX_DEPTH,
@@ -21,6 +20,8 @@ from locus_store.values.frames.alignment import DIGEST_BYTES, LIST_HEAD, Runs, s
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+Items = TypeVar("Items", list[Any], "array[int]")
 
 KEEP_BYTES = 1024
 """Above this an element or a text is kept, so that an edit of it costs the edit."""
@@ -125,51 +126,74 @@ def extended(old: ArrayNode, value: list[object], depth: int) -> ArrayNode:
         bodies = chunks[-1][LIST_HEAD:], pinned(more)[LIST_HEAD:]
         chunks[-1] = b"".join((_list_head(begun + len(more)), *bodies))
     chunks += _chunks(new[_CHUNK - begun :] if begun else new)
+    return _appended(old, new, chunks, depth)
+
+
+def _appended(old: ArrayNode, new: list[object], chunks: list[bytes], depth: int) -> ArrayNode:
     raws = [pinned(item) for item in new]
-    return _replaced(old, (count, 0), new, raws, chunks=chunks, depth=depth)
+    return _replaced(old, (len(old.lengths), 0), new, raws, chunks=chunks, depth=depth)
 
 
 def _edited(old: ArrayNode, value: list[object], chunks: list[bytes], depth: int) -> ArrayNode:
     """Return the shape of a list, whose elements are compared with an older one's as bytes."""
-    first, last = _equal_chunks(old, chunks, len(value))
-    start, behind = first * _CHUNK, len(value) - min(len(value), (len(chunks) - last) * _CHUNK)
-    new = value[start : len(value) - behind]
-    lengths = old.lengths[start : len(old.lengths) - behind]
+    first, last = _equal_chunks(old.chunks, chunks), 0
+    if _begins_with(chunks, old.chunks, first):
+        return _appended(old, value[len(old.lengths) :], chunks, depth)
+    if len(value) == len(old.lengths) and first < len(chunks) - 1:
+        last = _equal_chunks(old.chunks[::-1], chunks[::-1])
+    behind = len(value) - min(len(value), (len(chunks) - last) * _CHUNK)
+    return _aligned(old, (first * _CHUNK, behind), value, chunks, depth)
+
+
+def _aligned(
+    old: ArrayNode, same: tuple[int, int], value: list[object], chunks: list[bytes], depth: int
+) -> ArrayNode:
+    """Return the shape of a list that has ``same`` many elements of an older one at its ends."""
+    start, behind = same
+    new, lengths = _between(same, value), _between(same, old.lengths)
     if min(len(new), len(lengths)) <= _MANY:
         raws = [pinned(item) for item in new]
-        return _replaced(old, (start, behind), new, raws, chunks=chunks, depth=depth)
-    ours, theirs = chunks[first : len(chunks) - last], old.chunks[first : len(old.chunks) - last]
-    runs = Runs(_joined(theirs), lengths, _joined(ours), len(new))
+        return _replaced(old, same, new, raws, chunks=chunks, depth=depth)
+    runs = Runs(_joined(old.chunks, same), lengths, _joined(chunks, same), len(new))
     head, tail = runs.head, runs.tail
     if not behind and head + tail < len(new) and (gone := runs.gone(pinned(new[head]))):
         stays = start + head, len(lengths) - head - gone
         left = _replaced(old, stays, [], [], chunks=[], depth=depth)
-        new = value[sum(stays) :]
-        stays = sum(stays), 0
-        raws = [pinned(item) for item in new]
-        return _replaced(left, stays, new, raws, chunks=chunks, depth=depth)
-    raws = [pinned(item) for item in new[head : len(new) - tail]]
+        return _appended(left, value[sum(stays) :], chunks, depth)
+    raws = [pinned(item) for item in _between((head, tail), new)]
     if not runs.fit(tail, raws):
         raws += [pinned(item) for item in new[len(new) - tail :]]
         tail = 0
-    new = new[head : len(new) - tail]
-    return _replaced(old, (start + head, behind + tail), new, raws, chunks=chunks, depth=depth)
+    edited = _between((head, tail), new)
+    return _replaced(old, (start + head, behind + tail), edited, raws, chunks=chunks, depth=depth)
 
 
-def _equal_chunks(old: ArrayNode, chunks: list[bytes], count: int) -> tuple[int, int]:
-    """Return how many chunks are equal at the start, and behind them at the end."""
-    pairs = list(map(eq, old.chunks, chunks))
-    first = pairs.index(False) if False in pairs else len(pairs)
-    if count != len(old.lengths) or first == len(pairs):
-        return first, 0
-    return first, pairs[::-1].index(False)
+def _between(ends: tuple[int, int], items: Items) -> Items:
+    """Return a list without so many elements at its start and end."""
+    return items[ends[0] : len(items) - ends[1]]
 
 
-def _joined(chunks: list[bytes]) -> bytes:
-    """Return the list of chunks as one, but for the count in its head."""
-    if len(chunks) == 1:
-        return chunks[0]
-    return b"".join([chunks[0], *(memoryview(it)[LIST_HEAD:] for it in chunks[1:])])
+def _equal_chunks(old: list[bytes], new: list[bytes]) -> int:
+    """Return how many chunks are equal at the start."""
+    for place, (before, after) in enumerate(zip(old, new, strict=False)):
+        if before != after:
+            return place
+    return min(len(old), len(new))
+
+
+def _begins_with(chunks: list[bytes], old: list[bytes], first: int) -> bool:
+    """Return whether a list begins with all of an older one; ``first`` chunks are equal."""
+    if first == len(old):
+        return True
+    if first < len(old) - 1 or first == len(chunks):
+        return False
+    return chunks[first].startswith(memoryview(old[first])[LIST_HEAD:], LIST_HEAD)
+
+
+def _joined(chunks: list[bytes], same: tuple[int, int]) -> bytes:
+    """Return the chunks between the ends as one list, but for the count in its head."""
+    first, *others = _between((same[0] // _CHUNK, -(-same[1] // _CHUNK)), chunks)
+    return b"".join([first, *(memoryview(it)[LIST_HEAD:] for it in others)])
 
 
 def _replaced(
