@@ -175,10 +175,10 @@ def _between(ends: tuple[int, int], items: Items) -> Items:
 
 def _equal_chunks(old: list[bytes], new: list[bytes]) -> int:
     """Return how many chunks are equal at the start."""
-    for place, (before, after) in enumerate(zip(old, new, strict=False)):
-        if before != after:
-            return place
-    return min(len(old), len(new))
+    at, most = 0, min(len(old), len(new))
+    while at < most and old[at] == new[at]:
+        at += 1
+    return at
 
 
 def _begins_with(chunks: list[bytes], old: list[bytes], first: int) -> bool:
@@ -192,8 +192,10 @@ def _begins_with(chunks: list[bytes], old: list[bytes], first: int) -> bool:
 
 def _joined(chunks: list[bytes], same: tuple[int, int]) -> bytes:
     """Return the chunks between the ends as one list, but for the count in its head."""
-    first, *others = _between((same[0] // _CHUNK, -(-same[1] // _CHUNK)), chunks)
-    return b"".join([first, *(memoryview(it)[LIST_HEAD:] for it in others)])
+    if len(chunks) == 1:
+        return chunks[0]
+    between = chunks[same[0] // _CHUNK : len(chunks) - -(-same[1] // _CHUNK)]
+    return b"".join([between[0], *[memoryview(it)[LIST_HEAD:] for it in between[1:]]])
 
 
 def _replaced(
