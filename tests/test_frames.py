@@ -266,7 +266,7 @@ def test_a_shape_that_continues_a_known_one_is_that_of_the_state(
 def test_a_shape_that_continues_a_known_one_encodes_what_is_new(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from locus_store.values.frames import shapes
+    from locus_store.values.frames import arrays, shapes
 
     state: dict[str, Any] = {"m": rows(100), "n": {"m": rows(100)}}
     basis = change(state, None)
@@ -274,7 +274,8 @@ def test_a_shape_that_continues_a_known_one_encodes_what_is_new(
     done = change(state, basis.shape)
     folded, edits = fold_onto(basis.snapshot, [done.frames or b""], MAX_STATE_BYTES)
     encoded: list[object] = []
-    monkeypatch.setattr(shapes, "pinned", lambda it: encoded.append(it) or pinned(it))
+    for module in (arrays, shapes):
+        monkeypatch.setattr(module, "pinned", lambda it: encoded.append(it) or pinned(it))
     assert shape_of(folded, basis.shape, edits).digest == done.shape.digest
     assert encoded == [["m", "n"], [{"new": 1}], {"new": 1}]
 
@@ -322,7 +323,8 @@ def test_a_list_compared_as_bytes_has_the_shape_of_a_new_one(
         done = change(state, known)
         node, right = done.shape._root.children["m"], expected.shape._root.children["m"]
         assert (done.shape.digest, node.size) == (expected.shape.digest, right.size)
-        assert (node.digests, node.large, node.raw) == (right.digests, right.large, right.raw)
+        assert (node.digests, node.large) == (right.digests, right.large)
+        assert node.chunks == right.chunks
         assert node.lengths == right.lengths
         payloads = [basis.whole(), done.whole() if done.frames is None else done.frames]
         assert pinned(fold(payloads, MAX_STATE_BYTES)) == pinned(state)
@@ -332,7 +334,7 @@ def test_a_list_compared_as_bytes_has_the_shape_of_a_new_one(
 def test_a_change_of_a_long_list_hashes_what_is_new(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from locus_store.values.frames import shapes
+    from locus_store.values.frames import arrays
 
     state: dict[str, Any] = {"m": [{"n": n, "text": "x" * n} for n in range(500)]}
     basis = change(state, None).shape
@@ -343,7 +345,7 @@ def test_a_change_of_a_long_list_hashes_what_is_new(
     if kind in {"slide", "append"}:
         state["m"].append({"n": -1})
     hashed: list[bytes] = []
-    monkeypatch.setattr(shapes, "digest", lambda raw: hashed.append(raw) or digest(raw))
+    monkeypatch.setattr(arrays, "digest", lambda raw: hashed.append(raw) or digest(raw))
     done = change(state, basis)
     assert len([raw for raw in hashed if raw[:1] == b"{"]) == (0 if kind == "delete" else 1)
     assert done.shape.digest == shape_of({"m": state["m"]}).digest
@@ -816,14 +818,14 @@ def test_without_the_accelerator_digests_and_frames_are_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from locus_store.values import encoding
-    from locus_store.values.frames import alignment, diffing, shapes
+    from locus_store.values.frames import alignment, arrays, diffing, shapes
 
     def run() -> list[Any]:
         states = [scrambled(state, random.Random(2)) for state in sample()]
         return [chain(states), [change(state, None).shape.digest for state in states]]
 
     quick = run()
-    for module in (encoding, alignment, diffing, shapes):
+    for module in (encoding, alignment, arrays, diffing, shapes):
         monkeypatch.setattr(module, "pinned", encoding.pinned_reference)
     assert run() == quick
     check: Callable[..., Any] = change

@@ -15,6 +15,7 @@ from locus_store.values.encoding import (
     pack_frame,
     require_pinned,
 )
+from locus_store.values.frames.arrays import Listed
 from locus_store.values.frames.diffing import Frame, diff
 from locus_store.values.frames.folding import (
     Folder,
@@ -28,7 +29,6 @@ from locus_store.values.frames.folding import (
 )
 from locus_store.values.frames.shapes import (
     Edits,
-    Listed,
     ObjectNode,
     Shape,
     is_canonical,

@@ -15,7 +15,8 @@ from locus_store.values.frames.alignment import (
     fingerprint_all,
     moved,
 )
-from locus_store.values.frames.shapes import ArrayNode, Node, ObjectNode, Path, TextNode, token_of
+from locus_store.values.frames.arrays import ArrayNode
+from locus_store.values.frames.shapes import Node, ObjectNode, Path, TextNode, token_of
 
 _SPLICE_BYTES = 32
 """About what a text splice takes beside its path and its text."""

@@ -7,28 +7,24 @@ their creation four times as slow.
 from __future__ import annotations
 
 import sys
-from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from operator import is_
 from typing import Final, TypeAlias, cast
 
 from locus_store.errors import SerializationError
 from locus_store.values.canonical import canonical_state, require_scalar
-from locus_store.values.encoding import (
-    MAX_DEPTH,
-    Grown,
-    checked,
-    digest,
-    encode,
-    pinned,
-    require_levels,
-    unpinned,
+from locus_store.values.encoding import Grown, digest, pinned
+from locus_store.values.frames.arrays import (
+    KEEP_BYTES,
+    NESTED,
+    ArrayNode,
+    Listed,
+    array_of,
+    extended,
+    grown_array,
+    require_depth,
 )
-from locus_store.values.frames.alignment import DIGEST_BYTES, LIST_HEAD, Runs, split
-
-_KEEP_BYTES = 1024
-"""Above this an element or a text is kept, so that an edit of it costs the edit."""
 
 _TOKEN_BYTES = 32
 """Up to here a scalar's pinned encoding stands for itself: hashing it would take longer."""
@@ -39,7 +35,7 @@ _HASHED = b"#"
 
 @dataclass(slots=True)
 class TextNode:
-    """A string of more than ``_KEEP_BYTES`` code points."""
+    """A string of more than ``KEEP_BYTES`` code points."""
 
     digest: bytes
     size: int
@@ -49,34 +45,6 @@ class TextNode:
     def weight(self) -> int:
         """The memory in bytes (an estimate)."""
         return 100 + sys.getsizeof(self.text)
-
-
-@dataclass(slots=True)
-class ArrayNode:
-    """A list that is reached through keys only."""
-
-    digest: bytes
-    size: int
-    digests: bytes
-    """Digests of the elements' canonical forms, 16 bytes each."""
-    fingerprints: bytes
-    """Of the elements as the caller gave them (keys in any order, tuples): equal fingerprints are
-    equal values, so a known one is neither checked nor made canonical again."""
-    large: dict[bytes, bytes]
-    """Digest to pinned canonical form, for the elements above ``_KEEP_BYTES``."""
-    raw: bytes
-    """The list as the caller gave it, pinned: to see that all elements are there still, and some
-    more behind them, is one comparison. ``b""``: not kept."""
-    lengths: array[int]
-    """The lengths of the elements in ``raw``; empty if that is not kept."""
-    token: object = None
-    """The token of the ``Grown`` list that has this shape."""
-
-    @property
-    def weight(self) -> int:
-        """The memory in bytes (an estimate)."""
-        packed = len(self.digests) + len(self.fingerprints) + len(self.raw) + 8 * len(self.lengths)
-        return 400 + packed + sum(map(len, self.large.values())) + 200 * len(self.large)
 
 
 @dataclass(slots=True)
@@ -160,13 +128,13 @@ def _nested(
         mapping = cast("dict[str, object]", value)
         return shape_object(mapping, before, depth, decoded=decoded, edits=edits)
     if kind is Grown:
-        return _grown(cast("Grown", value), before, depth)
+        return grown_array(cast("Grown", value), before, depth)
     items = cast("list[object]", value)
-    if isinstance(edits, int) and isinstance(before, ArrayNode) and before.raw:
+    if isinstance(edits, int) and isinstance(before, ArrayNode) and before.is_kept:
         if edits >= len(before.lengths):
-            return _extended(before, items[len(before.lengths) :], depth)
-        decoded = not is_canonical(before)  # if not, each element would have to be checked
-    return _array(items, before, depth, decoded=decoded)
+            return extended(before, items, depth)
+        decoded = not before.is_canonical  # if not, each element would have to be checked
+    return array_of(items, before, depth, decoded=decoded)
 
 
 def _scalar(value: object, before: Node | None) -> tuple[Node, int]:
@@ -179,7 +147,7 @@ def _scalar(value: object, before: Node | None) -> tuple[Node, int]:
     if before is not None and token == token_of(before):
         return before, len(raw)
     require_scalar(value)
-    if type(value) is str and len(value) > _KEEP_BYTES:
+    if type(value) is str and len(value) > KEEP_BYTES:
         return TextNode(token[1:], len(raw), value), len(raw)
     return token, len(raw)
 
@@ -201,7 +169,7 @@ def shape_object(
         decoded: It was decoded from JSON, so that it is canonical and needs no check.
         edits: The places where it differs from ``before``, if they are known.
     """
-    _require_depth(depth)
+    require_depth(depth)
     old = before if isinstance(before, ObjectNode) else _NO_OBJECT
     keys = sorted(value)
     names = pinned(keys)
@@ -214,7 +182,7 @@ def shape_object(
     tokens = []
     for key in keys:
         item = value[key]
-        if type(item) in _NESTED:
+        if type(item) in NESTED:
             below = edits.get(key, _NO_EDITS) if isinstance(edits, dict) else None
             nested = _nested(item, get(key), depth + 1, decoded=decoded, edits=below)
             child, length = nested, nested.size
@@ -229,202 +197,12 @@ def shape_object(
     return ObjectNode(found, size, names, children)
 
 
-def _array(value: list[object], before: Node | None, depth: int, *, decoded: bool) -> ArrayNode:
-    _require_depth(depth)
-    if decoded:
-        return _decoded_array(value, depth)
-    old = before if isinstance(before, ArrayNode) else _NO_ARRAY
-    raw = pinned(value if type(value) is list else list(value))
-    if not raw.startswith(memoryview(old.raw)[LIST_HEAD:], LIST_HEAD) or not old.raw:
-        return _edited(old, value, raw, depth)
-    if len(raw) == len(old.raw):
-        return old
-    return _appended(old, value[len(old.lengths) :], raw, depth)
-
-
-def _grown(value: Grown, before: Node | None, depth: int) -> ArrayNode:
-    """Return the shape of a list that names the list it extends."""
-    old = before if isinstance(before, ArrayNode) and before.raw else _NO_ARRAY
-    if old.token is not None and old.token is value.token:
-        return old
-    if old.token is None or old.token is not value.base:
-        made = _array(list(value), before, depth, decoded=False)
-    else:
-        _require_depth(depth)
-        made = _extended(old, value[len(old.lengths) :], depth)
-    return replace(made, token=value.token)
-
-
-def _extended(old: ArrayNode, new: list[object], depth: int) -> ArrayNode:
-    """Return the shape of a list: all elements of an older one, then ``new``."""
-    head = _list_head(len(old.lengths) + len(new))
-    more = memoryview(pinned(new))[LIST_HEAD:]
-    return _appended(old, new, b"".join((head, memoryview(old.raw)[LIST_HEAD:], more)), depth)
-
-
-def _appended(old: ArrayNode, new: list[object], raw: bytes, depth: int) -> ArrayNode:
-    raws = [pinned(item) for item in new]
-    return _replaced(old, (len(old.lengths), 0), new, raws, raw=raw, depth=depth)
-
-
-def _edited(old: ArrayNode, value: list[object], raw: bytes, depth: int) -> ArrayNode:
-    """Return the shape of a list, whose elements are compared with an older one's as bytes."""
-    if min(len(value), len(old.lengths)) <= _MANY:
-        raws = [pinned(item) for item in value]
-        return _replaced(old, (0, 0), value, raws, raw=raw, depth=depth)
-    runs = Runs(old.raw, old.lengths, raw, len(value))
-    head, tail = runs.head, runs.tail
-    if head + tail < len(value) and (gone := runs.gone(pinned(value[head]))):
-        stays = head, len(old.lengths) - head - gone
-        left = _replaced(old, stays, [], [], raw=b"", depth=depth)
-        return _appended(left, value[sum(stays) :], raw, depth)
-    raws = [pinned(item) for item in value[head : len(value) - tail]]
-    if not runs.fit(tail, raws):
-        raws += [pinned(item) for item in value[len(value) - tail :]]
-        tail = 0
-    new = value[head : len(value) - tail]
-    return _replaced(old, (head, tail), new, raws, raw=raw, depth=depth)
-
-
-def _replaced(
-    old: ArrayNode,
-    stays: tuple[int, int],
-    items: list[object],
-    raws: list[bytes],
-    *,
-    raw: bytes,
-    depth: int,
-) -> ArrayNode:
-    """Return the shape of a list: an older one with ``items`` between its ends.
-
-    Args:
-        old: The older one.
-        stays: The number of its elements that stay at the start, and at the end.
-        items: The new elements.
-        raws: Each of them pinned.
-        raw: The new list, pinned.
-        depth: The number of objects and lists that contain an element.
-    """
-    head, tail = stays[0] * DIGEST_BYTES, len(old.digests) - stays[1] * DIGEST_BYTES
-    gone = split(old.digests[head:tail])
-    known = dict(zip(split(old.fingerprints[head:tail]), gone, strict=True))
-    marks, found, fresh = _admitted(items, raws, known, depth)
-    digests = b"".join((old.digests[:head], found, old.digests[tail:]))
-    fingerprints = b"".join((old.fingerprints[:head], marks, old.fingerprints[tail:]))
-    last = len(old.lengths) - stays[1]
-    return ArrayNode(
-        _digest_of_list(digests),
-        len(raw),
-        digests,
-        digests if fingerprints == digests else fingerprints,
-        _large(old, gone, digests, fresh),
-        raw,
-        old.lengths[: stays[0]] + array("Q", map(len, raws)) + old.lengths[last:],
-    )
-
-
-def _admitted(
-    items: list[object], raws: list[bytes], known: dict[bytes, bytes], depth: int
-) -> tuple[bytes, bytes, dict[bytes, bytes]]:
-    """Return fingerprints and digests of elements, and the large ones that are not ``known``."""
-    fresh: dict[bytes, bytes] = {}
-    marks = [digest(raw) for raw in raws]
-    for item, raw, mark in zip(items, raws, marks, strict=True):
-        if mark not in known:
-            pin = checked(item, len(raw), depth)
-            known[mark] = mark if pin == raw else digest(pin)
-            if len(pin) > _KEEP_BYTES:
-                fresh[known[mark]] = pin
-    return b"".join(marks), b"".join([known[mark] for mark in marks]), fresh
-
-
-def _decoded_array(value: list[object], depth: int) -> ArrayNode:
-    """Return the shape of a list decoded from JSON; each element is inspected once."""
-    raws = [pinned(item) for item in value]
-    found = [digest(raw) for raw in raws]
-    for item, raw in zip(value, raws, strict=True):
-        # A level takes 5 bytes at least, and a byte of its own, which may be another's as well.
-        is_long = len(raw) >= 5 * MAX_DEPTH and not _is_flat(item)
-        if is_long and raw.count(b"{") + raw.count(b"[") > MAX_DEPTH - depth:
-            require_levels(item, encode(item), depth)
-    large = {mark: raw for mark, raw in zip(found, raws, strict=True) if len(raw) > _KEEP_BYTES}
-    digests, whole = b"".join(found), b"".join((_list_head(len(raws)), *raws))
-    lengths = array("Q", map(len, raws))
-    return ArrayNode(_digest_of_list(digests), len(whole), digests, digests, large, whole, lengths)
-
-
-def _is_flat(value: object) -> bool:
-    """Return whether a value holds no list or object."""
-    if type(value) is dict:
-        return _NESTED.isdisjoint(map(type, value.values()))
-    return type(value) is not list or _NESTED.isdisjoint(map(type, value))
-
-
-def _large(
-    old: ArrayNode, gone: list[bytes], digests: bytes, fresh: dict[bytes, bytes]
-) -> dict[bytes, bytes]:
-    """Return the large elements of a list: an older one's without those ``gone``, and new ones."""
-    lost = old.large.keys() & gone
-    if not fresh and not lost:
-        return old.large
-    every = old.large | fresh
-    there = digests if len(lost) <= _MANY else set(split(digests))
-    for mark in lost:
-        if mark not in there:
-            del every[mark]
-    return every
-
-
-def _digest_of_list(digests: bytes) -> bytes:
-    return digest(b"L" + (len(digests) // DIGEST_BYTES).to_bytes(8) + digests)
-
-
-def _list_head(count: int) -> bytes:
-    return b"[" + count.to_bytes(4, "little")
-
-
 def _light(node: Node) -> Node:
     if isinstance(node, ArrayNode):
-        return replace(node, raw=b"", lengths=_NO_ARRAY.lengths)
+        return node.light()
     if isinstance(node, ObjectNode):
         return replace(node, children={key: _light(it) for key, it in node.children.items()})
     return node
-
-
-@dataclass(slots=True)
-class Listed:
-    """A list in a snapshot, in packed form."""
-
-    shape: ArrayNode
-
-    @property
-    def digest(self) -> bytes:
-        """The digest of the contents; equal lists have equal digests."""
-        return self.shape.digest
-
-    @property
-    def token(self) -> object:
-        """The token of the saved ``Grown`` list; ``None`` for other lists."""
-        return self.shape.token
-
-    @property
-    def size(self) -> int:
-        """See ``Shape.state_bytes``."""
-        return self.shape.size
-
-    @property
-    def lengths(self) -> Sequence[int]:
-        """The size of each element; see ``Shape.state_bytes``."""
-        return self.shape.lengths
-
-    def begins_with(self, elements: list[object]) -> bool:
-        """Return whether the first elements have these canonical forms."""
-        digests = b"".join([digest(pinned(it)) for it in elements])
-        return self.shape.digests.startswith(digests)
-
-    def elements(self) -> list[object]:
-        """Return new objects for the elements."""
-        return cast("list[object]", unpinned(self.shape.raw))
 
 
 def snapshot(value: object, node: Node) -> object:
@@ -449,7 +227,7 @@ def is_canonical(node: Node) -> bool:
     """Return whether every list was given in its canonical form."""
     if isinstance(node, ObjectNode):
         return all(map(is_canonical, node.children.values()))
-    return not isinstance(node, ArrayNode) or node.fingerprints == node.digests
+    return not isinstance(node, ArrayNode) or node.is_canonical
 
 
 def thawed(kept: object) -> object:
@@ -466,17 +244,7 @@ def token_of(node: Node) -> bytes:
     return node if isinstance(node, bytes) else _HASHED + node.digest
 
 
-def _require_depth(depth: int) -> None:
-    if depth > MAX_DEPTH:
-        raise ValueError("nested too deeply")
-
-
-_NESTED: Final = frozenset({dict, list, tuple, Grown})
-
 _NO_EDITS: Final[dict[str, Edits]] = {}
 
-_MANY: Final = 8
-"""Up to so many elements are hashed or looked up one by one."""
 
-_NO_ARRAY: Final = ArrayNode(digest(b"L" + bytes(8)), 5, b"", b"", {}, pinned([]), array("Q"))
 _NO_OBJECT: Final = ObjectNode(digest(b"D" + pinned([])), 2, pinned([]), {})

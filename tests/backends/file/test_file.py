@@ -163,7 +163,7 @@ async def test_an_object_per_turn_adds_what_was_said_and_no_more(directory):
     for n in range(40):
         checkpointer = FileCheckpointer(directory, state_type=dict)
         state = await checkpointer.load("t") or {"said": []}
-        state["said"].append(f"turn {n} " * 50)
+        state["said"].append(f"turn {n} " * 100)
         await checkpointer.save(state, "t")
     lines = (directory / "t.json").read_text().splitlines()
     assert sum('["=",[],' in it for it in lines) == 1

@@ -1,0 +1,350 @@
+"""Shapes of lists: digests of the elements, and the elements' pinned forms to compare with."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+from locus_store.values.encoding import (
+    MAX_DEPTH,
+    Grown,
+    checked,
+    digest,
+    encode,
+    pinned,
+    require_levels,
+    unpinned,
+)
+from locus_store.values.frames.alignment import DIGEST_BYTES, LIST_HEAD, Runs, split
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Items = TypeVar("Items", list[Any], "array[int]")
+
+KEEP_BYTES = 1024
+"""Above this an element or a text is kept, so that an edit of it costs the edit."""
+
+_CHUNK: Final = 64
+"""Elements that are pinned at once: a large list takes a third of the time of one block, whose
+memory is new each time."""
+
+_MANY: Final = 8
+"""Up to so many elements are hashed or looked up one by one."""
+
+NESTED: Final = frozenset({dict, list, tuple, Grown})
+
+
+@dataclass(slots=True)
+class ArrayNode:
+    """A list that is reached through keys only."""
+
+    digest: bytes
+    size: int
+    digests: bytes
+    """Digests of the elements' canonical forms, 16 bytes each."""
+    fingerprints: bytes
+    """Of the elements as the caller gave them (keys in any order, tuples): equal fingerprints are
+    equal values, so a known one is neither checked nor made canonical again."""
+    large: dict[bytes, bytes]
+    """Digest to pinned canonical form, for the elements above ``KEEP_BYTES``."""
+    chunks: list[bytes]
+    """The list as the caller gave it, pinned in lists of ``_CHUNK`` elements, which are compared to
+    find the equal ones. Empty: not kept."""
+    lengths: array[int]
+    """The lengths of the elements in ``chunks``; empty if those are not kept."""
+    token: object = None
+    """The token of the ``Grown`` list that has this shape."""
+
+    @property
+    def is_kept(self) -> bool:
+        """True if the elements themselves are kept."""
+        return len(self.lengths) * DIGEST_BYTES == len(self.digests)
+
+    @property
+    def is_canonical(self) -> bool:
+        """True if the list was given in its canonical form."""
+        return self.fingerprints == self.digests
+
+    def light(self) -> ArrayNode:
+        """Return the shape without the elements; a later save compares each of them."""
+        return replace(self, chunks=[], lengths=_NO_ARRAY.lengths)
+
+    @property
+    def weight(self) -> int:
+        """The memory in bytes (an estimate)."""
+        packed = len(self.digests) + len(self.fingerprints) + 8 * len(self.lengths)
+        packed += sum(map(len, self.chunks))
+        return 400 + packed + sum(map(len, self.large.values())) + 200 * len(self.large)
+
+
+def array_of(value: list[object], before: object, depth: int, *, decoded: bool) -> ArrayNode:
+    """Return the shape of a list whose older shape, if any, is ``before``.
+
+    Args:
+        value: A list or tuple.
+        before: The older shape.
+        depth: The number of objects and lists from the root to this one.
+        decoded: It was decoded from JSON.
+    """
+    require_depth(depth)
+    if decoded:
+        return _decoded_array(value, depth)
+    old = before if isinstance(before, ArrayNode) else _NO_ARRAY
+    items = value if type(value) is list else list(value)
+    chunks = _chunks(items)
+    if chunks == old.chunks and old.is_kept:
+        return old
+    return _edited(old, items, chunks, depth)
+
+
+def _chunks(items: list[object]) -> list[bytes]:
+    return [pinned(items[at : at + _CHUNK]) for at in range(0, len(items), _CHUNK)]
+
+
+def grown_array(value: Grown, before: object, depth: int) -> ArrayNode:
+    """Return the shape of a list that names the list it extends."""
+    old = before if isinstance(before, ArrayNode) and before.is_kept else _NO_ARRAY
+    if old.token is not None and old.token is value.token:
+        return old
+    if old.token is None or old.token is not value.base:
+        made = array_of(list(value), before, depth, decoded=False)
+    else:
+        require_depth(depth)
+        made = extended(old, value, depth)
+    return replace(made, token=value.token)
+
+
+def extended(old: ArrayNode, value: list[object], depth: int) -> ArrayNode:
+    """Return the shape of a list that begins with all elements of an older one."""
+    count = len(old.lengths)
+    new, chunks = value[count:], old.chunks.copy()
+    begun = count % _CHUNK
+    if begun:
+        more = new[: _CHUNK - begun]
+        bodies = chunks[-1][LIST_HEAD:], pinned(more)[LIST_HEAD:]
+        chunks[-1] = b"".join((_list_head(begun + len(more)), *bodies))
+    chunks += _chunks(new[_CHUNK - begun :] if begun else new)
+    return _appended(old, new, chunks, depth)
+
+
+def _appended(old: ArrayNode, new: list[object], chunks: list[bytes], depth: int) -> ArrayNode:
+    raws = [pinned(item) for item in new]
+    return _replaced(old, (len(old.lengths), 0), new, raws, chunks=chunks, depth=depth)
+
+
+def _edited(old: ArrayNode, value: list[object], chunks: list[bytes], depth: int) -> ArrayNode:
+    """Return the shape of a list, whose elements are compared with an older one's as bytes."""
+    first, last = _equal_chunks(old.chunks, chunks), 0
+    if _begins_with(chunks, old.chunks, first):
+        return _appended(old, value[len(old.lengths) :], chunks, depth)
+    if len(value) == len(old.lengths) and first < len(chunks) - 1:
+        last = _equal_chunks(old.chunks[::-1], chunks[::-1])
+    behind = len(value) - min(len(value), (len(chunks) - last) * _CHUNK)
+    return _aligned(old, (first * _CHUNK, behind), value, chunks, depth)
+
+
+def _aligned(
+    old: ArrayNode, same: tuple[int, int], value: list[object], chunks: list[bytes], depth: int
+) -> ArrayNode:
+    """Return the shape of a list that has ``same`` many elements of an older one at its ends."""
+    start, behind = same
+    new, lengths = _between(same, value), _between(same, old.lengths)
+    if min(len(new), len(lengths)) <= _MANY:
+        raws = [pinned(item) for item in new]
+        return _replaced(old, same, new, raws, chunks=chunks, depth=depth)
+    runs = Runs(_joined(old.chunks, same), lengths, _joined(chunks, same), len(new))
+    head, tail = runs.head, runs.tail
+    if not behind and head + tail < len(new) and (gone := runs.gone(pinned(new[head]))):
+        stays = start + head, len(lengths) - head - gone
+        left = _replaced(old, stays, [], [], chunks=[], depth=depth)
+        return _appended(left, value[sum(stays) :], chunks, depth)
+    raws = [pinned(item) for item in _between((head, tail), new)]
+    if not runs.fit(tail, raws):
+        raws += [pinned(item) for item in new[len(new) - tail :]]
+        tail = 0
+    edited = _between((head, tail), new)
+    return _replaced(old, (start + head, behind + tail), edited, raws, chunks=chunks, depth=depth)
+
+
+def _between(ends: tuple[int, int], items: Items) -> Items:
+    """Return a list without so many elements at its start and end."""
+    return items[ends[0] : len(items) - ends[1]]
+
+
+def _equal_chunks(old: list[bytes], new: list[bytes]) -> int:
+    """Return how many chunks are equal at the start."""
+    at, most = 0, min(len(old), len(new))
+    while at < most and old[at] == new[at]:
+        at += 1
+    return at
+
+
+def _begins_with(chunks: list[bytes], old: list[bytes], first: int) -> bool:
+    """Return whether a list begins with all of an older one; ``first`` chunks are equal."""
+    if first == len(old):
+        return True
+    if first < len(old) - 1 or first == len(chunks):
+        return False
+    return chunks[first].startswith(memoryview(old[first])[LIST_HEAD:], LIST_HEAD)
+
+
+def _joined(chunks: list[bytes], same: tuple[int, int]) -> bytes:
+    """Return the chunks between the ends as one list, but for the count in its head."""
+    if len(chunks) == 1:
+        return chunks[0]
+    between = chunks[same[0] // _CHUNK : len(chunks) - -(-same[1] // _CHUNK)]
+    return b"".join([between[0], *[memoryview(it)[LIST_HEAD:] for it in between[1:]]])
+
+
+def _replaced(
+    old: ArrayNode,
+    stays: tuple[int, int],
+    items: list[object],
+    raws: list[bytes],
+    *,
+    chunks: list[bytes],
+    depth: int,
+) -> ArrayNode:
+    """Return the shape of a list: an older one with ``items`` between its ends.
+
+    Args:
+        old: The older one.
+        stays: The number of its elements that stay at the start, and at the end.
+        items: The new elements.
+        raws: Each of them pinned.
+        chunks: The new list, pinned.
+        depth: The number of objects and lists that contain an element.
+    """
+    head, tail = stays[0] * DIGEST_BYTES, len(old.digests) - stays[1] * DIGEST_BYTES
+    gone = split(old.digests[head:tail])
+    known = dict(zip(split(old.fingerprints[head:tail]), gone, strict=True))
+    marks, found, fresh = _admitted(items, raws, known, depth)
+    digests = b"".join((old.digests[:head], found, old.digests[tail:]))
+    fingerprints = b"".join((old.fingerprints[:head], marks, old.fingerprints[tail:]))
+    last = len(old.lengths) - stays[1]
+    return ArrayNode(
+        _digest_of_list(digests),
+        _size(chunks),
+        digests,
+        digests if fingerprints == digests else fingerprints,
+        _large(old, gone, digests, fresh),
+        chunks,
+        old.lengths[: stays[0]] + array("Q", map(len, raws)) + old.lengths[last:],
+    )
+
+
+def _admitted(
+    items: list[object], raws: list[bytes], known: dict[bytes, bytes], depth: int
+) -> tuple[bytes, bytes, dict[bytes, bytes]]:
+    """Return fingerprints and digests of elements, and the large ones that are not ``known``."""
+    fresh: dict[bytes, bytes] = {}
+    marks = [digest(raw) for raw in raws]
+    for item, raw, mark in zip(items, raws, marks, strict=True):
+        if mark not in known:
+            pin = checked(item, len(raw), depth)
+            known[mark] = mark if pin == raw else digest(pin)
+            if len(pin) > KEEP_BYTES:
+                fresh[known[mark]] = pin
+    return b"".join(marks), b"".join([known[mark] for mark in marks]), fresh
+
+
+def _decoded_array(value: list[object], depth: int) -> ArrayNode:
+    """Return the shape of a list decoded from JSON; each element is inspected once."""
+    raws = [pinned(item) for item in value]
+    found = [digest(raw) for raw in raws]
+    for item, raw in zip(value, raws, strict=True):
+        # A level takes 5 bytes at least, and a byte of its own, which may be another's as well.
+        is_long = len(raw) >= 5 * MAX_DEPTH and not _is_flat(item)
+        if is_long and raw.count(b"{") + raw.count(b"[") > MAX_DEPTH - depth:
+            require_levels(item, encode(item), depth)
+    large = {mark: raw for mark, raw in zip(found, raws, strict=True) if len(raw) > KEEP_BYTES}
+    digests, lengths = b"".join(found), array("Q", map(len, raws))
+    parts = [raws[at : at + _CHUNK] for at in range(0, len(raws), _CHUNK)]
+    chunks = [b"".join((_list_head(len(part)), *part)) for part in parts]
+    mark = _digest_of_list(digests)
+    return ArrayNode(mark, _size(chunks), digests, digests, large, chunks, lengths)
+
+
+def _is_flat(value: object) -> bool:
+    """Return whether a value holds no list or object."""
+    if type(value) is dict:
+        return NESTED.isdisjoint(map(type, value.values()))
+    return type(value) is not list or NESTED.isdisjoint(map(type, value))
+
+
+def _large(
+    old: ArrayNode, gone: list[bytes], digests: bytes, fresh: dict[bytes, bytes]
+) -> dict[bytes, bytes]:
+    """Return the large elements of a list: an older one's without those ``gone``, and new ones."""
+    lost = old.large.keys() & gone
+    if not fresh and not lost:
+        return old.large
+    every = old.large | fresh
+    there = digests if len(lost) <= _MANY else set(split(digests))
+    for mark in lost:
+        if mark not in there:
+            del every[mark]
+    return every
+
+
+def _digest_of_list(digests: bytes) -> bytes:
+    return digest(b"L" + (len(digests) // DIGEST_BYTES).to_bytes(8) + digests)
+
+
+def _size(chunks: list[bytes]) -> int:
+    """Return the length of the pinned list."""
+    return LIST_HEAD + sum(map(len, chunks)) - LIST_HEAD * len(chunks)
+
+
+def _list_head(count: int) -> bytes:
+    return b"[" + count.to_bytes(4, "little")
+
+
+def require_depth(depth: int) -> None:
+    """Raise ``ValueError`` if a value is nested too deeply."""
+    if depth > MAX_DEPTH:
+        raise ValueError("nested too deeply")
+
+
+@dataclass(slots=True)
+class Listed:
+    """A list in a snapshot, in packed form."""
+
+    shape: ArrayNode
+
+    @property
+    def digest(self) -> bytes:
+        """The digest of the contents; equal lists have equal digests."""
+        return self.shape.digest
+
+    @property
+    def token(self) -> object:
+        """The token of the saved ``Grown`` list; ``None`` for other lists."""
+        return self.shape.token
+
+    @property
+    def size(self) -> int:
+        """See ``Shape.state_bytes``."""
+        return self.shape.size
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        """The size of each element; see ``Shape.state_bytes``."""
+        return self.shape.lengths
+
+    def begins_with(self, elements: list[object]) -> bool:
+        """Return whether the first elements have these canonical forms."""
+        digests = b"".join([digest(pinned(it)) for it in elements])
+        return self.shape.digests.startswith(digests)
+
+    def elements(self) -> list[object]:
+        """Return new objects for the elements."""
+        found: list[object] = []
+        for chunk in self.shape.chunks:
+            found += cast("list[object]", unpinned(chunk))
+        return found
+
+
+_NO_ARRAY: Final = ArrayNode(digest(b"L" + bytes(8)), 5, b"", b"", {}, [], array("Q"))
