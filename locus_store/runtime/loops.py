@@ -96,8 +96,8 @@ class Home(ABC):
     ) -> None:
         """Run ``work`` to its first wait in this step, the rest in later ones; ``close`` waits.
 
-        A task would begin a step later, and its caller go on another one later. ``work`` may wait
-        for futures only: it has no task that a time limit of asyncio could cancel.
+        A task would begin one step later, and its caller continue another one later. ``work`` may
+        wait for futures only: it has no task that a time limit of asyncio could cancel.
 
         Args:
             work: What is run, even if the caller is cancelled.
@@ -235,7 +235,7 @@ _stepping: WeakKeyDictionary[asyncio.AbstractEventLoop, set[asyncio.Future[None]
 
 
 def _run_on(work: Coroutine[Any, Any, T], end: Callable[[T | BaseException], None]) -> None:
-    """Run a coroutine until it waits for a future, and go on when that is done."""
+    """Run a coroutine until it waits for a future, and continue when that is done."""
     try:
         waited_for = work.send(None)
     except StopIteration as exc:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class FairQueue(asyncio.LifoQueue[Any]):
     """A stack whose items go to the callers that wait, in the order in which they came.
 
-    asyncio's own queue wakes a waiting caller, and gives the item to whoever asks first: a caller
+    asyncio's own queue wakes a waiting caller, and gives the item to the first that asks: a caller
     that returns a connection and takes one again in the same step would always be first.
     """
 
