@@ -70,6 +70,13 @@ class Statements:
         return Compiled(changed.values({it: bind(it) for it in ITEM}), self.dialect)
 
     @cached_property
+    def drop_write(self) -> Compiled:
+        """The deletion of a pending write by its key."""
+        writes = self.tables.writes
+        is_it = (it == bind(it.name, type_=it.type) for it in writes.primary_key)
+        return Compiled(writes.delete().where(*is_it), self.dialect)
+
+    @cached_property
     def whole_versions(self) -> tuple[Compiled, Compiled]:
         """``whole_version`` of the head, and of a checkpoint id."""
         head, named = (whole_version(self.tables, named=it) for it in (False, True))
