@@ -57,10 +57,12 @@ class Statements:
 
     @cached_property
     def new_item(self) -> Compiled:
-        """The insert of an item; parameters are ``ITEM`` and the item's name."""
+        """The insert of an item; parameters are ``ITEM`` without its creation, and its name."""
         store = self.tables.store
-        names = (*ITEM, "tenant", "namespace", "key")
-        return Compiled(store.insert().values({it: bind(it) for it in names}), self.dialect)
+        values: dict[str, Any] = {it: bind(it) for it in (*ITEM, "tenant", "namespace", "key")}
+        at = bind("updated_at", type_=store.c.updated_at.type)
+        values["created_at"] = values["updated_at"] = at
+        return Compiled(store.insert().values(values), self.dialect)
 
     @cached_property
     def changed_item(self) -> Compiled:
