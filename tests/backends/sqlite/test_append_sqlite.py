@@ -51,7 +51,9 @@ def statements() -> Iterator[list[str]]:
 
 def kinds(sent: list[str]) -> list[str]:
     """First words; without the note of the minute, which a save may meet at its turn."""
-    words = [it.split() for it in sent if not it.startswith("UPDATE locus_threads")]
+    words = [
+        it.replace('"', "").split() for it in sent if not it.startswith("UPDATE locus_threads")
+    ]
     return [" ".join(it[: 2 if it[0] in {"BEGIN", "UPDATE"} else 1]) for it in words]
 
 
@@ -278,14 +280,14 @@ def rows(path: Path) -> list[list[tuple[Any, ...]]]:
 def options(random: Random, marks: list[Any], number: int) -> dict[str, Any]:
     """Those of a save; marks are named by their place."""
     found: dict[str, Any] = {
-        "checkpoint_id": f"c{random.randrange(number + 1) if random.random() < 0.1 else number}",
+        "checkpoint_id": f"/c{random.randrange(number + 1) if random.random() < 0.1 else number}",
         "on_conflict": random.choice(["raise", "branch", "overwrite"]),
-        "writer": random.choice([None, None, "w1", "w2"]),
-        "run": random.choice([None, "r1"]),
+        "writer": random.choice([None, None, "w1", "/w2"]),
+        "run": random.choice([None, "/", "é"]),
         "keep_last": random.choice([None, None, None, 3]),
         "ttl_seconds": random.choice([None, None, 600]),
-        "metadata": random.choice([{}, {"step": number}]),
-        "labels": random.choice([{}, {"tags": ["a"]}]),
+        "metadata": random.choice([{}, {"step": number, "z\0": "\0\1é"}]),
+        "labels": random.choice([{}, {"tags": ["a\0"], "agent_id": "/"}]),
     }
     if marks and random.random() < 0.7:
         newest = len(marks) - 1
