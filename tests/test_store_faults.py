@@ -12,6 +12,8 @@ import pytest
 from locus_store import InMemoryStore, LocusStoreError
 from locus_store.testing import StoreContract
 from locus_store.types.items import Put
+from locus_store.values.encoding import encode
+from locus_store.values.encoding import encode
 from locus_store.values.filters import Filter
 from locus_store.values.vectors import packed, unpacked
 
@@ -49,7 +51,7 @@ class KeepsWholeFloatsAsInts(InMemoryStore):
             return int(value) if isinstance(value, float) and value.is_integer() else value
 
         return await super().apply([
-            replace(it, value=whole(it.value)) if isinstance(it, Put) else it for it in changes
+            replace(it, json=encode(whole(it.value))) if isinstance(it, Put) else it for it in changes
         ])  # fmt: skip
 
 
