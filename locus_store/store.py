@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 from locus_store.errors import InvalidArgumentError, UnsupportedError
 from locus_store.types.arguments import check_limit, check_text, checked_max_state_bytes
 from locus_store.types.items import (
+    NO_METADATA,
     Change,
     Name,
     Namespace,
@@ -34,8 +35,8 @@ from locus_store.types.items import (
 )
 from locus_store.types.tenants import ForTenants
 from locus_store.values import vectors
-from locus_store.values.canonical import canonical, canonical_object
-from locus_store.values.encoding import MAX_STATE_BYTES, encode, require_size
+from locus_store.values.canonical import canonical_json, canonical_object
+from locus_store.values.encoding import MAX_STATE_BYTES, require_size
 from locus_store.values.filters import Filter
 from locus_store.values.frames import text_in
 from locus_store.values.text import query_words
@@ -539,19 +540,18 @@ class BaseStore(ForTenants, ABC):
         if item.embedding is not None:
             self._require_vectors()
             packed = (self._packed(item.embedding),)
-        value, metadata = canonical(item.value, "value"), _checked_metadata(item.metadata)
-        size = len(encode([value, metadata]))
-        require_size(size, self.max_state_bytes)
-        return Put(
+        value, metadata = canonical_json(item.value, "value"), _checked_metadata(item.metadata)
+        put = Put(
             namespace=item.namespace,
             key=item.key,
-            value=value,
+            json=value,
             metadata=metadata,
             ttl_seconds=item.ttl_seconds,
             expected_version=expected,
             vectors=packed,
-            json_bytes=size,
         )
+        require_size(put.json_bytes, self.max_state_bytes)
+        return put
 
     async def _with_embeddings(
         self, items: Sequence[PutItem], checked: Sequence[Put]
@@ -644,7 +644,7 @@ def _checked_query(query: object) -> str:
 
 def _checked_metadata(metadata: object) -> dict[str, Any]:
     if metadata is None:
-        return {}
+        return NO_METADATA
     if not isinstance(metadata, Mapping):
         raise InvalidArgumentError(f"metadata is an object (a dict), not {metadata!r}")
     return canonical_object(metadata, "metadata")

@@ -8,7 +8,7 @@ import enum
 import math
 import uuid
 from collections import OrderedDict
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 import zstandard
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from locus_store.errors import IntegrityError, SerializationError
 from locus_store.values import encoding
-from locus_store.values.canonical import canonical, canonical_state
+from locus_store.values.canonical import canonical, canonical_json, canonical_state
 from locus_store.values.encoding import (
     MAX_DEPTH,
     MAX_STATE_BYTES,
@@ -30,6 +30,9 @@ from locus_store.values.encoding import (
     pinned_reference,
     unpack_frames,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 INTS = st.one_of(st.integers(-5, 5), st.integers(-(2**63), 2**64 - 1))
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -99,6 +102,14 @@ def test_the_quick_check_agrees_with_the_slow_one(value: object) -> None:
     assert exact(decode(encode(value))) == exact(value)
 
 
+@given(VALUES)
+def test_the_json_of_a_value_is_that_of_its_canonical_copy(value: object) -> None:
+    assert canonical_json(value, "") == encode(canonical(value))
+    assert canonical_json({"z": (value, 1), "a": value}, "") == encode(
+        canonical({"a": value, "z": [value, 1]})
+    )
+
+
 @given(VALUES, VALUES)
 def test_digests_are_equal_only_for_equal_values(one: object, other: object) -> None:
     same = exact(one) == exact(other)
@@ -163,10 +174,13 @@ REFUSED = [
 ]
 
 
+@pytest.mark.parametrize("refuse", [canonical, canonical_json])
 @pytest.mark.parametrize(("value", "hint"), REFUSED, ids=lambda value: ascii(value)[:30])
-def test_what_json_cannot_hold_is_refused_with_its_path(value: object, hint: str) -> None:
+def test_what_json_cannot_hold_is_refused_with_its_path(
+    value: object, hint: str, refuse: Callable[[object, str], object]
+) -> None:
     with pytest.raises(SerializationError) as caught:
-        canonical({"messages": [0, {"content": value}]})
+        refuse({"messages": [0, {"content": value}]}, "")
     assert str(caught.value).startswith("messages[1].content ")
     assert hint in str(caught.value)
 
@@ -193,6 +207,9 @@ def nested(levels: int, wrap: object = list) -> object:
 def test_the_deepest_allowed_nesting_is_kept_and_one_more_refused(wrap: object) -> None:
     deepest = nested(MAX_DEPTH, wrap)
     assert canonical(deepest) == deepest
+    assert canonical_json(deepest, "") == encode(deepest)
+    with pytest.raises(SerializationError, match="nested deeper than 200"):
+        canonical_json([deepest], "")
     checked(deepest, len(pinned(deepest)), 0)
     with pytest.raises(SerializationError, match="nested deeper than 200"):
         canonical([deepest])

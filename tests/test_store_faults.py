@@ -12,6 +12,7 @@ import pytest
 from locus_store import InMemoryStore, LocusStoreError
 from locus_store.testing import StoreContract
 from locus_store.types.items import Put
+from locus_store.values.encoding import encode
 from locus_store.values.filters import Filter
 from locus_store.values.vectors import packed, unpacked
 
@@ -45,12 +46,12 @@ class SharesWhatItKeeps(InMemoryStore):
 @caught_by("test_every_number_and_text_comes_back_exactly")
 class KeepsWholeFloatsAsInts(InMemoryStore):
     async def apply(self, changes):
-        def whole(value):
-            return int(value) if isinstance(value, float) and value.is_integer() else value
+        def whole(put):
+            value = put.value
+            is_whole = isinstance(value, float) and value.is_integer() and abs(value) < 2**53
+            return replace(put, json=encode(int(value))) if is_whole else put
 
-        return await super().apply([
-            replace(it, value=whole(it.value)) if isinstance(it, Put) else it for it in changes
-        ])  # fmt: skip
+        return await super().apply([whole(it) if isinstance(it, Put) else it for it in changes])
 
 
 @caught_by("test_an_item_tells_everything")

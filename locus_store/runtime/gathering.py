@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
@@ -213,23 +214,26 @@ class Gathering(Generic[Q, A]):
     def _take(self) -> list[_Call[Q, A]]:
         """Return the next group; calls that share a name with a lone call run alone after it."""
         limits, group = self._limits, list[_Call[Q, A]]()
-        most = -(-len(self._ready) // limits.senders) if limits.spreads else limits.count
+        ready, under_way, names_of = self._ready, self._under_way, self._names_of
+        share = -(-len(ready) // limits.senders) if limits.spreads else limits.count
+        most, most_bytes = min(share, limits.count), limits.size or sys.maxsize
         count = size = 0
-        while self._ready:
-            call = self._ready[0]
+        while ready:
+            call = ready[0]
             if call.done.done():  # its caller was cancelled
-                self._ready.popleft()
+                ready.popleft()
                 continue
-            names = self._names_of(call.what)
-            if not self._aside.keys().isdisjoint(names):
-                self._put_aside(self._ready.popleft())
+            names = names_of(call.what)
+            if self._aside and not self._aside.keys().isdisjoint(names):
+                self._put_aside(ready.popleft())
                 continue
-            count, size = count + call.count, size + call.size
-            is_full = count > min(most, limits.count) or (limits.size and size > limits.size)
-            if (group and is_full) or not self._under_way.isdisjoint(names):
+            count += call.count
+            size += call.size
+            is_full = count > most or size > most_bytes
+            if (group and is_full) or not under_way.isdisjoint(names):
                 break
-            self._under_way.update(names)
-            group.append(self._ready.popleft())
+            under_way.update(names)
+            group.append(ready.popleft())
         return group
 
     def _put_aside(self, call: _Call[Q, A]) -> None:
@@ -244,11 +248,10 @@ class Gathering(Generic[Q, A]):
                 call.done.cancel()
             raise
         finally:
-            for call in group:
-                names = self._names_of(call.what)
-                self._under_way.difference_update(names)
-                if is_alone:
-                    self._aside -= Counter(names)
+            names = [name for call in group for name in self._names_of(call.what)]
+            self._under_way.difference_update(names)
+            if is_alone:
+                self._aside -= Counter(names)
         again: list[_Call[Q, A]] = []
         for call, answer in zip(group, answers, strict=True):
             if answer is Undecided.ALONE:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
@@ -14,6 +14,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from locus_store.sql.column_types import BigInteger, Binary, Integer, String, Text, stored
 from locus_store.sql.dialect_columns import columns_of
 from locus_store.sql.json_text import escape_text, unescape_text
+from locus_store.types.items import NAMESPACES
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Dialect
@@ -257,6 +258,7 @@ class Path(Key):
         return None if value is None else unescape_text(decode_key(value))
 
 
+@lru_cache(NAMESPACES)
 def encode_path(value: str) -> str:
     """Text as a ``Path`` column holds it."""
     return encode_key(escape_text(value))

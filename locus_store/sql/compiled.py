@@ -100,9 +100,11 @@ class Compiled:
                 self._statement, [dict(zip(columns, it, strict=True)) for it in rows]
             )
             return
-        converted = [_converted(convert, columns[name]) for _, name, convert in self._given]
+        converters = {name: convert for _, name, convert in self._given}
+        converted = {it: _converted(convert, columns[it]) for it, convert in converters.items()}
+        rows = zip(*(converted[name] for _, name, _ in self._given), strict=True)
         cursor: Any = connection.connection.cursor()  # an iterator is enough for it
-        cursor.executemany(self._text, zip(*converted, strict=True))
+        cursor.executemany(self._text, rows)
         cursor.close()
 
     def _executed(self, connection: Connection, values: Mapping[str, Any]) -> DBAPICursor:

@@ -76,7 +76,7 @@ class DialectColumns(ABC):
         return bytes(value)
 
     def bind_json(self, value: Any) -> Any:
-        """Return a JSON value, escaped, as the driver takes it."""
+        """Return a JSON value, or the bytes of its JSON, escaped as the driver takes it."""
         return dump_value(value)
 
     def read_json(self, value: Any) -> Any:
@@ -113,11 +113,12 @@ class DialectColumns(ABC):
 
 def columns_of(dialect: Dialect) -> DialectColumns:
     """Return the part of a database; SQLite's for a statement that is only shown."""
-    return _named(dialect.name if dialect.name in DIALECTS else DIALECTS[0])
+    return _named(dialect.name)
 
 
 @cache
 def _named(dialect: str) -> DialectColumns:
-    module = import_module(f"locus_store.backends.{dialect}.columns")
+    name = dialect if dialect in DIALECTS else DIALECTS[0]
+    module = import_module(f"locus_store.backends.{name}.columns")
     found: DialectColumns = module.COLUMNS
     return found

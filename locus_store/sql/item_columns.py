@@ -21,7 +21,6 @@ def columns_of_new(puts: Sequence[Put], times: Sequence[datetime], tenant: str) 
     """Return the columns of ``Statements.new_item``."""
     return _written(puts, times) | {
         "version": [1] * len(puts),
-        "created_at": times,
         "tenant": [tenant] * len(puts),
         "namespace": [encode_namespace(it.namespace) for it in puts],
         "key": [it.key for it in puts],
@@ -43,7 +42,7 @@ def columns_of_changed(
 def _written(puts: Sequence[Put], times: Sequence[datetime]) -> Columns:
     each = zip(puts, times, strict=True)
     return {
-        "value": [it.value for it in puts],
+        "value": [it.json for it in puts],
         "metadata": [it.metadata for it in puts],
         "ttl_seconds": [it.ttl_seconds for it in puts],
         "expires_at": [_expiry(it, moment) for it, moment in each],

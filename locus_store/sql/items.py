@@ -87,6 +87,9 @@ class Items:
     most_names: ClassVar[int] = BATCH
     """Names in one statement."""
 
+    locks_rows: ClassVar[bool] = True
+    """Writers lock items, all in the same order; else a writer is alone."""
+
     def condition(
         self, column: sa.ColumnElement[Any], clause: Clause
     ) -> sa.ColumnElement[bool] | None:
@@ -190,7 +193,8 @@ class Items:
         c = self.store.c
         is_live = self._live_column
         rows: list[AnyRow] = []
-        for some in batches(sorted(names), self.most_names):
+        ordered = sorted(names) if self.locks_rows else names
+        for some in batches(ordered, self.most_names):
             query = sa.select(c.item, c.namespace, c.key, c.version, c.created_at, is_live)
             rows += self.connection.execute(query.where(self.have_names(some)).with_for_update())
         return {(decode_namespace(row.namespace), row.key): row for row in rows}

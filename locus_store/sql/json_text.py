@@ -65,10 +65,14 @@ def _mapped(value: Any, change: Callable[[str], Any]) -> Any:
 
 
 def dump_value(value: Any) -> str:
-    """Return the text that a ``JsonValue`` column of text holds."""
-    raw = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
-    if b"\\u0000" in raw or b"\\u0001" in raw:
-        raw = orjson.dumps(escape_json(value), option=orjson.OPT_SORT_KEYS)
+    """Return the text that a ``JsonValue`` column of text holds.
+
+    Args:
+        value: A JSON value, or the bytes of its JSON with sorted keys.
+    """
+    raw = value if isinstance(value, bytes) else orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    if b"\\u000" in raw:
+        raw = orjson.dumps(escape_json(orjson.loads(raw)), option=orjson.OPT_SORT_KEYS)
     return raw.decode()
 
 

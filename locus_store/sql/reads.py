@@ -10,7 +10,6 @@ from locus_store import versions
 from locus_store.sql import pending
 from locus_store.sql.scope import Scope, Scoped
 from locus_store.sql.statements import (
-    LINE_STATE,
     RECORD,
     is_live,
     same_thread,
@@ -327,8 +326,17 @@ class Reads(Scoped):
 
 def line_of_row(row: Sequence[Any]) -> Line:
     """Return the line of a row: its key, then ``LINE_STATE``."""
-    line, *state = row
-    return Line(line=line, **dict(zip(LINE_STATE, state, strict=True)))
+    line, head, open_chain, open_bytes, floor, last_sequence, writer, run = row
+    return Line(
+        line=line,
+        head=head,
+        open_chain=open_chain,
+        open_bytes=open_bytes,
+        floor=floor,
+        last_sequence=last_sequence,
+        writer=writer,
+        run=run,
+    )
 
 
 def record_of_row(row: Sequence[Any]) -> Record:

@@ -74,11 +74,9 @@ class Repository(Reads):
 
     def upsert_writes(self, rows: Sequence[dict[str, Any]]) -> None:
         """Store pending writes; those of special channels replace existing ones."""
-        c = self.tables.writes.c
         for row in rows:
             if row["idx"] < 0:
-                is_it = (c[name] == row[name] for name in KEY)
-                self.connection.execute(self.tables.writes.delete().where(*is_it))
+                self.sql.drop_write.run(self.connection, row)
             self.sql.new_write.run(self.connection, row)
 
     @property

@@ -57,10 +57,12 @@ class Statements:
 
     @cached_property
     def new_item(self) -> Compiled:
-        """The insert of an item; parameters are ``ITEM`` and the item's name."""
+        """The insert of an item; parameters are ``ITEM`` without its creation, and its name."""
         store = self.tables.store
-        names = (*ITEM, "tenant", "namespace", "key")
-        return Compiled(store.insert().values({it: bind(it) for it in names}), self.dialect)
+        values: dict[str, Any] = {it: bind(it) for it in (*ITEM, "tenant", "namespace", "key")}
+        at = bind("updated_at", type_=store.c.updated_at.type)
+        values["created_at"] = values["updated_at"] = at
+        return Compiled(store.insert().values(values), self.dialect)
 
     @cached_property
     def changed_item(self) -> Compiled:
@@ -68,6 +70,13 @@ class Statements:
         store = self.tables.store
         changed = store.update().where(store.c.item == bind("of_item", type_=sa.BigInteger()))
         return Compiled(changed.values({it: bind(it) for it in ITEM}), self.dialect)
+
+    @cached_property
+    def drop_write(self) -> Compiled:
+        """The deletion of a pending write by its key."""
+        writes = self.tables.writes
+        is_it = (it == bind(it.name, type_=it.type) for it in writes.primary_key)
+        return Compiled(writes.delete().where(*is_it), self.dialect)
 
     @cached_property
     def whole_versions(self) -> tuple[Compiled, Compiled]:

@@ -55,6 +55,11 @@ class _Calls(NamedTuple):
         size = sum([it.size for it in changes])
         return self.changes.submit(changes, count=len(changes), size=size)
 
+    async def change_after(self, opened: Awaitable[None], changes: Sequence[Change]) -> list[int]:
+        """Submit changes when the database is opened for them."""
+        await opened
+        return await self.change(changes)
+
     async def drain(self) -> None:
         """Wait for all submitted calls."""
         for each in self:
@@ -273,12 +278,11 @@ class SqlStore(BaseStore):
     # --- the contract
 
     def apply(self, changes: Sequence[Change]) -> Awaitable[list[int]]:
-        async def embedded() -> list[int]:
-            await self._embedding()
-            return await self._calls.here().change(changes)
-
-        has_vectors = any(it.vectors for it in changes)
-        return embedded() if has_vectors else self._calls.here().change(changes)
+        calls = self._calls.here()
+        for change in changes:
+            if change.vectors:
+                return calls.change_after(self._embedding(), changes)
+        return calls.change(changes)
 
     async def apply_on(self, changes: Sequence[Change], connection: object) -> list[int]:
         if any(it.vectors for it in changes):

@@ -28,7 +28,7 @@ HOSTILE_NAMESPACES: tuple[Namespace, ...] = (
 
 INVALID_NAMESPACES: tuple[Any, ...] = (
     None, "a", ["a"], ("",), ("a", ""), ("a\0",), ("a", None), ("a", 1), (b"a",), ("\ud800",),
-    ("x" * 256,), ("x" * 255, "y" * 44), ("x",) * 151, 7, {"a"},
+    ("a", ["b"]), ("x" * 256,), ("x" * 255, "y" * 44), ("x",) * 151, 7, {"a"},
 )  # fmt: skip
 """Invalid namespaces."""
 

@@ -21,6 +21,7 @@ from locus_store.testing.store_kit import (
 )
 from locus_store.types.items import Put
 from locus_store.values import vectors
+from locus_store.values.encoding import encode
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -281,7 +282,7 @@ class Nearness(EmbeddingKit):
 
         def put(key: str, *vectors: list[float]) -> Put:
             packed = tuple(struct.pack("<3f", *it) for it in vectors)
-            return Put(namespace=NS, key=key, value=key, metadata={}, vectors=packed)
+            return Put(namespace=NS, key=key, json=encode(key), metadata={}, vectors=packed)
 
         await store.apply([put("far", Y, Z), put("best", BACK_X, X), put("good", Z, NEAR_X)])
         hits = await store.search_by_embedding(NS, X)

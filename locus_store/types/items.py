@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeAlias, cast
 
 from locus_store.errors import ConflictError, InvalidArgumentError
 from locus_store.types.arguments import check_text
+from locus_store.values.encoding import decode, encode
 from locus_store.values.frames import text_in
 from locus_store.values.text import words
 
@@ -96,13 +97,19 @@ class PutItem(NamedTuple):
     embedding: Sequence[float] | None = None
 
 
+NO_METADATA: Final[dict[str, Any]] = {}
+"""Shared by all puts without metadata, and not changed."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Put:
     """A checked item on its way to a backend; not changed any more."""
 
     namespace: Namespace
     key: str
-    value: Json
+    json: bytes
+    """The value as compact JSON with sorted keys."""
+
     metadata: dict[str, Any]
     ttl_seconds: float | None = None
     expected_version: int | None = None
@@ -111,19 +118,25 @@ class Put:
     vectors: tuple[bytes, ...] = ()
     """Float32, little-endian; in the place of those that the item had."""
 
-    json_bytes: int = 0
-    """Bytes of the value and the metadata as compact JSON, if they were counted."""
+    json_bytes: int = field(init=False, repr=False, compare=False)
+    """Bytes of a list of the value and the metadata as compact JSON."""
 
     name: Name = field(init=False, repr=False, compare=False)
     """The namespace and the key."""
 
     def __post_init__(self) -> None:
+        self.json_bytes = len(self.json) + len(encode(self.metadata)) + len(b"[,]")
         self.name = (self.namespace, self.key)
+
+    @property
+    def value(self) -> Json:
+        """The value; each access returns a new object."""
+        return decode(self.json)
 
     @property
     def size(self) -> int:
         """Approximate bytes that the item adds to a statement."""
-        return self.json_bytes + sum(map(len, self.vectors))
+        return self.json_bytes + sum([len(it) for it in self.vectors])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,9 +250,17 @@ def check_namespace(namespace: object) -> None:
         raise InvalidArgumentError(
             f"a namespace is a tuple of strings, such as ('memory', 'u42'), not {namespace!r}"
         )
+    try:
+        _check_segments(namespace)
+    except TypeError:  # a segment has no hash, so it is not a string
+        _check_segments.__wrapped__(namespace)
+
+
+@lru_cache(NAMESPACES)
+def _check_segments(namespace: tuple[object, ...]) -> None:
     for segment in namespace:
         check_text("a segment of a namespace", segment)
-    length = sum(map(len, namespace)) + len(namespace)
+    length = sum(map(len, cast("Namespace", namespace))) + len(namespace)
     if length > MAX_NAMESPACE_CHARACTERS:
         raise InvalidArgumentError(
             f"a namespace has at most {MAX_NAMESPACE_CHARACTERS} characters, one more counted for "
@@ -257,7 +278,7 @@ def require_version(change: Put, found: int) -> None:
     Raises:
         ConflictError: Names the stored version.
     """
-    if change.expected_version not in {None, found}:
+    if change.expected_version is not None and change.expected_version != found:
         raise version_conflict(change, found)
 
 

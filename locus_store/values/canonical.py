@@ -11,7 +11,16 @@ from collections.abc import Mapping
 from typing import cast
 
 from locus_store.errors import SerializationError
-from locus_store.values.encoding import MAX_DEPTH, MAX_INT, MIN_INT, Grown, Json
+from locus_store.values.encoding import (
+    MAX_DEPTH,
+    MAX_INT,
+    MIN_INT,
+    Grown,
+    Json,
+    encode,
+    encode_strictly,
+    pinned,
+)
 
 _HINTS: tuple[tuple[type | tuple[type, ...], str], ...] = (
     (enum.Enum, "store its .value"),
@@ -35,6 +44,29 @@ def canonical(value: object, path: str = "") -> Json:
         return _copy(value, 1)
     except _InexactError as exc:
         raise exc.at(path) from None
+
+
+def canonical_json(value: object, path: str) -> bytes:
+    """Return ``canonical`` as compact JSON, which is a private copy as well.
+
+    Raises:
+        SerializationError: See ``canonical``.
+    """
+    encoded = _plain_json(value)
+    return encode(canonical(value, path)) if encoded is None else encoded
+
+
+def _plain_json(value: object) -> bytes | None:
+    """Return the JSON of a value if no copy is needed to see that it is exact."""
+    try:
+        encoded = encode_strictly(value)
+        pinned(value)  # refuses the classes that orjson converts
+    except (TypeError, ValueError):
+        return None
+    may_be_deep = len(encoded) > 2 * MAX_DEPTH and encoded.count(b"[") + encoded.count(b"{")
+    if may_be_deep > MAX_DEPTH or b"null" in encoded:  # orjson writes NaN as null
+        return None
+    return encoded
 
 
 def canonical_object(value: Mapping[str, object], path: str) -> dict[str, Json]:

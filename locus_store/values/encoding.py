@@ -169,7 +169,7 @@ def checked(value: object, size: int, surrounding: int) -> bytes:
     Raises:
         ValueError, TypeError: JSON cannot hold it; ``canonical`` says where and why.
     """
-    encoded = orjson.dumps(value, option=_STRICT)
+    encoded = encode_strictly(value)
     plain = orjson.loads(encoded)
     pin = pinned(plain)
     if len(pin) != size:  # NaN came back as None; a tuple is as long as a list
@@ -223,6 +223,17 @@ def require_size(size: int, max_bytes: int) -> None:
             f"the value takes {size:,} bytes as JSON, above max_state_bytes={max_bytes}; store "
             "large data elsewhere and keep a reference to it, or raise max_state_bytes"
         )
+
+
+def encode_strictly(value: object) -> bytes:
+    """Return an unchecked value as compact JSON with sorted keys.
+
+    NaN and infinities become ``null``, and enumerations, UUIDs and tuples are converted.
+
+    Raises:
+        TypeError: Another value that is not JSON, or a subclass of a plain type.
+    """
+    return orjson.dumps(value, option=_STRICT)
 
 
 def encode(value: object) -> bytes:

@@ -258,10 +258,14 @@ class LangGraphStore(ForTenants, BaseStore):
         """Store an item; see LangGraph's ``BaseStore``."""
         _validate_namespace(namespace)
         minutes = _ensure_ttl(self.ttl_config, ttl)
-        # No operation in a variable: it would live as long as the call.
-        await self.store.apply(
-            await self._changes((PutOp(_as_tuple(namespace), str(key), value, index, minutes),))
-        )
+        space = _as_tuple(namespace)
+        changes: Sequence[Change]
+        if self.embeddings is None:
+            changes = (self._change(space, str(key), value, minutes),)
+        else:
+            changes = await self._changes([PutOp(space, str(key), value, index, minutes)])
+        del value  # the changes have a copy
+        await self.store.apply(changes)
 
     async def adelete(self, namespace: Namespace, key: str) -> None:
         """Remove an item."""
@@ -333,7 +337,7 @@ class LangGraphStore(ForTenants, BaseStore):
 
     async def _changes(self, ops: Sequence[PutOp]) -> list[Change]:
         """Return the items to write, checked and embedded; of two with the same name the later."""
-        checked = [self._change(it) for it in ops]
+        checked = [self._change(it.namespace, it.key, it.value, it.ttl) for it in ops]
         last = sorted({it.name: at for at, it in enumerate(checked)}.values())
         if self.embeddings is None:
             return [checked[at] for at in last]
@@ -346,17 +350,18 @@ class LangGraphStore(ForTenants, BaseStore):
             for at in last
         ]
 
-    def _change(self, op: PutOp) -> Put | Remove:
-        if op.value is None:
-            check_name(op.namespace, op.key)
-            return Remove(namespace=op.namespace, key=op.key)
-        if not isinstance(op.value, Mapping):
+    def _change(
+        self, namespace: Namespace, key: str, value: Mapping[str, Any] | None, ttl: float | None
+    ) -> Put | Remove:
+        if value is None:
+            check_name(namespace, key)
+            return Remove(namespace=namespace, key=key)
+        if not isinstance(value, Mapping):
             raise InvalidArgumentError(
-                f"the value of item {op.key!r} must be a dict, not {type(op.value).__name__}"
+                f"the value of item {key!r} must be a dict, not {type(value).__name__}"
             )
-        ttl_seconds = None if op.ttl is None else op.ttl * SECONDS
-        item = PutItem(op.namespace, op.key, dict(op.value), ttl_seconds=ttl_seconds)
-        return self.store.checked(item)
+        ttl_seconds = None if ttl is None else ttl * SECONDS
+        return self.store.checked(PutItem(namespace, key, dict(value), None, ttl_seconds))
 
     def _texts(self, op: PutOp) -> list[str]:
         """Return the strings of an item that are embedded, each once."""

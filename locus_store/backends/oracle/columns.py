@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from datetime import UTC
 from typing import TYPE_CHECKING, Any, Final
 
+import orjson
 import sqlalchemy as sa
 from sqlalchemy.dialects.oracle import RAW, TIMESTAMP
 
@@ -60,7 +61,7 @@ class OracleColumns(DialectColumns):
         return _swapped(array("f", value)).tobytes()
 
     def bind_json(self, value: Any) -> Any:
-        return json_value(value)
+        return json_value(orjson.loads(value) if isinstance(value, bytes) else value)
 
     def read_json(self, value: Any) -> Any:
         return unescape_json(value)

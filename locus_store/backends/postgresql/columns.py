@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 
 from locus_store.sql.dialect_columns import DialectColumns
-from locus_store.sql.json_text import NEGATIVE_ZERO, dump_value, escape_json
+from locus_store.sql.json_text import NEGATIVE_ZERO, dump_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -72,7 +72,7 @@ def dump_valueb(value: Any) -> str:
     text = dump_value(value)
     if not _INEXACT.search(text):
         return text
-    return orjson.dumps(_exact(escape_json(value)), option=orjson.OPT_SORT_KEYS).decode()
+    return orjson.dumps(_exact(orjson.loads(text)), option=orjson.OPT_SORT_KEYS).decode()
 
 
 _INEXACT: Final = re.compile(r"\de\+?\d|-0\.0")

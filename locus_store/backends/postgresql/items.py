@@ -139,7 +139,7 @@ class PostgreSQLItems(Items):
             "facts": 1 + self._has_embeddings,
             "namespaces": [encode_path(encode_namespace(it.namespace)) for it in changes],
             "keys": [encode_key(it.key) for it in changes],
-            "values": [None if it is None else dump_valueb(it.value) for it in puts],
+            "values": [None if it is None else dump_valueb(it.json) for it in puts],
             "metadata": [None if it is None else dump_jsonb(it.metadata) for it in puts],
             "ttls": [None if it is None else it.ttl_seconds for it in puts],
             "expected": [None if it is None else it.expected_version for it in puts],

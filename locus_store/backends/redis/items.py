@@ -101,7 +101,7 @@ def arguments(change: Change, call: int) -> tuple[Any, ...]:
         name,
         "" if expected is None else expected,
         "" if ttl is None else repr(float(ttl)),
-        encoding.pack_frame(encoding.encode([change.value, change.metadata])),
+        encoding.pack_frame(b"[%b,%b]" % (change.json, encoding.encode(change.metadata))),
         b"".join(change.vectors),
         call,
     )

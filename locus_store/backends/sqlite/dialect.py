@@ -12,6 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool, QueuePool, SingletonThreadPool, StaticPool
 
 from locus_store import versions
+from locus_store.backends.sqlite import appends
 from locus_store.backends.sqlite.columns import storage_classes
 from locus_store.errors import (
     BackendError,
@@ -29,6 +30,7 @@ from locus_store.sql.pending import BATCH
 from locus_store.sql.reads import line_of_row
 from locus_store.sql.repository import Repository
 from locus_store.sql.text_index import SEARCH_SETTING
+from locus_store.types import Mark, Written
 from locus_store.values import frames
 from locus_store.values.text import words
 
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     from locus_store.sql.migrate import AutoMigrate
     from locus_store.sql.repository import Copied
     from locus_store.sql.schema import Tables
-    from locus_store.types import Save, Written
+    from locus_store.types import Save
 
 MEMORY = ":memory:"
 
@@ -109,6 +111,10 @@ class SQLiteRepository(Repository):
         line = line_of_row(state)
         if is_named or not versions.takes(line, head_digest, save, append):
             return None
+        if is_noted and not has_index and appends.is_bare(save):
+            sequence = appends.append_head(self.connection, self.tables, line, save, append)
+            mark = Mark(self.store, line.line, sequence, save.change.shape.digest)
+            return Written(save.checkpoint_id, mark, "head")
         self.noted = save.thread_id if is_noted else None
         self._has_index = bool(has_index)
         return versions.append(self, line, save, continues=append.basis is not None)

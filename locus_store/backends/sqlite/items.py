@@ -38,6 +38,7 @@ class SQLiteItems(Items):
     """SQLite's implementations of the hooks."""
 
     most_names = sys.maxsize  # they are one parameter
+    locks_rows = False
 
     def condition(
         self, column: sa.ColumnElement[Any], clause: Clause

@@ -204,7 +204,7 @@ STORE: dict[str, Scenario] = {
     "put/again": lambda it: it.store.put(NS, "a", None, expected_version=1),
     "put_with_embedding": lambda it: it.store.put_with_embedding(NS, "c", 1, [0, 1, 0]),
     "put_batch": lambda it: it.store.put_batch([(NS, "a", 1), (NS, "c", 2)]),
-    "apply": lambda it: it.store.apply([Put(namespace=NS, key="c", value=1, metadata={})]),
+    "apply": lambda it: it.store.apply([Put(namespace=NS, key="c", json=b"1", metadata={})]),
     "get": lambda it: it.store.get(NS, "a"),
     "get_item": lambda it: it.store.get_item(NS, "a"),
     "get_batch": lambda it: it.store.get_batch([(NS, "a"), (NS, "b")]),

@@ -16,7 +16,7 @@ from locus_store.backends.sqlite.backend import SQLiteBackend
 from locus_store.backends.sqlite.dialect import SQLiteDatabase, SQLiteRepository
 from locus_store.errors import BackendError, ConflictError, LocusStoreError
 from locus_store.sql.repository import Repository
-from locus_store.types import Expected
+from locus_store.types import Expected, PendingWrite
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -51,7 +51,9 @@ def statements() -> Iterator[list[str]]:
 
 def kinds(sent: list[str]) -> list[str]:
     """First words; without the note of the minute, which a save may meet at its turn."""
-    words = [it.split() for it in sent if not it.startswith("UPDATE locus_threads")]
+    words = [
+        it.replace('"', "").split() for it in sent if not it.startswith("UPDATE locus_threads")
+    ]
     return [" ".join(it[: 2 if it[0] in {"BEGIN", "UPDATE"} else 1]) for it in words]
 
 
@@ -97,6 +99,24 @@ async def test_an_append_with_an_index_adds_one_statement(tmp_path: Path) -> Non
             ours = [it for it in sent if "'main'" not in it]  # the others are FTS5's
             assert kinds(ours) == [*PLAIN[:2], "INSERT", *PLAIN[2:]]
             assert [it["thread_id"] for it in await checkpointer.search("milk")] == ["t"]
+
+
+async def test_pending_writes_take_two_looks_and_one_insert_each(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    backend = SQLiteBackend(path)
+    await backend.write_state("t", {"n": 0}, checkpoint_id="v")
+    await backend.close()
+    with statements() as sent:
+        backend = SQLiteBackend(path)
+        await backend.open()
+        for task, places in (("a", [0, 1, 2]), ("b", [-4]), ("b", [-4])):
+            writes = [PendingWrite(task, it, "c", "t", b"1") for it in places]
+            sent.clear()
+            await backend.put_writes("t", "v", writes)
+            each = ["DELETE", "INSERT"] if places[0] < 0 else ["INSERT"] * len(places)
+            assert kinds(sent) == ["BEGIN IMMEDIATE", "SELECT", "SELECT", *each, "COMMIT"]
+        assert [it.idx for it in await backend.get_writes("t", "v")] == [0, 1, 2, -4]
+        await backend.close()
 
 
 # --- what is not a plain append
@@ -260,14 +280,14 @@ def rows(path: Path) -> list[list[tuple[Any, ...]]]:
 def options(random: Random, marks: list[Any], number: int) -> dict[str, Any]:
     """Those of a save; marks are named by their place."""
     found: dict[str, Any] = {
-        "checkpoint_id": f"c{random.randrange(number + 1) if random.random() < 0.1 else number}",
+        "checkpoint_id": f"/c{random.randrange(number + 1) if random.random() < 0.1 else number}",
         "on_conflict": random.choice(["raise", "branch", "overwrite"]),
-        "writer": random.choice([None, None, "w1", "w2"]),
-        "run": random.choice([None, "r1"]),
+        "writer": random.choice([None, None, "w1", "/w2"]),
+        "run": random.choice([None, "/", "é"]),
         "keep_last": random.choice([None, None, None, 3]),
         "ttl_seconds": random.choice([None, None, 600]),
-        "metadata": random.choice([{}, {"step": number}]),
-        "labels": random.choice([{}, {"tags": ["a"]}]),
+        "metadata": random.choice([{}, {"step": number, "z\0": "\0\1é"}]),
+        "labels": random.choice([{}, {"tags": ["a\0"], "agent_id": "/"}]),
     }
     if marks and random.random() < 0.7:
         newest = len(marks) - 1

@@ -1,0 +1,72 @@
+"""The writes of a plain append, on the driver's cursor.
+
+``Compiled`` converts each value by the type of its column; a save waits for that in the thread that
+writes for all.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from time import time_ns
+from typing import TYPE_CHECKING
+
+from locus_store.backends.sqlite.columns import COLUMNS
+from locus_store.sql.columns import encode_key
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sqlalchemy.engine import Connection
+
+    from locus_store.sql.schema import Tables
+    from locus_store.types import Save
+    from locus_store.versions import Append, Line
+
+
+def is_bare(save: Save) -> bool:
+    """Return whether an append changes a record and its line only, and no older version."""
+    return save.keep_last is None and save.ttl_seconds is None
+
+
+def append_head(
+    connection: Connection, tables: Tables, line: Line, save: Save, append: Append
+) -> int:
+    """Insert a record onto a line's head, which it becomes; return its sequence.
+
+    The rows are those of ``versions.append``.
+    """
+    insert, move = _statements(tables)
+    sequence, chain, size = line.last_sequence + 1, line.open_chain, line.open_bytes
+    if append.basis is None:
+        chain, size = sequence, 0
+    checkpoint_id, digest = encode_key(save.checkpoint_id), save.change.shape.digest
+    kept = _text(save.metadata), _text(save.labels), append.payload
+    writer, run = _key(save.writer), _key(save.run)
+    cursor = connection.connection.cursor()
+    cursor.execute(insert, (line.line, sequence, chain, line.head, checkpoint_id, digest, *kept))
+    moved = sequence, chain, size + append.added, sequence, writer, run, time_ns() // 1000
+    cursor.execute(move, (*moved, line.line))
+    cursor.close()
+    return sequence
+
+
+@lru_cache
+def _statements(tables: Tables) -> tuple[str, str]:
+    records, lines = (f'"{it.name}"' for it in (tables.checkpoints, tables.lines))
+    names = "line, sequence, chain, parent, checkpoint_id, digest, metadata, labels, payload"
+    places = ", ".join("?" for _ in names.split())
+    insert = (
+        f"INSERT INTO {records} ({names}, codec, created_at) "  # noqa: S608  (our own names)
+        f"VALUES ({places}, 0, {COLUMNS.clock()})"
+    )
+    moved = "head = ?, open_chain = ?, open_bytes = ?, last_sequence = ?, writer = ?, run = ?"
+    move = f"UPDATE {lines} SET {moved}, updated_at = ? WHERE line = ?"  # noqa: S608
+    return insert, move
+
+
+def _text(value: Mapping[str, object]) -> str | None:
+    return COLUMNS.bind_json(value) if value else None
+
+
+def _key(value: str | None) -> str | None:
+    return None if value is None else encode_key(value)
