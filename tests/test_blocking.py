@@ -17,11 +17,11 @@ from locus_store import (
     MemoryCheckpointer,
     Message,
     StorageBackendAdapter,
-    blocking,
+
     sqlite_checkpointer,
 )
 from locus_store.blocking import BlockingCheckpointer, Portals, open_checkpointer
-from locus_store.runtime import loops
+from locus_store.runtime import driven, loops
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -155,7 +155,7 @@ class Home(loops.Home):
 
 
 def test_a_call_that_waits_for_the_loop_it_stopped_is_ended(monkeypatch) -> None:
-    monkeypatch.setattr(blocking, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(driven, "PATIENCE_SECONDS", 0.01)
     portals = Portals()
 
     async def main() -> None:
@@ -173,7 +173,7 @@ def test_a_call_that_waits_for_the_loop_it_stopped_is_ended(monkeypatch) -> None
 
 
 def test_a_long_call_in_a_loop_without_other_work_is_waited_for(monkeypatch) -> None:
-    monkeypatch.setattr(blocking, "PATIENCE_SECONDS", 0)
+    monkeypatch.setattr(driven, "PATIENCE_SECONDS", 0)
     portals = Portals()
 
     async def main() -> str:

@@ -1,0 +1,372 @@
+"""The event loop of sync methods: the calling thread drives it, so no thread is switched.
+
+A call that finds the loop free *leads*: its thread runs the loop until the call is done. A call
+that comes meanwhile *follows*: it hands over to that loop and waits on a lock. Where a leader
+leaves followers behind, the loop's own thread, the *keeper*, drives until they are done. The keeper
+also drives while nobody calls, so that connections, timers and unfinished work go on as in any
+event loop: it looks every ``IDLE_SECONDS`` whether the loop is free.
+
+A thread does not lead if an exception may strike it anywhere: the main thread, if the program
+handles signals in Python, as such a handler may raise. ``Ctrl-C`` is put off until the leader has
+left the loop. A thread with a running loop cannot lead either: it may not run a second one.
+
+A backend whose driver blocks may ``lend`` work to the leader of its call. The leader leaves the
+loop, does the work where a thread of the backend would have done it, and returns. Others drive
+meanwhile.
+
+Who drives holds ``_driving``. A call is in ``_calls`` until it is done, and in ``_waiting`` if
+others have to drive it. A follower adds itself and looks whether somebody drives; who leaves
+releases ``_driving`` and looks whether somebody waits: one of them wakes the keeper.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import signal
+import threading
+from _signal import getsignal, signal as set_signal  # signal's own take 19 us in place of 2
+from contextlib import suppress
+from contextvars import ContextVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from locus_store.runtime.loops import fail, is_at_work, outlives_its_runs
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+PATIENCE_SECONDS: Final = 5.0
+"""Time that a sync call in a running loop waits before it looks whether it waits for that loop."""
+
+IDLE_SECONDS: Final = 0.05
+"""The keeper looks this often whether it should drive."""
+
+_OTHERS: Final = tuple(it for it in signal.valid_signals() if it < 32 and it != signal.SIGINT)  # noqa: PLR2004  (realtime signals)
+
+T = TypeVar("T")
+
+
+class EndedError(Exception):
+    """The loop was closed before it took the call; nothing was run."""
+
+
+class _Call(Generic[T]):
+    """A sync call in progress."""
+
+    __slots__ = (
+        "done",
+        "error",
+        "has_begun",
+        "is_cancelled",
+        "is_done",
+        "is_interrupted",
+        "is_leading",
+        "lent",
+        "make",
+        "result",
+        "task",
+    )
+
+    def __init__(self, make: Callable[[], Awaitable[T]]) -> None:
+        self.make = make
+        self.done = threading.Lock()
+        self.done.acquire()
+        self.is_done = self.is_leading = self.has_begun = False
+        self.is_cancelled = self.is_interrupted = False
+        self.task: asyncio.Task[None] | None = None
+        self.result: T | None = None
+        self.error: BaseException | None = None
+        self.lent: tuple[Callable[[], Any], asyncio.Future[Any]] | None = None
+
+    def do_lent(self) -> Callable[[], None]:
+        """Do the lent work; return what passes its result on, to be called in the loop."""
+        assert self.lent is not None  # noqa: S101  (looked at before)
+        (work, future), self.lent = self.lent, None
+        try:
+            return partial(_answer, future, work(), None)
+        except BaseException as exc:  # noqa: BLE001  (told to the call)
+            return partial(_answer, future, None, exc)
+
+    def answer(self) -> T:
+        """Return its result, or raise its error."""
+        error, self.error = self.error, None
+        try:
+            if isinstance(error, asyncio.CancelledError):
+                raise concurrent.futures.CancelledError from error
+            if error is not None:
+                raise error
+            return self.result  # type: ignore[return-value]  # it is done
+        finally:
+            del error  # its traceback has this frame
+
+
+def _answer(future: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
+    if future.done():  # its task was cancelled
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        fail(future, error)
+
+
+_calling: ContextVar[_Call[Any] | None] = ContextVar("locus_store_call", default=None)
+
+
+def is_led() -> bool:
+    """Return whether ``lend`` would take work."""
+    call = _calling.get()
+    return call is not None and call.is_leading and call.lent is None
+
+
+def lend(work: Callable[[], T]) -> asyncio.Future[T]:
+    """Have the thread that waits for the running task do blocking work; only if ``is_led``.
+
+    It surely does it, even if it is interrupted or the task is cancelled.
+    """
+    call = _calling.get()
+    assert call is not None  # noqa: S101  (see is_led)
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+    call.lent = (work, future)
+    loop.stop()
+    return future
+
+
+class DrivenLoop:
+    """An event loop for sync calls from any thread of one process; see the module."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self._loop = self._runner.get_loop()
+        outlives_its_runs(self._loop)
+        self._driving = threading.Lock()
+        self._driver: tuple[int, _Call[Any] | None] | None = None
+        self._calls: set[_Call[Any]] = set()
+        self._waiting: set[_Call[Any]] = set()
+        self._wanted = threading.Event()
+        self._is_ending = False
+        self._keeper = threading.Thread(
+            target=self._keep, name="locus-store-blocking", daemon=True
+        )
+        self._keeper.start()
+
+    # --- callers
+
+    def run(self, owner: str, make: Callable[[], Awaitable[T]]) -> T:
+        """Run a coroutine, and wait for it; cancel it on ``Ctrl-C``.
+
+        Args:
+            owner: The class whose sync method was called, for the error.
+            make: Makes the coroutine.
+
+        Raises:
+            EndedError: The loop was closed.
+            RuntimeError: The caller runs on this loop, which cannot wait for itself; or the call
+                waits for an async one that the caller's own loop has begun.
+        """
+        outer = asyncio._get_running_loop()  # noqa: SLF001  (the documented way without an error)
+        driver = self._driver
+        if outer is self._loop or (driver is not None and driver[0] == threading.get_ident()):
+            raise RuntimeError(
+                f"a sync method of {owner} was called by a coroutine that another sync method of "
+                "it runs; call its async method there"
+            )
+        call = _Call(make)
+        self._calls.add(call)
+        if self._is_ending:
+            self._calls.discard(call)
+            raise EndedError
+        self._take(call, owner, outer)
+        return call.answer()
+
+    def _take(
+        self, call: _Call[Any], owner: str, outer: asyncio.AbstractEventLoop | None
+    ) -> None:
+        """Lead the call, or have it done by others."""
+        is_main = threading.current_thread() is threading.main_thread()
+        if outer is not None or (is_main and _handles_signals()):
+            self._follow(call, owner, outer)
+        elif is_main and getsignal(signal.SIGINT) is signal.default_int_handler:
+            self._lead_undisturbed(call)
+        else:
+            self._lead(call)
+
+    def _lead_undisturbed(self, call: _Call[Any]) -> None:
+        """Lead, and raise ``KeyboardInterrupt`` only afterwards."""
+        try:
+            set_signal(signal.SIGINT, partial(self._interrupt, call))
+            self._lead(call)
+        finally:
+            set_signal(signal.SIGINT, signal.default_int_handler)
+        if call.is_interrupted:
+            raise KeyboardInterrupt
+
+    def _interrupt(self, call: _Call[Any], *_: object) -> None:
+        if self.pid != os.getpid() or call in self._waiting:
+            raise KeyboardInterrupt
+        call.is_interrupted = True
+        self._loop.call_soon_threadsafe(self._stop)
+
+    def _lead(self, call: _Call[Any]) -> None:
+        if not self._driving.acquire(blocking=False):
+            self._follow(call)
+            return
+        self._begin(call)
+        self._drive(call)
+        while call.lent is not None:
+            answer = call.do_lent()
+            if call.is_interrupted or not self._driving.acquire(blocking=False):
+                self._go_on(call, answer)
+                return
+            answer()
+            self._drive(call)
+        if not call.is_done:
+            self._abandon(call)
+
+    def _drive(self, call: _Call[Any] | None) -> None:
+        """Run the loop until the call is done, lends or is interrupted; needs ``_driving``.
+
+        Without a call: until one was done, and nobody waits.
+        """
+        self._driver = threading.get_ident(), call
+        is_over = False
+        try:
+            if call is not None:
+                call.is_leading = True
+            while not is_over:
+                with suppress(KeyboardInterrupt, SystemExit):  # of a task, which keeps it
+                    self._loop.run_forever()
+                is_over = not self._waiting if call is None else _is_over(call)
+        finally:
+            if call is not None:
+                call.is_leading = False
+            self._driver = None
+            self._driving.release()
+            if self._waiting or self._is_ending:
+                self._wanted.set()
+
+    def _begin(self, call: _Call[Any]) -> None:
+        if call.task is None:
+            call.task = self._loop.create_task(self._answered(call))
+
+    async def _answered(self, call: _Call[Any]) -> None:
+        call.has_begun = True
+        _calling.set(call)
+        try:
+            if call.is_cancelled:
+                raise asyncio.CancelledError
+            call.result = await call.make()
+        except BaseException as exc:  # noqa: BLE001  (told to the caller)
+            call.error = exc
+        self._ended(call)
+
+    def _ended(self, call: _Call[Any]) -> None:
+        call.is_done = True
+        self._calls.discard(call)
+        self._waiting.discard(call)
+        call.done.release()
+        leading = self._driver[1] if self._driver else None
+        if leading is call or (leading is None and not self._waiting):
+            self._stop()
+
+    def _stop(self) -> None:
+        if self._driver is not None:  # else the loop is being closed
+            self._loop.stop()
+
+    # --- calls that others drive
+
+    def _follow(
+        self,
+        call: _Call[Any],
+        owner: str = "",
+        outer: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        """Have others drive the call from its beginning."""
+        try:
+            self._leave_to_others(call, partial(self._begin, call))
+            self._await(call, owner, outer)
+        except BaseException:
+            self._abandon(call)
+            raise
+
+    def _go_on(self, call: _Call[Any], answer: Callable[[], None]) -> None:
+        """Have others drive the call after its lent work; another thread has the loop."""
+        try:
+            self._leave_to_others(call, answer)
+            self._await(call)
+        except BaseException:
+            self._abandon(call)
+            raise
+
+    def _leave_to_others(self, call: _Call[Any], step: Callable[[], None]) -> None:
+        self._waiting.add(call)
+        if call.is_done:
+            self._waiting.discard(call)
+        self._loop.call_soon_threadsafe(step)
+        if not self._driving.locked():
+            self._wanted.set()
+
+    def _abandon(self, call: _Call[Any]) -> None:
+        """Cancel a call that its caller no longer waits for."""
+        self._leave_to_others(call, partial(self._cancel, call))
+
+    def _cancel(self, call: _Call[Any]) -> None:
+        call.is_cancelled = True
+        if call.has_begun and call.task is not None:
+            call.task.cancel()
+        else:
+            self._begin(call)  # it ends as it begins
+
+    def _await(
+        self,
+        call: _Call[Any],
+        owner: str = "",
+        outer: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        """Wait for a call; raise if it waits for the event loop that the caller blocks."""
+        if outer is None or not call.done.acquire(timeout=PATIENCE_SECONDS):
+            if outer is not None and is_at_work(outer):
+                raise RuntimeError(
+                    f"a sync method of {owner} waited for {PATIENCE_SECONDS:g} s in a running "
+                    "event loop whose own async calls cannot finish meanwhile; it was cancelled "
+                    "and may have been done. Await those calls first, or call the async method"
+                )
+            call.done.acquire()
+
+    # --- the loop's own thread
+
+    def _keep(self) -> None:
+        while self._calls or not self._is_ending:
+            self._wanted.wait(IDLE_SECONDS)
+            self._wanted.clear()
+            if not self._driving.acquire(blocking=False):
+                continue
+            if self._is_ending and not self._waiting:
+                self._driving.release()
+            else:
+                self._drive(None)
+        self._driving.acquire()
+        self._runner.close()
+
+    def end(self) -> None:
+        """Finish the calls that were taken, then close the loop and end its thread."""
+        if self.pid != os.getpid():  # a forked child has neither
+            return
+        self._is_ending = True
+        self._wanted.set()
+        with suppress(RuntimeError):  # closed already
+            self._loop.call_soon_threadsafe(self._stop)
+        if self._keeper is not threading.current_thread():
+            self._keeper.join()
+
+
+def _is_over(call: _Call[Any]) -> bool:
+    return call.is_done or call.is_interrupted or call.lent is not None
+
+
+def _handles_signals() -> bool:
+    """Return whether a signal other than Ctrl-C runs a function of the program."""
+    return any(map(callable, map(getsignal, _OTHERS)))
