@@ -2,6 +2,8 @@
 
 A body is a plain function of a connection. Bodies that wait while the writer commits share the
 next transaction, each under its own savepoint. Each caller is answered after the commit.
+
+The thread that waits in a sync call runs its body itself while the writer, or a reader, is idle.
 """
 
 from __future__ import annotations
@@ -14,13 +16,14 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary, WeakSet, finalize
 
 from sqlalchemy.pool import QueuePool
 
 from locus_store.errors import BackendError, InvalidArgumentError
-from locus_store.runtime import loops, observe
+from locus_store.runtime import driven, loops, observe
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
@@ -76,7 +79,10 @@ class _Stopped(Exception):  # noqa: N818  (never leaves this module)
 
 
 class _Writer:
-    """The thread that owns the writing connection."""
+    """The writing connection, and the thread that uses it unless its caller does.
+
+    Who uses it has the turn.
+    """
 
     def __init__(self, engine: Engine, database: Database, release_readers: Release) -> None:
         self._engine = engine
@@ -84,6 +90,7 @@ class _Writer:
         self._release_readers = release_readers
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._gate = threading.Lock()
+        self._turn = threading.Lock()
         self._is_stopped = False
         self._connection: Connection | None = None
         self._identity: object = None
@@ -97,12 +104,27 @@ class _Writer:
             _Stopped: Nothing was run.
         """
         loop = asyncio.get_running_loop()
-        job = _Job(body, loop, loop.create_future())
         with self._gate:
             if self._is_stopped:
                 raise _Stopped
-            self._jobs.put(job)
-        result: T = await job.future
+            if self._is_idle_for_a_caller():
+                answer: asyncio.Future[T] = driven.lend(partial(self._run_here, body))
+            else:
+                answer = loop.create_future()
+                self._jobs.put(_Job(body, loop, answer))
+        return await answer
+
+    def _is_idle_for_a_caller(self) -> bool:
+        """Take the turn for the thread that waits, if it can use the connection now."""
+        return driven.is_led() and self._jobs.empty() and self._turn.acquire(blocking=False)
+
+    def _run_here(self, body: Body[T] | None) -> Any:
+        try:
+            ((result, error),) = self._commit([body])
+        finally:
+            self._turn.release()
+        if error is not None:
+            raise error
         return result
 
     def stop(self) -> None:
@@ -116,12 +138,14 @@ class _Writer:
 
     def _work(self) -> None:
         while (first := self._jobs.get()) is not None:
-            jobs, is_last = self._group(first)
-            self._answer_all(jobs)
+            with self._turn:
+                jobs, is_last = self._group(first)
+                self._answer_all(jobs)
             del first, jobs
             if is_last:
                 break
-        self._release()
+        with self._turn:
+            self._release()
 
     def _group(self, first: _Job) -> tuple[list[_Job], bool]:
         jobs = [first]
@@ -137,26 +161,26 @@ class _Writer:
 
     def _answer_all(self, jobs: list[_Job]) -> None:
         try:
-            answers = self._commit(jobs)
+            answers = self._commit([it.body for it in jobs])
         except BaseException as exc:  # noqa: BLE001  (told to every caller of the group)
             answers = [(None, exc)] * len(jobs)
         _tell(jobs, answers)
 
-    def _commit(self, jobs: list[_Job]) -> list[_Answer]:
+    def _commit(self, bodies: list[Body[Any] | None]) -> list[_Answer]:
         connection = self._opened()
-        if all(job.body is None for job in jobs):  # to read needs no write lock
-            return [(None, None)] * len(jobs)
+        if not any(bodies):  # to read needs no write lock
+            return [(None, None)] * len(bodies)
         try:
             self._database.begin_write(connection)
-            if len(jobs) == 1 and jobs[0].body is not None:
-                answers: list[_Answer] = [(jobs[0].body(connection), None)]  # fails as a whole
+            if len(bodies) == 1 and bodies[0] is not None:
+                answers: list[_Answer] = [(bodies[0](connection), None)]  # fails as a whole
             else:
-                answers = [_attempt(connection, job.body) for job in jobs]
+                answers = [_attempt(connection, it) for it in bodies]
             connection.commit()
         except BaseException:
             connection.rollback()
             raise
-        observe.committed(self._database, len(jobs))
+        observe.committed(self._database, len(bodies))
         return answers
 
     def _opened(self) -> Connection:
@@ -328,6 +352,7 @@ class _Open:
         self._reads = reads
         self._engines = [it for it in (writes, reads) if it is not None] if owned else []
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="locus-store-reader")
+        self._turns = threading.Semaphore(READERS)
         self._gate = threading.Lock()
         self.is_closed = False
         self._identity: object = None
@@ -344,8 +369,22 @@ class _Open:
         with self._gate:
             if self.is_closed:
                 raise _Stopped
-            reading = loop.run_in_executor(self._readers, self._read, self._reads, body)
+            if driven.is_led() and self._turns.acquire(blocking=False):
+                reading = driven.lend(partial(self._read_here, self._reads, body))
+            else:
+                work = partial(self._read_in_turn, self._reads, body)
+                reading = loop.run_in_executor(self._readers, work)
         return await reading
+
+    def _read_in_turn(self, engine: Engine, body: Body[T]) -> T:
+        self._turns.acquire()
+        return self._read_here(engine, body)
+
+    def _read_here(self, engine: Engine, body: Body[T]) -> T:
+        try:
+            return self._read(engine, body)
+        finally:
+            self._turns.release()
 
     def _read(self, engine: Engine, body: Body[T]) -> T:
         with engine.connect() as connection:
@@ -374,6 +413,8 @@ class _Open:
             self.is_closed = True
         self.writer.stop()
         self._readers.shutdown()
+        for _ in range(READERS):  # those that callers run
+            self._turns.acquire()
         for engine in self._engines:
             engine.dispose()
 
