@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -191,25 +191,4 @@ def test_a_call_on_the_portals_own_loop_is_refused() -> None:
 
     with pytest.raises(RuntimeError, match="call its async method"):
         portals.run("Saver", inner)
-    portals.close()
-
-
-def test_an_interrupted_call_is_cancelled(monkeypatch) -> None:
-    portals, started, cancelled = Portals(), threading.Event(), threading.Event()
-
-    async def forever() -> None:
-        started.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            cancelled.set()
-
-    def interrupted(owner: str, future: Future[None]) -> None:
-        started.wait(60)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(blocking, "_result", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        portals.run("Saver", forever)
-    assert cancelled.wait(60)
     portals.close()

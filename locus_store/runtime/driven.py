@@ -70,7 +70,7 @@ class _Call(Generic[T]):
     )
 
     def __init__(self, make: Callable[[], Awaitable[T]]) -> None:
-        self.make = make
+        self.make: Callable[[], Awaitable[T]] | None = make
         self.done = threading.Lock()
         self.done.acquire()
         self.is_done = self.is_leading = self.has_begun = False
@@ -91,13 +91,14 @@ class _Call(Generic[T]):
 
     def answer(self) -> T:
         """Return its result, or raise its error."""
+        result, self.result = self.result, None  # contexts of connections keep the call
         error, self.error = self.error, None
         try:
             if isinstance(error, asyncio.CancelledError):
                 raise concurrent.futures.CancelledError from error
             if error is not None:
                 raise error
-            return self.result  # type: ignore[return-value]  # it is done
+            return result  # type: ignore[return-value]  # it is done
         finally:
             del error  # its traceback has this frame
 
@@ -205,10 +206,11 @@ class DrivenLoop:
             raise KeyboardInterrupt
 
     def _interrupt(self, call: _Call[Any], *_: object) -> None:
-        if self.pid != os.getpid() or call in self._waiting:
+        if call in self._waiting or self.pid != os.getpid():
             raise KeyboardInterrupt
         call.is_interrupted = True
-        self._loop.call_soon_threadsafe(self._stop)
+        with suppress(RuntimeError):  # it is done, and the loop closed
+            self._loop.call_soon_threadsafe(self._stop)
 
     def _lead(self, call: _Call[Any]) -> None:
         if not self._driving.acquire(blocking=False):
@@ -255,10 +257,11 @@ class DrivenLoop:
     async def _answered(self, call: _Call[Any]) -> None:
         call.has_begun = True
         _calling.set(call)
+        make, call.make = call.make, None
         try:
-            if call.is_cancelled:
+            if call.is_cancelled or make is None:
                 raise asyncio.CancelledError
-            call.result = await call.make()
+            call.result = await make()
         except BaseException as exc:  # noqa: BLE001  (told to the caller)
             call.error = exc
         self._ended(call)
@@ -311,7 +314,8 @@ class DrivenLoop:
 
     def _abandon(self, call: _Call[Any]) -> None:
         """Cancel a call that its caller no longer waits for."""
-        self._leave_to_others(call, partial(self._cancel, call))
+        with suppress(RuntimeError):  # it is done, and the loop closed
+            self._leave_to_others(call, partial(self._cancel, call))
 
     def _cancel(self, call: _Call[Any]) -> None:
         call.is_cancelled = True

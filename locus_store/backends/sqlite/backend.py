@@ -125,7 +125,7 @@ def _engines(
     writes = dialect.engine(path, busy_timeout_seconds=timeout)
     if path == dialect.MEMORY:
         return writes, None
-    return writes, dialect.engine(path, busy_timeout_seconds=timeout, readers=READERS)
+    return writes, dialect.engine(path, busy_timeout_seconds=timeout, readers=READERS + 1)
 
 
 def sqlite_checkpointer(

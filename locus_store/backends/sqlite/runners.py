@@ -91,6 +91,7 @@ class _Writer:
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._gate = threading.Lock()
         self._turn = threading.Lock()
+        self._is_busy = False
         self._is_stopped = False
         self._connection: Connection | None = None
         self._identity: object = None
@@ -112,11 +113,12 @@ class _Writer:
             else:
                 answer = loop.create_future()
                 self._jobs.put(_Job(body, loop, answer))
+                self._is_busy = True
         return await answer
 
     def _is_idle_for_a_caller(self) -> bool:
         """Take the turn for the thread that waits, if it can use the connection now."""
-        return driven.is_led() and self._jobs.empty() and self._turn.acquire(blocking=False)
+        return driven.is_led() and not self._is_busy and self._turn.acquire(blocking=False)
 
     def _run_here(self, body: Body[T] | None) -> Any:
         try:
@@ -144,6 +146,8 @@ class _Writer:
             del first, jobs
             if is_last:
                 break
+            with self._gate:
+                self._is_busy = not self._jobs.empty()
         with self._turn:
             self._release()
 
@@ -352,7 +356,8 @@ class _Open:
         self._reads = reads
         self._engines = [it for it in (writes, reads) if it is not None] if owned else []
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="locus-store-reader")
-        self._turns = threading.Semaphore(READERS)
+        self._turn = threading.Lock()
+        """Held while a caller's own thread reads."""
         self._gate = threading.Lock()
         self.is_closed = False
         self._identity: object = None
@@ -369,22 +374,17 @@ class _Open:
         with self._gate:
             if self.is_closed:
                 raise _Stopped
-            if driven.is_led() and self._turns.acquire(blocking=False):
+            if driven.is_led() and self._turn.acquire(blocking=False):
                 reading = driven.lend(partial(self._read_here, self._reads, body))
             else:
-                work = partial(self._read_in_turn, self._reads, body)
-                reading = loop.run_in_executor(self._readers, work)
+                reading = loop.run_in_executor(self._readers, self._read, self._reads, body)
         return await reading
-
-    def _read_in_turn(self, engine: Engine, body: Body[T]) -> T:
-        self._turns.acquire()
-        return self._read_here(engine, body)
 
     def _read_here(self, engine: Engine, body: Body[T]) -> T:
         try:
             return self._read(engine, body)
         finally:
-            self._turns.release()
+            self._turn.release()
 
     def _read(self, engine: Engine, body: Body[T]) -> T:
         with engine.connect() as connection:
@@ -413,10 +413,9 @@ class _Open:
             self.is_closed = True
         self.writer.stop()
         self._readers.shutdown()
-        for _ in range(READERS):  # those that callers run
-            self._turns.acquire()
-        for engine in self._engines:
-            engine.dispose()
+        with self._turn:
+            for engine in self._engines:
+                engine.dispose()
 
 
 class AsyncEngineRunner:
