@@ -39,9 +39,9 @@ Wrapped = TypeVar("Wrapped", bound="BaseCheckpointer[Any] | BaseStore")
 class _Blocking(ForTenants, Generic[Wrapped]):
     """An object with an event loop of its own, in a thread that the first call starts."""
 
-    def __init__(self, wrapped: Wrapped) -> None:
+    def __init__(self, wrapped: Wrapped, *, moves: bool = False) -> None:
         self._async: Wrapped = wrapped
-        self._portals = Portals()
+        self._portals = Portals(moves=moves)
         self._owns_portals = True
 
     def __repr__(self) -> str:
@@ -99,7 +99,8 @@ class BlockingCheckpointer(_Blocking[BaseCheckpointer[S]], Generic[S]):
     """
 
     def __init__(self, checkpointer: BaseCheckpointer[S]) -> None:
-        super().__init__(checkpointer)
+        backend = getattr(checkpointer, "backend", None)
+        super().__init__(checkpointer, moves=getattr(backend, "moves_between_threads", False))
 
     @property
     def capabilities(self) -> CheckpointerCapabilities:
@@ -348,9 +349,13 @@ class Portals:
     """The event loop of blocking code; a forked child makes its own.
 
     Its thread is a daemon, so that a facade that was not closed does not keep the process alive.
+
+    Args:
+        moves: See ``DrivenLoop``.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, moves: bool = False) -> None:
+        self._moves = moves
         self._lock = threading.Lock()
         self._loop: DrivenLoop | None = None
         self._end: Any = None
@@ -367,7 +372,7 @@ class Portals:
                 if self._loop is not None:
                     _inherited.append(self._loop)
                     self._end.detach()
-                self._loop = DrivenLoop()
+                self._loop = DrivenLoop(moves=self._moves)
                 self._end = finalize(self, self._loop.end)
             return self._loop
 

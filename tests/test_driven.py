@@ -25,7 +25,7 @@ WAIT = 60
 
 @pytest.fixture
 def portals() -> Iterator[Portals]:
-    made = Portals()
+    made = Portals(moves=True)
     yield made
     made.close()
 
@@ -76,6 +76,14 @@ def interrupt(number: int = signal.SIGINT) -> None:
 def test_a_lone_call_runs_in_its_own_thread(portals: Portals, others: ThreadPoolExecutor) -> None:
     assert others.submit(run, portals, ident).result() in {it.ident for it in others._threads}
     assert run(portals, ident) == threading.get_ident()
+
+
+def test_calls_that_may_not_move_stay_in_one_thread(others: ThreadPoolExecutor) -> None:
+    portals = Portals()
+    seen = {run(portals, ident), *others.map(lambda _: run(portals, ident), range(20))}
+    assert len(seen) == 1
+    assert not seen & {threading.get_ident(), *(it.ident for it in others._threads)}
+    portals.close()
 
 
 def test_calls_that_come_meanwhile_do_not_wait_for_the_first(
@@ -288,6 +296,17 @@ def test_an_error_of_lent_work_is_the_calls(portals: Portals) -> None:
         return "handled"
 
     assert run(portals, lending) == "handled"
+
+
+def test_a_call_that_ends_without_its_lent_work_leaves_it_done(portals: Portals) -> None:
+    done: list[str] = []
+
+    async def lending() -> str:
+        driven.lend(lambda: done.append("done"))
+        return "gone on"
+
+    assert run(portals, lending) == "gone on"
+    assert done == ["done"]
 
 
 def test_nothing_is_lent_outside_of_sync_calls(portals: Portals) -> None:

@@ -1,10 +1,14 @@
-"""The event loop of sync methods: the calling thread drives it, so no thread is switched.
+"""The event loop of sync methods, which the calling thread may drive itself.
 
-A call that finds the loop free *leads*: its thread runs the loop until the call is done. A call
-that comes meanwhile *follows*: it hands over to that loop and waits on a lock. Where a leader
-leaves followers behind, the loop's own thread, the *keeper*, drives until they are done. The keeper
-also drives while nobody calls, so that connections, timers and unfinished work go on as in any
-event loop: it looks every ``IDLE_SECONDS`` whether the loop is free.
+The loop has a thread of its own, the *keeper*, and callers *follow* it: they hand over and wait on
+a lock. Two threads are switched for each call.
+
+Where the calls of a loop may continue in any thread (``moves``), none is switched for a lone call.
+A caller that finds the loop free *leads*: its thread drives the loop until the call is done. Calls
+that come meanwhile follow. Where a leader leaves followers behind, the keeper drives until they are
+done. It also drives while nobody calls, so that timers and unfinished work continue: it looks every
+``IDLE_SECONDS`` whether the loop is free. Connections of an event loop and SQLAlchemy's greenlets
+belong to one thread, so the keeper alone drives a loop that may have them.
 
 A thread does not lead if an exception may strike it anywhere: the main thread, if the program
 handles signals in Python, as such a handler may raise. ``Ctrl-C`` is put off until the leader has
@@ -32,7 +36,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from locus_store.runtime.loops import fail, is_at_work, outlives_its_runs
+from locus_store.runtime.loops import fail, is_at_work
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -136,13 +140,17 @@ def lend(work: Callable[[], T]) -> asyncio.Future[T]:
 
 
 class DrivenLoop:
-    """An event loop for sync calls from any thread of one process; see the module."""
+    """An event loop for sync calls from any thread of one process; see the module.
 
-    def __init__(self) -> None:
+    Args:
+        moves: Its calls may continue in any thread.
+    """
+
+    def __init__(self, *, moves: bool) -> None:
         self.pid = os.getpid()
+        self._moves = moves
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self._loop = self._runner.get_loop()
-        outlives_its_runs(self._loop)
         self._driving = threading.Lock()
         self._driver: tuple[int, _Call[Any] | None] | None = None
         self._calls: set[_Call[Any]] = set()
@@ -188,7 +196,7 @@ class DrivenLoop:
     ) -> None:
         """Lead the call, or have it done by others."""
         is_main = threading.current_thread() is threading.main_thread()
-        if outer is not None or (is_main and _handles_signals()):
+        if not self._moves or outer is not None or (is_main and _handles_signals()):
             self._follow(call, owner, outer)
         elif is_main and getsignal(signal.SIGINT) is signal.default_int_handler:
             self._lead_undisturbed(call)
@@ -234,7 +242,7 @@ class DrivenLoop:
         Without a call: until one was done, and nobody waits.
         """
         self._driver = threading.get_ident(), call
-        is_over = False
+        is_over = call is not None and _is_over(call)
         try:
             if call is not None:
                 call.is_leading = True
@@ -272,7 +280,8 @@ class DrivenLoop:
         self._waiting.discard(call)
         call.done.release()
         leading = self._driver[1] if self._driver else None
-        if leading is call or (leading is None and not self._waiting):
+        is_left = leading is None and not self._waiting and (self._moves or self._is_ending)
+        if leading is call or is_left:
             self._stop()
 
     def _stop(self) -> None:

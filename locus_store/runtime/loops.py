@@ -10,7 +10,7 @@ import warnings
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
-from weakref import WeakSet, finalize
+from weakref import finalize
 
 from locus_store.errors import InvalidArgumentError
 
@@ -178,7 +178,7 @@ class Homes(Generic[H]):
                     _inherited.append(self._homes.pop(other))
                 elif other.is_closed():
                     _abandon({other: self._homes.pop(other)})
-                elif self._refusal is not None and is_in_use(other):
+                elif self._refusal is not None and other.is_running():
                     raise InvalidArgumentError(self._refusal)
             home = self._homes[loop] = self._make()
             return home
@@ -194,19 +194,6 @@ class Homes(Generic[H]):
         _abandon(others)
         if mine is not None:
             await mine.close()
-
-
-_driven: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
-
-
-def outlives_its_runs(loop: asyncio.AbstractEventLoop) -> None:
-    """Note that a loop is in use until it is closed, also where nobody drives it for a while."""
-    _driven.add(loop)
-
-
-def is_in_use(loop: asyncio.AbstractEventLoop) -> bool:
-    """Return whether a loop runs, or will run again."""
-    return loop.is_running() or (loop in _driven and not loop.is_closed())
 
 
 def is_at_work(loop: asyncio.AbstractEventLoop) -> bool:
