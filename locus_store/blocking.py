@@ -37,11 +37,11 @@ Wrapped = TypeVar("Wrapped", bound="BaseCheckpointer[Any] | BaseStore")
 
 
 class _Blocking(ForTenants, Generic[Wrapped]):
-    """An object with an event loop of its own, in a thread that the first call starts."""
+    """An object with an event loop of its own, which the first call makes."""
 
-    def __init__(self, wrapped: Wrapped, *, moves: bool = False) -> None:
+    def __init__(self, wrapped: Wrapped) -> None:
         self._async: Wrapped = wrapped
-        self._portals = Portals(moves=moves)
+        self._portals = Portals(moves=wrapped.moves_between_threads)
         self._owns_portals = True
 
     def __repr__(self) -> str:
@@ -90,8 +90,8 @@ def _require_sync(options: Mapping[str, Any]) -> None:
 class BlockingCheckpointer(_Blocking[BaseCheckpointer[S]], Generic[S]):
     """A checkpointer whose methods block; usable from any number of threads.
 
-    Its event loop runs in a thread of its own, started by the first call and ended by ``close``.
-    Every method is the one of the same name of the checkpointer, with the same arguments,
+    It has an event loop and a thread, started by the first call and ended by ``close``. Every
+    method is the one of the same name of the checkpointer, with the same arguments,
     results and errors. What the calling thread has loaded is remembered for its next save.
 
     Args:
@@ -99,8 +99,7 @@ class BlockingCheckpointer(_Blocking[BaseCheckpointer[S]], Generic[S]):
     """
 
     def __init__(self, checkpointer: BaseCheckpointer[S]) -> None:
-        backend = getattr(checkpointer, "backend", None)
-        super().__init__(checkpointer, moves=getattr(backend, "moves_between_threads", False))
+        super().__init__(checkpointer)
 
     @property
     def capabilities(self) -> CheckpointerCapabilities:
@@ -186,9 +185,8 @@ class BlockingCheckpointer(_Blocking[BaseCheckpointer[S]], Generic[S]):
 class BlockingStore(_Blocking[BaseStore]):
     """A store whose methods block; usable from any number of threads.
 
-    Its event loop runs in a thread of its own, started by the first call and ended by ``close``.
-    Every method is the one of the same name of the store, with the same arguments, results and
-    errors.
+    It has an event loop and a thread, started by the first call and ended by ``close``. Every
+    method is the one of the same name of the store, with the same arguments, results and errors.
 
     Args:
         store: Any store; closed by ``close``.

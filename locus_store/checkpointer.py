@@ -73,6 +73,9 @@ class BaseCheckpointer(ForTenants, ABC, Generic[S]):
     - **Honest.** Absence is ``None``, ``False`` or ``[]``; a failure is always an exception.
     """
 
+    moves_between_threads: bool = False
+    """See ``StorageBackend``."""
+
     @property
     def capabilities(self) -> CheckpointerCapabilities:
         """The operations that this checkpointer supports; none unless a subclass declares them."""
@@ -321,6 +324,7 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
                 f"StorageBackendAdapter wraps a StorageBackend, not a {type(backend).__name__}"
             )
         self.backend = backend
+        self.moves_between_threads = backend.moves_between_threads
         self._codec = StateCodec(state_type)
         self.on_conflict = checked_on_conflict(on_conflict)
         self.keep_last = checked_keep_last(keep_last)

@@ -82,6 +82,9 @@ class BaseStore(ForTenants, ABC):
         MissingExtraError: There is a dimension, and NumPy is not installed.
     """
 
+    moves_between_threads: bool = False
+    """See ``StorageBackend``; never with ``embed``, which is not this library's."""
+
     def __init__(
         self,
         *,

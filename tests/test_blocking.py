@@ -17,7 +17,6 @@ from locus_store import (
     MemoryCheckpointer,
     Message,
     StorageBackendAdapter,
-
     sqlite_checkpointer,
 )
 from locus_store.blocking import BlockingCheckpointer, Portals, open_checkpointer

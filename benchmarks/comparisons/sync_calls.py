@@ -3,8 +3,9 @@
     python -m benchmarks.comparisons.sync_calls [--rounds 9] [--calls 100]
 
 LangGraphSaver beside SqliteSaver and PostgresSaver, in one process and in turn: ``put``,
-``put_writes`` and ``get_tuple`` of a state of 1.4 KB that changes as a whole. Below it, the blocking
-facade beside the asynchronous object. Prints Markdown: microseconds per call, least and median.
+``put_writes`` and ``get_tuple`` of a state of 1.4 KB that changes as a whole. Below it, the
+blocking facade beside the asynchronous object. Prints Markdown: microseconds per call, the least
+and the median of the rounds.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from langgraph.checkpoint.base import empty_checkpoint
 
 from benchmarks import machine
 from benchmarks.comparisons.langgraph_sides import (
-    OURS,
     SIDES,
     TEXTS,
     THEIRS,

@@ -30,7 +30,8 @@ import concurrent.futures
 import os
 import signal
 import threading
-from _signal import getsignal, signal as set_signal  # signal's own take 19 us in place of 2
+from _signal import getsignal  # type: ignore[import-not-found]  # 2 us; of signal, 19
+from _signal import signal as set_signal
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
@@ -83,6 +84,13 @@ class _Call(Generic[T]):
         self.result: T | None = None
         self.error: BaseException | None = None
         self.lent: tuple[Callable[[], Any], asyncio.Future[Any]] | None = None
+
+    def made(self) -> Awaitable[T]:
+        """Return its coroutine, once."""
+        make, self.make = self.make, None
+        if make is None or self.is_cancelled:
+            raise asyncio.CancelledError
+        return make()
 
     def do_lent(self) -> Callable[[], None]:
         """Do the lent work; return what passes its result on, to be called in the loop."""
@@ -157,9 +165,7 @@ class DrivenLoop:
         self._waiting: set[_Call[Any]] = set()
         self._wanted = threading.Event()
         self._is_ending = False
-        self._keeper = threading.Thread(
-            target=self._keep, name="locus-store-blocking", daemon=True
-        )
+        self._keeper = threading.Thread(target=self._keep, name="locus-store-blocking", daemon=True)
         self._keeper.start()
 
     # --- callers
@@ -191,9 +197,7 @@ class DrivenLoop:
         self._take(call, owner, outer)
         return call.answer()
 
-    def _take(
-        self, call: _Call[Any], owner: str, outer: asyncio.AbstractEventLoop | None
-    ) -> None:
+    def _take(self, call: _Call[Any], owner: str, outer: asyncio.AbstractEventLoop | None) -> None:
         """Lead the call, or have it done by others."""
         is_main = threading.current_thread() is threading.main_thread()
         if not self._moves or outer is not None or (is_main and _handles_signals()):
@@ -265,11 +269,8 @@ class DrivenLoop:
     async def _answered(self, call: _Call[Any]) -> None:
         call.has_begun = True
         _calling.set(call)
-        make, call.make = call.make, None
         try:
-            if call.is_cancelled or make is None:
-                raise asyncio.CancelledError
-            call.result = await make()
+            call.result = await call.made()
         except BaseException as exc:  # noqa: BLE001  (told to the caller)
             call.error = exc
         self._ended(call)

@@ -11,7 +11,6 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import Connection
 
 from locus_store import blocking, open_checkpointer
 from locus_store.backends.sqlite.dialect import SQLiteDatabase
@@ -20,6 +19,8 @@ from locus_store.runtime import observe
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from sqlalchemy import Connection
 
     from locus_store.blocking import BlockingCheckpointer
 
