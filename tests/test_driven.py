@@ -344,3 +344,60 @@ def test_what_a_call_took_and_gave_is_not_kept(portals: Portals) -> None:
     gc.collect()
     assert kept() is None
     timers[0].cancel()
+
+
+def test_what_may_not_change_its_thread_runs_in_the_loops_own(
+    portals: Portals, others: ThreadPoolExecutor
+) -> None:
+    async def call(number: int) -> tuple[set[int], int]:
+        seen = set()
+        async with driven.in_one_thread():
+            for _ in range(number % 4):
+                seen.add(threading.get_ident())
+                await asyncio.sleep(0)
+            seen.add(threading.get_ident())
+        return seen, number
+
+    def called(number: int) -> set[int]:
+        assert run(portals, doubled, number) == 2 * number
+        seen, returned = run(portals, call, number)
+        assert returned == number
+        return seen
+
+    found = [*others.map(called, range(200)), called(0)]
+    assert len({it for seen in found for it in seen}) == 1
+    assert run(portals, ident) == threading.get_ident()
+
+
+def test_a_leader_is_not_held_up_by_what_may_not_change_its_thread(
+    portals: Portals, others: ThreadPoolExecutor
+) -> None:
+    gate = Gate()
+
+    async def held() -> str:
+        async with driven.in_one_thread():
+            return await gate()
+
+    call = others.submit(run, portals, held)
+    gate.is_entered.wait(WAIT)
+    assert run(portals, doubled, 2) == 4
+    assert not call.done()
+    gate.open()
+    assert call.result(WAIT) == "through"
+
+
+def test_a_call_that_is_cancelled_on_its_way_to_the_loops_thread_lets_go(portals: Portals) -> None:
+    async def call() -> str:
+        async def held() -> None:
+            async with driven.in_one_thread():
+                raise AssertionError
+
+        task = asyncio.get_running_loop().create_task(held())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return "gone on"
+
+    assert run(portals, call) == "gone on"
+    portals.close()

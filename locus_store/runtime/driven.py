@@ -7,8 +7,8 @@ Where the calls of a loop may continue in any thread (``moves``), none is switch
 A caller that finds the loop free *leads*: its thread drives the loop until the call is done. Calls
 that come meanwhile follow. Where a leader leaves followers behind, the keeper drives until they are
 done. It also drives while nobody calls, so that timers and unfinished work continue: it looks every
-``IDLE_SECONDS`` whether the loop is free. Connections of an event loop and SQLAlchemy's greenlets
-belong to one thread, so the keeper alone drives a loop that may have them.
+``IDLE_SECONDS`` whether the loop is free. What cannot change its thread, as SQLAlchemy's greenlets,
+runs ``in_one_thread``: a leader leaves the loop to the keeper, which drives until it is done.
 
 A thread does not lead if an exception may strike it anywhere: the main thread, if the program
 handles signals in Python, as such a handler may raise. ``Ctrl-C`` is put off until the leader has
@@ -32,15 +32,16 @@ import signal
 import threading
 from _signal import getsignal  # type: ignore[import-not-found]  # 2 us; of signal, 19
 from _signal import signal as set_signal
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from weakref import WeakKeyDictionary
 
 from locus_store.runtime.loops import fail, is_at_work
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
 PATIENCE_SECONDS: Final = 5.0
 """Time that a sync call in a running loop waits before it looks whether it waits for that loop."""
@@ -124,6 +125,7 @@ def _answer(future: asyncio.Future[Any], result: object, error: BaseException | 
         fail(future, error)
 
 
+_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, DrivenLoop] = WeakKeyDictionary()
 _calling: ContextVar[_Call[Any] | None] = ContextVar("locus_store_call", default=None)
 
 
@@ -147,6 +149,20 @@ def lend(work: Callable[[], T]) -> asyncio.Future[T]:
     return future
 
 
+@asynccontextmanager
+async def in_one_thread() -> AsyncIterator[None]:
+    """Run a block that cannot continue in another thread."""
+    home = _loops.get(asyncio.get_running_loop())
+    if home is None:
+        yield
+        return
+    await home.enter()
+    try:
+        yield
+    finally:
+        home.leave()
+
+
 class DrivenLoop:
     """An event loop for sync calls from any thread of one process; see the module.
 
@@ -159,8 +175,13 @@ class DrivenLoop:
         self._moves = moves
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self._loop = self._runner.get_loop()
+        _loops[self._loop] = self
         self._driving = threading.Lock()
         self._driver: tuple[int, _Call[Any] | None] | None = None
+        self._bound = 0
+        """Blocks in progress that may not change their thread."""
+        self._homing: list[asyncio.Future[None]] = []
+        """Those that wait for the keeper."""
         self._calls: set[_Call[Any]] = set()
         self._waiting: set[_Call[Any]] = set()
         self._wanted = threading.Event()
@@ -228,6 +249,10 @@ class DrivenLoop:
         if not self._driving.acquire(blocking=False):
             self._follow(call)
             return
+        if self._bound:  # the last leader has left them to the keeper, which is on its way
+            self._driving.release()
+            self._follow(call)
+            return
         self._begin(call)
         self._drive(call)
         while call.lent is not None:
@@ -237,30 +262,40 @@ class DrivenLoop:
                 return
             answer()
             self._drive(call)
-        if not call.is_done:
+        if call.is_interrupted:
             self._abandon(call)
+        elif not call.is_done:  # it may not go on in this thread
+            self._go_on(call, _nothing)
 
     def _drive(self, call: _Call[Any] | None) -> None:
-        """Run the loop until the call is done, lends or is interrupted; needs ``_driving``.
+        """Run the loop until the call needs something else; needs ``_driving``.
 
-        Without a call: until one was done, and nobody waits.
+        Without a call: until one was done, and no other needs the keeper.
         """
         self._driver = threading.get_ident(), call
-        is_over = call is not None and _is_over(call)
+        if call is None:
+            self._admit()
+        else:
+            call.is_leading = True
+        is_over = call is not None and self._is_over(call)
         try:
-            if call is not None:
-                call.is_leading = True
             while not is_over:
                 with suppress(KeyboardInterrupt, SystemExit):  # of a task, which keeps it
                     self._loop.run_forever()
-                is_over = not self._waiting if call is None else _is_over(call)
+                is_over = self._is_over(call)
         finally:
             if call is not None:
                 call.is_leading = False
             self._driver = None
             self._driving.release()
-            if self._waiting or self._is_ending:
+            if self._waiting or self._bound or self._is_ending:
                 self._wanted.set()
+
+    def _is_over(self, call: _Call[Any] | None) -> bool:
+        if call is None:
+            return not self._waiting and not self._bound
+        needs_others = call.is_interrupted or call.lent is not None or self._bound > 0
+        return call.is_done or needs_others
 
     def _begin(self, call: _Call[Any]) -> None:
         if call.task is None:
@@ -280,10 +315,48 @@ class DrivenLoop:
         self._calls.discard(call)
         self._waiting.discard(call)
         call.done.release()
-        leading = self._driver[1] if self._driver else None
-        is_left = leading is None and not self._waiting and (self._moves or self._is_ending)
-        if leading is call or is_left:
+        leading = self._leading()
+        if leading is call:
             self._stop()
+        elif leading is None:
+            self._leave_if_free()
+
+    def _leading(self) -> _Call[Any] | None:
+        return self._driver[1] if self._driver else None
+
+    def _leave_if_free(self) -> None:
+        """Have the keeper leave if nothing needs it."""
+        if self._is_over(None) and (self._moves or self._is_ending):
+            self._stop()
+
+    # --- what may not change its thread
+
+    async def enter(self) -> None:
+        """Wait for the keeper, and hold it."""
+        self._bound += 1
+        if self._leading() is None:
+            return
+        waiting: asyncio.Future[None] = self._loop.create_future()
+        self._homing.append(waiting)
+        self._stop()
+        try:
+            await waiting
+        except BaseException:
+            self.leave()
+            raise
+
+    def leave(self) -> None:
+        """Release the keeper."""
+        self._bound -= 1
+        if self._leading() is None:
+            self._leave_if_free()
+
+    def _admit(self) -> None:
+        """Let those continue that waited for the keeper."""
+        homing, self._homing = self._homing, []
+        for it in homing:
+            if not it.done():  # its task was cancelled
+                it.set_result(None)
 
     def _stop(self) -> None:
         if self._driver is not None:  # else the loop is being closed
@@ -357,12 +430,14 @@ class DrivenLoop:
             self._wanted.wait(IDLE_SECONDS)
             self._wanted.clear()
             if not self._driving.acquire(blocking=False):
-                continue
-            if self._is_ending and not self._waiting:
+                # A signal that comes as the leader begins to wait is seen when it wakes up.
+                self._loop.call_soon_threadsafe(_nothing)
+            elif self._is_ending and self._is_over(None):
                 self._driving.release()
             else:
                 self._drive(None)
         self._driving.acquire()
+        self._admit()
         self._runner.close()
 
     def end(self) -> None:
@@ -377,8 +452,8 @@ class DrivenLoop:
             self._keeper.join()
 
 
-def _is_over(call: _Call[Any]) -> bool:
-    return call.is_done or call.is_interrupted or call.lent is not None
+def _nothing() -> None:
+    pass
 
 
 def _handles_signals() -> bool:

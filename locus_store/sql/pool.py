@@ -17,12 +17,12 @@ from weakref import WeakSet
 
 from sqlalchemy import event
 from sqlalchemy.exc import DisconnectionError
-from sqlalchemy.util import greenlet_spawn
 
 from locus_store.errors import ConnectionFailedError, SchemaError
 from locus_store.runtime import loops, observe
 from locus_store.runtime.loops import Homes
 from locus_store.sql.database import Database
+from locus_store.sql.greenlets import dispose, greenlet_spawn
 from locus_store.sql.failures import LostConnectionError, is_overtime
 from locus_store.sql.migrate import load
 
@@ -264,7 +264,7 @@ class LoopPool(loops.Home):
         try:
             return await self._patiently(lambda: self._spawned(engine.sync_engine, body))
         finally:
-            await engine.dispose()
+            await dispose(engine)
 
     async def _spawned(self, engine: Any, body: Body[T]) -> T:
         return await greenlet_spawn(self._opened, engine, body)
@@ -443,7 +443,7 @@ class LoopPool(loops.Home):
         self._is_over = True
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):
-                await self._engine.dispose()
+                await dispose(self._engine)
         if self.is_open:
             self.is_open = False
             observe.closed(self.database)

@@ -1,0 +1,29 @@
+"""SQLAlchemy's greenlets in the event loop of sync methods."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+import sqlalchemy.util
+
+from locus_store.runtime import driven
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+async def greenlet_spawn(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run ``work`` in a greenlet, which cannot continue in another thread."""
+    async with driven.in_one_thread():
+        return await sqlalchemy.util.greenlet_spawn(work, *args, **kwargs)
+
+
+async def dispose(engine: AsyncEngine) -> None:
+    """Close an engine's connections, which takes a greenlet."""
+    async with driven.in_one_thread():
+        await engine.dispose()
