@@ -351,7 +351,7 @@ def test_what_may_not_change_its_thread_runs_in_the_loops_own(
 ) -> None:
     async def call(number: int) -> tuple[set[int], int]:
         seen = set()
-        async with driven.in_one_thread():
+        async with driven.OneThread():
             for _ in range(number % 4):
                 seen.add(threading.get_ident())
                 await asyncio.sleep(0)
@@ -375,7 +375,7 @@ def test_a_leader_is_not_held_up_by_what_may_not_change_its_thread(
     gate = Gate()
 
     async def held() -> str:
-        async with driven.in_one_thread():
+        async with driven.OneThread():
             return await gate()
 
     call = others.submit(run, portals, held)
@@ -389,7 +389,7 @@ def test_a_leader_is_not_held_up_by_what_may_not_change_its_thread(
 def test_a_call_that_is_cancelled_on_its_way_to_the_loops_thread_lets_go(portals: Portals) -> None:
     async def call() -> str:
         async def held() -> None:
-            async with driven.in_one_thread():
+            async with driven.OneThread():
                 raise AssertionError
 
         task = asyncio.get_running_loop().create_task(held())

@@ -8,7 +8,7 @@ A caller that finds the loop free *leads*: its thread drives the loop until the 
 that come meanwhile follow. Where a leader leaves followers behind, the keeper drives until they are
 done. It also drives while nobody calls, so that timers and unfinished work continue: it looks every
 ``IDLE_SECONDS`` whether the loop is free. What cannot change its thread, as SQLAlchemy's greenlets,
-runs ``in_one_thread``: a leader leaves the loop to the keeper, which drives until it is done.
+runs in a ``OneThread``: a leader leaves the loop to the keeper, which drives until it is done.
 
 A thread does not lead if an exception may strike it anywhere: the main thread, if the program
 handles signals in Python, as such a handler may raise. ``Ctrl-C`` is put off until the leader has
@@ -32,7 +32,7 @@ import signal
 import threading
 from _signal import getsignal  # type: ignore[import-not-found]  # 2 us; of signal, 19
 from _signal import signal as set_signal
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -41,13 +41,16 @@ from weakref import WeakKeyDictionary
 from locus_store.runtime.loops import fail, is_at_work
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import Awaitable, Callable
 
 PATIENCE_SECONDS: Final = 5.0
 """Time that a sync call in a running loop waits before it looks whether it waits for that loop."""
 
 IDLE_SECONDS: Final = 0.05
 """The keeper looks this often whether it should drive."""
+
+SIGNAL_SECONDS: Final = 1.0
+"""A signal is handled by then, even if it comes in the worst moment."""
 
 _OTHERS: Final = tuple(it for it in signal.valid_signals() if it < 32 and it != signal.SIGINT)  # noqa: PLR2004  (realtime signals)
 
@@ -149,18 +152,19 @@ def lend(work: Callable[[], T]) -> asyncio.Future[T]:
     return future
 
 
-@asynccontextmanager
-async def in_one_thread() -> AsyncIterator[None]:
-    """Run a block that cannot continue in another thread."""
-    home = _loops.get(asyncio.get_running_loop())
-    if home is None:
-        yield
-        return
-    await home.enter()
-    try:
-        yield
-    finally:
-        home.leave()
+class OneThread:
+    """A block that cannot continue in another thread, in any event loop."""
+
+    # Not an asynchronous generator: a loop that ends warns of those that begin.
+
+    async def __aenter__(self) -> None:
+        self._loop = _loops.get(asyncio.get_running_loop())
+        if self._loop is not None:
+            await self._loop.enter()
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._loop is not None:
+            self._loop.leave()
 
 
 class DrivenLoop:
@@ -421,7 +425,9 @@ class DrivenLoop:
                     "event loop whose own async calls cannot finish meanwhile; it was cancelled "
                     "and may have been done. Await those calls first, or call the async method"
                 )
-            call.done.acquire()
+            # A signal that comes as the wait begins is seen when it ends.
+            while not call.done.acquire(timeout=SIGNAL_SECONDS):
+                pass
 
     # --- the loop's own thread
 

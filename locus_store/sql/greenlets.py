@@ -19,11 +19,11 @@ P = ParamSpec("P")
 
 async def greenlet_spawn(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run ``work`` in a greenlet, which cannot continue in another thread."""
-    async with driven.in_one_thread():
+    async with driven.OneThread():
         return await sqlalchemy.util.greenlet_spawn(work, *args, **kwargs)
 
 
 async def dispose(engine: AsyncEngine) -> None:
     """Close an engine's connections, which takes a greenlet."""
-    async with driven.in_one_thread():
+    async with driven.OneThread():
         await engine.dispose()
