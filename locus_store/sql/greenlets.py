@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy.util
 
@@ -14,13 +14,12 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
 T = TypeVar("T")
-P = ParamSpec("P")
 
 
-async def greenlet_spawn(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+async def greenlet_spawn(work: Callable[..., T], *args: Any) -> T:
     """Run ``work`` in a greenlet, which cannot continue in another thread."""
     async with driven.OneThread():
-        return await sqlalchemy.util.greenlet_spawn(work, *args, **kwargs)
+        return await sqlalchemy.util.greenlet_spawn(work, *args)
 
 
 async def dispose(engine: AsyncEngine) -> None:

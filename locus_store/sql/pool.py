@@ -22,8 +22,8 @@ from locus_store.errors import ConnectionFailedError, SchemaError
 from locus_store.runtime import loops, observe
 from locus_store.runtime.loops import Homes
 from locus_store.sql.database import Database
-from locus_store.sql.greenlets import dispose, greenlet_spawn
 from locus_store.sql.failures import LostConnectionError, is_overtime
+from locus_store.sql.greenlets import dispose, greenlet_spawn
 from locus_store.sql.migrate import load
 
 if TYPE_CHECKING:

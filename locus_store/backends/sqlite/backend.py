@@ -11,7 +11,8 @@ from sqlalchemy.engine import Engine
 
 from locus_store.backends.sqlite import dialect
 from locus_store.backends.sqlite.diagnostics import SQLiteExamination
-from locus_store.backends.sqlite.runners import READERS, AsyncEngineRunner, ThreadRunner
+from locus_store.backends.sqlite.engine_runner import AsyncEngineRunner
+from locus_store.backends.sqlite.runners import READERS, ThreadRunner
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
 from locus_store.saver import CheckpointSaver
