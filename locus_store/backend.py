@@ -85,13 +85,6 @@ class StorageBackend(ForTenants, ABC):
     persistent_checkpoint_ids: ClassVar[bool] = False
     """The checkpoint ids of one process name the same versions in another."""
 
-    moves_between_threads: bool = False
-    """A coroutine of this object may continue in another thread than the one it began in.
-
-    A sync call then runs in its caller's thread. Sockets of an event loop and SQLAlchemy's
-    greenlets do not permit it.
-    """
-
     def __init__(self, *, max_state_bytes: int = MAX_STATE_BYTES) -> None:
         self.max_state_bytes: Final = checked_max_state_bytes(max_state_bytes)
         """The largest state and pending write that is saved or read, as compact JSON."""

@@ -73,9 +73,6 @@ class BaseCheckpointer(ForTenants, ABC, Generic[S]):
     - **Honest.** Absence is ``None``, ``False`` or ``[]``; a failure is always an exception.
     """
 
-    moves_between_threads: bool = False
-    """See ``StorageBackend``."""
-
     @property
     def capabilities(self) -> CheckpointerCapabilities:
         """The operations that this checkpointer supports; none unless a subclass declares them."""

@@ -82,9 +82,6 @@ class BaseStore(ForTenants, ABC):
         MissingExtraError: There is a dimension, and NumPy is not installed.
     """
 
-    moves_between_threads: bool = False
-    """See ``StorageBackend``; never with ``embed``, which is not this library's."""
-
     def __init__(
         self,
         *,
