@@ -6,7 +6,7 @@ a lock. Two threads are switched for each call.
 Where the calls of a loop may continue in any thread (``moves``), none is switched for a lone call.
 A caller that finds the loop free *leads*: its thread drives the loop until the call is done. Calls
 that come meanwhile follow. Where a leader leaves followers behind, the keeper drives until they are
-done. It also drives while nobody calls, so that timers and unfinished work continue: it looks every
+done. It also drives between calls, so that timers and unfinished work continue: it looks every
 ``IDLE_SECONDS`` whether the loop is free. What cannot change its thread, as SQLAlchemy's greenlets,
 runs in a ``OneThread``: a leader leaves the loop to the keeper, which drives until it is done.
 
@@ -19,8 +19,8 @@ loop, does the work where a thread of the backend would have done it, and return
 meanwhile.
 
 Who drives holds ``_driving``. A call is in ``_calls`` until it is done, and in ``_waiting`` if
-others have to drive it. A follower adds itself and looks whether somebody drives; who leaves
-releases ``_driving`` and looks whether somebody waits: one of them wakes the keeper.
+others have to drive it. A follower adds itself and looks whether a thread drives. A thread that
+leaves releases ``_driving`` and looks whether a call waits. One of them wakes the keeper.
 """
 
 from __future__ import annotations
