@@ -401,3 +401,13 @@ def test_a_call_that_is_cancelled_on_its_way_to_the_loops_thread_lets_go(portals
 
     assert run(portals, call) == "gone on"
     portals.close()
+
+
+def test_a_closed_loop_is_not_kept(portals: Portals) -> None:
+    async def mine() -> weakref.ref[asyncio.AbstractEventLoop]:
+        return weakref.ref(asyncio.get_running_loop())
+
+    kept = run(portals, mine)
+    portals.close()
+    gc.collect()
+    assert kept() is None

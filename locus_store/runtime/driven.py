@@ -36,7 +36,6 @@ from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
-from weakref import WeakKeyDictionary
 
 from locus_store.runtime.loops import fail, is_at_work
 
@@ -128,7 +127,7 @@ def _answer(future: asyncio.Future[Any], result: object, error: BaseException | 
         fail(future, error)
 
 
-_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, DrivenLoop] = WeakKeyDictionary()
+_loops: dict[asyncio.AbstractEventLoop, DrivenLoop] = {}
 _calling: ContextVar[_Call[Any] | None] = ContextVar("locus_store_call", default=None)
 
 
@@ -445,6 +444,7 @@ class DrivenLoop:
         self._driving.acquire()
         self._admit()
         self._runner.close()
+        del _loops[self._loop]
 
     def end(self) -> None:
         """Finish the calls that were taken, then close the loop and end its thread."""
