@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 import threading
-from concurrent.futures import Future, wait
+from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, TypeVar, cast
 from weakref import finalize
-
-import anyio
-from anyio.from_thread import BlockingPortal
 
 from locus_store import open as opening
 from locus_store.backends.memory import store as memory
 from locus_store.checkpointer import BaseCheckpointer, Loads, S, loaded_here
 from locus_store.errors import InvalidArgumentError
-from locus_store.runtime.loops import is_at_work
+from locus_store.runtime.driven import DrivenLoop, EndedError
 from locus_store.store import BaseStore
 from locus_store.types.tenants import ForTenants
 
@@ -35,20 +31,17 @@ if TYPE_CHECKING:
     from locus_store.types.items import Name, Namespace, PutItem, StoreCapabilities, StoreItem
     from locus_store.values.vectors import Metric
 
-PATIENCE_SECONDS: Final = 5.0
-"""Time that a sync call in a running loop waits before it looks whether it waits for that loop."""
-
 T = TypeVar("T")
 Numbers: TypeAlias = "list[float]"  # in a store, `list` is a method
 Wrapped = TypeVar("Wrapped", bound="BaseCheckpointer[Any] | BaseStore")
 
 
 class _Blocking(ForTenants, Generic[Wrapped]):
-    """An object with an event loop of its own, in a thread that the first call starts."""
+    """An object with an event loop of its own, which the first call makes."""
 
     def __init__(self, wrapped: Wrapped) -> None:
         self._async: Wrapped = wrapped
-        self._portals = Portals()
+        self._portals = Portals(moves=wrapped.moves_between_threads)
         self._owns_portals = True
 
     def __repr__(self) -> str:
@@ -56,7 +49,7 @@ class _Blocking(ForTenants, Generic[Wrapped]):
 
     def _run(self, call: Callable[[], Awaitable[T]]) -> T:
         """Run a coroutine on the loop."""
-        return self._portals.open().call(call)
+        return self._portals.run(type(self).__name__, call)
 
     def open(self) -> None:
         """Connect, and verify or create the schema; optional and idempotent."""
@@ -97,8 +90,8 @@ def _require_sync(options: Mapping[str, Any]) -> None:
 class BlockingCheckpointer(_Blocking[BaseCheckpointer[S]], Generic[S]):
     """A checkpointer whose methods block; usable from any number of threads.
 
-    Its event loop runs in a thread of its own, started by the first call and ended by ``close``.
-    Every method is the one of the same name of the checkpointer, with the same arguments,
+    It has an event loop and a thread, started by the first call and ended by ``close``. Every
+    method is the one of the same name of the checkpointer, with the same arguments,
     results and errors. What the calling thread has loaded is remembered for its next save.
 
     Args:
@@ -192,9 +185,8 @@ class BlockingCheckpointer(_Blocking[BaseCheckpointer[S]], Generic[S]):
 class BlockingStore(_Blocking[BaseStore]):
     """A store whose methods block; usable from any number of threads.
 
-    Its event loop runs in a thread of its own, started by the first call and ended by ``close``.
-    Every method is the one of the same name of the store, with the same arguments, results and
-    errors.
+    It has an event loop and a thread, started by the first call and ended by ``close``. Every
+    method is the one of the same name of the store, with the same arguments, results and errors.
 
     Args:
         store: Any store; closed by ``close``.
@@ -352,38 +344,38 @@ class Finished:
 
 
 class Portals:
-    """The thread of an event loop for blocking code; a forked child starts its own.
+    """The event loop of blocking code; a forked child makes its own.
 
-    It is a daemon thread, so that a facade that was not closed does not keep the process alive.
+    Its thread is a daemon, so that a facade that was not closed does not keep the process alive.
+
+    Args:
+        moves: See ``DrivenLoop``.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, moves: bool = False) -> None:
+        self._moves = moves
         self._lock = threading.Lock()
-        self._pid = 0
-        self._portal: BlockingPortal | None = None
-        self._thread: threading.Thread | None = None
-        self._stop: Any = None
+        self._loop: DrivenLoop | None = None
+        self._end: Any = None
 
     @property
     def is_open(self) -> bool:
-        """True if the thread is running."""
-        return self._portal is not None and self._pid == os.getpid()
+        """True if there is a loop."""
+        return self._loop is not None and self._loop.pid == os.getpid()
 
-    def open(self) -> BlockingPortal:
-        """Return the portal to the loop; start its thread if needed."""
+    def open(self) -> DrivenLoop:
+        """Return the loop; make it if needed."""
         with self._lock:
-            if not self.is_open or self._portal is None:
-                started: Future[BlockingPortal] = Future()
-                name = "locus-store-blocking"
-                thread = threading.Thread(target=_serve, args=(started,), name=name, daemon=True)
-                thread.start()
-                self._portal, self._thread = started.result(), thread
-                self._pid = os.getpid()
-                self._stop = finalize(self, _stop, self._portal, thread, self._pid)
-            return self._portal
+            if self._loop is None or self._loop.pid != os.getpid():
+                if self._loop is not None:
+                    _inherited.append(self._loop)
+                    self._end.detach()
+                self._loop = DrivenLoop(moves=self._moves)
+                self._end = finalize(self, self._loop.end)
+            return self._loop
 
     def run(self, owner: str, call: Callable[..., Awaitable[T]], *args: Any, **kwargs: Any) -> T:
-        """Run an async method on the thread's loop, and wait for it; cancel it on ``Ctrl-C``.
+        """Run an async method on the loop, and wait for it; cancel it on ``Ctrl-C``.
 
         The caller may have a running loop of its own, as a notebook has. That loop stops meanwhile.
 
@@ -394,60 +386,24 @@ class Portals:
             kwargs: Its named arguments.
 
         Raises:
-            RuntimeError: The caller runs on this thread's loop, which cannot wait for itself; or
-                the call waits for an async one that the caller's own loop has begun.
+            RuntimeError: The caller runs on this loop, which cannot wait for itself; or the call
+                waits for an async one that the caller's own loop has begun.
         """
-        portal = self.open()
-        if threading.current_thread() is self._thread:
-            raise RuntimeError(
-                f"a sync method of {owner} was called by a coroutine that another sync method of "
-                "it runs; call its async method there"
-            )
-        future = portal.start_task_soon(partial(call, *args, **kwargs))
-        try:
-            return _result(owner, future)
-        except BaseException:
-            future.cancel()
-            raise
+        make = partial(call, *args, **kwargs)
+        while True:
+            with suppress(EndedError):  # closed by another thread in between: open anew
+                return self.open().run(owner, make)
 
     def close(self) -> None:
-        """End the thread; idempotent."""
+        """End the loop and its thread; idempotent."""
         with self._lock:
-            stop, self._stop, self._portal = self._stop, None, None
-        if stop is not None:
-            stop()
+            end, self._end, self._loop = self._end, None, None
+        if end is not None:
+            end()
 
 
-def _result(owner: str, future: Future[T]) -> T:
-    """Wait for a call; raise if it waits for the event loop that the caller blocks."""
-    try:
-        loop = asyncio.get_running_loop()
-    except RuntimeError:
-        return future.result()
-    if wait([future], PATIENCE_SECONDS).done or not is_at_work(loop):
-        return future.result()
-    raise RuntimeError(
-        f"a sync method of {owner} waited for {PATIENCE_SECONDS:g} s in a running event loop whose "
-        "own async calls cannot finish meanwhile; it was cancelled and may have been done. Await "
-        "those calls first, or call the async method"
-    )
-
-
-def _serve(started: Future[BlockingPortal]) -> None:
-    async def main() -> None:
-        async with BlockingPortal() as portal:
-            started.set_result(portal)
-            await portal.sleep_until_stopped()
-
-    anyio.run(main, backend="asyncio")
-
-
-def _stop(portal: BlockingPortal, thread: threading.Thread, pid: int) -> None:
-    if pid != os.getpid():  # a forked child has neither
-        return
-    portal.start_task_soon(portal.stop)
-    if thread is not threading.current_thread():
-        thread.join()
+_inherited: list[object] = []
+"""Keeps a parent process's loop from being closed by a child's garbage collector."""
 
 
 def open_checkpointer(

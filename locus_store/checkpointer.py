@@ -321,6 +321,7 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
                 f"StorageBackendAdapter wraps a StorageBackend, not a {type(backend).__name__}"
             )
         self.backend = backend
+        self.moves_between_threads = backend.moves_between_threads
         self._codec = StateCodec(state_type)
         self.on_conflict = checked_on_conflict(on_conflict)
         self.keep_last = checked_keep_last(keep_last)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,11 +17,10 @@ from locus_store import (
     MemoryCheckpointer,
     Message,
     StorageBackendAdapter,
-    blocking,
     sqlite_checkpointer,
 )
 from locus_store.blocking import BlockingCheckpointer, Portals, open_checkpointer
-from locus_store.runtime import loops
+from locus_store.runtime import driven, loops
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -155,7 +154,7 @@ class Home(loops.Home):
 
 
 def test_a_call_that_waits_for_the_loop_it_stopped_is_ended(monkeypatch) -> None:
-    monkeypatch.setattr(blocking, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(driven, "PATIENCE_SECONDS", 0.01)
     portals = Portals()
 
     async def main() -> None:
@@ -173,7 +172,7 @@ def test_a_call_that_waits_for_the_loop_it_stopped_is_ended(monkeypatch) -> None
 
 
 def test_a_long_call_in_a_loop_without_other_work_is_waited_for(monkeypatch) -> None:
-    monkeypatch.setattr(blocking, "PATIENCE_SECONDS", 0)
+    monkeypatch.setattr(driven, "PATIENCE_SECONDS", 0)
     portals = Portals()
 
     async def main() -> str:
@@ -191,25 +190,4 @@ def test_a_call_on_the_portals_own_loop_is_refused() -> None:
 
     with pytest.raises(RuntimeError, match="call its async method"):
         portals.run("Saver", inner)
-    portals.close()
-
-
-def test_an_interrupted_call_is_cancelled(monkeypatch) -> None:
-    portals, started, cancelled = Portals(), threading.Event(), threading.Event()
-
-    async def forever() -> None:
-        started.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            cancelled.set()
-
-    def interrupted(owner: str, future: Future[None]) -> None:
-        started.wait(60)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(blocking, "_result", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        portals.run("Saver", forever)
-    assert cancelled.wait(60)
     portals.close()

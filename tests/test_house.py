@@ -94,6 +94,13 @@ def test_one_class_has_one_name() -> None:
     assert {name for name, found in places.items() if len(found) > 1} == SHARED_NAMES
 
 
+def test_one_module_spawns_greenlets() -> None:
+    """The others use it, as a greenlet cannot continue in another thread."""
+    found = [it for it in PACKAGE.rglob("*.py") if "sqlalchemy.util" in it.read_text()]
+    spawning = {it.stem for it in found if "greenlet_spawn" in it.read_text()}
+    assert spawning == {"greenlets"}
+
+
 def test_shared_sql_asks_for_no_database_by_its_name() -> None:
     compared = [
         f"{name}:{node.lineno}"

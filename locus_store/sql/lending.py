@@ -11,11 +11,11 @@ from weakref import WeakSet
 
 from sqlalchemy import event
 from sqlalchemy.exc import DisconnectionError
-from sqlalchemy.util import greenlet_spawn
 
 from locus_store.runtime import loops, observe
 from locus_store.sql.connection_pool import ConnectionPool
 from locus_store.sql.failures import LostConnectionError
+from locus_store.sql.greenlets import greenlet_spawn
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

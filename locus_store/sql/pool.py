@@ -13,12 +13,11 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from sqlalchemy.util import greenlet_spawn
-
 from locus_store.errors import ConnectionFailedError, SchemaError
 from locus_store.runtime import observe
 from locus_store.runtime.loops import Homes
 from locus_store.sql.failures import LostConnectionError, is_overtime
+from locus_store.sql.greenlets import dispose, greenlet_spawn
 from locus_store.sql.lending import Lender
 from locus_store.sql.migrate import load
 
@@ -206,7 +205,7 @@ class LoopPool(Lender):
         try:
             return await self._patiently(lambda: self._spawned(engine.sync_engine, body))
         finally:
-            await engine.dispose()
+            await dispose(engine)
 
     async def _spawned(self, engine: Any, body: Body[T]) -> T:
         return await greenlet_spawn(self._opened, engine, body)
@@ -347,7 +346,7 @@ class LoopPool(Lender):
         self._is_over = True
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):
-                await self._engine.dispose()
+                await dispose(self._engine)
         if self.is_open:
             self.is_open = False
             observe.closed(self.database)

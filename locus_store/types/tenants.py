@@ -14,6 +14,13 @@ if TYPE_CHECKING:
 class ForTenants:
     """An object that can be opened for another tenant of the same storage."""
 
+    moves_between_threads: bool = False
+    """A coroutine of this object may continue in another thread than the one it began in.
+
+    A sync call is then run by the thread that calls. Code of others may not permit it: an engine
+    that was handed in, or ``embed``.
+    """
+
     def for_tenant(self, tenant: str) -> Self:
         """Return this object for a tenant: the same options, connections and caches.
 

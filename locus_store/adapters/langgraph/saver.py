@@ -138,7 +138,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
         self._made = ChannelValues(self.serde, self._caches)
         self.share_messages = share_messages
         self._given = GivenIds()
-        self._portals = Portals()
+        self._portals = Portals(moves=self.saver.backend.moves_between_threads)
         self._owns_portals = True
 
     @classmethod

@@ -124,7 +124,7 @@ class LangGraphStore(ForTenants, BaseStore):
         self.index_config = index.copy() if index else None
         self.embeddings = ensure_embeddings(index.get("embed")) if index else None
         self._fields = [_tokens(it) for it in (index or {}).get("fields") or [ALL]]
-        self._portals = Portals()
+        self._portals = Portals(moves=index is None and store.moves_between_threads)
         self._owns_portals = True
         self._sweeper: _Sweeper | None = None
         if index and store.dimension != _dimension(index):

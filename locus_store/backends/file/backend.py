@@ -43,6 +43,7 @@ class FileBackend(DocumentBackend):
     """
 
     factory = "FileCheckpointer"
+    moves_between_threads = True
 
     def __init__(
         self,

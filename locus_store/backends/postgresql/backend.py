@@ -197,6 +197,7 @@ class PostgreSQLBackend(SqlBackend):
             auto_migrate=auto_migrate,
         )
         super().__init__(made, runner(made), max_state_bytes=max_state_bytes)
+        self.moves_between_threads = is_ours
         self._begin()
         self._group, self._senders = (GROUP, SENDERS) if group_saves else (1, kept + overflow)
 

@@ -11,7 +11,8 @@ from sqlalchemy.engine import Engine
 
 from locus_store.backends.sqlite import dialect
 from locus_store.backends.sqlite.diagnostics import SQLiteExamination
-from locus_store.backends.sqlite.runners import READERS, AsyncEngineRunner, ThreadRunner
+from locus_store.backends.sqlite.engine_runner import AsyncEngineRunner
+from locus_store.backends.sqlite.runners import READERS, ThreadRunner
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
 from locus_store.saver import CheckpointSaver
@@ -92,6 +93,7 @@ class SQLiteBackend(SqlBackend):
         else:
             runner = _runner(database, handed_in)
         super().__init__(database, runner, max_state_bytes=max_state_bytes)
+        self.moves_between_threads = file is not None  # an engine's connections may belong to one
 
     def __repr__(self) -> str:
         return f"SQLiteBackend({self._where!r})"
@@ -125,7 +127,7 @@ def _engines(
     writes = dialect.engine(path, busy_timeout_seconds=timeout)
     if path == dialect.MEMORY:
         return writes, None
-    return writes, dialect.engine(path, busy_timeout_seconds=timeout, readers=READERS)
+    return writes, dialect.engine(path, busy_timeout_seconds=timeout, readers=READERS + 1)
 
 
 def sqlite_checkpointer(

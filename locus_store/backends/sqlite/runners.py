@@ -2,6 +2,8 @@
 
 A body is a plain function of a connection. Bodies that wait while the writer commits share the
 next transaction, each under its own savepoint. Each caller is answered after the commit.
+
+The thread that waits in a sync call runs its body itself while the writer, or a reader, is idle.
 """
 
 from __future__ import annotations
@@ -10,21 +12,19 @@ import asyncio
 import os
 import queue
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
-from weakref import WeakKeyDictionary, WeakSet, finalize
+from weakref import WeakSet, finalize
 
-from sqlalchemy.pool import QueuePool
-
-from locus_store.errors import BackendError, InvalidArgumentError
-from locus_store.runtime import loops, observe
+from locus_store.errors import BackendError
+from locus_store.runtime import driven, loops, observe
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
-    from sqlalchemy.ext.asyncio import AsyncEngine
 
     from locus_store.sql.database import Database
     from locus_store.sql.runner import Body
@@ -76,7 +76,10 @@ class _Stopped(Exception):  # noqa: N818  (never leaves this module)
 
 
 class _Writer:
-    """The thread that owns the writing connection."""
+    """The writing connection, and the thread that uses it unless its caller does.
+
+    Who uses it has the turn.
+    """
 
     def __init__(self, engine: Engine, database: Database, release_readers: Release) -> None:
         self._engine = engine
@@ -84,6 +87,8 @@ class _Writer:
         self._release_readers = release_readers
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._gate = threading.Lock()
+        self._turn = threading.Lock()
+        self._is_busy = False
         self._is_stopped = False
         self._connection: Connection | None = None
         self._identity: object = None
@@ -97,12 +102,28 @@ class _Writer:
             _Stopped: Nothing was run.
         """
         loop = asyncio.get_running_loop()
-        job = _Job(body, loop, loop.create_future())
         with self._gate:
             if self._is_stopped:
                 raise _Stopped
-            self._jobs.put(job)
-        result: T = await job.future
+            if self._is_idle_for_a_caller():
+                answer: asyncio.Future[T] = driven.lend(partial(self._run_here, body))
+            else:
+                answer = loop.create_future()
+                self._jobs.put(_Job(body, loop, answer))
+                self._is_busy = True
+        return await answer
+
+    def _is_idle_for_a_caller(self) -> bool:
+        """Take the turn for the thread that waits, if it can use the connection now."""
+        return driven.is_led() and not self._is_busy and self._turn.acquire(blocking=False)
+
+    def _run_here(self, body: Body[T] | None) -> Any:
+        try:
+            ((result, error),) = self._commit([body])
+        finally:
+            self._turn.release()
+        if error is not None:
+            raise error
         return result
 
     def stop(self) -> None:
@@ -116,12 +137,16 @@ class _Writer:
 
     def _work(self) -> None:
         while (first := self._jobs.get()) is not None:
-            jobs, is_last = self._group(first)
-            self._answer_all(jobs)
+            with self._turn:
+                jobs, is_last = self._group(first)
+                self._answer_all(jobs)
             del first, jobs
             if is_last:
                 break
-        self._release()
+            with self._gate:
+                self._is_busy = not self._jobs.empty()
+        with self._turn:
+            self._release()
 
     def _group(self, first: _Job) -> tuple[list[_Job], bool]:
         jobs = [first]
@@ -137,26 +162,26 @@ class _Writer:
 
     def _answer_all(self, jobs: list[_Job]) -> None:
         try:
-            answers = self._commit(jobs)
+            answers = self._commit([it.body for it in jobs])
         except BaseException as exc:  # noqa: BLE001  (told to every caller of the group)
             answers = [(None, exc)] * len(jobs)
         _tell(jobs, answers)
 
-    def _commit(self, jobs: list[_Job]) -> list[_Answer]:
+    def _commit(self, bodies: list[Body[Any] | None]) -> list[_Answer]:
         connection = self._opened()
-        if all(job.body is None for job in jobs):  # to read needs no write lock
-            return [(None, None)] * len(jobs)
+        if not any(bodies):  # to read needs no write lock
+            return [(None, None)] * len(bodies)
         try:
             self._database.begin_write(connection)
-            if len(jobs) == 1 and jobs[0].body is not None:
-                answers: list[_Answer] = [(jobs[0].body(connection), None)]  # fails as a whole
+            if len(bodies) == 1 and bodies[0] is not None:
+                answers: list[_Answer] = [(bodies[0](connection), None)]  # fails as a whole
             else:
-                answers = [_attempt(connection, job.body) for job in jobs]
+                answers = [_attempt(connection, it) for it in bodies]
             connection.commit()
         except BaseException:
             connection.rollback()
             raise
-        observe.committed(self._database, len(jobs))
+        observe.committed(self._database, len(bodies))
         return answers
 
     def _opened(self) -> Connection:
@@ -328,6 +353,8 @@ class _Open:
         self._reads = reads
         self._engines = [it for it in (writes, reads) if it is not None] if owned else []
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="locus-store-reader")
+        self._turn = threading.Lock()
+        """Held while a caller's own thread reads."""
         self._gate = threading.Lock()
         self.is_closed = False
         self._identity: object = None
@@ -344,8 +371,17 @@ class _Open:
         with self._gate:
             if self.is_closed:
                 raise _Stopped
-            reading = loop.run_in_executor(self._readers, self._read, self._reads, body)
+            if driven.is_led() and self._turn.acquire(blocking=False):
+                reading = driven.lend(partial(self._read_here, self._reads, body))
+            else:
+                reading = loop.run_in_executor(self._readers, self._read, self._reads, body)
         return await reading
+
+    def _read_here(self, engine: Engine, body: Body[T]) -> T:
+        try:
+            return self._read(engine, body)
+        finally:
+            self._turn.release()
 
     def _read(self, engine: Engine, body: Body[T]) -> T:
         with engine.connect() as connection:
@@ -374,113 +410,6 @@ class _Open:
             self.is_closed = True
         self.writer.stop()
         self._readers.shutdown()
-        for engine in self._engines:
-            engine.dispose()
-
-
-class AsyncEngineRunner:
-    """Runs bodies on an async engine that the caller handed in, and leaves it open.
-
-    Args:
-        database: What differs per database.
-        engine: Used, never disposed of.
-        shares_connection: All share one connection, so that reads wait for writes too.
-    """
-
-    def __init__(
-        self, database: Database, engine: AsyncEngine, *, shares_connection: bool = False
-    ) -> None:
-        self._database = database
-        self._engine = engine
-        self._shares_connection = shares_connection
-        self._is_opened = False
-        self._opening = threading.Lock()
-        self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
-            WeakKeyDictionary()
-        )
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._has_pool = isinstance(engine.pool, QueuePool)
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    def _require_own_loop(self) -> None:
-        """Require the event loop of the pool: SQLAlchemy's pool wakes no waiter of another loop."""
-        loop, known = asyncio.get_running_loop(), self._loop
-        if self._has_pool and known is not None and known is not loop and known.is_running():
-            raise InvalidArgumentError(
-                "an async engine with a pool belongs to one event loop at a time; make it with "
-                "poolclass=NullPool to use it from several"
-            )
-        self._loop = loop
-
-    async def write(self, body: Body[T]) -> T:
-        """See ``Runner``; writes run in order of submission, which the database does not ensure."""
-        self._require_own_loop()
-        return await self._shielded(self._alone(self._in_transaction, body))
-
-    async def read(self, body: Body[T]) -> T:
-        """See ``Runner``."""
-        self._require_own_loop()
-        if self._shares_connection:
-            return await self._shielded(self._alone(self._on_snapshot, body))
-        await self._opened()
-        async with self._engine.connect() as connection:
-            return await connection.run_sync(self._on_snapshot, body)
-
-    async def query(self, body: Body[T]) -> T:
-        """See ``Runner``."""
-        return await self.read(body)
-
-    async def ready(self) -> None:
-        """See ``Runner``."""
-        self._require_own_loop()
-        await self._opened()
-
-    async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return await loops.outlasting(task)
-
-    async def _alone(self, run: Callable[[Connection, Body[T]], T], body: Body[T]) -> T:
-        lock = self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
-        async with lock:
-            await self._opened()
-            async with self._engine.connect() as connection:
-                return await connection.run_sync(run, body)
-
-    async def _opened(self) -> None:
-        """Open once: SQLAlchemy's lock around the first connection belongs to one event loop."""
-        if self._is_opened:
-            return
-        await asyncio.to_thread(self._opening.acquire)
-        try:
-            if not self._is_opened:
-                async with self._engine.connect() as connection:
-                    await connection.run_sync(self._database.opened)
-                self._is_opened = True
-                observe.opened(self._database)
-        finally:
-            self._opening.release()
-
-    def _in_transaction(self, connection: Connection, body: Body[T]) -> T:
-        self._database.begin_write(connection)
-        try:
-            result = body(connection)
-            connection.commit()
-        except BaseException:
-            connection.rollback()
-            raise
-        return result
-
-    def _on_snapshot(self, connection: Connection, body: Body[T]) -> T:
-        self._database.begin_read(connection)
-        try:
-            return body(connection)
-        finally:
-            connection.rollback()
-
-    async def close(self) -> None:
-        """See ``Runner``; the engine stays open, as its owner closes it."""
-        loop = asyncio.get_running_loop()
-        if mine := {it for it in self._tasks if it.get_loop() is loop}:
-            await asyncio.wait(mine)
+        with self._turn:
+            for engine in self._engines:
+                engine.dispose()

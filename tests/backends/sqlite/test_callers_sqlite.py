@@ -1,0 +1,177 @@
+"""Sync calls on SQLite: the threads that run their transactions, and commits that they share."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from locus_store import blocking, open_checkpointer
+from locus_store.backends.sqlite.dialect import SQLiteDatabase
+from locus_store.runtime import observe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from sqlalchemy import Connection
+
+    from locus_store.blocking import BlockingCheckpointer
+
+WAIT = 60
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'a.db'}"
+
+
+@pytest.fixture
+def checkpointer(url: str) -> Iterator[BlockingCheckpointer[Any]]:
+    with blocking.open_checkpointer(url, state_type=dict, busy_timeout_seconds=WAIT) as opened:
+        opened.open()
+        yield opened
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The threads that began a transaction, in their order."""
+    seen: list[int] = []
+
+    def noting(begin: Callable[..., None]) -> Callable[..., None]:
+        def begun(self: SQLiteDatabase, connection: Connection) -> None:
+            seen.append(threading.get_ident())
+            begin(self, connection)
+
+        return begun
+
+    for name in ("begin_read", "begin_write"):
+        monkeypatch.setattr(SQLiteDatabase, name, noting(getattr(SQLiteDatabase, name)))
+    return seen
+
+
+def waiting(checkpointer: BlockingCheckpointer[Any]) -> int:
+    """Return how many saves wait for the writer's thread."""
+    return checkpointer._async.backend._runner._open.writer._jobs.qsize()
+
+
+def test_a_lone_caller_runs_its_transactions_itself(
+    checkpointer: BlockingCheckpointer[Any], threads: list[int]
+) -> None:
+    checkpointer.save({"n": 0}, "t")
+    checkpointer.list_checkpoints("t")
+    assert len(threads) >= 2
+    assert set(threads) == {threading.get_ident()}
+
+
+def test_a_transaction_never_runs_in_the_thread_of_an_async_caller(
+    url: str, threads: list[int]
+) -> None:
+    async def use() -> None:
+        async with open_checkpointer(url, state_type=dict) as checkpointer:
+            await checkpointer.save({"n": 0}, "t")
+            await checkpointer.list_checkpoints("t")
+
+    asyncio.run(use())
+    assert len(threads) >= 2
+    assert threading.get_ident() not in threads
+
+
+def test_64_threads_that_save_at_once_share_a_commit(
+    checkpointer: BlockingCheckpointer[Any], url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits: list[int] = []
+    monkeypatch.setattr(observe, "committed", lambda _, writes: commits.append(writes))
+    path = url.removeprefix("sqlite:///")
+    with closing(sqlite3.connect(path, isolation_level=None)) as lock, ThreadPoolExecutor(64) as at:
+        lock.execute("BEGIN IMMEDIATE")
+        saves = [at.submit(checkpointer.save, {"n": n}, f"t{n}") for n in range(64)]
+        while waiting(checkpointer) < 62:  # the thread has one in hand, a caller does its own
+            assert not any(it.done() for it in saves)
+        lock.execute("ROLLBACK")
+        assert len({it.result(WAIT) for it in saves}) == 64
+    assert sorted(commits) == [1, 63]
+    assert len(checkpointer.list_threads()) == 64
+
+
+def test_others_read_while_a_caller_waits_for_the_lock(
+    checkpointer: BlockingCheckpointer[Any], url: str
+) -> None:
+    checkpointer.save({"n": 0}, "t")
+    path = url.removeprefix("sqlite:///")
+    with closing(sqlite3.connect(path, isolation_level=None)) as lock, ThreadPoolExecutor(8) as at:
+        lock.execute("BEGIN IMMEDIATE")
+        save = at.submit(checkpointer.save, {"n": 1}, "t", on_conflict="overwrite")
+        reads = [at.submit(checkpointer.load, "t") for _ in range(16)]
+        assert [it.result(WAIT) for it in reads] == [{"n": 0}] * 16
+        assert not save.done()
+        lock.execute("ROLLBACK")
+        assert save.result(WAIT)
+
+
+def test_a_busy_sync_caller_lets_others_save(url: str) -> None:
+    is_over = threading.Event()
+
+    def hammer() -> None:
+        number = 0
+        while not is_over.is_set():
+            shared.save({"n": number}, "t", on_conflict="overwrite")
+            number += 1
+
+    async def use() -> None:
+        for number in range(10):
+            await asyncio.wait_for(checkpointer.save({"n": number}, f"u{number}"), WAIT)
+        await checkpointer.close()
+
+    checkpointer = open_checkpointer(url, state_type=dict)
+    shared = blocking.BlockingCheckpointer(checkpointer)
+    with shared, ThreadPoolExecutor(1) as at:
+        hammering = at.submit(hammer)
+        try:
+            asyncio.run(use())
+        finally:
+            is_over.set()
+        hammering.result(WAIT)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_fork_waits_for_the_transactions_of_callers(
+    checkpointer: BlockingCheckpointer[Any],
+) -> None:
+    is_over = threading.Event()
+    saved: list[str] = []
+
+    def save() -> None:
+        while not is_over.is_set():
+            saved.append(checkpointer.save({"n": len(saved)}, "t", on_conflict="overwrite"))
+            checkpointer.load("t", saved[-1])
+
+    with ThreadPoolExecutor(2) as at:
+        saving = at.submit(save)
+        try:
+            children = [_forked(checkpointer, number) for number in range(5)]
+        finally:
+            is_over.set()
+        saving.result(WAIT)
+    assert children == [0] * 5
+    assert checkpointer.list_checkpoints("t", limit=100_000) == saved[::-1]
+    assert {f"child{it}" for it in range(5)} <= set(checkpointer.list_threads())
+
+
+def _forked(checkpointer: BlockingCheckpointer[Any], number: int) -> int:
+    child = os.fork()
+    if not child:
+        is_right = False
+        try:
+            checkpointer.save({"n": number}, f"child{number}")
+            is_right = checkpointer.load(f"child{number}") == {"n": number}
+            checkpointer.close()
+        finally:
+            os._exit(0 if is_right else 1)
+    return os.waitpid(child, 0)[1]
