@@ -73,7 +73,10 @@ def interrupt(number: int = signal.SIGINT) -> None:
     signal.pthread_kill(threading.main_thread().ident, number)
 
 
-def test_a_lone_call_runs_in_its_own_thread(portals: Portals, others: ThreadPoolExecutor) -> None:
+def test_a_lone_call_runs_in_its_own_thread(
+    portals: Portals, others: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driven, "IDLE_SECONDS", WAIT)  # else the keeper may drive in between
     assert others.submit(run, portals, ident).result() in {it.ident for it in others._threads}
     assert run(portals, ident) == threading.get_ident()
 
@@ -366,7 +369,6 @@ def test_what_may_not_change_its_thread_runs_in_the_loops_own(
 
     found = [*others.map(called, range(200)), called(0)]
     assert len({it for seen in found for it in seen}) == 1
-    assert run(portals, ident) == threading.get_ident()
 
 
 def test_a_leader_is_not_held_up_by_what_may_not_change_its_thread(

@@ -14,7 +14,7 @@ import pytest
 
 from locus_store import blocking, open_checkpointer
 from locus_store.backends.sqlite.dialect import SQLiteDatabase
-from locus_store.runtime import observe
+from locus_store.runtime import driven, observe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,7 +33,8 @@ def url(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def checkpointer(url: str) -> Iterator[BlockingCheckpointer[Any]]:
+def checkpointer(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[BlockingCheckpointer[Any]]:
+    monkeypatch.setattr(driven, "IDLE_SECONDS", WAIT)  # else the keeper may drive in between
     with blocking.open_checkpointer(url, state_type=dict, busy_timeout_seconds=WAIT) as opened:
         opened.open()
         yield opened
