@@ -354,7 +354,7 @@ async def test_what_is_missing_or_misplaced_is_found(
 ) -> None:
     async with SQLiteBackend(database_file) as backend:
         for n in range(3):
-            await backend.save("t", {"said": [f"{m} and some more" * 20 for m in range(n + 1)]})
+            await backend.save("t", {"said": [f"{m} and some more" * 60 for m in range(n + 1)]})
         with sqlite3.connect(database_file) as database:
             database.execute(statement)
         database.close()
