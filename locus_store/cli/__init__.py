@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from locus_store import __version__
+from locus_store.cli.benchmark import bench
 from locus_store.cli.database import db
 from locus_store.cli.doctor import doctor
 from locus_store.cli.forgetting import forget
@@ -72,7 +73,7 @@ app.add_typer(tenants, name="tenants")
 app.add_typer(db, name="db")
 for removal in (delete, vacuum, expire):
     threads.command(cls=Command)(removal)
-for command in (doctor, verify, copy, export, forget):
+for command in (doctor, bench, verify, copy, export, forget):
     app.command(cls=Command)(command)
 app.add_typer(imports, name="import")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import sys
@@ -20,6 +21,7 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
 
 DONE, FAILED, USAGE, PROBLEMS, NOT_FOUND, CONFLICT = range(6)
 INTERRUPTED, READER_GONE = 130, 141
@@ -133,12 +135,33 @@ def put_table(
         _put_records(console, columns, cells)
         return
     _fold(widths, room, least)
+    console.print(_table(widths, cells))
+
+
+def save_table(
+    path: Path, title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]
+) -> None:
+    """Write a table to a file, as SVG."""
+    cells = [[_cell(it) for it in row] for row in rows]
+    table = [[Text(name) for name in columns], *cells]
+    widths = {name: max(row[at].cell_len for row in table) for at, name in enumerate(columns)}
+    width = sum(widths.values()) + _GAP * len(columns)
+    console = Console(record=True, file=io.StringIO(), width=width)
+    console.print(_table(widths, cells))
+    path.write_text(_FONTS.sub("", console.export_svg(title=title)), encoding="utf-8")
+
+
+_FONTS = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
+"""Rich names fonts on a server; without them the picture is shown in a font of the machine."""
+
+
+def _table(widths: dict[str, int], cells: list[list[Text]]) -> Table:
     made = Table(box=SIMPLE_HEAD, padding=(0, _GAP - 1, 0, 0), pad_edge=False, show_edge=False)
     for name, width in widths.items():
         made.add_column(name, overflow="fold", width=width)
     for row in cells:
         made.add_row(*row)
-    console.print(made)
+    return made
 
 
 def _fold(widths: dict[str, int], room: int, least: dict[str, int]) -> None:

@@ -252,6 +252,22 @@ def _downgrade(connection: Connection, ours: Tables, revision: str) -> str | Non
         return read_status(connection, ours).revision
 
 
+def drop(target: Target, *, prefix: str = DEFAULT_PREFIX, schema: str | None = None) -> None:
+    """Drop every table of ours with its rows, and the table of revisions.
+
+    Raises:
+        SchemaError: See ``downgrade``.
+    """
+    downgrade(target, prefix=prefix, schema=schema)
+    run_on(target, _drop_revisions, prefix=prefix, schema=schema)
+
+
+def _drop_revisions(connection: Connection, ours: Tables) -> None:
+    with _refusals(connection), _ended(connection):
+        sa.Table(ours.version, sa.MetaData(), schema=ours.schema).drop(connection)
+        connection.commit()
+
+
 def current(
     target: Target, *, prefix: str = DEFAULT_PREFIX, schema: str | None = None
 ) -> str | None:

@@ -1,0 +1,308 @@
+"""``locus-store bench``: the speed of the user's own database, in tables that are dropped."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import math
+import random
+import time
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path  # noqa: TC003  (Typer reads the annotations)
+from secrets import token_hex
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from locus_store import __version__
+from locus_store.cli.opening import DEFAULT_URL, Url, options_for, run
+from locus_store.cli.output import note, progress, put_json, put_table, save_table
+from locus_store.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+    from locus_store.backend import FullBackend
+    from locus_store.checkpointer import StorageBackendAdapter
+
+    Checkpointer = StorageBackendAdapter[dict[str, Any]]
+    Once = Callable[["_Threads", str], Awaitable[float]]
+
+STATE_BYTES = (1_000, 100_000, 1_000_000)
+WRITERS = (1, 16, 64)
+MESSAGE_BYTES = 200
+HISTORY = 10
+"""Versions of a history."""
+
+COLUMNS = ("operation", "state", "writers", "calls", "p50 ms", "p99 ms", "calls/s", "p50")
+BAR = 24
+LEAST_MS, MOST_MS = 0.1, 10_000.0
+"""The ends of the bars, whose scale is logarithmic."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The times of one operation."""
+
+    operation: str
+    state_bytes: int
+    writers: int
+    calls: int
+    p50_ms: float
+    p99_ms: float
+    per_second: float
+    """Calls of all writers, in the time from the first to the last."""
+
+
+def bench(
+    *,
+    url: Url = DEFAULT_URL,
+    seconds: Annotated[float, typer.Option(min=1, help="Time to measure, in all.")] = 120,
+    state_bytes: Annotated[
+        list[int] | None,
+        typer.Option(min=1, help="Size of a state; may be repeated.", show_default="1 KB to 1 MB"),
+    ] = None,
+    writers: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=1, max=1000, help="Concurrent callers; may be repeated.", show_default="1, 16, 64"
+        ),
+    ] = None,
+    svg: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="Write the table to this file, as SVG.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON only, for programs.")] = False,
+) -> None:
+    """Measure saves, loads, lists, writes and histories on a SQL database.
+
+    The tables have a prefix of their own and are dropped at the end, also after Ctrl-C. All callers
+    are tasks of this one process. A save changes one message of 200 bytes.
+
+    --json: {version, database, results: [{operation, state_bytes, writers, calls, p50_ms, p99_ms,
+    per_second}]}.
+    """
+    place = _Place.of(url)
+    cases = [(size, count) for size in state_bytes or STATE_BYTES for count in writers or WRITERS]
+    note(f"measuring for about {seconds:g} seconds in tables that begin with {place.prefix!r}")
+    try:
+        results = run(_results(place, cases, seconds))
+    finally:
+        place.drop()
+    rows = [_row(it) for it in results]
+    if svg is not None:
+        save_table(svg, f"locus-store {__version__} on {place.database}", COLUMNS, rows)
+    if as_json:
+        kept = [asdict(it) for it in results]
+        put_json({"version": __version__, "database": place.database, "results": kept})
+    else:
+        put_table(COLUMNS, rows)
+
+
+def _row(it: Measured) -> tuple[object, ...]:
+    share = math.log(it.p50_ms / LEAST_MS) / math.log(MOST_MS / LEAST_MS)
+    bar = "#" * max(1, min(BAR, round(BAR * share)))
+    times = f"{it.p50_ms:.2f}", f"{it.p99_ms:.2f}"
+    return (it.operation, _size(it.state_bytes), it.writers, it.calls, *times,
+            f"{it.per_second:,.0f}", bar)  # fmt: skip
+
+
+def _size(state_bytes: int) -> str:
+    for unit, size in (("MB", 1_000_000), ("KB", 1_000)):
+        if state_bytes >= size:
+            return f"{state_bytes / size:g} {unit}"
+    return f"{state_bytes} B"
+
+
+# --- where
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A database, and the prefix of tables that nobody else has."""
+
+    url: str
+    prefix: str
+    database: str
+
+    @classmethod
+    def of(cls, url: str) -> _Place:
+        """Return the database that a URL names.
+
+        Raises:
+            InvalidArgumentError: It is not a valid URL.
+            UnsupportedError: It has no tables.
+        """
+        opening = importlib.import_module("locus_store.open")
+        if "auto_migrate" not in opening.options_of(url):
+            raise UnsupportedError(
+                f"bench needs a SQL database, and a {url.partition(':')[0]}: URL names none"
+            )
+        place, mark, query = url.partition("?")
+        kept = [it for it in query.split("&") if it.partition("=")[0] not in _NAMES]
+        prefix = f"bench_{token_hex(3)}_"
+        return cls(f"{place}{mark}{'&'.join(kept)}".rstrip("?"), prefix, place.partition(":")[0])
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Checkpointer]:
+        """Open a checkpointer that knows nothing of what others saved."""
+        opening = importlib.import_module("locus_store.open")
+        options = options_for(self.url, {"prefix": self.prefix}, creates=True)
+        async with opening.open_checkpointer(self.url, state_type=dict, **options) as checkpointer:
+            await checkpointer.open()
+            yield checkpointer
+
+    def drop(self) -> None:
+        """Drop the tables, if they were created."""
+        migrate = importlib.import_module("locus_store.sql.migrate")
+        if migrate.check(self.url, prefix=self.prefix).state != "missing":
+            migrate.drop(self.url, prefix=self.prefix)
+
+
+_NAMES = {"prefix", "table_name"}
+
+
+# --- what
+
+
+class _Threads:
+    """Threads of one size, one for each caller."""
+
+    def __init__(self, place: _Place, state_bytes: int, writers: int) -> None:
+        self.place = place
+        self.state_bytes = state_bytes
+        self.names = [f"{state_bytes}-{writers}-{number}" for number in range(writers)]
+        self._dice = random.Random(state_bytes)  # noqa: S311  (test data)
+        self._states = {name: self._state() for name in self.names}
+        self.main: Checkpointer
+        self.other: Checkpointer
+        """Has the part of another process."""
+
+    def _message(self) -> str:
+        words = self._dice.choices(_WORDS, k=MESSAGE_BYTES // 6)
+        return " ".join(words)[:MESSAGE_BYTES]
+
+    def _state(self) -> dict[str, Any]:
+        count = max(1, self.state_bytes // MESSAGE_BYTES)
+        return {"step": 0, "messages": [self._message() for _ in range(count)]}
+
+    async def changed(self, name: str) -> str:
+        """Save the thread with another last message; return the checkpoint id."""
+        state = self._states[name]
+        messages = [*state["messages"][:-1], self._message()]
+        self._states[name] = {"step": state["step"] + 1, "messages": messages}
+        return await self.main.save(self._states[name], name)
+
+
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_WORDS = [
+    "".join(random.Random(number).choices(_LETTERS, k=1 + number % 9))  # noqa: S311  (test data)
+    for number in range(2_000)
+]
+
+
+async def _timed(work: Awaitable[object]) -> float:
+    start = time.perf_counter()
+    await work
+    return time.perf_counter() - start
+
+
+async def _save(threads: _Threads, name: str) -> float:
+    return await _timed(threads.changed(name))
+
+
+async def _load_known(threads: _Threads, name: str) -> float:
+    return await _timed(threads.main.load(name))
+
+
+async def _load_behind(threads: _Threads, name: str) -> float:
+    await threads.changed(name)
+    return await _timed(threads.other.load(name))
+
+
+async def _list(threads: _Threads, name: str) -> float:
+    return await _timed(threads.main.list_checkpoints(name))
+
+
+async def _put_writes(threads: _Threads, name: str) -> float:
+    records = importlib.import_module("locus_store.types")
+    head = await threads.changed(name)
+    write = records.PendingWrite(token_hex(8), 0, "messages", "bytes", bytes(MESSAGE_BYTES))
+    backend = cast("FullBackend", threads.main.backend)
+    return await _timed(backend.put_writes(name, head, [write]))
+
+
+async def _history(threads: _Threads, name: str) -> float:
+    return await _timed(_last_versions(threads.main, name))
+
+
+async def _last_versions(checkpointer: Checkpointer, name: str) -> None:
+    for checkpoint_id in await checkpointer.list_checkpoints(name, HISTORY):
+        await checkpointer.load(name, checkpoint_id)
+
+
+OPERATIONS: dict[str, Once] = {
+    "save": _save,
+    "load, known": _load_known,
+    "load, one behind": _load_behind,
+    "list": _list,
+    "put_writes": _put_writes,
+    f"history of {HISTORY}": _history,
+}
+COLD = "load, cold"
+
+
+async def _results(
+    place: _Place, cases: Sequence[tuple[int, int]], seconds: float
+) -> list[Measured]:
+    share = seconds / len(cases) / (len(OPERATIONS) + 1)
+    found: list[Measured] = []
+    with progress("measuring", len(cases) * (len(OPERATIONS) + 1), is_alone=True) as advance:
+        async with place.opened() as main, place.opened() as other:
+            for state_bytes, writers in cases:
+                threads = _Threads(place, state_bytes, writers)
+                threads.main, threads.other = main, other
+                for _ in range(HISTORY):
+                    await asyncio.gather(*map(threads.changed, threads.names))
+                await asyncio.gather(*map(other.load, threads.names))
+                for name, once in OPERATIONS.items():
+                    found.append(await _measured(threads, name, once, share))
+                    advance()
+                found.append(await _measured_cold(threads, share))
+                advance()
+    return found
+
+
+async def _measured(threads: _Threads, operation: str, once: Once, seconds: float) -> Measured:
+    """Have each caller repeat an operation until the time is over, at least once."""
+    start = time.perf_counter()
+    times: list[float] = []
+
+    async def repeat(name: str) -> None:
+        times.append(await once(threads, name))
+        while time.perf_counter() - start < seconds:
+            times.append(await once(threads, name))
+
+    await asyncio.gather(*map(repeat, threads.names))
+    return _summary(threads, operation, times, time.perf_counter() - start)
+
+
+async def _measured_cold(threads: _Threads, seconds: float) -> Measured:
+    """Load all threads by one new checkpointer after another, whose opening does not count."""
+    times: list[float] = []
+    took, end = 0.0, time.perf_counter() + seconds
+    while not times or time.perf_counter() < end:
+        async with threads.place.opened() as fresh:
+            start = time.perf_counter()
+            times += await asyncio.gather(*(_timed(fresh.load(it)) for it in threads.names))
+            took += time.perf_counter() - start
+    return _summary(threads, COLD, times, took)
+
+
+def _summary(threads: _Threads, operation: str, times: list[float], took: float) -> Measured:
+    in_order = sorted(times)
+    p50, p99 = (1000 * in_order[min(len(times) - 1, int(len(times) * it))] for it in (0.5, 0.99))
+    return Measured(
+        operation, threads.state_bytes, len(threads.names), len(times),
+        round(p50, 3), round(p99, 3), round(len(times) / took, 1),
+    )  # fmt: skip
