@@ -119,7 +119,7 @@ def _size(state_bytes: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A database, and the prefix of tables that nobody else has."""
+    """A database, and a prefix that no table has yet."""
 
     url: str
     prefix: str
