@@ -274,9 +274,22 @@ class RoundTrip(Kit):
         for state in (None, [], [1], "text", 7, object()):
             with refused(SerializationError, state):
                 await checkpointer.save(state, "t")
-        with pytest.raises(SerializationError):
-            await checkpointer.save(self.new("a"), "t", metadata=[1])
+        for metadata in ([], [1], "text", 7, _Incomparable()):
+            with refused(SerializationError, metadata, match="metadata must be a JSON object"):
+                await checkpointer.save(self.new("a"), "t", metadata=metadata)
         assert await checkpointer.exists("t") is False
+
+
+class _Incomparable:
+    """Raises when it is compared or used as a condition, as an array of NumPy does."""
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("the truth value is ambiguous")
+
+    def __bool__(self) -> bool:
+        raise ValueError("the truth value is ambiguous")
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 def _edit(value: dict[str, Any], dice: random.Random, step: int) -> None:

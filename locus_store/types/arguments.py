@@ -164,7 +164,7 @@ def json_object(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
     Raises:
         SerializationError: It is not a JSON object.
     """
-    if value is None or value == {}:
+    if value is None or (type(value) is dict and not value):
         return {}
     if not isinstance(value, Mapping):
         raise SerializationError(f"{name} must be a JSON object, not {type(value).__name__}")
