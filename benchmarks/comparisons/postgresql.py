@@ -3,8 +3,8 @@
     python -m benchmarks.comparisons.postgresql
 
 Starts a server of its own that writes as a real one does (fsync on). Both sides use a pool of 10
-connections of one event loop and their public ``await`` interfaces. ``--write`` puts the tables
-into docs/performance.md.
+connections of one event loop and their public ``await`` interfaces. Prints Markdown;
+``--write`` keeps it in benchmarks/results.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import machine, workloads
+from benchmarks import machine, report, workloads
 from benchmarks.places import server
 from locus_store import AgentState, Message, postgresql_checkpointer
 from locus_store.values.encoding import encode
@@ -28,7 +27,6 @@ from locus_store.values.encoding import encode
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-ROOT = Path(__file__).resolve().parents[2]
 POOL = 10
 LAST = 20
 """Saves at the end whose median is "the 1,000th save"; loads as many."""
@@ -368,8 +366,6 @@ Bytes of all tables, indexes and TOAST after `VACUUM FULL`, all {turns:,} versio
 final state's JSON.
 
 {sizes}
-
-Written by `python -m benchmarks.comparisons.postgresql --write`; every figure is of that run.
 """
 
 
@@ -406,12 +402,9 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=100, help="of each of the 64 writers")
     parser.add_argument("--long", type=int, default=1000, help="turns of the long thread")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--write", action="store_true", help="docs/performance.md")
+    report.add_write(parser)
     options = parser.parse_args()
-    text = asyncio.run(measure(options))
-    print("\n" + text)
-    if options.write:
-        (ROOT / "docs" / "performance.md").write_text(text, encoding="utf-8")
+    report.publish("postgresql", asyncio.run(measure(options)), write=options.write)
 
 
 if __name__ == "__main__":
