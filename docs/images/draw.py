@@ -1,7 +1,8 @@
 """Draws the documentation's pictures: ``python docs/images/draw.py``.
 
-``layout.svg`` shows how a thread is stored; ``growth.svg`` the figures of benchmarks/results/growth.md. Each has
-a background of its own, light or dark as the reader's system is.
+``layout.svg`` shows how a thread is stored; ``growth.svg`` the figures of
+benchmarks/results/growth.md. Each has a background of its own, light or dark as the reader's system
+is.
 """
 
 from __future__ import annotations
