@@ -241,8 +241,11 @@ class Thread:
 async def thread(side: Callable[..., Any], url: str, turns: int, *, typed: bool) -> Thread:
     found = Thread()
     state_type = AgentState if typed else dict
-    seconds = []
-    async with opened(side, url, state_type=state_type) as made:
+    seconds, behind = [], []
+    async with (
+        opened(side, url, state_type=state_type) as made,
+        opened(side, url, state_type=state_type) as other,
+    ):
         state: Any = None
         messages: list[Any] = []
         for plain in workloads.chat(turns):
@@ -255,26 +258,26 @@ async def thread(side: Callable[..., Any], url: str, turns: int, *, typed: bool)
             begin = time.perf_counter()
             await made.save(state, "long")
             seconds.append(time.perf_counter() - begin)
+            if len(seconds) >= turns - LAST:
+                behind.append(await load(other))
         found.final = len(encode(plain))
         found.last_save = statistics.median(seconds[-LAST:])
-        found.loads["by the saving process"] = await loads(made)
+        known = [await load(made) for _ in range(LAST)]
+    found.loads["by the saving process"] = statistics.median(known)
+    found.loads["one version behind"] = statistics.median(behind[1:])
     cold = []
     for _ in range(LAST):
         async with opened(side, url, state_type=state_type) as made:
-            begin = time.perf_counter()
-            await made.load("long")
-            cold.append(time.perf_counter() - begin)
+            cold.append(await load(made))
     found.loads["by another process"] = statistics.median(cold)
     return found
 
 
-async def loads(made: Any) -> float:
-    seconds = []
-    for _ in range(LAST):
-        begin = time.perf_counter()
-        await made.load("long")
-        seconds.append(time.perf_counter() - begin)
-    return statistics.median(seconds)
+async def load(made: Any) -> float:
+    """Return the seconds of one load."""
+    begin = time.perf_counter()
+    await made.load("long")
+    return time.perf_counter() - begin
 
 
 def as_message(name: str, plain: dict[str, str]) -> Any:
@@ -356,9 +359,10 @@ Each writer has its own thread, all in one event loop; the median of {repeats} r
 ## A conversation of {turns:,} turns
 
 Milliseconds; the median of {last}. *By the saving process*: the load only asks if the cached
-version is still the head. *By another process*: nothing is cached, and the whole state is read,
-decompressed and verified against its digest. *Message objects*: LangChain's for langgraph, those of
-locus-store for ours.
+version is still the head. *One version behind*: by another process, which knows the version before
+and reads what was saved since. *By another process*: nothing is cached, and the whole state is
+read, decompressed and verified against its digest. *Message objects*: LangChain's for langgraph,
+those of locus-store for ours.
 
 {thread}
 
