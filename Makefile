@@ -33,7 +33,7 @@ help:
 	@echo "make docs      run every code block of the README and docs/, and build the site in site/"
 	@echo "make matrix    a short run of the tests under every other Python >= 3.11 that is installed"
 	@echo "make oldest    a short run on the oldest versions that pyproject.toml allows"
-	@echo "make bench     measure; writes docs/growth.md with its plot, and docs/performance.md"
+	@echo "make bench     measure beside LangGraph's savers and stores; writes benchmarks/results/"
 	@echo "make campaign  the long storms, kill -9 trials and lost replies"
 	@echo "make clean     remove the virtual environments and caches"
 
@@ -136,9 +136,16 @@ short-tests: $(VENV)/.dev
 		tests/adapters/locus/test_agent.py
 
 bench: $(VENV)/.bench
-	$(BIN)/python -m benchmarks.comparisons.growth --write
+	@for module in growth postgresql postgresql_writers concurrency sync_calls store_calls \
+			langgraph_peers; do \
+		$(BIN)/python -m benchmarks.comparisons.$$module --write || exit 1; \
+	done
+	$(BIN)/python -m benchmarks.comparisons.postgresql_writers --lazy --write
+	$(BIN)/python -m benchmarks.comparisons.store --million --write
+	$(BIN)/python -m benchmarks.micro.loads --write
+	$(BIN)/python -m benchmarks.micro.graph_loads --write
+	$(BIN)/python -m benchmarks.micro.redis_calls --write
 	$(BIN)/python docs/images/draw.py
-	$(BIN)/python -m benchmarks.comparisons.postgresql --write
 
 campaign: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.storms.storm

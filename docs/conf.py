@@ -43,6 +43,13 @@ def changelog(app: Sphinx, page: str, source: list[str]) -> None:
         source[0] = (ROOT / "CHANGELOG.md").read_text("utf-8").replace("](docs/", "](")
 
 
+def tables(app: Sphinx, page: str, source: list[str]) -> None:
+    """Links to the tables beside the benchmarks become downloads."""
+    del app, page
+    source[0] = source[0].replace("](../benchmarks/", "](path:../benchmarks/")
+
+
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     app.connect("source-read", changelog)
+    app.connect("source-read", tables)

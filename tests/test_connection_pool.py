@@ -1,4 +1,4 @@
-"""The queue of idle connections: whoever waits longest is first."""
+"""The queue of idle connections serves the caller that has waited longest first."""
 
 from __future__ import annotations
 

@@ -41,7 +41,13 @@ if TYPE_CHECKING:
     import servers
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+RESULTS = ROOT / "benchmarks" / "results"
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted(RESULTS.glob("*.md")),
+]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
@@ -341,10 +347,21 @@ def test_every_page_is_reached_from_the_readme() -> None:
     assert {f"docs/{it.name}" for it in (ROOT / "docs").glob("*.md")} <= linked
 
 
+def test_every_table_of_the_benchmarks_is_linked_and_names_its_command_and_commit() -> None:
+    linked = set(LINK.findall((ROOT / "docs" / "performance.md").read_text("utf-8")))
+    tables = sorted(RESULTS.glob("*.md"))
+    assert {f"../benchmarks/results/{it.name}" for it in tables} <= linked
+    origin = r"^Measured by `python -m benchmarks\.\w+\.\w+.*`.* \w{7} .*on 20\d\d-\d\d-\d\d\.$"
+    unsigned = [
+        it.name for it in tables if not re.search(origin, it.read_text("utf-8"), re.MULTILINE)
+    ]
+    assert unsigned == []
+
+
 def test_the_figures_of_the_readme_are_those_that_were_measured_last() -> None:
     section = (ROOT / "README.md").read_text("utf-8").partition("## Storage growth")[2]
     rows = [it for it in section.partition("\n## ")[0].splitlines() if it.startswith("|")]
-    measured = (ROOT / "docs" / "growth.md").read_text("utf-8").splitlines()
+    measured = (RESULTS / "growth.md").read_text("utf-8").splitlines()
     assert rows
     assert [it for it in rows if it not in measured] == []
 

@@ -60,6 +60,14 @@ def run(portals: Portals, call: Callable[..., Awaitable[Any]], *args: Any) -> An
     return portals.run("Saver", call, *args)
 
 
+def at_gate(portals: Portals, others: ThreadPoolExecutor) -> tuple[Gate, Future[Any]]:
+    """Have another thread call a gate; return both when the call waits in it."""
+    gate = Gate()
+    call = others.submit(run, portals, gate)
+    assert gate.is_entered.wait(WAIT)
+    return gate, call
+
+
 async def ident() -> int:
     return threading.get_ident()
 
@@ -92,9 +100,7 @@ def test_calls_that_may_not_move_stay_in_one_thread(others: ThreadPoolExecutor) 
 def test_calls_that_come_meanwhile_do_not_wait_for_the_first(
     portals: Portals, others: ThreadPoolExecutor
 ) -> None:
-    gate = Gate()
-    first = others.submit(run, portals, gate)
-    gate.is_entered.wait(WAIT)
+    gate, first = at_gate(portals, others)
     assert list(others.map(lambda it: run(portals, doubled, it), range(20))) == [
         2 * it for it in range(20)
     ]
@@ -106,12 +112,7 @@ def test_calls_that_come_meanwhile_do_not_wait_for_the_first(
 def test_calls_go_on_when_the_first_one_is_done(
     portals: Portals, others: ThreadPoolExecutor
 ) -> None:
-    gates = [Gate() for _ in range(4)]
-    calls = []
-    for gate in gates:
-        calls.append(others.submit(run, portals, gate))
-        gate.is_entered.wait(WAIT)
-    for gate, call in zip(gates, calls, strict=True):
+    for gate, call in [at_gate(portals, others) for _ in range(4)]:
         gate.open()
         assert call.result(WAIT) == "through"
 
@@ -140,9 +141,8 @@ def test_ctrl_c_ends_the_call_of_the_main_thread_only(
 
 
 def test_ctrl_c_ends_a_call_that_follows(portals: Portals, others: ThreadPoolExecutor) -> None:
-    first, mine = Gate(), Gate()
-    leading = others.submit(run, portals, first)
-    first.is_entered.wait(WAIT)
+    mine = Gate()
+    first, leading = at_gate(portals, others)
     others.submit(lambda: (mine.is_entered.wait(WAIT), interrupt()))
     with pytest.raises(KeyboardInterrupt):
         run(portals, mine)
@@ -226,18 +226,15 @@ def test_each_call_has_the_context_of_its_caller(
 def test_close_waits_for_the_calls_that_it_finds(
     portals: Portals, others: ThreadPoolExecutor
 ) -> None:
-    gates = [Gate(), Gate(), Gate()]
-    calls = [others.submit(run, portals, it) for it in gates]
-    for gate in gates:
-        gate.is_entered.wait(WAIT)
+    calls = [at_gate(portals, others) for _ in range(3)]
     closing = others.submit(portals.close)
     while portals.is_open:
         pass
     assert others.submit(run, portals, doubled, 4).result(WAIT) == 8
     assert not closing.done()
-    for gate in gates:
+    for gate, call in calls:
         gate.open()
-    assert [it.result(WAIT) for it in calls] == ["through"] * 3
+        assert call.result(WAIT) == "through"
     closing.result(WAIT)
 
 
@@ -245,9 +242,7 @@ def test_close_waits_for_the_calls_that_it_finds(
 def test_a_child_that_is_forked_in_mid_call_has_a_loop_of_its_own(
     portals: Portals, others: ThreadPoolExecutor
 ) -> None:
-    gate = Gate()
-    call = others.submit(run, portals, gate)
-    gate.is_entered.wait(WAIT)
+    gate, call = at_gate(portals, others)
     child = os.fork()
     if not child:
         is_right = False
@@ -281,9 +276,7 @@ def test_others_use_the_loop_while_a_caller_does_lent_work(
 
     lent = others.submit(call)
     assert entered.wait(WAIT)
-    gate = Gate()
-    holding = others.submit(run, portals, gate)
-    gate.is_entered.wait(WAIT)
+    gate, holding = at_gate(portals, others)
     go.set()
     caller, (worked, went_on) = lent.result(WAIT)
     assert worked == caller

@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import machine, workloads
+from benchmarks import machine, report, workloads
 from benchmarks.comparisons.peer import Peer
 from locus_store import MemoryCheckpointer, sqlite_checkpointer
 
@@ -124,16 +124,34 @@ def print_profile(profile: cProfile.Profile, saves: int, shown: int) -> None:
             print(f"   {cumulative:9.0f} {own:6.0f} {calls:6.1f}  {where}:{line} {function}")
 
 
+PAGE = """# Writers on SQLite
+
+Machine: {machine}; load average {load}. {saves:,} saves of a state of 500 bytes, in all; the median
+of three runs in turn.
+
+{table}
+"""
+
+
+def page(saves: int) -> str:
+    rows = [row for savers in SAVERS for row in asyncio.run(compare(savers, saves))]
+    return PAGE.format(
+        machine=machine.described(),
+        load=machine.load_average(),
+        saves=saves,
+        table=machine.table(("savers", "saves/s", "p50", "p99", "x langgraph"), rows),
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--saves", type=int, default=SAVES)
     parser.add_argument("--profile", action="store_true", help="only the breakdown of a save")
     parser.add_argument("--shown", type=int, default=25)
+    report.add_write(parser)
     options = parser.parse_args()
-    print(machine.described(), f"; load average {machine.load_average()}")
     if not options.profile:
-        rows = [row for savers in SAVERS for row in asyncio.run(compare(savers, options.saves))]
-        print(machine.table(("savers", "saves/s", "p50", "p99", "x langgraph"), rows))
+        report.publish("sqlite-writers", page(options.saves), write=options.write)
         return
     rng = random.Random(1)
     tiny = [small(rng, step) for step in range(600)]

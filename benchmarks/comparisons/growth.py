@@ -2,7 +2,7 @@
 
     python -m benchmarks.comparisons.growth
 
-Prints the tables of docs/growth.md; ``--write`` puts them there, with the plot. The peer,
+Prints Markdown; ``--write`` keeps it in benchmarks/results, and draws the plot. The peer,
 langgraph-checkpoint-sqlite, is measured in the same run; ``--only`` picks states or patterns.
 """
 
@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import machine, workloads
+from benchmarks import machine, report, workloads
 from benchmarks.comparisons.peer import Peer
 from benchmarks.micro import patterns
 from locus_store import MemoryCheckpointer, sqlite_checkpointer
@@ -29,7 +29,6 @@ from locus_store.values.encoding import MAX_STATE_BYTES, encode, unpack_frames
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
-ROOT = Path(__file__).resolve().parents[2]
 THREAD = "conversation"
 TARGET = 1.6
 LAST = 20
@@ -280,9 +279,6 @@ TIMES_HEAD = (
 )  # fmt: skip
 
 
-WRITTEN = (
-    "Written by `python -m benchmarks.comparisons.growth --write`; every figure is of that run."
-)
 INTRODUCTION = """# Growth
 
 Machine: {machine}; load average {load}.
@@ -290,7 +286,7 @@ Compared: {peers}."""
 
 STATES = """## A conversation of {turns:,} turns, all versions kept
 
-![Bytes on disk over turns](images/growth.png)
+![Bytes on disk over turns](../../docs/images/growth.png)
 
 Bytes on disk are the database and its log after `close()`; *x final* is those over the canonical
 JSON of the last state. `chat` is `{{"messages": [...]}}`, two messages
@@ -315,7 +311,7 @@ its payloads.
 {linearity}"""
 
 
-def report(results: list[Growth], found: list[patterns.Found], turns: int) -> str:
+def page(results: list[Growth], found: list[patterns.Found], turns: int) -> str:
     parts = [
         INTRODUCTION.format(
             machine=machine.described(), load=machine.load_average(), peers=machine.peers()
@@ -334,25 +330,22 @@ def report(results: list[Growth], found: list[patterns.Found], turns: int) -> st
         )
     if found:
         parts.append(patterns.EXPLAINED.format(table=patterns.table(found)))
-    return "\n\n".join([*parts, WRITTEN]) + "\n"
+    return "\n\n".join(parts)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=1000)
     parser.add_argument("--only", choices=("states", "patterns"))
-    parser.add_argument("--write", action="store_true", help="docs/growth.md and the plot")
+    report.add_write(parser)
     options = parser.parse_args()
     results: list[Growth] = []
     if options.only != "patterns":
         results = [asyncio.run(measure(name, options.turns)) for name in state_types()]
     found = [] if options.only == "states" else patterns.measure_all()
-    text = report(results, found, options.turns)
-    print("\n" + text)
-    if options.write:
-        (ROOT / "docs" / "growth.md").write_text(text, encoding="utf-8")
-        if results:
-            plot(results, ROOT / "docs" / "images" / "growth.png")
+    report.publish("growth", page(results, found, options.turns), write=options.write)
+    if options.write and results:
+        plot(results, report.ROOT / "docs" / "images" / "growth.png")
 
 
 if __name__ == "__main__":

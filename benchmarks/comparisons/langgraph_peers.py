@@ -24,7 +24,7 @@ from uuid import uuid4
 
 from langgraph.checkpoint.base import empty_checkpoint
 
-from benchmarks import machine
+from benchmarks import machine, report
 from benchmarks.comparisons import langgraph_sides as sides
 from benchmarks.comparisons.langgraph_sides import OURS, SIDES, THEIRS
 from benchmarks.places import server
@@ -346,10 +346,10 @@ def rate_row(title: str, rates: dict[str, list[Rate]]) -> list[object]:
 
 # --- the page
 
-TEXT = """# LangGraph's savers beside ours
+TEXT = """# LangGraph's savers on {title}
 
-`python -m benchmarks.comparisons.langgraph_peers{arguments}`, one run of {minutes:.1f} minutes;
-both sides in turn. What counts is the ratio: the machine is small and shared.
+Both sides ran in turn, in one run of {minutes:.1f} minutes. Compare the ratios, not the times: the
+machine is small and shared.
 
 Machine: {machine}; load average {load}.
 Durability, the same on both sides: {settings}; graphs run with `durability="sync"`.
@@ -390,24 +390,21 @@ RATES_HEAD = (
 )  # fmt: skip
 
 
-async def measured(options: argparse.Namespace, places: list[sides.Place]) -> str:
+async def measured(options: argparse.Namespace, place: sides.Place) -> str:
     begin = time.monotonic()
-    longs: list[Long] = []
-    rates: list[list[object]] = []
-    for place in places:
-        print(place.title, flush=True)
-        rates += await many(place, options.each, options.repeats)
-        longs += [await long(place, it, options.turns, options.repeats) for it in sides.KINDS]
-    packages = ["langgraph", *(it.peer for it in places)]
+    print(place.title, flush=True)
+    rates = await many(place, options.each, options.repeats)
+    longs = [await long(place, it, options.turns, options.repeats) for it in sides.KINDS]
+    packages = ["langgraph", place.peer]
     times: list[list[object]] = []
     for it in longs:
         times += [[f"**{it.title}**", *[""] * 5], *map(it.times.row, it.times.seconds)]
     return TEXT.format(
-        arguments=options.arguments,
+        title=place.title,
         minutes=(time.monotonic() - begin) / 60,
         machine=machine.described(),
         load=machine.load_average(),
-        settings="; ".join(it.settings() for it in places),
+        settings=place.settings(),
         packages=", ".join(f"{it} {version(it)}" for it in packages),
         pool=sides.POOL,
         turns=options.turns,
@@ -431,21 +428,21 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--quick", action="store_true", help="100 turns, 10 steps")
     parser.add_argument("--only", choices=("postgresql", "sqlite"))
+    report.add_write(parser)
     options = parser.parse_args()
     options.turns = options.turns or (100 if options.quick else 1000)
     options.each = options.each or (10 if options.quick else 20)
-    given = f" --turns {options.turns}" if options.turns != 1000 else ""
-    options.arguments = given + (f" --only {options.only}" if options.only else "")
-    with tempfile.TemporaryDirectory(prefix="locus-store-peers-") as directory:
-        files = sides.SQLite(Path(directory))
-        if options.only == "sqlite":
-            print("\n" + asyncio.run(measured(options, [files])))
-            return
+    if options.only != "sqlite":
         with server() as (running, _):
-            places: list[sides.Place] = [sides.PostgreSQL(running)]
-            if options.only is None:
-                places.append(files)
-            print("\n" + asyncio.run(measured(options, places)))
+            publish(options, sides.PostgreSQL(running))
+    if options.only != "postgresql":
+        with tempfile.TemporaryDirectory(prefix="locus-store-peers-") as directory:
+            publish(options, sides.SQLite(Path(directory)))
+
+
+def publish(options: argparse.Namespace, place: sides.Place) -> None:
+    page = asyncio.run(measured(options, place))
+    report.publish(f"langgraph-{place.title.lower()}", page, write=options.write)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
     python -m benchmarks.comparisons.postgresql
 
 Starts a server of its own that writes as a real one does (fsync on). Both sides use a pool of 10
-connections of one event loop and their public ``await`` interfaces. ``--write`` puts the tables
-into docs/performance.md.
+connections of one event loop and their public ``await`` interfaces. Prints Markdown;
+``--write`` keeps it in benchmarks/results.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import machine, workloads
+from benchmarks import machine, report, workloads
 from benchmarks.places import server
 from locus_store import AgentState, Message, postgresql_checkpointer
 from locus_store.values.encoding import encode
@@ -28,7 +27,6 @@ from locus_store.values.encoding import encode
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-ROOT = Path(__file__).resolve().parents[2]
 POOL = 10
 LAST = 20
 """Saves at the end whose median is "the 1,000th save"; loads as many."""
@@ -243,8 +241,11 @@ class Thread:
 async def thread(side: Callable[..., Any], url: str, turns: int, *, typed: bool) -> Thread:
     found = Thread()
     state_type = AgentState if typed else dict
-    seconds = []
-    async with opened(side, url, state_type=state_type) as made:
+    seconds, behind = [], []
+    async with (
+        opened(side, url, state_type=state_type) as made,
+        opened(side, url, state_type=state_type) as other,
+    ):
         state: Any = None
         messages: list[Any] = []
         for plain in workloads.chat(turns):
@@ -257,26 +258,26 @@ async def thread(side: Callable[..., Any], url: str, turns: int, *, typed: bool)
             begin = time.perf_counter()
             await made.save(state, "long")
             seconds.append(time.perf_counter() - begin)
+            if len(seconds) >= turns - LAST:
+                behind.append(await load(other))
         found.final = len(encode(plain))
         found.last_save = statistics.median(seconds[-LAST:])
-        found.loads["by the saving process"] = await loads(made)
+        known = [await load(made) for _ in range(LAST)]
+    found.loads["by the saving process"] = statistics.median(known)
+    found.loads["one version behind"] = statistics.median(behind[1:])
     cold = []
     for _ in range(LAST):
         async with opened(side, url, state_type=state_type) as made:
-            begin = time.perf_counter()
-            await made.load("long")
-            cold.append(time.perf_counter() - begin)
+            cold.append(await load(made))
     found.loads["by another process"] = statistics.median(cold)
     return found
 
 
-async def loads(made: Any) -> float:
-    seconds = []
-    for _ in range(LAST):
-        begin = time.perf_counter()
-        await made.load("long")
-        seconds.append(time.perf_counter() - begin)
-    return statistics.median(seconds)
+async def load(made: Any) -> float:
+    """Return the seconds of one load."""
+    begin = time.perf_counter()
+    await made.load("long")
+    return time.perf_counter() - begin
 
 
 def as_message(name: str, plain: dict[str, str]) -> Any:
@@ -358,9 +359,10 @@ Each writer has its own thread, all in one event loop; the median of {repeats} r
 ## A conversation of {turns:,} turns
 
 Milliseconds; the median of {last}. *By the saving process*: the load only asks if the cached
-version is still the head. *By another process*: nothing is cached, and the whole state is read,
-decompressed and verified against its digest. *Message objects*: LangChain's for langgraph, those of
-locus-store for ours.
+version is still the head. *One version behind*: by another process, which knows the version before
+and reads what was saved since. *By another process*: nothing is cached, and the whole state is
+read, decompressed and verified against its digest. *Message objects*: LangChain's for langgraph,
+those of locus-store for ours.
 
 {thread}
 
@@ -368,8 +370,6 @@ Bytes of all tables, indexes and TOAST after `VACUUM FULL`, all {turns:,} versio
 final state's JSON.
 
 {sizes}
-
-Written by `python -m benchmarks.comparisons.postgresql --write`; every figure is of that run.
 """
 
 
@@ -406,12 +406,9 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=100, help="of each of the 64 writers")
     parser.add_argument("--long", type=int, default=1000, help="turns of the long thread")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--write", action="store_true", help="docs/performance.md")
+    report.add_write(parser)
     options = parser.parse_args()
-    text = asyncio.run(measure(options))
-    print("\n" + text)
-    if options.write:
-        (ROOT / "docs" / "performance.md").write_text(text, encoding="utf-8")
+    report.publish("postgresql", asyncio.run(measure(options)), write=options.write)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import statistics
 import time
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import machine
+from benchmarks import machine, report
 from benchmarks.comparisons.postgresql import SIDES, Rate, chat, counters, opened, write
 from benchmarks.places import server
 
@@ -59,15 +59,30 @@ async def compared(url: str, case: str, rounds: int) -> list[object]:
 HEAD = ("case", "p50, ms: langgraph", "ours", "ratio", "rate: ratio (spread)", "CPU, µs: langgraph",
         "ours")  # fmt: skip
 
+PAGE = """# Writers on PostgreSQL
 
-async def measure(options: argparse.Namespace) -> None:
+Machine: {machine}; load average {load}. fsync on, `synchronous_commit = {commit}`. {rounds} rounds
+in turn, the median of each column; a ratio is langgraph's time over ours, or our rate over
+langgraph's.
+
+{table}
+"""
+
+
+async def measure(options: argparse.Namespace) -> str:
     with server() as (running, database):
         if options.lazy:
             running.execute(f"ALTER DATABASE {database} SET synchronous_commit = off")
         url = running.url(database)
         cases = [it for it in CASES if options.only in it]
         rows = [await compared(url, it, options.rounds) for it in cases]
-        print(machine.table(HEAD, rows))
+    return PAGE.format(
+        machine=machine.described(),
+        load=machine.load_average(),
+        commit="off" if options.lazy else "on",
+        rounds=options.rounds,
+        table=machine.table(HEAD, rows),
+    )
 
 
 def main() -> None:
@@ -75,9 +90,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--only", default="", help="cases that contain this")
     parser.add_argument("--lazy", action="store_true", help="synchronous_commit = off")
+    report.add_write(parser)
     options = parser.parse_args()
-    print(machine.described(), f"; load average {machine.load_average()}")
-    asyncio.run(measure(options))
+    name = "postgresql-writers" + ("-lazy" if options.lazy else "")
+    report.publish(name, asyncio.run(measure(options)), write=options.write)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from langgraph.store.postgres import PostgresStore
 
-from benchmarks import machine
+from benchmarks import machine, report
 from benchmarks.places import server
 from locus_store import PostgreSQLStore, SQLiteStore
 from locus_store.sql.vectors import create_vector_index
@@ -222,15 +222,12 @@ async def _median(
     return statistics.median(seconds[20:])
 
 
-HEAD = """# The store, measured
+HEAD = """# {title}
 
-`python -m benchmarks.comparisons.store FILE.npz`, {what}, one run of {minutes:.1f} minutes.
-
-Machine: {machine}; load average {load}. PostgreSQL {version} with pgvector, fsync on.
+Machine: {machine}; load average {load}. PostgreSQL {version} with pgvector, fsync on. One run of
+{minutes:.1f} minutes.
 """
 NEAREST = """
-## Nearest by meaning
-
 {count:,} sentences of installed docstrings, embedded by all-MiniLM-L6-v2 ({dimension} dimensions);
 {queries} other sentences are looked for, one after the other, {limit} of each. *Recall*: how many
 of the {limit} that comparing all of them gives were found. Milliseconds.
@@ -238,8 +235,6 @@ of the {limit} that comparing all of them gives were found. Milliseconds.
 {table}
 """
 GROWN = """
-## A million items
-
 The median of so many calls, in milliseconds, with {few:,} items and with {many:,}.
 
 {table}
@@ -281,13 +276,13 @@ async def measured(file: str | None, count: int | None) -> str:
     with server() as (running, _), tempfile.TemporaryDirectory(prefix="locus-store-") as folder:
         version = running.value("SHOW server_version")
         if file is None:
-            what, text = "`--million`", await million(running, folder)
+            title, text = "A store of a million items", await million(running, folder)
         else:
             data = Data.read(file)
             data.texts, data.embeddings = data.texts[:count], data.embeddings[:count]
-            what, text = "all sentences", await nearest(running, folder, data)
+            title, text = "Vector search", await nearest(running, folder, data)
     head = HEAD.format(
-        what=what,
+        title=title,
         minutes=(time.monotonic() - begin) / 60,
         machine=machine.described(),
         load=machine.load_average(),
@@ -301,10 +296,13 @@ def main() -> None:
     parser.add_argument("file", nargs="?", help="of benchmarks/comparisons/embeddings.py")
     parser.add_argument("--count", type=int, help="use so many sentences only")
     parser.add_argument("--million", action="store_true", help="get and list, which need no file")
+    report.add_write(parser)
     options = parser.parse_args()
     if (options.file is None) != options.million:
         parser.error("give a file, or --million")
-    print("\n" + asyncio.run(measured(options.file, options.count)))
+    page = asyncio.run(measured(options.file, options.count))
+    name = "store-million" if options.million else "store-vectors"
+    report.publish(name, page, write=options.write)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from langgraph.store.postgres import AsyncPostgresStore
 from langgraph.store.sqlite import AsyncSqliteStore
 
-from benchmarks import machine
+from benchmarks import machine, report
 from benchmarks.places import server
 from locus_store import open_store
 from locus_store.adapters.langgraph import LangGraphStore
@@ -174,9 +174,9 @@ def _row(it: Round) -> tuple[str, str, str]:
     return f"{it.seconds:.2f}", f"{it.cpu_seconds:.2f}", count
 
 
-HEAD = """# Concurrent calls of a store, measured
+HEAD = """# Concurrent calls of a store
 
-`python -m benchmarks.comparisons.store_calls`. Machine: {machine}; load average {load}. Times in
+Machine: {machine}; load average {load}. Times in
 seconds; CPU is the client's. The median of {rounds} rounds, both sides in turn. The ratio is that
 of the throughputs.
 
@@ -190,20 +190,19 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[*WORKLOADS], choices=[*WORKLOADS])
     parser.add_argument("--on", nargs="+", default=[*PEERS], choices=[*PEERS])
     parser.add_argument("--rounds", type=int, default=5, help="of each side, one after the other")
+    report.add_write(parser)
     options = parser.parse_args()
     databases = [it for it in PEERS if it in options.on]
     rows = asyncio.run(measured(options.calls, options.only, options.rounds, databases))
     head = ("", "calls", "work", "LangGraph's, s", "CPU, s", "transactions", "ours, s", "CPU, s",
             "transactions", "ratio", "of CPU", "target")  # fmt: skip
-    print(
-        "\n"
-        + HEAD.format(
-            machine=machine.described(),
-            load=machine.load_average(),
-            rounds=options.rounds,
-            table=machine.table(head, rows),
-        )
+    page = HEAD.format(
+        machine=machine.described(),
+        load=machine.load_average(),
+        rounds=options.rounds,
+        table=machine.table(head, rows),
     )
+    report.publish("store-calls", page, write=options.write)
 
 
 if __name__ == "__main__":

@@ -18,17 +18,20 @@ from typing import TYPE_CHECKING, Any
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
-from benchmarks import machine
+from benchmarks import machine, report
 from benchmarks.workloads import State, chat
 from locus_store import sqlite_checkpointer
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Coroutine
+
+    Measure = Callable[[Path, int, int], Coroutine[Any, Any, dict[str, list[float]]]]
 
 CONFIG: Any = {"configurable": {"thread_id": "thread", "checkpoint_ns": ""}}
 
 
-async def _timed(took: list[float], call: Callable[[], Awaitable[Any]]) -> Any:
+async def timed(took: list[float], call: Callable[[], Awaitable[Any]]) -> Any:
+    """Return the result of a call; append its milliseconds of CPU."""
     begin = time.process_time()
     result = await call()
     took.append((time.process_time() - begin) * 1e3)
@@ -59,30 +62,45 @@ async def measure(path: Path, turns: int, rounds: int) -> dict[str, list[float]]
         await cold.load("other")
         loads = {"cold": cold, "one version behind": behind, "head known": behind}
         for name, checkpointer in loads.items():
-            loaded = await _timed(took[name], lambda it=checkpointer: it.load("thread"))
+            loaded = await timed(took[name], lambda it=checkpointer: it.load("thread"))
             if loaded != state:
                 raise SystemExit(f"{name}: what was loaded is not what was saved")
         await cold.close()
         async with AsyncSqliteSaver.from_conn_string(str(path / "theirs.db")) as peer:
             await peer.setup()
-            await _timed(took["AsyncSqliteSaver"], lambda it=peer: it.aget_tuple(CONFIG))
+            await timed(took["AsyncSqliteSaver"], lambda it=peer: it.aget_tuple(CONFIG))
     await behind.close()
     await writer.close()
     return took
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+PAGE = """# {title}
+
+Machine: {machine}; load average {load}. SQLite; CPU in ms, {rounds} rounds in turn.
+
+{table}
+"""
+
+
+def compare(name: str, title: str, measure: Measure) -> None:
+    """Publish a page with the least and the median of each load."""
+    parser = argparse.ArgumentParser(description=f"{title}. SQLite, CPU in ms.")
     parser.add_argument("--turns", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=15)
+    report.add_write(parser)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="locus-store-loads-") as directory:
         took = asyncio.run(measure(Path(directory), options.turns, options.rounds))
-    rows = [
-        [name, f"{min(it):.2f} ms", f"{statistics.median(it):.2f} ms"] for name, it in took.items()
-    ]
-    print(machine.table(["load", "least", "median"], rows))
+    rows = [(side, f"{min(it):.2f}", f"{statistics.median(it):.2f}") for side, it in took.items()]
+    page = PAGE.format(
+        title=f"{title}, {options.turns:,} turns",
+        machine=machine.described(),
+        load=machine.load_average(),
+        rounds=options.rounds,
+        table=machine.table(("load", "least", "median"), rows),
+    )
+    report.publish(name, page, write=options.write)
 
 
 if __name__ == "__main__":
-    main()
+    compare("loads", "Loads of a chat", measure)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import redis.asyncio as driver
 
-from benchmarks import machine
+from benchmarks import machine, report
 from locus_store import versions
 from locus_store.backends.redis import RedisBackend
 from locus_store.backends.redis.keys import RedisKeys
@@ -206,8 +206,9 @@ async def measured(kind: str) -> str:
     finally:
         server.stop()
     return (
+        f"# {kind.title()} beside bare calls\n\n"
         f"Machine: {machine.described()}; load average {machine.load_average()}.\n\n"
-        f"## Beside bare calls ({kind})\n\n{calls}\n\n## Growth, bytes\n\n{grew}\n\n"
+        f"## Calls\n\n{calls}\n\n## Growth, bytes\n\n{grew}\n\n"
         f"## {THREADS:,} threads\n\n{listed}\n"
     )
 
@@ -215,7 +216,9 @@ async def measured(kind: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kind", choices=["valkey", "redis"], default="valkey")
-    print(asyncio.run(measured(parser.parse_args().kind)))
+    report.add_write(parser)
+    options = parser.parse_args()
+    report.publish(options.kind, asyncio.run(measured(options.kind)), write=options.write)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Draws the documentation's pictures: ``python docs/images/draw.py``.
 
-``layout.svg`` shows how a thread is stored; ``growth.svg`` the figures of docs/growth.md. Each has
-a background of its own, light or dark as the reader's system is.
+``layout.svg`` shows how a thread is stored; ``growth.svg`` the figures of
+benchmarks/results/growth.md. Each has a background of its own, light or dark as the reader's system
+is.
 """
 
 from __future__ import annotations
@@ -113,8 +114,8 @@ def curve(style: str, points: list[tuple[float, float]]) -> list[str]:
 
 
 def growth() -> str:
-    """Bytes on disk after 500 and 1,000 turns, as docs/growth.md has them."""
-    page = (HERE.parent / "growth.md").read_text("utf-8")
+    """Bytes on disk after 500 and 1,000 turns, as benchmarks/results/growth.md has them."""
+    page = (HERE.parents[1] / "benchmarks" / "results" / "growth.md").read_text("utf-8")
     whole = rows(page, "for words; `locus`")["chat"]
     ratio = rows(page, "2 is linear, 4 quadratic")["chat"]
     ours, theirs = number(whole[1]), number(whole[3])

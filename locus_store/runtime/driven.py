@@ -225,7 +225,7 @@ class DrivenLoop:
         """Lead the call, or have it done by others."""
         is_main = threading.current_thread() is threading.main_thread()
         if not self._moves or outer is not None or (is_main and _handles_signals()):
-            self._follow(call, owner, outer)
+            self._follow(call, partial(self._begin, call), owner, outer)
         elif is_main and getsignal(signal.SIGINT) is signal.default_int_handler:
             self._lead_undisturbed(call)
         else:
@@ -249,26 +249,27 @@ class DrivenLoop:
             self._loop.call_soon_threadsafe(self._stop)
 
     def _lead(self, call: _Call[Any]) -> None:
+        begin = partial(self._begin, call)
         if not self._driving.acquire(blocking=False):
-            self._follow(call)
+            self._follow(call, begin)
             return
         if self._bound:  # the last leader has left them to the keeper, which is on its way
             self._driving.release()
-            self._follow(call)
+            self._follow(call, begin)
             return
         self._begin(call)
         self._drive(call)
         while call.lent is not None:
             answer = call.do_lent()
             if call.is_interrupted or not self._driving.acquire(blocking=False):
-                self._go_on(call, answer)
+                self._follow(call, answer)
                 return
             answer()
             self._drive(call)
         if call.is_interrupted:
             self._abandon(call)
         elif not call.is_done:  # it may not go on in this thread
-            self._go_on(call, _nothing)
+            self._follow(call, _nothing)
 
     def _drive(self, call: _Call[Any] | None) -> None:
         """Run the loop until the call needs something else; needs ``_driving``.
@@ -370,22 +371,14 @@ class DrivenLoop:
     def _follow(
         self,
         call: _Call[Any],
+        step: Callable[[], None],
         owner: str = "",
         outer: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        """Have others drive the call from its beginning."""
+        """Have others drive the call from a step on: its beginning, or the answer of lent work."""
         try:
-            self._leave_to_others(call, partial(self._begin, call))
+            self._leave_to_others(call, step)
             self._await(call, owner, outer)
-        except BaseException:
-            self._abandon(call)
-            raise
-
-    def _go_on(self, call: _Call[Any], answer: Callable[[], None]) -> None:
-        """Have others drive the call after its lent work; another thread has the loop."""
-        try:
-            self._leave_to_others(call, answer)
-            self._await(call)
         except BaseException:
             self._abandon(call)
             raise

@@ -231,7 +231,7 @@ def is_at_work(loop: asyncio.AbstractEventLoop) -> bool:
 _stepping: WeakKeyDictionary[asyncio.AbstractEventLoop, set[asyncio.Future[None]]] = (
     WeakKeyDictionary()
 )
-"""What ``Home.step`` has begun."""
+"""The unfinished steps of ``Home.step``, by event loop."""
 
 
 def _run_on(work: Coroutine[Any, Any, T], end: Callable[[T | BaseException], None]) -> None:

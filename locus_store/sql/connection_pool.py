@@ -1,4 +1,4 @@
-"""A pool of connections: fair to those that wait, and quick for the driver's own statements."""
+"""A connection pool that serves callers in order, and lends idle connections without a checkout."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class FairQueue(asyncio.LifoQueue[Any]):
-    """A stack whose items go to the callers that wait, in the order in which they came.
+    """A stack that hands an item to the caller that has waited longest.
 
-    asyncio's own queue wakes a waiting caller, and gives the item to the first that asks: a caller
-    that returns a connection and takes one again in the same step would always be first.
+    asyncio's own queue wakes that caller, but gives the item to the next one that asks. A caller
+    that returns a connection and takes one again in the same step would always get it.
     """
 
     def __init__(self, maxsize: int) -> None:

@@ -345,8 +345,9 @@ def _frames(payload: bytes, max_bytes: int) -> Iterator[tuple[bool, memoryview, 
         is_packed, has_checksum = _FORMATS[head]
         stored = view[begin:at]
         if has_checksum:
-            checked, at = view[start:at], at + _CHECKSUM_BYTES
-            if crc32(checked).to_bytes(_CHECKSUM_BYTES, "little") != payload[at - 4 : at]:
+            checked, checksum = view[start:at], payload[at : at + _CHECKSUM_BYTES]
+            at += _CHECKSUM_BYTES
+            if crc32(checked).to_bytes(_CHECKSUM_BYTES, "little") != checksum:
                 raise IntegrityError("a stored frame is damaged or cut off")
         if at > end:
             raise IntegrityError("a stored frame is cut off")

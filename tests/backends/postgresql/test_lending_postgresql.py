@@ -112,6 +112,15 @@ def held(url: str) -> Any:
     return holding(url, f"SELECT pg_advisory_xact_lock({ADVISORY})")
 
 
+@asynccontextmanager
+async def held_save(url: str, checkpointer: Any) -> AsyncIterator[asyncio.Task[str]]:
+    """Save "v1", which waits for a lock until the block ends."""
+    async with held(url):
+        save = asyncio.create_task(checkpointer.save({"n": 1}, "t", "v1", {"held": 1}))
+        await waiting(url, 1)
+        yield save
+
+
 def pool_of(checkpointer: Any) -> Any:
     return checkpointer.backend._runner._homes._homes[asyncio.get_running_loop()]._sync.pool
 
@@ -253,9 +262,7 @@ async def test_a_busy_caller_lets_others_have_the_only_connection(what: str, url
 async def test_a_caller_waits_for_the_only_connection_while_a_save_uses_it(url: str) -> None:
     async with opened(url, pool_size=1) as checkpointer:
         await checkpointer.save({"n": 0}, "t")
-        async with held(url):
-            save = asyncio.create_task(checkpointer.save({"n": 1}, "t", "v1", {"held": 1}))
-            await waiting(url, 1)
+        async with held_save(url, checkpointer) as save:
             threads = asyncio.create_task(checkpointer.list_threads())
             await asyncio.wait([threads], timeout=0.05)
             assert pool_of(checkpointer).checkedout() == 1
@@ -324,9 +331,7 @@ async def test_a_server_that_was_restarted_between_two_calls_is_used_again(what:
 async def test_a_save_whose_session_ends_in_the_middle_is_done_again(
     url: str, checkpointer: Any
 ) -> None:
-    async with held(url):
-        save = asyncio.create_task(checkpointer.save({"n": 1}, "t", "v1", {"held": 1}))
-        await waiting(url, 1)
+    async with held_save(url, checkpointer) as save:
         await asked(
             url,
             "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
@@ -355,9 +360,7 @@ async def test_a_lone_save_that_takes_too_long_leaves_a_usable_connection(url: s
 async def test_a_lone_save_goes_on_when_its_caller_is_cancelled(
     url: str, checkpointer: Any
 ) -> None:
-    async with held(url):
-        save = asyncio.create_task(checkpointer.save({"n": 1}, "t", "v1", {"held": 1}))
-        await waiting(url, 1)
+    async with held_save(url, checkpointer) as save:
         save.cancel()
         with pytest.raises(asyncio.CancelledError):
             await in_time(save)
@@ -368,9 +371,7 @@ async def test_a_lone_save_goes_on_when_its_caller_is_cancelled(
 async def test_close_waits_for_a_lone_save_and_leaves_no_session(url: str) -> None:
     checkpointer = opened(url)
     await checkpointer.save({"n": 0}, "t", "v0")
-    async with held(url):
-        save = asyncio.create_task(checkpointer.save({"n": 1}, "t", "v1", {"held": 1}))
-        await waiting(url, 1)
+    async with held_save(url, checkpointer) as save:
         close = asyncio.create_task(checkpointer.close())
         await asyncio.wait([close], timeout=0.05)
         assert not close.done()
@@ -409,9 +410,7 @@ async def test_event_loops_have_connections_of_their_own(url: str, checkpointer:
 async def test_a_forked_child_takes_no_connection_of_its_parent(
     url: str, checkpointer: Any
 ) -> None:
-    async with held(url):
-        save = asyncio.create_task(checkpointer.save({"n": 1}, "t", "v1", {"held": 1}))
-        await waiting(url, 1)
+    async with held_save(url, checkpointer) as save:
         child = os.fork()
         if child == 0:
             os._exit(_saved_in_child(checkpointer))
