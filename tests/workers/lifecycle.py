@@ -18,6 +18,9 @@ from locus_store.blocking import BlockingCheckpointer
 
 TURNS = 15
 
+# Below: slow steps, of a busy machine. A spawned process imports this module as well.
+logging.getLogger("asyncio").setLevel(logging.ERROR)
+
 
 def told(what: object) -> None:
     print(json.dumps(what), flush=True)
@@ -193,7 +196,6 @@ def _save_by_url(url: str) -> None:
 _kept: list[Any] = []
 
 if __name__ == "__main__":
-    logging.getLogger("asyncio").setLevel(logging.ERROR)  # below: slow steps, of a busy machine
     done = globals()[sys.argv[1]](*sys.argv[2:])
     if asyncio.iscoroutine(done):
         asyncio.run(done)
