@@ -19,14 +19,7 @@ from locus_store.errors import (
     UnsupportedError,
 )
 from locus_store.runtime.loops import off_loop
-from locus_store.runtime.observe import (
-    count,
-    damaged_packs,
-    kept_beside,
-    note,
-    observed,
-    stored_bytes,
-)
+from locus_store.runtime.observe import count, kept_beside, note, observed, stored_bytes
 from locus_store.types import (
     Active,
     ArchivedThread,
@@ -177,23 +170,6 @@ class StorageBackend(ForTenants, ABC):
             return await self.fetch(thread_id, namespace=namespace, with_writes=True)
         return await self.fetch(thread_id, namespace=namespace)  # not every backend has writes
 
-    async def fetch_records(
-        self,
-        thread_id: str,
-        *,
-        namespace: str = "",
-        checkpoint_id: str | None = None,
-        with_writes: bool = False,
-    ) -> Stored | None:
-        """Read a version as ``fetch`` does, but without ``Stored.packs``."""
-        more: dict[str, Any] = {"with_writes": True} if with_writes else {}
-        return await self.fetch(
-            thread_id, namespace=namespace, checkpoint_id=checkpoint_id, **more
-        )
-
-    def _wrote_head(self, thread_id: str, namespace: str, mark: Mark) -> None:
-        """Do what a new head gives occasion to; the save does not wait for it."""
-
     async def has_thread(self, thread_id: str) -> bool:
         """Return whether the thread exists: it has a version, a message, or a name or user.
 
@@ -328,7 +304,6 @@ class StorageBackend(ForTenants, ABC):
         if written.outcome == "head" and connection is None:  # the caller may roll back
             key, name = self._line(thread_id, namespace), written.checkpoint_id
             self._known.put(key, written.mark, name, change.shape, change.snapshot)
-            self._wrote_head(thread_id, namespace, written.mark)
         return written
 
     def _line(self, thread_id: str, namespace: str) -> LineKey:
@@ -408,7 +383,9 @@ class StorageBackend(ForTenants, ABC):
             stored = await self.fetch(thread_id, checkpoint_id=checkpoint_id, **which)
         if stored is None:
             return None
-        size = _counted(stored)
+        size = sum(map(len, read := [*stored.packs, *stored.payloads]))
+        count("read_bytes", size)
+        count("rows", len(read))
         basis = None
         if known and kept and stored.basis is not None:
             if stored.version.mark == known.mark:
@@ -418,17 +395,10 @@ class StorageBackend(ForTenants, ABC):
         try:
             state, shape = await off_loop(work, size)
         except IntegrityError:
-            if basis is None and not stored.packs:
+            if basis is None:
                 raise
-            self._known.drop(key)  # the records alone may be readable
-            again = await self.fetch_records(thread_id, checkpoint_id=checkpoint_id, **which)
-            if again is None:
-                return None
-            size, work = _counted(again), partial(state_of, again, self.max_state_bytes)
-            state, shape = await off_loop(work, size)
-            if stored.packs:
-                damaged_packs(thread_id)
-            stored = again
+            self._known.drop(key)  # the whole may be readable
+            return await self.read_kept(thread_id, namespace=namespace, with_writes=with_writes)
         kept = frames.snapshot_of(state, shape)
         if stored.version.mark == stored.head:
             self._known.put(key, stored.head, stored.version.checkpoint_id, shape, kept)
@@ -954,15 +924,6 @@ def _granted(power: type[StorageBackend]) -> list[str]:
 def _capabilities(kind: type[StorageBackend]) -> CheckpointerCapabilities:
     has = {name: issubclass(kind, power) for name, power in _POWERS.items()}
     return CheckpointerCapabilities(persistent_checkpoint_ids=kind.persistent_checkpoint_ids, **has)
-
-
-def _counted(stored: Stored) -> int:
-    """Report what was read; return its bytes."""
-    read = [*stored.packs, *stored.payloads]
-    size = sum(map(len, read))
-    count("read_bytes", size)
-    count("rows", len(read))
-    return size
 
 
 def _kept(stored: Stored, kept: frames.PackedState, state: dict[str, Any] | None = None) -> Kept:

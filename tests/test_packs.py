@@ -16,6 +16,7 @@ from amounts import ALL
 
 from locus_store import IntegrityError, PostgreSQLBackend, SQLiteBackend
 from locus_store.runtime import observe
+from locus_store.sql import packs
 from locus_store.types import Pack
 from locus_store.values import frames
 from locus_store.values.encoding import MAX_STATE_BYTES, encode, unpack_frames
@@ -72,8 +73,8 @@ def always_due(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def packs_in(backend: SqlBackend) -> list[Row]:
     def look(it: Any) -> list[Row]:
-        packs = it.tables.packs
-        columns = (packs.c[name] for name in Row._fields)
+        table = it.tables.packs
+        columns = (table.c[name] for name in Row._fields)
         return [Row(*row) for row in it.connection.execute(sa.select(*columns)).all()]
 
     return sorted(await backend._read(look))
@@ -198,7 +199,7 @@ async def test_closing_waits_for_a_pack(make: Callable[[], SqlBackend]) -> None:
 async def test_closing_waits_for_a_bounded_time(
     make: Callable[[], SqlBackend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("locus_store.sql.backend.PACKING_SECONDS", 0.01)
+    monkeypatch.setattr("locus_store.sql.packs.PACKING_SECONDS", 0.01)
     made, ended = make(), []
 
     async def never(*_: str) -> None:
@@ -429,7 +430,9 @@ async def test_what_removes_versions_removes_their_packs(
         await backend.forget_user("u")
     else:
         for number in range(1, 7):
-            await backend.write_state("t", {"filler": FILLER, "n": number}, checkpoint_id=f"v{number}")
+            await backend.write_state(
+                "t", {"filler": FILLER, "n": number}, checkpoint_id=f"v{number}"
+            )
     assert await packs_in(backend) == []
 
 
@@ -457,11 +460,11 @@ async def test_a_pack_whose_version_was_removed_meanwhile_is_not_written(
     stored = await backend._read(lambda it: it.fetch("t", ""))
     pack = packing.pack_of(stored, MAX_STATE_BYTES)
     await backend.remove("t", ["v3"])
-    assert not await backend._write(lambda it: it.add_pack("t", "", pack))
+    assert not await backend._write(lambda it: packs.add(it, "t", "", pack))
     await backend.remove_thread("t")
-    assert not await backend._write(lambda it: it.add_pack("t", "", pack))
+    assert not await backend._write(lambda it: packs.add(it, "t", "", pack))
     await packed_at(backend, 3)  # the same versions in another line
-    assert not await backend._write(lambda it: it.add_pack("t", "", pack))
+    assert not await backend._write(lambda it: packs.add(it, "t", "", pack))
     assert await packs_in(backend) == []
 
 
@@ -474,7 +477,7 @@ async def test_a_pack_whose_basis_was_removed_meanwhile_is_not_written(
     assert pack is not None
     assert pack.basis == 2
     await backend.remove("t", ["v2"])
-    assert not await backend._write(lambda it: it.add_pack("t", "", pack))
+    assert not await backend._write(lambda it: packs.add(it, "t", "", pack))
     assert await packs_in(backend) == []
 
 
@@ -484,7 +487,7 @@ async def test_of_two_that_pack_the_second_writes_nothing(
     await packed_at(backend, 3)
     stored = await backend._read(lambda it: it.fetch("t", ""))
     pack = packing.pack_of(stored, MAX_STATE_BYTES)
-    written = [await backend._write(lambda it: it.add_pack("t", "", pack)) for _ in range(2)]
+    written = [await backend._write(lambda it: packs.add(it, "t", "", pack)) for _ in range(2)]
     assert written == [True, False]
 
 

@@ -8,14 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from locus_store.backend import FullBackend, JoinsTransactions, SharedByTenants
-from locus_store.errors import IntegrityError, LocusStoreError
-from locus_store.runtime.background import Background
-from locus_store.runtime.gathering import PerLoop
-from locus_store.runtime.observe import unpacked
+from locus_store.errors import LocusStoreError
 from locus_store.sql import archives, copying, listing, searching
 from locus_store.sql.callers_transaction import joined
 from locus_store.sql.diagnostics import Examination
 from locus_store.sql.existence import has_thread
+from locus_store.sql.packs import Packing
 from locus_store.types.arguments import (
     check_days,
     check_limit,
@@ -27,7 +25,6 @@ from locus_store.types.arguments import (
 from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.values.filters import check_key
 from locus_store.values.text import query_words
-from locus_store.versions import packing
 from locus_store.versions.sweeping import Sweep
 
 if TYPE_CHECKING:
@@ -45,7 +42,6 @@ if TYPE_CHECKING:
         Head,
         Hit,
         Mark,
-        Pack,
         PendingWrite,
         Removed,
         Save,
@@ -61,9 +57,6 @@ T = TypeVar("T")
 
 SECONDS_PER_DAY = 86_400
 
-PACKING_SECONDS = 5.0
-"""``close`` waits no longer than this for packs that are being written."""
-
 VACUUM_BATCH = 64
 """Threads that a vacuum works on between two chances for others to write."""
 
@@ -77,7 +70,7 @@ class Shared(NamedTuple):
     """A context manager that translates the driver's errors."""
 
 
-class SqlBackend(FullBackend, SharedByTenants, JoinsTransactions):
+class SqlBackend(Packing, FullBackend, SharedByTenants, JoinsTransactions):
     """Runs a repository's methods in transactions; a subclass names its database and runner.
 
     Args:
@@ -99,8 +92,7 @@ class SqlBackend(FullBackend, SharedByTenants, JoinsTransactions):
         database.max_state_bytes = self.max_state_bytes
         self._runner = runner
         self._owns_runner = True
-        self._background = PerLoop(Background)
-        """Shared by the objects of all tenants."""
+        self._prepare_packing()
 
     @property
     def shared(self) -> Shared:
@@ -155,7 +147,7 @@ class SqlBackend(FullBackend, SharedByTenants, JoinsTransactions):
     async def close(self) -> None:
         """See ``StorageBackend.close``."""
         if self._owns_runner:
-            await self._background.here().finish(PACKING_SECONDS)
+            await self._end_packing()
             await self._runner.close()
 
     # --- the contract
@@ -188,48 +180,6 @@ class SqlBackend(FullBackend, SharedByTenants, JoinsTransactions):
         return await self._read(
             lambda it: it.fetch(thread_id, namespace, known=known, with_writes=with_writes)
         )
-
-    async def fetch_records(
-        self,
-        thread_id: str,
-        *,
-        namespace: str = "",
-        checkpoint_id: str | None = None,
-        with_writes: bool = False,
-    ) -> Stored | None:
-        return await self._read(
-            lambda it: it.fetch(
-                thread_id, namespace, checkpoint_id, with_writes=with_writes, packed=False
-            )
-        )
-
-    def _wrote_head(self, thread_id: str, namespace: str, mark: Mark) -> None:
-        if packing.is_time(mark.sequence):
-            name = self.tenant, thread_id, namespace
-            work = partial(self._pack, thread_id, namespace)
-            self._background.here().submit(name, work)
-
-    async def _pack(self, thread_id: str, namespace: str) -> None:
-        """Pack the records of a thread's head, if that is due; see ``versions.packing``."""
-        try:
-            stored = await self._read(lambda it: it.fetch(thread_id, namespace))
-            pack = await self._pack_of(stored) if stored and packing.is_due(stored) else None
-            if pack is not None:
-                await self._write(lambda it: it.add_pack(thread_id, namespace, pack))
-        except LocusStoreError as exc:
-            unpacked(thread_id, exc)
-
-    async def _pack_of(self, stored: Stored) -> Pack | None:
-        """Return the pack of a version; damaged packs are replaced."""
-        work = partial(packing.pack_of, stored, self.max_state_bytes)
-        try:
-            return await asyncio.to_thread(work)
-        except IntegrityError:
-            if not stored.packs:
-                raise
-        at = stored.version
-        again = await self.fetch_records(at.thread_id, namespace=at.namespace)
-        return await self._pack_of(again) if again else None
 
     async def history(
         self,

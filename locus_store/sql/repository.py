@@ -20,7 +20,7 @@ from locus_store.versions.renewing import ttl_slack
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from locus_store.types import Pack, PendingWrite, Save, Written
+    from locus_store.types import PendingWrite, Save, Written
 
 
 Copied: TypeAlias = "Callable[[sa.FromClause, Sequence[str]], sa.Select[Any]]"
@@ -258,7 +258,7 @@ class Repository(Reads):
         self.seen.clear()
         checkpoints, writes = self.tables.checkpoints, self.tables.writes
         for batch in batches(sequences):
-            self._drop_packs(line, batch)
+            drop_packs(self, line, batch)
             self.unindex(line.line, batch)
             rows = self._is_record(line.line, batch)
             ids = sa.select(checkpoints.c.checkpoint_id).where(*rows)
@@ -266,38 +266,6 @@ class Repository(Reads):
                 writes.delete().where(writes.c.line == line.line, writes.c.checkpoint_id.in_(ids))
             )
             self.connection.execute(checkpoints.delete().where(*rows))
-
-    def _drop_packs(self, line: Line, sequences: Sequence[int]) -> None:
-        """Remove the packs of versions, those that continue them, and all behind these."""
-        packs = self.tables.packs
-        is_of = sa.or_(packs.c.sequence.in_(sequences), packs.c.basis.in_(sequences))
-        first = sa.select(sa.func.min(packs.c.sequence)).where(packs.c.line == line.line, is_of)
-        found = self.connection.execute(first).scalar()
-        if found is not None:
-            is_behind = packs.c.line == line.line, packs.c.sequence >= found
-            self.connection.execute(packs.delete().where(*is_behind))
-
-    def add_pack(self, thread_id: str, namespace: str, pack: Pack) -> bool:
-        """Store a pack if its version, and the pack that it continues, are there; return whether.
-
-        One that continues no other replaces all packs of the line.
-        """
-        line, at = self.find(thread_id, namespace), pack.version
-        record = self.record(line, at.sequence) if line else None
-        if line is None or line.line != at.line or record is None or record.digest != at.digest:
-            return False
-        packs, is_lines = self.tables.packs, self.tables.packs.c.line == at.line
-        newest = sa.select(sa.func.max(packs.c.sequence)).where(is_lines)
-        last = self.connection.execute(newest).scalar()
-        if (last or 0) >= at.sequence or pack.basis not in (None, last):
-            return False
-        if pack.basis is None:
-            self.connection.execute(packs.delete().where(is_lines))
-        values = {"basis": pack.basis, "digest": at.digest, "payload": pack.payload}
-        self.connection.execute(
-            packs.insert().values(line=at.line, sequence=at.sequence, **values)
-        )
-        return True
 
     def drop(self, line: Line) -> None:
         """Remove a line, and the thread too if nothing else of it is left."""
@@ -454,3 +422,14 @@ class Repository(Reads):
                 .where(*self._is_record(line, [sequence]))
                 .values(text=self.index_text(line, sequence, payload))
             )
+
+
+def drop_packs(it: Repository, line: Line, sequences: Sequence[int]) -> None:
+    """Remove the packs of versions, those that continue them, and all behind these."""
+    packs = it.tables.packs
+    is_of = sa.or_(packs.c.sequence.in_(sequences), packs.c.basis.in_(sequences))
+    first = sa.select(sa.func.min(packs.c.sequence)).where(packs.c.line == line.line, is_of)
+    found = it.connection.execute(first).scalar()
+    if found is not None:
+        is_behind = packs.c.line == line.line, packs.c.sequence >= found
+        it.connection.execute(packs.delete().where(*is_behind))

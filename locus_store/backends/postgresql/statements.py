@@ -265,7 +265,8 @@ _NAMED: Final = "{checkpoints} c ON c.line = l.line AND c.checkpoint_id = $4 AND
 _PAYLOAD: Final = """,
   (SELECT string_agg(p.payload, ''::bytea ORDER BY p.sequence) FROM {checkpoints} p
     WHERE p.line = c.line AND p.chain = c.chain
-      AND p.sequence BETWEEN {first} AND c.sequence) AS payload, q.packed_to, q.packs"""
+      AND p.sequence BETWEEN coalesce({after_known}q.packed_to + 1, c.chain) AND c.sequence)
+    AS payload, q.packed_to, q.packs"""
 
 # The packs of the chain, each beside its record: see ``versions.packing``.
 _PACKED: Final = """
@@ -320,6 +321,9 @@ _KNOWN: Final = """
 LEFT JOIN {known} k ON k.line = c.line AND k.chain = c.chain AND k.sequence <= c.sequence
   AND k.sequence = $5::bigint AND k.digest = $6::bytea"""
 
+_COLD: Final = {"is_cold": "true", "after_known": ""}
+_KNOWING: Final = {"is_cold": "k.sequence IS NULL", "after_known": "k.sequence + 1, "}
+
 _HISTORY: Final = """,
 b AS MATERIALIZED (SELECT (SELECT c.sequence FROM {checkpoints} c
     WHERE c.line = l.line AND c.checkpoint_id = $4) AS before FROM l)
@@ -347,9 +351,9 @@ class Hot:
         fields = _typed(Appended._fields)
         known = self._of("digest", fields["line"], fields["known"])
         self.append = self._filled(_APPEND, **fields, digest_of_known=known)
-        self.head = self._loads(_HEAD + _PACKED, _PAYLOAD)
-        self.head_after = self._loads(_HEAD + _KNOWN + _PACKED, _PAYLOAD_AFTER)
-        self.named = self._loads(_NAMED + _PACKED, _PAYLOAD)
+        self.head = self._loads(_HEAD + _PACKED, _PAYLOAD, **_COLD)
+        self.head_after = self._loads(_HEAD + _KNOWN + _PACKED, _PAYLOAD_AFTER, **_KNOWING)
+        self.named = self._loads(_NAMED + _PACKED, _PAYLOAD, **_COLD)
         self.head_version = self._one(_HEAD, "")
         self.named_version = self._one(_NAMED, "")
         self.history = self._filled(_LINE + _HISTORY)
@@ -423,25 +427,15 @@ class Hot:
         """Return a look-up of a column of one version; NULL if there is no such version."""
         return self._from(line, sequence, f"CASE v.sequence WHEN {sequence} THEN v.{column} END")
 
-    def _loads(self, which: str, payload: str) -> tuple[str, str]:
+    def _loads(self, which: str, payload: str, **parts: str) -> tuple[str, str]:
         """Return the statement of a load without, and with, pending writes."""
-        return self._one(which, payload), self._one(which, payload + _WRITES)
+        return self._one(which, payload, **parts), self._one(which, payload + _WRITES, **parts)
 
-    def _one(self, which: str, payload: str) -> str:
+    def _one(self, which: str, payload: str, **more: str) -> str:
         head = f"LATERAL {self._from('l.line', 'l.head')}"
         known = f"LATERAL {self._from('$4::bigint', '$5::bigint')}"
-        packed = self._from("q.line", "q.sequence")
-        has_known = _KNOWN in which
-        is_cold, known_end = ("k.sequence IS NULL", "k.sequence + 1, ") if has_known else ("true", "")
-        parts = {
-            **self._names,
-            "is_visible": _IS_VISIBLE,
-            "head": head,
-            "known": known,
-            "packed": packed,
-            "is_cold": is_cold,
-            "first": f"coalesce({known_end}q.packed_to + 1, c.chain)",
-        }
+        parts = {**self._names, **more, "is_visible": _IS_VISIBLE, "head": head}
+        parts |= {"known": known, "packed": self._from("q.line", "q.sequence")}
         which, payload = which.format(**parts), payload.format(**parts)
         return self._filled(_LINE + _ONE, which=which, payload=payload)
 
