@@ -359,7 +359,8 @@ def packs_of(
         records.c.digest == packs.c.digest,
         records.c.chain == chain,
     )
-    return [packs.c.line == line, packs.c.sequence <= upto, is_record]
+    is_packed = is_record.correlate_except(records)
+    return [packs.c.line == line, packs.c.sequence <= upto, is_packed]
 
 
 _cache: dict[tuple[Tables, type[Dialect]], Statements] = {}
