@@ -17,10 +17,12 @@ from amounts import ALL
 from locus_store import IntegrityError, PostgreSQLBackend, SQLiteBackend
 from locus_store.runtime import observe
 from locus_store.sql import packs
+from locus_store.transfer.verifying import verify
 from locus_store.types import Pack
 from locus_store.values import frames
 from locus_store.values.encoding import MAX_STATE_BYTES, encode, unpack_frames
 from locus_store.versions import packing
+from locus_store.versions.archives import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -367,6 +369,20 @@ async def test_a_record_missing_behind_the_packs_is_an_error(
     await backend._write(lose)
     with pytest.raises(IntegrityError, match="thread 't'"):
         await loaded(make)
+
+
+async def test_verify_reports_a_damaged_pack_and_removes_it_on_request(
+    make: Callable[[], SqlBackend], backend: SqlBackend, always_due: None
+) -> None:
+    await packed_at(backend, 6, 2, 4, 6)
+    assert [str(it) async for it in verify(backend) if isinstance(it, Problem)] == []
+    row = (await packs_in(backend))[1]
+    await put_payload(backend, row, row.payload[:-1])
+    for drop_packs in (False, True):
+        found = [str(it) async for it in verify(backend, ["t"], drop_packs=drop_packs)]
+        assert "thread 't': pack 4 does not give the state of its version, pack 6" in found[0]
+        assert len(await packs_in(backend)) == (0 if drop_packs else 3)
+    assert [it async for it in verify(backend) if isinstance(it, Problem)] == []
 
 
 # --- deletion

@@ -55,6 +55,27 @@ def add(it: Repository, thread_id: str, namespace: str, pack: Pack) -> bool:
     return True
 
 
+def drop(it: Repository, thread_id: str, namespace: str) -> None:
+    """Remove all packs of a line."""
+    line, packs = it.find(thread_id, namespace), it.tables.packs
+    if line is not None:
+        it.connection.execute(packs.delete().where(packs.c.line == line.line))
+
+
+def faults(it: Repository, thread_id: str, namespace: str) -> list[int]:
+    """Return the sequences of a line's packs that no load can use."""
+    line, packs, records = it.line_of(thread_id, namespace), it.tables.packs, it.tables.checkpoints
+    if line is None:
+        return []
+    columns = packs.c.sequence, packs.c.basis, packs.c.payload
+    of_line = sa.select(*columns).where(packs.c.line == line.line).order_by(packs.c.sequence)
+    rows = [(row[0], row[1], row[2]) for row in it.connection.execute(of_line)]
+    is_record = records.c.line == packs.c.line, records.c.sequence == packs.c.sequence
+    digests = sa.select(records.c.sequence, records.c.digest).join(packs, sa.and_(*is_record))
+    found = it.connection.execute(digests.where(packs.c.line == line.line))
+    return packing.faults(rows, {row[0]: row[1] for row in found}, it.max_state_bytes)
+
+
 class Packing(StorageBackend):
     """Packs a thread's records from time to time, and reads the records if packs are damaged.
 
@@ -150,6 +171,14 @@ class Packing(StorageBackend):
                 raise
         again = await self._records(at.thread_id, at.namespace, at.checkpoint_id, False)
         return await self._pack_of(again) if again else None
+
+    async def faulty_packs(self, thread_id: str, namespace: str) -> list[int]:
+        """Return the sequences of a line's packs that no load can use."""
+        return await self._read(lambda it: faults(it, thread_id, namespace))
+
+    async def drop_packs(self, thread_id: str, namespace: str) -> None:
+        """Remove the packs of a line; loads read its records."""
+        await self._write(lambda it: drop(it, thread_id, namespace))
 
     async def _end_packing(self) -> None:
         await self._background.here().finish(PACKING_SECONDS)

@@ -15,6 +15,8 @@ from locus_store.types import Pack
 from locus_store.values import frames
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from locus_store.types import Stored
 
 PACK_SAVES: Final = 64
@@ -84,3 +86,35 @@ def _proved(stored: Stored, pack: Pack | None, max_bytes: int) -> Pack | None:
     if frames.shape_of(state).digest != pack.version.digest:
         raise IntegrityError("the stored bytes do not give the state that was saved")
     return pack
+
+
+def faults(
+    packs: Sequence[tuple[int, int | None, bytes]], digests: Mapping[int, bytes], max_bytes: int
+) -> list[int]:
+    """Return the sequences of the packs that no load can use.
+
+    Args:
+        packs: The packs of one line as (sequence, basis, payload), ascending.
+        digests: Those of its versions, by sequence.
+        max_bytes: The largest state, as compact JSON.
+    """
+    found: list[int] = []
+    folder, last = frames.Folder(max_bytes), None
+    for sequence, basis, payload in packs:
+        if basis is None:
+            folder = frames.Folder(max_bytes)
+        is_linked = basis in (None, last)
+        if is_linked and _gives(folder, payload, digests.get(sequence)):
+            last = sequence
+        else:
+            found.append(sequence)
+    return found
+
+
+def _gives(folder: frames.Folder, payload: bytes, digest: bytes | None) -> bool:
+    """Apply a pack; return whether that gives the state of the digest."""
+    try:
+        folder.apply(payload)
+        return frames.shape_of(folder.state()).digest == digest
+    except IntegrityError:
+        return False
