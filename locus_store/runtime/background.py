@@ -17,7 +17,7 @@ MOST_WAITING: Final = 256
 
 
 class Background:
-    """The work of one event loop that nobody waits for."""
+    """The work of one event loop that no call waits for."""
 
     def __init__(self) -> None:
         self._waiting: dict[Hashable, Work] = {}

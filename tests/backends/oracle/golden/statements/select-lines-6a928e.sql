@@ -11,5 +11,5 @@ FROM locus_lines JOIN locus_threads ON locus_threads.tenant = locus_lines.tenant
 WHERE locus_lines.tenant = :tenant AND locus_lines.thread_id = :thread_id AND locus_lines.namespace = :namespace AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')) AND (bases.sequence IS NOT NULL OR locus_packs.sequence IS NOT NULL OR records.sequence IS NULL OR records.sequence > coalesce((SELECT max(known_packs.sequence) AS max_1
 FROM locus_packs known_packs
 WHERE known_packs.line = locus_checkpoints.line AND known_packs.sequence <= locus_checkpoints.sequence AND (EXISTS (SELECT *
-FROM locus_checkpoints packed, locus_checkpoints
+FROM locus_checkpoints packed
 WHERE packed.line = known_packs.line AND packed.sequence = known_packs.sequence AND packed.digest = known_packs.digest AND packed.chain = locus_checkpoints.chain))), :coalesce_1)) ORDER BY records.sequence
