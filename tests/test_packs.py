@@ -184,7 +184,12 @@ async def test_a_save_sends_what_it_sent_and_packs_afterwards(backend: SqlBacken
     await asyncio.wait_for(packed.wait(), 30)
 
 
-@pytest.mark.parametrize("texts", [["x"] * 64, ["word " * 5000]])
+LONG = random.Random(2).randbytes(5000).hex()
+
+
+@pytest.mark.parametrize(
+    "texts", [["x"] * 64, [LONG * 10], [f"{it} {LONG[it:]}" for it in range(64)]]
+)
 async def test_what_is_read_fast_is_not_packed(backend: SqlBackend, texts: list[str]) -> None:
     await saved(backend, texts)
     await backend._pack("t", "")

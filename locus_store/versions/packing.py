@@ -25,6 +25,9 @@ PACK_SAVES: Final = 64
 PACK_BYTES: Final = 16 * 1024
 """Fewer bytes of records are not packed: they are read as fast as a pack."""
 
+RECORD_BYTES: Final = 4 * 1024
+"""Records that are longer on average are not packed: their frames take little of a load."""
+
 
 def is_time(sequence: int) -> bool:
     """Return whether the save of this sequence looks for records to pack."""
@@ -38,8 +41,9 @@ def is_due(stored: Stored) -> bool:
     and few bytes are written twice.
     """
     packed, behind = (sum(map(len, it)) for it in (stored.packs, stored.payloads))
-    is_many = len(stored.payloads) > PACK_SAVES // 2
-    return is_many and behind >= max(PACK_BYTES, packed // 2)
+    count = len(stored.payloads)
+    is_slow = count > PACK_SAVES // 2 and behind <= count * RECORD_BYTES
+    return is_slow and behind >= max(PACK_BYTES, packed // 2)
 
 
 def pack_of(stored: Stored, max_bytes: int) -> Pack | None:
