@@ -63,7 +63,10 @@ def pack_of(stored: Stored, max_bytes: int) -> Pack | None:
     for payload in stored.payloads:
         folder.apply(payload)
     change = frames.change(folder.state(), before)
-    return _proved(stored, _smallest(stored, change), max_bytes)
+    pack = _smallest(stored, change)
+    if pack is not None:
+        _prove(stored, pack, change.shape, max_bytes)
+    return pack
 
 
 def _smallest(stored: Stored, change: frames.Change) -> Pack | None:
@@ -77,19 +80,16 @@ def _smallest(stored: Stored, change: frames.Change) -> Pack | None:
     return Pack(at, None, whole) if is_small else None
 
 
-def _proved(stored: Stored, pack: Pack | None, max_bytes: int) -> Pack | None:
-    """Return the pack after it was read as a load reads it.
+def _prove(stored: Stored, pack: Pack, shape: frames.Shape, max_bytes: int) -> None:
+    """Read the pack as a load reads it, and compare the state; ``shape`` is the one expected.
 
     Raises:
         IntegrityError: It does not give the state that was saved.
     """
-    if pack is None:
-        return None
     before = [] if pack.basis is None else stored.packs
     state = frames.fold([*before, pack.payload], max_bytes)
-    if frames.shape_of(state).digest != pack.version.digest:
+    if frames.shape_of(state, shape).digest != pack.version.digest:
         raise IntegrityError("the stored bytes do not give the state that was saved")
-    return pack
 
 
 def faults(
