@@ -17,8 +17,10 @@ from amounts import ALL
 from locus_store import IntegrityError, PostgreSQLBackend, SQLiteBackend
 from locus_store.runtime import observe
 from locus_store.sql import packs
+from locus_store.sql.reads import Reads
+from locus_store.sql.row_locks import LockingRepository
 from locus_store.transfer.verifying import verify
-from locus_store.types import Pack
+from locus_store.types import Expected, Pack
 from locus_store.values import frames
 from locus_store.values.encoding import MAX_STATE_BYTES, encode, unpack_frames
 from locus_store.versions import packing
@@ -269,6 +271,33 @@ async def test_a_pack_that_does_not_give_the_saved_state_is_not_written(
     monkeypatch.setattr(packing, "_smallest", wrong)
     await backend._pack("t", "")
     assert await packs_in(backend) == []
+
+
+@pytest.mark.parametrize("way", ["portable", "hot"])
+async def test_a_pack_of_another_chain_is_not_read(
+    make: Callable[[], SqlBackend], backend: SqlBackend, always_due: None, way: str
+) -> None:
+    first = await backend.write_state("t", {"filler": FILLER, "said": ["a"]})
+    await backend.write_state("t", {"filler": FILLER, "said": ["a", "b"]})
+    side = await backend.write_state(
+        "t",
+        {"filler": FILLER, "said": ["a", "x"]},
+        expected=Expected(made_from=first.mark, head=first.mark),
+        on_conflict="branch",
+    )
+    assert (side.outcome, side.mark.sequence) == ("side", 3)
+    state = {"filler": FILLER, "said": ["a", "b", "c"]}
+    await backend.write_state("t", state)
+    payload = frames.payload_of([["=", [], {"filler": FILLER, "said": ["a", "x"]}]])
+    values = {"line": side.mark.line, "sequence": 3, "digest": side.mark.digest}
+    await change(backend, lambda it: it.insert().values(**values, payload=payload))
+    if way == "hot":
+        found, facts = await loaded(make)
+        assert (found, "damaged_packs" in facts) == (state, False)
+    else:
+        for fetch in (Reads.fetch, LockingRepository.fetch):
+            stored = await backend._read(lambda it, fetch=fetch: fetch(it, "t", ""))
+            assert (stored.packs, len(stored.payloads)) == ([], 3)
 
 
 # --- damage

@@ -425,9 +425,8 @@ class Repository(Reads):
 
 
 def drop_packs(it: Repository, line: Line, sequences: Sequence[int]) -> None:
-    """Remove the packs of versions, those that continue them, and all behind these."""
-    packs = it.tables.packs
-    is_of = sa.or_(packs.c.sequence.in_(sequences), packs.c.basis.in_(sequences))
+    """Remove the packs of versions, and those that continue them: all behind the first."""
+    packs, is_of = it.tables.packs, it.tables.packs.c.sequence.in_(sequences)
     first = sa.select(sa.func.min(packs.c.sequence)).where(packs.c.line == line.line, is_of)
     found = it.connection.execute(first).scalar()
     if found is not None:
