@@ -112,6 +112,29 @@ def database_file(tmp_path, migrated) -> Path:
     return Path(copyfile(migrated, tmp_path / "migrated.db"))
 
 
+@pytest.fixture
+def packs_of_two(monkeypatch) -> None:
+    """Each second save is packed, and returns after its pack was written."""
+    from locus_store.sql import packs
+    from locus_store.sql.backend import SqlBackend
+    from locus_store.versions import packing
+
+    def unusable(thread_id):
+        raise AssertionError(f"the packs of {thread_id!r} do not give its state")
+
+    monkeypatch.setattr(packing, "PACK_SAVES", 2)
+    monkeypatch.setattr(packing, "is_due", lambda stored: bool(stored.payloads))
+    write_state = SqlBackend.write_state
+
+    async def packed(self, *args, **options):
+        written = await write_state(self, *args, **options)
+        await self._background.here().finish(60)
+        return written
+
+    monkeypatch.setattr(SqlBackend, "write_state", packed)
+    monkeypatch.setattr(packs, "damaged_packs", unusable)
+
+
 # --- what a test with real graphs runs on
 
 PAIRS = [("sync", "sqlite"), ("async", "postgresql")]

@@ -58,6 +58,11 @@ def test_a_storm_over_the_full_text_index_leaves_it_true(place: list[str]) -> No
     assert found_nothing(done, "violations: 0")
 
 
+def test_a_storm_with_packs_reads_nothing_wrong(place: list[str]) -> None:
+    done = storm("--processes", "3", "--seed", "7", "--packs", *place, saves=400)
+    assert found_nothing(done, "violations: 0")
+
+
 @pytest.mark.parametrize(
     ("fault", "promise", "place"),
     [
@@ -92,6 +97,12 @@ WHOLE = "missing: 0, torn: 0, deleted, but there: 0, did not go on: 0, too many:
 def test_killed_writers_lose_no_acknowledged_save(migrated_database: str) -> None:
     done = ran("kills", "--trials", "3", "--seed", "2", "--url", migrated_database)
     assert found_nothing(done, WHOLE)
+
+
+def test_writers_that_are_killed_while_they_pack_lose_no_acknowledged_save(
+    place: list[str],
+) -> None:
+    assert found_nothing(ran("kills", "--trials", "3", "--packs", *place), WHOLE)
 
 
 def test_killed_writers_that_keep_the_last_versions_lose_none_of_those() -> None:

@@ -17,12 +17,16 @@ import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.places import add_place, place
+from benchmarks.storms.packed import pack_often
 from benchmarks.workloads import prose
 from locus_store import ConflictError, open_checkpointer
 from locus_store.values.encoding import encode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 THREADS = 4
 KEPT = 40
@@ -104,10 +108,13 @@ class Ledger:
         return [it for it in newest if it in self.acknowledged and it not in self.deletes]
 
 
-def killed(url: str, seed: int, rng: random.Random, ledger: Ledger) -> None:
+def killed(
+    url: str, seed: int, rng: random.Random, ledger: Ledger, options: Sequence[str] = ()
+) -> None:
     """Run a writer and kill it: after so many lines, and a random moment more."""
     command = [sys.executable, "-m", __spec__.name, "--url", url, "--write", str(seed)]
     command += [] if ledger.keep_last is None else ["--keep-last", str(ledger.keep_last)]
+    command += options
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None  # noqa: S101  (a pipe was asked for)
         for _ in range(rng.randrange(1, MOST_LINES)):
@@ -188,8 +195,11 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep-last", type=int, help="what the writers keep of each thread")
+    parser.add_argument("--packs", action="store_true", help="a pack after every second save")
     parser.add_argument("--write", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.packs:
+        pack_often()
     if options.write is not None:
         asyncio.run(write(options.url, options.write, options.keep_last))
         return 0
@@ -205,7 +215,8 @@ def trials(options: argparse.Namespace, url: str) -> int:
     ledger = Ledger(options.keep_last)
     seen: set[tuple[str, str]] = set()
     for trial in range(options.trials):
-        killed(url, options.seed * 10**6 + trial, rng, ledger)
+        more = ["--packs"] if options.packs else []
+        killed(url, options.seed * 10**6 + trial, rng, ledger, more)
         total += asyncio.run(look(url, ledger, since=seen))
         seen |= ledger.tried.keys()
         total["did not go on"] += not asyncio.run(goes_on(url, ledger, trial))

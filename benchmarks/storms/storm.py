@@ -29,6 +29,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--tasks", type=int, default=2, help="concurrent ones in each process")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--index", action="store_true", help="with the full-text index")
+    parser.add_argument("--packs", action="store_true", help="a pack after every second save")
     parser.add_argument("--fault", choices=worker.FAULTS, help="break the store on purpose")
     return parser.parse_args()
 
@@ -63,6 +64,8 @@ def run(options: argparse.Namespace, url: str, here: Path) -> None:
     common += ["--stop", str(stop)]
     if options.fault:
         common += ["--fault", options.fault]
+    if options.packs:
+        common += ["--packs"]
     each = -(-options.saves // options.processes)
     writers = [start(here, number, each, common) for number in range(options.processes)]
     reader = start(here, options.processes, 0, common)

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.storms.packed import pack_often
 from benchmarks.workloads import prose
 from locus_store import ConflictError, NotFoundError, open_checkpointer
 from locus_store.values.encoding import encode
@@ -425,6 +426,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--tasks", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--fault", choices=FAULTS)
+    parser.add_argument("--packs", action="store_true")
     return parser.parse_args()
 
 
@@ -454,6 +456,8 @@ def main() -> None:
     options = parsed()
     if options.fault:
         FAULTS[options.fault]()
+    if options.packs:
+        pack_often()
     asyncio.run(work(options))
 
 

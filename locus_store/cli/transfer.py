@@ -70,6 +70,9 @@ def verify(
     *,
     tenant: OfTenant = None,
     all_tenants: AllTenants = False,
+    drop_packs: Annotated[
+        bool, typer.Option("--drop-packs", help="Remove the packs of threads with a damaged one.")
+    ] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -83,7 +86,8 @@ def verify(
     one_of(choice, "THREADS", is_named=bool(threads))
     for it in threads or ():
         check_text("thread", it)
-    problems, counts, seen = run(_verified(url, choice, threads or None, as_json=as_json))
+    checks = _verified(url, choice, threads or None, as_json=as_json, drop_packs=drop_packs)
+    problems, counts, seen = run(checks)
     if as_json:
         put_line({"kind": "summary", **described(counts, choice)})
         choice.tell_others()
@@ -110,7 +114,7 @@ def _checked(counts: dict[str, int]) -> str:
 
 
 async def _verified(
-    url: str, choice: Choice, threads: list[str] | None, *, as_json: bool
+    url: str, choice: Choice, threads: list[str] | None, *, as_json: bool, drop_packs: bool
 ) -> tuple[list[dict[str, Any]], Outcome, set[str]]:
     verifying = importlib.import_module("locus_store.transfer.verifying")
     found: Outcome = {}
@@ -121,7 +125,8 @@ async def _verified(
             for backend in backends:
                 counts = found[backend.tenant] = {"threads": 0, "versions": 0, "problems": 0}
                 is_first = backend is backends[0]
-                async for it in verifying.verify(backend, threads, storage=is_first):
+                check = verifying.verify(backend, threads, storage=is_first, drop_packs=drop_packs)
+                async for it in check:
                     seen.add(it.thread_id)
                     if isinstance(it, verifying.Checked):
                         counts["threads"] += 1

@@ -338,7 +338,7 @@ def damage(it: Repository) -> list[str]:
     if broken:
         return broken
     t = it.tables
-    of_lines = (t.checkpoints, "versions"), (t.writes, "pending writes")
+    of_lines = (t.checkpoints, "versions"), (t.packs, "packs"), (t.writes, "pending writes")
     found = [_orphans(it, table, t.lines, "line", what) for table, what in of_lines]
     found.append(_orphans(it, t.messages, t.threads, "thread", "messages"))
     found += [_headless(it), _misled(it)]

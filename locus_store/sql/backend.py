@@ -13,6 +13,7 @@ from locus_store.sql import archives, copying, listing, searching
 from locus_store.sql.callers_transaction import joined
 from locus_store.sql.diagnostics import Examination
 from locus_store.sql.existence import has_thread
+from locus_store.sql.packs import Packing
 from locus_store.types.arguments import (
     check_days,
     check_limit,
@@ -69,7 +70,7 @@ class Shared(NamedTuple):
     """A context manager that translates the driver's errors."""
 
 
-class SqlBackend(FullBackend, SharedByTenants, JoinsTransactions):
+class SqlBackend(Packing, FullBackend, SharedByTenants, JoinsTransactions):
     """Runs a repository's methods in transactions; a subclass names its database and runner.
 
     Args:
@@ -91,6 +92,7 @@ class SqlBackend(FullBackend, SharedByTenants, JoinsTransactions):
         database.max_state_bytes = self.max_state_bytes
         self._runner = runner
         self._owns_runner = True
+        self._prepare_packing()
 
     @property
     def shared(self) -> Shared:
@@ -145,6 +147,7 @@ class SqlBackend(FullBackend, SharedByTenants, JoinsTransactions):
     async def close(self) -> None:
         """See ``StorageBackend.close``."""
         if self._owns_runner:
+            await self._end_packing()
             await self._runner.close()
 
     # --- the contract

@@ -39,6 +39,12 @@ class CheckpointRow(Base):
     __mapper_args__ = {"properties": {"metadata_": _tables.checkpoints.c.metadata}}  # noqa: RUF012
 
 
+class PackRow(Base):
+    """A redundant copy of what the beginning of a chain folds to."""
+
+    __table__ = _tables.packs
+
+
 class WriteRow(Base):
     """A pending write."""
 

@@ -152,8 +152,9 @@ class Reads(Scoped):
         known: Mark | None = None,
         *,
         with_writes: bool = False,
+        packed: bool = True,
     ) -> Stored | None:
-        """See ``StorageBackend.fetch`` and ``fetch_head``."""
+        """See ``StorageBackend.fetch``, ``fetch_head`` and ``fetch_records``."""
         line = self.line_of(thread_id, namespace)
         record = versions.target(self, line, checkpoint_id) if line else None
         if line is None or line.head is None or record is None:
@@ -165,10 +166,23 @@ class Reads(Scoped):
         mark = Mark(self.store, line.line, head.sequence, head.digest)
         writes = self.writes_at(line.line, record.checkpoint_id) if with_writes else None
         basis = versions.basis_of(self, line, record, known, self.store)
-        after = basis.sequence if basis else 0
+        packs = {} if basis or not packed else self.packs(line, record)
+        after = basis.sequence if basis else max(packs, default=0)
         rows = self.payloads(line, record.chain, upto=record.sequence, after=after)
-        payloads = [payload for _, payload in rows]
-        return Stored(version=version[0], head=mark, payloads=payloads, basis=basis, writes=writes)
+        return Stored(
+            version=version[0],
+            head=mark,
+            payloads=[payload for _, payload in rows],
+            basis=basis,
+            writes=writes,
+            packs=list(packs.values()),
+            packed_to=max(packs, default=None),
+        )
+
+    def packs(self, line: Line, record: Record) -> dict[int, bytes]:
+        """Return the packs of a record's chain up to it, by sequence, ascending."""
+        key = {"line": line.line, "chain": record.chain, "upto": record.sequence}
+        return dict(self.sql.packs.rows(self.connection, key))
 
     def writes_at(self, line: int, checkpoint_id: str) -> list[PendingWrite]:
         """Return a checkpoint's pending writes, in their order."""

@@ -258,6 +258,7 @@ class Repository(Reads):
         self.seen.clear()
         checkpoints, writes = self.tables.checkpoints, self.tables.writes
         for batch in batches(sequences):
+            drop_packs(self, line, batch)
             self.unindex(line.line, batch)
             rows = self._is_record(line.line, batch)
             ids = sa.select(checkpoints.c.checkpoint_id).where(*rows)
@@ -325,14 +326,16 @@ class Repository(Reads):
 
     def _drop_lines(self, keys: Sequence[int]) -> int:
         """Remove lines; each row goes first, so that a concurrent write is waited for."""
-        lines, checkpoints, writes = self.tables.lines, self.tables.checkpoints, self.tables.writes
+        t = self.tables
+        lines, checkpoints = t.lines, t.checkpoints
         self.seen.clear()
         self.noted = None
         removed = 0
         for line in keys:
             self.connection.execute(lines.delete().where(lines.c.line == line))
             self.unindex(line)
-            self.connection.execute(writes.delete().where(writes.c.line == line))
+            for table in (t.writes, t.packs):
+                self.connection.execute(table.delete().where(table.c.line == line))
             gone = self.connection.execute(checkpoints.delete().where(checkpoints.c.line == line))
             removed += gone.rowcount
         return removed
@@ -419,3 +422,13 @@ class Repository(Reads):
                 .where(*self._is_record(line, [sequence]))
                 .values(text=self.index_text(line, sequence, payload))
             )
+
+
+def drop_packs(it: Repository, line: Line, sequences: Sequence[int]) -> None:
+    """Remove the packs of versions, and those that continue them: all behind the first."""
+    packs, is_of = it.tables.packs, it.tables.packs.c.sequence.in_(sequences)
+    first = sa.select(sa.func.min(packs.c.sequence)).where(packs.c.line == line.line, is_of)
+    found = it.connection.execute(first).scalar()
+    if found is not None:
+        is_behind = packs.c.line == line.line, packs.c.sequence >= found
+        it.connection.execute(packs.delete().where(*is_behind))

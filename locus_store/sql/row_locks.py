@@ -52,8 +52,13 @@ class LockingRepository(Repository):
         known: Mark | None = None,
         *,
         with_writes: bool = False,
+        packed: bool = True,
     ) -> Stored | None:
         """See ``Reads.fetch``; one statement, and one more for pending writes."""
+        if not packed:
+            return super().fetch(
+                thread_id, namespace, checkpoint_id, with_writes=with_writes, packed=False
+            )
         mark = known if known is not None and known.store == self.store else NO_MARK
         key: dict[str, Any] = {
             "tenant": self.scope.tenant,
@@ -68,14 +73,17 @@ class LockingRepository(Repository):
         rows = self.sql.whole_versions[checkpoint_id is not None].rows(self.connection, key)
         if not rows:  # there is none, or an error, which this raises
             return super().fetch(thread_id, namespace, checkpoint_id, with_writes=with_writes)
-        line, head, head_digest, *told, basis, _, _ = rows[0]
+        line, head, head_digest, *told, basis, _, _, _ = rows[0]
+        packs = {pack: payload for *_, pack, _, payload in rows if pack is not None}
         version = self.version(thread_id, namespace, line, tuple(told))
         return Stored(
             version=version,
             head=Mark(self.store, line, head, head_digest),
-            payloads=[payload for *_, at, payload in rows if at is not None],
+            payloads=[it for *_, pack, at, it in rows if pack is None and at is not None],
             basis=None if basis is None else known,
             writes=self.writes_at(line, version.checkpoint_id) if with_writes else None,
+            packs=list(packs.values()),
+            packed_to=max(packs, default=None),
         )
 
     def lock(self, *thread_ids: str, namespace: str | None = None) -> bool:

@@ -37,7 +37,9 @@ ID_LENGTH: Final = 255
 STORE_NAMESPACE_LENGTH: Final = 300
 NAME_LENGTH: Final = 1000
 
-_TABLE_NAMES = ("threads", "lines", "checkpoints", "writes", "messages", "store", "settings")
+_TABLE_NAMES = (
+    *("threads", "lines", "checkpoints", "packs", "writes", "messages", "store", "settings"),
+)
 _ONLY_POSTGRESQL = {"dialects": ("postgresql",)}
 
 
@@ -179,6 +181,21 @@ sa.Table(
     ),
 )
 
+# A redundant copy of what the beginning of a chain folds to: see ``versions.packing``.
+sa.Table(
+    "locus_packs",
+    METADATA,
+    sa.Column("line", BigInteger, primary_key=True, autoincrement=False),
+    # The version whose state the pack gives.
+    sa.Column("sequence", BigInteger, primary_key=True, autoincrement=False),
+    # The pack that this one continues; NULL: it holds the whole state.
+    sa.Column("basis", BigInteger, nullable=True),
+    # The digest of the version.
+    sa.Column("digest", Digest, nullable=False),
+    sa.Column("payload", Blob, nullable=True),
+    sa.PrimaryKeyConstraint("line", "sequence", name="locus_packs_pk"),
+)
+
 # An output of a task that ran before its step's checkpoint was complete.
 sa.Table(
     "locus_writes",
@@ -261,6 +278,7 @@ class Tables:
     threads: sa.Table
     lines: sa.Table
     checkpoints: sa.Table
+    packs: sa.Table
     writes: sa.Table
     messages: sa.Table
     store: sa.Table

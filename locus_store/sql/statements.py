@@ -79,6 +79,14 @@ class Statements:
         return Compiled(writes.delete().where(*is_it), self.dialect)
 
     @cached_property
+    def packs(self) -> Compiled:
+        """The packs of a chain up to a sequence; see ``packs_of``."""
+        packs = self.tables.packs
+        of_chain = packs_of(self.tables, packs, bind("line"), bind("chain"), bind("upto"))
+        found = sa.select(packs.c.sequence, packs.c.payload).where(*of_chain)
+        return Compiled(found.order_by(packs.c.sequence), self.dialect)
+
+    @cached_property
     def whole_versions(self) -> tuple[Compiled, Compiled]:
         """``whole_version`` of the head, and of a checkpoint id."""
         head, named = (whole_version(self.tables, named=it) for it in (False, True))
@@ -270,7 +278,8 @@ def whole_version(t: Tables, *, named: bool) -> sa.Select[Any]:
     """Return a query for a visible version, with a row per payload, or one row without payloads.
 
     Where a known version is in its chain, up to the version itself, the payloads after that one
-    are returned, and its sequence as ``basis``.
+    are returned, and its sequence as ``basis``. Else the packs of the chain are returned in place
+    of the records up to the last of them, each with its sequence as ``pack``.
 
     Args:
         t: The tables.
@@ -297,6 +306,21 @@ def whole_version(t: Tables, *, named: bool) -> sa.Select[Any]:
         records.c.sequence <= mine.c.sequence,
         records.c.sequence >= sa.func.coalesce(bases.c.sequence + 1, mine.c.chain),
     )
+    packs, known_packs = t.packs, t.packs.alias("known_packs")
+    is_pack = sa.and_(
+        packs.c.line == records.c.line,
+        packs.c.sequence == records.c.sequence,
+        packs.c.digest == records.c.digest,
+        bases.c.sequence.is_(None),
+    )
+    of_chain = packs_of(t, known_packs, mine.c.line, mine.c.chain, mine.c.sequence)
+    packed_to = sa.select(sa.func.max(known_packs.c.sequence)).where(*of_chain).correlate(mine)
+    is_unpacked = sa.or_(
+        *(it.is_not(None) for it in (bases.c.sequence, packs.c.sequence)),
+        records.c.sequence.is_(None),
+        records.c.sequence > sa.func.coalesce(packed_to.scalar_subquery(), 0),
+    )
+    payload = sa.case((packs.c.sequence.is_not(None), packs.c.payload), else_=records.c.payload)
     is_parent = sa.and_(parents.c.line == mine.c.line, parents.c.sequence == mine.c.parent)
     is_head = sa.and_(heads.c.line == lines.c.line, heads.c.sequence == lines.c.head)
     return (
@@ -304,7 +328,8 @@ def whole_version(t: Tables, *, named: bool) -> sa.Select[Any]:
             *(lines.c.line, lines.c.head, heads.c.digest.label("head_digest")),
             *(mine.c[name] for name in VERSION),
             parents.c.checkpoint_id.label("parent_id"),
-            *(bases.c.sequence.label("basis"), records.c.sequence.label("at"), records.c.payload),
+            *(bases.c.sequence.label("basis"), packs.c.sequence.label("pack")),
+            *(records.c.sequence.label("at"), payload.label("payload")),
         )
         .select_from(lines)
         .join(t.threads, same_thread(t))
@@ -313,10 +338,29 @@ def whole_version(t: Tables, *, named: bool) -> sa.Select[Any]:
         .outerjoin(parents, is_parent)
         .outerjoin(bases, is_basis)
         .outerjoin(records, is_of_chain)
+        .outerjoin(packs, is_pack)
         .where(lines.c.tenant == bind("tenant"), lines.c.thread_id == bind("thread_id"))
-        .where(lines.c.namespace == bind("namespace"), is_live(t))
+        .where(lines.c.namespace == bind("namespace"), is_live(t), is_unpacked)
         .order_by(records.c.sequence)
     )
+
+
+def packs_of(
+    t: Tables, packs: sa.FromClause, line: Any, chain: Any, upto: Any
+) -> list[sa.ColumnElement[bool]]:
+    """Return the conditions for the packs of a chain up to a sequence.
+
+    A pack counts only beside its record.
+    """
+    records = t.checkpoints.alias("packed")
+    is_record = sa.exists().where(
+        records.c.line == packs.c.line,
+        records.c.sequence == packs.c.sequence,
+        records.c.digest == packs.c.digest,
+        records.c.chain == chain,
+    )
+    is_packed = is_record.correlate_except(records)
+    return [packs.c.line == line, packs.c.sequence <= upto, is_packed]
 
 
 _cache: dict[tuple[Tables, type[Dialect]], Statements] = {}

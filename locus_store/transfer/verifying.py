@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from locus_store.backend import StoresThreads, needs
 from locus_store.errors import BackendError, ConnectionFailedError, IntegrityError, SchemaError
+from locus_store.sql.packs import Packing
 from locus_store.transfer.archive import all_threads
 from locus_store.versions.archives import Problem, problems
 
@@ -31,12 +32,17 @@ class Checked:
 
 
 async def verify(
-    backend: StorageBackend, thread_ids: Iterable[str] | None = None, *, storage: bool = True
+    backend: StorageBackend,
+    thread_ids: Iterable[str] | None = None,
+    *,
+    storage: bool = True,
+    drop_packs: bool = False,
 ) -> AsyncIterator[Problem | Checked]:
     """Read a tenant's threads and fold each of their versions; without ids all, and the storage.
 
     ``storage=False`` leaves the storage's own check out, which concerns all tenants: do it once,
-    where several tenants are verified.
+    where several tenants are verified. ``drop_packs`` removes the packs of a thread if any of them
+    is damaged: loads read its records then, and a later save packs them again.
 
     Found are: any flipped, lost or added byte of a stored version or pending write; versions that
     do not give the state whose digest was stored; heads, parents and chains that are not there;
@@ -51,14 +57,14 @@ async def verify(
             yield Problem(thread_id=None, what=what)
         try:
             async for thread_id in all_threads(backend):
-                async for it in _of_thread(backend, thread_id):
+                async for it in _of_thread(backend, thread_id, drop_packs=drop_packs):
                     yield it
         except DAMAGE as exc:  # not even their names can be read
             if str(exc) not in damage:
                 yield Problem(thread_id=None, what=f"not all threads could be listed: {exc}")
         return
     for thread_id in thread_ids:
-        async for it in _of_thread(backend, thread_id):
+        async for it in _of_thread(backend, thread_id, drop_packs=drop_packs):
             yield it
 
 
@@ -69,7 +75,9 @@ async def _damage(backend: StorageBackend) -> list[str]:
         return [str(exc)]
 
 
-async def _of_thread(backend: StoresThreads, thread_id: str) -> AsyncIterator[Problem | Checked]:
+async def _of_thread(
+    backend: StoresThreads, thread_id: str, *, drop_packs: bool
+) -> AsyncIterator[Problem | Checked]:
     try:
         thread = await backend.read_thread(thread_id)
     except DAMAGE as exc:
@@ -83,4 +91,25 @@ async def _of_thread(backend: StoresThreads, thread_id: str) -> AsyncIterator[Pr
         return
     for problem in await asyncio.to_thread(lambda: list(problems(thread, backend.max_state_bytes))):
         yield problem
+    if isinstance(backend, Packing):
+        for line in thread.lines:
+            async for problem in _of_packs(backend, thread_id, line.namespace, drops=drop_packs):
+                yield problem
     yield Checked(thread_id, sum(len(it.records) for it in thread.lines))
+
+
+async def _of_packs(
+    backend: Packing, thread_id: str, namespace: str, *, drops: bool
+) -> AsyncIterator[Problem]:
+    try:
+        found = await backend.faulty_packs(thread_id, namespace)
+        what = ", ".join(f"pack {it} does not give the state of its version" for it in found)
+    except DAMAGE as exc:
+        what = f"its packs cannot be read: {exc}"
+    if not what:
+        return
+    if drops:
+        await backend.drop_packs(thread_id, namespace)
+    done = "its packs were removed" if drops else "remove its packs: verify --drop-packs"
+    what = f"{what}; loads read the records; {done}"
+    yield Problem(thread_id=thread_id, namespace=namespace, what=what)

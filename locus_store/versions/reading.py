@@ -61,7 +61,7 @@ def state_of(
     version = stored.version
     try:
         if basis is None:
-            state = frames.fold(stored.payloads, max_bytes)
+            state = frames.fold([*stored.packs, *stored.payloads], max_bytes)
             shape = frames.shape_of(state)
         else:
             state, edits = frames.fold_onto(basis[0], stored.payloads, max_bytes)

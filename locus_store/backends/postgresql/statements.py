@@ -264,8 +264,17 @@ _HEAD: Final = "{head} c ON c.sequence = l.head"
 _NAMED: Final = "{checkpoints} c ON c.line = l.line AND c.checkpoint_id = $4 AND {is_visible}"
 _PAYLOAD: Final = """,
   (SELECT string_agg(p.payload, ''::bytea ORDER BY p.sequence) FROM {checkpoints} p
-    WHERE p.line = c.line AND p.chain = c.chain AND p.sequence BETWEEN c.chain AND c.sequence)
-    AS payload"""
+    WHERE p.line = c.line AND p.chain = c.chain
+      AND p.sequence BETWEEN coalesce({after_known}q.packed_to + 1, c.chain) AND c.sequence)
+    AS payload, q.packed_to, q.packs"""
+
+# The packs of the chain, each beside its record: see ``versions.packing``.
+_PACKED: Final = """
+LEFT JOIN LATERAL (
+  SELECT max(q.sequence) AS packed_to, string_agg(q.payload, ''::bytea ORDER BY q.sequence) AS packs
+  FROM {packs} q CROSS JOIN LATERAL {packed} r
+  WHERE q.line = c.line AND q.sequence <= c.sequence AND {is_cold} AND r.sequence = q.sequence
+    AND r.digest = q.digest AND r.chain = c.chain) q ON true"""
 
 _WRITES: Final = """,
   (SELECT array_agg(ROW(w.task_id, w.idx, w.channel, w.type, w.task_path, w.basis, w.payload))
@@ -307,13 +316,13 @@ SELECT number FROM l
 """
 
 # Behind a version that the caller has, if it is in the chain.
-_PAYLOAD_AFTER: Final = (
-    _PAYLOAD.replace("BETWEEN c.chain", "BETWEEN coalesce(k.sequence + 1, c.chain)")
-    + ", k.sequence AS basis"
-)
+_PAYLOAD_AFTER: Final = f"{_PAYLOAD}, k.sequence AS basis"
 _KNOWN: Final = """
 LEFT JOIN {known} k ON k.line = c.line AND k.chain = c.chain AND k.sequence <= c.sequence
   AND k.sequence = $5::bigint AND k.digest = $6::bytea"""
+
+_COLD: Final = {"is_cold": "true", "after_known": ""}
+_KNOWING: Final = {"is_cold": "k.sequence IS NULL", "after_known": "k.sequence + 1, "}
 
 _HISTORY: Final = """,
 b AS MATERIALIZED (SELECT (SELECT c.sequence FROM {checkpoints} c
@@ -334,7 +343,7 @@ class Hot:
         table = dialect.identifier_preparer.format_table
         names = {
             name: table(getattr(tables, name))
-            for name in ("threads", "lines", "checkpoints", "writes", "settings")
+            for name in ("threads", "lines", "checkpoints", "packs", "writes", "settings")
         }
         search = sa.table(f"{tables.prefix}search", schema=tables.schema)
         self._names = {**names, "search": table(search)}
@@ -342,9 +351,9 @@ class Hot:
         fields = _typed(Appended._fields)
         known = self._of("digest", fields["line"], fields["known"])
         self.append = self._filled(_APPEND, **fields, digest_of_known=known)
-        self.head = self._loads(_HEAD, _PAYLOAD)
-        self.head_after = self._loads(_HEAD + _KNOWN, _PAYLOAD_AFTER)
-        self.named = self._loads(_NAMED, _PAYLOAD)
+        self.head = self._loads(_HEAD + _PACKED, _PAYLOAD, **_COLD)
+        self.head_after = self._loads(_HEAD + _KNOWN + _PACKED, _PAYLOAD_AFTER, **_KNOWING)
+        self.named = self._loads(_NAMED + _PACKED, _PAYLOAD, **_COLD)
         self.head_version = self._one(_HEAD, "")
         self.named_version = self._one(_NAMED, "")
         self.history = self._filled(_LINE + _HISTORY)
@@ -386,6 +395,8 @@ class Hot:
             payloads=[] if row["payload"] is None else [row["payload"]],
             basis=None if known is None or row["basis"] is None else known,
             writes=_writes(row) if "writes" in row else None,
+            packs=[] if row["packed_to"] is None else [row["packs"] or b""],
+            packed_to=row["packed_to"],
         )
 
     # --- the texts
@@ -416,15 +427,16 @@ class Hot:
         """Return a look-up of a column of one version; NULL if there is no such version."""
         return self._from(line, sequence, f"CASE v.sequence WHEN {sequence} THEN v.{column} END")
 
-    def _loads(self, which: str, payload: str) -> tuple[str, str]:
+    def _loads(self, which: str, payload: str, **parts: str) -> tuple[str, str]:
         """Return the statement of a load without, and with, pending writes."""
-        return self._one(which, payload), self._one(which, payload + _WRITES)
+        return self._one(which, payload, **parts), self._one(which, payload + _WRITES, **parts)
 
-    def _one(self, which: str, payload: str) -> str:
+    def _one(self, which: str, payload: str, **more: str) -> str:
         head = f"LATERAL {self._from('l.line', 'l.head')}"
         known = f"LATERAL {self._from('$4::bigint', '$5::bigint')}"
-        parts = {**self._names, "is_visible": _IS_VISIBLE, "head": head, "known": known}
-        which, payload = which.format(**parts), payload.format(**self._names)
+        parts = {**self._names, **more, "is_visible": _IS_VISIBLE, "head": head}
+        parts |= {"known": known, "packed": self._from("q.line", "q.sequence")}
+        which, payload = which.format(**parts), payload.format(**parts)
         return self._filled(_LINE + _ONE, which=which, payload=payload)
 
     def _saves(self, *, indexed: bool) -> str:

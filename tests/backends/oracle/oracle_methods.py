@@ -11,8 +11,11 @@ import oracledb
 from oracle_twin import watched
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
+from locus_store.sql import packs
+from locus_store.sql.reads import Reads
 from locus_store.types import PendingWrite
 from locus_store.types.items import NamespaceMatch, Put
+from locus_store.versions import packing
 
 if TYPE_CHECKING:
     from locus_store import OracleBackend, OracleCheckpointSaver, OracleStore
@@ -51,6 +54,12 @@ async def _expected(it: Opened, **more: Any) -> Any:
     return await it.backend.write_state(
         "t", {"said": ["word"] * 4, "n": 4}, checkpoint_id="v4", **more
     )
+
+
+async def _pack(it: Opened) -> None:
+    stored = await it.backend._read(lambda its: Reads.fetch(its, "t", ""))
+    pack = packing.pack_of(stored, it.backend.max_state_bytes)
+    await it.backend._write(lambda its: packs.add(its, "t", "", pack))
 
 
 async def _restore(it: Opened) -> None:
@@ -176,6 +185,9 @@ BACKEND: dict[str, Scenario] = {
     "forget_where": lambda it: it.backend.forget_where("k", 1),
     "tenants": lambda it: it.backend.tenants(),
     "damage": lambda it: it.backend.damage(),
+    "pack": _pack,
+    "faulty_packs": lambda it: it.backend.faulty_packs("t", ""),
+    "drop_packs": lambda it: it.backend.drop_packs("t", ""),
     "facts": lambda it: it.backend.facts(),
     "tenant_facts": lambda it: it.backend.tenant_facts(),
     "vacuum": lambda it: it.backend.vacuum(30),

@@ -32,6 +32,7 @@ def twin(tmp_path: Path, migrated: Path) -> Iterator[TwinServer]:
 
 
 @pytest.mark.variant
+@pytest.mark.usefixtures("packs_of_two")
 class TestOracleTwin(CheckpointerContract):
     @pytest.fixture
     def reopen(self, twin: TwinServer) -> Any:

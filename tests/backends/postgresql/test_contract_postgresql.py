@@ -47,17 +47,22 @@ class ServerProbe:
         )
 
     def damage(self, change: Callable[[bytes], bytes]) -> None:
-        for row in self._run("SELECT line, sequence, payload FROM locus_checkpoints"):
-            self._run(
-                "UPDATE locus_checkpoints SET payload = $3 WHERE line = $1 AND sequence = $2",
-                row["line"],
-                row["sequence"],
-                change(row["payload"] or b""),
-            )
+        for table in ("locus_checkpoints", "locus_packs"):
+            for row in self._run(f"SELECT line, sequence, payload FROM {table}"):
+                self._run(
+                    f"UPDATE {table} SET payload = $3 WHERE line = $1 AND sequence = $2",
+                    row["line"],
+                    row["sequence"],
+                    change(row["payload"] or b""),
+                )
 
     def holds(self, text: str) -> bool:
         """Whether any row has it; what a vacuum has not yet overwritten is not looked at."""
-        rows = self._run("SELECT c::text AS told, payload FROM locus_checkpoints c")
+        rows = [
+            row
+            for table in ("locus_checkpoints", "locus_packs")
+            for row in self._run(f"SELECT c::text AS told, payload FROM {table} c")
+        ]
         frames = [
             body for row in rows for body in unpack_frames(row["payload"] or b"", MAX_STATE_BYTES)
         ]
@@ -65,7 +70,7 @@ class ServerProbe:
         return any(text.encode() in it for it in frames + told)
 
     def rows(self) -> int:
-        tables = ("threads", "lines", "checkpoints", "writes", "messages")
+        tables = ("threads", "lines", "checkpoints", "packs", "writes", "messages")
         return sum(self._run(f"SELECT count(*) FROM locus_{it}")[0][0] for it in tables)
 
 
@@ -109,6 +114,12 @@ class TestPostgreSQLBackend(StorageBackendContract):
 @pytest.mark.variant
 class TestPostgreSQLWithoutGroups(OnServer):
     options: ClassVar = {"group_saves": False}
+
+
+@pytest.mark.variant
+@pytest.mark.usefixtures("packs_of_two")
+class TestPostgreSQLWithPacks(OnServer):
+    """Packs change no answer, and nothing that was deleted is left in them."""
 
 
 @pytest.mark.variant

@@ -54,7 +54,7 @@ SECOND = '''
 import sqlalchemy as sa
 from alembic import context, op
 
-revision, down_revision, branch_labels, depends_on = "0003", "0002", None, None
+revision, down_revision, branch_labels, depends_on = "0004", "0003", None, None
 
 
 def upgrade():
@@ -787,13 +787,13 @@ def test_without_a_schema_the_search_path_of_the_role_says_where(made: Made, rol
 @pytest.mark.usefixtures("second_revision")
 @pytest.mark.parametrize("before", ["CREATE TABLE made_later (n int)"])
 def test_a_schema_that_came_later_on_the_search_path_does_not_hide_ours(made: Made) -> None:
-    migrate.upgrade(made.url, "0002")
+    migrate.upgrade(made.url, "0003")
     before = migrate.check(made.url).settings
     # "$user" stands first on everybody's path.
     made.execute(f"CREATE SCHEMA {made.server.user}")
     found = ensure(made.url, auto_migrate="upgrade")
     assert before is not None
-    assert (found.store_id, found.revision) == (before.store_id, "0003")
+    assert (found.store_id, found.revision) == (before.store_id, "0004")
     assert made.things(made.server.user) == set()
 
 
@@ -838,7 +838,7 @@ def test_waiting_for_another_migration_is_not_cut_short(made: Made) -> None:
 @pytest.mark.usefixtures("second_revision")
 @pytest.mark.parametrize("before", ["SELECT pg_sleep(1.3)"])
 def test_a_long_migration_is_not_cut_short(made: Made) -> None:
-    migrate.upgrade(made.url, "0002")
+    migrate.upgrade(made.url, "0003")
     url = limited(
         made.url,
         statement_timeout="1s",
@@ -847,12 +847,12 @@ def test_a_long_migration_is_not_cut_short(made: Made) -> None:
     )
     if made.value("SELECT current_setting('server_version_num')::int") < 170_000:
         url = url.replace("%20-c%20transaction_timeout%3D1s", "")
-    assert migrate.upgrade(url) == "0003"
+    assert migrate.upgrade(url) == "0004"
 
 
 @pytest.mark.usefixtures("second_revision")
 def test_a_migration_that_would_keep_others_waiting_gives_up_in_time(made: Made) -> None:
-    migrate.upgrade(made.url, "0002")
+    migrate.upgrade(made.url, "0003")
     before = made.shape()
 
     async def reading(connection: Any) -> None:
@@ -863,7 +863,7 @@ def test_a_migration_that_would_keep_others_waiting_gives_up_in_time(made: Made)
 
     servers.run(made.server.ask(made.name, reading))
     assert made.shape() == before
-    assert migrate.upgrade(limited(made.url, lock_timeout="10s")) == "0003"
+    assert migrate.upgrade(limited(made.url, lock_timeout="10s")) == "0004"
 
 
 # --- a pooler
@@ -907,10 +907,10 @@ def before() -> str:
 def second_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str) -> None:
     scripts = tmp_path / "scripts"
     shutil.copytree(migrate.SCRIPTS, scripts, ignore=shutil.ignore_patterns("__pycache__"))
-    (scripts / "versions" / "0003_mood.py").write_text(SECOND.format(before=before))
+    (scripts / "versions" / "0004_mood.py").write_text(SECOND.format(before=before))
     monkeypatch.setattr(migrate, "SCRIPTS", scripts)
-    monkeypatch.setattr(status, "REVISIONS", ("0001", "0002", "0003"))
-    monkeypatch.setattr(status, "HEAD", "0003")
+    monkeypatch.setattr(status, "REVISIONS", ("0001", "0002", "0003", "0004"))
+    monkeypatch.setattr(status, "HEAD", "0004")
 
 
 @BOTH
@@ -919,37 +919,37 @@ def test_auto_migrate_has_three_forms(made: Made) -> None:
     with pytest.raises(SchemaError, match="locus-store db upgrade"):
         ensure(made.url, auto_migrate=False)
     assert made.things() == set()
-    migrate.upgrade(made.url, "0002")
+    migrate.upgrade(made.url, "0003")
     before = made.shape()
     for auto_migrate in (True, False):
-        with pytest.raises(SchemaError, match=r"0002 is behind .*0003.*locus-store db upgrade"):
+        with pytest.raises(SchemaError, match=r"0003 is behind .*0004.*locus-store db upgrade"):
             ensure(made.url, auto_migrate=auto_migrate)
     assert migrate.check(made.url).state == "behind"
     assert made.shape() == before
-    assert ensure(made.url, auto_migrate="upgrade").revision == "0003"
-    assert ensure(made.url, auto_migrate=False).revision == "0003"
+    assert ensure(made.url, auto_migrate="upgrade").revision == "0004"
+    assert ensure(made.url, auto_migrate=False).revision == "0004"
 
 
 @BOTH
 @pytest.mark.usefixtures("second_revision")
 @pytest.mark.parametrize("schema", [None, "locus_threads"])
 def test_a_migration_goes_up_and_down_one_step(made: Made, schema: str | None) -> None:
-    migrate.upgrade(made.url, "0002", schema=schema)
+    migrate.upgrade(made.url, "0003", schema=schema)
     first = made.shape(schema or "public")
-    assert migrate.upgrade(made.url, schema=schema) == "0003"
+    assert migrate.upgrade(made.url, schema=schema) == "0004"
     second = made.shape(schema or "public")
-    assert migrate.downgrade(made.url, "0002", schema=schema) == "0002"
+    assert migrate.downgrade(made.url, "0003", schema=schema) == "0003"
     # PostgreSQL remembers a dropped column.
     assert [it for it in made.shape(schema or "public") if "........pg.dropped" not in it] == first
-    assert migrate.upgrade(made.url, "+1", schema=schema) == "0003"
+    assert migrate.upgrade(made.url, "+1", schema=schema) == "0004"
     assert len(made.shape(schema or "public")) == len(second) + 1
 
 
 @pytest.mark.usefixtures("second_revision")
 def test_offline_sql_between_two_revisions_is_run_as_well(made: Made) -> None:
-    migrate.upgrade(made.url, "0002", schema="there")
-    made.execute(migrate.offline_sql("postgresql", "0002:0003", schema="there"))
-    assert ensure(made.url, auto_migrate=False, schema="there").revision == "0003"
+    migrate.upgrade(made.url, "0003", schema="there")
+    made.execute(migrate.offline_sql("postgresql", "0003:0004", schema="there"))
+    assert ensure(made.url, auto_migrate=False, schema="there").revision == "0004"
 
 
 @BOTH

@@ -9,6 +9,7 @@ import asyncpg
 import pytest
 
 from locus_store import postgresql_checkpointer
+from locus_store.versions import packing
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -45,8 +46,9 @@ def states(count: int) -> list[dict[str, Any]]:
     [("save", 2), ("saves in groups", 10), ("load", 6), ("load by id", 6), ("metadata", 4)],
 )
 async def test_a_call_reads_as_little_of_a_long_thread_as_of_a_short_one(
-    what: str, most: int, migrated_database: str
+    what: str, most: int, migrated_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(packing, "is_time", lambda _: False)  # it reads the thread, as it should
     async with postgresql_checkpointer(
         migrated_database, state_type=dict, pool_size=1
     ) as checkpointer:

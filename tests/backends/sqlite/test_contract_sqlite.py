@@ -49,19 +49,23 @@ class FileProbe:
         self._run("UPDATE locus_checkpoints SET created_at = created_at - ?", microseconds)
 
     def damage(self, change: Callable[[bytes], bytes]) -> None:
-        for key, payload in self._run("SELECT rowid, payload FROM locus_checkpoints"):
-            changed = change(payload)
-            self._run("UPDATE locus_checkpoints SET payload = ? WHERE rowid = ?", changed, key)
+        for table in ("locus_checkpoints", "locus_packs"):
+            for key, payload in self._run(f"SELECT rowid, payload FROM {table}"):
+                changed = change(payload or b"")
+                self._run(f"UPDATE {table} SET payload = ? WHERE rowid = ?", changed, key)
 
     def holds(self, text: str) -> bool:
-        rows = self._run("SELECT payload FROM locus_checkpoints")
-        frames = [body for (payload,) in rows for body in unpack_frames(payload, MAX_STATE_BYTES)]
+        tables = ("locus_checkpoints", "locus_packs")
+        rows = [row for table in tables for row in self._run(f"SELECT payload FROM {table}")]
+        frames = [
+            body for (payload,) in rows for body in unpack_frames(payload or b"", MAX_STATE_BYTES)
+        ]
         files = [it.read_bytes() for it in self._path.parent.glob(f"{self._path.name}*")]
         assert files
         return any(text.encode() in it for it in frames + files)
 
     def rows(self) -> int:
-        tables = ("threads", "lines", "checkpoints", "writes", "messages")
+        tables = ("threads", "lines", "checkpoints", "packs", "writes", "messages")
         return sum(self._run(f"SELECT count(*) FROM locus_{it}")[0][0] for it in tables)
 
 
@@ -191,6 +195,12 @@ class TestSQLiteFileWithAnIndex(OnFile):
 
 
 @pytest.mark.variant
+@pytest.mark.usefixtures("packs_of_two")
+class TestSQLiteFileWithPacks(OnFile):
+    """Packs change no answer, and nothing that was deleted is left in them."""
+
+
+@pytest.mark.variant
 class TestSQLiteInMemory(CheckpointerContract):
     @pytest.fixture
     def checkpointer(self):
@@ -254,6 +264,7 @@ class PortableBackend(SQLiteBackend):
 
 
 @pytest.mark.variant
+@pytest.mark.usefixtures("packs_of_two")
 class TestPortable(OnFile):
     @pytest.fixture
     def reopen(self, path):

@@ -57,7 +57,7 @@ SECOND = '''
 import sqlalchemy as sa
 from alembic import context, op
 
-revision, down_revision, branch_labels, depends_on = "0003", "0002", None, None
+revision, down_revision, branch_labels, depends_on = "0004", "0003", None, None
 
 
 def upgrade():
@@ -167,7 +167,7 @@ def test_the_settings_record_identity_floor_and_chain(url: str) -> None:
     settings = ensure(url)
     assert len(settings.store_id) == 32
     assert int(settings.store_id, 16)
-    assert settings.compatibility_floor == "0001"
+    assert settings.compatibility_floor == "0003"
     assert (settings.chain_factor, settings.record_overhead) == (4, 512)
     assert settings.raw["user_id_type"] == "string"
     assert "dimension" not in settings.raw
@@ -419,18 +419,18 @@ def test_a_database_schema_is_kept_apart(tmp_path: Path) -> None:
 def second_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scripts = tmp_path / "scripts"
     shutil.copytree(migrate.SCRIPTS, scripts, ignore=shutil.ignore_patterns("__pycache__"))
-    (scripts / "versions" / "0003_mood.py").write_text(SECOND)
+    (scripts / "versions" / "0004_mood.py").write_text(SECOND)
     monkeypatch.setattr(migrate, "SCRIPTS", scripts)
-    monkeypatch.setattr(status, "REVISIONS", ("0001", "0002", "0003"))
-    monkeypatch.setattr(status, "HEAD", "0003")
+    monkeypatch.setattr(status, "REVISIONS", ("0001", "0002", "0003", "0004"))
+    monkeypatch.setattr(status, "HEAD", "0004")
 
 
 @pytest.mark.usefixtures("second_revision")
 def test_an_older_schema_is_never_upgraded_by_itself(url: str) -> None:
-    migrate.upgrade(url, "0002")
+    migrate.upgrade(url, "0003")
     before = dump(url)
     for auto_migrate in (True, False):
-        with pytest.raises(SchemaError, match=r"0002 is behind .*0003.*locus-store db upgrade"):
+        with pytest.raises(SchemaError, match=r"0003 is behind .*0004.*locus-store db upgrade"):
             ensure(url, auto_migrate=auto_migrate)
     assert migrate.check(url).state == "behind"
     assert dump(url) == before
@@ -438,18 +438,18 @@ def test_an_older_schema_is_never_upgraded_by_itself(url: str) -> None:
 
 @pytest.mark.usefixtures("second_revision")
 def test_an_older_schema_is_upgraded_where_that_was_asked_for(url: str) -> None:
-    migrate.upgrade(url, "0002")
+    migrate.upgrade(url, "0003")
     before = migrate.check(url).settings
     assert before is not None
     settings = ensure(url, auto_migrate="upgrade")
-    assert (settings.revision, settings.store_id) == ("0003", before.store_id)
+    assert (settings.revision, settings.store_id) == ("0004", before.store_id)
 
 
 @pytest.mark.usefixtures("second_revision")
 def test_a_migration_goes_up_and_down_one_step(url: str) -> None:
-    assert migrate.upgrade(url) == "0003"
-    assert migrate.downgrade(url, "0002") == "0002"
-    assert migrate.upgrade(url, "+1") == "0003"
+    assert migrate.upgrade(url) == "0004"
+    assert migrate.downgrade(url, "0003") == "0003"
+    assert migrate.upgrade(url, "+1") == "0004"
     with connect(url) as connection:  # a table rebuilt beneath it leaves the view whole
         assert connection.execute(sa.text("SELECT * FROM locus_heads")).all() == []
 

@@ -1,0 +1,5 @@
+SELECT count(*) AS count_1
+FROM locus_packs
+WHERE NOT (EXISTS (SELECT *
+FROM locus_lines
+WHERE locus_lines.line = locus_packs.line))
