@@ -10,6 +10,7 @@ from copy import deepcopy
 from shutil import copyfile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import asyncpg
 import pytest
 import sqlalchemy as sa
 from amounts import ALL
@@ -247,11 +248,36 @@ def test_a_loop_may_end_before_a_pack_is_written(make: Callable[[], SqlBackend])
     asyncio.run(read())
 
 
+async def test_a_pack_waits_for_no_lock(migrated_database: str, always_due: None) -> None:
+    async with PostgreSQLBackend(migrated_database, pool_size=1) as backend:
+        await packed_at(backend, 3)
+        other = await asyncpg.connect(migrated_database)
+        async with other.transaction():
+            await other.execute("SELECT line FROM locus_lines FOR UPDATE")
+            await asyncio.wait_for(backend._pack("t", ""), 5)
+            assert await packs_in(backend) == []
+        await other.close()
+        await backend._pack("t", "")
+        assert len(await packs_in(backend)) == 1
+
+
+async def test_a_program_may_have_a_task_factory(backend: SqlBackend) -> None:
+    loop = asyncio.get_running_loop()
+    loop.set_task_factory(lambda loop, work: asyncio.Task(work, loop=loop))
+    try:
+        await saved(backend, [noise() for _ in range(64)])
+        await backend._background.here().finish(30)
+    finally:
+        loop.set_task_factory(None)
+    assert len(await packs_in(backend)) == 1
+
+
+@pytest.mark.parametrize("error", [IntegrityError("not what was saved"), MemoryError()])
 async def test_a_failed_pack_fails_no_save(
-    backend: SqlBackend, monkeypatch: pytest.MonkeyPatch
+    backend: SqlBackend, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def damaged(*_: object) -> Pack:
-        raise IntegrityError("not what was saved")
+        raise error
 
     monkeypatch.setattr(packing, "pack_of", damaged)
     state = await saved(backend, [noise() for _ in range(130)])
@@ -348,6 +374,7 @@ async def test_a_pack_of_another_state_changes_no_answer_and_is_reported_once(
             found, facts = await loaded(make)
             assert (found, facts["damaged_packs"]) == (state, 1)
     assert len([it for it in caplog.messages if "packs are damaged" in it]) == 1
+    assert [it for it in caplog.records if it.levelno > logging.WARNING] == []
 
 
 def monkeypatch_told() -> None:
@@ -417,6 +444,27 @@ async def test_verify_reports_a_damaged_pack_and_removes_it_on_request(
         assert "thread 't': pack 4 does not give the state of its version, pack 6" in found[0]
         assert len(await packs_in(backend)) == (0 if drop_packs else 3)
     assert [it async for it in verify(backend) if isinstance(it, Problem)] == []
+
+
+async def test_verify_reports_a_pack_with_another_digest(
+    backend: SqlBackend, always_due: None
+) -> None:
+    await packed_at(backend, 6, 2, 4, 6)
+    await change(backend, lambda it: it.update().where(it.c.sequence == 4).values(digest=bytes(16)))
+    found = [str(it) async for it in verify(backend, ["t"])]
+    assert "thread 't': pack 4 does not give the state of its version, pack 6" in found[0]
+
+
+async def test_verify_removes_packs_without_a_line_on_request(
+    backend: SqlBackend, always_due: None
+) -> None:
+    await packed_at(backend, 2, 2)
+    await change(backend, lambda it: it.update().values(line=it.c.line + 7))
+    found = [str(it) async for it in verify(backend) if isinstance(it, Problem)]
+    assert ["1 packs belong to no line" in it for it in found] == [True]
+    found = [str(it) async for it in verify(backend, drop_packs=True) if isinstance(it, Problem)]
+    assert ["were removed: 1" in it for it in found] == [True]
+    assert await packs_in(backend) == []
 
 
 # --- deletion

@@ -30,7 +30,7 @@ class Background:
         self._waiting.setdefault(name, work)
         if self._task is None:
             loop = asyncio.get_running_loop()
-            self._task = loop.create_task(self._run(), context=Context())
+            self._task = Context().run(loop.create_task, self._run())
             self._task.add_done_callback(self._ended)
             # A loop may end without running it: the work is best effort.
             self._task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001
@@ -50,5 +50,6 @@ class Background:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._task = None
+        self._waiting.clear()
         if not task.cancelled():
             task.exception()  # else asyncio would print it

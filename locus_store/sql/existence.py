@@ -104,7 +104,9 @@ def is_old(it: Scoped, thread_id: str, seconds: float) -> bool:
         sa.select(
             threads.c.thread, sa.case((threads.c.active_at < before(seconds), 1), else_=0)
         ).where(threads.c.tenant == it.scope.tenant, threads.c.thread_id == thread_id)
-    ).one()
+    ).one_or_none()
+    if thread is None:  # removed by another caller meanwhile
+        return False
     keys = it.connection.execute(
         sa.select(lines.c.line).where(
             lines.c.tenant == it.scope.tenant, lines.c.thread_id == thread_id

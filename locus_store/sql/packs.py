@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import sqlalchemy as sa
 
 from locus_store.backend import StorageBackend
-from locus_store.errors import IntegrityError, LocusStoreError
+from locus_store.errors import IntegrityError
 from locus_store.runtime.background import Background
 from locus_store.runtime.gathering import PerLoop
 from locus_store.runtime.loops import off_loop
-from locus_store.runtime.observe import damaged_packs, observed, unpacked
+from locus_store.runtime.observe import damaged_packs, unpacked
 from locus_store.sql.reads import Reads
 from locus_store.types import Kept
 from locus_store.values import frames
@@ -38,9 +38,11 @@ PACKING_SECONDS: Final = 5.0
 def add(it: Repository, thread_id: str, namespace: str, pack: Pack) -> bool:
     """Store a pack if its version and the pack that it continues are there; return whether.
 
-    One that continues no other replaces all packs of the line.
+    One that continues no other replaces all packs of the line. It waits for no lock: the caller
+    of a transaction that has the line may wait for this object's connection, or for ``close``.
     """
-    line, at = it.find(thread_id, namespace), pack.version
+    is_locked, at = it.lock_unheld(thread_id, namespace), pack.version
+    line = it.line_of(thread_id, namespace) if is_locked else None
     record = it.record(line, at.sequence) if line else None
     if line is None or line.line != at.line or record is None or record.digest != at.digest:
         return False
@@ -62,14 +64,21 @@ def drop(it: Repository, thread_id: str, namespace: str) -> None:
         it.connection.execute(packs.delete().where(packs.c.line == line.line))
 
 
+def drop_lost(it: Repository) -> int:
+    """Remove the packs of lines that do not exist, which older libraries leave; count them."""
+    packs, lines = it.tables.packs, it.tables.lines
+    is_of_line = sa.exists().where(lines.c.line == packs.c.line)
+    return it.connection.execute(packs.delete().where(~is_of_line)).rowcount
+
+
 def faults(it: Repository, thread_id: str, namespace: str) -> list[int]:
     """Return the sequences of a line's packs that no load can use."""
     line, packs, records = it.line_of(thread_id, namespace), it.tables.packs, it.tables.checkpoints
     if line is None:
         return []
-    columns = packs.c.sequence, packs.c.basis, packs.c.payload
+    columns = packs.c.sequence, packs.c.basis, packs.c.digest, packs.c.payload
     of_line = sa.select(*columns).where(packs.c.line == line.line).order_by(packs.c.sequence)
-    rows = [(row[0], row[1], row[2]) for row in it.connection.execute(of_line)]
+    rows = [(row[0], row[1], row[2], row[3]) for row in it.connection.execute(of_line)]
     is_record = records.c.line == packs.c.line, records.c.sequence == packs.c.sequence
     digests = sa.select(records.c.sequence, records.c.digest).join(packs, sa.and_(*is_record))
     found = it.connection.execute(digests.where(packs.c.line == line.line))
@@ -105,19 +114,12 @@ class Packing(StorageBackend):
             self._background.here().submit(name, partial(self._pack, thread_id, namespace))
         return written
 
-    @observed("load")
-    async def read_kept(
-        self,
-        thread_id: str,
-        checkpoint_id: str | None = None,
-        *,
-        namespace: str = "",
-        with_writes: bool = False,
+    async def _read_kept(
+        self, thread_id: str, checkpoint_id: str | None, namespace: str, *, with_writes: bool
     ) -> Kept | None:
-        """See ``StorageBackend.read_kept``."""
         try:
-            return await super().read_kept(
-                thread_id, checkpoint_id, namespace=namespace, with_writes=with_writes
+            return await super()._read_kept(
+                thread_id, checkpoint_id, namespace, with_writes=with_writes
             )
         except IntegrityError:
             stored = await self._records(thread_id, namespace, checkpoint_id, with_writes)
@@ -158,7 +160,7 @@ class Packing(StorageBackend):
             pack = await self._pack_of(stored) if stored and packing.is_due(stored) else None
             if pack is not None:
                 await self._write(lambda it: add(it, thread_id, namespace, pack))
-        except LocusStoreError as exc:
+        except Exception as exc:  # noqa: BLE001  (the save is done, and loads read the records)
             unpacked(thread_id, exc)
 
     async def _pack_of(self, stored: Stored) -> Pack | None:
@@ -179,6 +181,10 @@ class Packing(StorageBackend):
     async def drop_packs(self, thread_id: str, namespace: str) -> None:
         """Remove the packs of a line; loads read its records."""
         await self._write(lambda it: drop(it, thread_id, namespace))
+
+    async def drop_lost_packs(self) -> int:
+        """Remove the packs that belong to no line; return how many there were."""
+        return await self._write(drop_lost)
 
     async def _end_packing(self) -> None:
         await self._background.here().finish(PACKING_SECONDS)

@@ -57,12 +57,12 @@ class Repository(Reads):
         del thread_ids, namespace
         return True
 
-    def lock_unheld(self, thread_id: str) -> bool:
-        """Lock a thread and its lines; ``False`` if another transaction has locked any.
+    def lock_unheld(self, thread_id: str, namespace: str | None = None) -> bool:
+        """Lock a thread and its lines, or one line; ``False`` if another transaction has any.
 
         The transaction that gets ``False`` may hold some of the locks: it should end.
         """
-        del thread_id
+        del thread_id, namespace
         return True
 
     def lock_thread(self, thread_id: str) -> None:

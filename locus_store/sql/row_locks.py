@@ -112,14 +112,16 @@ class LockingRepository(Repository):
         self._lock_lines(thread_ids)
         return found > 0
 
-    def lock_unheld(self, thread_id: str) -> bool:
+    def lock_unheld(self, thread_id: str, namespace: str | None = None) -> bool:
         """See ``Repository``; locks in the order of ``lock``."""
         lines, threads = self.tables.lines, self.tables.threads
         of_thread = lines.c.tenant == self.scope.tenant, lines.c.thread_id == thread_id
-        for found in (
-            sa.select(lines.c.line).where(*of_thread),
-            sa.select(threads.c.thread).where(*self.is_thread(thread_id)),
-        ):
+        wanted = [sa.select(lines.c.line).where(*of_thread)]
+        if namespace is None:
+            wanted.append(sa.select(threads.c.thread).where(*self.is_thread(thread_id)))
+        else:
+            wanted[0] = wanted[0].where(lines.c.namespace == namespace)
+        for found in wanted:
             locked = self.connection.execute(found.with_for_update(skip_locked=True)).all()
             if len(locked) < len(self.connection.execute(found).all()):
                 return False

@@ -93,22 +93,25 @@ def _prove(stored: Stored, pack: Pack, shape: frames.Shape, max_bytes: int) -> N
 
 
 def faults(
-    packs: Sequence[tuple[int, int | None, bytes]], digests: Mapping[int, bytes], max_bytes: int
+    packs: Sequence[tuple[int, int | None, bytes, bytes]],
+    digests: Mapping[int, bytes],
+    max_bytes: int,
 ) -> list[int]:
     """Return the sequences of the packs that no load can use.
 
     Args:
-        packs: The packs of one line as (sequence, basis, payload), ascending.
+        packs: The packs of one line as (sequence, basis, digest, payload), ascending.
         digests: Those of its versions, by sequence.
         max_bytes: The largest state, as compact JSON.
     """
     found: list[int] = []
     folder, last = frames.Folder(max_bytes), None
-    for sequence, basis, payload in packs:
+    for sequence, basis, digest, payload in packs:
         if basis is None:
             folder = frames.Folder(max_bytes)
         is_linked = basis in (None, last)
-        if is_linked and _gives(folder, payload, digests.get(sequence)):
+        is_records = digest == digests.get(sequence)
+        if is_linked and is_records and _gives(folder, payload, digest):
             last = sequence
         else:
             found.append(sequence)
