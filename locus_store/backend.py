@@ -371,11 +371,6 @@ class StorageBackend(ForTenants, ABC):
     ) -> Kept | None:
         """Return what ``read_state`` does, with the state packed, as it is kept in memory."""
         check_names(thread_id, namespace, checkpoint_id)
-        return await self._read_kept(thread_id, checkpoint_id, namespace, with_writes=with_writes)
-
-    async def _read_kept(
-        self, thread_id: str, checkpoint_id: str | None, namespace: str, *, with_writes: bool
-    ) -> Kept | None:
         key = self._line(thread_id, namespace)
         known = self._known.get(key) if checkpoint_id is None else None
         kept = known.snapshot if known else None  # may be dropped while we wait
@@ -403,7 +398,7 @@ class StorageBackend(ForTenants, ABC):
             if basis is None:
                 raise
             self._known.drop(key)  # the whole may be readable
-            return await self._read_kept(thread_id, None, namespace, with_writes=with_writes)
+            return await self.read_kept(thread_id, namespace=namespace, with_writes=with_writes)
         kept = frames.snapshot_of(state, shape)
         if stored.version.mark == stored.head:
             self._known.put(key, stored.head, stored.version.checkpoint_id, shape, kept)

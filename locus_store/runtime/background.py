@@ -48,8 +48,6 @@ class Background:
             name = next(iter(self._waiting))
             await self._waiting.pop(name)()
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._task = None
+    def _ended(self, _: asyncio.Task[None]) -> None:
+        self._task = None  # an error that the work did not expect is printed by asyncio
         self._waiting.clear()
-        if not task.cancelled():
-            task.exception()  # else asyncio would print it

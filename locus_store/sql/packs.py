@@ -6,9 +6,10 @@ The rules are in ``versions.packing``.
 from __future__ import annotations
 
 import asyncio
+import inspect
 from abc import abstractmethod
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import sqlalchemy as sa
 
@@ -17,7 +18,7 @@ from locus_store.errors import IntegrityError
 from locus_store.runtime.background import Background
 from locus_store.runtime.gathering import PerLoop
 from locus_store.runtime.loops import off_loop
-from locus_store.runtime.observe import damaged_packs, unpacked
+from locus_store.runtime.observe import damaged_packs, observed, unpacked
 from locus_store.sql.reads import Reads
 from locus_store.types import Kept
 from locus_store.values import frames
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from locus_store.types import Pack, Stored, Written
 
 T = TypeVar("T")
+
+_read_packed = inspect.unwrap(StorageBackend.read_kept)
+"""Reports no damage, because the records may be whole."""
 
 PACKING_SECONDS: Final = 5.0
 """``close`` waits no longer than this for packs that are being written."""
@@ -114,13 +118,19 @@ class Packing(StorageBackend):
             self._background.here().submit(name, partial(self._pack, thread_id, namespace))
         return written
 
-    async def _read_kept(
-        self, thread_id: str, checkpoint_id: str | None, namespace: str, *, with_writes: bool
+    @observed("load")
+    async def read_kept(
+        self,
+        thread_id: str,
+        checkpoint_id: str | None = None,
+        *,
+        namespace: str = "",
+        with_writes: bool = False,
     ) -> Kept | None:
+        """See ``StorageBackend.read_kept``."""
+        which: dict[str, Any] = {"namespace": namespace, "with_writes": with_writes}
         try:
-            return await super()._read_kept(
-                thread_id, checkpoint_id, namespace, with_writes=with_writes
-            )
+            return cast("Kept | None", await _read_packed(self, thread_id, checkpoint_id, **which))
         except IntegrityError:
             stored = await self._records(thread_id, namespace, checkpoint_id, with_writes)
             found = await self._kept(stored) if stored else None
