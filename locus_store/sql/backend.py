@@ -79,6 +79,7 @@ class SqlBackend(FullBackend, SharedByTenants, JoinsTransactions):
     """
 
     persistent_checkpoint_ids = True
+    messages = True
 
     examination: ClassVar[type[Examination]] = Examination
     """The examination that ``facts`` runs."""
