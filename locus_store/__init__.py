@@ -22,10 +22,14 @@ from locus_store.errors import (
 if TYPE_CHECKING:
     from locus_store.backend import StorageBackend
     from locus_store.backends import (
+        InMemoryMessageLog,
         InMemoryStore,
+        OracleMessageLog,
         OracleStore,
+        PostgreSQLMessageLog,
         PostgreSQLStore,
         RedisStore,
+        SQLiteMessageLog,
         SQLiteStore,
     )
     from locus_store.backends.file.backend import FileBackend, FileCheckpointer, file_checkpointer
@@ -55,11 +59,18 @@ if TYPE_CHECKING:
         sqlite_checkpointer,
     )
     from locus_store.checkpointer import BaseCheckpointer, StorageBackendAdapter
-    from locus_store.open import open_checkpointer, open_saver, open_store
+    from locus_store.messages import BaseMessageLog
+    from locus_store.open import (
+        open_checkpointer,
+        open_message_log,
+        open_saver,
+        open_store,
+    )
     from locus_store.saver import CheckpointSaver
     from locus_store.store import BaseStore
     from locus_store.types import CheckpointerCapabilities, Tenant
     from locus_store.types.items import SemanticSearchResult, StoreCapabilities, StoreItem
+    from locus_store.types.messages import LoggedMessage, LogInfo, LogSnapshot, NewMessage, Popped
     from locus_store.types.state import AgentState, Message, Role, ToolCall
 
 __version__ = "0.1.0"
@@ -68,6 +79,7 @@ __all__ = [
     "AgentState",
     "BackendError",
     "BaseCheckpointer",
+    "BaseMessageLog",
     "BaseStore",
     "CheckpointSaver",
     "CheckpointerCapabilities",
@@ -75,20 +87,28 @@ __all__ = [
     "ConnectionFailedError",
     "FileBackend",
     "FileCheckpointer",
+    "InMemoryMessageLog",
     "InMemoryStore",
     "IntegrityError",
     "InvalidArgumentError",
     "LocusStoreError",
+    "LogInfo",
+    "LogSnapshot",
+    "LoggedMessage",
     "MemoryBackend",
     "MemoryCheckpointer",
     "Message",
     "MissingExtraError",
+    "NewMessage",
     "NotFoundError",
     "OracleBackend",
     "OracleCheckpointSaver",
+    "OracleMessageLog",
     "OracleStore",
+    "Popped",
     "PostgreSQLBackend",
     "PostgreSQLCheckpointSaver",
+    "PostgreSQLMessageLog",
     "PostgreSQLStore",
     "RedisBackend",
     "RedisCheckpointSaver",
@@ -96,6 +116,7 @@ __all__ = [
     "Role",
     "SQLiteBackend",
     "SQLiteCheckpointSaver",
+    "SQLiteMessageLog",
     "SQLiteStore",
     "SchemaError",
     "SemanticSearchResult",
@@ -110,6 +131,7 @@ __all__ = [
     "file_checkpointer",
     "memory_checkpointer",
     "open_checkpointer",
+    "open_message_log",
     "open_saver",
     "open_store",
     "oracle_checkpointer",
@@ -128,7 +150,13 @@ _LAZY = {
     **dict.fromkeys(("RedisBackend", "RedisCheckpointSaver", "redis_checkpointer"), "backends"),
     **dict.fromkeys(("SQLiteBackend", "sqlite_checkpointer", "StorageBackend"), "backends"),
     **dict.fromkeys(("PostgreSQLCheckpointSaver", "SQLiteCheckpointSaver"), "backends"),
-    **dict.fromkeys(("open_checkpointer", "open_saver", "open_store"), "open"),
+    **dict.fromkeys(("open_checkpointer", "open_message_log", "open_saver", "open_store"), "open"),
+    **dict.fromkeys(
+        ("LogInfo", "LogSnapshot", "LoggedMessage", "NewMessage", "Popped"), "types.messages"
+    ),
+    **dict.fromkeys(("InMemoryMessageLog", "OracleMessageLog"), "backends"),
+    **dict.fromkeys(("PostgreSQLMessageLog", "SQLiteMessageLog"), "backends"),
+    "BaseMessageLog": "messages",
     **dict.fromkeys(("SemanticSearchResult", "StoreCapabilities", "StoreItem"), "types.items"),
     **dict.fromkeys(("InMemoryStore", "PostgreSQLStore", "SQLiteStore"), "backends"),
     **dict.fromkeys(("OracleStore", "RedisStore"), "backends"),

@@ -13,11 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
 
-from locus_store.errors import (
-    IntegrityError,
-    SerializationError,
-    UnsupportedError,
-)
+from locus_store.errors import IntegrityError, SerializationError, UnsupportedError
 from locus_store.runtime.loops import off_loop
 from locus_store.runtime.observe import count, kept_beside, note, observed, stored_bytes
 from locus_store.types import (
@@ -84,6 +80,9 @@ class StorageBackend(ForTenants, ABC):
 
     persistent_checkpoint_ids: ClassVar[bool] = False
     """The checkpoint ids of one process name the same versions in another."""
+
+    messages: ClassVar[bool] = False
+    """There is a ``BaseMessageLog`` over this backend. Others keep the logs of copied threads."""
 
     def __init__(self, *, max_state_bytes: int = MAX_STATE_BYTES) -> None:
         self.max_state_bytes: Final = checked_max_state_bytes(max_state_bytes)
@@ -512,9 +511,9 @@ class ListsThreads(StorageBackend):
     ) -> list[Active]:
         """Return threads and the times of their last activity, the most recent first.
 
-        The time is that of the last save in any namespace, repeated or not, or of the
-        ``copy_thread`` that created the thread; without versions, copied or not, of the newest
-        message. Deletions leave it, and ``write_thread`` keeps it.
+        The time is that of the last save in any namespace, repeated or not, of the last change of
+        a message log, or of the ``copy_thread`` that created a thread with versions. Deletions
+        leave it, but without versions the logs that are left count; ``write_thread`` keeps it.
 
         Args:
             limit: Maximum number of threads.
@@ -923,7 +922,8 @@ def _granted(power: type[StorageBackend]) -> list[str]:
 @lru_cache(maxsize=256)
 def _capabilities(kind: type[StorageBackend]) -> CheckpointerCapabilities:
     has = {name: issubclass(kind, power) for name, power in _POWERS.items()}
-    return CheckpointerCapabilities(persistent_checkpoint_ids=kind.persistent_checkpoint_ids, **has)
+    has |= {it: getattr(kind, it) for it in ("messages", "persistent_checkpoint_ids")}
+    return CheckpointerCapabilities(**has)
 
 
 def _kept(stored: Stored, kept: frames.PackedState, state: dict[str, Any] | None = None) -> Kept:

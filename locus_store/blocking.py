@@ -14,6 +14,7 @@ from locus_store import open as opening
 from locus_store.backends.memory import store as memory
 from locus_store.checkpointer import BaseCheckpointer, Loads, S, loaded_here
 from locus_store.errors import InvalidArgumentError
+from locus_store.messages import BaseMessageLog
 from locus_store.runtime.driven import DrivenLoop, EndedError
 from locus_store.store import BaseStore
 from locus_store.types.tenants import ForTenants
@@ -26,14 +27,16 @@ if TYPE_CHECKING:
 
     from locus_store.backends.memory.options import InMemoryStoreOptions
     from locus_store.backends.options import CheckpointerOptions, StoreOptions
+    from locus_store.messages import Logs, Messages, New
     from locus_store.store import Embed, Hits, Items, Keys, Lists, Namespaces, Versions
     from locus_store.types import CheckpointerCapabilities, Tenant
     from locus_store.types.items import Name, Namespace, PutItem, StoreCapabilities, StoreItem
+    from locus_store.types.messages import LoggedMessage, LogInfo, LogSnapshot, Popped
     from locus_store.values.vectors import Metric
 
 T = TypeVar("T")
 Numbers: TypeAlias = "list[float]"  # in a store, `list` is a method
-Wrapped = TypeVar("Wrapped", bound="BaseCheckpointer[Any] | BaseStore")
+Wrapped = TypeVar("Wrapped", bound="BaseCheckpointer[Any] | BaseMessageLog | BaseStore")
 
 
 class _Blocking(ForTenants, Generic[Wrapped]):
@@ -336,6 +339,57 @@ class InMemoryStore(BlockingStore):
         super().__init__(memory.InMemoryStore(**options))
 
 
+class BlockingMessageLog(_Blocking[BaseMessageLog]):
+    """A message log whose methods block; usable from any number of threads.
+
+    It has an event loop and a thread, started by the first call and ended by ``close``. Every
+    method is the one of the same name of the message log, with the same arguments, results and
+    errors.
+
+    Args:
+        log: Any message log; closed by ``close``.
+    """
+
+    def __init__(self, log: BaseMessageLog) -> None:
+        super().__init__(log)
+
+    def append(self, thread_id: str, messages: New, **options: Any) -> int:
+        return self._run(lambda: self._async.append(thread_id, messages, **options))
+
+    def replace(self, thread_id: str, start: int, messages: New, **options: Any) -> int:
+        return self._run(lambda: self._async.replace(thread_id, start, messages, **options))
+
+    def pop(self, thread_id: str, **options: Any) -> Popped:
+        return self._run(lambda: self._async.pop(thread_id, **options))
+
+    def remove(self, thread_id: str, message_ids: Sequence[str], **options: Any) -> int:
+        return self._run(lambda: self._async.remove(thread_id, message_ids, **options))
+
+    def clear(self, thread_id: str, **options: Any) -> int:
+        return self._run(lambda: self._async.clear(thread_id, **options))
+
+    def delete(self, thread_id: str, **options: Any) -> bool:
+        return self._run(lambda: self._async.delete(thread_id, **options))
+
+    def load(self, thread_id: str, **options: Any) -> Messages | None:
+        return self._run(lambda: self._async.load(thread_id, **options))
+
+    def read(self, thread_id: str, **options: Any) -> LogSnapshot | None:
+        return self._run(lambda: self._async.read(thread_id, **options))
+
+    def page(self, thread_id: str, **options: Any) -> Messages:
+        return self._run(lambda: self._async.page(thread_id, **options))
+
+    def get(self, thread_id: str, message_id: str, **options: Any) -> LoggedMessage | None:
+        return self._run(lambda: self._async.get(thread_id, message_id, **options))
+
+    def info(self, thread_id: str, **options: Any) -> LogInfo | None:
+        return self._run(lambda: self._async.info(thread_id, **options))
+
+    def logs(self, thread_id: str | None = None, **options: Any) -> Logs:
+        return self._run(lambda: self._async.logs(thread_id, **options))
+
+
 class Finished:
     """An awaitable that is already complete."""
 
@@ -426,6 +480,13 @@ def open_store(
     return BlockingStore(opened)
 
 
+def open_message_log(
+    url: str, *, ttl_seconds: float | None = None, **options: Unpack[StoreOptions]
+) -> BlockingMessageLog:
+    """Return the blocking form of the message log that ``url`` names; see ``locus_store.open``."""
+    return BlockingMessageLog(opening.open_message_log(url, ttl_seconds=ttl_seconds, **options))
+
+
 def _document(facade: type, wrapped: type) -> None:
     """Copy the docstrings of the wrapped class's methods to the facade's."""
     for name in vars(facade).keys() & vars(wrapped).keys():
@@ -434,4 +495,5 @@ def _document(facade: type, wrapped: type) -> None:
 
 
 _document(BlockingCheckpointer, BaseCheckpointer)
+_document(BlockingMessageLog, BaseMessageLog)
 _document(BlockingStore, BaseStore)

@@ -14,11 +14,13 @@ from locus_store.types.arguments import is_path, not_a_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from collections.abc import Set as AbstractSet
 
     from typing_extensions import Unpack
 
     from locus_store.backends.options import CheckpointerOptions, StoreOptions
     from locus_store.checkpointer import S, StorageBackendAdapter
+    from locus_store.messages import BaseMessageLog
     from locus_store.store import BaseStore, Embed
     from locus_store.values.vectors import Metric
 
@@ -56,6 +58,14 @@ STORES = {
     "sqlite": "SQLiteStore",
 }
 """Module to class of a store."""
+
+MESSAGE_LOGS = {
+    "memory": "InMemoryMessageLog",
+    "oracle": "OracleMessageLog",
+    "postgresql": "PostgreSQLMessageLog",
+    "sqlite": "SQLiteMessageLog",
+}
+"""Module to class of a message log."""
 
 BACKENDS = {
     "oracle": "OracleBackend",
@@ -134,18 +144,53 @@ def open_store(
         InvalidArgumentError: The scheme has no store, or an option is not valid.
         TypeError: The store takes no such keyword argument.
     """
-    module, factory = _factory(str(url))
-    if module not in STORES:
-        there = ", ".join(f"{it}://" for it, (known, _) in SCHEMES.items() if known in STORES)
-        raise InvalidArgumentError(f"no store for {_scheme(str(url))}: URLs; known are: {there}")
-    store = getattr(import_module("locus_store.backends"), STORES[module])
-    found = _read(str(url), module, factory)
-    known = _parameters(_backend(module)) if module in BACKENDS else {}
-    kept = {*known, *PLACES, "max_state_bytes"}
-    given = {name: value for name, value in found.items() if name in kept}
     vectors = {"dimension": dimension, "metric": metric, "embed": embed}
-    opened: BaseStore = store(**{**given, **vectors, **options})
+    opened: BaseStore = _beside(str(url), STORES, "store", {**vectors, **options})
     return opened
+
+
+def open_message_log(
+    url: str, *, ttl_seconds: float | None = None, **options: Unpack[StoreOptions]
+) -> BaseMessageLog:
+    """Return the message log that ``url`` names; see ``open_checkpointer`` for URLs.
+
+    A checkpointer's URL is valid: options of checkpoints in its query string are ignored.
+
+    Args:
+        url: ``sqlite:``, ``postgresql:``, ``oracle:`` or ``memory:``.
+        ttl_seconds: See ``BaseMessageLog``.
+        options: Options of the message log; they win over the URL's.
+
+    Raises:
+        InvalidArgumentError: The scheme has no message log, or an option is not valid.
+        TypeError: The message log takes no such keyword argument.
+    """
+    given = {"ttl_seconds": ttl_seconds} if ttl_seconds is not None else {}
+    named = {"ttl_seconds"}
+    opened: BaseMessageLog = _beside(
+        str(url), MESSAGE_LOGS, "message log", {**given, **options}, named
+    )
+    return opened
+
+
+def _beside(
+    url: str,
+    classes: Mapping[str, str],
+    what: str,
+    options: Mapping[str, Any],
+    named: AbstractSet[str] = frozenset(),
+) -> Any:
+    """Return an object over the database of a URL; ``named``: more of its options in a URL."""
+    module, factory = _factory(url)
+    if module not in classes:
+        there = ", ".join(f"{it}://" for it, (known, _) in SCHEMES.items() if known in classes)
+        raise InvalidArgumentError(f"no {what} for {_scheme(url)}: URLs; known are: {there}")
+    kind = getattr(import_module("locus_store.backends"), classes[module])
+    found = _read(url, module, factory)
+    known = _parameters(_backend(module)) if module in BACKENDS else {}
+    kept = {*known, *PLACES, *named, "max_state_bytes"}
+    given = {name: value for name, value in found.items() if name in kept}
+    return kind(**{**given, **options})
 
 
 def _backend(module: str) -> Callable[..., Any]:

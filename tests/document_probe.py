@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from locus_store.backends.documents.protocol import Body, Documents
-    from locus_store.versions.threads import Row, Thread
+    from locus_store.versions.rows import Row
+    from locus_store.versions.threads import Thread
 
 OPERATIONS = b',"operations":'
 CHECK_BYTES = len(b',"check":"01234567"}')

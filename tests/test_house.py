@@ -12,7 +12,17 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "locus_store"
 ROOT = {
-    *("__init__", "__main__", "backend", "blocking", "checkpointer", "errors", "open", "saver"),
+    *(
+        "__init__",
+        "__main__",
+        "backend",
+        "blocking",
+        "checkpointer",
+        "errors",
+        "messages",
+        "open",
+        "saver",
+    ),
     *("store", "arguments", "store_backends"),  # the last two: former places of public names
 }
 MOST_LINES = 500

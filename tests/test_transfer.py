@@ -398,6 +398,7 @@ async def test_a_value_of_another_type_is_found_in_any_column(database_file) -> 
         database.executescript(
             "INSERT INTO locus_messages (thread, sequence, message_id, role, created_at)"
             " VALUES (1, 1, 'm', 'user', 0);"
+            "INSERT INTO locus_logs VALUES (1, '/', 1, 1, 1, 0);"
             "INSERT INTO locus_store (tenant, namespace, key, created_at, updated_at)"
             " VALUES ('default', 'n', 'k', 0, 0);"
             "INSERT INTO locus_packs (line, sequence, digest, payload)"

@@ -204,18 +204,25 @@ def _writes(prefix: str, schema: str | None) -> None:
 
 def _messages(prefix: str, schema: str | None) -> None:
     table = f"{prefix}messages"
+    is_oracle = op.get_context().dialect.name == "oracle"  # see revision 0004
+    namespace = ("namespace",) if is_oracle else ()
     op.create_table(
         table,
         sa.Column("thread", sa.BigInteger, autoincrement=False, nullable=False),
+        *(
+            sa.Column(it, Key(255), server_default=sa.text("'/'"), nullable=False)
+            for it in namespace
+        ),
         sa.Column("sequence", sa.BigInteger, autoincrement=False, nullable=False),
         sa.Column("message_id", Key(255), nullable=False),
         sa.Column("role", Key(255), nullable=False),
         sa.Column("metadata", Json),
         sa.Column("created_at", Instant, nullable=False),
+        *([sa.Column("digest", Digest)] if is_oracle else []),
         sa.Column("text", sa.Text),
         sa.Column("payload", Blob),
-        sa.PrimaryKeyConstraint("thread", "sequence", name=derived(f"{table}_pk")),
-        sa.UniqueConstraint("thread", "message_id", name=derived(f"{table}_id")),
+        sa.PrimaryKeyConstraint("thread", *namespace, "sequence", name=derived(f"{table}_pk")),
+        sa.UniqueConstraint("thread", *namespace, "message_id", name=derived(f"{table}_id")),
         schema=schema,
     )
 

@@ -195,7 +195,9 @@ def tables() -> str:
     lead = {
         ("locus_lines", "tenant"): "→ locus_threads",
         ("locus_lines", "thread_id"): "→ locus_threads",
-        ("locus_messages", "thread"): "→ locus_threads",
+        ("locus_logs", "thread"): "→ locus_threads",
+        ("locus_messages", "thread"): "→ locus_logs",
+        ("locus_messages", "namespace"): "→ locus_logs",
         ("locus_checkpoints", "line"): "→ locus_lines",
         ("locus_writes", "line"): "→ locus_lines",
     }

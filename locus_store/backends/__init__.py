@@ -13,18 +13,21 @@ if TYPE_CHECKING:
         MemoryCheckpointer,
         memory_checkpointer,
     )
+    from locus_store.backends.memory.messages import InMemoryMessageLog
     from locus_store.backends.memory.store import InMemoryStore
     from locus_store.backends.oracle.backend import (
         OracleBackend,
         OracleCheckpointSaver,
         oracle_checkpointer,
     )
+    from locus_store.backends.oracle.messages import OracleMessageLog
     from locus_store.backends.oracle.store import OracleStore
     from locus_store.backends.postgresql.backend import (
         PostgreSQLBackend,
         PostgreSQLCheckpointSaver,
         postgresql_checkpointer,
     )
+    from locus_store.backends.postgresql.messages import PostgreSQLMessageLog
     from locus_store.backends.postgresql.store import PostgreSQLStore
     from locus_store.backends.redis.backend import (
         RedisBackend,
@@ -37,26 +40,31 @@ if TYPE_CHECKING:
         SQLiteCheckpointSaver,
         sqlite_checkpointer,
     )
+    from locus_store.backends.sqlite.messages import SQLiteMessageLog
     from locus_store.backends.sqlite.store import SQLiteStore
     from locus_store.checkpointer import StorageBackendAdapter
 
 __all__ = [
     "FileBackend",
     "FileCheckpointer",
+    "InMemoryMessageLog",
     "InMemoryStore",
     "MemoryBackend",
     "MemoryCheckpointer",
     "OracleBackend",
     "OracleCheckpointSaver",
+    "OracleMessageLog",
     "OracleStore",
     "PostgreSQLBackend",
     "PostgreSQLCheckpointSaver",
+    "PostgreSQLMessageLog",
     "PostgreSQLStore",
     "RedisBackend",
     "RedisCheckpointSaver",
     "RedisStore",
     "SQLiteBackend",
     "SQLiteCheckpointSaver",
+    "SQLiteMessageLog",
     "SQLiteStore",
     "StorageBackend",
     "StorageBackendAdapter",
@@ -86,10 +94,14 @@ _MODULES = {
     **dict.fromkeys(
         ("SQLiteBackend", "SQLiteCheckpointSaver", "sqlite_checkpointer"), "backends.sqlite"
     ),
+    "InMemoryMessageLog": "backends.memory.messages",
     "InMemoryStore": "backends.memory.store",
+    "OracleMessageLog": "backends.oracle.messages",
     "OracleStore": "backends.oracle.store",
+    "PostgreSQLMessageLog": "backends.postgresql.messages",
     "PostgreSQLStore": "backends.postgresql.store",
     "RedisStore": "backends.redis.store",
+    "SQLiteMessageLog": "backends.sqlite.messages",
     "SQLiteStore": "backends.sqlite.store",
     "StorageBackend": "backend",
     "StorageBackendAdapter": "checkpointer",

@@ -46,8 +46,9 @@ def upgrade(
 ) -> None:
     """Create the schema, or upgrade it to a revision.
 
-    Threads and store items are kept. Revision 0002 drops the table of embeddings and its dimension,
-    which the release before it created: run 'db vector-index', and put items with embeddings again.
+    Threads, messages and store items are kept. Revision 0002 drops the table of embeddings and its
+    dimension, which the release before it created: run 'db vector-index', and put items with
+    embeddings again.
     """
     reached = _migrate().upgrade(url, revision, prefix=prefix, schema=schema)
     say(f"schema revision {reached}")

@@ -398,6 +398,6 @@ async def _fork_at(
         if there
         else None
     )
-    copy = replace(require(found, thread, checkpoint), thread_id=new, messages=[])
+    copy = replace(require(found, thread, checkpoint), thread_id=new, messages=[], logs=[])
     if not await backend.write_thread(copy):
         raise ConflictError(f"thread {new!r} already exists; nothing was written")

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from locus_store import versions
-from locus_store.sql import pending
+from locus_store.sql import messages, pending
 from locus_store.sql.columns import now
-from locus_store.sql.json_text import escape_text, unescape_text
 from locus_store.sql.statements import is_live, same_thread
 from locus_store.sql.vectors import DIMENSION_SETTING
 from locus_store.types import (
     ArchivedLine,
-    ArchivedMessage,
+    ArchivedLog,
     ArchivedRecord,
     ArchivedThread,
     ArchivedWrite,
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from locus_store.sql.repository import Repository
     from locus_store.types import Mark, PendingWrite
 
-_MESSAGE = ("sequence", "message_id", "role", "metadata", "created_at", "text", "payload")
+_LOG = ("namespace", "revision", "last_sequence", "changed_at")
 _RECORD = (
     *("sequence", "chain", "parent", "checkpoint_id", "digest", "metadata", "labels"),
     *("created_at", "payload"),
@@ -100,7 +99,7 @@ def scan(it: Repository, limit: int, after: str | None) -> list[str]:
 
 def read_thread(it: Repository, thread_id: str) -> ArchivedThread | None:
     """See ``StorageBackend.read_thread``."""
-    threads, messages = it.tables.threads, it.tables.messages
+    threads, logs = it.tables.threads, it.tables.logs
     row = it.connection.execute(
         sa.select(threads.c.thread, *(threads.c[name] for name in _THREAD)).where(
             threads.c.tenant == it.scope.tenant,
@@ -110,31 +109,16 @@ def read_thread(it: Repository, thread_id: str) -> ArchivedThread | None:
     ).first()
     if row is None:
         return None
-    log = (
-        sa.select(*(messages.c[name] for name in _MESSAGE))
-        .where(messages.c.thread == row.thread)
-        .order_by(messages.c.sequence)
-    )
+    of_thread = sa.select(*(logs.c[name] for name in _LOG)).where(logs.c.thread == row.thread)
     return ArchivedThread(
         **dict(zip(_THREAD, row[1:], strict=True)),
         lines=_lines(it, thread_id),
-        messages=[
-            _message(dict(zip(_MESSAGE, entry, strict=True)))
-            for entry in it.connection.execute(log)
+        messages=messages.of_thread(it, row.thread, thread_id),
+        logs=[
+            ArchivedLog(**dict(zip(_LOG, log, strict=True)))
+            for log in it.connection.execute(of_thread)
         ],
     )
-
-
-def _message(row: dict[str, Any]) -> ArchivedMessage:
-    text, payload = row["text"], row["payload"] or None  # the column reads NULL as b""
-    text = None if text is None else unescape_text(text)
-    return ArchivedMessage(**{**row, "text": text, "payload": payload})
-
-
-def _message_row(thread: int, entry: ArchivedMessage) -> dict[str, Any]:
-    row = {name: getattr(entry, name) for name in _MESSAGE}
-    text = None if entry.text is None else escape_text(entry.text)
-    return {"thread": thread, **row, "text": text}
 
 
 def _lines(it: Repository, thread_id: str) -> list[ArchivedLine]:
@@ -189,11 +173,7 @@ def restore(it: Repository, thread: ArchivedThread) -> None:
     values = {threads.c[name]: getattr(thread, name) for name in _THREAD[1:]}
     it.connection.execute(threads.update().where(*which).values(values))
     key = it.connection.execute(sa.select(threads.c.thread).where(*which)).scalar_one()
-    pending.insert(
-        it,
-        it.tables.messages,
-        [_message_row(key, entry) for entry in thread.messages],
-    )
+    messages.restore(it, key, thread.logs, thread.messages)
     for line in thread.lines:
         _restore_line(it, thread.thread_id, line)
     lines = it.tables.lines
@@ -340,8 +320,9 @@ def damage(it: Repository) -> list[str]:
     t = it.tables
     of_lines = (t.checkpoints, "versions"), (t.packs, "packs"), (t.writes, "pending writes")
     found = [_orphans(it, table, t.lines, "line", what) for table, what in of_lines]
-    found.append(_orphans(it, t.messages, t.threads, "thread", "messages"))
-    found += [_headless(it), _misled(it)]
+    of_threads = (t.messages, "messages"), (t.logs, "message logs")
+    found += [_orphans(it, table, t.threads, "thread", what) for table, what in of_threads]
+    found += [_headless(it), _misled(it), _miscounted(it)]
     return [it for it in found if it]
 
 
@@ -360,6 +341,25 @@ def _headless(it: Repository) -> str:
         sa.select(sa.func.count()).select_from(lines).where(~owned)
     ).scalar_one()
     return f"{count} lines belong to no thread: restore {it.tables.threads.name}" if count else ""
+
+
+def _miscounted(it: Repository) -> str:
+    """Return a message on logs that do not count their messages, if any."""
+    logs, c = it.tables.logs, it.tables.messages.c
+    count, last = sa.func.count(), sa.func.max(c.sequence)
+    owned = (
+        sa.select(c.thread, c.namespace, count.label("count"), last.label("last"))
+        .group_by(c.thread, c.namespace)
+        .subquery("owned")
+    )
+    is_its = sa.and_(owned.c.thread == logs.c.thread, owned.c.namespace == logs.c.namespace)
+    is_wrong = sa.or_(
+        logs.c.message_count != sa.func.coalesce(owned.c["count"], 0),
+        logs.c.last_sequence < sa.func.coalesce(owned.c["last"], 0),
+    )
+    joined = sa.select(sa.func.count()).select_from(logs.outerjoin(owned, is_its))
+    wrong = it.connection.execute(joined.where(is_wrong)).scalar_one()
+    return f"{wrong} message logs do not count their messages: restore {logs.name}" if wrong else ""
 
 
 def _misled(it: Repository) -> str:

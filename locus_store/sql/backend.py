@@ -80,6 +80,7 @@ class SqlBackend(Packing, FullBackend, SharedByTenants, JoinsTransactions):
     """
 
     persistent_checkpoint_ids = True
+    messages = True
 
     examination: ClassVar[type[Examination]] = Examination
     """The examination that ``facts`` runs."""

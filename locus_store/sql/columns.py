@@ -118,6 +118,14 @@ def moment() -> Moment:
     return Moment(sa.bindparam("moment", callable_=_here, type_=Instant()))
 
 
+class Later(FunctionElement[datetime]):
+    """The later of two times in SQL; NULL if both are."""
+
+    type = Instant()
+    name = "later"
+    inherit_cache = True
+
+
 def _here() -> datetime:
     return datetime.now(UTC)
 
@@ -164,6 +172,16 @@ def _minute(element: Minute, compiler: SQLCompiler, **kw: Any) -> str:
 def _moment(element: Moment, compiler: SQLCompiler, **kw: Any) -> str:
     here = partial(compiler.process, next(iter(element.clauses)), **kw)
     return columns_of(compiler.dialect).moment(here)
+
+
+@compiles(Later)
+def _later(element: Later, compiler: SQLCompiler, **kw: Any) -> str:
+    one, other = element.clauses
+    greatest = columns_of(compiler.dialect).greatest
+    if greatest:
+        return f"{greatest}({compiler.process(one, **kw)}, {compiler.process(other, **kw)})"
+    later = sa.case((other.is_(None), one), (one > other, one), else_=other)
+    return compiler.process(later, **kw)
 
 
 # --- keys -----------------------------------------------------------------------------------

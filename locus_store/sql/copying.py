@@ -65,14 +65,15 @@ class _Copy:
         self._insert(threads, [*made, *(column.name for column in kept)], rows)
 
     def _copy_messages(self) -> None:
-        threads, messages = self._it.tables.threads, self._it.tables.messages
+        threads = self._it.tables.threads
         new, old = (
             sa.select(threads.c.thread).where(*self._it.is_thread(name)).scalar_subquery()
             for name in (self._destination, self._source)
         )
-        owner, *kept = messages.c
-        rows = sa.select(new, *kept).where(owner == old)
-        self._insert(messages, [column.name for column in messages.c], rows)
+        for table in (self._it.tables.logs, self._it.tables.messages):
+            owner, *kept = table.c
+            rows = sa.select(new, *kept).where(owner == old)
+            self._insert(table, [column.name for column in table.c], rows)
 
     def _copy_lines(self) -> None:
         """Copy the lines without writer and run, which refer to the source's last save."""

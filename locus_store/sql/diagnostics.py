@@ -139,7 +139,16 @@ class Examination:
 
     def _tables(self) -> tuple[sa.Table, ...]:
         it = self.tables
-        return it.threads, it.lines, it.checkpoints, it.packs, it.writes, it.messages, it.store
+        return (
+            it.threads,
+            it.lines,
+            it.checkpoints,
+            it.packs,
+            it.writes,
+            it.logs,
+            it.messages,
+            it.store,
+        )
 
     def _rows(self, table: sa.Table) -> str:
         estimated = self.estimated_rows(table)

@@ -38,6 +38,9 @@ class DialectColumns(ABC):
     no_table: ClassVar[str] = ""
     """Stands behind the columns of a query that reads no table."""
 
+    greatest: ClassVar[str] = ""
+    """Name of the function that gives the greatest value that is not NULL; ``""``: none does."""
+
     # --- types
 
     def instant_type(self) -> TypeEngine[Any]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import sqlalchemy as sa
 
 from locus_store.errors import NotFoundError
-from locus_store.sql.existence import last_active
+from locus_store.sql.existence import has_activity, last_active
 from locus_store.sql.reads import ROOT, head_of_row
 from locus_store.sql.statements import is_live
 from locus_store.types import Active
@@ -84,7 +84,7 @@ def _page(
     """Return a query for a page of existing threads that meet the conditions, in order."""
     c, exact = it.tables.threads.c, last_active(it.tables)
     is_listed = (c.tenant == it.scope.tenant, is_live(it.tables), it.any_activity(), *conditions)
-    newest = sa.select(c.active_at).where(*is_listed, exact.is_not(None))
+    newest = sa.select(c.active_at).where(*is_listed, has_activity(it.tables))
     if place is not None:  # its minute is looked at anyway
         newest = newest.where(c.active_at < place.active_at)
     minutes = newest.order_by(c.active_at.desc(), c.thread.desc()).limit(limit).cte("minutes").c

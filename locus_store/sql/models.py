@@ -51,8 +51,14 @@ class WriteRow(Base):
     __table__ = _tables.writes
 
 
+class LogRow(Base):
+    """The message log of a thread and namespace."""
+
+    __table__ = _tables.logs
+
+
 class MessageRow(Base):
-    """An entry of a thread's message log."""
+    """An entry of a message log."""
 
     __table__ = _tables.messages
     __mapper_args__ = {"properties": {"metadata_": _tables.messages.c.metadata}}  # noqa: RUF012

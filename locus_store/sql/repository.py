@@ -19,8 +19,10 @@ from locus_store.versions.renewing import ttl_slack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
+    from datetime import datetime
 
     from locus_store.types import PendingWrite, Save, Written
+    from locus_store.types.messages import LogChange
 
 
 Copied: TypeAlias = "Callable[[sa.FromClause, Sequence[str]], sa.Select[Any]]"
@@ -171,7 +173,7 @@ class Repository(Reads):
         key = {"of_line": line.line, "is_save": int(self._is_save)}
         self.sql.save_line.run(self.connection, {**values, **key})
 
-    def touch(self, save: Save) -> None:
+    def touch(self, save: Save | LogChange) -> None:
         """Record activity at most once a minute, so that its index is rarely updated."""
         self._is_save = True
         key = {"of_tenant": self.scope.tenant, "of_thread_id": save.thread_id}
@@ -275,10 +277,7 @@ class Repository(Reads):
         ).one()
         self._drop_lines([line.line])
         self.lock(thread_id)  # somebody may be making another line of it
-        if self._lines_of([thread_id]) or has_thread(self, thread_id):
-            keep_place(self, thread_id, saved_at)
-        else:
-            self.drop_threads([thread_id])
+        settle(self, thread_id, saved_at)
 
     # --- saving and deleting
 
@@ -307,17 +306,19 @@ class Repository(Reads):
 
     def drop_threads(self, thread_ids: Sequence[str]) -> int:
         """Remove threads, expired or not, with all they own; return how many versions."""
-        threads, messages = self.tables.threads, self.tables.messages
+        threads = self.tables.threads
         removed = 0
         for batch in batches(thread_ids):
             which = self.is_thread(*batch)
             keys = sa.select(threads.c.thread).where(*which)
-            self.connection.execute(messages.delete().where(messages.c.thread.in_(keys)))
-            removed += self._drop_lines(self._lines_of(batch))
+            for table in (self.tables.messages, self.tables.logs):
+                self.connection.execute(table.delete().where(table.c.thread.in_(keys)))
+            removed += self._drop_lines(self.lines_of(batch))
             self.connection.execute(threads.delete().where(*which))
         return removed
 
-    def _lines_of(self, thread_ids: Sequence[str]) -> list[int]:
+    def lines_of(self, thread_ids: Sequence[str]) -> list[int]:
+        """Return the keys of the lines of threads."""
         lines = self.tables.lines
         found = sa.select(lines.c.line).where(
             lines.c.tenant == self.scope.tenant, lines.c.thread_id.in_(thread_ids)
@@ -381,7 +382,7 @@ class Repository(Reads):
             return None
         if is_old(self, thread_id, seconds):
             return self.drop_threads([thread_id])
-        old = {line: self._older(line, seconds) for line in self._lines_of([thread_id])}
+        old = {line: self._older(line, seconds) for line in self.lines_of([thread_id])}
         removed = 0
         for namespace in self._namespaces(thread_id):
             line = self.find(thread_id, namespace)
@@ -432,3 +433,11 @@ def drop_packs(it: Repository, line: Line, sequences: Sequence[int]) -> None:
     if found is not None:
         is_behind = packs.c.line == line.line, packs.c.sequence >= found
         it.connection.execute(packs.delete().where(*is_behind))
+
+
+def settle(it: Repository, thread_id: str, changed_at: datetime) -> None:
+    """Remove a thread that has lost its last line or log, changed then; else keep its place."""
+    if it.lines_of([thread_id]) or has_thread(it, thread_id):
+        keep_place(it, thread_id, changed_at)
+    else:
+        it.drop_threads([thread_id])

@@ -38,7 +38,8 @@ STORE_NAMESPACE_LENGTH: Final = 300
 NAME_LENGTH: Final = 1000
 
 _TABLE_NAMES = (
-    *("threads", "lines", "checkpoints", "packs", "writes", "messages", "store", "settings"),
+    *("threads", "lines", "checkpoints", "packs", "writes", "logs", "messages"),
+    *("store", "settings"),
 )
 _ONLY_POSTGRESQL = {"dialects": ("postgresql",)}
 
@@ -214,20 +215,38 @@ sa.Table(
     sa.PrimaryKeyConstraint("line", "checkpoint_id", "task_id", "idx", name="locus_writes_pk"),
 )
 
-# One entry of a thread's message log.
+# The message log of a (thread, namespace). Who changes it holds the lock of its thread.
+sa.Table(
+    "locus_logs",
+    METADATA,
+    sa.Column("thread", BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("namespace", Key(ID_LENGTH), primary_key=True),
+    # Grows with each change.
+    sa.Column("revision", BigInteger, nullable=False),
+    sa.Column("message_count", BigInteger, nullable=False),
+    # No message had a greater sequence.
+    sa.Column("last_sequence", BigInteger, nullable=False),
+    sa.Column("changed_at", Instant, nullable=False),
+    sa.PrimaryKeyConstraint("thread", "namespace", name="locus_logs_pk"),
+)
+
+# One entry of a message log.
 sa.Table(
     "locus_messages",
     METADATA,
     sa.Column("thread", BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("namespace", Key(ID_LENGTH), primary_key=True, server_default=sa.text("'/'")),
     sa.Column("sequence", BigInteger, primary_key=True, autoincrement=False),
     sa.Column("message_id", Key(ID_LENGTH), nullable=False),
     sa.Column("role", Key(ID_LENGTH), nullable=False),
     sa.Column("metadata", Json, nullable=True),
     sa.Column("created_at", Instant, default=now(), nullable=False),
+    # Of the message; NULL where it was stored before there were digests.
+    sa.Column("digest", Digest, nullable=True),
     sa.Column("text", LongText, nullable=True),
     sa.Column("payload", Blob, nullable=True),
-    sa.PrimaryKeyConstraint("thread", "sequence", name="locus_messages_pk"),
-    sa.UniqueConstraint("thread", "message_id", name="locus_messages_id"),
+    sa.PrimaryKeyConstraint("thread", "namespace", "sequence", name="locus_messages_pk"),
+    sa.UniqueConstraint("thread", "namespace", "message_id", name="locus_messages_id"),
 )
 
 # A cross-thread key/value entry.
@@ -280,6 +299,7 @@ class Tables:
     checkpoints: sa.Table
     packs: sa.Table
     writes: sa.Table
+    logs: sa.Table
     messages: sa.Table
     store: sa.Table
     settings: sa.Table

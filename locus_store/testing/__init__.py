@@ -13,7 +13,8 @@
 
 ``MinimalCheckpointerContract`` is for a subclass of ``BaseCheckpointer`` with only its three
 abstract methods, ``StorageBackendContract`` for a backend's own, dict-shaped methods, and
-``StoreContract`` for a ``BaseStore`` (it needs ``reopen`` only; see its module). Capabilities
+``StoreContract`` for a ``BaseStore`` and ``MessageLogContract`` for a ``BaseMessageLog`` (they need
+``reopen`` only; see their modules). Capabilities
 decide which promises are asked for; one that is not declared must be refused. Call
 ``pytest.register_assert_rewrite("locus_store.testing")`` in ``conftest.py``. A test's name is its
 promise.
@@ -42,6 +43,7 @@ from locus_store.testing.kit import (
     tick,
 )
 from locus_store.testing.limits import LimitRules
+from locus_store.testing.messages import MessageLogContract
 from locus_store.testing.minimal import Minimal, RoundTrip
 from locus_store.testing.sharing import Arguments, Concurrency, Copying, Integrity
 from locus_store.testing.states import Marks, StateClasses
@@ -68,6 +70,7 @@ __all__ = [
     "Limits",
     "Lineage",
     "Marks",
+    "MessageLogContract",
     "Metadata",
     "Minimal",
     "MinimalCheckpointerContract",

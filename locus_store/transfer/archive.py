@@ -1,10 +1,9 @@
 """Threads as JSON Lines: a file for people, other programs and other databases.
 
 A thread is one line of kind ``thread``, which names its tenant in an export of several tenants;
-then per namespace one ``line``, its ``version`` and its
-``write`` lines; then its ``message`` lines; then ``end``, which counts them. A version holds the
-operations that make it from the one before in its chain (docs/concepts.md), so that the file grows
-with what was said.
+then per namespace one ``line``, its ``version`` and its ``write`` lines; then its ``log`` and
+``message`` lines; then ``end``, which counts them. A version holds the operations that make it from
+the one before in its chain (docs/concepts.md), so that the file grows with what was said.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from locus_store.errors import (
 from locus_store.transfer.counts import Counts, Progress, Tally
 from locus_store.types import (
     ArchivedLine,
+    ArchivedLog,
     ArchivedMessage,
     ArchivedRecord,
     ArchivedThread,
@@ -52,6 +52,7 @@ FORMAT_WITH_TENANT: Final = 2
 _THREAD = ("thread_id", "user_id", "name", "metadata")
 _TIMES = ("created_at", "active_at", "expires_at")
 _VERSION = ("sequence", "chain", "parent", "checkpoint_id", "metadata", "labels")
+_LOG = ("namespace", "revision", "last_sequence")
 _MESSAGE = ("sequence", "message_id", "role", "metadata", "text")
 _WRITE = ("task_id", "idx", "channel", "type", "task_path", "basis")
 
@@ -207,9 +208,12 @@ def _objects(
                 "created_at": write.created_at,
                 "payload": _base64(write.write.payload),
             }
+    for log in thread.logs:
+        yield {"kind": "log", **_taken(log, _LOG), "changed_at": log.changed_at}
     for message in thread.messages:
         yield {
             "kind": "message",
+            **({"namespace": message.namespace} if message.namespace else {}),
             **_taken(message, _MESSAGE),
             "created_at": message.created_at,
             "payload": _base64(message.payload),
@@ -263,6 +267,7 @@ class _Reader:
         self._thread: dict[str, Any] | None = None
         self._lines: list[dict[str, Any]] = []
         self._messages: list[ArchivedMessage] = []
+        self._logs: list[ArchivedLog] = []
         self._count = 0
 
     @property
@@ -286,6 +291,8 @@ class _Reader:
             self._lines[-1]["records"].append(_version(it))
         elif kind == "write":
             self._lines[-1]["writes"].append(_write(it))
+        elif kind == "log":
+            self._logs.append(_log(it))
         elif kind == "message":
             self._messages.append(_message(it))
         else:
@@ -303,7 +310,7 @@ class _Reader:
         if self.tenant is not None:
             check_tenant(self.tenant)
         self._thread = {**it, **{name: _moment(it[name]) for name in _TIMES}}
-        self._lines, self._messages, self._count = [], [], 0
+        self._lines, self._messages, self._logs, self._count = [], [], [], 0
 
     def _end(self, lines: int) -> ArchivedThread:
         if lines != self._count:
@@ -313,6 +320,7 @@ class _Reader:
             **thread,
             lines=[ArchivedLine(**it) for it in self._lines],
             messages=self._messages,
+            logs=self._logs,
         )
         require_form(made)
         return made
@@ -336,9 +344,15 @@ def _write(it: dict[str, Any]) -> ArchivedWrite:
     )
 
 
+def _log(it: dict[str, Any]) -> ArchivedLog:
+    changed_at = datetime.fromisoformat(it["changed_at"])
+    return ArchivedLog(**_only(it, _LOG), changed_at=changed_at)
+
+
 def _message(it: dict[str, Any]) -> ArchivedMessage:
     payload = it["payload"]
     return ArchivedMessage(
+        namespace=it.get("namespace", ""),
         **_only(it, _MESSAGE),
         created_at=datetime.fromisoformat(it["created_at"]),
         payload=None if payload is None else base64.b64decode(payload, validate=True),

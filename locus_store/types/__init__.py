@@ -3,6 +3,7 @@
 from locus_store.types.records import (
     Active,
     ArchivedLine,
+    ArchivedLog,
     ArchivedMessage,
     ArchivedRecord,
     ArchivedThread,
@@ -30,6 +31,7 @@ from locus_store.types.records import (
 __all__ = [
     "Active",
     "ArchivedLine",
+    "ArchivedLog",
     "ArchivedMessage",
     "ArchivedRecord",
     "ArchivedThread",

@@ -7,7 +7,7 @@ from datetime import datetime  # noqa: TC003  (pydantic evaluates it)
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from locus_store.values.frames import Change
     from locus_store.values.frames import PackedState as LayoutSnapshot
@@ -49,6 +49,9 @@ class CheckpointerCapabilities:
 
     tenants: bool = False
     """Several tenants share the storage: ``for_tenant`` and ``tenants``."""
+
+    messages: bool = False
+    """Message logs: ``open_message_log``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,15 +357,28 @@ class ArchivedLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivedMessage:
-    """One entry of a thread's message log."""
+    """One entry of a message log."""
 
+    namespace: str = ""
     sequence: int
+    """The order in its log."""
+
     message_id: str
     role: str
     metadata: dict[str, Any]
     created_at: datetime
     text: str | None
     payload: bytes | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchivedLog:
+    """A message log of a thread, without its messages."""
+
+    namespace: str
+    revision: int
+    last_sequence: int
+    changed_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -382,4 +398,25 @@ class ArchivedThread:
     """Ordered by namespace."""
 
     messages: list[ArchivedMessage]
-    """Ascending by sequence."""
+    """Ordered by namespace and sequence."""
+
+    logs: list[ArchivedLog] = field(default_factory=list)
+    """Ordered by namespace. Logs of messages that are not among them are derived."""
+
+    def __post_init__(self) -> None:
+        logs = {it.namespace: it for it in (*derived_logs(self.messages), *self.logs)}
+        object.__setattr__(self, "logs", [logs[name] for name in sorted(logs)])
+
+
+def derived_logs(messages: Sequence[ArchivedMessage]) -> list[ArchivedLog]:
+    """Return the logs of messages that were archived without their logs."""
+    newest = {it.namespace: it for it in messages}
+    return [
+        ArchivedLog(
+            namespace=name,
+            revision=1,
+            last_sequence=it.sequence,
+            changed_at=it.created_at,
+        )
+        for name, it in newest.items()
+    ]

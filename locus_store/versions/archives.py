@@ -14,12 +14,12 @@ from locus_store.values.filters import has_value, is_found
 from locus_store.versions import JSON_WRITE, current, whole_write
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator
     from datetime import datetime
 
     from locus_store.types import (
         ArchivedLine,
-        ArchivedMessage,
+        ArchivedLog,
         ArchivedRecord,
         ArchivedThread,
         PendingWrite,
@@ -87,7 +87,7 @@ def same(one: ArchivedThread, other: ArchivedThread) -> bool:
 def last_active_at(thread: ArchivedThread) -> datetime:
     """Return the time of a thread's last activity: exact if its contents determine it."""
     times = [it.created_at for line in thread.lines for it in line.records]
-    times += [it.created_at for it in thread.messages]
+    times += [it.changed_at for it in thread.logs]
     newest = max(times, default=thread.active_at)
     return newest if minute_of(newest) == thread.active_at else thread.active_at
 
@@ -97,9 +97,9 @@ def has_versions(thread: ArchivedThread) -> bool:
     return any(line.head is not None for line in thread.lines)
 
 
-def resting_at(active_at: datetime, messages: Sequence[ArchivedMessage]) -> datetime:
-    """Return the activity of a thread without versions: its newest message, else its minute."""
-    return messages[-1].created_at if messages else minute_of(active_at)
+def resting_at(active_at: datetime, logs: Iterable[ArchivedLog]) -> datetime:
+    """Return the activity of a thread without versions: its logs' last change, else its minute."""
+    return max((it.changed_at for it in logs), default=minute_of(active_at))
 
 
 def minute_of(moment: datetime) -> datetime:
@@ -133,8 +133,13 @@ def require_form(thread: ArchivedThread) -> None:
     _require_unique("namespace", (it.namespace for it in thread.lines))
     for line in thread.lines:
         _require_line(thread.thread_id, line)
-    _require_unique("message", (it.message_id for it in thread.messages))
-    _require_ascending("message", [it.sequence for it in thread.messages])
+    _require_unique("message", ((it.namespace, it.message_id) for it in thread.messages))
+    _require_unique("message log", (it.namespace for it in thread.logs))
+    sequences: dict[str, list[int]] = {}
+    for message in thread.messages:
+        sequences.setdefault(message.namespace, []).append(message.sequence)
+    for log in thread.logs:
+        _require_log(log, sequences.get(log.namespace, []))
     for message in thread.messages:
         check_text("message_id", message.message_id)
         check_text("role", message.role)
@@ -165,6 +170,13 @@ def _require_line(thread_id: str, line: ArchivedLine) -> None:
         check_text("checkpoint_id", write.checkpoint_id)
 
 
+def _require_log(log: ArchivedLog, sequences: list[int]) -> None:
+    check_text("namespace", log.namespace, minimum=0)
+    _require_ascending("message", sequences)
+    if not max(sequences, default=0) <= log.last_sequence <= _MAX_SEQUENCE or log.revision < 1:
+        raise IntegrityError(f"the message log of namespace {log.namespace!r} makes no sense")
+
+
 def _require_unique(what: str, keys: Iterable[object]) -> None:
     found = list(keys)
     if len(set(found)) < len(found):
@@ -182,6 +194,7 @@ def _moments(thread: ArchivedThread) -> Iterator[datetime | None]:
         yield from (it.created_at for it in line.records)
         yield from (it.created_at for it in line.writes)
     yield from (it.created_at for it in thread.messages)
+    yield from (it.changed_at for it in thread.logs)
 
 
 def _require_moment(moment: datetime | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, Final
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from locus_store import versions
 from locus_store.types import (
     ArchivedLine,
+    ArchivedLog,
     ArchivedMessage,
     ArchivedThread,
     ArchivedWrite,
@@ -22,61 +23,18 @@ from locus_store.types import (
     Save,
     Version,
 )
-from locus_store.values.encoding import UNLIMITED, encode, pack_frame, unpack_frames
-from locus_store.values.frames import readable
 from locus_store.values.text import Match
 from locus_store.versions import Line, Record
 from locus_store.versions.archives import has_versions, last_active_at, minute_of, resting_at
+from locus_store.versions.rows import Row
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from locus_store.types.messages import LogChange
+
 KEY_BITS: Final = 52
 """Bits of a line's key, which is random; every JSON library represents it exactly."""
-
-NOTHING: Final = b"[]"
-"""The operations of a version that changes nothing."""
-
-
-class Row:
-    """A version. Its operations are kept in the form received: JSON, or a payload of frames."""
-
-    __slots__ = ("_held", "created_at", "record", "told")
-
-    def __init__(
-        self,
-        record: Record,
-        created_at: datetime,
-        operations: bytes,
-        told: dict[str, Any] | None = None,
-        *,
-        is_framed: bool = False,
-    ) -> None:
-        self.record = record
-        self.created_at = created_at
-        self.told = told or {}
-        """The save's changes of the line, in the form of the file's entry."""
-        self._held = is_framed, operations
-        """Whether the operations are frames, and their bytes: one value, for thread safety."""
-
-    def payload(self) -> bytes:
-        """Return the operations as frames."""
-        is_framed, held = self._held
-        if not is_framed:
-            held = b"" if held == NOTHING else pack_frame(held)
-            self._held = True, held
-        return held
-
-    def body(self) -> bytes:
-        """Return the operations as JSON."""
-        is_framed, held = self._held
-        return body_of(held) if is_framed else held
-
-    def but(self, *, parent: int | None) -> Row:
-        """Return the same version below another parent."""
-        is_framed, held = self._held
-        record = replace(self.record, parent=parent)
-        return Row(record, self.created_at, held, self.told, is_framed=is_framed)
 
 
 @dataclass(slots=True)
@@ -163,6 +121,10 @@ class Thread:
     expires_at: datetime | None = None
     spaces: dict[str, Space] = field(default_factory=dict)
     messages: list[ArchivedMessage] = field(default_factory=list)
+    """In the order in which they were stored; never changed, only replaced."""
+
+    logs: dict[str, ArchivedLog] = field(default_factory=dict)
+    """The message logs by namespace; never changed, only replaced."""
 
     @property
     def is_live(self) -> bool:
@@ -173,7 +135,7 @@ class Thread:
     def exists(self) -> bool:
         """True if the thread has more than pending writes."""
         is_named = (self.name, self.user_id) != (None, None)
-        return self.has_versions or bool(self.messages) or is_named
+        return self.has_versions or bool(self.logs) or is_named
 
     @property
     def has_versions(self) -> bool:
@@ -193,6 +155,7 @@ class Thread:
             expires_at=self.expires_at,
             spaces={name: it.copy() for name, it in self.spaces.items()},
             messages=self.messages,
+            logs=self.logs,
         )
 
     def space(self, namespace: str) -> Space | None:
@@ -202,8 +165,8 @@ class Thread:
 
     @property
     def newest_at(self) -> datetime:
-        """The time of the newest version, message or pending write, else of the last activity."""
-        times = [it.created_at for it in self.messages]
+        """The time of the newest version, log or pending write, else of the last activity."""
+        times = [it.changed_at for it in self.logs.values()]
         for space in self.spaces.values():
             times += [it.created_at for it in space.rows.values()]
             times += [it.created_at for some in space.writes.values() for it in some.values()]
@@ -266,8 +229,13 @@ class Thread:
             active_at=minute_of(self.active_at),
             expires_at=self.expires_at,
             lines=[_archived(self.spaces[it]) for it in sorted(self.spaces)],
-            messages=deepcopy(self.messages),
+            messages=deepcopy(self.in_order()),
+            logs=[*self.logs.values()],
         )
+
+    def in_order(self) -> list[ArchivedMessage]:
+        """Return the messages by namespace and sequence."""
+        return sorted(self.messages, key=lambda it: (it.namespace, it.sequence))
 
 
 def _archived(space: Space) -> ArchivedLine:
@@ -313,7 +281,8 @@ class Edit:
         self.added: list[tuple[Space, Row | ArchivedWrite | None]] = []
         """Additions in order; a namespace alone was created."""
 
-        self._now = datetime.now(UTC)
+        self.now: Final = datetime.now(UTC)
+        """The time of the edit."""
 
     def row(
         self,
@@ -350,7 +319,7 @@ class Edit:
 
     def begin(self) -> Thread:
         """Create an empty thread."""
-        self.thread = Thread(self.thread_id, self.store, self._now, self._now)
+        self.thread = Thread(self.thread_id, self.store, self.now, self.now)
         self.adds_only = False
         return self.thread
 
@@ -370,11 +339,11 @@ class Edit:
     def update(self, line: Line) -> None:
         self._space(line).line = line.copy()
 
-    def touch(self, save: Save) -> None:
+    def touch(self, save: Save | LogChange) -> None:
         assert self.thread is not None  # noqa: S101  (made, or found)
-        self.thread.active_at = self._now
+        self.thread.active_at = self.now
         if save.ttl_seconds is not None:
-            self.thread.expires_at = self._now + timedelta(seconds=save.ttl_seconds)
+            self.thread.expires_at = self.now + timedelta(seconds=save.ttl_seconds)
 
     def drop(self, line: Line) -> None:
         assert self.thread is not None  # noqa: S101  (it had a line)
@@ -383,7 +352,7 @@ class Edit:
         if not self.thread.spaces and not self.thread.exists:
             self.drop_thread()
         elif not self.thread.has_versions:
-            self.thread.active_at = resting_at(self.thread.active_at, self.thread.messages)
+            self.thread.active_at = resting_at(self.thread.active_at, self.thread.logs.values())
 
     def drop_thread(self) -> Removed:
         """Remove the thread with all its data."""
@@ -410,7 +379,7 @@ class Edit:
         return self._space(line).payloads(chain, upto)
 
     def append(self, line: Line, record: Record, payload: bytes) -> None:
-        space, row = self._space(line), self.row(record, self._now, payload)
+        space, row = self._space(line), self.row(record, self.now, payload)
         space.put(row)
         self.added.append((space, row))
 
@@ -448,7 +417,7 @@ class Edit:
         for write in writes:
             if (write.task_id, write.idx) in there:
                 self.adds_only = False
-            made = ArchivedWrite(checkpoint_id=checkpoint_id, write=write, created_at=self._now)
+            made = ArchivedWrite(checkpoint_id=checkpoint_id, write=write, created_at=self.now)
             space.put_write(made)
             self.added.append((space, made))
 
@@ -460,8 +429,9 @@ class Edit:
         for name in ("user_id", "name", "created_at", "expires_at"):
             setattr(thread, name, getattr(archived, name))
         is_active = is_copy and has_versions(archived)
-        thread.active_at = self._now if is_active else last_active_at(archived)
+        thread.active_at = self.now if is_active else last_active_at(archived)
         thread.metadata, thread.messages = deepcopy(archived.metadata), deepcopy(archived.messages)
+        thread.logs = {it.namespace: it for it in archived.logs}
         for old in archived.lines:
             space = self.add_space(thread, old.namespace)
             space.is_settled = False
@@ -489,11 +459,3 @@ class Edit:
         if expires_at is not None and (self.old is None or self.old.expires_at != expires_at):
             told["expires_at"] = expires_at
         return told
-
-
-def body_of(payload: bytes) -> bytes:
-    """Return the operations of a payload as one JSON list on one line."""
-    bodies = list(unpack_frames(payload, UNLIMITED))
-    if len(bodies) == 1 and b"\n" not in bodies[0]:  # nearly always: already one list
-        return bodies[0]
-    return encode(readable(payload, UNLIMITED))

@@ -2,8 +2,9 @@
 
 It is one JSON object. Its first line says whose it is, each further one is an entry of its list
 ``log``: a ``line`` (a namespace, and what has become of it), a ``version``, a ``write``, a
-``message``, an ``activity``. Read in order they give the thread. Commas stand at the beginning of
-lines, so that what is added leaves every line as it was.
+``message``, a ``log`` (a message log without its messages), an ``activity``. Read in order they
+give the thread. Commas stand at the beginning of lines, so that what is added leaves every line as
+it was.
 
 Each line ends with a checksum of itself, begun with that of the line above: a line that was
 changed, lost, added or moved is found.
@@ -21,10 +22,12 @@ import orjson
 
 from locus_store.backends.documents.protocol import Body, Documents
 from locus_store.errors import IntegrityError, SchemaError
-from locus_store.types import ArchivedMessage, ArchivedWrite, PendingWrite
+from locus_store.types import ArchivedLog, ArchivedMessage, ArchivedWrite, PendingWrite
+from locus_store.types.records import derived_logs
 from locus_store.values.encoding import encode
 from locus_store.versions import Line, Record
-from locus_store.versions.threads import Row, Space, Thread
+from locus_store.versions.rows import Row
+from locus_store.versions.threads import Space, Thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -43,6 +46,7 @@ _LINE: Final = ("head", "floor", "last_sequence", "writer", "run")
 """The fields of a line's entry, beside its namespace and key."""
 
 _WRITE: Final = ("task_id", "idx", "channel", "type", "task_path", "basis")
+_LOG_FACTS: Final = ("revision", "last_sequence")
 _MESSAGE: Final = ("sequence", "message_id", "role", "metadata", "text")
 
 
@@ -83,7 +87,7 @@ def whole(thread: Thread) -> tuple[Body, End]:
     end = End(len(first), 0, crc32(head))
     implied = Thread(thread.thread_id, thread.store, thread.created_at, thread.created_at)
     content, end = _continued(
-        first, end, implied, thread, _everything(thread), messages=map(_of_message, thread.messages)
+        first, end, implied, thread, _everything(thread), messages=thread.messages
     )
     return Body(0, content), end
 
@@ -94,8 +98,9 @@ def tail(edit: Edit, end: End) -> tuple[Body, End]:
     old = edit.old
     spaces = {name: Space(name, it.line.copy()) for name, it in old.spaces.items()}
     implied = Thread(old.thread_id, old.store, old.created_at, old.active_at, spaces=spaces)
-    implied.expires_at = old.expires_at
-    rest, after = _continued(b"", end, implied, edit.thread, edit.added)
+    implied.expires_at, implied.logs = old.expires_at, old.logs
+    messages = edit.thread.messages[len(old.messages) :]
+    rest, after = _continued(b"", end, implied, edit.thread, edit.added, messages=messages)
     if after.entries == end.entries:
         return Body(end.kept_bytes, b""), end
     return Body(end.kept_bytes, rest), after
@@ -116,7 +121,7 @@ def _continued(
     thread: Thread,
     added: Iterable[Added],
     *,
-    messages: Iterable[Entry] = (),
+    messages: Iterable[ArchivedMessage],
 ) -> tuple[bytes, End]:
     """Return the document continued by what was added, with corrections, and its new end.
 
@@ -126,7 +131,7 @@ def _continued(
         implied: The thread without them; its lines and times become what a reader makes of all.
         thread: What a reader is to make of all.
         added: In order.
-        messages: Entries behind them.
+        messages: Those that were added.
     """
     out, checksum, count = [before], end.checksum, end.entries
 
@@ -139,7 +144,7 @@ def _continued(
     for space, it in added:
         add(_entry(space, it))
         _imply(implied, space, it)
-    for entry in (*messages, *_corrections(implied, thread)):
+    for entry in (*map(_of_message, messages), *_corrections(implied, thread)):
         add(entry)
     size = end.kept_bytes + sum(map(len, out[1:]))
     return b"".join(out) + _END, End(size, count, checksum)
@@ -158,6 +163,9 @@ def _corrections(implied: Thread, thread: Thread) -> Iterator[Entry]:
     for name, space in thread.spaces.items():
         if _facts(implied.spaces[name].line) != _facts(space.line):
             yield _of_line(space, _facts(space.line))
+    for name, log in thread.logs.items():
+        if implied.logs.get(name) != log:
+            yield _of_log(log)
     times = {"active_at": thread.active_at, "expires_at": thread.expires_at}
     if times != {name: getattr(implied, name) for name in times}:
         yield _encoded("activity", times)
@@ -228,8 +236,15 @@ def _of_write(space: Space, it: ArchivedWrite) -> Entry:
     return _encoded("write", values, space)
 
 
+def _of_log(it: ArchivedLog) -> Entry:
+    facts = {name: getattr(it, name) for name in _LOG_FACTS}
+    where = {"namespace": it.namespace} if it.namespace else {}
+    return _encoded("log", {**where, **facts, "changed_at": it.changed_at})
+
+
 def _of_message(it: ArchivedMessage) -> Entry:
-    values = {name: getattr(it, name) for name in _MESSAGE}
+    values = {"namespace": it.namespace} if it.namespace else {}
+    values |= {name: getattr(it, name) for name in _MESSAGE}
     return _encoded(
         "message", {**values, "created_at": it.created_at, "payload": _base64(it.payload)}
     )
@@ -279,6 +294,8 @@ def _parsed(content: bytes, thread_id: str, where: str) -> tuple[Thread, End]:
         raise _LineError(
             f"it is of the thread {thread.thread_id!r}, and its name says {thread_id!r}"
         )
+    for log in derived_logs(thread.messages):
+        thread.logs.setdefault(log.namespace, log)
     return thread, End(len(content) - len(_END), len(lines) - 1, checksum)
 
 
@@ -313,6 +330,9 @@ def _apply(thread: Thread, it: dict[str, Any]) -> None:
         thread.expires_at = _moment(it["expires_at"])
     elif kind == "message":
         thread.messages.append(_message(it))
+    elif kind == "log":
+        log = _log(it)
+        thread.logs[log.namespace] = log
     elif kind == "line":
         _line(thread, it)
     elif kind == "version":
@@ -375,9 +395,18 @@ def _write(it: dict[str, Any]) -> ArchivedWrite:
     )
 
 
+def _log(it: dict[str, Any]) -> ArchivedLog:
+    return ArchivedLog(
+        namespace=it.get("namespace", ""),
+        **{name: it[name] for name in _LOG_FACTS},
+        changed_at=datetime.fromisoformat(it["changed_at"]),
+    )
+
+
 def _message(it: dict[str, Any]) -> ArchivedMessage:
     payload = it["payload"]
     return ArchivedMessage(
+        namespace=it.get("namespace", ""),
         **{name: it[name] for name in _MESSAGE},
         created_at=datetime.fromisoformat(it["created_at"]),
         payload=None if payload is None else base64.b64decode(payload, validate=True),

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.memory.documents import MemoryDocuments
 from locus_store.checkpointer import S, StorageBackendAdapter
+from locus_store.types.messages import LogChanged, require_revision, unknown_message
 from locus_store.values.encoding import MAX_STATE_BYTES
+from locus_store.versions import logs
 from locus_store.versions.threads import Edit
 
 if TYPE_CHECKING:
     from locus_store.types import OnConflict
+    from locus_store.types.messages import (
+        LogChange,
+        LogInfo,
+        LogRead,
+        LogsWanted,
+        LogWanted,
+    )
 
 
 class MemoryBackend(DocumentBackend):
@@ -23,6 +33,7 @@ class MemoryBackend(DocumentBackend):
 
     factory = "MemoryCheckpointer"
     persistent_checkpoint_ids = False
+    messages = True
     moves_between_threads = True
 
     def __init__(self, *, max_state_bytes: int = MAX_STATE_BYTES) -> None:
@@ -40,6 +51,44 @@ class MemoryBackend(DocumentBackend):
     def thread_ids(self) -> list[str]:
         """Return the ids of all threads that have a version."""
         return [thread.thread_id for thread, _ in self._roots()]
+
+    # --- message logs
+
+    async def change_log(self, change: LogChange) -> LogChanged:
+        """See ``BaseMessageLog.change``, and for the following methods its others."""
+        if change.puts:
+            return await self._make(change.thread_id, lambda it: logs.change(it, change))
+        found = await self._change(change.thread_id, lambda it: logs.change(it, change))
+        if found is None:
+            name = change.thread_id, change.namespace
+            require_revision(name, change.expected_revision, 0)
+        return found or LogChanged(0)
+
+    async def look_at_log(self, wanted: LogWanted) -> LogRead | None:
+        thread = self._threads.read(wanted.thread_id)
+        if thread is None and wanted.after is not None:
+            raise unknown_message(wanted)
+        return logs.look(thread, wanted, self.max_state_bytes) if thread else None
+
+    async def find_logs(self, wanted: LogsWanted) -> list[LogInfo]:
+        found = (
+            (it, name)
+            for it in self._threads.live()
+            for name in sorted(it.logs)
+            if wanted.takes(it.thread_id, name)
+        )
+        each = (logs.info_of(it, name) for it, name in islice(found, wanted.limit))
+        return [it for it in each if it is not None]
+
+    async def drop_logs(
+        self, thread_id: str, namespace: str | None, expected_revision: int | None
+    ) -> bool:
+        found = await self._change(
+            thread_id, lambda it: logs.drop(it, namespace, expected_revision)
+        )
+        if found is None:
+            require_revision((thread_id, namespace or ""), expected_revision, 0)
+        return found or False
 
     def version_count(self, thread_id: str) -> int:
         """Return how many versions a thread has."""

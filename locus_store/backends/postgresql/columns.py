@@ -26,6 +26,8 @@ class PostgreSQLColumns(DialectColumns):
     key_collation = "C"
     """The default one is the cluster's."""
 
+    greatest = "GREATEST"
+
     def json_type(self, *, none_as_null: bool) -> TypeEngine[Any]:
         return JSONB(none_as_null=none_as_null)
 

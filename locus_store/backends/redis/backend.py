@@ -449,7 +449,7 @@ class RedisBackend(FullBackend):
         if found is None:
             return
         thread, revisions = found
-        is_dated = thread.versions() > 0 or bool(thread.messages)
+        is_dated = thread.versions() > 0 or bool(thread.logs)
         if not is_dated or thread.newest_at < limit:  # else pending writes make no difference
             whole = await self._threads.archive(home, name, is_whole=True)
             if whole is None:

@@ -10,20 +10,24 @@ from typing import TYPE_CHECKING, Any, Final
 
 from locus_store import versions
 from locus_store.errors import IntegrityError
-from locus_store.types import ArchivedMessage, ArchivedWrite, PendingWrite
+from locus_store.types import ArchivedLog, ArchivedMessage, ArchivedWrite, PendingWrite
+from locus_store.types.records import derived_logs
 from locus_store.values.encoding import UNLIMITED, decode, encode
 from locus_store.versions import Line, Record
 from locus_store.versions.archives import has_versions, last_active_at, sealed, unsealed
-from locus_store.versions.threads import KEY_BITS, Edit, Row, Space, Thread
+from locus_store.versions.rows import Row
+from locus_store.versions.threads import KEY_BITS, Edit, Space, Thread
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from locus_store.types import ArchivedThread, Save
+    from locus_store.types.messages import LogChange
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND: Final = timedelta(microseconds=1)
 MINUTE: Final = 60_000_000
+_LOG: Final = ("namespace", "revision", "last_sequence")
 
 
 class MissingError(Exception):
@@ -258,6 +262,8 @@ def thread_of(thread_id: str, fields: Mapping[bytes, bytes], messages: Sequence[
         return moment(int(fields[name]) * unit) if name in fields else None
 
     with damage("the row of a thread"):
+        log = [_message(it) for it in messages]
+        logs = [_log(it) for it in loads(fields.get(b"logs", b"[]"))]
         return Thread(
             thread_id,
             fields[b"store"].decode(),
@@ -267,14 +273,21 @@ def thread_of(thread_id: str, fields: Mapping[bytes, bytes], messages: Sequence[
             name=loads(fields[b"name"]) if b"name" in fields else None,
             metadata=loads(fields[b"metadata"]) if b"metadata" in fields else {},
             expires_at=at(b"expires", 1000),
-            messages=[_message(it) for it in messages],
+            messages=log,
+            logs={it.namespace: it for it in (*derived_logs(log), *logs)},
         )
+
+
+def _log(told: Sequence[Any]) -> ArchivedLog:
+    *facts, changed = told
+    return ArchivedLog(**dict(zip(_LOG, facts, strict=True)), changed_at=moment(changed))
 
 
 def _message(stored: bytes) -> ArchivedMessage:
     told, _, payload = stored.partition(b"\n")
-    sequence, message_id, role, metadata, created, text, has_payload = loads(told)
+    sequence, message_id, role, metadata, created, text, has_payload, *namespace = loads(told)
     return ArchivedMessage(
+        namespace=namespace[0] if namespace else "",
         sequence=sequence,
         message_id=message_id,
         role=role,
@@ -287,7 +300,8 @@ def _message(stored: bytes) -> ArchivedMessage:
 
 def _stored_message(it: ArchivedMessage) -> bytes:
     told = [it.sequence, it.message_id, it.role, it.metadata, microseconds(it.created_at), it.text]
-    return encode([*told, it.payload is not None]) + b"\n" + (it.payload or b"")
+    told += [it.payload is not None, *([it.namespace] if it.namespace else [])]
+    return encode(told) + b"\n" + (it.payload or b"")
 
 
 # --- changes
@@ -335,7 +349,7 @@ class NamespaceEdit(Edit):
         del told
         return StoredRow(record, created_at, payload)
 
-    def touch(self, save: Save) -> None:
+    def touch(self, save: Save | LogChange) -> None:
         self.is_active, self.ttl_seconds = True, save.ttl_seconds
 
     def drop(self, line: Line) -> None:
@@ -443,8 +457,16 @@ def restoring(archived: ArchivedThread, store: str, *, is_copy: bool = False) ->
     }
     if thread.expires_at is not None:
         row["expires"] = microseconds(thread.expires_at) // 1000
-    named = {"user": thread.user_id, "name": thread.name, "metadata": thread.metadata or None}
+    named: dict[str, Any] = {
+        "user": thread.user_id,
+        "name": thread.name,
+        "metadata": thread.metadata or None,
+    }
+    facts = ([getattr(it, name) for name in _LOG] for it in archived.logs)
+    changes = [microseconds(it.changed_at) for it in archived.logs]
+    named["logs"] = [[*it, at] for it, at in zip(facts, changes, strict=True)] or None
     row |= {name: encode(value) for name, value in named.items() if value is not None}
+    row |= {"logged": max(changes)} if changes else {}
     told = [*_counted(row.items()), *_counted((_stored_message(it),) for it in thread.messages)]
     for space in thread.spaces.values():
         versions.settle(edit, space.line)

@@ -19,7 +19,7 @@ from locus_store.testing import (
 from locus_store.types import Vacuumed
 
 if TYPE_CHECKING:
-    from locus_store.versions.threads import Row
+    from locus_store.versions.rows import Row
 
 
 class MemoryProbe(DocumentsProbe):

@@ -1,4 +1,4 @@
-"""One call of every public method of Oracle's backend, saver and store, on a prepared database."""
+"""One call of every public method of Oracle's backend, saver, store and log, on prepared data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ from locus_store.types.items import NamespaceMatch, Put
 from locus_store.versions import packing
 
 if TYPE_CHECKING:
-    from locus_store import OracleBackend, OracleCheckpointSaver, OracleStore
+    from locus_store import (
+        OracleBackend,
+        OracleCheckpointSaver,
+        OracleMessageLog,
+        OracleStore,
+    )
 
 NS = ("memory", "u")
 WRITE = PendingWrite("task", 0, "channel", "json", b"1")
@@ -30,6 +35,7 @@ class Opened(NamedTuple):
     backend: OracleBackend
     saver: OracleCheckpointSaver
     store: OracleStore
+    log: OracleMessageLog
 
 
 Scenario = Callable[[Opened], Awaitable[Any]]
@@ -46,6 +52,7 @@ async def prepare(it: Opened) -> None:
                        metadata={"run_id": "r"})  # fmt: skip
     await it.store.put_with_embedding(NS, "a", {"kind": "note", "n": 1.0}, [1, 0, 0], {"m": 1})
     await it.store.put(NS, "b", {"kind": "note", "n": 2}, ttl_seconds=600)
+    await it.log.append("t", [("a", "user", "m1"), ("b", "user", "m2"), ("c", "user", "m3")])
 
 
 async def _expected(it: Opened, **more: Any) -> Any:
@@ -245,9 +252,32 @@ STORE: dict[str, Scenario] = {
     "sweep": lambda it: it.store.sweep(10),
 }  # fmt: skip
 
+LOG: dict[str, Scenario] = {
+    "append": lambda it: it.log.append("t", [(n,) for n in range(200)]),
+    "append/first": lambda it: it.log.append("new", [("a", "user", None, {"k": 1}, "text")]),
+    "append/again": lambda it: it.log.append("t", [("A", "user", "m1"), ("d", "user", "m4")]),
+    "append/expected": lambda it: it.log.append("n", [("a",)], expected_revision=0),
+    "append/namespace": lambda it: it.log.append("t", [("a",)], namespace="sub"),
+    "pop": lambda it: it.log.pop("t"),
+    "replace": lambda it: it.log.replace("t", 1, [("x",)]),
+    "remove": lambda it: it.log.remove("t", ["m1", "m2"]),
+    "clear": lambda it: it.log.clear("t"),
+    "delete": lambda it: it.log.delete("t"),
+    "delete/namespace": lambda it: it.log.delete("t", namespace="sub"),
+    "load": lambda it: it.log.load("t"),
+    "load/newest": lambda it: it.log.load("t", newest=2),
+    "read": lambda it: it.log.read("t"),
+    "page": lambda it: it.log.page("t", offset=1, limit=2),
+    "page/after": lambda it: it.log.page("t", after="m1", limit=2),
+    "page/search": lambda it: it.log.page("t", search="B", after="m1"),
+    "get": lambda it: it.log.get("t", "m2"),
+    "info": lambda it: it.log.info("t"),
+    "logs": lambda it: it.log.logs(prefix="t", namespace="", after=("a", "")),
+}
+
 SCENARIOS: dict[str, Scenario] = {
     f"{kind}.{name}": call
-    for kind, calls in (("backend", BACKEND), ("saver", SAVER), ("store", STORE))
+    for kind, calls in (("backend", BACKEND), ("saver", SAVER), ("store", STORE), ("log", LOG))
     for name, call in calls.items()
 }
 
@@ -255,5 +285,6 @@ SAME: dict[str, tuple[str, ...]] = {
     "backend": ("recent",),
     "saver": ("renewals",),
     "store": ("recent", "nearest"),
+    "log": ("change", "look", "find_logs", "drop"),
 }
 """Public methods that another one of the list calls with nothing but its own arguments checked."""

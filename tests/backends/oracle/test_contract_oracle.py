@@ -15,8 +15,13 @@ from oracle_twin import TwinServer
 from test_contract_sqlite import FileProbe
 from test_langgraph import COUNTS, conforms
 
-from locus_store import OracleBackend, OracleStore, oracle_checkpointer
-from locus_store.testing import CheckpointerContract, StorageBackendContract, StoreContract
+from locus_store import OracleBackend, OracleMessageLog, OracleStore, oracle_checkpointer
+from locus_store.testing import (
+    CheckpointerContract,
+    MessageLogContract,
+    StorageBackendContract,
+    StoreContract,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,6 +64,12 @@ class TestOracleTwinStore(StoreContract):
     @pytest.fixture
     def reopen(self, twin: TwinServer) -> Any:
         return lambda **options: OracleStore(**PLACE, **{"dimension": 3, **options})
+
+
+class TestOracleTwinMessageLog(MessageLogContract):
+    @pytest.fixture
+    def reopen(self, twin: TwinServer) -> Any:
+        return lambda **options: OracleMessageLog(**PLACE, **options)
 
 
 @pytest.mark.anyio

@@ -53,14 +53,14 @@ class Failing:
 
 def test_the_chain_goes_up_and_down_and_up_again(empty: TwinServer) -> None:
     assert migrate.check(URL).state == "missing"
-    assert migrate.upgrade(URL) == "0003"
+    assert migrate.upgrade(URL) == "0004"
     assert migrate.check(URL).state == "ok"
     assert migrate.downgrade(URL, "0001") == "0001"
     assert migrate.check(URL).state == "behind"
-    assert migrate.upgrade(URL) == "0003"
+    assert migrate.upgrade(URL) == "0004"
     assert migrate.downgrade(URL) is None
     assert migrate.check(URL).state == "missing"
-    assert migrate.upgrade(URL) == "0003"
+    assert migrate.upgrade(URL) == "0004"
 
 
 def test_an_upgrade_that_is_cut_short_anywhere_is_gone_on_with(empty: TwinServer) -> None:
@@ -168,7 +168,7 @@ def test_two_that_make_the_lock_at_once_go_on(empty: TwinServer) -> None:
             raise server_error(955, "name is already used by an existing object")
 
     empty.watch = refuse
-    assert migrate.upgrade(URL) == "0003"
+    assert migrate.upgrade(URL) == "0004"
 
 
 @pytest.mark.parametrize(

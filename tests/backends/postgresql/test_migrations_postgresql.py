@@ -54,7 +54,7 @@ SECOND = '''
 import sqlalchemy as sa
 from alembic import context, op
 
-revision, down_revision, branch_labels, depends_on = "0004", "0003", None, None
+revision, down_revision, branch_labels, depends_on = "0005", "0004", None, None
 
 
 def upgrade():
@@ -787,13 +787,13 @@ def test_without_a_schema_the_search_path_of_the_role_says_where(made: Made, rol
 @pytest.mark.usefixtures("second_revision")
 @pytest.mark.parametrize("before", ["CREATE TABLE made_later (n int)"])
 def test_a_schema_that_came_later_on_the_search_path_does_not_hide_ours(made: Made) -> None:
-    migrate.upgrade(made.url, "0003")
+    migrate.upgrade(made.url, "0004")
     before = migrate.check(made.url).settings
     # "$user" stands first on everybody's path.
     made.execute(f"CREATE SCHEMA {made.server.user}")
     found = ensure(made.url, auto_migrate="upgrade")
     assert before is not None
-    assert (found.store_id, found.revision) == (before.store_id, "0004")
+    assert (found.store_id, found.revision) == (before.store_id, "0005")
     assert made.things(made.server.user) == set()
 
 
@@ -838,7 +838,7 @@ def test_waiting_for_another_migration_is_not_cut_short(made: Made) -> None:
 @pytest.mark.usefixtures("second_revision")
 @pytest.mark.parametrize("before", ["SELECT pg_sleep(1.3)"])
 def test_a_long_migration_is_not_cut_short(made: Made) -> None:
-    migrate.upgrade(made.url, "0003")
+    migrate.upgrade(made.url, "0004")
     url = limited(
         made.url,
         statement_timeout="1s",
@@ -847,12 +847,12 @@ def test_a_long_migration_is_not_cut_short(made: Made) -> None:
     )
     if made.value("SELECT current_setting('server_version_num')::int") < 170_000:
         url = url.replace("%20-c%20transaction_timeout%3D1s", "")
-    assert migrate.upgrade(url) == "0004"
+    assert migrate.upgrade(url) == "0005"
 
 
 @pytest.mark.usefixtures("second_revision")
 def test_a_migration_that_would_keep_others_waiting_gives_up_in_time(made: Made) -> None:
-    migrate.upgrade(made.url, "0003")
+    migrate.upgrade(made.url, "0004")
     before = made.shape()
 
     async def reading(connection: Any) -> None:
@@ -863,7 +863,7 @@ def test_a_migration_that_would_keep_others_waiting_gives_up_in_time(made: Made)
 
     servers.run(made.server.ask(made.name, reading))
     assert made.shape() == before
-    assert migrate.upgrade(limited(made.url, lock_timeout="10s")) == "0004"
+    assert migrate.upgrade(limited(made.url, lock_timeout="10s")) == "0005"
 
 
 # --- a pooler
@@ -907,10 +907,10 @@ def before() -> str:
 def second_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str) -> None:
     scripts = tmp_path / "scripts"
     shutil.copytree(migrate.SCRIPTS, scripts, ignore=shutil.ignore_patterns("__pycache__"))
-    (scripts / "versions" / "0004_mood.py").write_text(SECOND.format(before=before))
+    (scripts / "versions" / "0005_mood.py").write_text(SECOND.format(before=before))
     monkeypatch.setattr(migrate, "SCRIPTS", scripts)
-    monkeypatch.setattr(status, "REVISIONS", ("0001", "0002", "0003", "0004"))
-    monkeypatch.setattr(status, "HEAD", "0004")
+    monkeypatch.setattr(status, "REVISIONS", (*status.REVISIONS, "0005"))
+    monkeypatch.setattr(status, "HEAD", "0005")
 
 
 @BOTH
@@ -919,37 +919,37 @@ def test_auto_migrate_has_three_forms(made: Made) -> None:
     with pytest.raises(SchemaError, match="locus-store db upgrade"):
         ensure(made.url, auto_migrate=False)
     assert made.things() == set()
-    migrate.upgrade(made.url, "0003")
+    migrate.upgrade(made.url, "0004")
     before = made.shape()
     for auto_migrate in (True, False):
-        with pytest.raises(SchemaError, match=r"0003 is behind .*0004.*locus-store db upgrade"):
+        with pytest.raises(SchemaError, match=r"0004 is behind .*0005.*locus-store db upgrade"):
             ensure(made.url, auto_migrate=auto_migrate)
     assert migrate.check(made.url).state == "behind"
     assert made.shape() == before
-    assert ensure(made.url, auto_migrate="upgrade").revision == "0004"
-    assert ensure(made.url, auto_migrate=False).revision == "0004"
+    assert ensure(made.url, auto_migrate="upgrade").revision == "0005"
+    assert ensure(made.url, auto_migrate=False).revision == "0005"
 
 
 @BOTH
 @pytest.mark.usefixtures("second_revision")
 @pytest.mark.parametrize("schema", [None, "locus_threads"])
 def test_a_migration_goes_up_and_down_one_step(made: Made, schema: str | None) -> None:
-    migrate.upgrade(made.url, "0003", schema=schema)
+    migrate.upgrade(made.url, "0004", schema=schema)
     first = made.shape(schema or "public")
-    assert migrate.upgrade(made.url, schema=schema) == "0004"
+    assert migrate.upgrade(made.url, schema=schema) == "0005"
     second = made.shape(schema or "public")
-    assert migrate.downgrade(made.url, "0003", schema=schema) == "0003"
+    assert migrate.downgrade(made.url, "0004", schema=schema) == "0004"
     # PostgreSQL remembers a dropped column.
     assert [it for it in made.shape(schema or "public") if "........pg.dropped" not in it] == first
-    assert migrate.upgrade(made.url, "+1", schema=schema) == "0004"
+    assert migrate.upgrade(made.url, "+1", schema=schema) == "0005"
     assert len(made.shape(schema or "public")) == len(second) + 1
 
 
 @pytest.mark.usefixtures("second_revision")
 def test_offline_sql_between_two_revisions_is_run_as_well(made: Made) -> None:
-    migrate.upgrade(made.url, "0003", schema="there")
-    made.execute(migrate.offline_sql("postgresql", "0003:0004", schema="there"))
-    assert ensure(made.url, auto_migrate=False, schema="there").revision == "0004"
+    migrate.upgrade(made.url, "0004", schema="there")
+    made.execute(migrate.offline_sql("postgresql", "0004:0005", schema="there"))
+    assert ensure(made.url, auto_migrate=False, schema="there").revision == "0005"
 
 
 @BOTH
@@ -1031,8 +1031,9 @@ def test_the_tables_of_the_orm_have_the_shape_of_the_migrated_ones(ours: Made) -
     on(ours.url, make)
     others = ("locus_version", "locus_heads")
     migrated = [it for it in ours.shape() if not any(name in it for name in others)]
-    fill_factor = "r locus_lines p {fillfactor=50}"
-    migrated[migrated.index(fill_factor)] = "r locus_lines p"
+    for name in ("lines", "logs"):
+        fill_factor = f"r locus_{name} p {{fillfactor=50}}"
+        migrated[migrated.index(fill_factor)] = f"r locus_{name} p"
     view = [it for it in migrated if it.startswith(" SELECT")]
     assert ours.shape("orm") == [it for it in migrated if it not in view]
     text = "\n".join(migrated)
@@ -1105,11 +1106,41 @@ def test_the_view_shows_the_root_head_of_every_live_thread(made: Made, schema: s
 # --- a kept database of every revision
 
 
+def test_messages_that_were_there_get_their_log(made: Made) -> None:
+    from locus_store import PostgreSQLMessageLog
+
+    migrate.upgrade(made.url, "0002")
+    made.execute("""
+        INSERT INTO locus_threads (thread, tenant, thread_id, created_at, active_at)
+          OVERRIDING SYSTEM VALUE VALUES (7, 'default', 't', now(), now());
+        INSERT INTO locus_messages (thread, sequence, message_id, role, created_at, text)
+          VALUES (7, 3, 'a', 'user', now(), 'one'), (7, 9, 'b', 'user', now(), 'two')
+    """)
+    migrate.upgrade(made.url)
+
+    async def use() -> None:
+        async with PostgreSQLMessageLog(made.url) as log:
+            found = await log.read("t")
+            assert found is not None
+            assert [it.content for it in found.messages] == ["one", "two"]
+            assert (found.info.count, found.info.changed_at) == (2, found.messages[1].created_at)
+            await log.append("t", [("ONE", "user", "a"), ("three",)])
+            await log.append("t", [("sub", "user", "a")], namespace="sub")
+            contents = [it.content for it in await log.load("t") or ()]
+            assert contents == ["ONE", "two", "three"]
+
+    asyncio.run(use())
+    migrate.downgrade(made.url, "0002")
+    assert made.value("SELECT count(*) FROM locus_messages") == 3
+    migrate.upgrade(made.url)
+    assert made.value("SELECT message_count FROM locus_logs") == 3
+
+
 @BOTH
 @pytest.mark.parametrize("kept", KEPT, ids=lambda path: path.stem)
 def test_a_kept_database_is_upgraded_and_used(made: Made, kept: Path) -> None:
     from locus_store import PostgreSQLBackend
-    from locus_store.backends import PostgreSQLStore
+    from locus_store.backends import PostgreSQLMessageLog, PostgreSQLStore
 
     made.execute(kept.read_text())
     assert migrate.current(made.url) == kept.stem
@@ -1147,6 +1178,18 @@ def test_a_kept_database_is_upgraded_and_used(made: Made, kept: Path) -> None:
                 assert repr(item.value) == repr({"exact": [1e16, -0.0, "\0\1", None]})
                 assert (item.metadata, item.ttl_seconds) == ({"k": "\0"}, 10**11)
             assert await store.put((), "none", None) == (3 if kept.stem >= "0002" else 1)
+            log = PostgreSQLMessageLog(backend=backend)
+            if kept.stem >= "0004":
+                found = await log.load("/kept")
+                assert [it.content for it in found or ()] == [
+                    {"said": "h\u00e9llo\0"}, [1, 2.0, None],
+                ]  # fmt: skip
+                assert [it.content for it in await log.load("/kept", namespace="/sub") or ()] == [
+                    "sub"
+                ]
+                assert await log.load("empty") == []
+            await log.append("/kept", [("again", "user", "m1"), ("more",)])
+            assert [it.content for it in await log.load("/kept", newest=1) or ()] == ["more"]
 
     servers.run(use())
     assert made.value("SELECT count(*) FROM locus_heads") == 3

@@ -25,7 +25,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from workers.forked import at_once
 
 from locus_store import SQLiteBackend
-from locus_store.backends import SQLiteStore
+from locus_store.backends import SQLiteMessageLog, SQLiteStore
 from locus_store.errors import (
     BackendError,
     ConnectionFailedError,
@@ -57,7 +57,7 @@ SECOND = '''
 import sqlalchemy as sa
 from alembic import context, op
 
-revision, down_revision, branch_labels, depends_on = "0004", "0003", None, None
+revision, down_revision, branch_labels, depends_on = "0005", "0004", None, None
 
 
 def upgrade():
@@ -167,7 +167,7 @@ def test_the_settings_record_identity_floor_and_chain(url: str) -> None:
     settings = ensure(url)
     assert len(settings.store_id) == 32
     assert int(settings.store_id, 16)
-    assert settings.compatibility_floor == "0003"
+    assert settings.compatibility_floor == "0004"
     assert (settings.chain_factor, settings.record_overhead) == (4, 512)
     assert settings.raw["user_id_type"] == "string"
     assert "dimension" not in settings.raw
@@ -419,18 +419,18 @@ def test_a_database_schema_is_kept_apart(tmp_path: Path) -> None:
 def second_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scripts = tmp_path / "scripts"
     shutil.copytree(migrate.SCRIPTS, scripts, ignore=shutil.ignore_patterns("__pycache__"))
-    (scripts / "versions" / "0004_mood.py").write_text(SECOND)
+    (scripts / "versions" / "0005_mood.py").write_text(SECOND)
     monkeypatch.setattr(migrate, "SCRIPTS", scripts)
-    monkeypatch.setattr(status, "REVISIONS", ("0001", "0002", "0003", "0004"))
-    monkeypatch.setattr(status, "HEAD", "0004")
+    monkeypatch.setattr(status, "REVISIONS", (*status.REVISIONS, "0005"))
+    monkeypatch.setattr(status, "HEAD", "0005")
 
 
 @pytest.mark.usefixtures("second_revision")
 def test_an_older_schema_is_never_upgraded_by_itself(url: str) -> None:
-    migrate.upgrade(url, "0003")
+    migrate.upgrade(url, "0004")
     before = dump(url)
     for auto_migrate in (True, False):
-        with pytest.raises(SchemaError, match=r"0003 is behind .*0004.*locus-store db upgrade"):
+        with pytest.raises(SchemaError, match=r"0004 is behind .*0005.*locus-store db upgrade"):
             ensure(url, auto_migrate=auto_migrate)
     assert migrate.check(url).state == "behind"
     assert dump(url) == before
@@ -438,18 +438,18 @@ def test_an_older_schema_is_never_upgraded_by_itself(url: str) -> None:
 
 @pytest.mark.usefixtures("second_revision")
 def test_an_older_schema_is_upgraded_where_that_was_asked_for(url: str) -> None:
-    migrate.upgrade(url, "0003")
+    migrate.upgrade(url, "0004")
     before = migrate.check(url).settings
     assert before is not None
     settings = ensure(url, auto_migrate="upgrade")
-    assert (settings.revision, settings.store_id) == ("0004", before.store_id)
+    assert (settings.revision, settings.store_id) == ("0005", before.store_id)
 
 
 @pytest.mark.usefixtures("second_revision")
 def test_a_migration_goes_up_and_down_one_step(url: str) -> None:
-    assert migrate.upgrade(url) == "0004"
-    assert migrate.downgrade(url, "0003") == "0003"
-    assert migrate.upgrade(url, "+1") == "0004"
+    assert migrate.upgrade(url) == "0005"
+    assert migrate.downgrade(url, "0004") == "0004"
+    assert migrate.upgrade(url, "+1") == "0005"
     with connect(url) as connection:  # a table rebuilt beneath it leaves the view whole
         assert connection.execute(sa.text("SELECT * FROM locus_heads")).all() == []
 
@@ -588,8 +588,49 @@ def test_a_kept_database_gives_back_every_version(tmp_path: Path, kept: Path) ->
                 assert repr(item.value) == repr({"exact": [1e16, -0.0, "\0\1", None]})
                 assert (item.metadata, item.ttl_seconds) == ({"k": "\0"}, 10**11)
             assert await store.put((), "none", None) == (3 if kept.stem >= "0002" else 1)
+            log = SQLiteMessageLog(backend=backend)
+            if kept.stem >= "0004":
+                found = await log.load("/kept")
+                assert [it.content for it in found or ()] == [
+                    {"said": "h\u00e9llo\0"}, [1, 2.0, None],
+                ]  # fmt: skip
+                assert [it.content for it in await log.load("/kept", namespace="/sub") or ()] == [
+                    "sub"
+                ]
+                assert await log.load("empty") == []
+            await log.append("/kept", [("again", "user", "m1"), ("more",)])
+            assert [it.content for it in await log.load("/kept", newest=1) or ()] == ["more"]
 
     asyncio.run(use())
+
+
+MESSAGES_OF_0002 = """
+INSERT INTO locus_threads (thread, tenant, thread_id, created_at, active_at)
+  VALUES (7, 'default', 't', {now}, {now});
+INSERT INTO locus_messages (thread, sequence, message_id, role, created_at, text)
+  VALUES (7, 3, 'a', 'user', {now}, 'one'), (7, 9, 'b', 'user', {now}, 'two');
+"""
+
+
+def test_messages_that_were_there_get_their_log(url: str) -> None:
+    migrate.upgrade(url, "0002")
+    run_sql(url, MESSAGES_OF_0002.format(now="1795269361792000"))
+    migrate.upgrade(url)
+
+    async def use() -> None:
+        async with SQLiteMessageLog(url.removeprefix("sqlite:///")) as log:
+            found = await log.read("t")
+            assert found is not None
+            assert [it.content for it in found.messages] == ["one", "two"]
+            assert (found.info.count, found.info.changed_at) == (2, found.messages[1].created_at)
+            await log.append("t", [("ONE", "user", "a"), ("three",)])
+            contents = [it.content for it in await log.load("t") or ()]
+            assert contents == ["ONE", "two", "three"]
+
+    asyncio.run(use())
+    migrate.downgrade(url, "0002")
+    with connect(url) as connection:
+        assert connection.scalar(sa.text("SELECT count(*) FROM locus_messages")) == 3
 
 
 def test_every_revision_has_a_kept_database() -> None:
@@ -668,7 +709,7 @@ def test_offline_sql_for_oracle_is_not_postgresqls(dialect: str) -> None:
         "ON CONFLICT",
     ):
         assert word not in text
-    assert text.count("TIMESTAMP WITH TIME ZONE") == 10
+    assert text.count("TIMESTAMP WITH TIME ZONE") == 11
     assert text.rstrip().endswith("COMMIT\n\n/")  # the rows after the last DDL
 
 

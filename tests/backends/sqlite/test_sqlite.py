@@ -54,7 +54,7 @@ def test_sqlite_has_the_table_and_no_index(tmp_path):
         create_vector_index(url, dimension=4)
     assert migrate.check(url).state == "ok"
     assert migrate.downgrade(url, "0001") == "0001"
-    assert migrate.upgrade(url) == "0003"
+    assert migrate.upgrade(url) == "0004"
     assert create_vector_index(url, dimension=4)
 
 

@@ -1,0 +1,58 @@
+"""The message log in Oracle, beside the checkpoints or alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from locus_store.backends.oracle.backend import OracleBackend
+from locus_store.sql.message_log import SqlMessageLog
+from locus_store.sql.store import refuse_both
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from locus_store.backends.oracle.options import OracleOptions
+
+
+class OracleMessageLog(SqlMessageLog):
+    """Keeps message logs in an Oracle database; see ``OracleBackend``.
+
+    Args:
+        dsn: An alias, EZConnect or a descriptor.
+        user: The user that connects.
+        password: The user's.
+        table_name: As in the Locus SDK: ``x`` or ``x_store`` means prefix ``x_``.
+        ttl_seconds: See ``BaseMessageLog``.
+        backend: Whose connections are used, instead of ``dsn`` and the options, and left open: for
+            example ``checkpointer.backend``.
+        options: Of ``OracleBackend``.
+
+    Raises:
+        InvalidArgumentError: An option is not valid.
+        MissingExtraError: python-oracledb is not installed.
+    """
+
+    backend: OracleBackend
+
+    def __init__(
+        self,
+        dsn: str | None = None,
+        user: str | None = None,
+        password: str | None = None,
+        *,
+        table_name: str | None = None,
+        ttl_seconds: float | None = None,
+        backend: OracleBackend | None = None,
+        **options: Unpack[OracleOptions],
+    ) -> None:
+        if backend is not None:
+            is_alone = dsn is None and user is None and password is None
+            refuse_both(backend, OracleBackend, is_alone, table_name, options)
+        super().__init__(
+            backend or OracleBackend(dsn, user, password, table_name=table_name, **options),
+            owns=backend is None,
+            ttl_seconds=ttl_seconds,
+        )
+
+    def __repr__(self) -> str:
+        return repr(self.backend).replace("Backend", "MessageLog", 1)

@@ -1,0 +1,206 @@
+"""The message log in PostgreSQL: an append is one statement and one round trip."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+import sqlalchemy as sa
+
+from locus_store.backends.postgresql.backend import PostgreSQLBackend
+from locus_store.backends.postgresql.columns import dump_jsonb
+from locus_store.sql.columns import encode_key
+from locus_store.sql.message_log import SqlMessageLog
+from locus_store.sql.messages import row_of
+from locus_store.sql.store import refuse_both
+from locus_store.types.messages import LogChanged, require_revision
+from locus_store.versions.renewing import ttl_slack
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection
+    from typing_extensions import Unpack
+
+    from locus_store.backends.postgresql.options import PostgreSQLOptions
+    from locus_store.sql.pool import PooledRunner
+    from locus_store.sql.scope import Scope
+    from locus_store.types.messages import LogChange
+
+
+class PostgreSQLMessageLog(SqlMessageLog):
+    """Keeps message logs in a PostgreSQL database; see ``PostgreSQLBackend``.
+
+    Args:
+        dsn: As the host issues it; ``None``: the environment's.
+        table_name: As in the Locus SDK: ``x`` or ``x_store`` means prefix ``x_``.
+        ttl_seconds: See ``BaseMessageLog``.
+        backend: Whose connections are used, instead of ``dsn`` and the options, and left open: for
+            example ``checkpointer.backend``.
+        options: Of ``PostgreSQLBackend``.
+
+    Raises:
+        InvalidArgumentError: An option is not valid.
+        MissingExtraError: asyncpg is not installed.
+    """
+
+    backend: PostgreSQLBackend
+
+    def __init__(
+        self,
+        dsn: str | None = None,
+        table_name: str | None = None,
+        *,
+        ttl_seconds: float | None = None,
+        backend: PostgreSQLBackend | None = None,
+        **options: Unpack[PostgreSQLOptions],
+    ) -> None:
+        if backend is not None:
+            refuse_both(backend, PostgreSQLBackend, dsn is None, table_name, options)
+        super().__init__(
+            backend or PostgreSQLBackend(dsn, table_name, **options),
+            owns=backend is None,
+            ttl_seconds=ttl_seconds,
+        )
+
+    def __repr__(self) -> str:
+        return repr(self.backend).replace("Backend", "MessageLog", 1)
+
+    async def change(self, change: LogChange) -> LogChanged:
+        if change.puts and change.cut is None:
+            revision = await self._appended(change)
+            if revision is not None:
+                return LogChanged(revision)
+        return await super().change(change)
+
+    async def _appended(self, change: LogChange) -> int | None:
+        """Append in one statement; ``None``: nothing was written, and a transaction decides."""
+        runner: PooledRunner = self._shared.runner  # type: ignore[assignment]  # its backend's
+        database = self._shared.database
+        with self._shared.translating():
+            return await runner.write_once(lambda it: _append(it, database.scope, change))
+
+
+def _append(connection: Connection, scope: Scope, change: LogChange) -> int | None:
+    quote = connection.dialect.identifier_preparer
+    tables = scope.tables
+    names = (tables.threads, tables.logs, tables.messages, tables.settings)
+    statement = _statement(*map(quote.format_table, names))
+    row = connection.execute(statement, _bound(scope, change)).one()
+    if not row.is_plain:
+        return None
+    name = change.thread_id, change.namespace
+    require_revision(name, change.expected_revision, row.found)
+    return int(row.revision)
+
+
+def _bound(scope: Scope, change: LogChange) -> dict[str, Any]:
+    """Return the parameters: one list for each column."""
+    rows = [row_of(change.namespace, it) for it in change.puts]
+    ttl = change.ttl_seconds
+    return {
+        "tenant": encode_key(scope.tenant),
+        "store_id": scope.store,
+        "thread_id": encode_key(change.thread_id),
+        "namespace": encode_key(change.namespace),
+        "expected": change.expected_revision,
+        "first_revision": change.first_revision,
+        "ttl": ttl,
+        "ttl_and_slack": None if ttl is None else ttl + ttl_slack(ttl),
+        "ids": [encode_key(row["message_id"]) for row in rows],
+        "roles": [encode_key(row["role"]) for row in rows],
+        "metadata": [dump_jsonb(row["metadata"]) for row in rows],
+        "digests": [row["digest"] for row in rows],
+        "texts": [row["text"] for row in rows],
+        "payloads": [row["payload"] for row in rows],
+    }
+
+
+# The row of the thread is locked first, and all that is counted on is in rows that this lock
+# guards and that are read behind it. Of what is not there, nothing can be locked: a thread or log
+# that is created meanwhile is a race, to be run again.
+_APPEND: Final = """
+WITH fact AS MATERIALIZED (
+  SELECT count(*) AS count FROM {settings} s WHERE s.name = 'store_id' AND s.value = :store_id),
+there AS MATERIALIZED (
+  SELECT t.thread, t.expires_at IS NULL OR t.expires_at > statement_timestamp() AS is_live
+  FROM {threads} t WHERE t.tenant = :tenant AND t.thread_id = :thread_id
+    AND (SELECT count FROM fact) = 1
+  FOR UPDATE),
+log AS MATERIALIZED (
+  SELECT l.thread, l.revision, l.last_sequence FROM there t
+  CROSS JOIN LATERAL (
+    SELECT * FROM {logs} l WHERE l.thread = t.thread AND l.namespace = :namespace FOR UPDATE) l),
+look AS MATERIALIZED (
+  SELECT is_plain, found, is_plain AND (CAST(:expected AS bigint) IS NULL OR :expected = found)
+    AS does
+  FROM (SELECT (SELECT count FROM fact) = 1 AND coalesce((SELECT is_live FROM there), true)
+    AS is_plain, coalesce((SELECT revision FROM log), 0) AS found) f),
+thread AS (
+  INSERT INTO {threads} (tenant, thread_id, created_at, active_at, expires_at)
+  SELECT :tenant, :thread_id, statement_timestamp(), date_trunc('minute', statement_timestamp()),
+    statement_timestamp() + make_interval(secs => :ttl_and_slack)
+  FROM look WHERE does AND NOT EXISTS (SELECT FROM there)
+  RETURNING thread),
+owner AS MATERIALIZED (
+  SELECT thread, coalesce((SELECT last_sequence FROM log), 0) AS last_sequence
+  FROM (SELECT thread FROM there UNION ALL SELECT thread FROM thread) o, look WHERE does),
+put AS (
+  INSERT INTO {messages} (thread, namespace, sequence, message_id, role, metadata, created_at,
+    digest, text, payload)
+  SELECT o.thread, :namespace, o.last_sequence + i.position, i.message_id, i.role,
+    i.metadata::jsonb, statement_timestamp(), i.digest, i.text, i.payload
+  FROM owner o, unnest(:ids, :roles, :metadata, :digests, :texts, :payloads) WITH ORDINALITY
+    i (message_id, role, metadata, digest, text, payload, position)
+  ORDER BY i.position
+  ON CONFLICT (thread, namespace, message_id) DO UPDATE SET role = excluded.role,
+    metadata = excluded.metadata, digest = excluded.digest, text = excluded.text,
+    payload = excluded.payload
+  RETURNING (xmax = 0) AS is_new),
+counted AS MATERIALIZED (
+  SELECT count(*) AS given, count(*) FILTER (WHERE is_new) AS new FROM put),
+changed AS (
+  UPDATE {logs} l SET revision = l.revision + 1, message_count = l.message_count + c.new,
+    last_sequence = l.last_sequence + c.given,
+    changed_at = greatest(l.changed_at, clock_timestamp())
+  FROM log, counted c, look
+  WHERE l.thread = log.thread AND l.namespace = :namespace AND does
+  RETURNING l.revision),
+made AS (
+  INSERT INTO {logs} (thread, namespace, revision, message_count, last_sequence, changed_at)
+  SELECT o.thread, :namespace, :first_revision, c.new, c.given, clock_timestamp()
+  FROM owner o, counted c WHERE NOT EXISTS (SELECT FROM log)
+  RETURNING revision),
+noted AS (
+  -- Mostly without a new entry in an index: the minute has changed, or the expiry is due.
+  UPDATE {threads} t SET active_at = date_trunc('minute', statement_timestamp()),
+    expires_at = CASE WHEN {is_late}
+      THEN statement_timestamp() + make_interval(secs => :ttl_and_slack) ELSE t.expires_at END
+  FROM there, look
+  WHERE t.thread = there.thread AND does
+    AND (t.active_at <> date_trunc('minute', statement_timestamp()) OR {is_late}))
+SELECT l.is_plain, l.found, coalesce((SELECT revision FROM changed), (SELECT revision FROM made))
+  AS revision
+FROM look l
+"""
+
+_IS_LATE: Final = """(CAST(:ttl AS double precision) IS NOT NULL AND (t.expires_at IS NULL
+      OR t.expires_at NOT BETWEEN statement_timestamp() + make_interval(secs => :ttl)
+        AND statement_timestamp() + make_interval(secs => :ttl_and_slack)))"""
+
+
+@lru_cache(maxsize=64)
+def _statement(threads: str, logs: str, messages: str, settings: str) -> sa.TextClause:
+    """Return the statement that appends a batch; the names of the tables are quoted."""
+    texts, blobs = sa.ARRAY(sa.Text()), sa.ARRAY(sa.LargeBinary())
+    kinds: dict[str, Any] = {
+        **dict.fromkeys(("ids", "roles", "metadata", "texts"), texts),
+        **dict.fromkeys(("digests", "payloads"), blobs),
+        **dict.fromkeys(("tenant", "thread_id", "namespace", "store_id"), sa.Text()),
+        **dict.fromkeys(("expected", "first_revision"), sa.BigInteger()),
+        **dict.fromkeys(("ttl", "ttl_and_slack"), sa.Double()),
+    }
+    text = _APPEND.format(
+        threads=threads, logs=logs, messages=messages, settings=settings, is_late=_IS_LATE
+    )
+    return sa.text(text.strip()).bindparams(
+        *(sa.bindparam(name, type_=kind) for name, kind in kinds.items())
+    )

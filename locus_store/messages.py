@@ -1,0 +1,446 @@
+"""Message logs: ordered messages of a thread, kept apart from its state.
+
+A log is named by a thread and a namespace. The methods under "what a backend implements" differ per
+technology; everything else is the same for all.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
+
+from locus_store.errors import ConnectionFailedError, InvalidArgumentError
+from locus_store.runtime.loops import off_loop
+from locus_store.types.arguments import (
+    check_limit,
+    check_names,
+    check_text,
+    checked_max_state_bytes,
+    checked_ttl,
+    json_object,
+)
+from locus_store.types.messages import (
+    ROLE,
+    Cut,
+    LogChange,
+    LogChanged,
+    LoggedMessage,
+    LogInfo,
+    LogName,
+    LogRead,
+    LogSnapshot,
+    LogsWanted,
+    LogWanted,
+    NewMessage,
+    Popped,
+    distinct,
+    logged,
+    put_of,
+)
+from locus_store.types.tenants import ForTenants
+from locus_store.values.encoding import MAX_STATE_BYTES
+from locus_store.values.text import folded
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+
+    from locus_store.types import ArchivedMessage
+
+__all__ = [
+    "ROLE",
+    "BaseMessageLog",
+    "LogInfo",
+    "LogSnapshot",
+    "LoggedMessage",
+    "NewMessage",
+    "Popped",
+]
+
+Messages: TypeAlias = "list[LoggedMessage]"
+Logs: TypeAlias = "list[LogInfo]"
+New: TypeAlias = "Sequence[NewMessage | tuple[Any, ...]]"
+
+
+class BaseMessageLog(ForTenants, ABC):
+    """The message logs of all threads of a storage.
+
+    The messages of a log have an order that never changes, whatever their times are. A change is
+    written whole or not at all, and continues when its caller is cancelled. A log that was emptied
+    still exists and keeps its revision; a log that does not exist has revision 0.
+
+    A change whose reply was lost may be sent again without doubling a message: give the messages
+    ids of your own, since one with a known id replaces the stored one in its place; or give
+    ``expected_revision``, since the second call then raises ``ConflictError``. ``append`` without
+    an expected revision does so by itself once, over a new connection.
+
+    Args:
+        ttl_seconds: The thread's time to live after a change of its log; ``None``: a thread that
+            has none keeps none, and one that has keeps what is left of it.
+        max_state_bytes: The largest message as compact JSON.
+    """
+
+    def __init__(
+        self, *, ttl_seconds: float | None = None, max_state_bytes: int = MAX_STATE_BYTES
+    ) -> None:
+        self.ttl_seconds = checked_ttl(ttl_seconds)
+        self.max_state_bytes = checked_max_state_bytes(max_state_bytes)
+
+    # --- what a backend implements
+
+    @abstractmethod
+    async def open(self) -> None:
+        """Open the storage now instead of in the first call, so that errors show here."""
+
+    @abstractmethod
+    async def change(self, change: LogChange) -> LogChanged:
+        """Apply one change, all or nothing, also after its caller is cancelled.
+
+        Raises:
+            ConflictError: The log has not the expected revision, or not the position of the cut.
+        """
+
+    @abstractmethod
+    async def look(self, wanted: LogWanted) -> LogRead | None:
+        """Return a log with the messages that match, in one consistent read; in their order.
+
+        ``None`` if there is no such log.
+
+        Raises:
+            NotFoundError: The log has no message ``wanted.after``.
+        """
+
+    @abstractmethod
+    async def find_logs(self, wanted: LogsWanted) -> Logs:
+        """Return the logs of live threads that match, by thread id and namespace."""
+
+    @abstractmethod
+    async def drop(
+        self, thread_id: str, namespace: str | None, expected_revision: int | None
+    ) -> bool:
+        """Remove a log, or all logs of a thread; return whether there was one.
+
+        A thread with nothing else is removed with its last log.
+        """
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Release what was opened; idempotent, and the log may be used again afterwards."""
+
+    # --- changes
+
+    async def append(
+        self,
+        thread_id: str,
+        messages: New,
+        *,
+        namespace: str = "",
+        metadata: Mapping[str, Any] | None = None,
+        expected_revision: int | None = None,
+    ) -> int:
+        """Append messages in their order; return the log's new revision.
+
+        A message with an id that the log has replaces that message and keeps its place and time.
+        Of several with one id the last counts, in the place of the first. Without messages nothing
+        is changed, and no log is created.
+
+        Args:
+            thread_id: The thread; created if it does not exist.
+            messages: All are written, or none.
+            namespace: Of the log, for example the name of a subagent.
+            metadata: A JSON object; merged into the metadata of each message, whose keys win.
+            expected_revision: Append only if this is the log's revision; 0: if there is none.
+
+        Raises:
+            ConflictError: It is not; nothing was written.
+            InvalidArgumentError: A message or option is not valid; nothing was written.
+            SerializationError: JSON cannot keep a message exactly, or it is too large.
+        """
+        change = self._change(thread_id, namespace, messages, metadata, expected_revision)
+        try:
+            return (await self.change(change)).revision
+        except ConnectionFailedError:
+            if not change.is_repeatable:
+                raise
+        return (await self.change(change)).revision
+
+    async def replace(
+        self,
+        thread_id: str,
+        start: int,
+        messages: New,
+        *,
+        namespace: str = "",
+        metadata: Mapping[str, Any] | None = None,
+        expected_revision: int | None = None,
+    ) -> int:
+        """Replace the messages from a position on by others; return the log's new revision.
+
+        Give ``expected_revision`` (of ``read``) to replace only what was read.
+
+        Args:
+            thread_id: The thread.
+            start: Position of the first message to remove; 0 is the oldest, the log's length
+                removes none.
+            messages: Appended in place of what was removed; see ``append``.
+            namespace: Of the log.
+            metadata: See ``append``.
+            expected_revision: See ``append``.
+
+        Raises:
+            ConflictError: The log has another revision, or fewer messages; nothing was written.
+        """
+        check_limit(start, "start")
+        change = self._change(thread_id, namespace, messages, metadata, expected_revision)
+        change.cut = Cut("from", position=start)
+        return (await self.change(change)).revision
+
+    async def pop(
+        self, thread_id: str, *, namespace: str = "", expected_revision: int | None = None
+    ) -> Popped:
+        """Remove the newest message; return it and the log's new revision.
+
+        Raises:
+            ConflictError: See ``append``.
+            IntegrityError: The message is damaged, and stays; ``remove`` removes it unread.
+        """
+        change = self._change(thread_id, namespace, (), None, expected_revision)
+        change.cut = Cut("newest")
+        revision, removed = await self.change(change)
+        message = None if removed is None else logged(removed, self.max_state_bytes)
+        return Popped(message, revision)
+
+    async def remove(
+        self,
+        thread_id: str,
+        message_ids: Sequence[str],
+        *,
+        namespace: str = "",
+        expected_revision: int | None = None,
+    ) -> int:
+        """Remove the messages with these ids, if they exist; return the log's revision.
+
+        Raises:
+            ConflictError: See ``append``.
+        """
+        change = self._change(thread_id, namespace, (), None, expected_revision)
+        if isinstance(message_ids, str):
+            raise InvalidArgumentError("message_ids must be a list of ids, not a str")
+        ids = tuple(dict.fromkeys(message_ids))
+        for message_id in ids:
+            check_text("message_id", message_id)
+        change.cut = Cut("named", message_ids=ids)
+        return (await self.change(change)).revision
+
+    async def clear(
+        self, thread_id: str, *, namespace: str = "", expected_revision: int | None = None
+    ) -> int:
+        """Remove all messages of a log, which still exists; return its new revision.
+
+        Raises:
+            ConflictError: See ``append``.
+        """
+        change = self._change(thread_id, namespace, (), None, expected_revision)
+        change.cut = Cut("all")
+        return (await self.change(change)).revision
+
+    async def delete(
+        self,
+        thread_id: str,
+        *,
+        namespace: str | None = None,
+        expected_revision: int | None = None,
+    ) -> bool:
+        """Delete a thread's logs of all namespaces; return whether there was one.
+
+        The thread's states stay. A thread that has nothing but its logs is deleted with the last.
+
+        Args:
+            thread_id: The thread.
+            namespace: Delete the log of this namespace only.
+            expected_revision: Delete only if this is the revision of the log of ``namespace``, or
+                else of the root namespace.
+
+        Raises:
+            ConflictError: It is not; nothing was deleted.
+        """
+        _check_names(thread_id, namespace or "", expected_revision)
+        return await self.drop(thread_id, namespace, expected_revision)
+
+    # --- reading
+
+    async def load(
+        self, thread_id: str, *, namespace: str = "", newest: int | None = None
+    ) -> Messages | None:
+        """Return the messages of a log, oldest first; ``None`` if there is no such log.
+
+        Args:
+            thread_id: The thread.
+            namespace: Of the log.
+            newest: Only the last ones, so many at most, oldest first.
+        """
+        found = await self.read(thread_id, namespace=namespace, newest=newest)
+        return None if found is None else found.messages
+
+    async def read(
+        self, thread_id: str, *, namespace: str = "", newest: int | None = None
+    ) -> LogSnapshot | None:
+        """Return a log with its revision and messages, as of one time; see ``load``."""
+        check_names(thread_id, namespace)
+        limit = None if newest is None else check_limit(newest, "newest")
+        wanted = LogWanted(
+            thread_id=thread_id, namespace=namespace, limit=limit, newest=newest is not None
+        )
+        found = await self.look(wanted)
+        return None if found is None else LogSnapshot(found.info, await self._logged(found))
+
+    async def page(
+        self,
+        thread_id: str,
+        *,
+        namespace: str = "",
+        offset: int = 0,
+        limit: int = 100,
+        after: str | None = None,
+        search: str | None = None,
+    ) -> Messages:
+        """Return a page of a log, oldest first; ``[]`` if there is no such log.
+
+        Appends change no page that was read: they add to the last one. Pages by ``after`` stay in
+        step while messages before it are removed, too.
+
+        Args:
+            thread_id: The thread.
+            namespace: Of the log.
+            offset: So many messages that match are left out first; not with ``after``.
+            limit: At most this many; 0: none.
+            after: Id of the last message of the page before.
+            search: Only messages whose text has this, without regard to case and accents. ``%`` and
+                ``_`` are characters like others. The text is the one that was given, or else the
+                strings in the content, not its field names. Reads the messages of this log, one
+                after the other.
+
+        Raises:
+            NotFoundError: The log has no message ``after``.
+        """
+        check_names(thread_id, namespace)
+        if after is not None:
+            check_text("after", after)
+            if offset:
+                raise InvalidArgumentError("give offset or after, not both")
+        if search is not None and not isinstance(search, str):
+            raise InvalidArgumentError(f"search must be a str, not {search!r}")
+        wanted = LogWanted(
+            thread_id=thread_id,
+            namespace=namespace,
+            offset=check_limit(offset, "offset"),
+            limit=check_limit(limit),
+            after=after,
+            needle=None if search is None else folded(search),
+        )
+        found = await self.look(wanted) if limit else None
+        return [] if found is None else await self._logged(found)
+
+    async def get(
+        self, thread_id: str, message_id: str, *, namespace: str = ""
+    ) -> LoggedMessage | None:
+        """Return the message with an id; ``None`` if there is none."""
+        check_names(thread_id, namespace)
+        check_text("message_id", message_id)
+        wanted = LogWanted(thread_id=thread_id, namespace=namespace, limit=1, message_id=message_id)
+        found = await self.look(wanted)
+        messages = [] if found is None else await self._logged(found)
+        return messages[0] if messages else None
+
+    async def info(self, thread_id: str, *, namespace: str = "") -> LogInfo | None:
+        """Return a log's revision, count and time; ``None`` if there is no such log."""
+        check_names(thread_id, namespace)
+        found = await self.find_logs(LogsWanted(thread_id=thread_id, namespace=namespace, limit=1))
+        return found[0] if found else None
+
+    async def logs(
+        self,
+        thread_id: str | None = None,
+        *,
+        prefix: str = "",
+        namespace: str | None = None,
+        limit: int = 100,
+        after: LogName | None = None,
+    ) -> Logs:
+        """Return logs with their counts and times, by thread id and namespace.
+
+        Args:
+            thread_id: Of this thread only.
+            prefix: Of threads whose ids begin with it.
+            namespace: Of this namespace only.
+            limit: At most this many.
+            after: Thread and namespace of the last log of the page before.
+        """
+        if thread_id is not None:
+            check_text("thread_id", thread_id)
+        check_text("prefix", prefix, minimum=0)
+        if namespace is not None:
+            check_text("namespace", namespace, minimum=0)
+        if after is not None:
+            check_names(*after)
+        wanted = LogsWanted(
+            thread_id=thread_id,
+            prefix=prefix,
+            namespace=namespace,
+            limit=check_limit(limit),
+            after=after,
+        )
+        return await self.find_logs(wanted) if limit else []
+
+    # --- life
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    # --- checks
+
+    def _change(
+        self,
+        thread_id: str,
+        namespace: str,
+        messages: New,
+        metadata: Mapping[str, Any] | None,
+        expected_revision: int | None,
+    ) -> LogChange:
+        _check_names(thread_id, namespace, expected_revision)
+        shared = json_object("metadata", metadata)
+        puts = [put_of(it, namespace, shared, self.max_state_bytes) for it in messages]
+        return LogChange(
+            thread_id=thread_id,
+            namespace=namespace,
+            expected_revision=expected_revision,
+            ttl_seconds=self.ttl_seconds,
+            puts=distinct(puts),
+        )
+
+    async def _logged(self, found: LogRead) -> Messages:
+        size = sum(len(it.payload or b"") for it in found.messages)
+        return await off_loop(partial(_logged, found.messages, self.max_state_bytes), size)
+
+
+def _logged(messages: Sequence[ArchivedMessage], max_state_bytes: int) -> Messages:
+    return [logged(it, max_state_bytes) for it in messages]
+
+
+def _check_names(thread_id: object, namespace: object, expected_revision: object) -> None:
+    check_names(thread_id, namespace)
+    is_revision = type(expected_revision) is int and expected_revision >= 0
+    if expected_revision is not None and not is_revision:
+        raise InvalidArgumentError(
+            f"expected_revision must be a whole number from 0, not {expected_revision!r}"
+        )

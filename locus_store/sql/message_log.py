@@ -1,0 +1,101 @@
+"""The message log that all SQL databases share, on the connections of a backend."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from locus_store.messages import BaseMessageLog
+from locus_store.sql import messages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy.engine import Connection
+
+    from locus_store.sql.backend import SqlBackend
+    from locus_store.sql.reads import Reads
+    from locus_store.sql.repository import Repository
+    from locus_store.types.messages import (
+        LogChange,
+        LogChanged,
+        LogInfo,
+        LogRead,
+        LogsWanted,
+        LogWanted,
+    )
+
+T = TypeVar("T")
+
+
+class SqlMessageLog(BaseMessageLog):
+    """Runs the statements of ``sql.messages``; a subclass creates the backend.
+
+    Args:
+        backend: The backend whose connections are used.
+        owns: ``close`` closes the backend as well.
+        options: See ``BaseMessageLog``.
+    """
+
+    def __init__(self, backend: SqlBackend, *, owns: bool, **options: Any) -> None:
+        super().__init__(max_state_bytes=backend.max_state_bytes, **options)
+        self.backend = backend
+        self.moves_between_threads = backend.moves_between_threads
+        self._owns = owns
+        self._shared = backend.shared
+
+    def _enter(self, tenant: str) -> None:
+        self.backend = self.backend.for_tenant(tenant)
+        self._shared = self.backend.shared
+        self._owns = False
+
+    # --- running
+
+    async def _write(self, body: Callable[[Repository], T]) -> T:
+        database = self._shared.database
+
+        def run(connection: Connection) -> T:
+            repository = database.on(connection)
+            result = body(repository)
+            repository.finish()
+            return result
+
+        with self._shared.translating():
+            return await self._shared.runner.write(run)
+
+    async def _query(self, body: Callable[[Reads], T]) -> T:
+        """Run a body of one statement."""
+        database = self._shared.database
+        with self._shared.translating():
+            return await self._shared.runner.query(lambda it: body(database.on(it)))
+
+    # --- the contract
+
+    async def open(self) -> None:
+        """See ``BaseMessageLog``, also for the following methods."""
+        await self.backend.open()
+
+    async def change(self, change: LogChange) -> LogChanged:
+        return await self._write(lambda it: messages.change(it, change))
+
+    async def look(self, wanted: LogWanted) -> LogRead | None:
+        if wanted.needle is None:
+            return await self._query(lambda it: messages.look(it, wanted))
+        database = self._shared.database
+        with self._shared.translating():
+            return await self._shared.runner.read(
+                lambda it: messages.search(database.on(it), wanted)
+            )
+
+    async def find_logs(self, wanted: LogsWanted) -> list[LogInfo]:
+        return await self._query(lambda it: messages.find_logs(it, wanted))
+
+    async def drop(
+        self, thread_id: str, namespace: str | None, expected_revision: int | None
+    ) -> bool:
+        return await self._write(
+            lambda it: messages.drop(it, thread_id, namespace, expected_revision)
+        )
+
+    async def close(self) -> None:
+        if self._owns:
+            await self.backend.close()

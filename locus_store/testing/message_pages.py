@@ -1,0 +1,162 @@
+"""Reading message logs: the newest, pages, searches, and lists of logs."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from locus_store.errors import InvalidArgumentError, NotFoundError
+from locus_store.testing.kit import HOSTILE_IDS, refused
+from locus_store.testing.message_kit import MessageLogKit, contents, named, new
+from locus_store.types.messages import NewMessage
+
+
+class Paging(MessageLogKit):
+    """``load``, ``read``, ``page`` and ``logs``."""
+
+    async def test_the_newest_come_oldest_first(self, log: Any) -> None:
+        await log.append("t", new(*range(10)))
+        assert contents(await log.load("t", newest=3)) == [7, 8, 9]
+        assert contents(await log.load("t", newest=99)) == [*range(10)]
+        assert await log.load("t", newest=0) == []
+        assert await log.load("no", newest=0) is await log.load("no", newest=3) is None
+        found = await log.read("t", newest=2)
+        assert (found.info.count, contents(found.messages)) == (10, [8, 9])
+
+    async def test_an_absent_log_is_not_an_empty_one(self, log: Any) -> None:
+        await log.append("t", new(1))
+        await log.clear("t")
+        assert await log.load("t") == []
+        for absent in (("u", ""), ("t", "sub")):
+            thread, namespace = absent
+            assert await log.load(thread, namespace=namespace) is None
+            assert await log.read(thread, namespace=namespace) is None
+            assert await log.info(thread, namespace=namespace) is None
+            assert await log.page(thread, namespace=namespace) == []
+
+    async def test_pages_by_offset_give_each_message_once(self, log: Any) -> None:
+        await log.append("t", new(*range(25)))
+        found = [contents(await log.page("t", offset=it, limit=10)) for it in (0, 10, 20, 30)]
+        assert found == [[*range(10)], [*range(10, 20)], [*range(20, 25)], []]
+        assert await log.page("t", limit=0) == []
+        assert len(await log.page("t")) == 25
+
+    async def test_pages_by_cursor_give_each_message_once_while_others_append(
+        self, log: Any
+    ) -> None:
+        ids = [f"m{n}" for n in range(30)]
+        await log.append("t", named(*ids[:20]))
+        seen: list[str] = []
+        while page := await log.page("t", limit=7, after=seen[-1] if seen else None):
+            seen += [it.message_id for it in page]
+            at = min(len(seen) + 13, 30)
+            await log.append("t", named(*ids[6:at]))  # the known ones keep their places
+            if len(seen) == 7:
+                await log.remove("t", ids[:6])
+                await log.append("t", named("x"), namespace="sub")
+        assert [it for it in ids if it in seen] == ids
+        assert len(seen) == len(set(seen))
+
+    async def test_a_cursor_that_is_no_message_is_refused(self, log: Any) -> None:
+        await log.append("t", named("a"))
+        await log.append("t", named("b"), namespace="sub")
+        assert await log.page("t", after="a") == []
+        for thread, after in (("t", "b"), ("t", "no"), ("no", "a")):
+            with pytest.raises(NotFoundError, match="to continue behind"):
+                await log.page(thread, after=after)
+            with pytest.raises(NotFoundError, match="to continue behind"):
+                await log.page(thread, after=after, search="x")
+        with pytest.raises(InvalidArgumentError, match="not both"):
+            await log.page("t", after="a", offset=1)
+
+    async def test_a_search_finds_any_case_accents_quotes_and_newlines(self, log: Any) -> None:
+        texts = [
+            "Café au lait",
+            "cafe\u0301",
+            'she said "it\'s"',
+            "one\ntwo",
+            "100%",
+            "a_b",
+            "STRASSE",
+        ]
+        await log.append("t", [NewMessage({"field": it}) for it in texts])
+        for wanted, found in {
+            "café": [0, 1], "CAFÉ AU": [0], '"it\'s"': [2], "one\ntwo": [3], "%": [4], "_": [5],
+            "straße": [6], "a": [0, 1, 2, 5, 6], "field": [], "": [*range(7)], "a%b": [],
+        }.items():  # fmt: skip
+            page = await log.page("t", search=wanted)
+            assert [texts.index(it.content["field"]) for it in page] == found, wanted
+        assert await log.page("no", search="a") == []
+
+    async def test_a_search_looks_into_the_given_text(self, log: Any) -> None:
+        await log.append("t", [NewMessage("content", text="Text"), NewMessage("content", text="")])
+        assert len(await log.page("t", search="TEXT")) == 1
+        assert await log.page("t", search="content") == []
+        for bad in (1, b"a", ["a"]):
+            with refused(InvalidArgumentError, bad):
+                await log.page("t", search=bad)
+
+    async def test_pages_of_a_search_give_each_hit_once(self, log: Any) -> None:
+        await log.append("t", [NewMessage(f"{'odd' if n % 2 else 'even'} {n}") for n in range(40)])
+        await log.append("t", new("odd one out"), namespace="sub")
+        odd = [f"odd {n}" for n in range(1, 40, 2)]
+        found = [
+            contents(await log.page("t", search="odd", offset=it, limit=8)) for it in (0, 8, 16)
+        ]
+        assert [it for page in found for it in page or ()] == odd
+        seen: list[Any] = []
+        while page := await log.page(
+            "t", search="odd", limit=8, after=seen[-1].message_id if seen else None
+        ):
+            seen += page
+        assert contents(seen) == odd
+
+    async def test_logs_lists_counts_and_times(self, log: Any) -> None:
+        revisions = {}
+        for name in (("t", "sub"), ("t", ""), ("u", "")):
+            await log.append(name[0], new(1, 2), namespace=name[1])
+            revisions[name] = (await log.pop(name[0], namespace=name[1])).revision
+        found = await log.logs()
+        assert [(it.thread_id, it.namespace) for it in found] == [
+            ("t", ""),
+            ("t", "sub"),
+            ("u", ""),
+        ]
+        for it in found:
+            assert (it.revision, it.count) == (revisions[it.thread_id, it.namespace], 1)
+            assert it == await log.info(it.thread_id, namespace=it.namespace)
+            assert abs(datetime.now(UTC) - it.changed_at) < timedelta(minutes=5)
+
+    async def test_the_time_of_the_last_change_is_exact(self, log: Any) -> None:
+        seen = []
+        changes: tuple[Any, ...] = (
+            lambda: log.append("t", named(*"abcd")), lambda: log.append("t", named("a")),
+            lambda: log.pop("t"), lambda: log.remove("t", ["b"]),
+            lambda: log.replace("t", 1, new("x")), lambda: log.clear("t"),
+        )  # fmt: skip
+        for change in changes:
+            await change()
+            seen.append((await log.info("t")).changed_at)
+        assert seen == sorted(set(seen))
+
+    async def test_logs_are_listed_by_prefix_thread_and_namespace_in_pages(self, log: Any) -> None:
+        ids = sorted({it for it in HOSTILE_IDS if len(it) < 200} | {"acme/1", "acme/10", "acme0"})
+        for it in ids:
+            await log.append(it, new(1))
+            await log.append(it, new(1), namespace="/sub")
+        for prefix in ("", "acme/", "acme", "a", "/", "//", "%", "_", "\U0010ffff", "ß", "\uffff"):
+            expected = [(it, name) for it in ids if it.startswith(prefix) for name in ("", "/sub")]
+            found = await log.logs(prefix=prefix, limit=1000)
+            assert [(it.thread_id, it.namespace) for it in found] == expected, prefix
+            roots = await log.logs(prefix=prefix, namespace="", limit=1000)
+            assert [it.thread_id for it in roots] == [it for it, name in expected if not name]
+        assert [it.namespace for it in await log.logs("acme/1")] == ["", "/sub"]
+        assert await log.logs("acme/") == [] == await log.logs(limit=0)
+        paged: list[Any] = []
+        while page := await log.logs(
+            limit=7, after=(paged[-1].thread_id, paged[-1].namespace) if paged else None
+        ):
+            paged += page
+        assert paged == await log.logs(limit=1000)

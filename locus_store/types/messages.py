@@ -1,0 +1,372 @@
+"""Messages of a log, changes and readings of logs, and their checks."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
+from uuid import uuid4
+
+from locus_store.errors import ConflictError, IntegrityError, InvalidArgumentError, NotFoundError
+from locus_store.types.arguments import check_text, json_object
+from locus_store.values.canonical import canonical_json
+from locus_store.values.encoding import (
+    decode,
+    digest,
+    encode,
+    pack_frame,
+    require_size,
+    unpack_frames,
+)
+from locus_store.values.frames import text_in
+from locus_store.values.text import folded
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+
+    from locus_store.types.records import ArchivedMessage
+
+ROLE: Final = "message"
+"""The role of a message that names none."""
+
+LogName: TypeAlias = tuple[str, str]
+"""The thread and the namespace of a log."""
+
+
+class NewMessage(NamedTuple):
+    """A message to append."""
+
+    content: Any
+    """Any JSON value."""
+
+    role: str = ROLE
+    """1 to 255 characters, for people and for SQL; the library reads nothing into it."""
+
+    message_id: str | None = None
+    """Unique in its log; a message with an id that the log has replaces that one, in its place.
+    ``None``: the library gives the message an id."""
+
+    metadata: Mapping[str, Any] | None = None
+    """A JSON object."""
+
+    text: str | None = None
+    """What a search looks into; ``None``: the strings in ``content``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedMessage:
+    """A message of a log."""
+
+    message_id: str
+    role: str
+    content: Any
+    metadata: dict[str, Any]
+    text: str | None
+    """As given; see ``NewMessage.text``."""
+
+    created_at: datetime
+    """The server's clock when the message was first appended. Messages may have the same time:
+    their order is that of the log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogInfo:
+    """A log without its messages."""
+
+    thread_id: str
+    namespace: str
+    revision: int
+    """Each change makes it greater, and no log of this name had it before."""
+
+    count: int
+    """The number of messages."""
+
+    changed_at: datetime
+    """Time of the last change by the server's clock, in microseconds."""
+
+
+class LogSnapshot(NamedTuple):
+    """A log and messages of it, in one consistent read."""
+
+    info: LogInfo
+    messages: list[LoggedMessage]
+
+
+class Popped(NamedTuple):
+    """The result of ``BaseMessageLog.pop``."""
+
+    message: LoggedMessage | None
+    """``None``: the log is empty, or does not exist."""
+
+    revision: int
+
+
+# --- what backends are given, and what they give back
+
+
+@dataclass(slots=True, kw_only=True)
+class PutMessage:
+    """A checked message on its way to a backend; not changed any more."""
+
+    message_id: str
+    has_id: bool
+    """The caller chose the id, so that the log may have it already."""
+
+    role: str
+    metadata: dict[str, Any]
+    text: str | None
+    payload: bytes
+    digest: bytes
+
+
+class Cut(NamedTuple):
+    """The messages that a change removes first."""
+
+    kind: Literal["newest", "from", "named", "all"]
+    position: int = 0
+    """Of ``from``: the first to be removed, 0 is the oldest."""
+
+    message_ids: tuple[str, ...] = ()
+    """Of ``named``."""
+
+
+@dataclass(slots=True, kw_only=True)
+class LogChange:
+    """A change of one log, all or nothing: what it removes, then what it puts."""
+
+    thread_id: str
+    namespace: str
+    expected_revision: int | None
+    ttl_seconds: float | None = None
+    cut: Cut | None = None
+    puts: list[PutMessage] = field(default_factory=list)
+    """With distinct ids. Without any, a log that does not exist is not created."""
+
+    first_revision: int = field(default_factory=lambda: time.time_ns() // 1000)
+    """Revision of the log if this change creates it. From a clock: a log that was deleted and
+    created again has no revision twice."""
+
+    @property
+    def is_repeatable(self) -> bool:
+        """True if a second run has the effect of one: it only puts messages by their ids."""
+        return self.cut is None and self.expected_revision is None
+
+
+class LogChanged(NamedTuple):
+    """The result of a change."""
+
+    revision: int
+    """0: there is no such log."""
+
+    removed: ArchivedMessage | None = None
+    """The message that a cut of ``newest`` removed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogWanted:
+    """The criteria of a read."""
+
+    thread_id: str
+    namespace: str
+    limit: int | None = None
+    offset: int = 0
+    newest: bool = False
+    """The last ``limit`` messages, in their order, instead of the first."""
+
+    after: str | None = None
+    """Only what comes after the message with this id."""
+
+    message_id: str | None = None
+    """Only the message with this id."""
+
+    needle: str | None = None
+    """Only messages whose text has it, both folded."""
+
+    def takes(self, message: ArchivedMessage, max_bytes: int) -> bool:
+        """Return whether a message matches the search: the reference for every backend."""
+        return self.needle is None or self.needle in folded(text_of(message, max_bytes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogsWanted:
+    """The criteria of a list of logs, ordered by thread id and namespace (code points)."""
+
+    thread_id: str | None = None
+    """Of this thread only."""
+
+    prefix: str = ""
+    """Of threads whose ids begin with it."""
+
+    namespace: str | None = None
+    """Of this namespace only."""
+
+    limit: int
+    after: LogName | None = None
+
+    def takes(self, thread_id: str, namespace: str) -> bool:
+        """Return whether a log matches: the reference for every backend."""
+        is_behind = self.after is None or (thread_id, namespace) > self.after
+        is_thread = self.thread_id in {None, thread_id} and thread_id.startswith(self.prefix)
+        return is_behind and is_thread and self.namespace in {None, namespace}
+
+
+class LogRead(NamedTuple):
+    """The result of a read; the messages are still packed."""
+
+    info: LogInfo
+    messages: list[ArchivedMessage]
+
+
+# --- checks
+
+
+def put_of(
+    message: object, namespace: str, shared: Mapping[str, Any], max_state_bytes: int
+) -> PutMessage:
+    """Return a validated message.
+
+    Args:
+        message: A ``NewMessage``, or a plain tuple of its fields.
+        namespace: Of its log.
+        shared: Metadata of the call; the message's own wins.
+        max_state_bytes: The largest message as compact JSON.
+
+    Raises:
+        InvalidArgumentError: A field is not valid.
+        SerializationError: JSON cannot keep a field exactly, or the message is too large.
+    """
+    if not isinstance(message, tuple) or not 1 <= len(message) <= len(NewMessage._fields):
+        fields = ", ".join(NewMessage._fields)
+        raise InvalidArgumentError(f"a message is a NewMessage({fields}), not {message!r:.80}")
+    it = NewMessage(*message)
+    check_text("role", it.role)
+    if it.message_id is not None:
+        check_text("message_id", it.message_id)
+    content = canonical_json(it.content, "content")
+    text = None if it.text is None else _checked_text(it.text)
+    metadata = {**shared, **json_object("metadata", it.metadata)}
+    require_size(len(content) + len(encode([metadata, text])), max_state_bytes)
+    message_id, payload = it.message_id or uuid4().hex, pack_frame(content)
+    sealed = seal(namespace, message_id, it.role, metadata, text, payload)
+    return PutMessage(
+        message_id=message_id,
+        has_id=it.message_id is not None,
+        role=it.role,
+        metadata=metadata,
+        text=text,
+        payload=payload,
+        digest=sealed,
+    )
+
+
+def _checked_text(text: object) -> str:
+    if not isinstance(text, str):
+        raise InvalidArgumentError(f"text must be a str, not {type(text).__name__}")
+    canonical_json(text, "text")
+    return text
+
+
+def distinct(puts: Sequence[PutMessage]) -> list[PutMessage]:
+    """Return messages with distinct ids: the last with an id, in the place of the first."""
+    return list({it.message_id: it for it in puts}.values())
+
+
+def require_revision(change_of: LogName, expected: int | None, found: int) -> None:
+    """Refuse a change that expects another revision; ``found`` is 0 where there is no log.
+
+    Raises:
+        ConflictError: Names both.
+    """
+    if expected is not None and expected != found:
+        thread_id, namespace = change_of
+        there = f"revision {found} is stored" if found else "there is no such log"
+        raise ConflictError(
+            f"the log of thread {thread_id!r}, namespace {namespace!r}: revision {expected} was "
+            f"expected, but {there}; read it and repeat the change"
+        )
+
+
+def too_short(change: LogChange, count: int) -> ConflictError:
+    """Return the error for a position behind the end of a log."""
+    position = change.cut.position if change.cut else 0
+    return ConflictError(
+        f"the log of thread {change.thread_id!r}, namespace {change.namespace!r} has {count} "
+        f"messages and no position {position}; read it and repeat the change"
+    )
+
+
+def unknown_message(wanted: LogWanted) -> NotFoundError:
+    """Return the error for a cursor that is not a message of the log."""
+    return NotFoundError(
+        f"the log of thread {wanted.thread_id!r}, namespace {wanted.namespace!r} has no message "
+        f"{wanted.after!r} to continue behind; begin again without a cursor"
+    )
+
+
+# --- between a message and what is stored of it
+
+
+def seal(  # noqa: PLR0917  (the columns of a row, in their order)
+    namespace: str,
+    message_id: str,
+    role: str,
+    metadata: Mapping[str, Any],
+    text: str | None,
+    payload: bytes | None,
+) -> bytes:
+    """Return the digest of a message."""
+    return digest(encode([namespace, message_id, role, dict(metadata), text]) + (payload or b""))
+
+
+def sealed(message: ArchivedMessage) -> bytes:
+    """Return the digest of a stored message."""
+    it = message
+    return seal(it.namespace, it.message_id, it.role, it.metadata, it.text, it.payload)
+
+
+def require_sealed(thread_id: str | None, message: ArchivedMessage, stored: bytes | None) -> None:
+    """Check a message against its digest; ``None``: it was stored before there were digests.
+
+    Raises:
+        IntegrityError: It is not what was stored.
+    """
+    if stored and stored != sealed(message):
+        where = "" if thread_id is None else f" of thread {thread_id!r}"
+        raise IntegrityError(
+            f"message {message.message_id!r}{where} is not what was saved; restore the database "
+            "from a backup, or delete the message"
+        )
+
+
+def logged(message: ArchivedMessage, max_state_bytes: int) -> LoggedMessage:
+    """Return a stored message.
+
+    Raises:
+        IntegrityError: Its payload is damaged, too large, or not a message log's.
+    """
+    it = message
+    return LoggedMessage(
+        message_id=it.message_id,
+        role=it.role,
+        content=_content(it, max_state_bytes),
+        metadata=it.metadata,
+        text=it.text,
+        created_at=it.created_at,
+    )
+
+
+def text_of(message: ArchivedMessage, max_state_bytes: int) -> str:
+    """Return the text that a search looks into."""
+    if message.text is not None:
+        return message.text
+    return text_in(_content(message, max_state_bytes))
+
+
+def _content(message: ArchivedMessage, max_state_bytes: int) -> Any:
+    if message.payload is None:
+        return message.text
+    try:
+        return decode(b"".join(unpack_frames(message.payload, max_state_bytes)))
+    except (IntegrityError, ValueError) as exc:
+        raise IntegrityError(f"message {message.message_id!r}: {exc}") from exc

@@ -1,0 +1,169 @@
+"""Message logs of a thread in memory: the reference for every backend."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from locus_store.types import ArchivedLog, ArchivedMessage
+from locus_store.types.messages import (
+    LogChanged,
+    LogInfo,
+    LogRead,
+    require_revision,
+    too_short,
+    unknown_message,
+)
+from locus_store.versions.archives import resting_at
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from datetime import datetime
+
+    from locus_store.types.messages import Cut, LogChange, LogWanted, PutMessage
+    from locus_store.versions.threads import Edit, Thread
+
+
+def change(edit: Edit, wanted: LogChange) -> LogChanged:
+    """See ``BaseMessageLog.change``."""
+    log = edit.thread.logs.get(wanted.namespace) if edit.thread else None
+    revision = log.revision if log else 0
+    require_revision((wanted.thread_id, wanted.namespace), wanted.expected_revision, revision)
+    if log is None and not wanted.puts:
+        return LogChanged(0)
+    thread = edit.thread or edit.begin()
+    mine = of_namespace(thread, wanted.namespace)
+    kept = _cut(mine, wanted, wanted.cut) if wanted.cut else mine
+    if not wanted.puts and len(kept) == len(mine):
+        return LogChanged(revision)
+    last = log.last_sequence if log else 0
+    messages = _put(kept, wanted.puts, wanted.namespace, last, edit.now)
+    if len(messages) < len(mine) or messages[: len(mine)] != mine:
+        edit.adds_only = False
+        others = [it for it in thread.messages if it.namespace != wanted.namespace]
+        thread.messages = others + messages
+    else:
+        thread.messages = thread.messages + messages[len(mine) :]
+    made = ArchivedLog(
+        namespace=wanted.namespace,
+        revision=revision + 1 if log else wanted.first_revision,
+        last_sequence=max([last, *(it.sequence for it in messages)]),
+        changed_at=max(edit.now, log.changed_at) if log else edit.now,
+    )
+    thread.logs = {**thread.logs, wanted.namespace: made}
+    edit.touch(wanted)
+    is_pop = wanted.cut is not None and wanted.cut.kind == "newest"
+    return LogChanged(made.revision, mine[-1] if is_pop else None)
+
+
+def _cut(mine: list[ArchivedMessage], wanted: LogChange, cut: Cut) -> list[ArchivedMessage]:
+    if cut.kind == "newest":
+        return mine[:-1]
+    if cut.kind == "named":
+        return [it for it in mine if it.message_id not in cut.message_ids]
+    if cut.position > len(mine):
+        raise too_short(wanted, len(mine))
+    return mine[: cut.position]  # 0 for all
+
+
+def _put(
+    kept: list[ArchivedMessage],
+    puts: Sequence[PutMessage],
+    namespace: str,
+    last: int,
+    now: datetime,
+) -> list[ArchivedMessage]:
+    places = {it.message_id: at for at, it in enumerate(kept)}
+    messages = list(kept)
+    for put in puts:
+        place = places.get(put.message_id)
+        old = None if place is None else messages[place]
+        made = ArchivedMessage(
+            namespace=namespace,
+            sequence=old.sequence if old else last + 1,
+            message_id=put.message_id,
+            role=put.role,
+            metadata=put.metadata,
+            created_at=old.created_at if old else now,
+            text=put.text,
+            payload=put.payload,
+        )
+        if place is None:
+            last += 1
+            messages.append(made)
+        else:
+            messages[place] = made
+    return messages
+
+
+def drop(edit: Edit, namespace: str | None, expected_revision: int | None) -> bool:
+    """See ``BaseMessageLog.drop``."""
+    thread, name = edit.thread, namespace or ""
+    log = thread.logs.get(name) if thread else None
+    require_revision((edit.thread_id, name), expected_revision, log.revision if log else 0)
+    if thread is None:
+        return False
+    gone = [it for it in thread.logs if namespace in {None, it}]
+    if not gone:
+        return False
+    edit.adds_only = False
+    thread.logs = {name: it for name, it in thread.logs.items() if name not in gone}
+    thread.messages = [it for it in thread.messages if it.namespace not in gone]
+    if not thread.spaces and not thread.exists:
+        edit.drop_thread()
+    elif not thread.has_versions:
+        thread.active_at = resting_at(thread.active_at, thread.logs.values())
+    return True
+
+
+def look(thread: Thread, wanted: LogWanted, max_state_bytes: int) -> LogRead | None:
+    """See ``BaseMessageLog.look``."""
+    messages: Iterable[ArchivedMessage] = _behind(thread, wanted)
+    info = info_of(thread, wanted.namespace)
+    if info is None:
+        return None
+    if wanted.message_id is not None:
+        messages = (it for it in messages if it.message_id == wanted.message_id)
+    if wanted.needle is not None:
+        messages = (it for it in messages if wanted.takes(it, max_state_bytes))
+    if wanted.newest and wanted.limit is not None:
+        found = [*messages]
+        return LogRead(info, deepcopy(found[max(0, len(found) - wanted.limit) :]))
+    end = None if wanted.limit is None else wanted.offset + wanted.limit
+    return LogRead(info, deepcopy([*islice(messages, wanted.offset, end)]))
+
+
+def _behind(thread: Thread, wanted: LogWanted) -> list[ArchivedMessage]:
+    """Return the messages behind the cursor.
+
+    Raises:
+        NotFoundError: It is not in the log.
+    """
+    mine = of_namespace(thread, wanted.namespace)
+    if wanted.after is None:
+        return mine
+    for at, it in enumerate(mine, 1):
+        if it.message_id == wanted.after:
+            return mine[at:]
+    raise unknown_message(wanted)
+
+
+def of_namespace(thread: Thread, namespace: str) -> list[ArchivedMessage]:
+    """Return the messages of a log, in their order."""
+    mine = (it for it in thread.messages if it.namespace == namespace)
+    return sorted(mine, key=lambda it: it.sequence)
+
+
+def info_of(thread: Thread, namespace: str) -> LogInfo | None:
+    """Return a log without its messages; ``None`` if there is none."""
+    log = thread.logs.get(namespace)
+    if log is None:
+        return None
+    return LogInfo(
+        thread_id=thread.thread_id,
+        namespace=namespace,
+        revision=log.revision,
+        count=sum(it.namespace == namespace for it in thread.messages),
+        changed_at=log.changed_at,
+    )

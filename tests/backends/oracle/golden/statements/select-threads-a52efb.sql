@@ -1,0 +1,27 @@
+-- tenant_1: str
+-- namespace_1: str
+-- message_id_1: str
+-- tenant_2: str
+-- namespace_2: str
+-- tenant_3: str
+-- namespace_3: str
+-- message_id_2: str
+-- tenant_4: str
+-- thread_id_4: str
+-- namespace_4: str
+-- thread_id_1_1: str
+-- thread_id_2_1: str
+-- thread_id_3_1: str
+SELECT locus_threads.thread_id, locus_logs.namespace AS log_namespace, locus_logs.revision, locus_logs.message_count, locus_logs.changed_at, page.sequence, page.message_id, page.role, page.metadata, page.created_at, page.text, page.payload, page.digest, (SELECT places.sequence
+FROM locus_messages places JOIN locus_threads ON locus_threads.thread = places.thread
+WHERE locus_threads.tenant = :tenant_1 AND locus_threads.thread_id IN (:thread_id_1_1) AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')) AND places.namespace = :namespace_1 AND places.message_id = :message_id_1) AS place
+FROM locus_threads JOIN locus_logs ON locus_logs.thread = locus_threads.thread LEFT OUTER JOIN (SELECT locus_messages.thread AS thread, locus_messages.sequence AS sequence, locus_messages.message_id AS message_id, locus_messages.role AS role, locus_messages.metadata AS metadata, locus_messages.created_at AS created_at, locus_messages.text AS text, locus_messages.payload AS payload, locus_messages.digest AS digest
+FROM locus_messages
+WHERE locus_messages.thread = (SELECT locus_threads.thread
+FROM locus_threads
+WHERE locus_threads.tenant = :tenant_2 AND locus_threads.thread_id IN (:thread_id_2_1)) AND locus_messages.namespace = :namespace_2 AND locus_messages.sequence > (SELECT places.sequence
+FROM locus_messages places JOIN locus_threads ON locus_threads.thread = places.thread
+WHERE locus_threads.tenant = :tenant_3 AND locus_threads.thread_id IN (:thread_id_3_1) AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')) AND places.namespace = :namespace_3 AND places.message_id = :message_id_2) ORDER BY locus_messages.sequence
+ OFFSET 0 ROWS
+ FETCH FIRST 2 ROWS ONLY) page ON page.thread = locus_logs.thread
+WHERE locus_threads.tenant = :tenant_4 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')) AND locus_threads.thread_id = :thread_id_4 AND locus_logs.namespace = :namespace_4 ORDER BY page.sequence
