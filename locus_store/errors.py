@@ -3,6 +3,7 @@
 LocusStoreError
 ├── ConflictError           another writer moved the thread on (head_id, parent_id)
 ├── NotFoundError           no such thread or checkpoint (LookupError)
+├── NotOwnerError           a thread is another user's (PermissionError)
 ├── UnsupportedError        a capability that is not declared (NotImplementedError)
 ├── SerializationError      a state or metadata value that JSON cannot hold exactly (ValueError)
 ├── SchemaError             the database is not ours, behind, or too new
@@ -41,6 +42,10 @@ class ConflictError(LocusStoreError):
 
 class NotFoundError(LocusStoreError, LookupError):
     """No such thread or checkpoint, where the call needs one."""
+
+
+class NotOwnerError(LocusStoreError, PermissionError):
+    """The thread is another user's; nothing was written."""
 
 
 class UnsupportedError(LocusStoreError, NotImplementedError):

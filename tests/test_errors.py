@@ -42,6 +42,7 @@ def test_every_error_is_in_the_tree_that_the_module_draws() -> None:
         (errors.NotFoundError, LookupError), (errors.UnsupportedError, NotImplementedError),
         (errors.SerializationError, ValueError), (errors.ConnectionFailedError, ConnectionError),
         (errors.InvalidArgumentError, ValueError), (errors.MissingExtraError, ImportError),
+        (errors.NotOwnerError, PermissionError),
     ):  # fmt: skip
         assert issubclass(ours, builtin)
 

@@ -48,7 +48,7 @@ LARGE_CLASSES = {
     "SqlBackend": 48,
     "SqlStore": 33,
 }
-SHARED_NAMES = {"InMemoryStore"}
+SHARED_NAMES = {"AgentState", "InMemoryStore", "Message"}  # two: of the Locus SDK and of a session
 TECHNOLOGIES = {"sqlite", "postgresql", "oracle"}
 
 

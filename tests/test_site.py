@@ -213,6 +213,8 @@ async def provoked() -> Iterator[Callable[[], Awaitable[Any]]]:
     await mine.save({"said": ["a"]}, "t2")
     yield lambda: mine.save(loaded, "t1")
     yield lambda: mine.save({}, "t1", parent_checkpoint_id="v9")
+    await mine.backend.claim_thread("t1", "alice")
+    yield lambda: mine.backend.claim_thread("t1", "bob")
     yield lambda: MyCheckpointer().search("words")
     yield lambda: mine.save({"when": {"at": float("nan")}}, "t1")
     yield lambda: open_checkpointer(url, state_type=Order).load("t1")

@@ -298,6 +298,14 @@ def divided(members: list[Operation | None], exc: BaseException) -> None:
         telemetry.retries.add(len(members), {"locus_store.reason": "group"})
 
 
+def cache_failed(cache: object, exc: BaseException, *, is_first: bool) -> None:
+    """Report that a cache could not be used; warn only of the first failure in a row."""
+    if is_first:
+        connections.warning("%r: going on with the database alone after %s", cache, _class_of(exc))
+    if telemetry := _telemetry():
+        telemetry.cache_failures.add(1, {"error.type": _class_of(exc)})
+
+
 def committed(database: object, writes: int) -> None:
     """Record the number of writes that shared a commit."""
     if telemetry := _telemetry():
@@ -411,6 +419,9 @@ class Telemetry:
         )
         self.damaged_packs = meter.create_counter(
             "locus_store.damaged_packs", "{load}", "Loads that could not use a thread's packs"
+        )
+        self.cache_failures = meter.create_counter(
+            "locus_store.cache.failures", "{failure}", "Calls of a session's cache that failed"
         )
         self.groups = meter.create_histogram(
             "locus_store.group.size", "{write}", "Writes that shared a commit"

@@ -35,12 +35,12 @@ def threads(it: Reads, limit: int, pattern: str, after: str | None) -> list[Acti
     in_sql = sa.true() if pattern == "*" else it.matches(thread_id, pattern)
     place = None if after is None else _place(it, after)
     if in_sql is not None:
-        page = _page(it, limit, in_sql, place=place)
+        page = page_of(it, limit, in_sql, place=place)
         return [Active(row.thread_id, row.exact) for row in it.connection.execute(page)]
     found: list[Active] = []
     size = max(limit, PAGE)
     while len(found) < limit:
-        rows = it.connection.execute(_page(it, size, place=place)).all()
+        rows = it.connection.execute(page_of(it, size, place=place)).all()
         found += [Active(row.thread_id, row.exact) for row in rows if is_match(row.thread_id)]
         if len(rows) < size:
             break
@@ -53,7 +53,7 @@ def heads(it: Reads, limit: int) -> list[Head]:
     found: list[Head] = []
     place = None
     while len(found) < limit:
-        rows = it.connection.execute(_with_heads(it, _page(it, limit, place=place))).all()
+        rows = it.connection.execute(_with_heads(it, page_of(it, limit, place=place))).all()
         found += [head_of_row(row) for row in rows if row.checkpoint_id is not None]
         if len(rows) < limit:
             break
@@ -74,11 +74,11 @@ def _with_heads(it: Reads, threads: sa.Select[Any]) -> sa.Select[Any]:
         sa.select(page, *it.head_columns())
         .outerjoin_from(page, lines, is_root)
         .outerjoin(checkpoints, is_head)
-        .order_by(*_order(page.c))
+        .order_by(*in_order(page.c))
     )
 
 
-def _page(
+def page_of(
     it: Reads, limit: int, *conditions: sa.ColumnElement[bool], place: Any = None
 ) -> sa.Select[Any]:
     """Return a query for a page of existing threads that meet the conditions, in order."""
@@ -104,10 +104,11 @@ def _page(
     page = sa.select(near).where(near.c.exact.is_not(None))
     if place is not None:
         page = page.where(_is_behind(near.c, place))
-    return page.order_by(*_order(near.c)).limit(limit)
+    return page.order_by(*in_order(near.c)).limit(limit)
 
 
-def _order(columns: Any) -> tuple[sa.ColumnElement[Any], ...]:
+def in_order(columns: Any) -> tuple[sa.ColumnElement[Any], ...]:
+    """Return the terms that order the rows of ``page_of``."""
     return columns.active_at.desc(), columns.exact.desc(), columns.thread.desc()
 
 

@@ -33,6 +33,7 @@ from locus_store.testing.steps import (
     problems,
 )
 from locus_store.testing.tails import Tails
+from locus_store.testing.thread_info import ThreadInfoRules
 from locus_store.types import Expected, PendingWrite
 from locus_store.types.state import AgentState
 
@@ -282,7 +283,7 @@ class WholeThreads(BackendKit):
 
 class StorageBackendContract(
     PendingWrites, FramedWrites, Reading, Needed, Parents, WholeThreads, Existence, Recency,
-    Forgetting, RefusedMarks, LocusSpellings, BackendLimits, Tails,
+    Forgetting, RefusedMarks, LocusSpellings, BackendLimits, Tails, ThreadInfoRules,
 ):  # fmt: skip
     """The dict-shaped methods of a ``StorageBackend``, and what lies under the adapter."""
 

@@ -72,6 +72,8 @@ def aged(thread: ArchivedThread, days: float) -> ArchivedThread:
 MAKERS: dict[str, Callable[[str], ArchivedThread]] = {
     "message": lambda name: without_versions(name, messages=[message(1), message(2, text=None)]),
     "name": lambda name: without_versions(name, name="Lisbon"),
+    "empty name": lambda name: without_versions(name, name=""),
+    "long name": lambda name: without_versions(name, name="é" * 1000),
     "user": lambda name: without_versions(name, user_id="alex"),
 }
 """A thread by the only thing that makes it one."""

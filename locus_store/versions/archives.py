@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.errors import ConflictError, IntegrityError, SerializationError
 from locus_store.types.arguments import check_names, check_text, check_writes
+from locus_store.types.thread_info import MAX_NAME_CHARACTERS
 from locus_store.values import frames
 from locus_store.values.canonical import canonical
 from locus_store.values.encoding import TooLargeError, check_frames, digest, pinned
@@ -126,9 +127,10 @@ def require_form(thread: ArchivedThread) -> None:
 
     require_types(thread)
     check_text("thread_id", thread.thread_id)
-    for name, text in (("user_id", thread.user_id), ("name", thread.name)):
-        if text is not None:
-            check_text(name, text)
+    if thread.user_id is not None:
+        check_text("user_id", thread.user_id)
+    if thread.name is not None:
+        check_text("name", thread.name, minimum=0, maximum=MAX_NAME_CHARACTERS)
     canonical(thread.metadata, "metadata")
     _require_unique("namespace", (it.namespace for it in thread.lines))
     for line in thread.lines:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from locus_store import versions
 from locus_store.backend import FullBackend
+from locus_store.backends.documents.thread_info import DocumentThreadInfo
 from locus_store.backends.documents.threads import DocumentThreads
 from locus_store.errors import IntegrityError, LocusStoreError, NotFoundError
 from locus_store.runtime.observe import skips_too_large
@@ -51,7 +52,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class DocumentBackend(FullBackend):
+class DocumentBackend(FullBackend, DocumentThreadInfo):
     """Keeps each thread in a document that is replaced by a conditional put.
 
     Args:

@@ -80,7 +80,8 @@ def whole(thread: Thread) -> tuple[Body, End]:
     """Return the whole document of a thread."""
     times = {"created_at": thread.created_at}
     named = {name: getattr(thread, name) for name in ("thread_id", "store")}
-    told = {name: value for name in ("user_id", "name") if (value := getattr(thread, name))}
+    told = {name: getattr(thread, name) for name in ("user_id", "name")}
+    told = {name: it for name, it in told.items() if it is not None}
     told |= {"metadata": thread.metadata} if thread.metadata else {}
     head = orjson.dumps({"locus_store": FORMAT, **named, **times, **told})[:-1]
     first = b"%b%b%08x%b" % (head, _CHECK, crc32(head), _LOG)

@@ -51,3 +51,6 @@ ITEM_RECENT: Final = _script("item_recent", "item")
 ITEM_RENEW: Final = _script("item_renew", "item")
 ITEM_SWEEP: Final = _script("item_sweep", "item")
 ITEM_VECTORS: Final = _script("item_vectors", "item")
+
+CACHE_GET: Final = _script("cache_get")
+CACHE_PUT: Final = _script("cache_put")

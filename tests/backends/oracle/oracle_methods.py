@@ -202,6 +202,13 @@ BACKEND: dict[str, Scenario] = {
     "vacuum_report": lambda it: it.backend.vacuum_report(0),
     "expire": lambda it: it.backend.expire(),
     "renew": lambda it: it.backend.renew("t", 60),
+    "put_thread": lambda it: it.backend.put_thread("t", user_id="u", name="n", metadata={"k": 1}),
+    "put_thread/first": lambda it: it.backend.put_thread("new", name="n"),
+    "claim_thread": lambda it: it.backend.claim_thread("t", "u"),
+    "thread_facts": lambda it: it.backend.thread_facts("t"),
+    "threads_by_activity": lambda it: it.backend.threads_by_activity(),
+    "threads_by_activity/user": lambda it: it.backend.threads_by_activity("u", offset=1, limit=3),
+    "threads_by_activity/search": lambda it: it.backend.threads_by_activity("u", search="n"),
 }  # fmt: skip
 
 SAVER: dict[str, Scenario] = {
@@ -282,7 +289,7 @@ SCENARIOS: dict[str, Scenario] = {
 }
 
 SAME: dict[str, tuple[str, ...]] = {
-    "backend": ("recent",),
+    "backend": ("recent", "put_facts", "facts_of", "find_facts"),
     "saver": ("renewals",),
     "store": ("recent", "nearest"),
     "log": ("change", "look", "find_logs", "drop"),

@@ -1,0 +1,54 @@
+"""The facts of threads in documents: user, name, metadata."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from locus_store.types.thread_info import DescribesThreads, StoredFacts, facts
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from locus_store.backends.documents.threads import DocumentThreads
+    from locus_store.types.thread_info import PutThread, ThreadFacts, ThreadsWanted
+    from locus_store.versions.threads import Edit, Thread
+
+
+class DocumentThreadInfo(DescribesThreads):
+    """Reads and changes the documents of a backend."""
+
+    _threads: DocumentThreads
+    _look: Callable[..., Awaitable[Any]]
+    _make: Callable[[str, Callable[[Edit], None]], Awaitable[None]]
+    _recent: Callable[[], list[Thread]]
+
+    async def put_facts(self, put: PutThread) -> None:
+        """See ``DescribesThreads``, also for the following methods."""
+        await self._make(put.thread_id, lambda edit: _put(edit, put))
+
+    async def facts_of(self, thread_id: str) -> ThreadFacts | None:
+        found: Thread | None = await self._look(self._threads.read, thread_id)
+        return _facts(found) if found and found.exists else None
+
+    async def find_facts(self, wanted: ThreadsWanted) -> list[ThreadFacts]:
+        threads: list[Thread] = await self._look(self._recent)
+        found = (
+            it
+            for it in threads
+            if wanted.user_id in {None, it.user_id} and wanted.takes(it.name, it.metadata)
+        )
+        return [_facts(it) for it in islice(found, wanted.offset, wanted.offset + wanted.limit)]
+
+
+def _put(edit: Edit, put: PutThread) -> None:
+    thread = edit.thread or edit.begin()
+    stored = put.over(StoredFacts(thread.user_id, thread.name, thread.metadata), thread.active_at)
+    edit.adds_only = False  # the document's first line changes
+    thread.user_id, thread.name, thread.metadata = stored
+
+
+def _facts(thread: Thread) -> ThreadFacts:
+    stored = deepcopy(thread.metadata)
+    return facts(thread.thread_id, thread.user_id, thread.name, stored, thread.active_at)

@@ -1,0 +1,30 @@
+-- Set a cached entry, unless a newer one is there; drop the least recently used ones.
+-- KEYS: entry, index. ARGV: time to live in ms, entries at most (0: any), store, place (the line and
+-- sequence, of one length), 1 if it is a working state, entry, and the mark that the database has
+-- disproved (or ''). A mark is the store and the place.
+local ttl, most = tonumber(ARGV[1]), tonumber(ARGV[2])
+local old = redis.call('HMGET', KEYS[1], 'store', 'place', 'working')
+local is_known = old[1] and old[2] ~= '' and ARGV[4] ~= '' and old[1] == ARGV[3]
+if is_known and old[1] .. old[2] ~= ARGV[7] then
+  if old[2] > ARGV[4] or (old[2] == ARGV[4] and old[3] > ARGV[5]) then
+    return 0
+  end
+end
+redis.call('HSET', KEYS[1], 'store', ARGV[3], 'place', ARGV[4], 'working', ARGV[5], 'entry', ARGV[6])
+redis.call('PEXPIRE', KEYS[1], ttl)
+if most > 0 then
+  local time = redis.call('TIME')
+  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  redis.call('ZADD', KEYS[2], now, KEYS[1])
+  redis.call('PEXPIRE', KEYS[2], ttl)
+  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now - ttl)
+  local extra = redis.call('ZCARD', KEYS[2]) - most
+  if extra > 0 then
+    local oldest = redis.call('ZRANGE', KEYS[2], 0, extra - 1)
+    for _, key in ipairs(oldest) do
+      redis.call('DEL', key)
+      redis.call('ZREM', KEYS[2], key)
+    end
+  end
+end
+return 1

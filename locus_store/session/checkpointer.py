@@ -1,0 +1,492 @@
+"""Session memory: state, message log and facts of a thread in one object, with a cache."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from pydantic import ValidationError
+
+from locus_store.backend import StorageBackend
+from locus_store.blocking import Portals
+from locus_store.checkpointer import checked_keep_last
+from locus_store.errors import InvalidArgumentError
+from locus_store.session import states
+from locus_store.session.config import (
+    call_of,
+    checked_user_id_type,
+    hand_on,
+    thread_name,
+    user_name,
+    user_of,
+)
+from locus_store.session.logs import message_log_of
+from locus_store.session.messages import from_log, require_exact, to_log
+from locus_store.session.models import ThreadInfo
+from locus_store.session.owners import OWNER, Owners
+from locus_store.session.reads import StateReads, made_of
+from locus_store.session.twins import BlockingTwins
+from locus_store.session.writes import Writes, writing
+from locus_store.types import Expected
+from locus_store.types.arguments import MAX_COUNT, checked_ttl
+from locus_store.types.codec import labels_of
+from locus_store.types.marks import Lineage, thread_key
+from locus_store.values.encoding import decode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from types import TracebackType
+
+    from pydantic import BaseModel
+
+    from locus_store.messages import BaseMessageLog
+    from locus_store.session.cache import CachedState, StateCache
+    from locus_store.session.config import Call, UserIdType
+    from locus_store.session.messages import Message
+    from locus_store.types import Mark, Version
+    from locus_store.types.thread_info import ThreadFacts
+
+CLEARED: Final = 1000
+"""Versions that ``aclear_state`` removes at once."""
+
+
+class SessionCheckpointer(BlockingTwins):
+    """Keeps the states, messages and facts of threads; a state is an ordinary version.
+
+    A config is a dict with ``thread_id``, and where needed ``user_id``, ``state_class``,
+    ``thread_name``, ``thread_meta`` (of a new thread) and ``meta`` (of a version); it is not
+    changed. A thread is its first user's: other users find nothing, and their writes raise
+    ``NotOwnerError``. A config without ``user_id`` reaches all threads.
+
+    A save is written to the database first, then to the cache. Writes continue when their caller
+    is cancelled. Methods with ``a`` before their names are asynchronous; each has a blocking twin.
+
+    A config that has the key ``_checkpoint_version`` is given the version that a load or save came
+    to; a state that is saved with it raises ``ConflictError`` if the thread was moved on.
+
+    Args:
+        backend: SQLite, PostgreSQL, Oracle or memory; or a function that returns it, which the
+            first use calls.
+        cache: Of states; ``None``: none; or a function, as of the backend.
+        cache_verify_seconds: No read of the cache is staler than this; 0: none is stale.
+        user_id_type: ``string``, ``int`` or ``bigint``: the type of users' ids.
+        keep_last: Versions to keep per thread; ``None``: all.
+        ttl_seconds: A thread expires so long after its last save or message; ``None``: never.
+        release_resources: ``False``: ``arelease`` leaves the connections open.
+
+    Raises:
+        InvalidArgumentError: An option is not valid.
+        UnsupportedError: The backend keeps no messages, or no users of threads.
+    """
+
+    def __init__(
+        self,
+        backend: StorageBackend | Callable[[], StorageBackend],
+        cache: StateCache | Callable[[], StateCache | None] | None = None,
+        *,
+        cache_verify_seconds: float = 1.0,
+        user_id_type: UserIdType = "string",
+        keep_last: int | None = None,
+        ttl_seconds: float | None = None,
+        release_resources: bool = True,
+    ) -> None:
+        if not isinstance(backend, StorageBackend) and not callable(backend):
+            raise TypeError(
+                f"a session keeps its data in a StorageBackend, not a {type(backend).__name__}"
+            )
+        self._given = backend, cache
+        self.user_id_type = checked_user_id_type(user_id_type)
+        self.keep_last = checked_keep_last(keep_last)
+        self.ttl_seconds = checked_ttl(ttl_seconds)
+        self.release_resources = release_resources
+        self._state_class: type[BaseModel] | None = None
+        self._writes = Writes()
+        self._reads = StateReads(lambda: self.backend, lambda: self.cache, cache_verify_seconds)
+        self._owners = Owners(lambda: self.backend, self._reads.verify_seconds)
+        if isinstance(backend, StorageBackend):
+            self._require_powers()
+
+    @cached_property
+    def backend(self) -> StorageBackend:
+        """The backend that keeps states, messages and facts of threads."""
+        backend, _ = self._given
+        return backend if isinstance(backend, StorageBackend) else backend()
+
+    @cached_property
+    def cache(self) -> StateCache | None:
+        """The cache of states, if there is one."""
+        _, cache = self._given
+        return cache() if callable(cache) else cache
+
+    @cached_property
+    def log(self) -> BaseMessageLog:
+        """The message log of all threads, on the backend's connections."""
+        return message_log_of(self.backend, self.ttl_seconds)
+
+    @cached_property
+    def _portals(self) -> Portals:  # type: ignore[override]
+        caches = () if self.cache is None else (self.cache,)
+        parts = (self.backend, *caches)
+        return Portals(moves=all(it.moves_between_threads for it in parts))
+
+    def _require_powers(self) -> None:
+        """Refuse a backend that cannot keep a session."""
+        _ = self.log, self._owners.threads
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.backend!r}, {self.cache!r})"
+
+    async def __aenter__(self) -> Self:
+        await self.asetup()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.arelease()
+
+    def bind_state_type(self, state_type: type[BaseModel] | None) -> None:
+        """Return states as this class, unless a config has a ``state_class``."""
+        self._state_class = states.checked_state_class(state_type)
+
+    # --- life
+
+    async def asetup(self) -> None:
+        """Connect, and create or migrate the schema; idempotent. The first call does it, too.
+
+        Raises:
+            ConnectionFailedError, SchemaError: See ``StorageBackend.open``.
+            InvalidArgumentError: No database is configured; the message names the setting.
+        """
+        self._require_powers()
+        await self.backend.open()
+
+    async def arelease(self) -> None:
+        """Wait for the writes that have begun, and release what this object opened.
+
+        Idempotent; the object may be used again afterwards.
+        """
+        await self._writes.drain()
+        self._reads.close()
+        if not self.release_resources or "backend" not in vars(self):
+            return
+        await self.backend.close()
+        if self.cache is not None:
+            await self.cache.close()
+
+    # --- states
+
+    @writing
+    async def aput_state(self, config: Mapping[str, Any], state: Any) -> Any:
+        """Save a version of the thread's state; return the state, which is now made from it.
+
+        Raises:
+            ConflictError: The thread was moved on since the state was loaded; nothing was written.
+            NotOwnerError: The thread is another user's; nothing was written.
+            SerializationError: JSON cannot keep the state; nothing was written.
+        """
+        call = self._call(config)
+        data, kind = states.dump(state)
+        lineage = _lineage(call, state)
+        labels = {**labels_of(data), **kind, **_owner_label(call)}
+        await self._owners.claim(call, lambda: self._require_exact(data))
+        began = time.monotonic()
+        written = await self.backend.write_state(
+            call.thread_id,
+            data,
+            metadata=call.meta,
+            labels=labels,
+            expected=_expected(lineage),
+            writer=lineage.nonce if lineage else None,
+            keep_last=self.keep_last,
+            ttl_seconds=self.ttl_seconds,
+        )
+        _note(config, state, _made(call, written.mark, lineage))
+        if self.cache is not None:
+            await self._reads.wrote(call.thread_id, made_of(data, written.mark, labels), began)
+        return state
+
+    async def aget_state(self, config: Mapping[str, Any]) -> Any:
+        """Return the committed state as the database has it; ``None`` if there is none.
+
+        Raises:
+            SerializationError: The state's class is not imported.
+        """
+        call = self._call(config)
+        found = await self._reads.head(call.thread_id)
+        if found is None or not await self._owners.may_load(call, found.version.labels):
+            hand_on(config, _made(call, None))
+            return None
+        return self._restored(call, config, found.state, found.version)
+
+    @writing
+    async def aclear_state(self, config: Mapping[str, Any]) -> None:
+        """Remove the state with all its versions; the messages and facts of the thread stay.
+
+        Raises:
+            NotOwnerError: The thread is another user's; nothing was removed.
+        """
+        call = self._call(config)
+        await self._owners.require(call)
+        while found := await self.backend.history(call.thread_id, limit=CLEARED):
+            await self.backend.remove(call.thread_id, [it.checkpoint_id for it in found])
+        await self._reads.removed(call.thread_id)
+
+    @writing
+    async def aput_state_cache(self, config: Mapping[str, Any], state: Any) -> Any:
+        """Keep a working state in the cache, over the version that it was made from.
+
+        It is lost with the cache, and when a newer version is committed. Without a cache nothing
+        is kept.
+
+        Raises:
+            NotOwnerError: The thread is another user's; nothing was written.
+            SerializationError: JSON cannot keep the state; nothing was written.
+        """
+        call = self._call(config)
+        data, kind = states.dump(state)
+        lineage = _lineage(call, state)
+        self._require_exact(data)
+        await self._owners.require(call)
+        if self.cache is None:
+            return state
+        mark = lineage.made_from if lineage else await self._head(call)
+        labels = {**kind, **_owner_label(call)}
+        await self._reads.work(call.thread_id, made_of(data, mark, labels, is_working=True))
+        return state
+
+    async def aget_state_cache(self, config: Mapping[str, Any]) -> Any:
+        """Return the working or committed state, from the cache where it is confirmed.
+
+        Reads the database otherwise, and fills the cache. ``None`` if there is no state.
+        """
+        call = self._call(config)
+        entry = await self._reads.cached(call.thread_id)
+        if entry is None or not await self._owners.may_load(call, entry.labels):
+            hand_on(config, _made(call, None))
+            return None
+        data: Any = decode(entry.state)
+        return self._restored(call, config, data, entry)
+
+    def _restored(
+        self,
+        call: Call,
+        config: Mapping[str, Any],
+        data: dict[str, Any],
+        found: Version | CachedState,
+    ) -> Any:
+        lineage = _made(call, found.mark)
+        hand_on(config, lineage)
+        return states.restore(data, found.labels, call.state_class or self._state_class, lineage)
+
+    def _require_exact(self, data: dict[str, Any]) -> None:
+        states.require_exact(data, self.backend.max_state_bytes)
+
+    async def _head(self, call: Call) -> Mark | None:
+        found = await self.backend.version(call.thread_id)
+        return found.mark if found else None
+
+    # --- messages
+
+    @writing
+    async def aput_messages(
+        self,
+        config: Mapping[str, Any],
+        messages: Sequence[Message],
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Append messages to the thread's log, in one transaction and in their order.
+
+        A message with a known id replaces that message, in its place.
+
+        Args:
+            config: See the class.
+            messages: All are written, or none.
+            metadata: Merged into the metadata of each message, whose keys win.
+
+        Raises:
+            InvalidArgumentError: One is not a ``Message``; nothing was written.
+            NotOwnerError: The thread is another user's; nothing was written.
+            SerializationError: JSON cannot keep one; nothing was written.
+        """
+        call, entries = self._call(config), [to_log(it) for it in messages]
+        if not entries:
+            return
+        most = self.backend.max_state_bytes
+        await self._owners.claim(call, lambda: require_exact(entries, metadata, most))
+        await self.log.append(call.thread_id, entries, metadata=metadata)
+
+    async def aget_message(
+        self, config: Mapping[str, Any], message_id: str | int
+    ) -> Message | None:
+        """Return the message with an id; ``None`` if there is none."""
+        call = self._call(config)
+        if not await self._owners.may_read(call):
+            return None
+        found = await self.log.get(call.thread_id, str(message_id))
+        return None if found is None else from_log(found)
+
+    async def alist_messages(
+        self,
+        config: Mapping[str, Any],
+        search: str | None = None,
+        offset: int | None = None,
+        limit: int | None = None,
+    ) -> list[Message]:
+        """Return messages, oldest first.
+
+        Args:
+            config: See the class.
+            search: Only messages whose text has this, without regard to case and accents.
+            offset: So many that match are left out first.
+            limit: At most this many; 0: none; ``None``: all.
+        """
+        call = self._call(config)
+        if not await self._owners.may_read(call):
+            return []
+        found = await self.log.page(
+            call.thread_id, search=search, offset=offset or 0, limit=_most(limit)
+        )
+        return [from_log(it) for it in found]
+
+    @writing
+    async def adelete_message(self, config: Mapping[str, Any], message_id: str | int) -> None:
+        """Delete the message with an id, if there is one.
+
+        Raises:
+            NotOwnerError: The thread is another user's; nothing was deleted.
+        """
+        call = self._call(config)
+        await self._owners.require(call)
+        await self.log.remove(call.thread_id, [str(message_id)])
+
+    # --- threads
+
+    @writing
+    async def aput_thread(
+        self, config: Mapping[str, Any], thread_info: ThreadInfo | Mapping[str, Any]
+    ) -> None:
+        """Replace the facts of a thread but its user; create the thread if it does not exist.
+
+        Raises:
+            InvalidArgumentError: The config names another thread or user than ``thread_info``.
+            NotOwnerError: The thread is another user's; nothing was written.
+        """
+        info = _info_of(thread_info)
+        thread_id = thread_name(info.thread_id)
+        call = self._call({"thread_id": thread_id, **config})
+        user_id = user_name(info.user_id, self.user_id_type) or call.user_id
+        if call.thread_id != thread_id or call.user_id not in {None, user_id}:
+            raise InvalidArgumentError(
+                "the config and thread_info name different threads or users; nothing was written"
+            )
+        at = info.updated_at
+        await self._owners.threads.put_thread(
+            thread_id,
+            user_id=user_id,
+            name=info.thread_name,
+            metadata=info.metadata,
+            run_id=info.run_id,
+            updated_at=at if at is None or at.tzinfo else at.replace(tzinfo=UTC),
+        )
+
+    async def aget_thread(self, config: Mapping[str, Any]) -> ThreadInfo | None:
+        """Return the facts of a thread; ``None`` if it does not exist."""
+        call = self._call(config)
+        found = await self._owners.threads.thread_facts(call.thread_id, user_id=call.user_id)
+        return None if found is None else self._info(found)
+
+    async def alist_threads(
+        self,
+        config: Mapping[str, Any],
+        search: str | None = None,
+        offset: int | None = None,
+        limit: int | None = None,
+    ) -> list[ThreadInfo]:
+        """Return the threads of the config's user, the most recently active first.
+
+        Args:
+            config: ``user_id`` names the user; without it, all threads are listed.
+            search: Only threads whose name, or a string in whose metadata, has this, without
+                regard to case and accents.
+            offset: So many that match are left out first.
+            limit: At most this many; 0: none; ``None``: all.
+        """
+        call = call_of(config, self.user_id_type, needs_thread=False)
+        found = await self._owners.threads.threads_by_activity(
+            call.user_id, search=search, offset=offset or 0, limit=_most(limit)
+        )
+        return [self._info(it) for it in found]
+
+    @writing
+    async def aclean_thread(self, config: Mapping[str, Any]) -> None:
+        """Delete the thread's state, messages and facts in one transaction, then its cache entry.
+
+        Raises:
+            NotOwnerError: The thread is another user's; nothing was deleted.
+        """
+        call = self._call(config)
+        await self._owners.require(call)
+        await self.backend.remove_thread(call.thread_id)
+        self._owners.forget(call.thread_id)
+        await self._reads.removed(call.thread_id)
+
+    # --- between a caller's form and the stored one
+
+    def _call(self, config: Mapping[str, Any]) -> Call:
+        return call_of(config, self.user_id_type)
+
+    def _info(self, found: ThreadFacts) -> ThreadInfo:
+        return ThreadInfo(
+            thread_id=found.thread_id,
+            thread_name=found.name,
+            user_id=user_of(found.user_id, self.user_id_type),
+            metadata=found.metadata,
+            updated_at=found.updated_at,
+            run_id=found.run_id,
+        )
+
+
+def _lineage(call: Call, state: object) -> Lineage | None:
+    """Return the origin of a state: the config's, else the one that the state carries."""
+    return call.of_thread(call.lineage) or call.of_thread(states.carried(state))
+
+
+def _made(call: Call, mark: Mark | None, before: Lineage | None = None) -> Lineage:
+    """Return the lineage of a state that was made from, or saved as, a version."""
+    nonce = {"nonce": before.nonce} if before else {}
+    return Lineage(thread=thread_key(call.thread_id), made_from=mark, head=mark, **nonce)
+
+
+def _note(config: Mapping[str, Any], state: object, lineage: Lineage) -> None:
+    hand_on(config, lineage)
+    states.carry(state, lineage)
+
+
+def _expected(lineage: Lineage | None) -> Expected | None:
+    return Expected(made_from=lineage.made_from, head=lineage.head) if lineage else None
+
+
+def _owner_label(call: Call) -> dict[str, str]:
+    return {} if call.user_id is None else {OWNER: call.user_id}
+
+
+def _most(limit: int | None) -> int:
+    return MAX_COUNT if limit is None else limit
+
+
+def _info_of(info: ThreadInfo | Mapping[str, Any]) -> ThreadInfo:
+    if isinstance(info, ThreadInfo):
+        return info
+    try:
+        return ThreadInfo.model_validate(info)
+    except ValidationError as exc:
+        raise InvalidArgumentError(
+            f"thread_info must be a ThreadInfo, or a dict of its fields: {exc.error_count()} "
+            "field(s) are not valid"
+        ) from exc

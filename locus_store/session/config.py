@@ -1,0 +1,121 @@
+"""The configuration of a call: thread, user, and what else a caller's dict may say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+
+from locus_store.errors import InvalidArgumentError
+from locus_store.session.states import checked_state_class
+from locus_store.types.arguments import check_text
+from locus_store.types.marks import Lineage, thread_key
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+UserIdType = Literal["string", "int", "bigint"]
+
+VERSION_KEY: Final = "_checkpoint_version"
+"""A config that has this key is given the version that a state was made from."""
+
+_BITS: Final = {"int": 31, "bigint": 63}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A checked configuration; ``thread_id`` is empty where none is needed."""
+
+    thread_id: str
+    user_id: str | None
+    state_class: type[BaseModel] | None
+    thread_name: str | None
+    thread_meta: Mapping[str, Any] | None
+    meta: Mapping[str, Any] | None
+    lineage: Lineage | None
+    """Of the state that the caller saves, where the configuration has it."""
+
+    def of_thread(self, lineage: Lineage | None) -> Lineage | None:
+        """Return the lineage if it is of this call's thread: a state may be saved elsewhere."""
+        return lineage if lineage and lineage.thread == thread_key(self.thread_id) else None
+
+
+def checked_user_id_type(name: object) -> UserIdType:
+    """Return the option if it is valid.
+
+    Raises:
+        InvalidArgumentError: It is not.
+    """
+    if name not in get_args(UserIdType):
+        raise InvalidArgumentError(
+            f"user_id_type={name!r} must be one of {', '.join(get_args(UserIdType))}"
+        )
+    return name  # type: ignore[return-value]
+
+
+def call_of(config: Mapping[str, Any], users: UserIdType, *, needs_thread: bool = True) -> Call:
+    """Return a configuration, checked; the caller's dict is not changed.
+
+    Raises:
+        InvalidArgumentError: It has no thread, or an entry is not valid.
+    """
+    if not isinstance(config, Mapping):
+        raise InvalidArgumentError(f"config must be a dict, not {type(config).__name__}")
+    if needs_thread and config.get("thread_id") is None:
+        raise InvalidArgumentError('config has no "thread_id"')
+    thread_id = config.get("thread_id")
+    return Call(
+        thread_id="" if thread_id is None else thread_name(thread_id),
+        user_id=user_name(config.get("user_id"), users),
+        state_class=checked_state_class(config.get("state_class")),
+        thread_name=config.get("thread_name"),
+        thread_meta=config.get("thread_meta"),
+        meta=config.get("meta"),
+        lineage=Lineage.from_token(token) if (token := config.get(VERSION_KEY)) else None,
+    )
+
+
+def hand_on(config: Mapping[str, Any], lineage: Lineage) -> None:
+    """Set the version in a config that has a place for it; others are not changed."""
+    if VERSION_KEY in config and isinstance(config, dict):
+        config[VERSION_KEY] = lineage.token()
+
+
+def thread_name(thread_id: object) -> str:
+    """Return a thread's id as text.
+
+    Raises:
+        InvalidArgumentError: It is neither a valid text nor a whole number.
+    """
+    name = str(thread_id) if type(thread_id) is int else thread_id
+    check_text("thread_id", name)
+    return str(name)
+
+
+def user_name(user_id: object, users: UserIdType) -> str | None:
+    """Return a user's id as it is stored.
+
+    Raises:
+        InvalidArgumentError: It is not of the type of this checkpointer's users.
+    """
+    if user_id is None:
+        return None
+    if users == "string":
+        check_text("user_id", user_id)
+        return str(user_id)
+    number = int(user_id) if isinstance(user_id, str) and _is_number(user_id) else user_id
+    if type(number) is not int or not -(2 ** _BITS[users]) <= number < 2 ** _BITS[users]:
+        raise InvalidArgumentError(f"user_id must be of the type {users}, not {user_id!r:.80}")
+    return str(number)
+
+
+def user_of(stored: str | None, users: UserIdType) -> str | int | None:
+    """Return a stored id as the caller's type."""
+    if stored is None or users == "string" or not _is_number(stored):
+        return stored
+    return int(stored)
+
+
+def _is_number(text: str) -> bool:
+    digits = text.removeprefix("-")
+    return digits.isascii() and digits.isdecimal() and len(digits) <= 20  # noqa: PLR2004  (64 bits)

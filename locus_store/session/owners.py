@@ -1,0 +1,105 @@
+"""The users of threads: who may read one, and who may write it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from locus_store.errors import UnsupportedError
+from locus_store.session.seen_threads import SeenThreads
+from locus_store.types.thread_info import DescribesThreads, may_see, require_owner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from locus_store.backend import StorageBackend
+    from locus_store.session.config import Call
+
+OWNER: Final = "owner"
+"""Label of a version: the user who saved it, so that a load needs no second query."""
+
+
+class Owners:
+    """Claims threads for their first users.
+
+    Args:
+        backend: Gives the backend.
+        seconds: How long a claim is remembered: for so long a thread that another process deletes
+            and gives to another user may be taken for the first user's.
+    """
+
+    def __init__(self, backend: Callable[[], StorageBackend], seconds: float) -> None:
+        self._backend = backend
+        self._seconds = seconds
+        self._seen: SeenThreads[str] = SeenThreads()
+
+    @property
+    def threads(self) -> DescribesThreads:
+        """The backend, which keeps facts of threads.
+
+        Raises:
+            UnsupportedError: It does not.
+        """
+        backend = self._backend()
+        if not isinstance(backend, DescribesThreads):
+            raise UnsupportedError(
+                f"{type(backend).__name__} keeps no users and names of threads; a session needs "
+                "SQLite, PostgreSQL, Oracle or memory"
+            )
+        return cast("DescribesThreads", backend)
+
+    async def claim(self, call: Call, check: Callable[[], object]) -> None:
+        """Make the thread the user's before a write, if the call names a user.
+
+        Args:
+            call: The call.
+            check: Refuses what cannot be written, before a thread is claimed for it.
+
+        Raises:
+            NotOwnerError: It is another user's.
+        """
+        if call.user_id is None:
+            return
+        owner = await self._owner(call.thread_id)
+        if owner is not None:
+            require_owner(call.thread_id, owner, call.user_id)
+            return
+        check()
+        began = time.monotonic()
+        await self.threads.claim_thread(
+            call.thread_id, call.user_id, name=call.thread_name, metadata=call.thread_meta
+        )
+        self._seen.put(call.thread_id, call.user_id, began)
+
+    async def may_read(self, call: Call) -> bool:
+        """Return whether the call's user may see the thread; also if it does not exist."""
+        return call.user_id is None or may_see(await self._owner(call.thread_id), call.user_id)
+
+    async def require(self, call: Call) -> None:
+        """Refuse a write of another user, without claiming the thread.
+
+        Raises:
+            NotOwnerError: The thread is another user's.
+        """
+        if call.user_id is not None:
+            require_owner(call.thread_id, await self._owner(call.thread_id), call.user_id)
+
+    async def may_load(self, call: Call, labels: Mapping[str, Any]) -> bool:
+        """Return whether the call's user may see a version with these labels."""
+        if call.user_id is None or labels.get(OWNER) == call.user_id:
+            return True
+        return await self.may_read(call)
+
+    def forget(self, thread_id: str) -> None:
+        """Forget the user of a thread that was deleted."""
+        self._seen.forget(thread_id)
+
+    async def _owner(self, thread_id: str) -> str | None:
+        if (seen := self._seen.within(thread_id, self._seconds)) is not None:
+            return seen
+        began = time.monotonic()
+        found = await self.threads.thread_facts(thread_id)
+        if found is None or found.user_id is None:
+            return None
+        self._seen.put(thread_id, found.user_id, began)
+        return found.user_id

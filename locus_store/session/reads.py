@@ -1,0 +1,209 @@
+"""Reads of states, through a cache or not.
+
+The cache is never believed for long. An entry is confirmed where this process has seen, at most
+``verify_seconds`` ago, that the database's head is the version that the entry names; any other
+entry is compared with the head first. So no read is staler than that, whatever the cache did.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from locus_store.errors import InvalidArgumentError
+from locus_store.runtime.gathering import PerLoop
+from locus_store.runtime.loops import outlasting
+from locus_store.session.cache import CachedState
+from locus_store.session.guard import GuardedCache
+from locus_store.session.seen_threads import SeenThreads
+from locus_store.values.encoding import encode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from locus_store.backend import StorageBackend
+    from locus_store.session.cache import StateCache
+    from locus_store.types import Mark, Snapshot
+
+
+class _Flight:
+    """One read of a thread, for all callers that ask while it may serve them."""
+
+    def __init__(self) -> None:
+        self.began: float | None = None
+        """``None``: not yet."""
+
+        self.task: asyncio.Task[CachedState | None]
+
+    def may_serve(self, seconds: float) -> bool:
+        """Return whether a caller that asks now may have the result."""
+        return self.began is None or time.monotonic() - self.began < seconds
+
+
+class StateReads:
+    """Reads the heads of threads, and keeps a cache of them.
+
+    Args:
+        backend: Gives the backend.
+        cache: The cache, if any.
+        verify_seconds: How stale a cached read may be.
+
+    Raises:
+        InvalidArgumentError: ``verify_seconds`` is not valid.
+    """
+
+    def __init__(
+        self,
+        backend: Callable[[], StorageBackend],
+        cache: Callable[[], StateCache | None],
+        verify_seconds: float,
+    ) -> None:
+        self._backend = backend
+        self._cache = cache
+        self._guarded: GuardedCache | None = None
+        self.verify_seconds = _checked_seconds(verify_seconds)
+        self._confirmed: SeenThreads[Mark] = SeenThreads()
+        self._flights: PerLoop[dict[str, _Flight]] = PerLoop(dict)
+
+    @property
+    def cache(self) -> GuardedCache | None:
+        """The cache, if there is one."""
+        found = self._cache()
+        if found is not None and (self._guarded is None or self._guarded.cache is not found):
+            self._guarded = GuardedCache(found)
+        return self._guarded if found is not None else None
+
+    # --- reading
+
+    async def head(self, thread_id: str) -> Snapshot | None:
+        """Return the head as the database has it; ``None`` if there is none."""
+        began = time.monotonic()
+        found = await self._backend().read_state(thread_id)
+        if found is None:
+            self._confirmed.forget(thread_id)
+        else:
+            self._confirmed.put(thread_id, found.version.mark, began)
+        return found
+
+    async def _committed(self, thread_id: str) -> CachedState | None:
+        found = await self.head(thread_id)
+        if found is None:
+            return None
+        return made_of(found.state, found.version.mark, found.version.labels)
+
+    async def cached(self, thread_id: str) -> CachedState | None:
+        """Return the working state or head, from the cache if it is confirmed.
+
+        Callers of one event loop that ask at once share one read.
+        """
+        if self.cache is None:
+            return await self._committed(thread_id)
+        flights = self._flights.here()
+        flight = flights.get(thread_id)
+        if flight is None or not flight.may_serve(self.verify_seconds):
+            flight = flights[thread_id] = self._begin(thread_id, self.cache, flights)
+        return await outlasting(flight.task)
+
+    def _begin(self, thread_id: str, cache: GuardedCache, flights: dict[str, _Flight]) -> _Flight:
+        flight = _Flight()
+
+        async def fly() -> CachedState | None:
+            flight.began = time.monotonic()
+            try:
+                return await self._found(thread_id, cache)
+            finally:
+                if flights.get(thread_id) is flight:
+                    del flights[thread_id]
+
+        flight.task = asyncio.create_task(fly(), name="locus-store")
+        return flight
+
+    async def _found(self, thread_id: str, cache: GuardedCache) -> CachedState | None:
+        entry = await cache.get(self._key(thread_id))
+        if entry is not None and await self._is_current(thread_id, entry):
+            return entry
+        found = await self._committed(thread_id)
+        if found is not None:
+            await cache.put(self._key(thread_id), found, instead_of=entry)
+        elif entry is not None:
+            await cache.drop(self._key(thread_id))
+        return found
+
+    async def _is_current(self, thread_id: str, entry: CachedState) -> bool:
+        """Return whether the entry's version is the head, and remember it if it is."""
+        if entry.mark is None:  # a working state of a thread without versions
+            return await self._backend().version(thread_id) is None
+        if self._confirmed.within(thread_id, self.verify_seconds) == entry.mark:
+            return True
+        now = time.monotonic()
+        head = await self._backend().fetch_head(thread_id, known=entry.mark)
+        if head is None or head.version.mark != entry.mark:
+            return False
+        self._confirmed.put(thread_id, entry.mark, now)
+        return True
+
+    # --- after writes
+
+    async def wrote(self, thread_id: str, entry: CachedState, began: float) -> None:
+        """Replace the cached entry after a commit.
+
+        Args:
+            thread_id: The thread.
+            entry: What was committed.
+            began: When the save was sent; the version has been the head since then at least once.
+        """
+        self._forget_flight(thread_id)
+        if entry.mark is not None:
+            self._confirmed.put(thread_id, entry.mark, began)
+        await self.work(thread_id, entry)
+
+    async def work(self, thread_id: str, entry: CachedState) -> None:
+        """Cache an entry."""
+        if self.cache is not None:
+            self._forget_flight(thread_id)
+            await self.cache.put(self._key(thread_id), entry)
+
+    async def removed(self, thread_id: str) -> None:
+        """Drop the cached entry after a deletion."""
+        self._forget_flight(thread_id)
+        self._confirmed.forget(thread_id)
+        if self.cache is not None:
+            await self.cache.drop(self._key(thread_id))
+
+    def close(self) -> None:
+        """Forget what was read."""
+        self._confirmed.clear()
+
+    def _forget_flight(self, thread_id: str) -> None:
+        """Make later readers read again, since they must see what was written."""
+        self._flights.here().pop(thread_id, None)
+
+    def _key(self, thread_id: str) -> str:
+        tenant = self._backend().tenant or ""
+        return f"{len(tenant)}:{tenant}:{thread_id}"
+
+
+def made_of(
+    state: Mapping[str, Any],
+    mark: Mark | None,
+    labels: Mapping[str, Any],
+    *,
+    is_working: bool = False,
+) -> CachedState:
+    """Return the entry of a state.
+
+    Raises:
+        SerializationError: JSON cannot keep it.
+    """
+    return CachedState(mark=mark, is_working=is_working, labels=labels, state=encode(state))
+
+
+def _checked_seconds(seconds: float) -> float:
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if is_number and 0 <= seconds < float("inf"):
+        return seconds
+    raise InvalidArgumentError(
+        f"cache_verify_seconds={seconds!r} must be a number of seconds from 0"
+    )

@@ -1,0 +1,163 @@
+"""A cache of states in Redis or Valkey, which processes share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+from zlib import crc32
+
+import orjson
+
+from locus_store.backends.redis import addresses, scripts
+from locus_store.errors import IntegrityError, InvalidArgumentError
+from locus_store.session.cache import (
+    CACHE_TTL_SECONDS,
+    CachedState,
+    StateCache,
+    checked_cache_ttl,
+    checked_max_threads,
+)
+from locus_store.types import Mark
+from locus_store.types.arguments import check_text
+
+if TYPE_CHECKING:
+    from locus_store.backends.redis.connections import Connections
+
+DEFAULT_PREFIX: Final = "locus:session:"
+
+POOL_SIZE: Final = 64
+"""Calls at once per event loop."""
+
+_DIGITS: Final = 20
+"""Of a line and of a sequence, so that places compare as text: Lua's numbers have 53 bits."""
+
+
+class RedisCache(StateCache):
+    """A cache in Redis or Valkey: a server or a cluster.
+
+    With ``max_threads`` all entries of a prefix lie on one node of a cluster. Without it, set the
+    server's ``maxmemory`` and ``maxmemory-policy``: an entry may be evicted at any time.
+
+    Args:
+        url: See ``RedisBackend``.
+        client: A ``redis.asyncio.Redis`` or ``RedisCluster``, instead of ``url``; never closed.
+        prefix: What all keys begin with.
+        max_threads: Entries at most; the least recently used one is dropped first.
+        ttl_seconds: An entry that is not used for so long is dropped.
+
+    Raises:
+        InvalidArgumentError: An option is not valid.
+        MissingExtraError: redis-py is not installed.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        client: Any = None,
+        prefix: str = DEFAULT_PREFIX,
+        max_threads: int | None = None,
+        ttl_seconds: float = CACHE_TTL_SECONDS,
+    ) -> None:
+        if (url is None) is (client is None):
+            raise InvalidArgumentError("give the URL of a Redis, or a client")
+        check_text("prefix", prefix, maximum=200)
+        options = addresses.Options(
+            wait_replicas=0,
+            wait_timeout_seconds=addresses.WAIT_SECONDS,
+            pool_size=POOL_SIZE,
+            retry_seconds=0,
+            timeout_seconds=addresses.TIMEOUT_SECONDS,
+            connect_timeout_seconds=addresses.CONNECT_TIMEOUT_SECONDS,
+        )
+        self._connections: Connections = (
+            addresses.named(url, 0, options, is_cluster=False)
+            if url is not None
+            else addresses.handed_in(client, options)
+        )
+        self._prefix = prefix
+        self.max_threads = checked_max_threads(max_threads)
+        self.ttl_seconds = checked_cache_ttl(ttl_seconds)
+
+    def __repr__(self) -> str:
+        return f"RedisCache({self._connections.where!r}, prefix={self._prefix!r})"
+
+    async def get(self, key: str) -> CachedState | None:
+        """See ``StateCache``, also for the following methods."""
+        home = await self._connections.home()
+        is_limited = int(self.max_threads is not None)
+        found = await home.read(scripts.CACHE_GET, self._keys(key), self._ttl(), is_limited)
+        return None if found is None else _unpacked(found)
+
+    async def put(
+        self, key: str, entry: CachedState, *, instead_of: CachedState | None = None
+    ) -> None:
+        home, wrong = await self._connections.home(), instead_of.mark if instead_of else None
+        args = (
+            *(self._ttl(), self.max_threads or 0, *_place(entry.mark), int(entry.is_working)),
+            *(_packed(entry), "".join(_place(wrong))),
+        )
+        await home.once(lambda: home.write(scripts.CACHE_PUT, self._keys(key), *args))
+
+    async def drop(self, key: str) -> None:
+        await (await self._connections.home()).command("DEL", self._keys(key)[0])
+
+    async def close(self) -> None:
+        await self._connections.close()
+
+    def _ttl(self) -> int:
+        return max(1, round(self.ttl_seconds * 1000))
+
+    def _keys(self, key: str) -> tuple[str, str]:
+        """Return the keys of an entry and of the index; without a limit there is no index."""
+        if self.max_threads is None:
+            name = f"{self._prefix}{{{key}}}"
+            return name, name
+        return f"{self._prefix}{{limited}}{key}", f"{self._prefix}{{limited}}"
+
+
+def _place(mark: Mark | None) -> tuple[str, str]:
+    if mark is None:
+        return "", ""
+    return mark.store, f"{mark.line:0{_DIGITS}}{mark.sequence:0{_DIGITS}}"
+
+
+def _packed(entry: CachedState) -> bytes:
+    mark = entry.mark
+    head = {
+        "mark": mark and [mark.store, mark.line, mark.sequence, mark.digest.hex()],
+        "is_working": entry.is_working,
+        "labels": entry.labels,
+    }
+    body = orjson.dumps(head) + b"\n" + entry.state
+    return b"%08x" % crc32(body) + body
+
+
+def _unpacked(raw: bytes) -> CachedState:
+    """Return the entry.
+
+    Raises:
+        IntegrityError: It is damaged, or another program's.
+    """
+    body = raw[8:]
+    try:
+        checksum = int(raw[:8], 16)
+        told, _, state = body.partition(b"\n")
+        head = orjson.loads(told)
+        entry = CachedState(
+            mark=_mark_of(head["mark"]),
+            is_working=head["is_working"],
+            labels=head["labels"],
+            state=state,
+        )
+    except (ValueError, KeyError, TypeError) as exc:
+        raise IntegrityError("an entry of the cache is another program's") from exc
+    if checksum != crc32(body):
+        raise IntegrityError("an entry of the cache is damaged")
+    return entry
+
+
+def _mark_of(told: list[Any] | None) -> Mark | None:
+    if told is None:
+        return None
+    store, line, sequence, digest = told
+    return Mark(store=store, line=line, sequence=sequence, digest=bytes.fromhex(digest))

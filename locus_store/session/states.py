@@ -1,0 +1,114 @@
+"""States of a session as JSON objects, and back in the class that was saved."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from locus_store.errors import InvalidArgumentError, SerializationError
+from locus_store.session.models import AgentState
+from locus_store.types.marks import Lineage, Provenance
+from locus_store.types.state import dumped, restored
+from locus_store.types.state_classes import is_model
+from locus_store.values import frames
+from locus_store.values.filters import STATE_CLASS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pydantic import BaseModel
+
+
+def checked_state_class(kind: object) -> type[BaseModel] | None:
+    """Return the class that states come back as, if it is one.
+
+    Raises:
+        InvalidArgumentError: It is not a pydantic model.
+    """
+    if kind is None or (isinstance(kind, type) and is_model(kind)):
+        return kind
+    raise InvalidArgumentError(f"state_class must be a pydantic model, not {kind!r}")
+
+
+def dump(state: object) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return a state as a JSON object, and the label that names its class.
+
+    Raises:
+        SerializationError: It is not a pydantic model, or JSON cannot keep it.
+    """
+    kind = type(state)
+    if not is_model(kind):
+        raise SerializationError(
+            f"a session's state is an AgentState or another pydantic model, not a {kind.__name__}"
+        )
+    return dumped(state)[0], {STATE_CLASS: _name(kind)}
+
+
+def require_exact(data: dict[str, Any], max_state_bytes: int) -> None:
+    """Refuse a JSON object that would not come back as it is.
+
+    Raises:
+        SerializationError: JSON cannot keep it, or it is too large.
+    """
+    frames.change(data, None).snapshot.require_size(max_state_bytes)
+
+
+def restore(
+    data: dict[str, Any],
+    labels: Mapping[str, Any],
+    kind: type[BaseModel] | None,
+    lineage: Lineage,
+) -> Any:
+    """Return the state of a version.
+
+    Args:
+        data: The stored JSON object.
+        labels: Of the version.
+        kind: The class to return; ``None``: the class that was saved.
+        lineage: The state's origin, which our own classes carry.
+
+    Raises:
+        SerializationError: The class is not imported, or ``data`` does not fit it.
+    """
+    state = restored(kind or _class_of(labels), data, lineage)
+    carry(state, lineage)
+    return state
+
+
+def carry(state: object, lineage: Lineage) -> None:
+    """Note the version that a state was made from, if its class has room for it."""
+    if isinstance(state, AgentState):
+        state._version = Provenance(lineage.token())  # noqa: SLF001  (our own class)
+
+
+def carried(state: object) -> Lineage | None:
+    """Return what ``carry`` noted."""
+    if not isinstance(state, AgentState):
+        return None
+    token = state._version.token  # noqa: SLF001  (our own class)
+    return Lineage.from_token(token) if token else None
+
+
+def _class_of(labels: Mapping[str, Any]) -> type[BaseModel]:
+    """Return the class that was saved, among the loaded subclasses only; nothing is imported."""
+    name = labels.get(STATE_CLASS)
+    if name is None:
+        return AgentState
+    found = [it for it in _loaded(AgentState) if _name(it) == name]
+    if not found:
+        module, _, qualname = str(name).partition(":")
+        raise SerializationError(
+            f"the state was saved as {qualname} of {module}, which is not a loaded subclass of "
+            'AgentState: import it before the load, or give config["state_class"] or '
+            "bind_state_type()"
+        )
+    return found[-1]
+
+
+def _loaded(kind: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    yield kind
+    for it in kind.__subclasses__():
+        yield from _loaded(it)
+
+
+def _name(kind: type[Any]) -> str:
+    return f"{kind.__module__}:{kind.__qualname__}"

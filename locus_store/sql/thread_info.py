@@ -1,0 +1,92 @@
+"""The facts of threads in SQL: user, name, metadata."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import sqlalchemy as sa
+
+from locus_store.sql.existence import last_active
+from locus_store.sql.listing import GROWTH, PAGE, in_order, page_of
+from locus_store.sql.statements import is_live
+from locus_store.types.thread_info import DescribesThreads, StoredFacts, facts
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from sqlalchemy.engine import Row
+
+    from locus_store.sql.reads import Reads
+    from locus_store.sql.repository import Repository
+    from locus_store.types.thread_info import PutThread, ThreadFacts, ThreadsWanted
+
+T = TypeVar("T")
+
+
+class SqlThreadInfo(DescribesThreads):
+    """Runs the queries below in the transactions of a backend."""
+
+    _write: Callable[[Callable[[Repository], None]], Awaitable[None]]
+    _query: Callable[[Callable[[Repository], T]], Awaitable[T]]
+
+    async def put_facts(self, put: PutThread) -> None:
+        """See ``DescribesThreads``, also for the following methods."""
+        await self._write(lambda it: _put(it, put))
+
+    async def facts_of(self, thread_id: str) -> ThreadFacts | None:
+        return await self._query(lambda it: _facts_of(it, thread_id))
+
+    async def find_facts(self, wanted: ThreadsWanted) -> list[ThreadFacts]:
+        return await self._query(lambda it: _find(it, wanted))
+
+
+def _put(it: Repository, put: PutThread) -> None:
+    it.open_thread(put.thread_id)
+    threads, exact = it.tables.threads, last_active(it.tables)
+    active_at = sa.func.coalesce(exact, threads.c.active_at).label("active_at")
+    which = it.is_thread(put.thread_id)
+    row = it.connection.execute(
+        sa.select(*(threads.c[name] for name in StoredFacts._fields), active_at).where(*which)
+    ).one()
+    stored = put.over(StoredFacts(*row[:-1]), row.active_at)
+    values = {threads.c[name]: value for name, value in stored._asdict().items()}
+    it.connection.execute(threads.update().where(*which).values(values))
+
+
+def _facts_of(it: Reads, thread_id: str) -> ThreadFacts | None:
+    c, exact = it.tables.threads.c, last_active(it.tables)
+    row = it.connection.execute(
+        sa.select(
+            c.thread_id, *(c[name] for name in StoredFacts._fields), exact.label("exact")
+        ).where(c.tenant == it.scope.tenant, c.thread_id == thread_id, is_live(it.tables))
+    ).first()
+    return None if row is None or row.exact is None else _of_row(row)
+
+
+def _find(it: Reads, wanted: ThreadsWanted) -> list[ThreadFacts]:
+    found: list[Row[Any]] = []
+    last = wanted.offset + wanted.limit
+    size, place = last if wanted.needle is None else max(last, PAGE), None
+    while len(found) < last:
+        rows = it.connection.execute(_page(it, wanted.user_id, size, place)).all()
+        found += [row for row in rows if wanted.takes(row.name, row.metadata)]
+        if len(rows) < size:
+            break
+        size, place = size * GROWTH, rows[-1]
+    return [_of_row(row) for row in found[wanted.offset : last]]
+
+
+def _page(it: Reads, user_id: str | None, size: int, place: Any) -> sa.Select[Any]:
+    """Return a query for a page of threads with their facts, in order."""
+    threads = it.tables.threads
+    is_theirs = sa.true() if user_id is None else threads.c.user_id == user_id
+    page = page_of(it, size, is_theirs, place=place).subquery("page")
+    return (
+        sa.select(page, *(threads.c[name] for name in StoredFacts._fields))
+        .join_from(page, threads, threads.c.thread == page.c.thread)
+        .order_by(*in_order(page.c))
+    )
+
+
+def _of_row(row: Any) -> ThreadFacts:
+    return facts(row.thread_id, row.user_id, row.name, row.metadata, row.exact)

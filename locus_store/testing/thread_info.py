@@ -1,0 +1,227 @@
+"""The facts of threads themselves: user, name, metadata, run and times."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from locus_store.errors import InvalidArgumentError, NotOwnerError, SerializationError
+from locus_store.testing.kit import HOSTILE_IDS, INVALID_IDS, exact, needs, refused
+from locus_store.testing.steps import BackendKit, problems, written
+from locus_store.types.thread_info import RESERVED_KEY, DescribesThreads
+
+LONG_AGO = datetime(2024, 10, 1, 12, 30, tzinfo=UTC)
+
+
+class ThreadInfoRules(BackendKit):
+    """``put_thread``, ``claim_thread``, ``thread_facts``, ``threads_by_activity``."""
+
+    @pytest.fixture(autouse=True)
+    def describing(self, backend: Any) -> None:
+        if not isinstance(backend, DescribesThreads):
+            pytest.skip(f"{type(backend).__name__} keeps no facts of threads")
+
+    async def names(self, backend: Any, user_id: str | None = None, **options: Any) -> list[str]:
+        """Return the ids of the listed threads."""
+        return [it.thread_id for it in await backend.threads_by_activity(user_id, **options)]
+
+    async def test_all_facts_come_back(self, backend: Any) -> None:
+        metadata = {"tags": ["weather", "ünï"], "n": 1, "f": 1.0, "none": None, "": {"a": [0.1]}}
+        await backend.put_thread(
+            "t", user_id="alice", name="Weather", metadata=metadata, run_id="r", updated_at=LONG_AGO
+        )
+        found = await backend.thread_facts("t")
+        assert (found.thread_id, found.user_id, found.name) == ("t", "alice", "Weather")
+        assert (found.run_id, found.updated_at) == ("r", LONG_AGO)
+        assert exact(found.metadata) == exact(metadata)
+        found.metadata["tags"].append("mine")
+        assert exact((await backend.thread_facts("t")).metadata) == exact(metadata)
+
+    async def test_a_thread_without_facts_has_its_id_and_time(self, backend: Any) -> None:
+        assert await backend.thread_facts("t") is None
+        await backend.save("t", {"n": 1})
+        found = await backend.thread_facts("t")
+        assert (found.user_id, found.name, found.metadata, found.run_id) == (None, None, {}, None)
+        assert found.updated_at == (await backend.recent())[0].active_at
+
+    async def test_a_put_replaces_all_facts_but_the_user(self, backend: Any) -> None:
+        await backend.put_thread("t", user_id="alice", name="n", metadata={"k": 1}, run_id="r")
+        await backend.put_thread("t", metadata={"l": 2})
+        found = await backend.thread_facts("t")
+        assert (found.user_id, found.name, found.metadata, found.run_id) == (
+            *("alice", None, {"l": 2}, None),
+        )
+
+    async def test_a_thread_of_facts_only_exists_and_can_be_deleted(self, backend: Any) -> None:
+        await backend.put_thread("t", metadata={"k": 1})
+        found = await backend.thread_facts("t")
+        assert (found.name, found.user_id, found.metadata) == (None, None, {"k": 1})
+        assert await backend.exists("t") is True
+        assert await backend.load("t") is None
+        if backend.capabilities.list_threads:
+            assert await backend.list_threads() == ["t"]
+        assert await backend.delete("t") is True
+        assert await backend.thread_facts("t") is None
+        assert await self.names(backend) == []
+
+    async def test_a_given_time_holds_until_the_next_save(self, backend: Any) -> None:
+        await backend.save("t", {"n": 1})
+        later = datetime.now(UTC) + timedelta(days=2)
+        for given in (LONG_AGO, later):
+            await backend.put_thread("t", updated_at=given)
+            assert (await backend.thread_facts("t")).updated_at == given
+        await backend.save("t", {"n": 2})
+        saved_at = (await backend.recent())[0].active_at
+        assert (await backend.thread_facts("t")).updated_at == saved_at
+        assert saved_at != later
+
+    async def test_a_put_leaves_versions_and_writes_as_they_are(self, backend: Any) -> None:
+        needs(backend, "branching")
+        await backend.save("t", {"n": 1}, checkpoint_id="a")
+        await backend.put_writes("t", "a", [written("a")])
+        before = await backend.read_thread("t")
+        await backend.put_thread("t", user_id="alice", name="n", metadata={"k": 1})
+        await backend.save("t", {"n": 2}, checkpoint_id="b")
+        found = await backend.read_thread("t")
+        assert (found.user_id, found.name, found.metadata) == ("alice", "n", {"k": 1})
+        assert found.lines[0].records[:1] == before.lines[0].records
+        assert await backend.load("t") == {"n": 2}
+        assert await problems(backend) == []
+
+    async def test_a_thread_is_its_first_users(self, backend: Any) -> None:
+        await backend.put_thread("t", user_id="alice", name="hers")
+        for put in (backend.put_thread, backend.claim_thread):
+            with pytest.raises(NotOwnerError, match="'t'"):
+                await put("t", user_id="bob", name="his")
+        assert await backend.thread_facts("t", user_id="bob") is None
+        assert (await backend.thread_facts("t", user_id="alice")).name == "hers"
+        assert (await backend.thread_facts("t")).user_id == "alice"
+        assert isinstance(NotOwnerError("…"), PermissionError)
+
+    async def test_a_claim_keeps_what_is_stored(self, backend: Any) -> None:
+        await backend.save("t", {"n": 1})
+        await backend.claim_thread("t", "alice", name="first", metadata={"k": 1})
+        await backend.claim_thread("t", "alice", name="second", metadata={"k": 2})
+        found = await backend.thread_facts("t", user_id="alice")
+        assert (found.user_id, found.name, found.metadata) == ("alice", "first", {"k": 1})
+        await backend.put_thread("u", name="named", metadata={"k": 1})
+        await backend.claim_thread("u", "alice", name="other", metadata={"k": 2})
+        found = await backend.thread_facts("u", user_id="alice")
+        assert (found.name, found.metadata) == ("named", {"k": 1})
+
+    async def test_of_two_first_users_one_gets_the_thread(self, backend: Any) -> None:
+        claims = (backend.claim_thread("t", f"user {n}") for n in range(8))
+        results = await asyncio.gather(*claims, return_exceptions=True)
+        assert sum(it is None for it in results) == 1
+        assert sum(isinstance(it, NotOwnerError) for it in results) == 7
+        owner = (await backend.thread_facts("t")).user_id
+        assert results[int(owner.split()[1])] is None
+
+    async def test_a_deleted_threads_user_is_forgotten(self, backend: Any) -> None:
+        await backend.claim_thread("t", "alice")
+        await backend.delete("t")
+        await backend.claim_thread("t", "bob")
+        assert await self.names(backend, "alice") == []
+        assert await self.names(backend, "bob") == ["t"]
+
+    async def test_lists_are_a_users_by_activity(self, backend: Any) -> None:
+        for name in "zam":
+            await backend.claim_thread(name, "alice")
+            await backend.save(name, {"n": 1})
+            await backend.claim_thread(f"{name}{name}", "bob")
+        await backend.save("free", {"n": 1})
+        await backend.save("z", {"n": 2})
+        assert await self.names(backend, "alice") == ["z", "m", "a"]
+        assert sorted(await self.names(backend, "bob")) == ["aa", "mm", "zz"]
+        assert sorted(await self.names(backend)) == ["a", "aa", "free", "m", "mm", "z", "zz"]
+        assert await self.names(backend, "carol") == []
+        await backend.put_thread("a", user_id="alice", name="no activity")
+        assert await self.names(backend, "alice") == ["z", "m", "a"]
+
+    async def test_pages_lose_and_repeat_none(self, backend: Any) -> None:
+        for n in range(25):
+            await backend.claim_thread(f"t{n:02}", "alice")
+            await backend.save(f"t{n:02}", {"n": n})
+        whole = [f"t{n:02}" for n in reversed(range(25))]
+        assert await self.names(backend, "alice") == whole
+        for size in (1, 7, 25):
+            pages = [
+                await self.names(backend, "alice", offset=at, limit=size)
+                for at in range(0, 26, size)
+            ]
+            assert [it for page in pages for it in page] == whole
+        assert await self.names(backend, "alice", limit=0) == []
+        assert await self.names(backend, "alice", offset=30) == []
+
+    async def test_a_search_looks_into_names_and_metadata(self, backend: Any) -> None:
+        await backend.put_thread("name", user_id="u", name="Über 100% of CAFÉ_s")
+        await backend.put_thread("deep", user_id="u", metadata={"a": [{"b": "it's a café\nbar"}]})
+        await backend.put_thread("field", user_id="u", metadata={"café": "no", "n": 100})
+        await backend.put_thread("run", user_id="u", run_id="café", updated_at=LONG_AGO)
+        await backend.put_thread("other", user_id="v", name="café")
+        expected = {
+            "cafe": ["deep", "name"], "CAFÉ": ["deep", "name"], "0%": ["name"], "É_S": ["name"],
+            "it's": ["deep"], "É\nb": ["deep"], "%": ["name"], "2024": [], "": [
+                "deep", "field", "name", "run",
+            ],
+        }  # fmt: skip
+        for search, ids in expected.items():
+            assert sorted(await self.names(backend, "u", search=search)) == ids, search
+        assert len(await self.names(backend, "u", search="cafe", limit=1)) == 1
+        assert len(await self.names(backend, "u", search="cafe", offset=1)) == 1
+        assert sorted(await self.names(backend, search="cafe")) == ["deep", "name", "other"]
+
+    async def test_a_search_goes_through_many_pages(self, backend: Any) -> None:
+        for n in range(230):
+            await backend.put_thread(f"t{n:03}", user_id="u", name="odd" if n % 2 else "even")
+        found = await self.names(backend, "u", search="odd", limit=1000)
+        assert sorted(found) == [f"t{n:03}" for n in range(1, 230, 2)]
+        assert await self.names(backend, "u", search="odd", offset=110, limit=3) == found[110:113]
+
+    async def test_facts_travel_with_the_thread(self, backend: Any) -> None:
+        needs(backend, "branching")
+        put = {"user_id": "alice", "name": "n", "metadata": {"k": 1}, "run_id": "r"}
+        await backend.put_thread("t", **put, updated_at=LONG_AGO)
+        before = await backend.thread_facts("t")
+        thread = await backend.read_thread("t")
+        await backend.delete("t")
+        await backend.write_thread(thread)
+        assert await backend.thread_facts("t") == before
+        await backend.copy_thread("t", "copy")
+        assert (await backend.thread_facts("copy")).metadata == {"k": 1}
+        assert sorted(await backend.threads_of("alice")) == ["copy", "t"]
+        assert (await backend.forget_user("alice"))["threads"] == 2
+
+    async def test_hostile_ids_name_threads_and_users_of_their_own(self, backend: Any) -> None:
+        for name in HOSTILE_IDS:
+            await backend.put_thread(name, user_id=name, name=name)
+        for name in HOSTILE_IDS:
+            found = await backend.threads_by_activity(name)
+            assert [(it.thread_id, it.user_id, it.name) for it in found] == [(name, name, name)]
+
+    async def test_what_cannot_be_stored_is_refused(self, backend: Any) -> None:
+        for bad in INVALID_IDS:
+            with refused(InvalidArgumentError, bad):
+                await backend.put_thread(bad)
+            with refused(InvalidArgumentError, bad):
+                await backend.claim_thread("t", bad)
+            if bad is None:
+                continue
+            for field in ("user_id", "run_id"):
+                with refused(InvalidArgumentError, bad):
+                    await backend.put_thread("t", **{field: bad})
+        for put in (
+            {"name": "x" * 1001}, {"name": "\0"}, {"updated_at": datetime(2024, 1, 1)},  # noqa: DTZ001
+            {"updated_at": "2024"}, {"metadata": {RESERVED_KEY: 1}},
+        ):  # fmt: skip
+            with refused(InvalidArgumentError, put):
+                await backend.put_thread("t", **put)
+        with refused(SerializationError, "NaN"):
+            await backend.put_thread("t", metadata={"n": float("nan")})
+        for options in ({"limit": -1}, {"offset": -1}, {"search": 7}, {"user_id": ""}):
+            with refused(InvalidArgumentError, options):
+                await backend.threads_by_activity(**options)
+        assert await backend.exists("t") is False

@@ -1,0 +1,318 @@
+"""A thread's own facts, beside its versions and messages: user, name, metadata, run and times."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from locus_store.errors import IntegrityError, InvalidArgumentError, NotOwnerError
+from locus_store.types.arguments import check_limit, check_text, json_object
+from locus_store.values.text import folded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+MAX_NAME_CHARACTERS: Final = 1000
+
+RESERVED_KEY: Final = "_thread_info"
+"""Key in a thread's stored metadata: the run, and the time that the caller gave."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadFacts:
+    """The facts of a thread itself."""
+
+    thread_id: str
+    user_id: str | None
+    """The first user that a put named."""
+
+    name: str | None
+    metadata: dict[str, Any]
+    run_id: str | None
+    updated_at: datetime
+    """The time that the last put gave, or that of the last activity since."""
+
+
+class StoredFacts(NamedTuple):
+    """The columns of a thread that a put sets."""
+
+    user_id: str | None
+    name: str | None
+    metadata: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutThread:
+    """New facts of a thread; validated."""
+
+    thread_id: str
+    user_id: str | None
+    name: str | None
+    metadata: dict[str, Any]
+    run_id: str | None
+    updated_at: datetime | None
+    is_claim: bool
+    """Keep the name and metadata that are stored."""
+
+    def over(self, old: StoredFacts, active_at: datetime) -> StoredFacts:
+        """Return what is stored after the put: the reference for every backend.
+
+        Args:
+            old: What is stored before it.
+            active_at: The last activity; a later one outdates the given time.
+
+        Raises:
+            NotOwnerError: The thread is another user's.
+        """
+        require_owner(self.thread_id, old.user_id, self.user_id)
+        user_id, name, metadata = old.user_id or self.user_id, self.name, self._packed(active_at)
+        if self.is_claim:
+            name, metadata = old.name or name, old.metadata or metadata
+        if name is None and user_id is None:
+            name = ""  # without versions a thread needs a user or a name to exist
+        return StoredFacts(user_id, name, metadata)
+
+    def _packed(self, active_at: datetime) -> dict[str, Any]:
+        """Return the metadata with the facts that have no column."""
+        run = {} if self.run_id is None else {"run_id": self.run_id}
+        if self.updated_at is not None:
+            run |= {"updated_at": self.updated_at.isoformat(), "as_of": active_at.isoformat()}
+        return {**self.metadata, **({RESERVED_KEY: run} if run else {})}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadsWanted:
+    """The criteria of a list of threads."""
+
+    user_id: str | None
+    needle: str | None
+    """Only threads whose name, or a string in whose metadata, has it; folded."""
+
+    offset: int
+    limit: int
+
+    def takes(self, name: str | None, metadata: Mapping[str, Any]) -> bool:
+        """Return whether the thread's facts match the search."""
+        if self.needle is None:
+            return True
+        ours = {key: it for key, it in metadata.items() if key != RESERVED_KEY}
+        return any(self.needle in folded(it) for it in (name or "", *_strings(ours)))
+
+
+class DescribesThreads(ABC):
+    """A backend that keeps facts of threads themselves."""
+
+    @abstractmethod
+    async def put_facts(self, put: PutThread) -> None:
+        """Store a thread's facts in one transaction; see ``put_thread``."""
+
+    @abstractmethod
+    async def facts_of(self, thread_id: str) -> ThreadFacts | None:
+        """Return the facts of a live thread that exists, in one statement."""
+
+    @abstractmethod
+    async def find_facts(self, wanted: ThreadsWanted) -> list[ThreadFacts]:
+        """Return the facts of the threads that match, the most recently active first."""
+
+    async def put_thread(
+        self,
+        thread_id: str,
+        *,
+        user_id: str | None = None,
+        name: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        run_id: str | None = None,
+        updated_at: datetime | None = None,
+    ) -> None:
+        """Replace a thread's facts but its user, who is the first that is named; create the thread.
+
+        A put does not count as activity of a thread that exists.
+
+        Args:
+            thread_id: The thread.
+            user_id: The user who puts; ``None``: anyone.
+            name: Up to 1,000 characters; the empty one is none.
+            metadata: A JSON object.
+            run_id: 1 to 255 characters.
+            updated_at: Comes back until a later save or message; ``None``: the last activity does.
+
+        Raises:
+            InvalidArgumentError, SerializationError: A fact is not valid; nothing was written.
+            NotOwnerError: The thread is another user's; nothing was written.
+        """
+        await self.put_facts(
+            _checked(
+                thread_id,
+                user_id=user_id,
+                name=name,
+                metadata=metadata,
+                run_id=run_id,
+                updated_at=updated_at,
+                is_claim=False,
+            )
+        )
+
+    async def claim_thread(
+        self,
+        thread_id: str,
+        user_id: str,
+        *,
+        name: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Make a thread a user's, unless it is already; one statement if it is.
+
+        Args:
+            thread_id: The thread; created if it does not exist.
+            user_id: The user.
+            name: Of a thread that had no user; replaces no name.
+            metadata: Of a thread that had no user; replaces no metadata.
+
+        Raises:
+            InvalidArgumentError, SerializationError: See ``put_thread``.
+            NotOwnerError: It is another user's; nothing was written.
+        """
+        check_text("user_id", user_id)
+        put = _checked(
+            thread_id,
+            user_id=user_id,
+            name=name,
+            metadata=metadata,
+            run_id=None,
+            updated_at=None,
+            is_claim=True,
+        )
+        found = await self.facts_of(thread_id)
+        if found is not None and found.user_id is not None:
+            require_owner(thread_id, found.user_id, user_id)
+        else:
+            await self.put_facts(put)
+
+    async def thread_facts(
+        self, thread_id: str, *, user_id: str | None = None
+    ) -> ThreadFacts | None:
+        """Return a thread's facts; ``None`` if there is no such thread, or it is another user's."""
+        check_text("thread_id", thread_id)
+        found = await self.facts_of(thread_id)
+        return found if found and may_see(found.user_id, user_id) else None
+
+    async def threads_by_activity(
+        self,
+        user_id: str | None = None,
+        *,
+        search: str | None = None,
+        offset: int = 0,
+        limit: int = 100,
+    ) -> list[ThreadFacts]:
+        """Return threads with their facts, the most recently active first, in exact order.
+
+        Args:
+            user_id: Of this user only.
+            search: Only threads whose name, or a string in whose metadata, has this, without
+                regard to case and accents. Keys are not looked into.
+            offset: So many that match are left out first.
+            limit: At most this many; 0: none.
+        """
+        if user_id is not None:
+            check_text("user_id", user_id)
+        if search is not None and not isinstance(search, str):
+            raise InvalidArgumentError(f"search must be a str, not {search!r}")
+        needle = None if search is None else folded(search)
+        at, most = check_limit(offset, "offset"), check_limit(limit)
+        wanted = ThreadsWanted(user_id=user_id, needle=needle, offset=at, limit=most)
+        return await self.find_facts(wanted) if most else []
+
+
+def may_see(owner: str | None, user_id: str | None) -> bool:
+    """Return whether a user may see a thread: it is the user's, it has no user, or no user asks."""
+    return None in {owner, user_id} or owner == user_id
+
+
+def require_owner(thread_id: str, owner: str | None, user_id: str | None) -> None:
+    """Refuse to change another user's thread.
+
+    Raises:
+        NotOwnerError: It is another user's.
+    """
+    if not may_see(owner, user_id):
+        raise NotOwnerError(
+            f"thread {thread_id!r} is another user's; nothing was written. Use another thread id"
+        )
+
+
+def facts(
+    thread_id: str,
+    user_id: str | None,
+    name: str | None,
+    stored: Mapping[str, Any],
+    active_at: datetime,
+) -> ThreadFacts:
+    """Return the facts of a stored thread.
+
+    Raises:
+        IntegrityError: The run or the time is not what a put stores.
+    """
+    metadata = dict(stored)
+    run = metadata.pop(RESERVED_KEY, {})
+    try:
+        given, as_of = (datetime.fromisoformat(run[it]) for it in ("updated_at", "as_of"))
+    except KeyError:
+        given, as_of = active_at, active_at
+    except (TypeError, ValueError) as exc:
+        raise IntegrityError(
+            f"the metadata of thread {thread_id!r} has {RESERVED_KEY}={run!r}, which no put "
+            "stores; restore the database from a backup, or put the thread's info again"
+        ) from exc
+    return ThreadFacts(
+        thread_id=thread_id,
+        user_id=user_id,
+        name=name or None,
+        metadata=metadata,
+        run_id=run.get("run_id"),
+        updated_at=given if active_at <= as_of else active_at,
+    )
+
+
+def _checked(
+    thread_id: str,
+    *,
+    user_id: str | None,
+    name: str | None,
+    metadata: Mapping[str, Any] | None,
+    run_id: str | None,
+    updated_at: datetime | None,
+    is_claim: bool,
+) -> PutThread:
+    check_text("thread_id", thread_id)
+    for field, value in (("user_id", user_id), ("run_id", run_id)):
+        if value is not None:
+            check_text(field, value)
+    if name is not None:
+        check_text("name", name, minimum=0, maximum=MAX_NAME_CHARACTERS)
+    if updated_at is not None and (not isinstance(updated_at, datetime) or not updated_at.tzinfo):
+        raise InvalidArgumentError(f"updated_at={updated_at!r} must be a datetime with a time zone")
+    told = json_object("metadata", metadata)
+    if RESERVED_KEY in told:
+        raise InvalidArgumentError(f"metadata must not have the key {RESERVED_KEY!r}")
+    return PutThread(
+        thread_id=thread_id,
+        user_id=user_id,
+        name=name,
+        metadata=told,
+        run_id=run_id,
+        updated_at=updated_at,
+        is_claim=is_claim,
+    )
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for it in value.values():
+            yield from _strings(it)
+    elif isinstance(value, list):
+        for it in value:
+            yield from _strings(it)
