@@ -76,8 +76,10 @@ async def test_a_call_reads_as_little_of_a_long_thread_as_of_a_short_one(
             await calls[what]()
         for _ in range(VERSIONS):
             await save()
-        before = await entries_read(migrated_database, checkpointer)
-        for _ in range(CALLS):
-            await calls[what]()
-        after = await entries_read(migrated_database, checkpointer)
-        assert after - before <= most * CALLS
+        reads = []
+        for _ in range(3):  # another session of the database may count between two readings
+            before = await entries_read(migrated_database, checkpointer)
+            for _ in range(CALLS):
+                await calls[what]()
+            reads.append(await entries_read(migrated_database, checkpointer) - before)
+        assert min(reads) <= most * CALLS
