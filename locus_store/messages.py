@@ -163,6 +163,8 @@ class BaseMessageLog(ForTenants, ABC):
         except ConnectionFailedError:
             if not change.is_repeatable:
                 raise
+            for put in change.puts:
+                put.may_exist = True  # the reply may be lost, and not the change
         return (await self.change(change)).revision
 
     async def replace(

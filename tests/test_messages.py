@@ -20,6 +20,7 @@ from locus_store import (
     open_message_log,
 )
 from locus_store.backends import FileBackend, MemoryBackend, RedisBackend, SQLiteBackend
+from locus_store.messages import BaseMessageLog
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,6 +71,8 @@ async def test_a_log_over_a_checkpointers_backend_leaves_it_open(tmp_path: Path)
             SQLiteMessageLog("b.db", backend=checkpointer.backend)
         with pytest.raises(InvalidArgumentError, match="must be a MemoryBackend"):
             InMemoryMessageLog(backend=checkpointer.backend)
+    with pytest.raises(InvalidArgumentError, match="max_state_bytes is the backend's"):
+        InMemoryMessageLog(backend=MemoryBackend(), max_state_bytes=1000)
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql", "memory"])
@@ -109,7 +112,7 @@ async def test_reading_a_log_takes_one_statement(tmp_path: Path) -> None:
             assert len([it for it in sent if it.startswith("SELECT")]) == 1
 
 
-class LosesReplies(InMemoryMessageLog):
+class LosesReplies(BaseMessageLog):
     """A log whose first reply to each change is lost, after the change or before."""
 
     is_done = True
@@ -124,18 +127,30 @@ class LosesReplies(InMemoryMessageLog):
         return changed
 
 
+class MemoryLosesReplies(LosesReplies, InMemoryMessageLog):
+    """``LosesReplies`` in memory."""
+
+
+class SQLiteLosesReplies(LosesReplies, SQLiteMessageLog):
+    """``LosesReplies`` in SQLite: the transaction of all SQL databases."""
+
+
 @pytest.mark.parametrize("is_done", [True, False])
-async def test_an_append_whose_reply_was_lost_doubles_nothing(is_done: bool) -> None:
-    log = LosesReplies()
+@pytest.mark.parametrize("kind", [MemoryLosesReplies, SQLiteLosesReplies])
+async def test_an_append_whose_reply_was_lost_doubles_nothing(
+    kind: type[Any], is_done: bool, tmp_path: Path
+) -> None:
+    log = kind() if kind is MemoryLosesReplies else kind(tmp_path / "logs.db")
     log.is_done = is_done
     for n in range(3):
         await log.append("t", [NewMessage([n, 1]), NewMessage([n, 2], message_id=f"m{n}")])
     found = await log.load("t") or []
+    await log.close()
     assert [it.content for it in found] == [[n, it] for n in range(3) for it in (1, 2)]
 
 
 async def test_a_conditional_change_whose_reply_was_lost_is_told() -> None:
-    log = LosesReplies()
+    log = MemoryLosesReplies()
     with pytest.raises(ConnectionFailedError):
         await log.append("t", [NewMessage(1)], expected_revision=0)
     with pytest.raises(ConflictError):  # it was written

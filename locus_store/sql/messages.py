@@ -151,7 +151,7 @@ class _Log:
     # --- what is put
 
     def _put(self, puts: Sequence[PutMessage]) -> None:
-        known = self._known([it.message_id for it in puts if it.has_id])
+        known = self._known([it.message_id for it in puts if it.may_exist])
         new = [it for it in puts if it.message_id not in known]
         rows = [
             {"thread": self._thread, "sequence": sequence, **row_of(self._wanted.namespace, it)}

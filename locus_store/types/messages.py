@@ -51,7 +51,7 @@ class NewMessage(NamedTuple):
     """A JSON object."""
 
     text: str | None = None
-    """What a search looks into; ``None``: the strings in ``content``."""
+    """The text that ``search`` compares; ``None``: the strings in ``content``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,11 +107,11 @@ class Popped(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class PutMessage:
-    """A checked message on its way to a backend; not changed any more."""
+    """A checked message on its way to a backend."""
 
     message_id: str
-    has_id: bool
-    """The caller chose the id, so that the log may have it already."""
+    may_exist: bool
+    """The log may have the id: the caller chose it, or the change is sent again."""
 
     role: str
     metadata: dict[str, Any]
@@ -251,7 +251,7 @@ def put_of(
     sealed = seal(namespace, message_id, it.role, metadata, text, payload)
     return PutMessage(
         message_id=message_id,
-        has_id=it.message_id is not None,
+        may_exist=it.message_id is not None,
         role=it.role,
         metadata=metadata,
         text=text,
