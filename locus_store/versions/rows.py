@@ -36,7 +36,7 @@ class Row:
         self.told = told or {}
         """The save's changes of the line, in the form of the file's entry."""
         self._held = is_framed, operations
-        """Whether the operations are frames, and their bytes: one value, for thread safety."""
+        """If the operations are frames, and their bytes. One value, so that threads see both."""
 
     def payload(self) -> bytes:
         """Return the operations as frames."""

@@ -375,7 +375,7 @@ async def test_without_a_cache_no_working_state_is_kept(database) -> None:
 
 
 class Failing(StateCache):
-    """A cache that fails when it is told to."""
+    """A cache that raises ``error``, if there is one."""
 
     def __init__(self) -> None:
         self.inner = LocalCache()

@@ -1,4 +1,4 @@
-"""What a process of its own does to sessions: mixed operations on one database and one cache.
+"""Mixed operations of one process on sessions that share a database and a cache.
 
 ``Board`` is memory that the processes share: what was acknowledged, and when. The clock is the
 system's monotonic one, which all processes of a host read alike.
@@ -44,7 +44,7 @@ class Board:
             self.newest[thread][0] = max(self.newest[thread][0], n)
 
     def staleness(self, thread: int, n: int, began: float) -> float:
-        """How long before a read began a newer number than it found was acknowledged."""
+        """The seconds between the next acknowledged number and the begin of the read."""
         newer = self.acknowledged[thread][n + 1]
         return max(0.0, began - newer) if newer else 0.0
 

@@ -36,7 +36,7 @@ async def test_an_append_is_one_statement_and_one_round_trip(migrated_database, 
 
 @contextmanager
 def queries_of(log):
-    """What is sent meanwhile on open connections beside prepared statements."""
+    """Collects the queries of open connections within the block that are not prepared."""
     sent: list[str] = []
 
     def note(it) -> None:
