@@ -258,8 +258,9 @@ def facts(
     run = metadata.pop(RESERVED_KEY, {})
     try:
         given, as_of = (datetime.fromisoformat(run[it]) for it in ("updated_at", "as_of"))
+        updated_at = given if active_at <= as_of else active_at
     except KeyError:
-        given, as_of = active_at, active_at
+        updated_at = active_at
     except (TypeError, ValueError) as exc:
         raise IntegrityError(
             f"the metadata of thread {thread_id!r} has {RESERVED_KEY}={run!r}, which no put "
@@ -271,7 +272,7 @@ def facts(
         name=name or None,
         metadata=metadata,
         run_id=run.get("run_id"),
-        updated_at=given if active_at <= as_of else active_at,
+        updated_at=updated_at,
     )
 
 

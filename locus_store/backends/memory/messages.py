@@ -45,9 +45,7 @@ class InMemoryMessageLog(BaseMessageLog):
         if backend is not None and not isinstance(backend, MemoryBackend):
             raise InvalidArgumentError(f"backend must be a MemoryBackend, not {backend!r}")
         if backend is not None and max_state_bytes != MAX_STATE_BYTES:
-            raise InvalidArgumentError(
-                "max_state_bytes is the backend's: give one of the two"
-            )
+            raise InvalidArgumentError("max_state_bytes is the backend's: give one of the two")
         self.backend = backend or MemoryBackend(max_state_bytes=max_state_bytes)
         super().__init__(ttl_seconds=ttl_seconds, max_state_bytes=self.backend.max_state_bytes)
 

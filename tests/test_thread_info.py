@@ -1,0 +1,30 @@
+"""The facts of threads as they are stored."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from locus_store import IntegrityError
+from locus_store.types.thread_info import RESERVED_KEY, facts
+
+NAIVE = "2024-01-01T00:00:00"
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        None,
+        7,
+        "text",
+        ["list"],
+        {"updated_at": 1, "as_of": 2},
+        {"updated_at": "never", "as_of": "never"},
+        {"updated_at": NAIVE, "as_of": NAIVE},
+    ],
+)
+def test_facts_that_no_put_stores_are_damage(stored: Any) -> None:
+    with pytest.raises(IntegrityError, match="no put stores"):
+        facts("t", None, None, {RESERVED_KEY: stored}, datetime.now(UTC))
