@@ -89,7 +89,7 @@ def faults(it: Repository, thread_id: str, namespace: str) -> list[int]:
     return packing.faults(rows, {row[0]: row[1] for row in found}, it.max_state_bytes)
 
 
-class Packing(StorageBackend):
+class Packing(packing.KeepsPacks, StorageBackend):
     """Packs a thread's records from time to time, and reads the records if packs are damaged.
 
     A save does not wait for it. One thread is packed at a time, in each event loop.
@@ -185,15 +185,13 @@ class Packing(StorageBackend):
         return await self._pack_of(again) if again else None
 
     async def faulty_packs(self, thread_id: str, namespace: str) -> list[int]:
-        """Return the sequences of a line's packs that no load can use."""
+        """See ``KeepsPacks``, also for the following methods."""
         return await self._read(lambda it: faults(it, thread_id, namespace))
 
     async def drop_packs(self, thread_id: str, namespace: str) -> None:
-        """Remove the packs of a line; loads read its records."""
         await self._write(lambda it: drop(it, thread_id, namespace))
 
     async def drop_lost_packs(self) -> int:
-        """Remove the packs that belong to no line; return how many there were."""
         return await self._write(drop_lost)
 
     async def _end_packing(self) -> None:

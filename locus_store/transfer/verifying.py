@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from locus_store.backend import StoresThreads, needs
 from locus_store.errors import BackendError, ConnectionFailedError, IntegrityError, SchemaError
-from locus_store.sql.packs import Packing
 from locus_store.transfer.archive import all_threads
 from locus_store.versions.archives import Problem, problems
+from locus_store.versions.packing import KeepsPacks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -80,7 +80,7 @@ async def _damage(backend: StorageBackend) -> list[str]:
 
 
 async def _drop_lost_packs(backend: StoresThreads) -> int:
-    return await backend.drop_lost_packs() if isinstance(backend, Packing) else 0
+    return await backend.drop_lost_packs() if isinstance(backend, KeepsPacks) else 0
 
 
 async def _of_thread(
@@ -99,7 +99,7 @@ async def _of_thread(
         return
     for problem in await asyncio.to_thread(lambda: list(problems(thread, backend.max_state_bytes))):
         yield problem
-    if isinstance(backend, Packing):
+    if isinstance(backend, KeepsPacks):
         for line in thread.lines:
             async for problem in _of_packs(backend, thread_id, line.namespace, drops=drop_packs):
                 yield problem
@@ -107,7 +107,7 @@ async def _of_thread(
 
 
 async def _of_packs(
-    backend: Packing, thread_id: str, namespace: str, *, drops: bool
+    backend: KeepsPacks, thread_id: str, namespace: str, *, drops: bool
 ) -> AsyncIterator[Problem]:
     try:
         found = await backend.faulty_packs(thread_id, namespace)

@@ -8,6 +8,7 @@ of these two versions has, and it is dropped with either of them.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final
 
 from locus_store.errors import IntegrityError
@@ -27,6 +28,22 @@ PACK_BYTES: Final = 16 * 1024
 
 RECORD_BYTES: Final = 4 * 1024
 """Records that are longer on average are not packed: their frames take little of a load."""
+
+
+class KeepsPacks(ABC):
+    """A backend that keeps packs."""
+
+    @abstractmethod
+    async def faulty_packs(self, thread_id: str, namespace: str) -> list[int]:
+        """Return the sequences of a line's packs that no load can use."""
+
+    @abstractmethod
+    async def drop_packs(self, thread_id: str, namespace: str) -> None:
+        """Remove the packs of a line; loads read its records."""
+
+    @abstractmethod
+    async def drop_lost_packs(self) -> int:
+        """Remove the packs that belong to no line; return how many there were."""
 
 
 def is_time(sequence: int) -> bool:
