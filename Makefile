@@ -1,5 +1,5 @@
-# make demo | test | test-all | test-oracle | coverage | langgraph-suite | langgraph-redis | lint | docs | matrix | bench
-#      | campaign | clean
+# make demo | test | test-all | test-docker | test-oracle | portable | coverage | langgraph-suite
+#      | langgraph-redis | lint | docs | matrix | oldest | bench | campaign | release | clean
 #
 # Every target makes its own virtual environment in .venv first, with the first Python >= 3.11
 # that is found; name another one with PYTHON=/path/to/python.
@@ -18,12 +18,15 @@ CONTRACTS := tests/test_contract.py tests/backends/memory/test_contract_memory.p
 	tests/backends/sqlite/test_contract_sqlite.py
 SHORT := -m "not variant" -k "not SQLiteFile"
 
-.PHONY: help demo test test-all test-oracle langgraph-suite langgraph-redis coverage lint format docs matrix oldest bench campaign clean
+.PHONY: help demo test tests test-all test-docker test-oracle portable langgraph-suite langgraph-redis \
+	coverage lint format docs site matrix short oldest bench campaign release clean
 
 help:
 	@echo "make demo      a conversation survives its process: the whole story, in a minute"
 	@echo "make test      lint, types, and the tests"
 	@echo "make test-all  with every variant of a storage under its whole contract: before a release"
+	@echo "make test-docker  the tests of PostgreSQL and Redis on other versions of them, in containers"
+	@echo "make portable  the tests that need no server, without what Windows lacks"
 	@echo "make test-oracle  the suites on a real Oracle Database, or a container of one"
 	@echo "make langgraph-suite  LangGraph's own tests on our saver and store, on each storage"
 	@echo "make langgraph-redis  the import of LangGraph's RedisStore, with that store"
@@ -35,28 +38,41 @@ help:
 	@echo "make oldest    a short run on the oldest versions that pyproject.toml allows"
 	@echo "make bench     measure beside LangGraph's savers and stores; writes benchmarks/results/"
 	@echo "make campaign  the long storms, kill -9 trials and lost replies"
+	@echo "make release   VERSION=1.2.3: build and check the sdist and the wheel"
 	@echo "make clean     remove the virtual environments and caches"
 
 demo: $(VENV)/.agent
 	@$(BIN)/python examples/conversation.py $(if $(URL),--url "$(URL)")
 
-test: lint
-	$(PYTEST)
+test: lint tests
+
+# All, or a part: PART="tests/cli tests/session"; PART=rest is what stands in none of these folders.
+FOLDERS := tests/adapters tests/backends tests/cli tests/session
+tests: $(VENV)/.dev
+	$(PYTEST) $(if $(filter rest,$(PART)),$(FOLDERS:%=--ignore=%) tests,$(PART))
+
+# The suites on the images of tests/containers.py, one after the other.
+test-docker: $(VENV)/.dev
+	@docker info >/dev/null || { echo "start Docker first" >&2; exit 1; }
+	@PYTHONPATH=tests $(BIN)/python -m containers | while read -r name image folders; do \
+		echo "--- $$image"; \
+		env CI=true "LOCUS_TEST_$${name}_IMAGE=$$image" $(PYTEST) -k "$$name" $$folders </dev/null || exit 1; \
+	done
 
 test-all: lint
 	LOCUS_TEST_ALL=1 $(PYTEST)
 
+# The tests that need no server and nothing of POSIX, with what Windows lacks taken away.
+portable: $(VENV)/.dev
+	$(BIN)/python .ci/portable --without-posix
+
 # On a real Oracle Database: LOCUS_TEST_ORACLE_DSN, _USER, _PASSWORD (_WALLET, _WALLET_PASSWORD)
 # name one, else a container is started, which needs Docker.
 test-oracle: $(VENV)/.dev
-	@if test -n "$$LOCUS_TEST_ORACLE_DSN"; then \
-		LOCUS_TEST_ALL=1 $(BIN)/python -m pytest tests/backends/oracle/test_oracle_live.py; \
-	elif docker info >/dev/null 2>&1; then \
-		$(PIP) install -q "testcontainers[oracle-free]>=4.9" && \
-		LOCUS_TEST_ALL=1 LOCUS_TEST_ORACLE_CONTAINER=1 $(BIN)/python -m pytest tests/backends/oracle/test_oracle_live.py; \
-	else \
+	@if test -z "$$LOCUS_TEST_ORACLE_DSN" && ! docker info >/dev/null 2>&1; then \
 		echo "name a database (LOCUS_TEST_ORACLE_DSN, _USER, _PASSWORD), or start Docker" >&2; exit 1; \
 	fi
+	@LOCUS_TEST_ALL=1 LOCUS_TEST_ORACLE_CONTAINER=1 $(BIN)/python -m pytest tests/backends/oracle/test_oracle_live.py
 
 # LangGraph's source distribution of that version, and the versions of other packages that its
 # snapshots were taken with, which stand in pyproject.toml. "official" is the baseline.
@@ -96,17 +112,26 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python .ci/english
+	$(BIN)/check-jsonschema -q --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema -q --builtin-schema vendor.dependabot .github/dependabot.yml
+	$(BIN)/zizmor -q --offline --min-severity medium .github/workflows
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 # Offline; a warning, such as a broken link, is an error. `make test` builds the site too.
-docs: $(VENV)/.dev
-	$(BIN)/python docs/images/draw.py
-	$(BIN)/python -m sphinx -q -W --keep-going -b html -d site/.trees docs site
+docs: site
 	$(PYTEST) $(QUICK) tests/test_docs.py tests/test_site.py
 	@echo "open site/index.html"
+
+site: $(VENV)/.dev
+	$(BIN)/python docs/images/draw.py
+	$(BIN)/python -m sphinx -q -W --keep-going -b html -d site/.trees docs site
+
+# VERSION=1.2.3: the sdist and wheel in dist/, the notes and the bill of materials in build/release/.
+release: $(VENV)/.dev
+	$(BIN)/python .ci/release $(VERSION)
 
 # The default Python is the one of `make test`; each other one gets an environment of its own.
 matrix:
@@ -129,6 +154,9 @@ oldest-tests: $(VENV)/.oldest
 	$(PYTEST) $(QUICK) $(SHORT) $(CONTRACTS) tests/backends/redis/test_contract_redis.py \
 		tests/test_limits.py tests/test_state.py tests/test_encoding.py tests/adapters/locus/test_agent.py
 	$(PYTEST) $(QUICK) -m "not variant" -k "TestPostgreSQL" tests/backends/postgresql/test_contract_postgresql.py
+
+# With one Python, whose environment is .venv: what `make matrix` runs with each other one.
+short: short-tests
 
 .PHONY: short-tests
 short-tests: $(VENV)/.dev

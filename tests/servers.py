@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import ipaddress
 import os
-import pwd
 import random
 import shutil
 import signal
@@ -80,9 +79,11 @@ def started(start: Callable[..., Any], *arguments: Any, **options: Any) -> Itera
         server.stop()
 
 
-def wait_until(condition: Callable[[], Any], what: str) -> Any:
+def wait_until(
+    condition: Callable[[], Any], what: str, *, seconds: float = DEADLINE_SECONDS
+) -> Any:
     """The first true answer of the condition."""
-    limit = time.monotonic() + DEADLINE_SECONDS
+    limit = time.monotonic() + seconds
     while not (answer := condition()):
         if time.monotonic() > limit:
             raise TimeoutError(what)
@@ -138,8 +139,10 @@ def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 def nobody() -> dict[str, Any]:
     """For ``subprocess``: PostgreSQL and PgBouncer refuse to run as root."""
-    if os.geteuid() != 0:
+    if not hasattr(os, "geteuid") or os.geteuid() != 0:  # Windows has none
         return {}
+    import pwd
+
     entry = pwd.getpwnam("nobody")
     return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
 
@@ -539,16 +542,6 @@ def _private_copy(programs: Path, directory: Path) -> Path:
     if libraries.is_dir():
         shutil.copytree(libraries, site / libraries.name)
     return site / package.name / install.name / "bin"
-
-
-def postgresql() -> Server:
-    """The server that the tests run on: the one that is named, else the newest that is here."""
-    if url := os.environ.get("LOCUS_TEST_POSTGRESQL_URL"):
-        return Server(url)
-    try:
-        return PostgreSQL("18")
-    except UnavailableError:
-        return PostgreSQL("debian")
 
 
 # --- certificates

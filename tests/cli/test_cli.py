@@ -3,7 +3,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import pty
 import re
 import signal
 import socket
@@ -383,11 +382,14 @@ def interrupt(process: subprocess.Popen[bytes]) -> None:
     raise AssertionError("it does not hear Ctrl-C")
 
 
+@pytest.mark.posix
 def test_ctrl_c_at_a_question_deletes_nothing(tmp_path: Path) -> None:
     store = {"LOCUS_STORE_URL": f"sqlite:///{tmp_path / 'store.db'}"}
     command = [sys.executable, "-m", "locus_store", "db"]
     options: Any = {"cwd": ROOT, "env": {**os.environ, **store}}
     subprocess.run([*command, "upgrade"], check=True, capture_output=True, **options)
+    import pty
+
     keyboard, terminal = pty.openpty()
     with subprocess.Popen(
         [*command, "downgrade", "base"], stdin=terminal, stderr=subprocess.PIPE, **options

@@ -14,7 +14,9 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import containers
 import pytest
+import servers
 import sqlalchemy as sa
 from test_langgraph import COUNTS, conforms
 
@@ -33,7 +35,6 @@ NAMES = ("DSN", "USER", "PASSWORD", "WALLET", "WALLET_PASSWORD")
 GIVEN = {it: os.environ.get(f"LOCUS_TEST_ORACLE_{it}") for it in NAMES}
 CONTAINER = os.environ.get("LOCUS_TEST_ORACLE_CONTAINER") == "1"
 PREFIX, OTHER = "live_", "livetwo_"
-IMAGE = "gvenzl/oracle-free:23-faststart"  # the slim ones have no Oracle Text
 
 if not GIVEN["DSN"] and not CONTAINER:
     pytest.skip("no LOCUS_TEST_ORACLE_DSN: see make test-oracle", allow_module_level=True)
@@ -51,11 +52,8 @@ def place() -> Iterator[dict[str, Any]]:
             }
         yield found
         return
-    from testcontainers.oracle import OracleDbContainer
-
-    with OracleDbContainer(IMAGE, username="locus", password="locus") as container:  # noqa: S106
-        host, port = container.get_container_host_ip(), container.get_exposed_port(1521)
-        yield {"dsn": f"{host}:{port}/FREEPDB1", "user": "locus", "password": "locus"}
+    with servers.started(containers.Oracle) as container:
+        yield container.place
 
 
 def run(place: dict[str, Any], body: Callable[[Any], Any]) -> Any:
