@@ -202,7 +202,8 @@ class SessionCheckpointer(RunMethods, BlockingTwins):
         data, kind = states.dump(state)
         lineage = _lineage(call, state)
         labels = {**labels_of(data), **kind, **_owner_label(call)}
-        await self._owners.claim(call, lambda: self._require_exact(data))
+        most = self.backend.max_state_bytes
+        await self._owners.claim(call, lambda: states.require_exact(data, most))
         began = time.monotonic()
         written = await self.backend.write_state(
             call.thread_id,
@@ -261,11 +262,11 @@ class SessionCheckpointer(RunMethods, BlockingTwins):
         call = self._call(config)
         data, kind = states.dump(state)
         lineage = _lineage(call, state)
-        self._require_exact(data)
+        states.require_exact(data, self.backend.max_state_bytes)
         await self._owners.require(call)
         if self.cache is None:
             return state
-        mark = lineage.made_from if lineage else await self._head(call)
+        mark = lineage.made_from if lineage else await self._reads.mark(call.thread_id)
         labels = {**kind, **_owner_label(call)}
         await self._reads.work(call.thread_id, made_of(data, mark, labels, is_working=True))
         return state
@@ -294,13 +295,6 @@ class SessionCheckpointer(RunMethods, BlockingTwins):
         self._hand_on(config, lineage)
         kind = call.state_class or self._state_class
         return states.restore(data, found.labels, kind, self.models.state, lineage)
-
-    def _require_exact(self, data: dict[str, Any]) -> None:
-        states.require_exact(data, self.backend.max_state_bytes)
-
-    async def _head(self, call: Call) -> Mark | None:
-        found = await self.backend.version(call.thread_id)
-        return found.mark if found else None
 
     # --- messages
 

@@ -1,4 +1,4 @@
-"""What a run of a graph needs beside states: stop requests, results of tools, cached values."""
+"""Methods for runs of graphs: checkpoints, stop requests, results of tools, cached values."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class RunMethods(ABC):
         return await self.aput_state(config, state)
 
     async def aget_thread_owner(self, thread_id: str | int) -> str | int | None:
-        """Return the user of a thread, whoever asks; ``None`` without a thread or a user of it."""
+        """Return the user of a thread to any caller; ``None``: no such thread, or no user."""
         found = await self._owners.threads.thread_facts(thread_name(thread_id))
         return None if found is None else user_of(found.user_id, self.user_id_type)
 
