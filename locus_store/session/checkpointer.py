@@ -53,7 +53,7 @@ CLEARED: Final = 1000
 """Versions that ``aclear_state`` removes at once."""
 
 
-class SessionCheckpointer(RunMethods, BlockingTwins):
+class SessionCheckpointer(BlockingTwins, RunMethods):
     """Keeps the states, messages and facts of threads; a state is an ordinary version.
 
     A config is a dict with ``thread_id``, and where needed ``user_id``, ``state_class``,

@@ -71,7 +71,7 @@ def restore(
     Raises:
         SerializationError: The class is not imported, or ``data`` does not fit it.
     """
-    state = restored(kind or _class_of(labels, base), data, lineage)
+    state = restored(kind or _class_of(labels, base), data, None)
     carry(state, lineage)
     return state
 
