@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -61,6 +61,10 @@ class Message(BaseModel):
         return "".join(it for it in found if isinstance(it, str))
 
 
+_ABSENT: Final = tuple(name for name, it in Message.model_fields.items() if it.default is None)
+"""Fields that a log stores only if they are not ``None``: a fifth of a short message."""
+
+
 def to_log(message: object) -> NewMessage:
     """Return a message as a log stores it.
 
@@ -70,6 +74,11 @@ def to_log(message: object) -> NewMessage:
     if not isinstance(message, Message):
         raise InvalidArgumentError(f"a message is a Message, not {type(message).__name__}")
     content = message.model_dump(mode="python", by_alias=False, exclude={"metadata", "role"})
+    for name in _ABSENT:
+        if content[name] is None:
+            del content[name]
+    if isinstance(message.message_id, str):
+        del content["message_id"]
     if isinstance(message.timestamp, datetime):
         content["timestamp"] = message.timestamp.isoformat()
     return NewMessage(
@@ -97,7 +106,12 @@ def from_log(logged: LoggedMessage) -> Message:
         IntegrityError: The entry was not written by a session.
     """
     try:
-        data = {**logged.content, "role": logged.role, "metadata": logged.metadata}
+        data = {
+            "message_id": logged.message_id,  # the content has one that is a number
+            **logged.content,
+            "role": logged.role,
+            "metadata": logged.metadata,
+        }
         return Message.model_validate(data)
     except (TypeError, ValidationError) as exc:
         raise IntegrityError(
