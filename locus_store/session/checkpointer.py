@@ -5,9 +5,7 @@ from __future__ import annotations
 import time
 from datetime import UTC
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Self
-
-from pydantic import ValidationError
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from locus_store.backend import StorageBackend
 from locus_store.blocking import Portals
@@ -22,12 +20,14 @@ from locus_store.session.config import (
     user_name,
     user_of,
 )
-from locus_store.session.logs import message_log_of
 from locus_store.session.messages import from_log, require_exact, to_log
-from locus_store.session.models import ThreadInfo
+from locus_store.session.models import MODELS, info_of
 from locus_store.session.owners import OWNER, Owners
 from locus_store.session.reads import StateReads, made_of
+from locus_store.session.runs import RunMethods
+from locus_store.session.storages import message_log_of, store_of
 from locus_store.session.twins import BlockingTwins
+from locus_store.session.values import Values
 from locus_store.session.writes import Writes, writing
 from locus_store.types import Expected
 from locus_store.types.arguments import MAX_COUNT, checked_ttl
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from locus_store.session.cache import CachedState, StateCache
     from locus_store.session.config import Call, UserIdType
     from locus_store.session.messages import Message
+    from locus_store.session.models import Models, ThreadInfo
     from locus_store.types import Mark, Version
     from locus_store.types.thread_info import ThreadFacts
 
@@ -52,7 +53,7 @@ CLEARED: Final = 1000
 """Versions that ``aclear_state`` removes at once."""
 
 
-class SessionCheckpointer(BlockingTwins):
+class SessionCheckpointer(BlockingTwins, RunMethods):
     """Keeps the states, messages and facts of threads; a state is an ordinary version.
 
     A config is a dict with ``thread_id``, and where needed ``user_id``, ``state_class``,
@@ -80,6 +81,9 @@ class SessionCheckpointer(BlockingTwins):
         InvalidArgumentError: An option is not valid.
         UnsupportedError: The backend keeps no messages, or no users of threads.
     """
+
+    models: ClassVar[Models] = MODELS
+    """The classes of states, messages and facts of threads."""
 
     def __init__(
         self,
@@ -124,6 +128,10 @@ class SessionCheckpointer(BlockingTwins):
     def log(self) -> BaseMessageLog:
         """The message log of all threads, on the backend's connections."""
         return message_log_of(self.backend, self.ttl_seconds)
+
+    @cached_property
+    def _values(self) -> Values:
+        return Values(store_of(self.backend))
 
     @cached_property
     def _portals(self) -> Portals:  # type: ignore[override]
@@ -194,7 +202,8 @@ class SessionCheckpointer(BlockingTwins):
         data, kind = states.dump(state)
         lineage = _lineage(call, state)
         labels = {**labels_of(data), **kind, **_owner_label(call)}
-        await self._owners.claim(call, lambda: self._require_exact(data))
+        most = self.backend.max_state_bytes
+        await self._owners.claim(call, lambda: states.require_exact(data, most))
         began = time.monotonic()
         written = await self.backend.write_state(
             call.thread_id,
@@ -206,7 +215,9 @@ class SessionCheckpointer(BlockingTwins):
             keep_last=self.keep_last,
             ttl_seconds=self.ttl_seconds,
         )
-        _note(config, state, _made(call, written.mark, lineage))
+        made = _made(call, written.mark, lineage)
+        self._hand_on(config, made)
+        states.carry(state, made)
         if self.cache is not None:
             await self._reads.wrote(call.thread_id, made_of(data, written.mark, labels), began)
         return state
@@ -220,7 +231,7 @@ class SessionCheckpointer(BlockingTwins):
         call = self._call(config)
         found = await self._reads.head(call.thread_id)
         if found is None or not await self._owners.may_load(call, found.version.labels):
-            hand_on(config, _made(call, None))
+            self._hand_on(config, _made(call, None))
             return None
         return self._restored(call, config, found.state, found.version)
 
@@ -251,11 +262,11 @@ class SessionCheckpointer(BlockingTwins):
         call = self._call(config)
         data, kind = states.dump(state)
         lineage = _lineage(call, state)
-        self._require_exact(data)
+        states.require_exact(data, self.backend.max_state_bytes)
         await self._owners.require(call)
         if self.cache is None:
             return state
-        mark = lineage.made_from if lineage else await self._head(call)
+        mark = lineage.made_from if lineage else await self._reads.mark(call.thread_id)
         labels = {**kind, **_owner_label(call)}
         await self._reads.work(call.thread_id, made_of(data, mark, labels, is_working=True))
         return state
@@ -268,7 +279,7 @@ class SessionCheckpointer(BlockingTwins):
         call = self._call(config)
         entry = await self._reads.cached(call.thread_id)
         if entry is None or not await self._owners.may_load(call, entry.labels):
-            hand_on(config, _made(call, None))
+            self._hand_on(config, _made(call, None))
             return None
         data: Any = decode(entry.state)
         return self._restored(call, config, data, entry)
@@ -281,15 +292,9 @@ class SessionCheckpointer(BlockingTwins):
         found: Version | CachedState,
     ) -> Any:
         lineage = _made(call, found.mark)
-        hand_on(config, lineage)
-        return states.restore(data, found.labels, call.state_class or self._state_class, lineage)
-
-    def _require_exact(self, data: dict[str, Any]) -> None:
-        states.require_exact(data, self.backend.max_state_bytes)
-
-    async def _head(self, call: Call) -> Mark | None:
-        found = await self.backend.version(call.thread_id)
-        return found.mark if found else None
+        self._hand_on(config, lineage)
+        kind = call.state_class or self._state_class
+        return states.restore(data, found.labels, kind, self.models.state, lineage)
 
     # --- messages
 
@@ -314,7 +319,7 @@ class SessionCheckpointer(BlockingTwins):
             NotOwnerError: The thread is another user's; nothing was written.
             SerializationError: JSON cannot keep one; nothing was written.
         """
-        call, entries = self._call(config), [to_log(it) for it in messages]
+        call, entries = self._call(config), [to_log(it, self.models.message) for it in messages]
         if not entries:
             return
         most = self.backend.max_state_bytes
@@ -329,7 +334,7 @@ class SessionCheckpointer(BlockingTwins):
         if not await self._owners.may_read(call):
             return None
         found = await self.log.get(call.thread_id, str(message_id))
-        return None if found is None else from_log(found)
+        return None if found is None else from_log(found, self.models.message)
 
     async def alist_messages(
         self,
@@ -352,7 +357,7 @@ class SessionCheckpointer(BlockingTwins):
         found = await self.log.page(
             call.thread_id, search=search, offset=offset or 0, limit=_most(limit)
         )
-        return [from_log(it) for it in found]
+        return [from_log(it, self.models.message) for it in found]
 
     @writing
     async def adelete_message(self, config: Mapping[str, Any], message_id: str | int) -> None:
@@ -377,7 +382,7 @@ class SessionCheckpointer(BlockingTwins):
             InvalidArgumentError: The config names another thread or user than ``thread_info``.
             NotOwnerError: The thread is another user's; nothing was written.
         """
-        info = _info_of(thread_info)
+        info = info_of(thread_info)
         thread_id = thread_name(info.thread_id)
         call = self._call({"thread_id": thread_id, **config})
         user_id = user_name(info.user_id, self.user_id_type) or call.user_id
@@ -433,6 +438,7 @@ class SessionCheckpointer(BlockingTwins):
         call = self._call(config)
         await self._owners.require(call)
         await self.backend.remove_thread(call.thread_id)
+        await self._values.clear_thread(call.thread_id)
         self._owners.forget(call.thread_id)
         await self._reads.removed(call.thread_id)
 
@@ -441,8 +447,12 @@ class SessionCheckpointer(BlockingTwins):
     def _call(self, config: Mapping[str, Any]) -> Call:
         return call_of(config, self.user_id_type)
 
-    def _info(self, found: ThreadFacts) -> ThreadInfo:
-        return ThreadInfo(
+    def _hand_on(self, config: Mapping[str, Any], lineage: Lineage) -> None:
+        """Give the version of a state to the next call, where the config has room for it."""
+        hand_on(config, lineage)
+
+    def _info(self, found: ThreadFacts) -> Any:
+        return self.models.thread_info(
             thread_id=found.thread_id,
             thread_name=found.name,
             user_id=user_of(found.user_id, self.user_id_type),
@@ -463,11 +473,6 @@ def _made(call: Call, mark: Mark | None, before: Lineage | None = None) -> Linea
     return Lineage(thread=thread_key(call.thread_id), made_from=mark, head=mark, **nonce)
 
 
-def _note(config: Mapping[str, Any], state: object, lineage: Lineage) -> None:
-    hand_on(config, lineage)
-    states.carry(state, lineage)
-
-
 def _expected(lineage: Lineage | None) -> Expected | None:
     return Expected(made_from=lineage.made_from, head=lineage.head) if lineage else None
 
@@ -478,15 +483,3 @@ def _owner_label(call: Call) -> dict[str, str]:
 
 def _most(limit: int | None) -> int:
     return MAX_COUNT if limit is None else limit
-
-
-def _info_of(info: ThreadInfo | Mapping[str, Any]) -> ThreadInfo:
-    if isinstance(info, ThreadInfo):
-        return info
-    try:
-        return ThreadInfo.model_validate(info)
-    except ValidationError as exc:
-        raise InvalidArgumentError(
-            f"thread_info must be a ThreadInfo, or a dict of its fields: {exc.error_count()} "
-            "field(s) are not valid"
-        ) from exc

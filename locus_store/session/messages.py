@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, Self
+from functools import cache
+from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -11,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from locus_store.errors import IntegrityError, InvalidArgumentError
 from locus_store.types.arguments import json_object
 from locus_store.types.messages import NewMessage, put_of
+from locus_store.types.state import dumped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -61,29 +63,49 @@ class Message(BaseModel):
         return "".join(it for it in found if isinstance(it, str))
 
 
-_ABSENT: Final = tuple(name for name, it in Message.model_fields.items() if it.default is None)
-"""Fields that a log stores only if they are not ``None``: a fifth of a short message."""
-
-
-def to_log(message: object) -> NewMessage:
+def to_log(message: object, kind: type[Any]) -> NewMessage:
     """Return a message as a log stores it.
 
+    Args:
+        message: The message.
+        kind: The class of a session's messages.
+
     Raises:
-        InvalidArgumentError: It is not a ``Message``.
+        InvalidArgumentError: It is not of this class.
+        SerializationError: A framework's message cannot be written as JSON.
     """
-    if not isinstance(message, Message):
-        raise InvalidArgumentError(f"a message is a Message, not {type(message).__name__}")
-    content = message.model_dump(mode="python", by_alias=False, exclude={"metadata", "role"})
-    for name in _ABSENT:
+    if not isinstance(message, kind):
+        raise InvalidArgumentError(f"a message is a {_named(kind)}, not {_named(type(message))}")
+    content = _content(message) if isinstance(message, Message) else dumped(message)[0]
+    role, metadata = content.pop("role"), content.pop("metadata")
+    for name in _absent(kind):
         if content[name] is None:
             del content[name]
-    if isinstance(message.message_id, str):
+    message_id = content["message_id"]
+    if isinstance(message_id, str):  # else the row does not say that it is a number
         del content["message_id"]
+    return NewMessage(content, role, str(message_id), metadata, message.text())
+
+
+@cache
+def _absent(kind: type[Any]) -> tuple[str, ...]:
+    """Return the fields that a log stores only if they are not ``None``: they fill a message."""
+    return tuple(name for name, it in kind.model_fields.items() if it.default is None)
+
+
+def _content(message: Message) -> dict[str, Any]:
+    """Return the fields as they are: the log refuses what JSON would change."""
+    content = message.model_dump(mode="python", by_alias=False)
     if isinstance(message.timestamp, datetime):
         content["timestamp"] = message.timestamp.isoformat()
-    return NewMessage(
-        content, message.role, str(message.message_id), message.metadata, message.text()
-    )
+    return content
+
+
+def _named(kind: type[Any]) -> str:
+    """Return a class's name, with its package if that is not this one."""
+    package = kind.__module__.partition(".")[0]
+    is_plain = package in {"builtins", "locus_store"}
+    return kind.__name__ if is_plain else f"{package} {kind.__name__}"
 
 
 def require_exact(
@@ -99,20 +121,24 @@ def require_exact(
         put_of(it, "", shared, max_state_bytes)
 
 
-def from_log(logged: LoggedMessage) -> Message:
+def from_log(logged: LoggedMessage, kind: type[Any]) -> Any:
     """Return the message of a log's entry.
+
+    Args:
+        logged: The entry.
+        kind: The class to return.
 
     Raises:
         IntegrityError: The entry was not written by a session.
     """
     try:
         data = {
-            "message_id": logged.message_id,  # the content has one that is a number
+            "message_id": logged.message_id,
             **logged.content,
             "role": logged.role,
             "metadata": logged.metadata,
         }
-        return Message.model_validate(data)
+        return kind.model_validate(data)
     except (TypeError, ValidationError) as exc:
         raise IntegrityError(
             f"message {logged.message_id!r} was not written by a session; read it with the "

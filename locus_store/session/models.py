@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from datetime import datetime  # noqa: TC003  (pydantic evaluates it)
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
-from locus_store.session.messages import Message  # noqa: TC001  (as above)
+from locus_store.errors import InvalidArgumentError
+from locus_store.session.messages import Message
 from locus_store.types.marks import Provenance
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class ExecutionState(BaseModel):
@@ -53,3 +57,37 @@ class ThreadInfo(BaseModel):
     """The given time, until a later save or message; without a time zone, in UTC."""
 
     run_id: str | None = None
+
+
+class Models(NamedTuple):
+    """The classes that a session takes and returns: its own, or those of a framework."""
+
+    state: type[BaseModel]
+    """A state comes back in this class, or in the loaded subclass of it that was saved."""
+
+    message: type[Any]
+    """A pydantic model with ``message_id``, ``role``, ``metadata`` and ``text()``."""
+
+    thread_info: type[BaseModel]
+    """A pydantic model with fields of ``ThreadInfo``."""
+
+
+MODELS: Final = Models(AgentState, Message, ThreadInfo)
+"""The classes of this package."""
+
+
+def info_of(info: BaseModel | Mapping[str, Any]) -> ThreadInfo:
+    """Return the facts of a thread as this package's class.
+
+    Raises:
+        InvalidArgumentError: A field is not valid, or is none of ``ThreadInfo``.
+    """
+    if isinstance(info, ThreadInfo):
+        return info
+    try:
+        return ThreadInfo.model_validate(info.model_dump() if isinstance(info, BaseModel) else info)
+    except ValidationError as exc:
+        raise InvalidArgumentError(
+            f"thread_info must be a ThreadInfo, or a dict of its fields: {exc.error_count()} "
+            "field(s) are not valid"
+        ) from exc

@@ -87,6 +87,11 @@ class StateReads:
             self._confirmed.put(thread_id, found.version.mark, began)
         return found
 
+    async def mark(self, thread_id: str) -> Mark | None:
+        """Return the mark of the head, without its state."""
+        found = await self._backend().version(thread_id)
+        return found.mark if found else None
+
     async def _committed(self, thread_id: str) -> CachedState | None:
         found = await self.head(thread_id)
         if found is None:

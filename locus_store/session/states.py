@@ -56,6 +56,7 @@ def restore(
     data: dict[str, Any],
     labels: Mapping[str, Any],
     kind: type[BaseModel] | None,
+    base: type[BaseModel],
     lineage: Lineage,
 ) -> Any:
     """Return the state of a version.
@@ -64,12 +65,13 @@ def restore(
         data: The stored JSON object.
         labels: Of the version.
         kind: The class to return; ``None``: the class that was saved.
+        base: The class of a session's states, which the one that was saved extends.
         lineage: The state's origin, which our own classes carry.
 
     Raises:
         SerializationError: The class is not imported, or ``data`` does not fit it.
     """
-    state = restored(kind or _class_of(labels), data, lineage)
+    state = restored(kind or _class_of(labels, base), data, None)
     carry(state, lineage)
     return state
 
@@ -88,17 +90,17 @@ def carried(state: object) -> Lineage | None:
     return Lineage.from_token(token) if token else None
 
 
-def _class_of(labels: Mapping[str, Any]) -> type[BaseModel]:
+def _class_of(labels: Mapping[str, Any], base: type[BaseModel]) -> type[BaseModel]:
     """Return the class that was saved, among the loaded subclasses only; nothing is imported."""
     name = labels.get(STATE_CLASS)
     if name is None:
-        return AgentState
-    found = [it for it in _loaded(AgentState) if _name(it) == name]
+        return base
+    found = [it for it in _loaded(base) if _name(it) == name]
     if not found:
         module, _, qualname = str(name).partition(":")
         raise SerializationError(
             f"the state was saved as {qualname} of {module}, which is not a loaded subclass of "
-            'AgentState: import it before the load, or give config["state_class"] or '
+            f'{base.__name__}: import it before the load, or give config["state_class"] or '
             "bind_state_type()"
         )
     return found[-1]

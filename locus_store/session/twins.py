@@ -94,3 +94,53 @@ class BlockingTwins:
 
     def clean_thread(self, config: Mapping[str, Any]) -> None:
         self._run("clean_thread", config)
+
+    # --- of ``RunMethods``
+
+    def put_checkpoint(
+        self,
+        config: Mapping[str, Any],
+        state: Any,
+        messages: Sequence[Message] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Any:
+        return self._run("put_checkpoint", config, state, messages, metadata)
+
+    def get_thread_owner(self, thread_id: str | int) -> str | int | None:
+        found: str | int | None = self._run("get_thread_owner", thread_id)
+        return found
+
+    def request_stop(self, config: Mapping[str, Any]) -> None:
+        self._run("request_stop", config)
+
+    def is_stop_requested(self, config: Mapping[str, Any]) -> bool:
+        return bool(self._run("is_stop_requested", config))
+
+    def clear_stop_request(self, config: Mapping[str, Any]) -> None:
+        self._run("clear_stop_request", config)
+
+    def put_tool_result(
+        self, config: Mapping[str, Any], tool_call_id: str, result: Mapping[str, Any]
+    ) -> None:
+        self._run("put_tool_result", config, tool_call_id, result)
+
+    def get_tool_result(
+        self, config: Mapping[str, Any], tool_call_id: str
+    ) -> dict[str, Any] | None:
+        found: dict[str, Any] | None = self._run("get_tool_result", config, tool_call_id)
+        return found
+
+    def put_cache_value(
+        self, namespace: str, key: str, value: Any, ttl_seconds: float | None = None
+    ) -> None:
+        self._run("put_cache_value", namespace, key, value, ttl_seconds)
+
+    def get_cache_value(self, namespace: str, key: str) -> Any:
+        return self._run("get_cache_value", namespace, key)
+
+    def clear_cache_value(self, namespace: str, key: str) -> None:
+        self._run("clear_cache_value", namespace, key)
+
+    def list_cache_keys(self, namespace: str, prefix: str | None = None) -> list[str]:
+        found: list[str] = self._run("list_cache_keys", namespace, prefix)
+        return found

@@ -168,8 +168,8 @@ def _plain(state: Any) -> dict[str, Any]:
     return data
 
 
-def restored(kind: Any, data: dict[str, Any], lineage: Lineage) -> Any:
-    """Return the state of ``data``, carrying ``lineage`` where its class has room for one.
+def restored(kind: Any, data: dict[str, Any], lineage: Lineage | None) -> Any:
+    """Return the state of ``data``, carrying ``lineage``, if any, where its class has room for one.
 
     Raises:
         SerializationError: ``data`` does not fit the class.
@@ -184,8 +184,8 @@ def restored(kind: Any, data: dict[str, Any], lineage: Lineage) -> Any:
         ) from exc
 
 
-def _built(kind: Any, data: dict[str, Any], lineage: Lineage) -> Any:
-    if has_room(kind) and not issubclass(kind, AgentState):
+def _built(kind: Any, data: dict[str, Any], lineage: Lineage | None) -> Any:
+    if lineage is not None and has_room(kind) and not issubclass(kind, AgentState):
         metadata = data.get("metadata")
         if metadata is None or isinstance(metadata, dict):
             data = {**data, "metadata": {**(metadata or {}), MARK_KEY: lineage.token()}}
@@ -194,7 +194,7 @@ def _built(kind: Any, data: dict[str, Any], lineage: Lineage) -> Any:
         state = foreign(data)
     else:
         state = kind.model_validate(data, by_name=True, by_alias=False)
-    if isinstance(state, AgentState):
+    if lineage is not None and isinstance(state, AgentState):
         state._provenance = Provenance(lineage.token())  # noqa: SLF001  (our own class)
     return state
 

@@ -1,0 +1,97 @@
+"""Checkpointers that are instances of the library's own base class."""
+
+from __future__ import annotations
+
+from datetime import UTC
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+from locus_store import session
+from locus_store.adapters.pyagenity.library import installed
+from locus_store.errors import ConflictError
+from locus_store.session.config import VERSION_KEY
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pydantic import BaseModel
+
+    from locus_store.session.models import Models
+    from locus_store.types.marks import Lineage
+
+StateT = TypeVar("StateT")
+LIBRARY = installed()
+
+if TYPE_CHECKING:
+
+    class BaseCheckpointer(Generic[StateT]):
+        """Stands for the library's class, which only Python 3.12 can read."""
+
+else:
+    BaseCheckpointer = LIBRARY.base
+
+
+def _conflict_class() -> type[ConflictError]:
+    """Return the class of a lost race: also the library's, if it has one."""
+    if LIBRARY.stale is None:
+        return ConflictError
+
+    class StaleThreadError(ConflictError, LIBRARY.stale):  # type: ignore[name-defined,misc]
+        """Another writer moved the thread on; see both bases."""
+
+    return StaleThreadError
+
+
+LOST_RACE = _conflict_class()
+
+
+class SessionCheckpointer(session.SessionCheckpointer, BaseCheckpointer[StateT]):
+    """A session with the library's states, messages and facts of threads.
+
+    A graph's configuration is given the version that a state was made from, so that of two runs
+    on one thread the second to save raises ``ConflictError``, which is AgentFlow's
+    ``StaleStateError`` too. The configuration of a direct call is changed only if it has the key
+    ``_checkpoint_version``.
+    """
+
+    models: ClassVar[Models] = LIBRARY.models
+
+    async def aput_state(self, config: Mapping[str, Any], state: Any) -> Any:
+        """See ``locus_store.session.SessionCheckpointer``, as for the following methods."""
+        try:
+            return await super().aput_state(config, state)
+        except ConflictError as exc:
+            raise LOST_RACE(str(exc), head_id=exc.head_id, parent_id=exc.parent_id) from exc
+
+    async def aput_thread(self, config: Mapping[str, Any], thread_info: Any) -> None:
+        await super().aput_thread(config, _with_zone(thread_info))
+
+    def bind_state_type(self, state_type: type[BaseModel] | None) -> None:
+        checked = getattr(LIBRARY.base, "bind_state_type", None)
+        if checked is not None:
+            checked(self, state_type)  # a second class for one checkpointer is refused
+        super().bind_state_type(state_type)
+
+    def _hand_on(self, config: Mapping[str, Any], lineage: Lineage) -> None:
+        if "is_stream" in config and isinstance(config, dict):  # a graph's own
+            config.setdefault(VERSION_KEY, None)
+        super()._hand_on(config, lineage)
+
+
+class PgCheckpointer(SessionCheckpointer[StateT], session.PgCheckpointer):
+    """See ``locus_store.session.PgCheckpointer``."""
+
+
+class SqliteCheckpointer(SessionCheckpointer[StateT], session.SqliteCheckpointer):
+    """See ``locus_store.session.SqliteCheckpointer``."""
+
+
+class InMemoryCheckpointer(SessionCheckpointer[StateT], session.InMemoryCheckpointer):
+    """See ``locus_store.session.InMemoryCheckpointer``."""
+
+
+def _with_zone(info: Any) -> Any:
+    """Return facts whose time has a zone: the library's own is that of the local clock."""
+    at = getattr(info, "updated_at", None)
+    if at is None or at.tzinfo is not None:
+        return info
+    return info.model_copy(update={"updated_at": at.astimezone(UTC)})

@@ -1,0 +1,181 @@
+"""Methods for runs of graphs: checkpoints, stop requests, results of tools, cached values."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Final
+
+from locus_store.session.cache import CACHE_TTL_SECONDS
+from locus_store.session.config import thread_name, user_of
+from locus_store.session.values import ROOT, of_thread
+from locus_store.session.writes import writing
+from locus_store.types.arguments import json_object
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from locus_store.session.config import Call, UserIdType
+    from locus_store.session.messages import Message
+    from locus_store.session.owners import Owners
+    from locus_store.session.values import Values
+    from locus_store.session.writes import Writes
+    from locus_store.types.items import Namespace
+
+STOP_SECONDS: Final = 3600
+"""A stop request that no run has seen by then is dropped."""
+
+TOOL_RESULT_SECONDS: Final = 7 * 86_400
+"""A run that was interrupted may be repeated for so long without calling its tools again."""
+
+STOP: Final = "requested"
+
+
+class RunMethods(ABC):
+    """Methods that AgentFlow's graphs call beside those of PyAgenity.
+
+    Stop requests and results of tools belong to a thread, and to its user. They are kept in the
+    backend's store, expire, and are removed with the thread.
+    """
+
+    user_id_type: UserIdType
+    _owners: Owners
+    _writes: Writes
+
+    @property
+    @abstractmethod
+    def _values(self) -> Values: ...
+
+    @abstractmethod
+    def _call(self, config: Mapping[str, Any]) -> Call: ...
+
+    @abstractmethod
+    async def aput_state(self, config: Mapping[str, Any], state: Any) -> Any:
+        """See ``SessionCheckpointer``, also for the following method."""
+
+    @abstractmethod
+    async def aput_messages(
+        self,
+        config: Mapping[str, Any],
+        messages: Sequence[Message],
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None: ...
+
+    @writing
+    async def aput_checkpoint(
+        self,
+        config: Mapping[str, Any],
+        state: Any,
+        messages: Sequence[Message] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Append messages, then save the state that has them; return the state.
+
+        These are two transactions: a process that ends between them leaves messages that no state
+        has, never a state without its messages.
+
+        Raises:
+            ConflictError: The thread was moved on since the state was loaded. The messages were
+                appended, and the state was not saved.
+            InvalidArgumentError, NotOwnerError, SerializationError: See ``aput_messages`` and
+                ``aput_state``.
+        """
+        if messages:
+            await self.aput_messages(config, messages, metadata)
+        return await self.aput_state(config, state)
+
+    async def aget_thread_owner(self, thread_id: str | int) -> str | int | None:
+        """Return the user of a thread to any caller; ``None``: no such thread, or no user."""
+        found = await self._owners.threads.thread_facts(thread_name(thread_id))
+        return None if found is None else user_of(found.user_id, self.user_id_type)
+
+    # --- stop requests
+
+    @writing
+    async def arequest_stop(self, config: Mapping[str, Any]) -> None:
+        """Ask the run of a thread to stop; the request expires after an hour.
+
+        Raises:
+            NotOwnerError: The thread is another user's; nothing was written.
+        """
+        call = self._call(config)
+        await self._owners.require(call)
+        await self._values.put(of_thread(call.thread_id, "stop"), STOP, True, STOP_SECONDS)
+
+    async def ais_stop_requested(self, config: Mapping[str, Any]) -> bool:
+        """Return whether a stop was requested and not yet cleared."""
+        call = self._call(config)
+        is_requested = await self._values.get(of_thread(call.thread_id, "stop"), STOP)
+        return bool(is_requested) and await self._owners.may_read(call)
+
+    @writing
+    async def aclear_stop_request(self, config: Mapping[str, Any]) -> None:
+        """Drop the stop request of a thread, if there is one.
+
+        Raises:
+            NotOwnerError: The thread is another user's; nothing was written.
+        """
+        call = self._call(config)
+        await self._owners.require(call)
+        if await self.ais_stop_requested(config):
+            await self._values.drop(of_thread(call.thread_id, "stop"), STOP)
+
+    # --- results of tools
+
+    @writing
+    async def aput_tool_result(
+        self, config: Mapping[str, Any], tool_call_id: str, result: Mapping[str, Any]
+    ) -> None:
+        """Record the result of a tool's call for seven days; the first one stays.
+
+        Raises:
+            NotOwnerError: The thread is another user's; nothing was written.
+            SerializationError: JSON cannot keep the result; nothing was written.
+        """
+        call = self._call(config)
+        await self._owners.claim(call, lambda: json_object("result", result))
+        place = of_thread(call.thread_id, "tools")
+        await self._values.put_first(place, str(tool_call_id), result, TOOL_RESULT_SECONDS)
+
+    async def aget_tool_result(
+        self, config: Mapping[str, Any], tool_call_id: str
+    ) -> dict[str, Any] | None:
+        """Return the recorded result of a tool's call; ``None`` if there is none."""
+        call = self._call(config)
+        found: dict[str, Any] | None = await self._values.get(
+            of_thread(call.thread_id, "tools"), str(tool_call_id)
+        )
+        return found if found is not None and await self._owners.may_read(call) else None
+
+    # --- cached values of no thread
+
+    @writing
+    async def aput_cache_value(
+        self, namespace: str, key: str, value: Any, ttl_seconds: float | None = None
+    ) -> None:
+        """Keep a JSON value for a time, a day unless told otherwise; any user may read it.
+
+        Raises:
+            InvalidArgumentError: A name or the time is not valid.
+            SerializationError: JSON cannot keep the value.
+        """
+        ttl_seconds = CACHE_TTL_SECONDS if ttl_seconds is None else ttl_seconds
+        await self._values.put(_cached(namespace), key, value, ttl_seconds)
+
+    async def aget_cache_value(self, namespace: str, key: str) -> Any:
+        """Return a value; ``None`` if there is none."""
+        return await self._values.get(_cached(namespace), key)
+
+    @writing
+    async def aclear_cache_value(self, namespace: str, key: str) -> None:
+        """Remove a value, if there is one."""
+        await self._values.drop(_cached(namespace), key)
+
+    async def alist_cache_keys(self, namespace: str, prefix: str | None = None) -> list[str]:
+        """Return the keys of a namespace that begin with a prefix."""
+        return [
+            it async for it in self._values.keys(_cached(namespace)) if it.startswith(prefix or "")
+        ]
+
+
+def _cached(namespace: str) -> Namespace:
+    return ROOT, "values", namespace
