@@ -865,3 +865,24 @@ class _Side(asyncio.Protocol):
 
 
 Proxy.side = _Side
+
+
+class CountingProxy(Proxy):
+    """Counts how often a client waits for an answer."""
+
+    trips = 0
+
+
+class _CountingSide(_Side):
+    waits = False
+
+    def data_received(self, data: bytes) -> None:
+        if self.is_client:
+            self.waits = True
+        elif isinstance(self.other, _CountingSide) and self.other.waits:
+            self.other.waits = False
+            self.proxy.trips += 1  # type: ignore[attr-defined]  # a CountingProxy
+        super().data_received(data)
+
+
+CountingProxy.side = _CountingSide

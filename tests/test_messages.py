@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from test_round_trips import statements
+from test_round_trips import sqlite_statements
 
 from locus_store import (
     ConflictError,
@@ -100,16 +100,19 @@ def test_a_blocking_log_has_every_method(kind: str, request: Any, tmp_path: Path
 
 
 async def test_reading_a_log_takes_one_statement(tmp_path: Path) -> None:
-    async with SQLiteMessageLog(tmp_path / "a.db") as log:
+    with sqlite_statements() as sent:
+        log = SQLiteMessageLog(tmp_path / "a.db")
+        await log.open()
         await log.append("t", [NewMessage(n, message_id=f"m{n}") for n in range(300)])
         calls: tuple[Any, ...] = (
             lambda: log.load("t"), lambda: log.load("t", newest=3), lambda: log.get("t", "m3"),
             lambda: log.page("t", after="m3"), lambda: log.info("t"), lambda: log.logs(prefix="t"),
         )  # fmt: skip
         for call in calls:
-            with statements() as sent:
-                await call()
+            sent.clear()
+            await call()
             assert len([it for it in sent if it.startswith("SELECT")]) == 1
+        await log.close()
 
 
 class LosesReplies(BaseMessageLog):

@@ -15,6 +15,7 @@ from locus_store.sql import searching
 from locus_store.values.text import Match
 
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
@@ -53,6 +54,21 @@ def statements() -> Iterator[list[str]]:
         yield sent
     finally:
         sa.event.remove(sa.Engine, "before_cursor_execute", note)
+
+
+@contextmanager
+def sqlite_statements() -> Iterator[list[str]]:
+    """What is sent to SQLite meanwhile, by connections that are opened meanwhile."""
+    sent: list[str] = []
+
+    def watch(connection: sqlite3.Connection, _: object) -> None:
+        connection.set_trace_callback(sent.append)
+
+    sa.event.listen(sa.Pool, "connect", watch)
+    try:
+        yield sent
+    finally:
+        sa.event.remove(sa.Pool, "connect", watch)
 
 
 async def grow(checkpointer: StorageBackendAdapter, *numbers: int) -> None:

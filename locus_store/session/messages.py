@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import cache
 from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
 
@@ -77,7 +78,19 @@ def to_log(message: object, kind: type[Any]) -> NewMessage:
         raise InvalidArgumentError(f"a message is a {_named(kind)}, not {_named(type(message))}")
     content = _content(message) if isinstance(message, Message) else dumped(message)[0]
     role, metadata = content.pop("role"), content.pop("metadata")
-    return NewMessage(content, role, str(content["message_id"]), metadata, message.text())
+    for name in _absent(kind):
+        if content[name] is None:
+            del content[name]
+    message_id = content["message_id"]
+    if isinstance(message_id, str):  # else the row does not say that it is a number
+        del content["message_id"]
+    return NewMessage(content, role, str(message_id), metadata, message.text())
+
+
+@cache
+def _absent(kind: type[Any]) -> tuple[str, ...]:
+    """Return the fields that a log stores only if they are not ``None``: they fill a message."""
+    return tuple(name for name, it in kind.model_fields.items() if it.default is None)
 
 
 def _content(message: Message) -> dict[str, Any]:
@@ -119,7 +132,12 @@ def from_log(logged: LoggedMessage, kind: type[Any]) -> Any:
         IntegrityError: The entry was not written by a session.
     """
     try:
-        data = {**logged.content, "role": logged.role, "metadata": logged.metadata}
+        data = {
+            "message_id": logged.message_id,
+            **logged.content,
+            "role": logged.role,
+            "metadata": logged.metadata,
+        }
         return kind.model_validate(data)
     except (TypeError, ValidationError) as exc:
         raise IntegrityError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from locus_store.messages import BaseMessageLog
-from locus_store.sql import messages
+from locus_store.sql import log_reads, messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,15 +79,15 @@ class SqlMessageLog(BaseMessageLog):
 
     async def look(self, wanted: LogWanted) -> LogRead | None:
         if wanted.needle is None:
-            return await self._query(lambda it: messages.look(it, wanted))
+            return await self._query(lambda it: log_reads.look(it, wanted))
         database = self._shared.database
         with self._shared.translating():
             return await self._shared.runner.read(
-                lambda it: messages.search(database.on(it), wanted)
+                lambda it: log_reads.search(database.on(it), wanted)
             )
 
     async def find_logs(self, wanted: LogsWanted) -> list[LogInfo]:
-        return await self._query(lambda it: messages.find_logs(it, wanted))
+        return await self._query(lambda it: log_reads.find_logs(it, wanted))
 
     async def drop(
         self, thread_id: str, namespace: str | None, expected_revision: int | None

@@ -1,52 +1,36 @@
-"""Message logs in SQL: each statement once, for all databases."""
+"""Changes of message logs in SQL: each statement once, for all databases."""
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 
 from locus_store.sql import pending
 from locus_store.sql.columns import moment
-from locus_store.sql.json_text import escape_text, unescape_text
+from locus_store.sql.json_text import escape_text
+from locus_store.sql.log_reads import MESSAGE, message_of
 from locus_store.sql.pending import batches
 from locus_store.sql.repository import settle
 from locus_store.sql.statements import is_live
-from locus_store.types import ArchivedLog, ArchivedMessage
 from locus_store.types.messages import (
     LogChanged,
-    LogInfo,
-    LogRead,
     PutMessage,
     require_revision,
-    require_sealed,
     sealed,
     too_short,
-    unknown_message,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from locus_store.sql.reads import Reads
     from locus_store.sql.repository import Repository
-    from locus_store.types.messages import Cut, LogChange, LogsWanted, LogWanted
-
-MESSAGE: Final = (
-    *("namespace", "sequence", "message_id", "role", "metadata"),
-    *("created_at", "text", "payload", "digest"),
-)
-"""The columns of a message; the last one is not a field of ``ArchivedMessage``."""
+    from locus_store.types import ArchivedLog, ArchivedMessage
+    from locus_store.types.messages import Cut, LogChange
 
 CHANGED: Final = ("role", "metadata", "text", "payload", "digest")
 """The columns of a message that is put in place of another one."""
-
-SCANNED: Final = 1000
-"""Messages that a search reads at a time."""
-
-LAST_CHARACTER: Final = 0x10FFFF
-_SURROGATES: Final = range(0xD800, 0xE000)
 
 
 # --- changing
@@ -205,166 +189,7 @@ def drop(
     return bool(gone)
 
 
-# --- reading
-
-
-def look(it: Reads, wanted: LogWanted) -> LogRead | None:
-    """See ``BaseMessageLog.look``; one statement, whose plan reads no other messages."""
-    page = _page(it, wanted).subquery("page")
-    columns = (column for column in page.c if column.name != "thread")
-    query = _logs(it).where(*_is_log(it, wanted)).add_columns(*columns)
-    place = _place(it, wanted)
-    if place is not None:
-        query = query.add_columns(place.label("place"))
-    is_its = page.c.thread == it.tables.logs.c.thread
-    joined = query.outerjoin(page, is_its).order_by(page.c.sequence)
-    rows = it.connection.execute(joined).all()
-    if wanted.after is not None and (not rows or rows[0].place is None):
-        raise unknown_message(wanted)
-    if not rows:
-        return None
-    messages = (row for row in rows if row.sequence is not None)
-    read = [message_of(row, wanted.thread_id, wanted.namespace) for row in messages]
-    return LogRead(_info(rows[0]), read)
-
-
-def search(it: Reads, wanted: LogWanted) -> LogRead | None:
-    """Return the messages that match a search, which is compared in Python; on one snapshot."""
-    rows = it.connection.execute(_logs(it).where(*_is_log(it, wanted))).all()
-    place = _place(it, wanted)
-    is_known = place is None or it.connection.execute(sa.select(place)).scalar() is not None
-    if not is_known:
-        raise unknown_message(wanted)
-    if not rows:
-        return None
-    scanned = _scanned(it, wanted)
-    found = (message for message in scanned if wanted.takes(message, it.max_state_bytes))
-    end = None if wanted.limit is None else wanted.offset + wanted.limit
-    return LogRead(_info(rows[0]), [*islice(found, wanted.offset, end)])
-
-
-def _scanned(it: Reads, wanted: LogWanted) -> Iterator[ArchivedMessage]:
-    query = _messages(it, wanted).order_by(it.tables.messages.c.sequence)
-    with it.connection.execute(query, execution_options={"yield_per": SCANNED}) as rows:
-        for row in rows:
-            yield message_of(row, wanted.thread_id, wanted.namespace)
-
-
-def _page(it: Reads, wanted: LogWanted) -> sa.Select[Any]:
-    sequence = it.tables.messages.c.sequence
-    order = sequence.desc() if wanted.newest else sequence
-    page = _messages(it, wanted).order_by(order)
-    if wanted.limit is None and not wanted.offset:
-        return page.order_by(None)
-    return page.limit(wanted.limit).offset(wanted.offset)
-
-
-def _messages(it: Reads, wanted: LogWanted) -> sa.Select[Any]:
-    """Return a query for the messages of a log."""
-    c, threads = it.tables.messages.c, it.tables.threads
-    thread = sa.select(threads.c.thread).where(*it.is_thread(wanted.thread_id)).scalar_subquery()
-    query = sa.select(c.thread, *(c[name] for name in MESSAGE if name != "namespace"))
-    query = query.where(c.thread == thread, c.namespace == wanted.namespace)
-    if wanted.message_id is not None:
-        query = query.where(c.message_id == wanted.message_id)
-    place = _place(it, wanted)
-    return query if place is None else query.where(c.sequence > place)
-
-
-def _place(it: Reads, wanted: LogWanted) -> sa.ScalarSelect[int] | None:
-    """Return the sequence of the message that a page continues behind."""
-    if wanted.after is None:
-        return None
-    threads, messages = it.tables.threads, it.tables.messages.alias("places")
-    return (
-        sa.select(messages.c.sequence)
-        .join(threads, threads.c.thread == messages.c.thread)
-        .where(*it.is_thread(wanted.thread_id), is_live(it.tables))
-        .where(messages.c.namespace == wanted.namespace, messages.c.message_id == wanted.after)
-        .correlate(None)
-        .scalar_subquery()
-    )
-
-
-def find_logs(it: Reads, wanted: LogsWanted) -> list[LogInfo]:
-    """See ``BaseMessageLog.find_logs``."""
-    thread_id, namespace = it.tables.threads.c.thread_id, it.tables.logs.c.namespace
-    query = _logs(it).order_by(thread_id, namespace).limit(wanted.limit)
-    if wanted.thread_id is not None:
-        query = query.where(thread_id == wanted.thread_id)
-    if wanted.prefix:
-        query = query.where(thread_id >= wanted.prefix)
-        beyond = beyond_prefix(wanted.prefix)
-        query = query if beyond is None else query.where(thread_id < beyond)
-    if wanted.namespace is not None:
-        query = query.where(namespace == wanted.namespace)
-    if wanted.after is not None:
-        thread, name = wanted.after
-        is_behind = sa.or_(thread_id > thread, namespace > name)
-        query = query.where(thread_id >= thread, is_behind)
-    return [_info(row) for row in it.connection.execute(query)]
-
-
-def beyond_prefix(prefix: str) -> str | None:
-    """Return the least text above all that begin with the prefix; ``None`` if there is none."""
-    kept = prefix.rstrip(chr(LAST_CHARACTER))
-    if not kept:
-        return None
-    following = ord(kept[-1]) + 1
-    return kept[:-1] + chr(_SURROGATES.stop if following in _SURROGATES else following)
-
-
-def _logs(it: Reads) -> sa.Select[Any]:
-    """Return a query for the logs of this tenant's live threads."""
-    threads, c = it.tables.threads, it.tables.logs.c
-    return (
-        sa.select(
-            threads.c.thread_id,
-            c.namespace.label("log_namespace"),
-            *(c[name] for name in ("revision", "message_count", "changed_at")),
-        )
-        .join_from(threads, it.tables.logs, c.thread == threads.c.thread)
-        .where(threads.c.tenant == it.scope.tenant, is_live(it.tables))
-    )
-
-
-def _is_log(it: Reads, wanted: LogWanted) -> tuple[sa.ColumnElement[bool], ...]:
-    is_namespace = it.tables.logs.c.namespace == wanted.namespace
-    return it.tables.threads.c.thread_id == wanted.thread_id, is_namespace
-
-
-def _info(row: Any) -> LogInfo:
-    return LogInfo(
-        thread_id=row.thread_id,
-        namespace=row.log_namespace,
-        revision=row.revision,
-        count=row.message_count,
-        changed_at=row.changed_at,
-    )
-
-
 # --- rows
-
-
-def message_of(row: Any, thread_id: str, namespace: str | None = None) -> ArchivedMessage:
-    """Return the message of a row.
-
-    Raises:
-        IntegrityError: It is not what was stored.
-    """
-    text = None if row.text is None else unescape_text(row.text)
-    found = ArchivedMessage(
-        namespace=row.namespace if namespace is None else namespace,
-        sequence=row.sequence,
-        message_id=row.message_id,
-        role=row.role,
-        metadata=row.metadata,
-        created_at=row.created_at,
-        text=text,
-        payload=row.payload or None,  # the column reads NULL as b""
-    )
-    require_sealed(thread_id, found, row.digest)
-    return found
 
 
 def row_of(namespace: str, put: PutMessage) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from locus_store.errors import ConflictError, IntegrityError, InvalidArgumentError, NotFoundError
 from locus_store.types.arguments import check_text, json_object
-from locus_store.values.canonical import canonical_json
+from locus_store.values.canonical import canonical, canonical_json
 from locus_store.values.encoding import (
     decode,
     digest,
@@ -263,7 +263,7 @@ def put_of(
 def _checked_text(text: object) -> str:
     if not isinstance(text, str):
         raise InvalidArgumentError(f"text must be a str, not {type(text).__name__}")
-    canonical_json(text, "text")
+    canonical(text, "text")
     return text
 
 

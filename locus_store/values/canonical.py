@@ -17,6 +17,7 @@ from locus_store.values.encoding import (
     MIN_INT,
     Grown,
     Json,
+    decode,
     encode,
     encode_strictly,
     pinned,
@@ -60,12 +61,12 @@ def _plain_json(value: object) -> bytes | None:
     """Return the JSON of a value if no copy is needed to see that it is exact."""
     try:
         encoded = encode_strictly(value)
-        pinned(value)  # refuses the classes that orjson converts
+        size = len(pinned(value))  # refuses the classes that orjson converts
     except (TypeError, ValueError):
         return None
     may_be_deep = len(encoded) > 2 * MAX_DEPTH and encoded.count(b"[") + encoded.count(b"{")
-    if may_be_deep > MAX_DEPTH or b"null" in encoded:  # orjson writes NaN as null
-        return None
+    if may_be_deep > MAX_DEPTH or (b"null" in encoded and len(pinned(decode(encoded))) != size):
+        return None  # too deep, or orjson wrote NaN as null, which is shorter
     return encoded
 
 

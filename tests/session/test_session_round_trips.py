@@ -17,37 +17,18 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 
-class Counting(servers.Proxy):
-    """Counts how often a client waits for an answer."""
-
-    trips = 0
-
-
-class _Side(servers._Side):
-    def data_received(self, data: bytes) -> None:
-        if self.is_client:
-            self.waits = True
-        elif self.other is not None and getattr(self.other, "waits", False):
-            self.other.waits = False
-            self.proxy.trips += 1
-        super().data_received(data)
-
-
-Counting.side = _Side
-
-
 @pytest.fixture
-def database_proxy(migrated_database: str) -> Iterator[Counting]:
-    proxy = Counting(urlsplit(migrated_database).port)
+def database_proxy(migrated_database: str) -> Iterator[servers.CountingProxy]:
+    proxy = servers.CountingProxy(urlsplit(migrated_database).port)
     yield proxy
     proxy.close()
 
 
 @pytest.fixture
-def cache_proxy(redis_url: str) -> Iterator[Counting]:
+def cache_proxy(redis_url: str) -> Iterator[servers.CountingProxy]:
     if not redis_url.startswith("redis://127.0.0.1"):
         pytest.skip("the server that was named is not on this host")
-    proxy = Counting(urlsplit(redis_url).port)
+    proxy = servers.CountingProxy(urlsplit(redis_url).port)
     yield proxy
     proxy.close()
 

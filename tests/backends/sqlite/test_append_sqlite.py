@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from contextlib import contextmanager
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import sqlalchemy as sa
+from test_round_trips import sqlite_statements
 
 from locus_store import sqlite_checkpointer
 from locus_store.backends.sqlite.backend import SQLiteBackend
@@ -19,7 +18,7 @@ from locus_store.sql.repository import Repository
 from locus_store.types import Expected, PendingWrite
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
 pytestmark = pytest.mark.anyio
@@ -32,21 +31,6 @@ async def backend(tmp_path: Path) -> AsyncIterator[SQLiteBackend]:
     made = SQLiteBackend(tmp_path / "x.db")
     yield made
     await made.close()
-
-
-@contextmanager
-def statements() -> Iterator[list[str]]:
-    """What is sent to SQLite meanwhile, by connections that are opened meanwhile."""
-    sent: list[str] = []
-
-    def watch(connection: sqlite3.Connection, _: object) -> None:
-        connection.set_trace_callback(sent.append)
-
-    sa.event.listen(sa.Pool, "connect", watch)
-    try:
-        yield sent
-    finally:
-        sa.event.remove(sa.Pool, "connect", watch)
 
 
 def kinds(sent: list[str]) -> list[str]:
@@ -76,7 +60,7 @@ async def test_a_plain_append_looks_inserts_and_moves(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     async with sqlite_checkpointer(path, state_type=dict) as checkpointer:
         await checkpointer.save({"n": 0}, "t")
-    with statements() as sent:
+    with sqlite_statements() as sent:
         async with sqlite_checkpointer(path, state_type=dict) as checkpointer:
             state = await checkpointer.load("t")
             for number in range(1, 4):
@@ -91,7 +75,7 @@ async def test_an_append_with_an_index_adds_one_statement(tmp_path: Path) -> Non
     async with sqlite_checkpointer(path, state_type=dict) as checkpointer:
         await checkpointer.save({"said": "tea"}, "t")
         await checkpointer.backend.create_search_index()
-    with statements() as sent:
+    with sqlite_statements() as sent:
         async with sqlite_checkpointer(path, state_type=dict) as checkpointer:
             state = await checkpointer.load("t")
             sent.clear()
@@ -106,7 +90,7 @@ async def test_pending_writes_take_two_looks_and_one_insert_each(tmp_path: Path)
     backend = SQLiteBackend(path)
     await backend.write_state("t", {"n": 0}, checkpoint_id="v")
     await backend.close()
-    with statements() as sent:
+    with sqlite_statements() as sent:
         backend = SQLiteBackend(path)
         await backend.open()
         for task, places in (("a", [0, 1, 2]), ("b", [-4]), ("b", [-4])):

@@ -1,0 +1,237 @@
+"""Reads of message logs in SQL. The statement of a page is compiled once."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy import bindparam as bind
+
+from locus_store.sql.compiled import Compiled
+from locus_store.sql.json_text import unescape_text
+from locus_store.sql.statements import is_live
+from locus_store.types import ArchivedMessage
+from locus_store.types.arguments import MAX_COUNT
+from locus_store.types.messages import LogInfo, LogRead, require_sealed, unknown_message
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from datetime import datetime
+
+    from locus_store.sql.reads import Reads
+    from locus_store.sql.schema import Tables
+    from locus_store.sql.statements import Statements
+    from locus_store.types.messages import LogsWanted, LogWanted
+
+MESSAGE: Final = (
+    *("namespace", "sequence", "message_id", "role", "metadata"),
+    *("created_at", "text", "payload", "digest"),
+)
+"""The columns of a message; the last one is not a field of ``ArchivedMessage``."""
+
+LOG: Final = ("revision", "message_count", "changed_at")
+"""The columns of a log, without its name."""
+
+SCANNED: Final = 1000
+"""Messages that a search reads at a time."""
+
+LAST_CHARACTER: Final = 0x10FFFF
+_SURROGATES: Final = range(0xD800, 0xE000)
+
+
+class PageShape(NamedTuple):
+    """The form of the statement that reads a page; the values are its parameters."""
+
+    is_newest: bool
+    is_limited: bool
+    has_after: bool
+    has_id: bool
+
+    @classmethod
+    def of(cls, wanted: LogWanted) -> PageShape:
+        """Return the form of a read."""
+        is_limited = wanted.limit is not None or wanted.offset > 0
+        return cls(
+            wanted.newest, is_limited, wanted.after is not None, wanted.message_id is not None
+        )
+
+
+def look(it: Reads, wanted: LogWanted) -> LogRead | None:
+    """See ``BaseMessageLog.look``; one statement, whose plan reads no other messages."""
+    rows = _compiled(it.sql, PageShape.of(wanted)).rows(it.connection, _values(it, wanted))
+    if wanted.after is not None and (not rows or rows[0][-1] is None):
+        raise unknown_message(wanted)
+    if not rows:
+        return None
+    first, end = len(LOG), len(LOG) + len(MESSAGE) - 1
+    messages = (row[first:end] for row in rows if row[first] is not None)
+    read = [message_of((wanted.namespace, *row), wanted.thread_id) for row in messages]
+    return LogRead(_info(wanted.thread_id, wanted.namespace, *rows[0][:first]), read)
+
+
+@lru_cache(maxsize=256)
+def _compiled(sql: Statements, shape: PageShape) -> Compiled:
+    """Return the statement of a page: ``LOG``, ``MESSAGE[1:]``, and the cursor's sequence."""
+    t, page = sql.tables, _page(sql.tables, shape).subquery("page")
+    query = _logs(t, *(t.logs.c[name] for name in LOG), *(page.c[name] for name in MESSAGE[1:]))
+    joined = query.outerjoin(page, page.c.thread == t.logs.c.thread).where(*_is_log(t))
+    if shape.has_after:
+        joined = joined.add_columns(_place(t).label("place"))
+    return Compiled(joined.order_by(page.c.sequence), sql.dialect)
+
+
+def search(it: Reads, wanted: LogWanted) -> LogRead | None:
+    """Return the messages that match a search, which is compared in Python; on one snapshot."""
+    t, values = it.tables, _values(it, wanted)
+    query = _logs(t, *(t.logs.c[name] for name in LOG)).where(*_is_log(t))
+    rows = it.connection.execute(query, values).all()
+    is_known = wanted.after is None or (
+        it.connection.execute(sa.select(_place(t)), values).scalar() is not None
+    )
+    if not is_known:
+        raise unknown_message(wanted)
+    if not rows:
+        return None
+    scanned = _scanned(it, wanted)
+    found = (message for message in scanned if wanted.takes(message, it.max_state_bytes))
+    end = None if wanted.limit is None else wanted.offset + wanted.limit
+    info = _info(wanted.thread_id, wanted.namespace, *rows[0])
+    return LogRead(info, [*islice(found, wanted.offset, end)])
+
+
+def _scanned(it: Reads, wanted: LogWanted) -> Iterator[ArchivedMessage]:
+    query = _messages(it.tables, PageShape.of(wanted)).order_by(it.tables.messages.c.sequence)
+    options = {"yield_per": SCANNED}
+    with it.connection.execute(query, _values(it, wanted), execution_options=options) as rows:
+        for row in rows:
+            yield message_of((wanted.namespace, *row[1:]), wanted.thread_id)
+
+
+def _values(it: Reads, wanted: LogWanted) -> dict[str, Any]:
+    """Return the parameters of the statements below."""
+    return {
+        "tenant": it.scope.tenant,
+        "thread_id": wanted.thread_id,
+        "namespace": wanted.namespace,
+        "message_id": wanted.message_id,
+        "after": wanted.after,
+        "limit": MAX_COUNT if wanted.limit is None else wanted.limit,
+        "offset": wanted.offset,
+    }
+
+
+def _page(t: Tables, shape: PageShape) -> sa.Select[Any]:
+    sequence, page = t.messages.c.sequence, _messages(t, shape)
+    if not shape.is_limited:
+        return page
+    ordered = page.order_by(sequence.desc() if shape.is_newest else sequence)
+    limit, offset = (bind(name, type_=sa.Integer()) for name in ("limit", "offset"))
+    return ordered.limit(limit).offset(offset)
+
+
+def _messages(t: Tables, shape: PageShape) -> sa.Select[Any]:
+    """Return a query for the messages of a log: the thread's number, then ``MESSAGE[1:]``."""
+    c = t.messages.c
+    thread = sa.select(t.threads.c.thread).where(*_is_thread(t)).scalar_subquery()
+    query = sa.select(c.thread, *(c[name] for name in MESSAGE[1:]))
+    query = query.where(c.thread == thread, c.namespace == bind("namespace"))
+    if shape.has_id:
+        query = query.where(c.message_id == bind("message_id"))
+    return query.where(c.sequence > _place(t)) if shape.has_after else query
+
+
+def _place(t: Tables) -> sa.ScalarSelect[int]:
+    """Return the sequence of the message that a page continues behind."""
+    messages = t.messages.alias("places")
+    return (
+        sa.select(messages.c.sequence)
+        .join(t.threads, t.threads.c.thread == messages.c.thread)
+        .where(*_is_thread(t), is_live(t))
+        .where(messages.c.namespace == bind("namespace"), messages.c.message_id == bind("after"))
+        .correlate(None)
+        .scalar_subquery()
+    )
+
+
+def find_logs(it: Reads, wanted: LogsWanted) -> list[LogInfo]:
+    """See ``BaseMessageLog.find_logs``."""
+    t = it.tables
+    thread_id, namespace = t.threads.c.thread_id, t.logs.c.namespace
+    query = _logs(t, thread_id, namespace, *(t.logs.c[name] for name in LOG))
+    query = query.order_by(thread_id, namespace).limit(wanted.limit)
+    if wanted.thread_id is not None:
+        query = query.where(thread_id == wanted.thread_id)
+    if wanted.prefix:
+        query = query.where(thread_id >= wanted.prefix)
+        beyond = beyond_prefix(wanted.prefix)
+        query = query if beyond is None else query.where(thread_id < beyond)
+    if wanted.namespace is not None:
+        query = query.where(namespace == wanted.namespace)
+    if wanted.after is not None:
+        thread, name = wanted.after
+        is_behind = sa.or_(thread_id > thread, namespace > name)
+        query = query.where(thread_id >= thread, is_behind)
+    rows = it.connection.execute(query, {"tenant": it.scope.tenant})
+    return [_info(*row) for row in rows]
+
+
+def _info(
+    thread_id: str, namespace: str, revision: int, count: int, changed_at: datetime
+) -> LogInfo:
+    return LogInfo(
+        thread_id=thread_id,
+        namespace=namespace,
+        revision=revision,
+        count=count,
+        changed_at=changed_at,
+    )
+
+
+def beyond_prefix(prefix: str) -> str | None:
+    """Return the least text above all that begin with the prefix; ``None`` if there is none."""
+    kept = prefix.rstrip(chr(LAST_CHARACTER))
+    if not kept:
+        return None
+    following = ord(kept[-1]) + 1
+    return kept[:-1] + chr(_SURROGATES.stop if following in _SURROGATES else following)
+
+
+def _logs(t: Tables, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    """Return a query for columns of the logs of a tenant's live threads."""
+    return (
+        sa.select(*columns)
+        .join_from(t.threads, t.logs, t.logs.c.thread == t.threads.c.thread)
+        .where(t.threads.c.tenant == bind("tenant"), is_live(t))
+    )
+
+
+def _is_log(t: Tables) -> tuple[sa.ColumnElement[bool], ...]:
+    is_namespace = t.logs.c.namespace == bind("namespace")
+    return t.threads.c.thread_id == bind("thread_id"), is_namespace
+
+
+def _is_thread(t: Tables) -> tuple[sa.ColumnElement[bool], ...]:
+    return t.threads.c.tenant == bind("tenant"), t.threads.c.thread_id == bind("thread_id")
+
+
+def message_of(row: Sequence[Any], thread_id: str) -> ArchivedMessage:
+    """Return the message of a row of ``MESSAGE``.
+
+    Raises:
+        IntegrityError: It is not what was stored.
+    """
+    namespace, sequence, message_id, role, metadata, created_at, text, payload, digest = row
+    found = ArchivedMessage(
+        namespace=namespace,
+        sequence=sequence,
+        message_id=message_id,
+        role=role,
+        metadata=metadata,
+        created_at=created_at,
+        text=None if text is None else unescape_text(text),
+        payload=payload or None,  # the column reads NULL as b""
+    )
+    require_sealed(thread_id, found, digest)
+    return found
