@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from locus_store.backend import StorageBackend
     from locus_store.session.config import Call
+    from locus_store.types.user_ids import UserIdType
 
 OWNER: Final = "owner"
 """Label of a version: the user who saved it, so that a load needs no second query."""
@@ -26,11 +27,16 @@ class Owners:
         backend: Gives the backend.
         seconds: How long a claim is remembered: for so long a thread that another process deletes
             and gives to another user may be taken for the first user's.
+        users: The type of users' ids.
     """
 
-    def __init__(self, backend: Callable[[], StorageBackend], seconds: float) -> None:
+    def __init__(
+        self, backend: Callable[[], StorageBackend], seconds: float, users: UserIdType
+    ) -> None:
         self._backend = backend
         self._seconds = seconds
+        self._users = users
+        self._is_opened = False
         self._seen: SeenThreads[str] = SeenThreads()
 
     @property
@@ -47,6 +53,18 @@ class Owners:
                 "SQLite, PostgreSQL, Oracle or memory"
             )
         return cast("DescribesThreads", backend)
+
+    async def opened(self) -> DescribesThreads:
+        """Return the backend, whose users' ids are of the session's type.
+
+        Raises:
+            SchemaError: They are of another type.
+        """
+        threads = self.threads
+        if not self._is_opened:
+            await threads.require_user_id_type(self._users)
+            self._is_opened = True
+        return threads
 
     async def claim(self, call: Call, check: Callable[[], object]) -> None:
         """Make the thread the user's before a write, if the call names a user.
@@ -66,7 +84,8 @@ class Owners:
             return
         check()
         began = time.monotonic()
-        await self.threads.claim_thread(
+        threads = await self.opened()
+        await threads.claim_thread(
             call.thread_id, call.user_id, name=call.thread_name, metadata=call.thread_meta
         )
         self._seen.put(call.thread_id, call.user_id, began)
@@ -98,7 +117,7 @@ class Owners:
         if (seen := self._seen.within(thread_id, self._seconds)) is not None:
             return seen
         began = time.monotonic()
-        found = await self.threads.thread_facts(thread_id)
+        found = await (await self.opened()).thread_facts(thread_id)
         if found is None or found.user_id is None:
             return None
         self._seen.put(thread_id, found.user_id, began)

@@ -14,6 +14,8 @@ from locus_store.values.text import folded
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from locus_store.types.user_ids import UserIdType
+
 MAX_NAME_CHARACTERS: Final = 1000
 
 RESERVED_KEY: Final = "_thread_info"
@@ -115,6 +117,16 @@ class DescribesThreads(ABC):
     @abstractmethod
     async def find_facts(self, wanted: ThreadsWanted) -> list[ThreadFacts]:
         """Return the facts of the threads that match, the most recently active first."""
+
+    async def require_user_id_type(self, users: UserIdType) -> None:
+        """Check that the storage keeps users' ids of this type; most keep them as text.
+
+        Where ids have a column of numbers on request, an empty database takes the type.
+
+        Raises:
+            SchemaError: Its ids are of another type; names the command to run.
+        """
+        del users
 
     async def put_thread(
         self,
