@@ -192,7 +192,7 @@ class SessionCheckpointer(BlockingTwins):
         data, kind = states.dump(state)
         lineage = _lineage(call, state)
         labels = {**labels_of(data), **kind, **_owner_label(call)}
-        await self._owners.claim(call, lambda: self._require_exact(data))
+        claim = await self._owners.to_claim(call)
         began = time.monotonic()
         written = await self.backend.write_state(
             call.thread_id,
@@ -203,7 +203,10 @@ class SessionCheckpointer(BlockingTwins):
             writer=lineage.nonce if lineage else None,
             keep_last=self.keep_last,
             ttl_seconds=self.ttl_seconds,
+            claim=claim,
         )
+        if claim is not None:
+            self._owners.claimed(claim, began)
         _note(config, state, _made(call, written.mark, lineage))
         if self.cache is not None:
             await self._reads.wrote(call.thread_id, made_of(data, written.mark, labels), began)

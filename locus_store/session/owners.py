@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.errors import UnsupportedError
 from locus_store.session.seen_threads import SeenThreads
-from locus_store.types.thread_info import DescribesThreads, may_see, require_owner
+from locus_store.types.thread_info import claim_of, describing, may_see, require_owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from locus_store.backend import StorageBackend
     from locus_store.session.config import Call
+    from locus_store.types.thread_info import DescribesThreads, PutThread
     from locus_store.types.user_ids import UserIdType
 
 OWNER: Final = "owner"
@@ -46,13 +46,7 @@ class Owners:
         Raises:
             UnsupportedError: It does not.
         """
-        backend = self._backend()
-        if not isinstance(backend, DescribesThreads):
-            raise UnsupportedError(
-                f"{type(backend).__name__} keeps no users and names of threads; a session needs "
-                "SQLite, PostgreSQL, Oracle or memory"
-            )
-        return cast("DescribesThreads", backend)
+        return describing(self._backend())
 
     async def opened(self) -> DescribesThreads:
         """Return the backend, whose users' ids are of the session's type.
@@ -66,6 +60,26 @@ class Owners:
             self._is_opened = True
         return threads
 
+    async def to_claim(self, call: Call) -> PutThread | None:
+        """Return the claim that a save makes; ``None`` if the thread is the user's already.
+
+        Raises:
+            NotOwnerError: It is another user's.
+        """
+        if call.user_id is None:
+            return None
+        owner = await self._owner(call.thread_id)
+        if owner is not None:
+            require_owner(call.thread_id, owner, call.user_id)
+            return None
+        return claim_of(
+            call.thread_id, call.user_id, name=call.thread_name, metadata=call.thread_meta
+        )
+
+    def claimed(self, claim: PutThread, began: float) -> None:
+        """Remember a claim that a save has made, which was true at a time."""
+        self._seen.put(claim.thread_id, str(claim.user_id), began)
+
     async def claim(self, call: Call, check: Callable[[], object]) -> None:
         """Make the thread the user's before a write, if the call names a user.
 
@@ -76,19 +90,13 @@ class Owners:
         Raises:
             NotOwnerError: It is another user's.
         """
-        if call.user_id is None:
-            return
-        owner = await self._owner(call.thread_id)
-        if owner is not None:
-            require_owner(call.thread_id, owner, call.user_id)
+        claim = await self.to_claim(call)
+        if claim is None:
             return
         check()
         began = time.monotonic()
-        threads = await self.opened()
-        await threads.claim_thread(
-            call.thread_id, call.user_id, name=call.thread_name, metadata=call.thread_meta
-        )
-        self._seen.put(call.thread_id, call.user_id, began)
+        await self.threads.put_facts(claim)
+        self.claimed(claim, began)
 
     async def may_read(self, call: Call) -> bool:
         """Return whether the call's user may see the thread; also if it does not exist."""

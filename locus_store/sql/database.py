@@ -130,6 +130,11 @@ class Database(ForTenants, ABC):
         """Identity of the opened database; ``""`` before it is opened."""
         return self._facts.store
 
+    @property
+    def user_id_type(self) -> UserIdType:
+        """The type of the column for users' ids."""
+        return self._facts.user_id_type
+
     def user_ids_changed(self, users: UserIdType) -> None:
         """Take the type that the column for users' ids now has."""
         self._facts.user_id_type = users

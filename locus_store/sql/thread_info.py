@@ -11,7 +11,7 @@ from locus_store.sql.existence import last_active
 from locus_store.sql.listing import GROWTH, PAGE, in_order, page_of
 from locus_store.sql.statements import is_live
 from locus_store.sql.user_ids import take
-from locus_store.types.thread_info import DescribesThreads, StoredFacts, facts
+from locus_store.types.thread_info import DescribesThreads, StoredFacts, facts, require_owner
 from locus_store.types.user_ids import is_user_id, require_user_id
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class SqlThreadInfo(DescribesThreads):
 
     async def put_facts(self, put: PutThread) -> None:
         """See ``DescribesThreads``, also for the following methods."""
-        await self._write(lambda it: _put(it, put))
+        await self._write(lambda it: put_facts(it, put))
 
     async def facts_of(self, thread_id: str) -> ThreadFacts | None:
         return await self._query(lambda it: _facts_of(it, thread_id))
@@ -66,7 +66,19 @@ def of_user(it: Reads, user_id: str) -> sa.ColumnElement[bool]:
     return it.tables.threads.c.user_id == user_id
 
 
-def _put(it: Repository, put: PutThread) -> None:
+def require_its_owner(it: Reads, put: PutThread) -> None:
+    """Refuse a put into another user's thread, which ``put_facts`` refuses again under the lock.
+
+    Raises:
+        NotOwnerError: The thread is another user's.
+    """
+    require_user_id(put.user_id, it.tables.user_id_type)
+    found = _facts_of(it, put.thread_id)
+    require_owner(put.thread_id, found.user_id if found else None, put.user_id)
+
+
+def put_facts(it: Repository, put: PutThread) -> None:
+    """Store a thread's facts; see ``DescribesThreads.put_facts``."""
     require_user_id(put.user_id, it.tables.user_id_type)
     it.open_thread(put.thread_id)
     threads, exact = it.tables.threads, last_active(it.tables)
