@@ -11,18 +11,18 @@ from sqlalchemy.schema import CreateSchema
 
 from locus_store.errors import LocusStoreError
 from locus_store.sql import migrate
+from locus_store.sql.definition import definition
 from locus_store.sql.migration_lock import locked
 from locus_store.sql.migration_targets import dialect_name, run_on
 from locus_store.sql.names import DEFAULT_PREFIX
 from locus_store.sql.schema import tables
+from locus_store.sql.user_ids import user_id_type_of
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
     from locus_store.sql.schema import Tables
-
-BEFORE_ORACLES = "WHENEVER SQLERROR EXIT FAILURE ROLLBACK\nSET DEFINE OFF"
-"""SQL*Plus and SQLcl go on behind an error, unless they are told otherwise."""
+    from locus_store.types.user_ids import UserIdType
 
 # Migrations find prefix and schema here too.
 options = context.config.attributes
@@ -56,8 +56,8 @@ def offline(dialect: str) -> None:
     # As text, Oracle's `RETURNING ... INTO :ret_0` has nowhere to put what it returns.
     migration.dialect.insert_returning = False
     schema, starts = options["schema"], context.get_starting_revision_argument()
-    if dialect == "oracle":
-        migration.impl.static_output(BEFORE_ORACLES)
+    if preface := definition(dialect).offline_preface:
+        migration.impl.static_output(preface)
     with context.begin_transaction():
         if dialect == "postgresql" and schema is not None and starts is None:
             context.execute(CreateSchema(schema, if_not_exists=True))
@@ -68,12 +68,15 @@ def offline(dialect: str) -> None:
 
 def online(connection: Connection) -> None:
     """Within the caller's transaction, which is the caller's to commit."""
-    configure(connection.dialect.name, connection=connection)
+    plain = tables(options["prefix"], options["schema"])
+    configure(
+        connection.dialect.name, users=user_id_type_of(connection, plain), connection=connection
+    )
     context.run_migrations()
 
 
-def configure(dialect: str, **target: Any) -> None:
-    ours = tables(options["prefix"], options["schema"])
+def configure(dialect: str, *, users: UserIdType = "string", **target: Any) -> None:
+    ours = tables(options["prefix"], options["schema"], users)
     context.configure(
         target_metadata=ours.metadata,
         version_table=ours.version,

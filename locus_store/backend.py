@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
 
-from locus_store.errors import IntegrityError, SerializationError, UnsupportedError
+from locus_store.errors import IntegrityError, UnsupportedError
 from locus_store.runtime.loops import off_loop
 from locus_store.runtime.observe import count, kept_beside, note, observed, stored_bytes
 from locus_store.types import (
@@ -45,8 +45,9 @@ from locus_store.types.arguments import (
     json_object,
 )
 from locus_store.types.facts import Fact
-from locus_store.types.marks import MARK_KEY, has_mark
+from locus_store.types.marks import refuse_mark
 from locus_store.types.tenants import ForTenants
+from locus_store.types.thread_info import PutThread, describing
 from locus_store.values import frames
 from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.versions import (
@@ -247,6 +248,7 @@ class StorageBackend(ForTenants, ABC):
         side_parent: Mark | None = None,
         keep_last: int | None = None,
         ttl_seconds: float | None = None,
+        claim: PutThread | None = None,
         connection: object = None,
     ) -> Written:
         """Write one version; see ``types.Save`` for the options.
@@ -257,17 +259,13 @@ class StorageBackend(ForTenants, ABC):
                 ``max_state_bytes``.
         """
         check_names(thread_id, namespace, checkpoint_id)
-        if parent_id is not None:
-            check_text("parent_checkpoint_id", parent_id)
-        for name, value in (("writer", writer), ("run", run)):
-            if value is not None:
-                check_text(name, value)
+        for name, given in (("parent_checkpoint_id", parent_id), ("writer", writer), ("run", run)):
+            if given is not None:
+                check_text(name, given)
         checked_ttl(ttl_seconds)
-        if has_mark(data):
-            raise SerializationError(
-                f"the state's metadata has the key {MARK_KEY!r}, which only a state object that "
-                "load returned may carry: save that object, or remove the key"
-            )
+        if claim is not None:
+            describing(self)
+        refuse_mark(data)
         told, named = json_object("metadata", metadata), json_object("labels", labels)
         reads_head = connection is None  # the caller may hold the pool's last connection
         basis, change = await self._changed(thread_id, namespace, data, reads_head=reads_head)
@@ -291,6 +289,7 @@ class StorageBackend(ForTenants, ABC):
             labels=named,
             keep_last=keep_last,
             ttl_seconds=ttl_seconds,
+            claim=claim,
         )
         if connection is None:
             written = await self.commit(save)

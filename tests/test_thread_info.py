@@ -7,10 +7,18 @@ from typing import Any
 
 import pytest
 
-from locus_store import IntegrityError
-from locus_store.types.thread_info import RESERVED_KEY, facts
+from locus_store import IntegrityError, RedisBackend, UnsupportedError
+from locus_store.types.thread_info import RESERVED_KEY, claim_of, facts
+
+pytestmark = pytest.mark.anyio
 
 NAIVE = "2024-01-01T00:00:00"
+
+
+async def test_a_storage_without_users_refuses_a_claim() -> None:
+    backend = RedisBackend("redis://127.0.0.1:1")
+    with pytest.raises(UnsupportedError, match="keeps no users"):
+        await backend.write_state("t", {"n": 1}, claim=claim_of("t", "alice"))
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import sqlalchemy as sa
 from alembic import context, op
 
 from locus_store.sql.columns import BigKey, Blob, Digest, Instant, Key, Path
+from locus_store.sql.heads_view import create_view, quoted
 from locus_store.sql.json_columns import Json, JsonValue
 from locus_store.sql.names import derived
 
@@ -19,35 +18,10 @@ depends_on = None
 TABLES = ("threads", "lines", "checkpoints", "writes", "messages", "store", "settings")
 
 
-class Words(NamedTuple):
-    """The expressions that no two dialects share."""
-
-    new_id: str
-    now: str
-    shown: str
-    """A stored instant as people read it; takes the column."""
-    agent_id: str
-
-
-WORDS = {
-    "sqlite": Words(
-        new_id="lower(hex(randomblob(16)))",
-        now="CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000",
-        shown="strftime('%Y-%m-%dT%H:%M:%fZ', {0} / 1000000.0, 'unixepoch')",
-        agent_id="json_extract(c.labels, '$.agent_id')",
-    ),
-    "postgresql": Words(
-        new_id="replace(gen_random_uuid()::text, '-', '')",
-        now="statement_timestamp()",
-        shown="{0}",
-        agent_id="c.labels ->> 'agent_id'",
-    ),
-    "oracle": Words(
-        new_id="LOWER(RAWTOHEX(SYS_GUID()))",
-        now="SYSTIMESTAMP",
-        shown="{0}",
-        agent_id="JSON_VALUE(c.labels, '$.agent_id')",
-    ),
+NEW_ID = {
+    "sqlite": "lower(hex(randomblob(16)))",
+    "postgresql": "replace(gen_random_uuid()::text, '-', '')",
+    "oracle": "LOWER(RAWTOHEX(SYS_GUID()))",
 }
 
 SETTINGS = {
@@ -82,8 +56,7 @@ def downgrade() -> None:
 
 
 def _quoted(name: str, schema: str | None) -> str:
-    preparer = op.get_context().dialect.identifier_preparer
-    return preparer.format_table(sa.table(name, schema=schema))
+    return quoted(op.get_context().dialect, name, schema)
 
 
 def _threads(prefix: str, schema: str | None) -> None:
@@ -270,37 +243,12 @@ def _settings(prefix: str, schema: str | None) -> None:
         sa.PrimaryKeyConstraint("name", name=derived(f"{prefix}settings_pk")),
         schema=schema,
     )
-    words = WORDS[op.get_context().dialect.name]
+    new_id = NEW_ID[op.get_context().dialect.name]
     # The server mints it, so that offline SQL gives every database an identity of its own.
-    op.execute(table.insert().values(name="store_id", value=sa.literal_column(words.new_id)))
+    op.execute(table.insert().values(name="store_id", value=sa.literal_column(new_id)))
     for name, value in SETTINGS.items():
         op.execute(table.insert().values(name=name, value=value))
 
 
-def _decoded(column: str) -> str:
-    """A key as its owner wrote it: one leading slash is ours (``columns.encode_key``)."""
-    return f"CASE WHEN SUBSTR({column}, 1, 1) = '/' THEN SUBSTR({column}, 2) ELSE {column} END"
-
-
 def _heads(prefix: str, schema: str | None) -> None:
-    words = WORDS[op.get_context().dialect.name]
-    view, threads, lines, checkpoints = (
-        _quoted(f"{prefix}{name}", schema) for name in ("heads", "threads", "lines", "checkpoints")
-    )
-    select = f"""
-CREATE VIEW {view} AS
-SELECT {_decoded("t.tenant")} AS tenant,
-  {_decoded("t.thread_id")} AS thread_id,
-  {_decoded("c.checkpoint_id")} AS checkpoint_id,
-  {words.agent_id} AS agent_id,
-  {_decoded("t.user_id")} AS user_id,
-  {words.shown.format("t.created_at")} AS created_at,
-  {words.shown.format("l.updated_at")} AS updated_at,
-  c.metadata AS metadata,
-  c.text AS text
-FROM {threads} t
-JOIN {lines} l ON l.tenant = t.tenant AND l.thread_id = t.thread_id AND l.namespace = '/'
-JOIN {checkpoints} c ON c.line = l.line AND c.sequence = l.head
-WHERE t.expires_at IS NULL OR t.expires_at > {words.now}
-"""  # noqa: S608 - a prefix is checked, a schema quoted
-    op.execute(sa.text(select.strip()))
+    op.execute(sa.text(create_view(op.get_context().dialect, prefix, schema)))

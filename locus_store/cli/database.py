@@ -168,6 +168,32 @@ def vector_index(
     say(_outcome(f"the vector index of dimension {dimension} ({metric}, {method})", created=made))
 
 
+@db.command("user-ids", cls=Command)
+def user_ids(
+    users: Annotated[str, typer.Argument(metavar="TYPE", help="string, int or bigint.")],
+    *,
+    dialect: Annotated[
+        str | None,
+        typer.Option("--sql", help="Print the SQL for sqlite, postgresql or oracle; run nothing."),
+    ] = None,
+    url: Url = DEFAULT_URL,
+    schema: Schema = None,
+    prefix: Prefix = DEFAULT_PREFIX,
+) -> None:
+    """Keep users' ids as text, or as numbers of 32 or 64 bits.
+
+    It is refused if a thread's user is not such a number. Restart the processes that have the
+    database open.
+    """
+    module = importlib.import_module("locus_store.sql.user_ids")
+    if dialect is not None:
+        sys.stdout.write(module.offline_sql(dialect, users, prefix=prefix, schema=schema))
+        return
+    changed = module.set_user_id_type(url, users, prefix=prefix, schema=schema)
+    was = "are now" if changed else "were"
+    say(f"users' ids {was} of the type {users}" + ("" if changed else "; nothing was changed"))
+
+
 def _options(prefix: str, schema: str | None) -> dict[str, Any]:
     return {"prefix": prefix} | ({"schema": schema} if schema else {})
 

@@ -12,14 +12,7 @@ from locus_store.blocking import Portals
 from locus_store.checkpointer import checked_keep_last
 from locus_store.errors import InvalidArgumentError
 from locus_store.session import states
-from locus_store.session.config import (
-    call_of,
-    checked_user_id_type,
-    hand_on,
-    thread_name,
-    user_name,
-    user_of,
-)
+from locus_store.session.config import call_of, hand_on, thread_name
 from locus_store.session.messages import from_log, require_exact, to_log
 from locus_store.session.models import MODELS, info_of
 from locus_store.session.owners import OWNER, Owners
@@ -33,6 +26,7 @@ from locus_store.types import Expected
 from locus_store.types.arguments import MAX_COUNT, checked_ttl
 from locus_store.types.codec import labels_of
 from locus_store.types.marks import Lineage, thread_key
+from locus_store.types.user_ids import checked_user_id_type, user_name, user_of
 from locus_store.values.encoding import decode
 
 if TYPE_CHECKING:
@@ -43,11 +37,12 @@ if TYPE_CHECKING:
 
     from locus_store.messages import BaseMessageLog
     from locus_store.session.cache import CachedState, StateCache
-    from locus_store.session.config import Call, UserIdType
+    from locus_store.session.config import Call
     from locus_store.session.messages import Message
     from locus_store.session.models import Models, ThreadInfo
     from locus_store.types import Mark, Version
     from locus_store.types.thread_info import ThreadFacts
+    from locus_store.types.user_ids import UserIdType
 
 CLEARED: Final = 1000
 """Versions that ``aclear_state`` removes at once."""
@@ -72,7 +67,8 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
             first use calls.
         cache: Of states; ``None``: none; or a function, as of the backend.
         cache_verify_seconds: No read of the cache is staler than this; 0: none is stale.
-        user_id_type: ``string``, ``int`` or ``bigint``: the type of users' ids.
+        user_id_type: ``string``, ``int`` or ``bigint``: the type of users' ids. In SQL it is that
+            of a column; an empty database takes it, another one by ``locus-store db user-ids``.
         keep_last: Versions to keep per thread; ``None``: all.
         ttl_seconds: A thread expires so long after its last save or message; ``None``: never.
         release_resources: ``False``: ``arelease`` leaves the connections open.
@@ -108,7 +104,7 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
         self._state_class: type[BaseModel] | None = None
         self._writes = Writes()
         self._reads = StateReads(lambda: self.backend, lambda: self.cache, cache_verify_seconds)
-        self._owners = Owners(lambda: self.backend, self._reads.verify_seconds)
+        self._owners = Owners(lambda: self.backend, self._reads.verify_seconds, self.user_id_type)
         if isinstance(backend, StorageBackend):
             self._require_powers()
 
@@ -169,10 +165,12 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
 
         Raises:
             ConnectionFailedError, SchemaError: See ``StorageBackend.open``.
+            SchemaError: The database's user ids are of another type than ``user_id_type``.
             InvalidArgumentError: No database is configured; the message names the setting.
         """
         self._require_powers()
         await self.backend.open()
+        await self._owners.opened()
 
     async def arelease(self) -> None:
         """Wait for the writes that have begun, and release what this object opened.
@@ -202,8 +200,7 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
         data, kind = states.dump(state)
         lineage = _lineage(call, state)
         labels = {**labels_of(data), **kind, **_owner_label(call)}
-        most = self.backend.max_state_bytes
-        await self._owners.claim(call, lambda: states.require_exact(data, most))
+        claim = await self._owners.to_claim(call)
         began = time.monotonic()
         written = await self.backend.write_state(
             call.thread_id,
@@ -214,7 +211,10 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
             writer=lineage.nonce if lineage else None,
             keep_last=self.keep_last,
             ttl_seconds=self.ttl_seconds,
+            claim=claim,
         )
+        if claim is not None:
+            self._owners.claimed(claim, began)
         made = _made(call, written.mark, lineage)
         self._hand_on(config, made)
         states.carry(state, made)
@@ -391,7 +391,8 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
                 "the config and thread_info name different threads or users; nothing was written"
             )
         at = info.updated_at
-        await self._owners.threads.put_thread(
+        threads = await self._owners.opened()
+        await threads.put_thread(
             thread_id,
             user_id=user_id,
             name=info.thread_name,
@@ -403,7 +404,8 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
     async def aget_thread(self, config: Mapping[str, Any]) -> ThreadInfo | None:
         """Return the facts of a thread; ``None`` if it does not exist."""
         call = self._call(config)
-        found = await self._owners.threads.thread_facts(call.thread_id, user_id=call.user_id)
+        threads = await self._owners.opened()
+        found = await threads.thread_facts(call.thread_id, user_id=call.user_id)
         return None if found is None else self._info(found)
 
     async def alist_threads(
@@ -423,7 +425,8 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
             limit: At most this many; 0: none; ``None``: all.
         """
         call = call_of(config, self.user_id_type, needs_thread=False)
-        found = await self._owners.threads.threads_by_activity(
+        threads = await self._owners.opened()
+        found = await threads.threads_by_activity(
             call.user_id, search=search, offset=offset or 0, limit=_most(limit)
         )
         return [self._info(it) for it in found]

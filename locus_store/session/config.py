@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.errors import InvalidArgumentError
 from locus_store.session.states import checked_state_class
 from locus_store.types.arguments import check_text
 from locus_store.types.marks import Lineage, thread_key
+from locus_store.types.user_ids import user_name
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-UserIdType = Literal["string", "int", "bigint"]
+    from locus_store.types.user_ids import UserIdType
 
 VERSION_KEY: Final = "_checkpoint_version"
 """A config that has this key is given the version that a state was made from."""
-
-_BITS: Final = {"int": 31, "bigint": 63}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,19 +37,6 @@ class Call:
     def of_thread(self, lineage: Lineage | None) -> Lineage | None:
         """Return the lineage if it is of this call's thread: a state may be saved elsewhere."""
         return lineage if lineage and lineage.thread == thread_key(self.thread_id) else None
-
-
-def checked_user_id_type(name: object) -> UserIdType:
-    """Return the option if it is valid.
-
-    Raises:
-        InvalidArgumentError: It is not.
-    """
-    if name not in get_args(UserIdType):
-        raise InvalidArgumentError(
-            f"user_id_type={name!r} must be one of {', '.join(get_args(UserIdType))}"
-        )
-    return name  # type: ignore[return-value]
 
 
 def call_of(config: Mapping[str, Any], users: UserIdType, *, needs_thread: bool = True) -> Call:
@@ -90,32 +76,3 @@ def thread_name(thread_id: object) -> str:
     name = str(thread_id) if type(thread_id) is int else thread_id
     check_text("thread_id", name)
     return str(name)
-
-
-def user_name(user_id: object, users: UserIdType) -> str | None:
-    """Return a user's id as it is stored.
-
-    Raises:
-        InvalidArgumentError: It is not of the type of this checkpointer's users.
-    """
-    if user_id is None:
-        return None
-    if users == "string":
-        check_text("user_id", user_id)
-        return str(user_id)
-    number = int(user_id) if isinstance(user_id, str) and _is_number(user_id) else user_id
-    if type(number) is not int or not -(2 ** _BITS[users]) <= number < 2 ** _BITS[users]:
-        raise InvalidArgumentError(f"user_id must be of the type {users}, not {user_id!r:.80}")
-    return str(number)
-
-
-def user_of(stored: str | None, users: UserIdType) -> str | int | None:
-    """Return a stored id as the caller's type."""
-    if stored is None or users == "string" or not _is_number(stored):
-        return stored
-    return int(stored)
-
-
-def _is_number(text: str) -> bool:
-    digits = text.removeprefix("-")
-    return digits.isascii() and digits.isdecimal() and len(digits) <= 20  # noqa: PLR2004  (64 bits)

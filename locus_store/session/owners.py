@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.errors import UnsupportedError
 from locus_store.session.seen_threads import SeenThreads
-from locus_store.types.thread_info import DescribesThreads, may_see, require_owner
+from locus_store.types.thread_info import claim_of, describing, may_see, require_owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from locus_store.backend import StorageBackend
     from locus_store.session.config import Call
+    from locus_store.types.thread_info import DescribesThreads, PutThread
+    from locus_store.types.user_ids import UserIdType
 
 OWNER: Final = "owner"
 """Label of a version: the user who saved it, so that a load needs no second query."""
@@ -26,11 +27,16 @@ class Owners:
         backend: Gives the backend.
         seconds: How long a claim is remembered: for so long a thread that another process deletes
             and gives to another user may be taken for the first user's.
+        users: The type of users' ids.
     """
 
-    def __init__(self, backend: Callable[[], StorageBackend], seconds: float) -> None:
+    def __init__(
+        self, backend: Callable[[], StorageBackend], seconds: float, users: UserIdType
+    ) -> None:
         self._backend = backend
         self._seconds = seconds
+        self._users = users
+        self._is_opened = False
         self._seen: SeenThreads[str] = SeenThreads()
 
     @property
@@ -40,13 +46,39 @@ class Owners:
         Raises:
             UnsupportedError: It does not.
         """
-        backend = self._backend()
-        if not isinstance(backend, DescribesThreads):
-            raise UnsupportedError(
-                f"{type(backend).__name__} keeps no users and names of threads; a session needs "
-                "SQLite, PostgreSQL, Oracle or memory"
-            )
-        return cast("DescribesThreads", backend)
+        return describing(self._backend())
+
+    async def opened(self) -> DescribesThreads:
+        """Return the backend, whose users' ids are of the session's type.
+
+        Raises:
+            SchemaError: They are of another type.
+        """
+        threads = self.threads
+        if not self._is_opened:
+            await threads.require_user_id_type(self._users)
+            self._is_opened = True
+        return threads
+
+    async def to_claim(self, call: Call) -> PutThread | None:
+        """Return the claim that a save makes; ``None`` if the thread is the user's already.
+
+        Raises:
+            NotOwnerError: It is another user's.
+        """
+        if call.user_id is None:
+            return None
+        owner = await self._owner(call.thread_id)
+        if owner is not None:
+            require_owner(call.thread_id, owner, call.user_id)
+            return None
+        return claim_of(
+            call.thread_id, call.user_id, name=call.thread_name, metadata=call.thread_meta
+        )
+
+    def claimed(self, claim: PutThread, began: float) -> None:
+        """Remember a claim that a save has made, which was true at a time."""
+        self._seen.put(claim.thread_id, str(claim.user_id), began)
 
     async def claim(self, call: Call, check: Callable[[], object]) -> None:
         """Make the thread the user's before a write, if the call names a user.
@@ -58,18 +90,13 @@ class Owners:
         Raises:
             NotOwnerError: It is another user's.
         """
-        if call.user_id is None:
-            return
-        owner = await self._owner(call.thread_id)
-        if owner is not None:
-            require_owner(call.thread_id, owner, call.user_id)
+        claim = await self.to_claim(call)
+        if claim is None:
             return
         check()
         began = time.monotonic()
-        await self.threads.claim_thread(
-            call.thread_id, call.user_id, name=call.thread_name, metadata=call.thread_meta
-        )
-        self._seen.put(call.thread_id, call.user_id, began)
+        await self.threads.put_facts(claim)
+        self.claimed(claim, began)
 
     async def may_read(self, call: Call) -> bool:
         """Return whether the call's user may see the thread; also if it does not exist."""
@@ -98,7 +125,7 @@ class Owners:
         if (seen := self._seen.within(thread_id, self._seconds)) is not None:
             return seen
         began = time.monotonic()
-        found = await self.threads.thread_facts(thread_id)
+        found = await (await self.opened()).thread_facts(thread_id)
         if found is None or found.user_id is None:
             return None
         self._seen.put(thread_id, found.user_id, began)

@@ -6,20 +6,22 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.session.cache import CACHE_TTL_SECONDS
-from locus_store.session.config import thread_name, user_of
+from locus_store.session.config import thread_name
 from locus_store.session.values import ROOT, of_thread
 from locus_store.session.writes import writing
 from locus_store.types.arguments import json_object
+from locus_store.types.user_ids import user_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from locus_store.session.config import Call, UserIdType
+    from locus_store.session.config import Call
     from locus_store.session.messages import Message
     from locus_store.session.owners import Owners
     from locus_store.session.values import Values
     from locus_store.session.writes import Writes
     from locus_store.types.items import Namespace
+    from locus_store.types.user_ids import UserIdType
 
 STOP_SECONDS: Final = 3600
 """A stop request that no run has seen by then is dropped."""

@@ -10,6 +10,7 @@ from locus_store import versions
 from locus_store.sql import messages, pending
 from locus_store.sql.columns import now
 from locus_store.sql.statements import is_live, same_thread
+from locus_store.sql.thread_info import of_user
 from locus_store.sql.vectors import DIMENSION_SETTING
 from locus_store.types import (
     ArchivedLine,
@@ -19,6 +20,7 @@ from locus_store.types import (
     ArchivedWrite,
     Tenant,
 )
+from locus_store.types.user_ids import require_user_id
 from locus_store.values.filters import has_value, is_found
 from locus_store.versions.archives import last_active_at, occupied
 
@@ -166,6 +168,7 @@ def _archived_writes(it: Repository, line: int) -> Iterable[ArchivedWrite]:
 
 def restore(it: Repository, thread: ArchivedThread) -> None:
     """See ``StorageBackend.restore``."""
+    require_user_id(thread.user_id, it.tables.user_id_type)
     if not it.open_thread(thread.thread_id):
         raise occupied(thread.thread_id, "written")
     threads = it.tables.threads
@@ -221,7 +224,7 @@ def find_threads(it: Repository, key: str, value: Any, user_id: str | None) -> l
     threads, lines, versions_ = it.tables.threads, it.tables.lines, it.tables.checkpoints
     may_match = it.may_have(threads.c.metadata, key, value)
     if user_id is not None:
-        may_match = sa.or_(threads.c.user_id == user_id, may_match)
+        may_match = sa.or_(of_user(it, user_id), may_match)
     named = sa.select(threads.c.thread_id, threads.c.user_id, threads.c.metadata).where(
         threads.c.tenant == it.scope.tenant, is_live(it.tables), may_match
     )

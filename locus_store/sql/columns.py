@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from sqlalchemy.sql.operators import OperatorType
     from sqlalchemy.types import TypeEngine
 
+    from locus_store.types.user_ids import UserIdType
+
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
@@ -280,6 +282,30 @@ class Path(Key):
 def encode_path(value: str) -> str:
     """Text as a ``Path`` column holds it."""
     return encode_key(escape_text(value))
+
+
+class UserId(sa.types.TypeDecorator[str]):
+    """A user's id that is a number in the table and text elsewhere; see ``sql.user_ids``."""
+
+    impl = BigInteger
+    cache_ok = True
+
+    def __init__(self, users: UserIdType) -> None:
+        super().__init__()
+        self.users = users  # part of SQLAlchemy's cache key
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        """Return an integer of 32 or 64 bits."""
+        return dialect.type_descriptor(Integer() if self.users == "int" else BigInteger())
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> int | None:
+        """Return the number."""
+        return None if value is None else int(value)
+
+    @stored("a number")
+    def process_result_value(self, value: int | None, dialect: Dialect) -> str | None:
+        """Return its text."""
+        return None if value is None else str(value)
 
 
 # --- long text ---------------------------------------------------------------------------------

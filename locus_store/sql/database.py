@@ -11,6 +11,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from locus_store.errors import InvalidArgumentError
 from locus_store.sql.migrate import AutoMigrate, ensure
 from locus_store.sql.repository import Repository
+from locus_store.sql.schema import tables
 from locus_store.sql.scope import Scope
 from locus_store.sql.statements import statements
 from locus_store.types.tenants import ForTenants
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from locus_store.errors import LocusStoreError
     from locus_store.sql.schema import Tables
     from locus_store.sql.status import Settings
+    from locus_store.types.user_ids import UserIdType
 
 
 @dataclass(slots=True)
@@ -34,6 +36,9 @@ class OpenedDatabase:
     has_index: bool = False
     """There is a full-text index, as far as is known; a save refuses where it is wrong."""
 
+    user_id_type: UserIdType = "string"
+    """The type of the column for users' ids."""
+
 
 class Database(ForTenants, ABC):
     """A database, its tables, and a tenant.
@@ -42,7 +47,7 @@ class Database(ForTenants, ABC):
     them alive.
 
     Args:
-        tables: Of one prefix and schema.
+        tables: Of one prefix and schema; ``scope`` has those with the opened database's types.
         tenant: The tenant whose threads are read and changed; no others are.
         auto_migrate: ``True`` creates the schema where none exists, and never upgrades one;
             ``"upgrade"`` does both; ``False`` only verifies.
@@ -96,6 +101,7 @@ class Database(ForTenants, ABC):
             schema=self.tables.schema,
         )
         self._facts.store = settings.store_id
+        self._facts.user_id_type = settings.user_id_type
         self.noted(settings)
 
     def noted(self, settings: Settings) -> None:
@@ -105,9 +111,14 @@ class Database(ForTenants, ABC):
     def scope(self) -> Scope:
         """The scope of the opened database."""
         assert self.store  # noqa: S101  (a runner opens before it runs)
-        if self._scope is None or self._scope.store != self.store:
+        users = self._facts.user_id_type
+        if (
+            self._scope is None
+            or self._scope.store != self.store
+            or self._scope.tables.user_id_type != users
+        ):
             self._scope = Scope(
-                tables=self.tables,
+                tables=tables(self.tables.prefix, self.tables.schema, users),
                 tenant=self.tenant,
                 store=self.store,
                 max_state_bytes=self.max_state_bytes,
@@ -118,6 +129,15 @@ class Database(ForTenants, ABC):
     def store(self) -> str:
         """Identity of the opened database; ``""`` before it is opened."""
         return self._facts.store
+
+    @property
+    def user_id_type(self) -> UserIdType:
+        """The type of the column for users' ids."""
+        return self._facts.user_id_type
+
+    def user_ids_changed(self, users: UserIdType) -> None:
+        """Take the type that the column for users' ids now has."""
+        self._facts.user_id_type = users
 
     @property
     def has_index(self) -> bool:

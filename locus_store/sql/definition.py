@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from contextlib import nullcontext
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 import sqlalchemy as sa
 
@@ -13,10 +13,10 @@ from locus_store.errors import InvalidArgumentError
 from locus_store.sql.dialect_columns import DIALECTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from contextlib import AbstractContextManager
 
-    from sqlalchemy.engine import URL, Connection
+    from sqlalchemy.engine import URL, Connection, Dialect
     from sqlalchemy.exc import DBAPIError
 
     from locus_store.sql.place import DatabasePlace
@@ -25,12 +25,18 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+OLD_USERS: Final = "user_id_before"
+"""The column for users' ids while another type is made, where that takes a new column."""
+
 
 class SchemaDefinition(ABC):
     """One database's part; the methods that are not abstract suit most databases."""
 
     commits_each: ClassVar[bool] = False
     """Each definition commits, so a migration that fails halfway leaves something."""
+
+    offline_preface: ClassVar[str] = ""
+    """Stands before statements that are run by hand: makes them end at the first error."""
 
     # --- connections
 
@@ -102,6 +108,24 @@ class SchemaDefinition(ABC):
         del connection, ours
         return False
 
+    # --- users
+
+    def lock_threads(self, connection: Connection, ours: Tables) -> None:
+        """Keep others from writing threads until the transaction ends, where it does not yet."""
+        del connection, ours
+
+    @abstractmethod
+    def user_column(self, dialect: Dialect, ours: Tables, found: Collection[str]) -> list[str]:
+        """Return the statements that change the column for users' ids to the type that it has here.
+
+        An id that is not such a number fails the statements, so that they may be run by hand.
+
+        Args:
+            dialect: The database's.
+            ours: The tables, with the new type.
+            found: The columns of the table; ``OLD_USERS`` is left by a run that was cut short.
+        """
+
     # --- embeddings
 
     def vector_home(self, connection: Connection) -> str:
@@ -131,6 +155,16 @@ class SchemaDefinition(ABC):
         """
         del connection, ours, metric, method
         return None
+
+
+def column_type(dialect: Dialect, ours: Tables) -> str:
+    """Return the type of the column for users' ids in SQL."""
+    return str(dialect.type_compiler_instance.process(ours.threads.c.user_id.type))
+
+
+def user_index(ours: Tables) -> sa.Index:
+    """Return the index of a user's threads."""
+    return next(it for it in ours.threads.indexes if "user_id" in it.columns)
 
 
 def definition(dialect: str) -> SchemaDefinition:

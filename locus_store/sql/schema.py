@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import sqlalchemy as sa
 
@@ -23,12 +23,16 @@ from locus_store.sql.columns import (
     Key,
     LongText,
     Path,
+    UserId,
     minute,
     now,
 )
 from locus_store.sql.json_columns import Json, JsonValue
 from locus_store.sql.names import DEFAULT_PREFIX, check_prefix, derived
 from locus_store.types.arguments import MAX_TENANT_CHARACTERS, check_text
+
+if TYPE_CHECKING:
+    from locus_store.types.user_ids import UserIdType
 
 # Characters. Every index key stays within Oracle's 6,398 bytes and PostgreSQL's 2,704 even when
 # each character takes four.
@@ -293,6 +297,9 @@ class Tables:
 
     prefix: str
     schema: str | None
+    user_id_type: UserIdType
+    """Of ``threads.user_id``."""
+
     metadata: sa.MetaData
     threads: sa.Table
     lines: sa.Table
@@ -332,19 +339,29 @@ class Tables:
 
 
 @lru_cache(maxsize=64)
-def tables(prefix: str = DEFAULT_PREFIX, schema: str | None = None) -> Tables:
-    """Return the tables of ``prefix`` in ``schema``; ``METADATA``'s own for the defaults."""
+def tables(
+    prefix: str = DEFAULT_PREFIX, schema: str | None = None, users: UserIdType = "string"
+) -> Tables:
+    """Return the tables of ``prefix`` in ``schema``; ``METADATA``'s own for the defaults.
+
+    Args:
+        prefix: Of every table.
+        schema: Database schema; ``None`` is the connection's default.
+        users: The type of users' ids; see ``sql.user_ids``.
+    """
     check_prefix(prefix)
     if schema is not None:
         check_text("schema", schema, minimum=0)
-    if prefix == DEFAULT_PREFIX and schema is None:
+    if (prefix, schema, users) == (DEFAULT_PREFIX, None, "string"):
         metadata = METADATA
     else:
         metadata = sa.MetaData()
         for table in METADATA.sorted_tables:
             _copy(table, metadata, prefix, schema)
     found = {table.name.removeprefix(prefix): table for table in metadata.tables.values()}
-    return Tables(prefix=prefix, schema=schema, metadata=metadata, **found)
+    if users != "string":
+        found["threads"].c.user_id.type = UserId(users)
+    return Tables(prefix=prefix, schema=schema, user_id_type=users, metadata=metadata, **found)
 
 
 def _copy(table: sa.Table, metadata: sa.MetaData, prefix: str, schema: str | None) -> None:

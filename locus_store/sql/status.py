@@ -12,11 +12,14 @@ from sqlalchemy.exc import DBAPIError
 from locus_store.sql.definition import definition_of
 from locus_store.sql.place import DatabasePlace, place_of
 from locus_store.sql.schema import Tables, tables
+from locus_store.types.user_ids import checked_user_id_type
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from sqlalchemy.engine import Connection
+
+    from locus_store.types.user_ids import UserIdType
 
 State = Literal["ok", "missing", "behind", "newer", "too new", "foreign", "damaged"]
 
@@ -24,6 +27,9 @@ REVISIONS: Final = ("0001", "0002", "0003", "0004")
 """The chain, oldest first; ids sort as text. Known here so that opening needs no Alembic."""
 
 HEAD: Final = REVISIONS[-1]
+
+USERS_SETTING: Final = "user_id_type"
+"""Row of ``settings`` with the type of users' ids."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +45,8 @@ class Settings:
     """A chain ends when it exceeds this many times the state."""
     record_overhead: int
     """Bytes counted for each record beside its frames."""
+    user_id_type: UserIdType
+    """The type of the column for users' ids."""
     raw: Mapping[str, str]
 
 
@@ -98,6 +106,7 @@ def _settings(rows: dict[str, str]) -> Settings | None:
             compatibility_floor=rows["compatibility_floor"],
             chain_factor=int(rows["chain_factor"]),
             record_overhead=int(rows["record_overhead"]),
+            user_id_type=checked_user_id_type(rows[USERS_SETTING]),
             raw=MappingProxyType(rows),
         )
     except (KeyError, ValueError):

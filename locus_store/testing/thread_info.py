@@ -8,10 +8,16 @@ from typing import Any
 
 import pytest
 
-from locus_store.errors import InvalidArgumentError, NotOwnerError, SerializationError
+from locus_store.errors import (
+    ConflictError,
+    InvalidArgumentError,
+    NotOwnerError,
+    SerializationError,
+)
 from locus_store.testing.kit import HOSTILE_IDS, INVALID_IDS, exact, needs, refused
 from locus_store.testing.steps import BackendKit, problems, written
-from locus_store.types.thread_info import RESERVED_KEY, DescribesThreads
+from locus_store.types import Expected
+from locus_store.types.thread_info import RESERVED_KEY, DescribesThreads, claim_of
 
 LONG_AGO = datetime(2024, 10, 1, 12, 30, tzinfo=UTC)
 
@@ -119,6 +125,58 @@ class ThreadInfoRules(BackendKit):
         assert sum(isinstance(it, NotOwnerError) for it in results) == 7
         owner = (await backend.thread_facts("t")).user_id
         assert results[int(owner.split()[1])] is None
+
+    async def test_a_save_claims_its_thread_in_the_same_transaction(self, backend: Any) -> None:
+        claim = claim_of("t", "alice", name="n", metadata={"k": 1})
+        await backend.write_state("t", {"n": 1}, claim=claim)
+        found = await backend.thread_facts("t", user_id="alice")
+        assert (found.user_id, found.name, found.metadata) == ("alice", "n", {"k": 1})
+        again = claim_of("t", "alice", name="other")
+        await backend.write_state("t", {"n": 2}, claim=again)
+        assert (await backend.thread_facts("t")).name == "n"
+        assert len(await backend.history("t")) == 2
+        assert await self.names(backend, "alice") == ["t"]
+        assert await problems(backend) == []
+
+    async def test_a_claim_of_a_save_keeps_hostile_facts(self, backend: Any) -> None:
+        for it in HOSTILE_IDS:
+            claim = claim_of(it, it, name=it, metadata={it: [it, 1.0, -0.0, None]})
+            await backend.write_state(it, {"n": 1}, claim=claim)
+        for it in HOSTILE_IDS:
+            [found] = await backend.threads_by_activity(it)
+            assert (found.thread_id, found.user_id, found.name) == (it, it, it)
+            assert exact(found.metadata) == exact({it: [it, 1.0, -0.0, None]})
+
+    async def test_of_two_first_saves_by_two_users_one_is_written(self, backend: Any) -> None:
+        saves = (
+            backend.write_state("t", {"n": n}, claim=claim_of("t", f"user {n}")) for n in range(8)
+        )
+        results = await asyncio.gather(*saves, return_exceptions=True)
+        won = [n for n, it in enumerate(results) if not isinstance(it, BaseException)]
+        assert len(won) == 1, results
+        assert sum(isinstance(it, NotOwnerError) for it in results) == 7, results
+        assert (await backend.thread_facts("t")).user_id == f"user {won[0]}"
+        assert await backend.load("t") == {"n": won[0]}
+        assert len(await backend.history("t")) == 1
+
+    async def test_a_refused_save_writes_neither_version_nor_claim(self, backend: Any) -> None:
+        await backend.claim_thread("t", "alice")
+        await backend.save("t", {"n": 1})
+        none = Expected(made_from=None, head=None)
+        for expected in (None, none):
+            with pytest.raises(NotOwnerError):
+                await backend.write_state(
+                    "t", {"n": 2}, expected=expected, claim=claim_of("t", "bob", name="his")
+                )
+        await backend.save("free", {"n": 1})
+        with pytest.raises(ConflictError):
+            await backend.write_state(
+                "free", {"n": 2}, expected=none, claim=claim_of("free", "bob")
+            )
+        assert (await backend.thread_facts("t")).user_id == "alice"
+        assert (await backend.thread_facts("free")).user_id is None
+        for thread_id in ("t", "free"):
+            assert await backend.load(thread_id) == {"n": 1}
 
     async def test_a_deleted_threads_user_is_forgotten(self, backend: Any) -> None:
         await backend.claim_thread("t", "alice")

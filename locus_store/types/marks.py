@@ -12,6 +12,7 @@ from hashlib import sha256
 from typing import Any
 from uuid import uuid4
 
+from locus_store.errors import SerializationError
 from locus_store.types import Mark
 
 MARK_KEY = "_locus_store_mark"
@@ -137,6 +138,19 @@ def has_mark(data: Mapping[str, Any]) -> bool:
     """Return whether the metadata of a plain state has a mark, or any value under its key."""
     metadata = data.get("metadata")
     return isinstance(metadata, Mapping) and MARK_KEY in metadata
+
+
+def refuse_mark(data: Mapping[str, Any]) -> None:
+    """Refuse a plain state with a mark.
+
+    Raises:
+        SerializationError: It has one.
+    """
+    if has_mark(data):
+        raise SerializationError(
+            f"the state's metadata has the key {MARK_KEY!r}, which only a state object that "
+            "load returned may carry: save that object, or remove the key"
+        )
 
 
 def without_mark(data: dict[str, Any]) -> tuple[dict[str, Any], Any]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from locus_store.types.thread_info import PutThread
     from locus_store.values.frames import Change
     from locus_store.values.frames import PackedState as LayoutSnapshot
 
@@ -136,6 +137,8 @@ class Save:
 
     keep_last: int | None = None
     ttl_seconds: float | None = None
+    claim: PutThread | None = None
+    """Makes the thread its user's in the same transaction; another user's refuses the save."""
 
 
 Outcome = Literal["head", "side", "same"]

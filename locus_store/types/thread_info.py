@@ -7,12 +7,19 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from locus_store.errors import IntegrityError, InvalidArgumentError, NotOwnerError
+from locus_store.errors import (
+    IntegrityError,
+    InvalidArgumentError,
+    NotOwnerError,
+    UnsupportedError,
+)
 from locus_store.types.arguments import check_limit, check_text, json_object
 from locus_store.values.text import folded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from locus_store.types.user_ids import UserIdType
 
 MAX_NAME_CHARACTERS: Final = 1000
 
@@ -116,6 +123,16 @@ class DescribesThreads(ABC):
     async def find_facts(self, wanted: ThreadsWanted) -> list[ThreadFacts]:
         """Return the facts of the threads that match, the most recently active first."""
 
+    async def require_user_id_type(self, users: UserIdType) -> None:
+        """Check that the storage keeps users' ids of this type; most keep them as text.
+
+        Where ids have a column of numbers on request, an empty database takes the type.
+
+        Raises:
+            SchemaError: Its ids are of another type; names the command to run.
+        """
+        del users
+
     async def put_thread(
         self,
         thread_id: str,
@@ -174,16 +191,7 @@ class DescribesThreads(ABC):
             InvalidArgumentError, SerializationError: See ``put_thread``.
             NotOwnerError: It is another user's; nothing was written.
         """
-        check_text("user_id", user_id)
-        put = _checked(
-            thread_id,
-            user_id=user_id,
-            name=name,
-            metadata=metadata,
-            run_id=None,
-            updated_at=None,
-            is_claim=True,
-        )
+        put = claim_of(thread_id, user_id, name=name, metadata=metadata)
         found = await self.facts_of(thread_id)
         if found is not None and found.user_id is not None:
             require_owner(thread_id, found.user_id, user_id)
@@ -223,6 +231,44 @@ class DescribesThreads(ABC):
         at, most = check_limit(offset, "offset"), check_limit(limit)
         wanted = ThreadsWanted(user_id=user_id, needle=needle, offset=at, limit=most)
         return await self.find_facts(wanted) if most else []
+
+
+def claim_of(
+    thread_id: str,
+    user_id: str,
+    *,
+    name: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> PutThread:
+    """Return a claim, for ``write_state(claim=)``; see ``claim_thread``.
+
+    Raises:
+        InvalidArgumentError, SerializationError: See ``put_thread``.
+    """
+    check_text("user_id", user_id)
+    return _checked(
+        thread_id,
+        user_id=user_id,
+        name=name,
+        metadata=metadata,
+        run_id=None,
+        updated_at=None,
+        is_claim=True,
+    )
+
+
+def describing(backend: object) -> DescribesThreads:
+    """Return a backend, typed as one that keeps facts of threads.
+
+    Raises:
+        UnsupportedError: It does not.
+    """
+    if not isinstance(backend, DescribesThreads):
+        raise UnsupportedError(
+            f"{type(backend).__name__} keeps no users and names of threads; a session needs "
+            "SQLite, PostgreSQL, Oracle or memory"
+        )
+    return backend
 
 
 def may_see(owner: str | None, user_id: str | None) -> bool:

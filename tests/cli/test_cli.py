@@ -302,6 +302,7 @@ def test_the_commands_are_those_of_the_issue() -> None:
         "sql",
         "search-index",
         "vector-index",
+        "user-ids",
         "history",
     ]
     others = {"bench", "doctor", "verify", "copy", "export", "forget", "tenants list"}

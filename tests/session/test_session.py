@@ -465,6 +465,62 @@ async def test_cleaning_removes_everything(storage, session) -> None:
     assert (await session.aget_state_cache(BOB)).context[0].text() == "new"
 
 
+async def test_of_two_users_first_saves_one_is_written(storage) -> None:
+    users = ["alice", "bob"]
+    sessions = [storage.open() for _ in users]
+    for n in range(10):
+        results = await asyncio.gather(
+            *(
+                session.aput_state({"thread_id": f"t{n}", "user_id": user}, said(user))
+                for session, user in zip(sessions, users, strict=True)
+            ),
+            return_exceptions=True,
+        )
+        lost = [at for at, it in enumerate(results) if isinstance(it, NotOwnerError)]
+        assert len(lost) == 1, results
+        winner = users[1 - lost[0]]
+        assert (await sessions[0].aget_thread({"thread_id": f"t{n}"})).user_id == winner
+        found = await sessions[0].aget_state({"thread_id": f"t{n}"})
+        assert found.context[0].text() == winner
+        assert len(await sessions[0].backend.history(f"t{n}")) == 1
+
+
+async def test_a_users_two_first_saves_are_both_kept(storage) -> None:
+    sessions = [storage.open() for _ in range(2)]
+    for n in range(10):
+        config = {"thread_id": f"t{n}", "user_id": "alice"}
+        saves = (it.aput_state(config, said(str(at))) for at, it in enumerate(sessions))
+        await asyncio.gather(*saves)
+        backend = sessions[0].backend
+        kept = [
+            (await backend.load(f"t{n}", it.checkpoint_id))["context"]
+            for it in await backend.history(f"t{n}")
+        ]
+        assert sorted(str(it.context[0].text()) for it in map(_state, kept)) == ["0", "1"]
+
+
+def _state(context: Any) -> AgentState:
+    return AgentState.model_validate({"context": context})
+
+
+async def test_a_save_whose_claim_fails_is_not_written(storage, monkeypatch) -> None:
+    session = storage.open()
+    await session.aput_messages(T, [Message.text_message("m")])
+
+    def broken(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    place = "documents.backend" if storage.kind == "memory" else ""
+    module = f"locus_store.backends.{place}" if place else "locus_store.sql.repository"
+    monkeypatch.setattr(f"{module}.put_facts", broken)
+    with pytest.raises(ZeroDivisionError):
+        await session.aput_state(ALICE, said("a"))
+    monkeypatch.undo()
+    assert await session.aget_state(T) is None
+    await session.aput_state(BOB, said("b"))
+    assert (await session.aget_thread(T)).user_id == "bob"
+
+
 async def test_forgetting_a_user_removes_the_users_sessions(session) -> None:
     await session.aput_messages(ALICE, [Message.text_message("m")])
     await session.aput_state({"thread_id": "u", "user_id": "alice"}, said("a"))

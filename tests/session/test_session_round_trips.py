@@ -68,3 +68,17 @@ async def test_calls_take_few_round_trips(
     expected = {what: (trips, cached) for what, (_, trips, cached) in calls.items()}
     await session.arelease()
     assert found == expected
+
+
+async def test_a_first_save_claims_its_thread_in_one_transaction(
+    postgresql, migrated_database, database_proxy
+) -> None:
+    name = urlsplit(migrated_database).path[1:]
+    session = PgCheckpointer(database_proxy.url(postgresql, name))
+    found = []
+    for n in range(4):  # the first ones connect and prepare statements
+        database_proxy.trips = 0
+        await session.aput_state({"thread_id": f"t{n}", "user_id": "alice"}, said("a"))
+        found.append(database_proxy.trips)
+    await session.arelease()
+    assert found[-1] == 2, found

@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from locus_store import versions
 from locus_store.backend import FullBackend
-from locus_store.backends.documents.thread_info import DocumentThreadInfo
+from locus_store.backends.documents.thread_info import (
+    DocumentThreadInfo,
+    put_facts,
+    require_its_owner,
+)
 from locus_store.backends.documents.threads import DocumentThreads
 from locus_store.errors import IntegrityError, LocusStoreError, NotFoundError
 from locus_store.runtime.observe import skips_too_large
@@ -120,7 +124,7 @@ class DocumentBackend(FullBackend, DocumentThreadInfo):
     # --- versions
 
     async def commit(self, save: Save) -> Written:
-        return await self._make(save.thread_id, lambda it: versions.save(it, save))
+        return await self._make(save.thread_id, lambda it: _save(it, save))
 
     async def fetch(
         self,
@@ -438,6 +442,15 @@ def _has(space: Space, sequence: int, key: str, value: Any) -> bool:
 def _writes(space: Space, checkpoint_id: str) -> list[PendingWrite]:
     found = (it.write for it in space.writes.get(checkpoint_id, {}).values())
     return sorted(found, key=versions.in_order)
+
+
+def _save(edit: Edit, save: Save) -> Written:
+    if save.claim is None:
+        return versions.save(edit, save)
+    require_its_owner(edit, save.claim)
+    written = versions.save(edit, save)
+    put_facts(edit, save.claim)
+    return written
 
 
 def _prune(edit: Edit) -> int:

@@ -6,7 +6,7 @@ from copy import deepcopy
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from locus_store.types.thread_info import DescribesThreads, StoredFacts, facts
+from locus_store.types.thread_info import DescribesThreads, StoredFacts, facts, require_owner
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -26,7 +26,7 @@ class DocumentThreadInfo(DescribesThreads):
 
     async def put_facts(self, put: PutThread) -> None:
         """See ``DescribesThreads``, also for the following methods."""
-        await self._make(put.thread_id, lambda edit: _put(edit, put))
+        await self._make(put.thread_id, lambda edit: put_facts(edit, put))
 
     async def facts_of(self, thread_id: str) -> ThreadFacts | None:
         found: Thread | None = await self._look(self._threads.read, thread_id)
@@ -42,7 +42,18 @@ class DocumentThreadInfo(DescribesThreads):
         return [_facts(it) for it in islice(found, wanted.offset, wanted.offset + wanted.limit)]
 
 
-def _put(edit: Edit, put: PutThread) -> None:
+def require_its_owner(edit: Edit, put: PutThread) -> None:
+    """Refuse a put into another user's thread, which ``put_facts`` refuses too.
+
+    Raises:
+        NotOwnerError: The thread is another user's.
+    """
+    owner = edit.thread.user_id if edit.thread else None
+    require_owner(put.thread_id, owner, put.user_id)
+
+
+def put_facts(edit: Edit, put: PutThread) -> None:
+    """Store a thread's facts; see ``DescribesThreads.put_facts``."""
     thread = edit.thread or edit.begin()
     stored = put.over(StoredFacts(thread.user_id, thread.name, thread.metadata), thread.active_at)
     edit.adds_only = False  # the document's first line changes

@@ -30,7 +30,7 @@ class Step(NamedTuple):
 def values_of(save: Save, store: str, tenant: str) -> dict[str, Any] | None:
     """Return the values of the statements; ``None`` for a save that is not a plain append."""
     append = versions.append_of(save, store)
-    if append is None or save.keep_last is not None:
+    if append is None or save.keep_last is not None or save.claim is not None:
         return None
     if append.line is None and not (append.head is None and append.basis is None):
         return None

@@ -6,7 +6,7 @@ Not yet run against a live Oracle Database: docs/oracle.md says what was, and ho
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.pool import NullPool, QueuePool
@@ -20,6 +20,7 @@ from locus_store.saver import CheckpointSaver
 from locus_store.sql import copying
 from locus_store.sql.backend import SqlBackend
 from locus_store.sql.connection_pool import ConnectionPool
+from locus_store.sql.migration_lock import locked
 from locus_store.sql.names import prefix_of
 from locus_store.sql.options import check_count, check_seconds, refuse_ours, require_one
 from locus_store.sql.pool import PooledRunner
@@ -30,11 +31,14 @@ from locus_store.values.encoding import MAX_STATE_BYTES
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from sqlalchemy.engine import Connection
     from typing_extensions import Unpack
 
     from locus_store.backends.oracle.options import OracleOptions
     from locus_store.sql.migrate import AutoMigrate
     from locus_store.types import Mark, OnConflict, Save, Stored, Written
+
+T = TypeVar("T")
 
 MIN_POOL_SIZE = 1
 MAX_POOL_SIZE = 5
@@ -222,6 +226,14 @@ class OracleBackend(SqlBackend):
                     database.on(connection), source_thread_id, dest_thread_id
                 )
             )
+
+    async def _redefine(self, body: Callable[[Connection], T]) -> T:
+        def alone(connection: Connection) -> T:
+            with locked(connection, self._database.tables):
+                return body(connection)
+
+        with self._translating():
+            return await self._runner.define(alone)
 
     async def create_search_index(self) -> bool:
         """Create the text index (Oracle Text) over all threads; return ``False`` if it exists.

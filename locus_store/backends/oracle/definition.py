@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from locus_store.backends.oracle import addresses
 from locus_store.backends.oracle.failures import REMEDIES, codes
 from locus_store.errors import UnsupportedError
-from locus_store.sql.definition import SchemaDefinition
+from locus_store.sql.definition import OLD_USERS, SchemaDefinition, column_type, user_index
 from locus_store.sql.migration_targets import OPTIONS, run_on_engine, tables_named
 from locus_store.sql.options import check_seconds
 from locus_store.sql.place import DatabasePlace
@@ -20,7 +20,7 @@ from locus_store.sql.vectors import Method, has_index, index_name
 from locus_store.values.vectors import Metric
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from sqlalchemy.engine import URL, Connection, Dialect
 
@@ -41,6 +41,9 @@ class OracleDefinition(SchemaDefinition):
     """See ``SchemaDefinition``."""
 
     commits_each = True
+
+    offline_preface = "WHENEVER SQLERROR EXIT FAILURE ROLLBACK\nSET DEFINE OFF"
+    """SQL*Plus and SQLcl continue after an error, unless they are told otherwise."""
 
     def run_on_url(
         self,
@@ -94,6 +97,26 @@ class OracleDefinition(SchemaDefinition):
         """Return whether the lock's table was made."""
         return bool(self.columns(connection, ours.schema, f"{ours.prefix}lock"))
 
+    def user_column(self, dialect: Dialect, ours: Tables, found: Collection[str]) -> list[str]:
+        """A type is changed in an empty column only: the ids are copied into a new one.
+
+        Each definition commits; another run continues with the column that the first one left.
+        """
+        quote = dialect.identifier_preparer
+        table, index = quote.format_table(ours.threads), user_index(ours)
+        shown = quote.format_table(sa.table(str(index.name), schema=ours.schema))
+        rename = f"ALTER TABLE {table} RENAME COLUMN user_id TO {OLD_USERS}"
+        add = f"ALTER TABLE {table} ADD (user_id {column_type(dialect, ours)})"
+        update = f"UPDATE {table} SET user_id = {_converted(ours)}"  # noqa: S608  (our names)
+        return [
+            f"DROP INDEX IF EXISTS {shown}",
+            *([] if OLD_USERS in found else [rename]),
+            *([] if {OLD_USERS, "user_id"} <= {*found} else [add]),
+            f"{update} WHERE {OLD_USERS} IS NOT NULL",
+            f"ALTER TABLE {table} DROP COLUMN {OLD_USERS}",
+            str(sa.schema.CreateIndex(index).compile(dialect=dialect)),
+        ]
+
     def embedding_columns(self, connection: Connection, ours: Tables, dimension: int) -> str:
         del connection, ours
         return (
@@ -125,6 +148,16 @@ class OracleDefinition(SchemaDefinition):
             )
         connection.exec_driver_sql(vector_index(ours, metric, method, connection.dialect))
         return True
+
+
+def _converted(ours: Tables) -> str:
+    text = f"TO_CHAR({OLD_USERS})"
+    if ours.user_id_type == "string":
+        return text
+    return (
+        f"CASE WHEN REGEXP_LIKE({text}, '^(0|-?[1-9][0-9]*)$') THEN TO_NUMBER({text}) "
+        f"ELSE TO_NUMBER('not a number: ' || {text}) END"
+    )
 
 
 def vector_index(ours: Tables, metric: Metric, method: str, dialect: Dialect) -> str:

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from locus_store.backends.postgresql import connecting, dsn
 from locus_store.backends.postgresql.failures import REMEDIES, driver_errors, owner_only, sqlstate
 from locus_store.errors import SchemaError, UnsupportedError
-from locus_store.sql.definition import SchemaDefinition
+from locus_store.sql.definition import SchemaDefinition, column_type
 from locus_store.sql.migration_targets import (
     OPTIONS,
     missing_driver,
@@ -23,10 +23,10 @@ from locus_store.sql.place import DatabasePlace, place_of
 from locus_store.sql.vectors import has_index, index_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from contextlib import AbstractContextManager
 
-    from sqlalchemy.engine import URL, Connection
+    from sqlalchemy.engine import URL, Connection, Dialect
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from locus_store.sql.schema import Tables
@@ -140,6 +140,22 @@ class PostgreSQLDefinition(SchemaDefinition):
                 relations.c.relnamespace != schema_of_ours.scalar_subquery(),
             )
         ]
+
+    def lock_threads(self, connection: Connection, ours: Tables) -> None:
+        table = connection.dialect.identifier_preparer.format_table(ours.threads)
+        connection.exec_driver_sql(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
+
+    def user_column(self, dialect: Dialect, ours: Tables, found: Collection[str]) -> list[str]:
+        """The server rewrites the table and its indexes."""
+        del found
+        kind, text = column_type(dialect, ours), "user_id::text"
+        if ours.user_id_type != "string":
+            text = (
+                f"CASE WHEN {text} ~ '^(0|-?[1-9][0-9]*)$' THEN {text}::{kind} "
+                f"ELSE ('not a number: ' || {text})::{kind} END"
+            )
+        table = dialect.identifier_preparer.format_table(ours.threads)
+        return [f"ALTER TABLE {table} ALTER COLUMN user_id TYPE {kind} USING {text}"]
 
     def vector_home(self, connection: Connection) -> str:
         found = connection.exec_driver_sql(

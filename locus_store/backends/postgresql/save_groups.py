@@ -19,12 +19,13 @@ from weakref import proxy
 from locus_store import versions
 from locus_store.backends.postgresql.columns import dump_jsonb
 from locus_store.backends.postgresql.dialect import lexemes_of
-from locus_store.backends.postgresql.statements import Appended, SaveGroup, SaveRow
+from locus_store.backends.postgresql.save_parameters import Appended, SaveGroup, SaveRow
 from locus_store.errors import LocusStoreError
 from locus_store.runtime import loops, observe
 from locus_store.sql.columns import decode_key, encode_key
 from locus_store.sql.runner import GROUP_BYTES
 from locus_store.types import Mark, Written
+from locus_store.types.user_ids import is_user_id
 from locus_store.values import frames
 from locus_store.values.encoding import UNLIMITED
 from locus_store.versions.renewing import ttl_slack
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from locus_store.backends.postgresql.dialect import PostgreSQLDatabase
     from locus_store.sql.pool import LoopPool
     from locus_store.types import Save
+    from locus_store.types.user_ids import UserIdType
 
 GROUP: Final = 128
 """Saves in one statement at most."""
@@ -155,7 +157,8 @@ class Saves:
     async def submit(self, save: Save) -> Written:
         """Write a save, which continues if its caller is cancelled."""
         database = self._database
-        row = row_of(save, database.store, indexed=database.has_index)
+        indexed, users = database.has_index, database.user_id_type
+        row = row_of(save, database.store, indexed=indexed, users=users)
         done: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
         item = _Item(save, row, done, observe.current(), _Deadline(self._timeout_seconds))
         behind = self._behind.get(save.thread_id)
@@ -328,7 +331,7 @@ class Saves:
         """Run the statement; return (line, sequence) by thread for the saves that it wrote."""
         database = self._database
         alone, common = self._alone_of(items), self._common()
-        group = database.hot.group[database.has_index]
+        group = database.hot.group[database.has_index, database.user_id_type]
         async with self._home.driver() as connection:
             with self._patience():
                 if alone is not None:
@@ -400,10 +403,14 @@ def _weight(item: _Item) -> int:
     return len(item.row.payload) if item.row else 0
 
 
-def row_of(save: Save, store: str, *, indexed: bool) -> SaveRow | None:
+def row_of(save: Save, store: str, *, indexed: bool, users: UserIdType) -> SaveRow | None:
     """Return a save's fields for the statement; ``None`` if it is not a plain append."""
     append = versions.append_of(save, store)
     if append is None:
+        return None
+    if save.claim is not None and not (
+        append.line is None and is_user_id(str(save.claim.user_id), users)
+    ):
         return None
     head, basis, payload = append.head, append.basis, append.payload
     added, words = None, None
@@ -435,7 +442,17 @@ def row_of(save: Save, store: str, *, indexed: bool) -> SaveRow | None:
         save.keep_last,
         save.ttl_seconds,
         None if save.ttl_seconds is None else ttl_slack(save.ttl_seconds),
+        *_claim_of(save),
     )
+
+
+def _claim_of(save: Save) -> tuple[str | None, str | None, str | None]:
+    """Return the user, the name and the metadata of a thread that a save creates."""
+    claim = save.claim
+    if claim is None:
+        return None, None, None
+    user, name = (None if it is None else encode_key(it) for it in (claim.user_id, claim.name))
+    return user, name, dump_jsonb(claim.metadata)
 
 
 def _alone_of(common: SaveGroup, row: SaveRow) -> Appended | None:

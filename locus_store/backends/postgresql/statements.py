@@ -6,13 +6,15 @@ that are nearly all; what they refuse is decided by those rules, in a transactio
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import sqlalchemy as sa
 
+from locus_store.backends.postgresql.save_parameters import Appended, SaveGroup, SaveRow, typed
 from locus_store.sql.columns import decode_key, encode_key
 from locus_store.sql.json_columns import load_json
 from locus_store.types import Mark, PendingWrite, Stored, Version
+from locus_store.types.user_ids import UserIdType
 from locus_store.versions import (
     CHAIN_ALLOWANCE,
     CHAIN_FACTOR,
@@ -28,95 +30,6 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Dialect
 
     from locus_store.sql.schema import Tables
-
-
-class SaveGroup(NamedTuple):
-    """The parameters that the saves of a group share."""
-
-    tenant: str
-    store: str
-    facts: int
-    """The number of settings that identify the opened database; see the statement."""
-
-
-class SaveRow(NamedTuple):
-    """The parameters of one save of a group."""
-
-    thread_id: str
-    namespace: str
-    line: int | None
-    """The line, if the caller knows it."""
-
-    expected: int | None
-    """The head that the caller expects."""
-
-    expected_digest: bytes | None
-    is_free: bool
-    """The save appends to any head."""
-
-    basis: int | None
-    """The version that the payload's frames are against; ``None``: the payload is a whole state."""
-
-    basis_digest: bytes | None
-    writer: str | None
-    run: str | None
-    checkpoint_id: str
-    digest: bytes
-    state_bytes: int
-    payload: bytes
-    metadata: str | None
-    labels: str | None
-    added: str | None
-    """The text for the full-text index, and its words separated by spaces."""
-
-    words: str | None
-    keep_last: int | None
-    ttl: float | None
-    slack: float | None
-
-
-class Appended(NamedTuple):
-    """The parameters of a statement that writes a single save."""
-
-    tenant: str
-    store: str
-    thread_id: str
-    namespace: str
-    line: int
-    known: int
-    """The version that the save is made from, which is the expected head."""
-
-    known_digest: bytes
-    is_held: bool
-    """The caller does not expect another head."""
-
-    is_frames: bool
-    writer: str | None
-    run: str | None
-    checkpoint_id: str
-    digest: bytes
-    state_bytes: int
-    payload: bytes
-    metadata: str | None
-    labels: str | None
-
-
-_TYPES: Final = {
-    **dict.fromkeys(("facts", "line", "expected", "basis", "known"), "bigint"),
-    **dict.fromkeys(("state_bytes", "keep_last"), "bigint"),
-    **dict.fromkeys(("expected_digest", "basis_digest", "known_digest"), "bytea"),
-    **dict.fromkeys(("digest", "payload"), "bytea"),
-    **dict.fromkeys(("is_free", "is_held", "is_frames"), "boolean"),
-    **dict.fromkeys(("ttl", "slack"), "double precision"),
-}
-"""SQL types of the fields that are no text."""
-
-
-def _typed(names: Sequence[str], first: int = 1, suffix: str = "") -> dict[str, str]:
-    """Return the fields as parameters."""
-    return {
-        name: f"${at}::{_TYPES.get(name, 'text')}{suffix}" for at, name in enumerate(names, first)
-    }
 
 
 _GROUP: Final = """
@@ -169,12 +82,14 @@ touched AS (
       THEN {expiry_touched} ELSE t.expires_at END
   FROM appended w WHERE w.thread < 0 AND t.thread = -w.thread),
 new_threads AS (
-  INSERT INTO {threads} AS t (tenant, thread_id, created_at, active_at, expires_at)
-  SELECT $1, i.thread_id, statement_timestamp(), {minute}, {expiry}
+  INSERT INTO {threads} AS t (tenant, thread_id, user_id, name, metadata, created_at, active_at,
+    expires_at)
+  SELECT $1, i.thread_id, i.owner{user_type}, i.thread_name, i.thread_metadata::jsonb,
+    statement_timestamp(), {minute}, {expiry}
   FROM input i WHERE i.line IS NULL ORDER BY i.thread_id COLLATE "C"
   ON CONFLICT (tenant, thread_id) DO UPDATE SET active_at = excluded.active_at,
     expires_at = coalesce(excluded.expires_at, t.expires_at)
-  WHERE t.expires_at IS NULL OR t.expires_at > statement_timestamp()
+  WHERE (t.expires_at IS NULL OR t.expires_at > statement_timestamp()) AND excluded.user_id IS NULL
   RETURNING t.thread_id),
 new_lines AS (
   INSERT INTO {lines} (tenant, thread_id, namespace, head, open_chain, open_bytes, floor,
@@ -239,6 +154,7 @@ found AS (
 _SHOWN: Final = (
     "w.thread_id, w.checkpoint_id, w.digest, w.metadata, w.labels, w.added, w.words, w.payload"
 )
+_USER_TYPES: Final = {"string": "", "int": "::integer", "bigint": "::bigint"}
 _MINUTE: Final = "date_trunc('minute', statement_timestamp())"
 _VERSION: Final = """c.sequence, c.checkpoint_id, c.digest, c.metadata::text AS metadata,
   c.labels::text AS labels, c.created_at, {parent_id} AS parent_id"""
@@ -347,8 +263,12 @@ class Hot:
         }
         search = sa.table(f"{tables.prefix}search", schema=tables.schema)
         self._names = {**names, "search": table(search)}
-        self.group = {it: self._saves(indexed=it) for it in (False, True)}
-        fields = _typed(Appended._fields)
+        self.group = {
+            (it, users): self._saves(indexed=it, users=users)
+            for it in (False, True)
+            for users in get_args(UserIdType)
+        }
+        fields = typed(Appended._fields)
         known = self._of("digest", fields["line"], fields["known"])
         self.append = self._filled(_APPEND, **fields, digest_of_known=known)
         self.head = self._loads(_HEAD + _PACKED, _PAYLOAD, **_COLD)
@@ -439,8 +359,8 @@ class Hot:
         which, payload = which.format(**parts), payload.format(**parts)
         return self._filled(_LINE + _ONE, which=which, payload=payload)
 
-    def _saves(self, *, indexed: bool) -> str:
-        arrays = _typed(SaveRow._fields, first=len(SaveGroup._fields) + 1, suffix="[]")
+    def _saves(self, *, indexed: bool, users: UserIdType) -> str:
+        arrays = typed(SaveRow._fields, first=len(SaveGroup._fields) + 1, suffix="[]")
         return self._filled(
             _GROUP,
             arrays=", ".join(arrays.values()),
@@ -450,6 +370,7 @@ class Hot:
             expiry=_expiry("i"),
             expiry_touched=_expiry("w"),
             shown=_SHOWN,
+            user_type=_USER_TYPES[users],
             indexed=_INDEXED.format(**self._names) if indexed else "",
         )
 

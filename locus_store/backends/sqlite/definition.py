@@ -11,14 +11,14 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError
 
 from locus_store.errors import BackendError, ConnectionFailedError, InvalidArgumentError
-from locus_store.sql.definition import SchemaDefinition
+from locus_store.sql.definition import OLD_USERS, SchemaDefinition, column_type, user_index
 from locus_store.sql.migration_targets import OPTIONS, missing_driver, reason, tables_named
 from locus_store.sql.place import DatabasePlace, masked, place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
-    from sqlalchemy.engine import Connection
+    from sqlalchemy.engine import Connection, Dialect
 
     from locus_store.sql.schema import Tables
 
@@ -95,9 +95,46 @@ class SQLiteDefinition(SchemaDefinition):
         names = inspector.get_view_names(schema) + inspector.get_table_names(schema)
         return {lower[it.lower()] for it in names if it.lower() in lower}
 
+    def user_column(self, dialect: Dialect, ours: Tables, found: Collection[str]) -> list[str]:
+        """A type is never changed: the ids are copied into a new column.
+
+        ``OR ROLLBACK`` undoes all where a client continues after an error. No type converts a BLOB,
+        so the new column refuses what is not a number.
+        """
+        del found
+        quote = dialect.identifier_preparer
+        table, index = quote.format_table(ours.threads), user_index(ours)
+        kind = column_type(dialect, ours)
+        update = f"UPDATE OR ROLLBACK {table} SET user_id = {_converted(ours)}"  # noqa: S608  (our names)
+        return [
+            f"DROP INDEX {quote.format_index(index)}",
+            f"ALTER TABLE {table} RENAME COLUMN user_id TO {OLD_USERS}",
+            f"ALTER TABLE {table} ADD COLUMN user_id {kind}{_CHECKS[ours.user_id_type]}",
+            f"{update} WHERE {OLD_USERS} IS NOT NULL",
+            f"ALTER TABLE {table} DROP COLUMN {OLD_USERS}",
+            str(sa.schema.CreateIndex(index).compile(dialect=dialect)),
+        ]
+
     def embedding_columns(self, connection: Connection, ours: Tables, dimension: int) -> str:
         del connection, ours, dimension
         return "item INTEGER NOT NULL, part INTEGER NOT NULL, embedding BLOB NOT NULL"
+
+
+_CHECKS: Final = {
+    "string": "",
+    "bigint": " CHECK (user_id IS NULL OR typeof(user_id) = 'integer')",
+    "int": " CHECK (user_id IS NULL OR typeof(user_id) = 'integer'"
+    " AND user_id BETWEEN -2147483648 AND 2147483647)",
+}
+"""Of the column for users' ids: without them, it would keep any text."""
+
+
+def _converted(ours: Tables) -> str:
+    text = f"CAST({OLD_USERS} AS TEXT)"
+    if ours.user_id_type == "string":
+        return text
+    number = f"CAST({text} AS INTEGER)"
+    return f"CASE WHEN CAST({number} AS TEXT) = {text} THEN {number} ELSE CAST({text} AS BLOB) END"
 
 
 def _parsed(url: str | URL) -> URL:

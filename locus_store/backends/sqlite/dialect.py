@@ -89,7 +89,8 @@ class SQLiteRepository(Repository):
 
     def save(self, save: Save) -> Written:
         """A plain append looks at its line once; the full rules decide all other saves."""
-        return self._appended(save) or super().save(save)
+        appended = self._appended(save) if save.claim is None else None
+        return appended or super().save(save)
 
     def _appended(self, save: Save) -> Written | None:
         append = versions.append_of(save, self.store)

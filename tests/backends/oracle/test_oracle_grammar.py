@@ -10,7 +10,7 @@ import test_oracle_recorded as recorded
 from oracle_right import RIGHT
 from oracle_wrong import HELD_OUT, WRONG
 
-from locus_store.sql import migrate
+from locus_store.sql import migrate, user_ids
 
 # Wrong statements that are let through.
 FIRST = {
@@ -135,6 +135,18 @@ def test_the_offline_definitions_are_accepted(oracle_grammar, options):
     for statement in statements:
         assert second(statement) == []
         assert not grammars.unknown(statement, grammars.SECOND_UNKNOWN)
+        if not grammars.unknown(statement, grammars.UNKNOWN):
+            assert oracle_grammar.errors(statement) == []
+
+
+@pytest.mark.parametrize("users", ["string", "int", "bigint"])
+def test_the_definitions_of_users_ids_are_accepted(oracle_grammar, users):
+    preface, script = user_ids.offline_sql("oracle", users, schema="agents").split("\n\n", 1)
+    assert preface == "WHENEVER SQLERROR EXIT FAILURE ROLLBACK\nSET DEFINE OFF"
+    statements = [it.strip() for it in script.split(";\n") if it.strip()]
+    assert len(statements) == 10
+    for statement in statements:
+        assert second(statement) == []
         if not grammars.unknown(statement, grammars.UNKNOWN):
             assert oracle_grammar.errors(statement) == []
 

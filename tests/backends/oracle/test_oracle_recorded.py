@@ -33,7 +33,7 @@ STATEMENTS = Path(__file__).parent / "golden" / "statements"
 UPDATES = os.environ.get("LOCUS_UPDATE_GOLDEN") == "1"
 FIRST = re.compile(r"^select sys_context|local_transaction_id|^SELECT 1\.1 FROM", re.IGNORECASE)
 
-UNRECORDED = ("close", "open", "setup")
+UNRECORDED = ("close", "open", "require_user_id_type", "setup")
 
 pytestmark = pytest.mark.anyio
 
