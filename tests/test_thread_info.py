@@ -12,6 +12,7 @@ from locus_store.types.thread_info import RESERVED_KEY, claim_of, facts
 
 pytestmark = pytest.mark.anyio
 
+NOW = datetime.now(UTC)
 NAIVE = "2024-01-01T00:00:00"
 
 
@@ -35,4 +36,4 @@ async def test_a_storage_without_users_refuses_a_claim() -> None:
 )
 def test_facts_that_no_put_stores_are_damage(stored: Any) -> None:
     with pytest.raises(IntegrityError, match="no put stores"):
-        facts("t", None, None, {RESERVED_KEY: stored}, datetime.now(UTC))
+        facts("t", None, None, {RESERVED_KEY: stored}, created_at=NOW, active_at=NOW)

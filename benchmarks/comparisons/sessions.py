@@ -19,7 +19,16 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import machine, report
-from benchmarks.comparisons.session_sides import OURS, SIDES, THEIRS, counted, maker, opened, started, versions
+from benchmarks.comparisons.session_sides import (
+    OURS,
+    SIDES,
+    THEIRS,
+    counted,
+    maker,
+    opened,
+    started,
+    versions,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -123,8 +132,10 @@ async def calls(servers: Servers, rounds: int, each: int) -> str:
         (f"{CALLERS} callers", SMALL, CALLERS, None),
         ("large", LARGE, 1, ("put_state", "put_state_and_cache", "get_state", "get_cached")),
     ):
-        every = {side: [Caller(it, maker(side), f"{title} {n}", size) for n in range(callers)]
-                 for side, it in savers.items()}
+        every = {
+            side: [Caller(it, maker(side), f"{title} {n}", size) for n in range(callers)]
+            for side, it in savers.items()
+        }
         await measure(times, servers, title, every, rounds, each, names)
     for saver in savers.values():
         await saver.arelease()
@@ -141,7 +152,15 @@ METHODS = {
 }
 
 
-async def measure(times: Times, servers: Servers, title: str, every: dict[str, list[Caller]], rounds: int, each: int, names) -> None:
+async def measure(
+    times: Times,
+    servers: Servers,
+    title: str,
+    every: dict[str, list[Caller]],
+    rounds: int,
+    each: int,
+    names,
+) -> None:
     for number in range(rounds + 1):  # the first one prepares statements
         for name in names or METHODS:
             count = max(each // 10, 2) if name == "put_messages" else each
@@ -156,8 +175,11 @@ async def measure(times: Times, servers: Servers, title: str, every: dict[str, l
                         kind[key].append(1e3 * value / count / len(callers))
 
 
-async def timed(servers: Servers, some: list[Callable[[], Awaitable[Any]]], count: int) -> tuple[float, float, float]:
+async def timed(
+    servers: Servers, some: list[Callable[[], Awaitable[Any]]], count: int
+) -> tuple[float, float, float]:
     """Return the seconds of CPU, by the clock and of the servers' CPU."""
+
     async def run(call: Callable[[], Awaitable[Any]]) -> None:
         for _ in range(count):
             await call()

@@ -306,6 +306,11 @@ def cache_failed(cache: object, exc: BaseException, *, is_first: bool) -> None:
         telemetry.cache_failures.add(1, {"error.type": _class_of(exc)})
 
 
+def cache_entry_dropped(cache: object, exc: BaseException) -> None:
+    """Report an entry that could not be read."""
+    connections.warning("%r: dropped an entry: %s", cache, exc)
+
+
 def committed(database: object, writes: int) -> None:
     """Record the number of writes that shared a commit."""
     if telemetry := _telemetry():

@@ -32,6 +32,9 @@ class CachedState:
     is_working: bool = False
     """It is not committed; any commit newer than ``mark`` outranks it."""
 
+    born: str = ""
+    """Of a working state without ``mark``: tells its thread from a later one of the same id."""
+
     labels: Mapping[str, Any]
     """Of the version: its state's class and its owner."""
 

@@ -182,8 +182,8 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
         if not self.release_resources or "backend" not in vars(self):
             return
         await self.backend.close()
-        if self.cache is not None:
-            await self.cache.close()
+        if (cache := vars(self).get("cache")) is not None:
+            await cache.close()
 
     # --- states
 
@@ -263,9 +263,10 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
         data, kind = states.dump(state)
         lineage = _lineage(call, state)
         states.require_exact(data, self.backend.max_state_bytes)
-        await self._owners.require(call)
         if self.cache is None:
+            await self._owners.require(call)
             return state
+        await self._owners.claim(call)
         mark = lineage.made_from if lineage else await self._reads.mark(call.thread_id)
         labels = {**kind, **_owner_label(call)}
         await self._reads.work(call.thread_id, made_of(data, mark, labels, is_working=True))
@@ -278,7 +279,9 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
         """
         call = self._call(config)
         entry = await self._reads.cached(call.thread_id)
-        if entry is None or not await self._owners.may_load(call, entry.labels):
+        if entry is None or not await self._owners.may_load(
+            call, entry.labels, is_working=entry.is_working
+        ):
             self._hand_on(config, _made(call, None))
             return None
         data: Any = decode(entry.state)
@@ -448,6 +451,7 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
     # --- between a caller's form and the stored one
 
     def _call(self, config: Mapping[str, Any]) -> Call:
+        _ = self.backend, self.cache  # an option that is wrong is told before anything is written
         return call_of(config, self.user_id_type)
 
     def _hand_on(self, config: Mapping[str, Any], lineage: Lineage) -> None:

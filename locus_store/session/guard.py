@@ -6,8 +6,8 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from locus_store.errors import LocusStoreError
 from locus_store.runtime import observe
+from locus_store.runtime.gathering import PerLoop
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -24,9 +24,14 @@ FIRST_PAUSE_SECONDS: Final = 1.0
 
 LONGEST_PAUSE_SECONDS: Final = 30.0
 
+CALLS: Final = 64
+"""At once per event loop: the others wait here, where no time-out runs."""
+
 
 class GuardedCache:
     """A cache that never fails: one that cannot be reached is empty.
+
+    A write that failed is remembered: what the entry said before is not read again.
 
     Args:
         cache: The cache.
@@ -35,38 +40,63 @@ class GuardedCache:
     def __init__(self, cache: StateCache) -> None:
         self.cache = cache
         self._closed_until = 0.0
-        self._pause = FIRST_PAUSE_SECONDS
-        self._has_failed = False
+        self._failures = 0
+        """In a row."""
+
+        self._outdated: set[str] = set()
+        """Keys whose last write failed."""
+
+        self._turns = PerLoop(lambda: asyncio.Semaphore(CALLS))
 
     async def get(self, key: str) -> CachedState | None:
         """See ``StateCache``, also for the following methods."""
-        return await self._tried(lambda: self.cache.get(key))
+        if key in self._outdated:
+            await self.drop(key)
+            return None
+        found: list[CachedState | None] = []
+
+        async def get() -> None:
+            found.append(await self.cache.get(key))
+
+        await self._tried(get)
+        return found[0] if found else None
 
     async def put(
         self, key: str, entry: CachedState, *, instead_of: CachedState | None = None
     ) -> None:
-        await self._tried(lambda: self.cache.put(key, entry, instead_of=instead_of))
+        await self._write(key, lambda: self.cache.put(key, entry, instead_of=instead_of))
 
     async def drop(self, key: str) -> None:
-        await self._tried(lambda: self.cache.drop(key))
+        await self._write(key, lambda: self.cache.drop(key))
 
-    async def _tried(self, call: Callable[[], Awaitable[T]]) -> T | None:
-        now = time.monotonic()
-        if now < self._closed_until:
-            return None
-        if self._has_failed:  # one call tries it out, and the others go on without the cache
-            self._closed_until = now + ANSWER_SECONDS
-        try:
-            async with asyncio.timeout(ANSWER_SECONDS):
-                answer = await call()
-        except (LocusStoreError, OSError) as exc:
-            self._failed(exc)
-            return None
-        self._closed_until, self._pause, self._has_failed = 0.0, FIRST_PAUSE_SECONDS, False
-        return answer
+    async def _write(self, key: str, call: Callable[[], Awaitable[None]]) -> None:
+        if await self._tried(call):
+            self._outdated.discard(key)
+        else:
+            self._outdated.add(key)
 
-    def _failed(self, exc: Exception) -> None:
-        observe.cache_failed(self.cache, exc, is_first=not self._has_failed)
-        self._has_failed = True
-        self._closed_until = time.monotonic() + self._pause
-        self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
+    async def _tried(self, call: Callable[[], Awaitable[None]]) -> bool:
+        """Make a call; return ``False`` if it failed, or if the cache is left alone."""
+        async with self._turns.here():
+            now = time.monotonic()
+            if now < self._closed_until:
+                return False
+            if self._failures:  # one call tries it out, and the others do without the cache
+                self._closed_until = now + ANSWER_SECONDS
+            before = self._failures
+            try:
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    await call()
+            except Exception as exc:  # noqa: BLE001  (a cache may be the user's own)
+                self._failed(exc, before)
+                return False
+            self._closed_until, self._failures = 0.0, 0
+            return True
+
+    def _failed(self, exc: Exception, before: int) -> None:
+        observe.cache_failed(self.cache, exc, is_first=not self._failures)
+        if self._failures != before:  # a call beside this one has failed of the same
+            return
+        self._failures += 1
+        pause = FIRST_PAUSE_SECONDS * 2 ** min(before, 10)
+        self._closed_until = time.monotonic() + min(pause, LONGEST_PAUSE_SECONDS)

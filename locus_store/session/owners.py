@@ -80,7 +80,7 @@ class Owners:
         """Remember a claim that a save has made, which was true at a time."""
         self._seen.put(claim.thread_id, str(claim.user_id), began)
 
-    async def claim(self, call: Call, check: Callable[[], object]) -> None:
+    async def claim(self, call: Call, check: Callable[[], object] = lambda: None) -> None:
         """Make the thread the user's before a write, if the call names a user.
 
         Args:
@@ -111,10 +111,14 @@ class Owners:
         if call.user_id is not None:
             require_owner(call.thread_id, await self._owner(call.thread_id), call.user_id)
 
-    async def may_load(self, call: Call, labels: Mapping[str, Any]) -> bool:
-        """Return whether the call's user may see a version with these labels."""
+    async def may_load(
+        self, call: Call, labels: Mapping[str, Any], *, is_working: bool = False
+    ) -> bool:
+        """Return whether the call's user may see a version or working state with these labels."""
         if call.user_id is None or labels.get(OWNER) == call.user_id:
             return True
+        if is_working and OWNER in labels:  # of a former thread of this id
+            return False
         return await self.may_read(call)
 
     def forget(self, thread_id: str) -> None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 from locus_store.errors import InvalidArgumentError
 from locus_store.runtime.gathering import PerLoop
@@ -17,6 +19,7 @@ from locus_store.runtime.loops import outlasting
 from locus_store.session.cache import CachedState
 from locus_store.session.guard import GuardedCache
 from locus_store.session.seen_threads import SeenThreads
+from locus_store.types.thread_info import describing
 from locus_store.values.encoding import encode
 
 if TYPE_CHECKING:
@@ -66,6 +69,8 @@ class StateReads:
         self.verify_seconds = _checked_seconds(verify_seconds)
         self._confirmed: SeenThreads[Mark] = SeenThreads()
         self._flights: PerLoop[dict[str, _Flight]] = PerLoop(dict)
+        self._here = uuid4().hex
+        """Instead of a time of birth, for threads that do not exist yet."""
 
     @property
     def cache(self) -> GuardedCache | None:
@@ -91,6 +96,11 @@ class StateReads:
         """Return the mark of the head, without its state."""
         found = await self._backend().version(thread_id)
         return found.mark if found else None
+
+    async def _born(self, thread_id: str) -> str:
+        """Return what tells a thread from a later one of the same id."""
+        found = await describing(self._backend()).facts_of(thread_id)
+        return found.created_at.isoformat() if found else self._here
 
     async def _committed(self, thread_id: str) -> CachedState | None:
         found = await self.head(thread_id)
@@ -139,7 +149,9 @@ class StateReads:
     async def _is_current(self, thread_id: str, entry: CachedState) -> bool:
         """Return whether the entry's version is the head, and remember it if it is."""
         if entry.mark is None:  # a working state of a thread without versions
-            return await self._backend().version(thread_id) is None
+            born = entry.born
+            is_same = born == self._here or born == await self._born(thread_id)
+            return is_same and await self.mark(thread_id) is None
         if self._confirmed.within(thread_id, self.verify_seconds) == entry.mark:
             return True
         now = time.monotonic()
@@ -167,6 +179,8 @@ class StateReads:
     async def work(self, thread_id: str, entry: CachedState) -> None:
         """Cache an entry."""
         if self.cache is not None:
+            if entry.mark is None:
+                entry = replace(entry, born=await self._born(thread_id))
             self._forget_flight(thread_id)
             await self.cache.put(self._key(thread_id), entry)
 

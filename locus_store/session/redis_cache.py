@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 from zlib import crc32
 
 import orjson
+from pydantic import Field, TypeAdapter
+from typing_extensions import TypedDict
 
 from locus_store.backends.redis import addresses, scripts
 from locus_store.errors import IntegrityError, InvalidArgumentError
+from locus_store.runtime import observe
 from locus_store.session.cache import (
     CACHE_TTL_SECONDS,
     CachedState,
@@ -29,6 +32,22 @@ POOL_SIZE: Final = 64
 
 _DIGITS: Final = 20
 """Of a line and of a sequence, so that places compare as text: Lua's numbers have 53 bits."""
+
+
+class _Head(TypedDict):
+    """What stands before a state."""
+
+    mark: tuple[str, int, int, Annotated[str, Field(pattern="^([0-9a-f]{2})+$")]] | None
+    is_working: bool
+    born: str
+    labels: dict[str, Any]
+
+
+def _mark_of(store: str, line: int, sequence: int, digest: str) -> Mark:
+    return Mark(store=store, line=line, sequence=sequence, digest=bytes.fromhex(digest))
+
+
+_HEAD: Final = TypeAdapter(_Head)
 
 
 class RedisCache(StateCache):
@@ -86,7 +105,14 @@ class RedisCache(StateCache):
         home = await self._connections.home()
         is_limited = int(self.max_threads is not None)
         found = await home.read(scripts.CACHE_GET, self._keys(key), self._ttl(), is_limited)
-        return None if found is None else _unpacked(found)
+        if found is None:
+            return None
+        try:
+            return _unpacked(found)
+        except IntegrityError as exc:
+            observe.cache_entry_dropped(self, exc)
+            await self.drop(key)
+            return None
 
     async def put(
         self, key: str, entry: CachedState, *, instead_of: CachedState | None = None
@@ -126,6 +152,7 @@ def _packed(entry: CachedState) -> bytes:
     head = {
         "mark": mark and [mark.store, mark.line, mark.sequence, mark.digest.hex()],
         "is_working": entry.is_working,
+        "born": entry.born,
         "labels": entry.labels,
     }
     body = orjson.dumps(head) + b"\n" + entry.state
@@ -139,25 +166,18 @@ def _unpacked(raw: bytes) -> CachedState:
         IntegrityError: It is damaged, or another program's.
     """
     body = raw[8:]
+    told, _, state = body.partition(b"\n")
     try:
-        checksum = int(raw[:8], 16)
-        told, _, state = body.partition(b"\n")
-        head = orjson.loads(told)
-        entry = CachedState(
-            mark=_mark_of(head["mark"]),
-            is_working=head["is_working"],
-            labels=head["labels"],
-            state=state,
-        )
-    except (ValueError, KeyError, TypeError) as exc:
+        if int(raw[:8], 16) != crc32(body):
+            raise IntegrityError("an entry of the cache is damaged")
+        head = _HEAD.validate_json(told, strict=True)
+    except ValueError as exc:
         raise IntegrityError("an entry of the cache is another program's") from exc
-    if checksum != crc32(body):
-        raise IntegrityError("an entry of the cache is damaged")
-    return entry
-
-
-def _mark_of(told: list[Any] | None) -> Mark | None:
-    if told is None:
-        return None
-    store, line, sequence, digest = told
-    return Mark(store=store, line=line, sequence=sequence, digest=bytes.fromhex(digest))
+    mark = head["mark"]
+    return CachedState(
+        mark=None if mark is None else _mark_of(*mark),
+        is_working=head["is_working"],
+        born=head["born"],
+        labels=head["labels"],
+        state=state,
+    )

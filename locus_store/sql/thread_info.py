@@ -96,7 +96,8 @@ def _facts_of(it: Reads, thread_id: str) -> ThreadFacts | None:
     c, exact = it.tables.threads.c, last_active(it.tables)
     row = it.connection.execute(
         sa.select(
-            c.thread_id, *(c[name] for name in StoredFacts._fields), exact.label("exact")
+            *(c.thread_id, c.created_at, exact.label("exact")),
+            *(c[name] for name in StoredFacts._fields),
         ).where(c.tenant == it.scope.tenant, c.thread_id == thread_id, is_live(it.tables))
     ).first()
     return None if row is None or row.exact is None else _of_row(row)
@@ -121,11 +122,12 @@ def _page(it: Reads, user_id: str | None, size: int, place: Any) -> sa.Select[An
     is_theirs = sa.true() if user_id is None else of_user(it, user_id)
     page = page_of(it, size, is_theirs, place=place).subquery("page")
     return (
-        sa.select(page, *(threads.c[name] for name in StoredFacts._fields))
+        sa.select(page, threads.c.created_at, *(threads.c[name] for name in StoredFacts._fields))
         .join_from(page, threads, threads.c.thread == page.c.thread)
         .order_by(*in_order(page.c))
     )
 
 
 def _of_row(row: Any) -> ThreadFacts:
-    return facts(row.thread_id, row.user_id, row.name, row.metadata, row.exact)
+    times = {"created_at": row.created_at, "active_at": row.exact}
+    return facts(row.thread_id, row.user_id, row.name, row.metadata, **times)

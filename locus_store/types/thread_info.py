@@ -38,6 +38,9 @@ class ThreadFacts:
     name: str | None
     metadata: dict[str, Any]
     run_id: str | None
+    created_at: datetime
+    """Of a thread that was deleted and created again: the second time."""
+
     updated_at: datetime
     """The time that the last put gave, or that of the last activity since."""
 
@@ -293,6 +296,8 @@ def facts(
     user_id: str | None,
     name: str | None,
     stored: Mapping[str, Any],
+    *,
+    created_at: datetime,
     active_at: datetime,
 ) -> ThreadFacts:
     """Return the facts of a stored thread.
@@ -318,6 +323,7 @@ def facts(
         name=name or None,
         metadata=metadata,
         run_id=run.get("run_id"),
+        created_at=created_at,
         updated_at=updated_at,
     )
 

@@ -6,15 +6,21 @@ import asyncio
 import logging
 import time
 from typing import Any
+from zlib import crc32
 
 import pytest
 import redis.asyncio
 from session_storage import Storage
 from test_session import ALICE, BOB, T, said, texts
 
-from locus_store import ConflictError, IntegrityError, InvalidArgumentError, MemoryBackend
+from locus_store import (
+    ConflictError,
+    InvalidArgumentError,
+    MemoryBackend,
+    NotOwnerError,
+)
 from locus_store.backends.redis import scripts
-from locus_store.session import LocalCache, SessionCheckpointer
+from locus_store.session import LocalCache, Message, SessionCheckpointer
 from locus_store.session import guard as guards
 from locus_store.session.cache import CachedState, StateCache
 from locus_store.session.redis_cache import RedisCache
@@ -181,15 +187,47 @@ async def test_use_renews_the_time_to_live_in_redis(redis_url) -> None:
         await it.close()
 
 
-async def test_a_damaged_entry_is_an_error_of_the_cache(redis_url) -> None:
+def whole(head: bytes) -> bytes:
+    """An entry with this head and a right checksum."""
+    body = head + b"\n{}"
+    return b"%08x" % crc32(body) + body
+
+
+async def test_an_entry_that_cannot_be_read_is_dropped(redis_url, caplog) -> None:
+    caplog.set_level(logging.WARNING, "locus_store")
     cache, client = RedisCache(redis_url), redis.asyncio.Redis.from_url(redis_url)
     await cache.put("k", entry(1))
     (name,) = await client.keys()
-    whole = await client.hget(name, "entry")
-    for bad in (b"", b"x", whole[:-1], whole.replace(b"alice", b"bobby"), b"00000000" + whole[8:]):
+    good = await client.hget(name, "entry")
+    right = b'{"mark":null,"is_working":true,"born":"","labels":{}}'
+    heads = [
+        *(right.replace(b"null", it) for it in (b"[1]", b'["s",1,2]', b'["s",1,2,"x"]', b'"m"')),
+        right.replace(b"{}", b"[]"), right.replace(b"{}", b"7"), right.replace(b"true", b'"yes"'),
+        b"[]", b"null", b"7", b"{}",
+    ]  # fmt: skip
+    wrong = [b"", b"x", good[:-1], good.replace(b"alice", b"bobby"), b"00000000" + good[8:]]
+    for bad in (*wrong, *map(whole, heads)):
         await client.hset(name, "entry", bad)
-        with pytest.raises(IntegrityError):
-            await cache.get("k")
+        assert await cache.get("k") is None
+        assert not await client.exists(name)
+    assert len(caplog.records) == len(wrong) + len(heads)
+    await client.hset(name, "entry", whole(right))
+    assert await cache.get("k") == CachedState(mark=None, is_working=True, labels={}, state=b"{}")
+    await client.aclose()
+    await cache.close()
+
+
+async def test_a_key_of_another_type_is_replaced(redis_url) -> None:
+    cache, client = RedisCache(redis_url), redis.asyncio.Redis.from_url(redis_url)
+    await cache.put("k", entry(1))
+    (name,) = await client.keys()
+    for _ in range(2):
+        await client.delete(name)
+        await client.rpush(name, "another program's")
+        assert await cache.get("k") is None
+        await client.rpush(name, "another program's")
+        await cache.put("k", entry(1))
+        assert await cache.get("k") == entry(1)
     await client.aclose()
     await cache.close()
 
@@ -449,11 +487,117 @@ async def test_a_cache_that_does_not_answer_is_left_alone(database, monkeypatch)
     assert texts((await session.aget_state_cache(T)).context) == ["a"]
 
 
-async def test_a_bug_in_a_cache_is_not_hidden(database) -> None:
+async def test_a_bug_in_a_cache_fails_no_call_and_is_logged(database, caplog) -> None:
+    caplog.set_level(logging.WARNING, "locus_store")
     cache = Failing()
     cache.error = ZeroDivisionError()
-    with pytest.raises(ZeroDivisionError):
-        await SessionCheckpointer(database, cache).aget_state_cache(T)
+    session = SessionCheckpointer(database, cache)
+    await session.aput_state(T, said("a"))
+    assert texts((await session.aget_state_cache(T)).context) == ["a"]
+    assert [it.args[1] for it in caplog.records] == ["ZeroDivisionError"]
+
+
+async def test_an_option_that_is_wrong_is_told_before_anything_is_written(database) -> None:
+    def wrong() -> StateCache:
+        raise InvalidArgumentError("CACHE_URL='nonsense' is not a URL of Redis")
+
+    session = SessionCheckpointer(database, wrong)
+    for _ in range(2):
+        with pytest.raises(InvalidArgumentError, match="CACHE_URL"):
+            await session.aput_state(T, said("a"))
+    await session.arelease()
+    assert await SessionCheckpointer(database).aget_state(T) is None
+
+
+async def test_many_failures_at_once_are_one(monkeypatch) -> None:
+    monkeypatch.setattr(guards, "ANSWER_SECONDS", 0.01)
+    cache = Failing()
+    guard = guards.GuardedCache(cache)
+    monkeypatch.setattr(cache, "_may", asyncio.Event().wait)
+    began = time.monotonic()
+    await asyncio.gather(*(guard.get(f"k{n}") for n in range(guards.CALLS)))
+    assert guard._closed_until - began < 2 * guards.FIRST_PAUSE_SECONDS
+
+
+async def test_a_wait_for_a_turn_is_no_failure(monkeypatch) -> None:
+    monkeypatch.setattr(guards, "ANSWER_SECONDS", 0.5)
+    guard = guards.GuardedCache(cache := Failing())
+    running, most = 0, 0
+
+    async def slowly() -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.05)
+        running -= 1
+
+    monkeypatch.setattr(cache, "_may", slowly)
+    await asyncio.gather(*(guard.put(f"k{n}", entry(1)) for n in range(20 * guards.CALLS)))
+    assert most == guards.CALLS
+    assert guard._failures == 0
+
+
+async def test_an_entry_whose_change_failed_is_not_read_again(database, clock) -> None:
+    session = SessionCheckpointer(database, cache := Failing(), cache_verify_seconds=0)
+    await session.aput_state(T, said("a"))
+    state = await session.aget_state(T)
+    state.context_summary = "first"
+    await session.aput_state_cache(T, state)
+    cache.error = OSError("down")
+    state.context_summary = "second"
+    await session.aput_state_cache(T, state)
+    cache.error = None
+    clock.now += 60
+    assert (await session.aget_state_cache(T)).context_summary is None
+    await session.aput_state_cache(T, state)
+    cache.error = OSError("down")
+    clock.now += 60
+    await session.aclear_state(T)
+    cache.error = None
+    clock.now += 60
+    assert await session.aget_state_cache(T) is None
+
+
+# --- users of working states
+
+
+async def test_a_working_state_claims_its_thread(database) -> None:
+    session = SessionCheckpointer(database, LocalCache(), cache_verify_seconds=0)
+    await session.aput_state_cache(ALICE, said("private"))
+    assert await session.aget_state_cache(BOB) is None
+    for write in (session.aput_state_cache, session.aput_state):
+        with pytest.raises(NotOwnerError):
+            await write(BOB, said("planted"))
+    assert texts((await session.aget_state_cache(ALICE)).context) == ["private"]
+
+
+@pytest.mark.parametrize("seconds", [0, 10])
+async def test_a_working_state_ends_with_its_thread(database, clock, seconds) -> None:
+    cache = LocalCache()
+    session = SessionCheckpointer(database, cache, cache_verify_seconds=seconds)
+    await session.aput_state_cache(ALICE, said("private"))
+    await database.remove_thread("t")
+    clock.now += seconds
+    assert await session.aget_state_cache(ALICE) is None
+    await session.aput_state_cache(ALICE, said("private"))
+    await database.remove_thread("t")
+    await SessionCheckpointer(database).aput_messages(BOB, [Message.text_message("mine")])
+    clock.now += seconds
+    assert await session.aget_state_cache(BOB) is None
+    assert await session.aget_state_cache(ALICE) is None
+
+
+async def test_a_working_state_of_another_database_is_not_believed(database) -> None:
+    cache = LocalCache()
+    session, other = (
+        SessionCheckpointer(it, cache, cache_verify_seconds=0) for it in (database, MemoryBackend())
+    )
+    for config in (ALICE, {"thread_id": "free"}):
+        await session.aput_state_cache(config, said("ours"))
+        assert await other.aget_state_cache(config) is None
+    await other.aput_messages(ALICE, [Message.text_message("hello")])
+    await session.aput_state_cache(ALICE, said("ours"))
+    assert await other.aget_state_cache(ALICE) is None
 
 
 async def test_failures_are_counted(database, monkeypatch) -> None:

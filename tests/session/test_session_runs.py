@@ -77,6 +77,9 @@ async def test_the_owner_of_a_thread_is_told_to_anyone(storage, session) -> None
     await session.aput_state({"thread_id": "free"}, said("a"))
     assert await session.aget_thread_owner("t") == "alice"
     assert await session.aget_thread_owner("free") is None
+
+
+async def test_the_owner_of_a_thread_may_be_a_number(storage) -> None:
     numbered = storage.open(user_id_type="int")
     await numbered.aput_state({"thread_id": 1, "user_id": 7}, said("a"))
     assert await numbered.aget_thread_owner(1) == 7

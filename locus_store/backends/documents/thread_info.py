@@ -62,4 +62,5 @@ def put_facts(edit: Edit, put: PutThread) -> None:
 
 def _facts(thread: Thread) -> ThreadFacts:
     stored = deepcopy(thread.metadata)
-    return facts(thread.thread_id, thread.user_id, thread.name, stored, thread.active_at)
+    times = {"created_at": thread.created_at, "active_at": thread.active_at}
+    return facts(thread.thread_id, thread.user_id, thread.name, stored, **times)

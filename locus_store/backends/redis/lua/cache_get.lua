@@ -1,7 +1,10 @@
 -- Return a cached entry, and renew its time to live and its place among the used ones.
 -- KEYS: entry, index. ARGV: time to live in ms, 1 if the index is kept.
-local found = redis.call('HGET', KEYS[1], 'entry')
-if not found then
+local found = redis.pcall('HGET', KEYS[1], 'entry')
+if type(found) == 'table' then  -- the key is of another type
+  redis.call('DEL', KEYS[1])
+end
+if type(found) ~= 'string' then
   return false
 end
 redis.call('PEXPIRE', KEYS[1], ARGV[1])

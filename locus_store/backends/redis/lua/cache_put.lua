@@ -3,7 +3,11 @@
 -- sequence, of one length), 1 if it is a working state, entry, and the mark that the database has
 -- disproved (or ''). A mark is the store and the place.
 local ttl, most = tonumber(ARGV[1]), tonumber(ARGV[2])
-local old = redis.call('HMGET', KEYS[1], 'store', 'place', 'working')
+local old = redis.pcall('HMGET', KEYS[1], 'store', 'place', 'working')
+if old.err then  -- the key is of another type
+  redis.call('DEL', KEYS[1])
+  old = {}
+end
 local is_known = old[1] and old[2] ~= '' and ARGV[4] ~= '' and old[1] == ARGV[3]
 if is_known and old[1] .. old[2] ~= ARGV[7] then
   if old[2] > ARGV[4] or (old[2] == ARGV[4] and old[3] > ARGV[5]) then
