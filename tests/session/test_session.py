@@ -739,3 +739,18 @@ async def test_a_session_travels_to_another_database_and_back(tmp_path) -> None:
         assert await it.aget_state(BOB) is None
     for it in (first, memory, second):
         await it.arelease()
+
+
+async def test_many_first_messages_at_once_claim_their_thread_once(storage, monkeypatch) -> None:
+    session, puts = storage.open(), []
+    put_facts = type(session.backend).put_facts
+
+    async def counted(self, put):
+        puts.append(put)
+        await put_facts(self, put)
+
+    monkeypatch.setattr(type(session.backend), "put_facts", counted)
+    calls = [session.aput_messages(ALICE, [Message.text_message(str(n))]) for n in range(300)]
+    await asyncio.gather(*calls)
+    assert len(puts) == 1
+    assert len(await session.alist_messages(ALICE)) == 300
