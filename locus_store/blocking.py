@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from locus_store.backends.memory.options import InMemoryStoreOptions
     from locus_store.backends.options import CheckpointerOptions, StoreOptions
-    from locus_store.messages import Logs, Messages, New
+    from locus_store.messages import Heads, Logs, Messages, New
     from locus_store.store import Embed, Hits, Items, Keys, Lists, Namespaces, Versions
     from locus_store.types import CheckpointerCapabilities, Tenant
     from locus_store.types.items import Name, Namespace, PutItem, StoreCapabilities, StoreItem
@@ -388,6 +388,9 @@ class BlockingMessageLog(_Blocking[BaseMessageLog]):
 
     def logs(self, thread_id: str | None = None, **options: Any) -> Logs:
         return self._run(lambda: self._async.logs(thread_id, **options))
+
+    def heads(self, thread_id: str | None = None, **options: Any) -> Heads:
+        return self._run(lambda: self._async.heads(thread_id, **options))
 
 
 class Finished:

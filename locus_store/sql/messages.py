@@ -54,7 +54,7 @@ _SURROGATES: Final = range(0xD800, 0xE000)
 
 def change(it: Repository, wanted: LogChange) -> LogChanged:
     """See ``BaseMessageLog.change``; in a transaction that holds the lock of the thread."""
-    if wanted.puts:
+    if wanted.all_puts():
         it.open_thread(wanted.thread_id)
     else:
         it.lock_thread(wanted.thread_id)
@@ -63,7 +63,11 @@ def change(it: Repository, wanted: LogChange) -> LogChanged:
     log = _Log(it, found[0], wanted) if found and found[1] else None
     revision = log.revision if log else 0
     require_revision((wanted.thread_id, wanted.namespace), wanted.expected_revision, revision)
-    return log.changed() if log and (wanted.puts or revision) else LogChanged(0)
+    if found is None or log is None:
+        return LogChanged(0)
+    for other in wanted.also:
+        _Log(it, found[0], other).changed()
+    return log.changed() if wanted.puts or revision else LogChanged(0)
 
 
 class _Log:
@@ -288,6 +292,33 @@ def _place(it: Reads, wanted: LogWanted) -> sa.ScalarSelect[int] | None:
 
 def find_logs(it: Reads, wanted: LogsWanted) -> list[LogInfo]:
     """See ``BaseMessageLog.find_logs``."""
+    return [_info(row) for row in it.connection.execute(_matching(it, wanted))]
+
+
+def find_heads(it: Reads, wanted: LogsWanted) -> list[LogRead]:
+    """See ``BaseMessageLog.find_heads``; one statement."""
+    logs, messages, others = it.tables.logs, it.tables.messages, it.tables.messages.alias("others")
+    page = _matching(it, wanted).add_columns(logs.c.thread).subquery("page")
+    is_its = others.c.thread == page.c.thread, others.c.namespace == page.c.log_namespace
+    newest = sa.select(sa.func.max(others.c.sequence)).where(*is_its).scalar_subquery()
+    is_newest = sa.and_(
+        messages.c.thread == page.c.thread,
+        messages.c.namespace == page.c.log_namespace,
+        messages.c.sequence == newest,
+    )
+    columns = (messages.c[name] for name in MESSAGE if name != "namespace")
+    query = sa.select(page, *columns).select_from(page.outerjoin(messages, is_newest))
+    rows = it.connection.execute(query.order_by(page.c.thread_id, page.c.log_namespace))
+    return [_head(row) for row in rows]
+
+
+def _head(row: Any) -> LogRead:
+    messages = [message_of(row, row.thread_id, row.log_namespace)] if row.sequence else []
+    return LogRead(_info(row), messages)
+
+
+def _matching(it: Reads, wanted: LogsWanted) -> sa.Select[Any]:
+    """Return a query for the logs that match."""
     thread_id, namespace = it.tables.threads.c.thread_id, it.tables.logs.c.namespace
     query = _logs(it).order_by(thread_id, namespace).limit(wanted.limit)
     if wanted.thread_id is not None:
@@ -302,7 +333,7 @@ def find_logs(it: Reads, wanted: LogsWanted) -> list[LogInfo]:
         thread, name = wanted.after
         is_behind = sa.or_(thread_id > thread, namespace > name)
         query = query.where(thread_id >= thread, is_behind)
-    return [_info(row) for row in it.connection.execute(query)]
+    return query
 
 
 def beyond_prefix(prefix: str) -> str | None:
