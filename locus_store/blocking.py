@@ -51,7 +51,6 @@ class _Blocking(ForTenants, Generic[Wrapped]):
         return f"{type(self).__name__}({self._async!r})"
 
     def _run(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Run a coroutine on the loop."""
         return self._portals.run(type(self).__name__, call)
 
     def open(self) -> None:
@@ -342,9 +341,8 @@ class InMemoryStore(BlockingStore):
 class BlockingMessageLog(_Blocking[BaseMessageLog]):
     """A message log whose methods block; usable from any number of threads.
 
-    It has an event loop and a thread, started by the first call and ended by ``close``. Every
-    method is the one of the same name of the message log, with the same arguments, results and
-    errors.
+    It has an event loop and a thread, started by the first call and ended by ``close``. Each
+    method has the arguments, results and errors of the message log's.
 
     Args:
         log: Any message log; closed by ``close``.
