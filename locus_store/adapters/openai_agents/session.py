@@ -11,8 +11,8 @@ from agents.memory.session import _CompactionSnapshot
 from agents.memory.session_settings import coerce_session_settings, resolve_session_limit
 
 from locus_store.adapters.logs import LogAdapter, settled
+from locus_store.adapters.openai_agents.items import message_of
 from locus_store.errors import ConflictError
-from locus_store.messages import ROLE, LogSnapshot, NewMessage
 from locus_store.open import open_message_log
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from agents import TResponseInputItem
 
     from locus_store.backend import StorageBackend
-    from locus_store.messages import BaseMessageLog
+    from locus_store.messages import BaseMessageLog, LogSnapshot, NewMessage
 
 Settings = SessionSettings | dict[str, Any] | None
 
@@ -154,9 +154,4 @@ class LocusSession(LogAdapter, Session):
 
 
 def _messages(items: Sequence[TResponseInputItem]) -> list[NewMessage]:
-    return [_message(json.loads(json.dumps(it))) for it in items]  # as the SDK stores them
-
-
-def _message(item: dict[str, Any]) -> NewMessage:
-    role = item.get("role") or item.get("type")
-    return NewMessage(item, role if isinstance(role, str) else ROLE)
+    return [message_of(json.loads(json.dumps(it))) for it in items]  # as the SDK stores them

@@ -261,14 +261,8 @@ class Scripted(Model):
         self.outputs = list(outputs)
         self.asked: list[Any] = []
 
-    async def get_response(
-        self,
-        system_instructions: Any,
-        input: Any,
-        *_: Any,
-        **__: Any,
-    ) -> ModelResponse:
-        self.asked.append(input)
+    async def get_response(self, *_: Any, **options: Any) -> ModelResponse:
+        self.asked.append(options["input"])
         return ModelResponse(
             output=[self.outputs.pop(0)],
             usage=Usage(),
