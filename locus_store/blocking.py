@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from locus_store.backends.memory.options import InMemoryStoreOptions
     from locus_store.backends.options import CheckpointerOptions, StoreOptions
-    from locus_store.messages import Logs, Messages, New
+    from locus_store.messages import Heads, Logs, Messages, New
     from locus_store.store import Embed, Hits, Items, Keys, Lists, Namespaces, Versions
     from locus_store.types import CheckpointerCapabilities, Tenant
     from locus_store.types.items import Name, Namespace, PutItem, StoreCapabilities, StoreItem
@@ -51,7 +51,6 @@ class _Blocking(ForTenants, Generic[Wrapped]):
         return f"{type(self).__name__}({self._async!r})"
 
     def _run(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Run a coroutine on the loop."""
         return self._portals.run(type(self).__name__, call)
 
     def open(self) -> None:
@@ -342,9 +341,8 @@ class InMemoryStore(BlockingStore):
 class BlockingMessageLog(_Blocking[BaseMessageLog]):
     """A message log whose methods block; usable from any number of threads.
 
-    It has an event loop and a thread, started by the first call and ended by ``close``. Every
-    method is the one of the same name of the message log, with the same arguments, results and
-    errors.
+    It has an event loop and a thread, started by the first call and ended by ``close``. Each
+    method has the arguments, results and errors of the message log's.
 
     Args:
         log: Any message log; closed by ``close``.
@@ -388,6 +386,9 @@ class BlockingMessageLog(_Blocking[BaseMessageLog]):
 
     def logs(self, thread_id: str | None = None, **options: Any) -> Logs:
         return self._run(lambda: self._async.logs(thread_id, **options))
+
+    def heads(self, thread_id: str | None = None, **options: Any) -> Heads:
+        return self._run(lambda: self._async.heads(thread_id, **options))
 
 
 class Finished:

@@ -60,6 +60,8 @@ __all__ = [
 
 Messages: TypeAlias = "list[LoggedMessage]"
 Logs: TypeAlias = "list[LogInfo]"
+Heads: TypeAlias = "list[LogSnapshot]"
+Reads: TypeAlias = "list[LogRead]"
 New: TypeAlias = "Sequence[NewMessage | tuple[Any, ...]]"
 
 
@@ -116,6 +118,10 @@ class BaseMessageLog(ForTenants, ABC):
         """Return the logs of live threads that match, by thread id and namespace."""
 
     @abstractmethod
+    async def find_heads(self, wanted: LogsWanted) -> Reads:
+        """Return the logs of ``find_logs``, each with its newest message, in one read."""
+
+    @abstractmethod
     async def drop(
         self, thread_id: str, namespace: str | None, expected_revision: int | None
     ) -> bool:
@@ -138,6 +144,7 @@ class BaseMessageLog(ForTenants, ABC):
         namespace: str = "",
         metadata: Mapping[str, Any] | None = None,
         expected_revision: int | None = None,
+        also: Mapping[str, New] | None = None,
     ) -> int:
         """Append messages in their order; return the log's new revision.
 
@@ -151,6 +158,8 @@ class BaseMessageLog(ForTenants, ABC):
             namespace: Of the log, for example the name of a subagent.
             metadata: A JSON object; merged into the metadata of each message, whose keys win.
             expected_revision: Append only if this is the log's revision; 0: if there is none.
+            also: Messages for other logs of the thread, by namespace. All logs are changed in one
+                transaction: for example a summary, and the messages that it counts.
 
         Raises:
             ConflictError: It is not; nothing was written.
@@ -158,12 +167,18 @@ class BaseMessageLog(ForTenants, ABC):
             SerializationError: JSON cannot keep a message exactly, or it is too large.
         """
         change = self._change(thread_id, namespace, messages, metadata, expected_revision)
+        if namespace in (also or {}):
+            raise InvalidArgumentError(f"also has the log's own namespace {namespace!r}")
+        change.also = [
+            self._change(thread_id, name, others, None, None)
+            for name, others in (also or {}).items()
+        ]
         try:
             return (await self.change(change)).revision
         except ConnectionFailedError:
             if not change.is_repeatable:
                 raise
-            for put in change.puts:
+            for put in change.all_puts():
                 put.may_exist = True  # the reply may be lost, and not the change
         return (await self.change(change)).revision
 
@@ -379,21 +394,22 @@ class BaseMessageLog(ForTenants, ABC):
             limit: At most this many.
             after: Thread and namespace of the last log of the page before.
         """
-        if thread_id is not None:
-            check_text("thread_id", thread_id)
-        check_text("prefix", prefix, minimum=0)
-        if namespace is not None:
-            check_text("namespace", namespace, minimum=0)
-        if after is not None:
-            check_names(*after)
-        wanted = LogsWanted(
-            thread_id=thread_id,
-            prefix=prefix,
-            namespace=namespace,
-            limit=check_limit(limit),
-            after=after,
-        )
+        wanted = _logs_wanted(thread_id, prefix, namespace, limit, after)
         return await self.find_logs(wanted) if limit else []
+
+    async def heads(
+        self,
+        thread_id: str | None = None,
+        *,
+        prefix: str = "",
+        namespace: str | None = None,
+        limit: int = 100,
+        after: LogName | None = None,
+    ) -> Heads:
+        """Return logs, each with its newest message, or with none if it is empty; see ``logs``."""
+        wanted = _logs_wanted(thread_id, prefix, namespace, limit, after)
+        found = await self.find_heads(wanted) if limit else []
+        return [LogSnapshot(it.info, await self._logged(it)) for it in found]
 
     # --- life
 
@@ -437,6 +453,25 @@ class BaseMessageLog(ForTenants, ABC):
 
 def _logged(messages: Sequence[ArchivedMessage], max_state_bytes: int) -> Messages:
     return [logged(it, max_state_bytes) for it in messages]
+
+
+def _logs_wanted(
+    thread_id: str | None, prefix: str, namespace: str | None, limit: int, after: LogName | None
+) -> LogsWanted:
+    if thread_id is not None:
+        check_text("thread_id", thread_id)
+    check_text("prefix", prefix, minimum=0)
+    if namespace is not None:
+        check_text("namespace", namespace, minimum=0)
+    if after is not None:
+        check_names(*after)
+    return LogsWanted(
+        thread_id=thread_id,
+        prefix=prefix,
+        namespace=namespace,
+        limit=check_limit(limit),
+        after=after,
+    )
 
 
 def _check_names(thread_id: object, namespace: object, expected_revision: object) -> None:

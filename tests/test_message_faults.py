@@ -11,7 +11,7 @@ import pytest
 
 from locus_store import InMemoryMessageLog, LocusStoreError
 from locus_store.testing import MessageLogContract
-from locus_store.types.messages import LogRead
+from locus_store.types.messages import LogRead, LogWanted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,6 +101,22 @@ class SearchesExactly(InMemoryMessageLog):
             return found
         some = [it for it in found.messages if wanted.needle.encode() in (it.payload or b"")]
         return LogRead(found.info, some)
+
+
+@caught_by("test_an_append_to_several_logs_is_one_change")
+class ChangesOneLogAfterTheOther(InMemoryMessageLog):
+    async def change(self, change):
+        for other in change.also:
+            await super().change(other)
+        return await super().change(replace(change, also=[]))
+
+
+@caught_by("test_heads_give_the_newest_message_of_each_log")
+class GivesTheOldestAsHead(InMemoryMessageLog):
+    async def find_heads(self, wanted):
+        found = await self.find_logs(wanted)
+        names = [LogWanted(thread_id=it.thread_id, namespace=it.namespace) for it in found]
+        return [await self.look(replace(it, limit=1)) for it in names]
 
 
 @caught_by("test_a_change_of_a_log_is_activity")

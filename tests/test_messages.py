@@ -85,7 +85,7 @@ def test_a_blocking_log_has_every_method(kind: str, request: Any, tmp_path: Path
         assert log.replace("t", 1, [("b", "user", "b"), ("c", "user", "c")]) == revision + 1
         assert log.pop("t").message.content == "c"
         assert [it.content for it in log.load("t", newest=1)] == ["b"]
-        assert log.read("t").info == log.info("t") == log.logs("t")[0]
+        assert log.read("t").info == log.info("t") == log.logs("t")[0] == log.heads("t")[0].info
         assert [it.message_id for it in log.page("t", search="A")] == ["a"]
         assert log.get("t", "a").metadata == {"k": 1}
         with pytest.raises(ConflictError):
@@ -107,6 +107,7 @@ async def test_reading_a_log_takes_one_statement(tmp_path: Path) -> None:
         calls: tuple[Any, ...] = (
             lambda: log.load("t"), lambda: log.load("t", newest=3), lambda: log.get("t", "m3"),
             lambda: log.page("t", after="m3"), lambda: log.info("t"), lambda: log.logs(prefix="t"),
+            lambda: log.heads(prefix="t"),
         )  # fmt: skip
         for call in calls:
             sent.clear()

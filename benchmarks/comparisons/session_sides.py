@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from benchmarks import workloads
-from benchmarks.places import TESTS, server
+from benchmarks.places import server
 
 if TYPE_CHECKING:
     import random
@@ -98,8 +96,8 @@ class Trips:
 def opened(side: str, database: str, cache: str | None, **options: Any) -> Any:
     """Return a checkpointer; both sides have the methods of AgentFlow's ``BaseCheckpointer``."""
     if side == OURS:
-        from locus_store.session import PgCheckpointer, SessionCheckpointer
         from locus_store.backends.postgresql import PostgreSQLBackend
+        from locus_store.session import PgCheckpointer, SessionCheckpointer
 
         if cache is None:
             return SessionCheckpointer(PostgreSQLBackend(database), **options)

@@ -23,11 +23,9 @@ from benchmarks.comparisons.session_sides import (
     OURS,
     SIDES,
     THEIRS,
-    counted,
     maker,
     opened,
     started,
-    versions,
 )
 
 if TYPE_CHECKING:

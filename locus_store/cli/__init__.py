@@ -15,7 +15,9 @@ from locus_store.cli.database import db
 from locus_store.cli.doctor import doctor
 from locus_store.cli.forgetting import forget
 from locus_store.cli.help import Command, HelpGroup
+from locus_store.cli.messages import threads
 from locus_store.cli.opening import DEFAULT_PREFIX, DEFAULT_URL
+from locus_store.cli.other_software import imports
 from locus_store.cli.output import (
     CONFLICT,
     DONE,
@@ -32,8 +34,7 @@ from locus_store.cli.removal import delete, expire, vacuum
 from locus_store.cli.store import store
 from locus_store.cli.streams import OutputError, drop_output, standard_streams
 from locus_store.cli.tenants import tenants
-from locus_store.cli.threads import threads
-from locus_store.cli.transfer import copy, export, imports, verify
+from locus_store.cli.transfer import copy, export, verify
 from locus_store.errors import ConflictError, LocusStoreError, NotFoundError
 
 __all__ = ["DEFAULT_PREFIX", "DEFAULT_URL", "EXIT_CODES", "app", "db", "main", "threads"]

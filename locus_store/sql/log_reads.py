@@ -157,10 +157,39 @@ def _place(t: Tables) -> sa.ScalarSelect[int]:
 
 def find_logs(it: Reads, wanted: LogsWanted) -> list[LogInfo]:
     """See ``BaseMessageLog.find_logs``."""
-    t = it.tables
+    rows = it.connection.execute(_matching(it.tables, wanted), {"tenant": it.scope.tenant})
+    return [_info(*row) for row in rows]
+
+
+def find_heads(it: Reads, wanted: LogsWanted) -> list[LogRead]:
+    """See ``BaseMessageLog.find_heads``; one statement."""
+    t, others = it.tables, it.tables.messages.alias("others")
+    page = _matching(t, wanted).add_columns(t.logs.c.thread).subquery("page")
+    of_log = (page.c[name] for name in ("thread_id", "log_namespace", *LOG))
+    is_its = others.c.thread == page.c.thread, others.c.namespace == page.c.log_namespace
+    newest = sa.select(sa.func.max(others.c.sequence)).where(*is_its).scalar_subquery()
+    is_newest = sa.and_(
+        t.messages.c.thread == page.c.thread,
+        t.messages.c.namespace == page.c.log_namespace,
+        t.messages.c.sequence == newest,
+    )
+    query = sa.select(*of_log, *(t.messages.c[name] for name in MESSAGE))
+    query = query.select_from(page.outerjoin(t.messages, is_newest))
+    ordered = query.order_by(page.c.thread_id, page.c.log_namespace)
+    rows = it.connection.execute(ordered, {"tenant": it.scope.tenant})
+    return [_head(_info(*row[: 2 + len(LOG)]), row[2 + len(LOG) :]) for row in rows]
+
+
+def _head(log: LogInfo, message: Sequence[Any]) -> LogRead:
+    is_empty = message[0] is None
+    return LogRead(log, [] if is_empty else [message_of(message, log.thread_id)])
+
+
+def _matching(t: Tables, wanted: LogsWanted) -> sa.Select[Any]:
+    """Return a query for the logs that match."""
     thread_id, namespace = t.threads.c.thread_id, t.logs.c.namespace
-    query = _logs(t, thread_id, namespace, *(t.logs.c[name] for name in LOG))
-    query = query.order_by(thread_id, namespace).limit(wanted.limit)
+    columns = (thread_id, namespace.label("log_namespace"), *(t.logs.c[name] for name in LOG))
+    query = _logs(t, *columns).order_by(thread_id, namespace).limit(wanted.limit)
     if wanted.thread_id is not None:
         query = query.where(thread_id == wanted.thread_id)
     if wanted.prefix:
@@ -173,8 +202,7 @@ def find_logs(it: Reads, wanted: LogsWanted) -> list[LogInfo]:
         thread, name = wanted.after
         is_behind = sa.or_(thread_id > thread, namespace > name)
         query = query.where(thread_id >= thread, is_behind)
-    rows = it.connection.execute(query, {"tenant": it.scope.tenant})
-    return [_info(*row) for row in rows]
+    return query
 
 
 def _info(

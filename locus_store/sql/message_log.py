@@ -89,6 +89,9 @@ class SqlMessageLog(BaseMessageLog):
     async def find_logs(self, wanted: LogsWanted) -> list[LogInfo]:
         return await self._query(lambda it: log_reads.find_logs(it, wanted))
 
+    async def find_heads(self, wanted: LogsWanted) -> list[LogRead]:
+        return await self._query(lambda it: log_reads.find_heads(it, wanted))
+
     async def drop(
         self, thread_id: str, namespace: str | None, expected_revision: int | None
     ) -> bool:

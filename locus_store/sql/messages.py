@@ -38,7 +38,7 @@ CHANGED: Final = ("role", "metadata", "text", "payload", "digest")
 
 def change(it: Repository, wanted: LogChange) -> LogChanged:
     """See ``BaseMessageLog.change``; in a transaction that holds the lock of the thread."""
-    if wanted.puts:
+    if wanted.all_puts():
         it.open_thread(wanted.thread_id)
     else:
         it.lock_thread(wanted.thread_id)
@@ -47,7 +47,11 @@ def change(it: Repository, wanted: LogChange) -> LogChanged:
     log = _Log(it, found[0], wanted) if found and found[1] else None
     revision = log.revision if log else 0
     require_revision((wanted.thread_id, wanted.namespace), wanted.expected_revision, revision)
-    return log.changed() if log and (wanted.puts or revision) else LogChanged(0)
+    if found is None or log is None:
+        return LogChanged(0)
+    for other in wanted.also:
+        _Log(it, found[0], other).changed()
+    return log.changed() if wanted.puts or revision else LogChanged(0)
 
 
 class _Log:

@@ -160,3 +160,20 @@ class Paging(MessageLogKit):
         ):
             paged += page
         assert paged == await log.logs(limit=1000)
+
+    async def test_heads_give_the_newest_message_of_each_log(self, log: Any) -> None:
+        for thread in ("a/1", "a/2", "b/1"):
+            await log.append(thread, new(1, 2, 3))
+            await log.append(thread, named("x"), namespace="sub")
+        await log.pop("a/1")
+        await log.clear("a/2")
+        await log.append("b/1", [NewMessage("y", "tool", "x", {"k": 1})], namespace="sub")
+        found = await log.heads()
+        assert [it.info for it in found] == await log.logs()
+        assert [contents(it.messages) for it in found] == [[2], ["x"], [], ["x"], [3], ["y"]]
+        (head,) = found[-1].messages
+        assert head == await log.get("b/1", "x", namespace="sub")
+        assert await log.heads(prefix="a/", namespace="sub") == [found[1], found[3]]
+        assert await log.heads("b/1") == found[4:]
+        assert await log.heads(limit=2, after=("a/1", "sub")) == found[2:4]
+        assert await log.heads("c") == await log.heads(limit=0) == []

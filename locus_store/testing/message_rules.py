@@ -132,6 +132,22 @@ class Appending(MessageLogKit):
         assert await log.append("t", []) == revision
         assert await log.info("t") == before
 
+    async def test_an_append_to_several_logs_is_one_change(self, log: Any) -> None:
+        first = await log.append("t", named("s1"), also={"sub": new(1, 2), "other": []})
+        assert [it.namespace for it in await log.logs("t")] == ["", "sub"]
+        second = await log.append(
+            "t", named("s2"), expected_revision=first, also={"sub": new(3), "other": new(4)}
+        )
+        assert second > first
+        before = await log.heads("t")
+        with pytest.raises(ConflictError):
+            await log.append("t", new("s3"), expected_revision=first, also={"sub": new(5)})
+        assert await log.heads("t") == before
+        loaded = [contents(await log.load("t", namespace=it)) for it in ("", "sub", "other")]
+        assert loaded == [["s1", "s2"], [1, 2, 3], [4]]
+        assert await log.append("u", [], also={"sub": new(1)}) == 0
+        assert [it.namespace for it in await log.logs("u")] == ["sub"]
+
     async def test_each_change_makes_the_revision_greater(self, log: Any) -> None:
         seen = [await log.append("t", named(*"abcdef")), await log.append("t", named("a"))]
         seen.append((await log.pop("t")).revision)
@@ -337,6 +353,10 @@ class MessageArguments(MessageLogKit):
         for bad in NO_MESSAGES:
             with refused(InvalidArgumentError, bad):
                 await log.append("t", [*new(1), bad])
+            with refused(InvalidArgumentError, bad):
+                await log.append("t", new(1), also={"sub": [*new(1), bad]})
+        with refused(InvalidArgumentError, "also"):
+            await log.append("t", new(1), also={"": new(2)})
         for bad in NO_TEXTS:
             with refused(InvalidArgumentError, bad):
                 await log.append("t", [NewMessage(1, text=bad)])

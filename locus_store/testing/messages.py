@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -108,6 +108,25 @@ class MessageConcurrency(MessageLogKit):
 
         await asyncio.gather(*(count(logs[n % len(logs)]) for n in range(5)))
         assert contents(await logs[0].load("t")) == [*range(1, 21)]
+
+    async def test_a_log_that_counts_another_one_is_never_wrong(self, logs: list[Any]) -> None:
+        async def count(n: int) -> None:
+            log, steps = logs[n % len(logs)], 0
+            while steps < 4:
+                found = await log.read("t", namespace="count", newest=1)
+                revision = found.info.revision if found else 0
+                counted = [(found.messages[0].content if found else 0) + 2, "user", "counted"]
+                more = {"": new([n, steps], [n, steps])}
+                with suppress(ConflictError):
+                    await log.append(
+                        "t", [(*counted,)], namespace="count", expected_revision=revision, also=more
+                    )
+                    steps += 1
+
+        await asyncio.gather(*map(count, range(5)))
+        heads = {it.info.namespace: it for it in await logs[0].heads("t")}
+        assert contents(heads["count"].messages) == [40]
+        assert heads[""].info.count == 40
 
     async def test_racing_pops_give_each_message_once(self, logs: list[Any]) -> None:
         await logs[0].append("t", new(*range(15)))

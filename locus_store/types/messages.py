@@ -143,9 +143,16 @@ class LogChange:
     puts: list[PutMessage] = field(default_factory=list)
     """With distinct ids. Without any, a log that does not exist is not created."""
 
+    also: list[LogChange] = field(default_factory=list)
+    """Changes of other logs of the thread, without expected revisions; they are applied first."""
+
     first_revision: int = field(default_factory=lambda: time.time_ns() // 1000)
     """Revision of the log if this change creates it. From a clock: a log that was deleted and
     created again has no revision twice."""
+
+    def all_puts(self) -> list[PutMessage]:
+        """Return the messages for all logs. Without any, no thread is created."""
+        return [*self.puts, *(put for other in self.also for put in other.puts)]
 
     @property
     def is_repeatable(self) -> bool:
@@ -216,6 +223,11 @@ class LogRead(NamedTuple):
 
     info: LogInfo
     messages: list[ArchivedMessage]
+
+
+def newest_of(thread_id: str, namespace: str) -> LogWanted:
+    """Return the criteria of the newest message of a log."""
+    return LogWanted(thread_id=thread_id, namespace=namespace, limit=1, newest=True)
 
 
 # --- checks

@@ -30,6 +30,8 @@ def change(edit: Edit, wanted: LogChange) -> LogChanged:
     log = edit.thread.logs.get(wanted.namespace) if edit.thread else None
     revision = log.revision if log else 0
     require_revision((wanted.thread_id, wanted.namespace), wanted.expected_revision, revision)
+    for other in wanted.also:
+        change(edit, other)
     if log is None and not wanted.puts:
         return LogChanged(0)
     thread = edit.thread or edit.begin()

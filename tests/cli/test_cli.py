@@ -293,7 +293,8 @@ def test_a_path_in_place_of_a_url_is_answered_by_the_url(
 
 def test_the_commands_are_those_of_the_issue() -> None:
     names = {" ".join(it) for it in COMMANDS}
-    threads = ["list", "show", "history", "diff", "fork", "search", "delete", "vacuum", "expire"]
+    threads = ["list", "show", "history", "diff", "fork", "search", "messages", "delete", "vacuum"]
+    threads += ["expire"]
     db = [
         "upgrade",
         "downgrade",
@@ -309,7 +310,9 @@ def test_the_commands_are_those_of_the_issue() -> None:
     store = ["list", "get", "put", "delete", "search", "namespaces", "expire"]
     assert names == others | {f"threads {it}" for it in threads} | {f"db {it}" for it in db} | {
         f"store {it}" for it in store
-    } | {f"import {it}" for it in ("file", "locus", "langgraph", "langgraph-store")}
+    } | {
+        f"import {it}" for it in ("file", "locus", "langgraph", "langgraph-store", "openai-agents")
+    }
 
 
 def test_the_page_of_the_command_line_is_what_the_code_gives() -> None:

@@ -9,12 +9,19 @@ from typing import TYPE_CHECKING
 from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.memory.documents import MemoryDocuments
 from locus_store.checkpointer import S, StorageBackendAdapter
-from locus_store.types.messages import LogChanged, require_revision, unknown_message
+from locus_store.types.messages import (
+    LogChanged,
+    newest_of,
+    require_revision,
+    unknown_message,
+)
 from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.versions import logs
 from locus_store.versions.threads import Edit
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from locus_store.types import OnConflict
     from locus_store.types.messages import (
         LogChange,
@@ -23,6 +30,7 @@ if TYPE_CHECKING:
         LogsWanted,
         LogWanted,
     )
+    from locus_store.versions.threads import Thread
 
 
 class MemoryBackend(DocumentBackend):
@@ -56,7 +64,7 @@ class MemoryBackend(DocumentBackend):
 
     async def change_log(self, change: LogChange) -> LogChanged:
         """See ``BaseMessageLog.change``, and for the following methods its others."""
-        if change.puts:
+        if change.all_puts():
             return await self._make(change.thread_id, lambda it: logs.change(it, change))
         found = await self._change(change.thread_id, lambda it: logs.change(it, change))
         if found is None:
@@ -71,14 +79,24 @@ class MemoryBackend(DocumentBackend):
         return logs.look(thread, wanted, self.max_state_bytes) if thread else None
 
     async def find_logs(self, wanted: LogsWanted) -> list[LogInfo]:
+        each = (logs.info_of(it, name) for it, name in self._matching(wanted))
+        return [it for it in each if it is not None]
+
+    async def find_heads(self, wanted: LogsWanted) -> list[LogRead]:
+        each = (
+            logs.look(it, newest_of(it.thread_id, name), self.max_state_bytes)
+            for it, name in self._matching(wanted)
+        )
+        return [it for it in each if it is not None]
+
+    def _matching(self, wanted: LogsWanted) -> Iterator[tuple[Thread, str]]:
         found = (
             (it, name)
             for it in self._threads.live()
             for name in sorted(it.logs)
             if wanted.takes(it.thread_id, name)
         )
-        each = (logs.info_of(it, name) for it, name in islice(found, wanted.limit))
-        return [it for it in each if it is not None]
+        return islice(found, wanted.limit)
 
     async def drop_logs(
         self, thread_id: str, namespace: str | None, expected_revision: int | None

@@ -64,6 +64,9 @@ class InMemoryMessageLog(BaseMessageLog):
     async def find_logs(self, wanted: LogsWanted) -> list[LogInfo]:
         return await self.backend.find_logs(wanted)
 
+    async def find_heads(self, wanted: LogsWanted) -> list[LogRead]:
+        return await self.backend.find_heads(wanted)
+
     async def drop(
         self, thread_id: str, namespace: str | None, expected_revision: int | None
     ) -> bool:

@@ -65,7 +65,7 @@ class PostgreSQLMessageLog(SqlMessageLog):
         return repr(self.backend).replace("Backend", "MessageLog", 1)
 
     async def change(self, change: LogChange) -> LogChanged:
-        if change.puts and change.cut is None:
+        if change.puts and change.cut is None and not change.also:
             revision = await self._appended(change)
             if revision is not None:
                 return LogChanged(revision)

@@ -265,6 +265,7 @@ LOG: dict[str, Scenario] = {
     "append/again": lambda it: it.log.append("t", [("A", "user", "m1"), ("d", "user", "m4")]),
     "append/expected": lambda it: it.log.append("n", [("a",)], expected_revision=0),
     "append/namespace": lambda it: it.log.append("t", [("a",)], namespace="sub"),
+    "append/also": lambda it: it.log.append("t", [("a",)], also={"sub": [("b",)]}),
     "pop": lambda it: it.log.pop("t"),
     "replace": lambda it: it.log.replace("t", 1, [("x",)]),
     "remove": lambda it: it.log.remove("t", ["m1", "m2"]),
@@ -280,6 +281,7 @@ LOG: dict[str, Scenario] = {
     "get": lambda it: it.log.get("t", "m2"),
     "info": lambda it: it.log.info("t"),
     "logs": lambda it: it.log.logs(prefix="t", namespace="", after=("a", "")),
+    "heads": lambda it: it.log.heads(prefix="t", namespace="", after=("a", "")),
 }
 
 SCENARIOS: dict[str, Scenario] = {
@@ -292,6 +294,6 @@ SAME: dict[str, tuple[str, ...]] = {
     "backend": ("recent", "put_facts", "facts_of", "find_facts"),
     "saver": ("renewals",),
     "store": ("recent", "nearest"),
-    "log": ("change", "look", "find_logs", "drop"),
+    "log": ("change", "look", "find_logs", "find_heads", "drop"),
 }
 """Public methods that another one of the list calls with nothing but its own arguments checked."""

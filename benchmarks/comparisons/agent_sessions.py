@@ -1,0 +1,102 @@
+"""Sessions of the OpenAI Agents SDK: its SQLAlchemySession beside LocusSession.
+
+    python -m benchmarks.comparisons.agent_sessions [--rounds 7] [--calls 20]
+
+On PostgreSQL with fsync and on an SQLite file, in one process and in turn. An item has 300
+characters; a call of the batch appends 200, and a load reads 1,000. Prints Markdown: milliseconds
+per call, the least and the median of the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from agents.extensions.memory import SQLAlchemySession
+from agents.memory import SQLiteSession
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from benchmarks import machine
+from benchmarks.places import server
+from locus_store import open_message_log
+from locus_store.adapters.openai_agents import LocusSession
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+ITEM = {"role": "user", "content": "word " * 60}
+LOADED = 1000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--calls", type=int, default=20, help="of each kind in a round")
+    options = parser.parse_args()
+    print(machine.described())
+    print("| storage | call | session | least | median |\n|---|---|---|---:|---:|")
+    with tempfile.TemporaryDirectory() as folder, server() as (running, database):
+        url = running.url(database)
+        driven = url.replace("postgresql://", "postgresql+asyncpg://", 1)
+        asyncio.run(measured("PostgreSQL", url, driven, None, options))
+        path = Path(folder) / "theirs.db"
+        ours = f"sqlite:///{folder}/ours.db"
+        asyncio.run(
+            measured("SQLite", ours, f"sqlite+aiosqlite:///{folder}/alchemy.db", path, options)
+        )
+
+
+async def measured(name: str, url: str, driven: str, path: Path | None, options: Any) -> None:
+    engine = create_async_engine(driven)
+    async with open_message_log(url) as log:
+        sessions: dict[str, Callable[[str], Any]] = {
+            "LocusSession": lambda session_id: LocusSession(session_id, log),
+            "SQLAlchemySession": lambda session_id: SQLAlchemySession(
+                session_id, engine=engine, create_tables=True
+            ),
+        }
+        if path is not None:
+            sessions["SQLiteSession"] = lambda session_id: SQLiteSession(session_id, path)
+        times = await rounds_of(sessions, options.rounds, options.calls)
+    await engine.dispose()
+    for (call, kind), each in times.items():
+        print(f"| {name} | {call} | {kind} | {min(each):.2f} | {median(each):.2f} |")
+
+
+async def rounds_of(
+    sessions: dict[str, Callable[[str], Any]], rounds: int, calls: int
+) -> dict[tuple[str, str], list[float]]:
+    times: dict[tuple[str, str], list[float]] = defaultdict(list)
+    full = {kind: make("full") for kind, make in sessions.items()}
+    for session in full.values():
+        await session.add_items([ITEM] * LOADED)
+    for number in range(rounds):
+        new = {kind: make(f"new-{number}") for kind, make in sessions.items()}
+        for session in new.values():
+            await session.add_items([ITEM])
+        works: dict[str, tuple[int, Callable[[str], Awaitable[Any]]]] = {
+            "append 1": (calls, lambda kind, new=new: new[kind].add_items([ITEM])),
+            "append 200": (
+                max(1, calls // 5),
+                lambda kind, new=new: new[kind].add_items([ITEM] * 200),
+            ),
+            f"load {LOADED}": (max(1, calls // 5), lambda kind: full[kind].get_items()),
+            "load the newest 20": (calls, lambda kind: full[kind].get_items(20)),
+        }
+        for call, (count, work) in works.items():
+            for kind in sessions:
+                begun = time.perf_counter()
+                for _ in range(count):
+                    await work(kind)
+                times[call, kind].append(1e3 * (time.perf_counter() - begun) / count)
+    return times
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""The session store of the Claude Agent SDK, over a message log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from claude_agent_sdk import SessionStore, fold_session_summary
+
+from locus_store.adapters.logs import OpenedByUrl, all_of, names_in, thread_of
+from locus_store.errors import ConflictError
+from locus_store.messages import ROLE, NewMessage
+
+if TYPE_CHECKING:
+    from claude_agent_sdk import (
+        SessionKey,
+        SessionListSubkeysKey,
+        SessionStoreEntry,
+        SessionStoreListEntry,
+        SessionSummaryEntry,
+    )
+
+    from locus_store.messages import LogInfo, LogSnapshot
+
+SUMMARY: Final = "claude-summary"
+"""Namespace of the log whose one message is the session's summary."""
+
+SUBPATH: Final = "subpath/"
+"""Namespaces of the transcripts of subagents begin with it."""
+
+
+class LocusSessionStore(OpenedByUrl, SessionStore):
+    """Keeps the transcripts of the Claude Agent SDK in message logs.
+
+    A session is the thread ``project_key/session_id`` (``%`` and ``/`` within the two are escaped).
+    The main transcript is the thread's root log, and each subagent has a log of its own. An entry
+    with a ``uuid`` that is stored already replaces the stored one in its place; an entry without a
+    ``uuid`` is always appended. The summary of a session is folded in the transaction that appends
+    its entries, so no summary misses an entry that another process appended.
+    """
+
+    async def append(self, key: SessionKey, entries: list[SessionStoreEntry]) -> None:
+        thread_id, namespace = _log_of(key)
+        messages = [_message(cast("dict[str, Any]", it)) for it in entries]
+        if namespace:
+            await self.log.append(thread_id, messages, namespace=namespace)
+            return
+        is_done = not messages
+        while not is_done:
+            is_done = await self._fold(thread_id, key, entries, messages)
+
+    async def _fold(
+        self,
+        thread_id: str,
+        key: SessionKey,
+        entries: list[SessionStoreEntry],
+        messages: list[NewMessage],
+    ) -> bool:
+        """Append entries and fold the summary; ``False``: another append was faster."""
+        found = await self.log.read(thread_id, namespace=SUMMARY, newest=1)
+        previous = _summary(found) if found and found.messages else None
+        folded = fold_session_summary(previous, key, entries)["data"]
+        try:
+            await self.log.append(
+                thread_id,
+                [NewMessage(folded, SUMMARY, SUMMARY, text="")],
+                namespace=SUMMARY,
+                expected_revision=found.info.revision if found else 0,
+                also={"": messages},
+            )
+        except ConflictError:
+            return False
+        return True
+
+    async def load(self, key: SessionKey) -> list[SessionStoreEntry] | None:
+        thread_id, namespace = _log_of(key)
+        found = await self.log.load(thread_id, namespace=namespace)
+        return None if found is None else [it.content for it in found]
+
+    async def list_sessions(self, project_key: str) -> list[SessionStoreListEntry]:
+        found = all_of(self.log.logs, prefix=thread_of(project_key, ""), namespace=SUMMARY)
+        return [{"session_id": _session_of(it), "mtime": _mtime(it)} async for it in found]
+
+    async def list_session_summaries(self, project_key: str) -> list[SessionSummaryEntry]:
+        found = all_of(self.log.heads, prefix=thread_of(project_key, ""), namespace=SUMMARY)
+        return [_summary(it) async for it in found if it.messages]
+
+    async def delete(self, key: SessionKey) -> None:
+        thread_id, namespace = _log_of(key)
+        await self.log.delete(thread_id, namespace=namespace or None)
+
+    async def list_subkeys(self, key: SessionListSubkeysKey) -> list[str]:
+        thread_id = thread_of(key["project_key"], key["session_id"])
+        names = [it.namespace async for it in all_of(self.log.logs, thread_id)]
+        return [it.removeprefix(SUBPATH) for it in names if it.startswith(SUBPATH)]
+
+
+def _log_of(key: SessionKey) -> tuple[str, str]:
+    """Return the thread and the namespace of a transcript."""
+    subpath = key.get("subpath")
+    namespace = "" if subpath is None else SUBPATH + subpath
+    return thread_of(key["project_key"], key["session_id"]), namespace
+
+
+def _session_of(info: LogInfo) -> str:
+    return names_in(info.thread_id)[-1]
+
+
+def _mtime(info: LogInfo) -> int:
+    return int(info.changed_at.timestamp() * 1000)
+
+
+def _summary(found: LogSnapshot) -> SessionSummaryEntry:
+    info, (message,) = found
+    return {"session_id": _session_of(info), "mtime": _mtime(info), "data": message.content}
+
+
+def _message(entry: dict[str, Any]) -> NewMessage:
+    role, uuid = entry.get("type"), entry.get("uuid")
+    return NewMessage(
+        entry,
+        role if isinstance(role, str) and role else ROLE,
+        uuid if isinstance(uuid, str) and uuid else None,
+    )

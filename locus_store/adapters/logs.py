@@ -1,0 +1,117 @@
+"""The base of the adapters over a message log: opening, tenants, closing, names of threads."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+from locus_store.messages import BaseMessageLog, LogInfo
+from locus_store.open import open_message_log
+from locus_store.session.storages import message_log_of
+from locus_store.types.tenants import ForTenants
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+    from types import TracebackType
+
+    from locus_store.backend import StorageBackend
+    from locus_store.messages import LogSnapshot
+
+PAGE: Final = 1000
+"""Logs that a list reads at a time."""
+
+T = TypeVar("T")
+Listed = TypeVar("Listed", "LogInfo", "LogSnapshot")
+
+
+class LogAdapter(ForTenants):
+    """An adapter over a message log.
+
+    Args:
+        log: A message log, or a backend that has message logs; ``close`` leaves it open.
+
+    Raises:
+        UnsupportedError: The backend has no message logs.
+    """
+
+    def __init__(self, log: BaseMessageLog | StorageBackend) -> None:
+        self.log = log if isinstance(log, BaseMessageLog) else message_log_of(log, None)
+        self._owns = False
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.log!r})"
+
+    def _enter(self, tenant: str) -> None:
+        self.log = self.log.for_tenant(tenant)
+        self._owns = False
+
+    async def close(self) -> None:
+        """Close what ``from_url`` opened; idempotent, and usable again afterwards."""
+        if self._owns:
+            await self.log.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+class OpenedByUrl(LogAdapter):
+    """An adapter that a URL opens without further arguments."""
+
+    @classmethod
+    def from_url(cls, url: str, **options: Any) -> Self:
+        """Return an adapter for a URL; see ``open_message_log`` for URLs and options."""
+        opened = cls(open_message_log(url, **options))
+        opened._owns = True
+        return opened
+
+
+def thread_of(*names: str) -> str:
+    """Return the id of the thread that several names identify; ``/`` separates them."""
+    return "/".join(it.replace("%", "%25").replace("/", "%2F") for it in names)
+
+
+def names_in(thread_id: str) -> list[str]:
+    """Return the names of ``thread_of``."""
+    return [it.replace("%2F", "/").replace("%25", "%") for it in thread_id.split("/")]
+
+
+async def all_of(
+    call: Callable[..., Awaitable[list[Listed]]], *args: Any, **options: Any
+) -> AsyncIterator[Listed]:
+    """Give all that ``BaseMessageLog.logs`` or ``heads`` lists, a page at a time."""
+    after = None
+    while page := await call(*args, limit=PAGE, after=after, **options):
+        for it in page:
+            yield it
+        if len(page) < PAGE:
+            return
+        last = page[-1]
+        info = last if isinstance(last, LogInfo) else last.info
+        after = info.thread_id, info.namespace
+
+
+async def settled(work: Awaitable[T]) -> T:
+    """Return the result of a change; a cancelled caller waits for it, too, before it is cancelled.
+
+    Raises:
+        asyncio.CancelledError: The caller was cancelled; the change has ended.
+    """
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as exc:
+            cancelled = exc
+    if cancelled is not None:
+        task.cancelled() or task.exception()  # an error that is not asked for is logged
+        raise cancelled
+    return task.result()

@@ -1,0 +1,157 @@
+"""The session of the OpenAI Agents SDK, over a message log."""
+
+from __future__ import annotations
+
+import json
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, Self, cast
+
+from agents.memory import Session, SessionSettings
+from agents.memory.session import _CompactionSnapshot
+from agents.memory.session_settings import coerce_session_settings, resolve_session_limit
+
+from locus_store.adapters.logs import LogAdapter, settled
+from locus_store.adapters.openai_agents.items import message_of
+from locus_store.errors import ConflictError
+from locus_store.open import open_message_log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from agents import TResponseInputItem
+
+    from locus_store.backend import StorageBackend
+    from locus_store.messages import BaseMessageLog, LogSnapshot, NewMessage
+
+Settings = SessionSettings | dict[str, Any] | None
+
+
+class LocusSession(LogAdapter, Session):
+    """Keeps the items of a conversation in the root message log of the thread ``session_id``.
+
+    A change continues when its caller is cancelled, and the caller waits for its end.
+
+    Args:
+        session_id: The thread.
+        log: A message log, or a backend that has message logs; ``close`` leaves it open. Share it
+            among the sessions of a process.
+        session_settings: ``limit`` is the default of ``get_items``.
+
+    Raises:
+        UnsupportedError: The backend has no message logs.
+    """
+
+    def __init__(
+        self,
+        session_id: str,
+        log: BaseMessageLog | StorageBackend,
+        *,
+        session_settings: Settings = None,
+    ) -> None:
+        super().__init__(log)
+        self.session_id = session_id
+        self.session_settings = coerce_session_settings(session_settings or SessionSettings())
+
+    @classmethod
+    def from_url(
+        cls, session_id: str, url: str, *, session_settings: Settings = None, **options: Any
+    ) -> Self:
+        """Return a session for a URL; see ``open_message_log`` for URLs and options.
+
+        Each call opens connections of its own: in a server, open one message log, and create the
+        sessions over it.
+        """
+        log = open_message_log(url, **options)
+        opened = cls(session_id, log, session_settings=session_settings)
+        opened._owns = True
+        return opened
+
+    async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
+        """Return the items, oldest first.
+
+        Args:
+            limit: The newest so many; ``None``: the limit of the settings. 0 gives none, and a
+                negative number all, as in the SDK's ``SQLiteSession``.
+
+        Raises:
+            IntegrityError: A stored item is damaged; no item is left out.
+        """
+        newest = resolve_session_limit(limit, self.session_settings)
+        newest = None if newest is not None and newest < 0 else newest
+        return [it.content for it in await self.log.load(self.session_id, newest=newest) or ()]
+
+    async def add_items(self, items: list[TResponseInputItem]) -> None:
+        """Append all items, or none."""
+        if items:
+            await settled(self.log.append(self.session_id, _messages(items)))
+
+    async def pop_item(self) -> TResponseInputItem | None:
+        """Remove the newest item and return it; ``None`` if there is none.
+
+        Raises:
+            IntegrityError: The newest item is damaged, and stays.
+        """
+        message = (await settled(self.log.pop(self.session_id))).message
+        return None if message is None else cast("TResponseInputItem", message.content)
+
+    async def clear_session(self) -> None:
+        """Delete the items; states and other logs of the thread stay."""
+        await settled(self.log.delete(self.session_id, namespace=""))
+
+    # --- compaction
+
+    async def _get_compaction_snapshot(
+        self, limit: int, *, prune_prefix: Callable[[TResponseInputItem], bool] | None = None
+    ) -> _CompactionSnapshot | None:
+        """Return the newest items, and a call that replaces them from a position on.
+
+        The SDK's ``OpenAIResponsesCompactionSession`` asks for it. The call returns ``False``, and
+        changes nothing, if the log was changed after this read.
+        """
+        if type(self) is not LocusSession:
+            return None  # the methods of a subclass may store items in another form
+        found = await self.log.read(self.session_id, newest=limit)
+        messages = found.messages if found else []
+
+        async def replace_suffix(start: int, output: list[TResponseInputItem]) -> bool:
+            if found is None or start >= len(messages):
+                return False
+            return await settled(self._replace(found, start, output, prune_prefix))
+
+        is_complete = found is None or found.info.count == len(messages)
+        return _CompactionSnapshot([it.content for it in messages], is_complete, replace_suffix)
+
+    async def _replace(
+        self,
+        found: LogSnapshot,
+        start: int,
+        output: list[TResponseInputItem],
+        is_expired: Callable[[TResponseInputItem], bool] | None,
+    ) -> bool:
+        info, messages = found
+        position = info.count - len(messages) + start
+        try:
+            await self.log.replace(
+                self.session_id, position, _messages(output), expected_revision=info.revision
+            )
+        except ConflictError:
+            return False
+        if is_expired is not None:
+            await self._prune(position, is_expired, max(len(messages), 1))
+        return True
+
+    async def _prune(
+        self, end: int, is_expired: Callable[[TResponseInputItem], bool], limit: int
+    ) -> None:
+        """Remove the oldest items up to a position as long as they are expired."""
+        while end > 0:
+            page = await self.log.page(self.session_id, limit=min(limit, end))
+            expired = list(takewhile(lambda it: is_expired(it.content), page))
+            await self.log.remove(self.session_id, [it.message_id for it in expired])
+            end -= len(expired)
+            if not expired or len(expired) < len(page):
+                return
+
+
+def _messages(items: Sequence[TResponseInputItem]) -> list[NewMessage]:
+    return [message_of(json.loads(json.dumps(it))) for it in items]  # as the SDK stores them

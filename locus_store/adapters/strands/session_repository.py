@@ -1,0 +1,261 @@
+"""The session repository of Strands Agents, over a message log."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+
+from strands.session.session_repository import SessionRepository
+from strands.types.exceptions import SessionException
+from strands.types.session import Session, SessionAgent, SessionMessage
+
+from locus_store.blocking import BlockingMessageLog, open_message_log
+from locus_store.errors import ConflictError, NotFoundError
+from locus_store.messages import NewMessage
+from locus_store.session.storages import message_log_of
+from locus_store.types.arguments import MAX_COUNT
+from locus_store.types.tenants import ForTenants
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from strands.multiagent.base import MultiAgentBase
+
+    from locus_store.backend import StorageBackend
+
+SESSION: Final = "strands-session"
+"""Namespace of the log whose one message is the session."""
+
+AGENT, MESSAGES, MULTI_AGENT = "agent/", "messages/", "multi-agent/"
+"""Namespaces of the logs of an agent's state, its messages, and a multi-agent's state."""
+
+Document: TypeAlias = dict[str, Any]
+
+
+class SessionConflictError(ConflictError, SessionException):
+    """Another writer created the session or message first; nothing was written."""
+
+
+class SessionNotFoundError(NotFoundError, SessionException):
+    """The session, agent or message does not exist; nothing was written."""
+
+
+class LocusSessionRepository(ForTenants, SessionRepository):
+    """Keeps the sessions of Strands Agents in message logs; a session is the thread of its id.
+
+    Usable from any number of threads. Two managers that append to one agent do not overwrite each
+    other: the second message with an index raises ``SessionConflictError``.
+
+    Args:
+        log: A blocking message log, which ``close`` leaves open, or a backend that has message
+            logs, which stays open, too.
+
+    Raises:
+        UnsupportedError: The backend has no message logs.
+    """
+
+    def __init__(self, log: BlockingMessageLog | StorageBackend) -> None:
+        self._owns = not isinstance(log, BlockingMessageLog)
+        self.log = (
+            log
+            if isinstance(log, BlockingMessageLog)
+            else BlockingMessageLog(message_log_of(log, None))
+        )
+
+    @classmethod
+    def from_url(cls, url: str, **options: Any) -> Self:
+        """Return a repository for a URL; see ``open_message_log`` for URLs and options."""
+        opened = cls(open_message_log(url, **options))
+        opened._owns = True
+        return opened
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.log!r})"
+
+    def _enter(self, tenant: str) -> None:
+        self.log = self.log.for_tenant(tenant)
+        self._owns = False
+
+    def close(self) -> None:
+        """Close what ``from_url`` opened; idempotent, and usable again afterwards."""
+        if self._owns:
+            self.log.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # --- sessions
+
+    def create_session(self, session: Session, **kwargs: Any) -> Session:
+        """Create a session.
+
+        Raises:
+            SessionConflictError: It exists already.
+        """
+        try:
+            self._write(session.session_id, SESSION, session.to_dict(), expected_revision=0)
+        except ConflictError as exc:
+            raise SessionConflictError(f"session {session.session_id!r} exists already") from exc
+        return session
+
+    def read_session(self, session_id: str, **kwargs: Any) -> Session | None:
+        found = self._read(session_id, SESSION)
+        return None if found is None else Session.from_dict(found)
+
+    def delete_session(self, session_id: str, **kwargs: Any) -> None:
+        """Delete a session with its agents and messages; states of the thread stay.
+
+        Raises:
+            SessionNotFoundError: There is no such session.
+        """
+        if not self.log.delete(session_id):
+            raise SessionNotFoundError(f"there is no session {session_id!r}")
+
+    # --- agents
+
+    def create_agent(self, session_id: str, session_agent: SessionAgent, **kwargs: Any) -> None:
+        self._write(session_id, AGENT + session_agent.agent_id, session_agent.to_dict())
+
+    def read_agent(self, session_id: str, agent_id: str, **kwargs: Any) -> SessionAgent | None:
+        found = self._read(session_id, AGENT + agent_id)
+        return None if found is None else SessionAgent.from_dict(found)
+
+    def update_agent(self, session_id: str, session_agent: SessionAgent, **kwargs: Any) -> None:
+        """Replace an agent's state; the time of its creation stays.
+
+        Raises:
+            SessionNotFoundError: There is no such agent.
+        """
+        previous = self.read_agent(session_id, session_agent.agent_id)
+        if previous is None:
+            raise _no_agent(session_id, session_agent.agent_id)
+        session_agent.created_at = previous.created_at
+        self.create_agent(session_id, session_agent)
+
+    # --- messages
+
+    def create_message(
+        self, session_id: str, agent_id: str, session_message: SessionMessage, **kwargs: Any
+    ) -> None:
+        """Append a message.
+
+        Raises:
+            SessionConflictError: The agent has a message with this index, or a later one.
+        """
+        namespace, index = MESSAGES + agent_id, session_message.message_id
+        found = self.log.read(session_id, namespace=namespace, newest=1)
+        newest = int(found.messages[0].message_id) if found and found.messages else -1
+        conflict = SessionConflictError(
+            f"agent {agent_id!r} of session {session_id!r} has message {max(index, newest)} of "
+            "another writer; create the agent again from the session, and repeat the turn"
+        )
+        if index <= newest:
+            raise conflict
+        revision = found.info.revision if found else 0
+        try:
+            self._put(session_id, agent_id, session_message, expected_revision=revision)
+        except ConflictError as exc:
+            raise conflict from exc
+
+    def read_message(
+        self, session_id: str, agent_id: str, message_id: int, **kwargs: Any
+    ) -> SessionMessage | None:
+        found = self.log.get(session_id, str(message_id), namespace=MESSAGES + agent_id)
+        return None if found is None else SessionMessage.from_dict(found.content)
+
+    def update_message(
+        self, session_id: str, agent_id: str, session_message: SessionMessage, **kwargs: Any
+    ) -> None:
+        """Replace a message; its place and the time of its creation stay.
+
+        Raises:
+            SessionNotFoundError: There is no such message.
+        """
+        index = session_message.message_id
+        previous = self.read_message(session_id, agent_id, index)
+        if previous is None:
+            raise SessionNotFoundError(
+                f"agent {agent_id!r} of session {session_id!r} has no message {index}"
+            )
+        session_message.created_at = previous.created_at
+        self._put(session_id, agent_id, session_message)
+
+    def list_messages(
+        self,
+        session_id: str,
+        agent_id: str,
+        limit: int | None = None,
+        offset: int = 0,
+        **kwargs: Any,
+    ) -> list[SessionMessage]:
+        """Return messages of an agent, oldest first.
+
+        Raises:
+            SessionNotFoundError: There is no such agent.
+        """
+        found = self.log.page(
+            session_id,
+            namespace=MESSAGES + agent_id,
+            offset=offset,
+            limit=MAX_COUNT if limit is None else limit,
+        )
+        if not found and self.read_agent(session_id, agent_id) is None:
+            raise _no_agent(session_id, agent_id)
+        return [SessionMessage.from_dict(it.content) for it in found]
+
+    # --- several agents
+
+    def create_multi_agent(
+        self, session_id: str, multi_agent: MultiAgentBase, **kwargs: Any
+    ) -> None:
+        self._write(session_id, MULTI_AGENT + multi_agent.id, multi_agent.serialize_state())
+
+    def read_multi_agent(
+        self, session_id: str, multi_agent_id: str, **kwargs: Any
+    ) -> dict[str, Any] | None:
+        return self._read(session_id, MULTI_AGENT + multi_agent_id)
+
+    def update_multi_agent(
+        self, session_id: str, multi_agent: MultiAgentBase, **kwargs: Any
+    ) -> None:
+        """Replace the state of a multi-agent.
+
+        Raises:
+            SessionNotFoundError: There is no such multi-agent.
+        """
+        if self.read_multi_agent(session_id, multi_agent.id) is None:
+            raise SessionNotFoundError(
+                f"session {session_id!r} has no multi-agent {multi_agent.id!r}"
+            )
+        self.create_multi_agent(session_id, multi_agent)
+
+    # --- logs
+
+    def _put(self, session_id: str, agent_id: str, message: SessionMessage, **options: Any) -> None:
+        content, role = _json(message.to_dict()), message.to_message()["role"]
+        new = NewMessage(content, role, str(message.message_id))
+        self.log.append(session_id, [new], namespace=MESSAGES + agent_id, **options)
+
+    def _write(self, session_id: str, namespace: str, document: Document, **options: Any) -> None:
+        message = NewMessage(_json(document), "state", "state", text="")
+        self.log.append(session_id, [message], namespace=namespace, **options)
+
+    def _read(self, session_id: str, namespace: str) -> Document | None:
+        found = self.log.get(session_id, "state", namespace=namespace)
+        return None if found is None else dict(found.content)
+
+
+def _json(value: Document) -> Any:
+    return json.loads(json.dumps(value))  # as the framework's own repositories store it
+
+
+def _no_agent(session_id: str, agent_id: str) -> SessionNotFoundError:
+    return SessionNotFoundError(f"session {session_id!r} has no agent {agent_id!r}")

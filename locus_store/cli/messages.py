@@ -1,0 +1,74 @@
+"""``locus-store threads messages``: the message log of a thread."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from locus_store.cli.help import Command
+from locus_store.cli.opening import DEFAULT_URL, AsJson, Namespace, Thread, Url, run
+from locus_store.cli.output import json_text, note, put_json, say
+from locus_store.cli.tenants import OfTenant, opened_of
+from locus_store.cli.threads import threads
+from locus_store.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from locus_store.messages import LogSnapshot
+
+__all__ = ["threads"]
+
+FIELDS = ("message_id", "role", "created_at", "metadata", "content")
+SAID = ("message", "content", "text")
+"""Keys under which frameworks keep what a message says."""
+
+
+@threads.command("messages", cls=Command)
+def show_messages(
+    thread: Thread,
+    *,
+    namespace: Namespace = "",
+    newest: Annotated[int, typer.Option(min=0, help="Only the newest so many.")] = 100,
+    tenant: OfTenant = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Print the messages of a thread's log, oldest first, as 'role: text'.
+
+    --json: [{message_id, role, created_at, metadata, content}].
+    """
+    found = run(_read(url, tenant, thread, namespace, newest))
+    if as_json:
+        put_json([{name: getattr(it, name) for name in FIELDS} for it in found.messages])
+        return
+    for it in found.messages:
+        say(f"{it.role}: {readable(it.content)}")
+    if found.info.count > len(found.messages):
+        note(f"The log has {found.info.count:,} messages: see --newest.")
+
+
+def readable(content: Any) -> str:
+    """Return what a message says: the text in its content, or else its JSON."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return " ".join(map(readable, content))
+    if isinstance(content, dict):
+        for name in SAID:
+            if isinstance(content.get(name), str | list | dict):
+                return readable(content[name])
+    return json_text(content)
+
+
+async def _read(
+    url: str, tenant: str | None, thread: str, namespace: str, newest: int
+) -> LogSnapshot:
+    async with opened_of(url, tenant) as backend:
+        log = importlib.import_module("locus_store.session.storages").message_log_of(backend, None)
+        found: LogSnapshot | None = await log.read(thread, namespace=namespace, newest=newest)
+        if found is None:
+            others = [repr(it.namespace) for it in await log.logs(thread)]
+            there = f"; its logs have the namespaces {', '.join(others)}" if others else ""
+            raise NotFoundError(f"thread {thread!r} has no message log {namespace!r}{there}")
+        return found

@@ -1,0 +1,143 @@
+"""``locus-store import``: threads and items of other software."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from locus_store.cli.help import Command
+from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, opened, run
+from locus_store.cli.output import counted, progress, put_json, say
+from locus_store.cli.transfer import Only, imports, tell_imported
+
+if TYPE_CHECKING:
+    from locus_store.transfer.counts import Counts
+
+__all__ = ["imports"]
+
+
+@imports.command("locus", cls=Command)
+def import_locus(
+    source: Annotated[
+        str,
+        typer.Argument(
+            envvar="LOCUS_STORE_FROM",
+            help="URL of a database, ?table_name=, ?tenant= or ?prefix= in it; or a directory.",
+        ),
+    ],
+    *,
+    thread: Only = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Import the threads that the Locus SDK keeps in its own tables, keys or files.
+
+    --json: {written, same}, in threads.
+    """
+    tell_imported(*run(_taken("locus", url, source, thread)), as_json=as_json)
+
+
+@imports.command("langgraph", cls=Command)
+def import_langgraph(
+    source: Annotated[
+        str,
+        typer.Argument(envvar="LOCUS_STORE_FROM", help="URL of a database, SQLite or PostgreSQL"),
+    ],
+    *,
+    thread: Only = None,
+    decrypt: Annotated[
+        bool,
+        typer.Option("--decrypt", help="Decrypt values with LANGGRAPH_AES_KEY; store plain ones."),
+    ] = False,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Import langgraph's checkpoints, blobs and pending writes, checked by reading both sides.
+
+    --json: {written, same}, in threads.
+    """
+    options = {}
+    if decrypt:
+        module = importlib.import_module("locus_store.adapters.langgraph.import_threads")
+        options["cipher"] = module.aes_cipher()
+    taken = run(_taken("langgraph", url, source, thread, **options))
+    tell_imported(*taken, as_json=as_json)
+
+
+@imports.command("openai-agents", cls=Command)
+def import_openai_agents(
+    source: Annotated[
+        str,
+        typer.Argument(envvar="LOCUS_STORE_FROM", help="URL of a database, SQLite or PostgreSQL"),
+    ],
+    *,
+    thread: Only = None,
+    table: Annotated[
+        str, typer.Option(help="The table of the items; messages_table of the session.")
+    ] = "agent_messages",
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Import the sessions of the OpenAI Agents SDK's own SQL stores as message logs.
+
+    --json: {written, same}, in threads.
+    """
+    taken = run(_taken("openai_agents", url, source, thread, messages_table=table))
+    tell_imported(*taken, as_json=as_json)
+
+
+@imports.command("langgraph-store", cls=Command)
+def import_langgraph_store(
+    source: Annotated[
+        str,
+        typer.Argument(
+            envvar="LOCUS_STORE_FROM", help="URL of a database: SQLite, PostgreSQL or Redis"
+        ),
+    ],
+    *,
+    dimension: Annotated[
+        int | None,
+        typer.Option(help="Dimensions of the embeddings; without it, they are left out."),
+    ] = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Import the items of langgraph's long-term store; items that are there already stay.
+
+    --json: {written, same, newer, without_embeddings}, in items.
+    """
+
+    async def imported() -> dict[str, int]:
+        module = importlib.import_module("locus_store.adapters.langgraph.import_items")
+        opening = importlib.import_module("locus_store.open")
+        async with opening.open_store(url, dimension=dimension) as store:
+            with progress("importing") as advance:
+                done = await module.import_langgraph_store(store, source, progress=advance)
+        names = ("written", "same", "newer", "without_embeddings")
+        return {name: getattr(done, name) for name in names}
+
+    counts = run(imported())
+    if as_json:
+        put_json(counts)
+        return
+    say(
+        f"{counted(counts['written'], 'item')} imported, {counts['same']:,} there already, "
+        f"{counts['newer']:,} there with another value"
+    )
+    if counts["without_embeddings"]:
+        say(f"{counted(counts['without_embeddings'], 'item')} without embeddings: see --dimension")
+
+
+async def _taken(
+    name: str, url: str, source: str, threads: list[str] | None, **options: Any
+) -> tuple[Counts, str | None]:
+    module = importlib.import_module(f"locus_store.adapters.{name}.import_threads")
+    take = getattr(module, f"import_{name}")
+    async with opened(url, creates=True) as backend:
+        with progress("importing", len(threads) if threads else None) as advance:
+            counts: Counts = await take(
+                backend, source, thread_ids=threads or None, progress=advance, **options
+            )
+            return counts, backend.tenant

@@ -1,0 +1,32 @@
+"""An adapter without its framework says which extra to install."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+FRAMEWORKS = {
+    "claude_agent": ("claude_agent_sdk", "claude-agent"),
+    "openai_agents": ("agents", "openai-agents"),
+    "strands": ("strands", "strands"),
+}
+
+
+@pytest.mark.parametrize("adapter", FRAMEWORKS)
+def test_an_adapter_without_its_framework_names_the_extra(adapter: str) -> None:
+    framework, extra = FRAMEWORKS[adapter]
+    script = f"""
+import sys
+sys.modules[{framework!r}] = None
+from locus_store import MissingExtraError
+try:
+    import locus_store.adapters.{adapter}
+except MissingExtraError as exc:
+    print(exc)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert f'pip install "locus-store[{extra}]"' in done.stdout

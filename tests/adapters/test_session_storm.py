@@ -1,0 +1,87 @@
+"""Several processes append to the same sessions of frameworks, and are killed in between."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from locus_store.blocking import open_message_log
+
+WORKER = Path(__file__).parents[1] / "workers" / "on_sessions.py"
+WRITERS, TASKS = 4, 16
+APPENDS = int(os.environ.get("LOCUS_TEST_APPENDS", "192")) // WRITERS
+"""Appends of each writer."""
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'log.db'}"
+    return request.getfixturevalue("migrated_database")
+
+
+def written(kind: str, url: str, writer: str) -> tuple[set[int], set[int]]:
+    """Append all numbers of a writer, whose process is killed now and then.
+
+    Returns:
+        The acknowledged numbers, and those that were under way when it was killed.
+    """
+    chance, todo = random.Random(writer), list(range(APPENDS))
+    acknowledged, lost = set[int](), set[int]()
+    while todo:
+        arguments = [sys.executable, str(WORKER), kind, url, writer]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        process = subprocess.Popen(arguments, **pipes)
+        process.stdin.write(json.dumps(todo).encode())
+        process.stdin.close()
+        lines = [process.stdout.readline() for _ in range(chance.randrange(20, APPENDS))]
+        process.kill()
+        lines += process.stdout.read().splitlines(keepends=True)
+        error = process.stderr.read()
+        assert process.wait() in {0, -9}, error.decode()
+        process.stdout.close()
+        process.stderr.close()
+        acknowledged |= {int(it) for it in lines if it.endswith(b"\n")}
+        todo = [it for it in todo if it not in acknowledged]
+        if kind == "openai":  # without an id, a repetition would be another item
+            first = {it % TASKS: it for it in reversed(todo)}
+            lost |= set(first.values())
+            todo = [it for it in todo if it not in lost]
+    return acknowledged, lost
+
+
+@pytest.mark.parametrize("kind", ["openai", "claude"])
+def test_killed_writers_lose_double_and_reorder_nothing(kind: str, url: str) -> None:
+    names = [f"w{n}" for n in range(WRITERS)]
+    with open_message_log(url) as log:
+        log.open()
+        with ThreadPoolExecutor(WRITERS) as pool:
+            results = dict(
+                zip(names, pool.map(lambda it: written(kind, url, it), names), strict=True)
+            )
+        found: dict[str, list[int]] = defaultdict(list)
+        for info in log.logs(namespace=""):
+            messages = log.load(info.thread_id) or []
+            assert info.count == len(messages)
+            for name in names:
+                mine = [int(it.content["content"]) for it in messages if it.role == name]
+                for task in range(TASKS):
+                    of_task = [it for it in mine if it % TASKS == task]
+                    assert of_task == sorted(set(of_task))
+                found[name] += mine
+        if kind == "claude":
+            heads = log.heads(namespace="claude-summary")
+            assert {it.messages[0].content["last_prompt"] for it in heads} <= set(names)
+            assert [it.info.thread_id for it in heads] == [f"p/s{n}" for n in range(8)]
+    for name, (acknowledged, lost) in results.items():
+        assert len(found[name]) == len(set(found[name]))
+        assert acknowledged <= set(found[name]) <= acknowledged | lost
+        assert acknowledged | lost == set(range(APPENDS))

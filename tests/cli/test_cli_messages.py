@@ -1,0 +1,88 @@
+"""``locus-store threads messages``: message logs on the terminal."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import test_cli
+from test_cli_threads import NASTY
+
+from locus_store import NewMessage, blocking
+from locus_store.cli.messages import readable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Run = Callable[..., tuple[int, str, str]]
+
+run = test_cli.run
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    found = f"sqlite:///{tmp_path / 'chats.db'}"
+    with blocking.open_message_log(found) as log:
+        texts = ("Two tickets to Porto.", "For which day?", NASTY)
+        log.append("order", [NewMessage({"content": it}, "user") for it in texts])
+        log.append("order", [NewMessage("Searching.")], namespace="agent")
+        log.for_tenant("acme").append("order", [NewMessage("Hi.")])
+    return found
+
+
+def test_messages_are_shown_with_their_roles(run: Run, url: str) -> None:
+    code, out, _ = run("threads", "messages", "order", "--url", url)
+    first, second, *rest = out.splitlines()
+    assert code == 0
+    assert [first, second] == ["user: Two tickets to Porto.", "user: For which day?"]
+    assert "\x1b" not in "".join(rest)
+    assert "\u202e" not in "".join(rest)
+    of_agent = run("threads", "messages", "order", "--namespace", "agent", "--url", url)
+    assert of_agent[1] == "message: Searching.\n"
+    of_tenant = run("threads", "messages", "order", "--tenant", "acme", "--url", url)
+    assert of_tenant[1] == "message: Hi.\n"
+
+
+def test_the_newest_are_shown_and_the_others_are_counted(run: Run, url: str) -> None:
+    _, out, errors = run("threads", "messages", "order", "--newest", "1", "--url", url)
+    assert out.startswith("user: ")
+    assert "For which day?" not in out
+    assert "The log has 3 messages" in errors
+
+
+def test_messages_are_json_for_programs(run: Run, url: str) -> None:
+    _, out, _ = run("threads", "messages", "order", "--json", "--url", url)
+    found = json.loads(out)
+    assert [it["content"]["content"] for it in found][2] == NASTY
+    assert found[0].keys() == {"message_id", "role", "created_at", "metadata", "content"}
+
+
+def test_an_absent_log_is_an_error_that_names_the_others(run: Run, url: str) -> None:
+    code, out, errors = run("threads", "messages", "order", "--namespace", "x", "--url", url)
+    assert (code, out) == (4, "")
+    assert "its logs have the namespaces '', 'agent'" in errors
+    assert run("threads", "messages", "none", "--url", url)[0] == 4
+
+
+def test_a_storage_without_message_logs_says_so(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "files").mkdir()
+    code, _, errors = run("threads", "messages", "t", "--url", f"file://{tmp_path / 'files'}")
+    assert code == 1
+    assert "keeps no message logs" in errors
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("a", "a"),
+        ({"role": "user", "content": [{"type": "text", "text": "a"}, {"text": "b"}]}, "a b"),
+        ({"type": "user", "message": {"role": "user", "content": "a"}}, "a"),
+        ({"type": "function_call", "name": "f"}, '{"type":"function_call","name":"f"}'),
+        ([1, None], "1 null"),
+        ({"content": None}, '{"content":null}'),
+    ],
+)
+def test_a_message_is_read_as_frameworks_write_it(content: Any, text: str) -> None:
+    assert readable(content) == text
