@@ -465,6 +465,22 @@ async def test_cleaning_removes_everything(storage, session) -> None:
     assert (await session.aget_state_cache(BOB)).context[0].text() == "new"
 
 
+async def test_a_state_is_cleared_as_a_whole(storage) -> None:
+    session, reader = storage.open(), storage.open()
+    state = said("a")
+    for _ in range(1100):
+        await session.aput_state(ALICE, state)
+    await session.aput_messages(ALICE, [Message.text_message("m")])
+    await reader.asetup()
+    clearing, seen = asyncio.create_task(session.aclear_state(ALICE)), {1100}
+    while 0 not in seen:
+        await asyncio.sleep(0)  # memory answers without giving way
+        seen.add(len(await reader.backend.history("t", limit=2000)))
+    await clearing
+    assert seen == {0, 1100}
+    assert len(await session.alist_messages(ALICE)) == 1
+
+
 async def test_of_two_users_first_saves_one_is_written(storage) -> None:
     users = ["alice", "bob"]
     sessions = [storage.open() for _ in users]
