@@ -227,14 +227,16 @@ async def test_a_session_of_another_type_names_the_command(place: Place) -> None
 
 
 async def test_an_empty_database_takes_the_type_of_the_session(place: Place) -> None:
-    sessions = [SessionCheckpointer(place.open(), user_id_type="bigint") for _ in range(3)]
-    await asyncio.gather(*(it.asetup() for it in sessions))
+    sessions = [SessionCheckpointer(place.open(), user_id_type="bigint") for _ in range(4)]
+    for it in sessions:
+        await it.backend.open()
+    await asyncio.gather(*(it.asetup() for it in sessions[:3]))
     for n, it in enumerate(sessions):
         await it.aput_state({"thread_id": f"t{n}", "user_id": n}, AgentState())
-    assert len(await sessions[0].alist_threads({})) == 3
+    assert len(await sessions[0].alist_threads({})) == 4
     for it in sessions:
         await it.arelease()
-    assert await place.ask("SELECT min(user_id), max(user_id) FROM locus_threads") == [(0, 2)]
+    assert await place.ask("SELECT min(user_id), max(user_id) FROM locus_threads") == [(0, 3)]
     backend = place.open(auto_migrate=False)
     with pytest.raises(SchemaError, match="db user-ids int"):
         await backend.require_user_id_type("int")
