@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import sqlite3
 from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -20,12 +22,15 @@ from locus_store import (
     SchemaError,
     SQLiteBackend,
 )
-from locus_store.session import AgentState, SessionCheckpointer
+from locus_store.session import AgentState, Message, SessionCheckpointer
 from locus_store.sql import migrate
 from locus_store.sql.schema import tables
 from locus_store.sql.thread_info import _page
 from locus_store.sql.user_ids import offline_sql, set_user_id_type, statements
+from locus_store.transfer.archive import export_threads
 from locus_store.transfer.copying import copy
+from locus_store.transfer.verifying import verify
+from locus_store.versions.archives import Problem
 
 pytestmark = pytest.mark.anyio
 
@@ -222,14 +227,16 @@ async def test_a_session_of_another_type_names_the_command(place: Place) -> None
 
 
 async def test_an_empty_database_takes_the_type_of_the_session(place: Place) -> None:
-    sessions = [SessionCheckpointer(place.open(), user_id_type="bigint") for _ in range(3)]
-    await asyncio.gather(*(it.asetup() for it in sessions))
+    sessions = [SessionCheckpointer(place.open(), user_id_type="bigint") for _ in range(4)]
+    for it in sessions:
+        await it.backend.open()
+    await asyncio.gather(*(it.asetup() for it in sessions[:3]))
     for n, it in enumerate(sessions):
         await it.aput_state({"thread_id": f"t{n}", "user_id": n}, AgentState())
-    assert len(await sessions[0].alist_threads({})) == 3
+    assert len(await sessions[0].alist_threads({})) == 4
     for it in sessions:
         await it.arelease()
-    assert await place.ask("SELECT min(user_id), max(user_id) FROM locus_threads") == [(0, 2)]
+    assert await place.ask("SELECT min(user_id), max(user_id) FROM locus_threads") == [(0, 3)]
     backend = place.open(auto_migrate=False)
     with pytest.raises(SchemaError, match="db user-ids int"):
         await backend.require_user_id_type("int")
@@ -308,19 +315,33 @@ def test_oracle_continues_a_run_that_was_cut_short() -> None:
     assert found == [(True, True), (False, True), (False, False)]
 
 
-async def test_a_copy_between_types_gives_equal_threads(
-    database_file: Any, migrated_database: str
+async def test_copies_between_databases_of_other_types_are_equal(
+    database_file: Any, migrated_database: str, tmp_path: Any
 ) -> None:
     text, numbers = Place("sqlite", database_file), Place("postgresql", migrated_database)
-    await numbers.set("bigint")
-    first, second, last = text.open(), numbers.open(), MemoryBackend()
+    last = Place("sqlite", tmp_path / "last.db")
+    for place in (numbers, last):
+        await asyncio.to_thread(migrate.upgrade, place.url)
+    assert [await numbers.set("bigint"), await last.set("int")] == [True, True]
+    backends = [text.open(), numbers.open(), MemoryBackend(), last.open()]
+    first = backends[0]
     await fill(first, "7", "-8")
-    await copy(first, second)
-    await copy(second, last)
-    for thread_id in await first.scan():
-        assert await last.read_thread(thread_id) == await first.read_thread(thread_id)
-    await first.close()
-    await second.close()
+    session = SessionCheckpointer(first, user_id_type="string", release_resources=False)
+    config = {"thread_id": "said", "user_id": "9", "thread_name": "é"}
+    messages = [Message.text_message(f"m {n}", message_id=f"m{n}") for n in range(250)]
+    await session.aput_messages(config, messages, metadata={"n": 1.0})
+    await session.aput_state(config, AgentState(context=messages[:3]))
+    for source, target in pairwise(backends):
+        await copy(source, target)
+    archives = [io.BytesIO() for _ in backends]
+    for backend, archive in zip(backends, archives, strict=True):
+        await export_threads(backend, await first.scan(), archive)
+        for thread_id in await first.scan():
+            assert await backend.read_thread(thread_id) == await first.read_thread(thread_id)
+        assert [it async for it in verify(backend) if isinstance(it, Problem)] == []
+    for backend in backends:
+        await backend.close()
+    assert len({it.getvalue() for it in archives}) == 1
 
 
 def test_other_types_are_refused() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from datetime import UTC
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from locus_store.backend import StorageBackend
 from locus_store.blocking import Portals
@@ -43,9 +43,6 @@ if TYPE_CHECKING:
     from locus_store.types import Mark, Version
     from locus_store.types.thread_info import ThreadFacts
     from locus_store.types.user_ids import UserIdType
-
-CLEARED: Final = 1000
-"""Versions that ``aclear_state`` removes at once."""
 
 
 class SessionCheckpointer(BlockingTwins, RunMethods):
@@ -237,15 +234,16 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
 
     @writing
     async def aclear_state(self, config: Mapping[str, Any]) -> None:
-        """Remove the state with all its versions; the messages and facts of the thread stay.
+        """Remove the state with all its versions in one transaction, then its cache entry.
+
+        The messages and facts of the thread stay.
 
         Raises:
             NotOwnerError: The thread is another user's; nothing was removed.
         """
         call = self._call(config)
         await self._owners.require(call)
-        while found := await self.backend.history(call.thread_id, limit=CLEARED):
-            await self.backend.remove(call.thread_id, [it.checkpoint_id for it in found])
+        await self._owners.threads.clear_versions(call.thread_id)
         await self._reads.removed(call.thread_id)
 
     @writing

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
 
+from locus_store import versions
 from locus_store.sql.existence import last_active
 from locus_store.sql.listing import GROWTH, PAGE, in_order, page_of
 from locus_store.sql.statements import is_live
 from locus_store.sql.user_ids import take
+from locus_store.types.arguments import check_text
 from locus_store.types.thread_info import DescribesThreads, StoredFacts, facts, require_owner
 from locus_store.types.user_ids import is_user_id, require_user_id
 
@@ -44,6 +46,10 @@ class SqlThreadInfo(DescribesThreads):
 
     async def find_facts(self, wanted: ThreadsWanted) -> list[ThreadFacts]:
         return await self._query(lambda it: _find(it, wanted))
+
+    async def clear_versions(self, thread_id: str) -> None:
+        check_text("thread_id", thread_id)
+        await self._write(lambda it: versions.clear(it, thread_id, ""))
 
     async def require_user_id_type(self, users: UserIdType) -> None:
         database = self._database

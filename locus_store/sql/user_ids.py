@@ -172,6 +172,8 @@ def take(connection: Connection, ours: Tables, users: UserIdType, *, may_create:
         SchemaError: It may not; names the command that changes the column.
     """
     found = user_id_type_of(connection, ours)
+    if found == users:  # another session was first
+        return
     threads = sa.select(sa.literal(1)).select_from(ours.threads).limit(1)
     if not may_create or connection.execute(threads).first():
         raise _other_type(connection, ours, users, found)

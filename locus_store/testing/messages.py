@@ -329,6 +329,16 @@ class LogsOfThreads(MessageLogKit):
                 await change
                 assert (await backend.read_thread("u")).expires_at > soon
 
+    async def test_an_append_renews_the_time_to_live_of_a_state(self, reopen: Another) -> None:
+        async with reopen(ttl_seconds=LONG) as log:
+            backend = getattr(log, "backend", None)
+            if backend is None:
+                pytest.skip(f"{type(log).__name__} stands over no backend")
+            await backend.write_state("t", {"n": 1}, ttl_seconds=LONG / 100)
+            soon = (await backend.read_thread("t")).expires_at
+            await log.append("t", new(1))
+            assert (await backend.read_thread("t")).expires_at > soon
+
     async def test_an_expired_thread_has_no_log(self, reopen: Another) -> None:
         async with reopen(ttl_seconds=SHORT) as log:
             await log.append("t", named("a"))

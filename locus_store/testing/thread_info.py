@@ -178,6 +178,26 @@ class ThreadInfoRules(BackendKit):
         for thread_id in ("t", "free"):
             assert await backend.load(thread_id) == {"n": 1}
 
+    async def test_cleared_versions_leave_the_rest_of_the_thread(self, backend: Any) -> None:
+        await backend.put_thread("t", user_id="alice", name="n")
+        for n in range(12):
+            await backend.save("t", {"n": n})
+        await backend.write_state("t", {"n": 0}, namespace="sub")
+        await backend.save("u", {"n": 1})
+        for _ in range(2):
+            await backend.clear_versions("t")
+            assert await backend.load("t") is None
+            assert await backend.history("t") == []
+            assert len(await backend.history("t", namespace="sub")) == 1
+            assert (await backend.thread_facts("t")).name == "n"
+        await backend.clear_versions("u")
+        assert await backend.exists("u") is False
+        await backend.clear_versions("absent")
+        assert await backend.exists("absent") is False
+        await backend.save("t", {"n": 13})
+        assert await backend.load("t") == {"n": 13}
+        assert await problems(backend) == []
+
     async def test_a_deleted_threads_user_is_forgotten(self, backend: Any) -> None:
         await backend.claim_thread("t", "alice")
         await backend.delete("t")

@@ -126,6 +126,13 @@ class DescribesThreads(ABC):
     async def find_facts(self, wanted: ThreadsWanted) -> list[ThreadFacts]:
         """Return the facts of the threads that match, the most recently active first."""
 
+    @abstractmethod
+    async def clear_versions(self, thread_id: str) -> None:
+        """Remove all versions of a thread's root namespace in one transaction.
+
+        Its messages, its facts and its other namespaces stay.
+        """
+
     async def require_user_id_type(self, users: UserIdType) -> None:
         """Check that the storage keeps users' ids of this type; most keep them as text.
 

@@ -42,7 +42,7 @@ from locus_store.versions.reading import (
     target,
     visible_texts,
 )
-from locus_store.versions.removing import forget, free, prune, remove_named, settle, vacuum
+from locus_store.versions.removing import clear, forget, free, prune, remove_named, settle, vacuum
 from locus_store.versions.saving import append, new_checkpoint_id, save
 
 __all__ = [
@@ -64,6 +64,7 @@ __all__ = [
     "archived",
     "basis_of",
     "channel_in",
+    "clear",
     "current",
     "cursor",
     "forget",

@@ -77,6 +77,13 @@ def forget(
         lines.update(line)
 
 
+def clear(lines: Lines, thread_id: str, namespace: str) -> None:
+    """Remove all versions of a line, hidden and damaged ones included, with their writes."""
+    line = lines.find(thread_id, namespace)
+    if line is not None:
+        lines.drop(line)
+
+
 def prune(lines: Lines, line: Line) -> int:
     """Remove all versions but the head and what it is rebuilt from; return how many."""
     return vacuum(lines, line, lines.below(line, line.last_sequence + 1, line.last_sequence))

@@ -50,7 +50,7 @@ class Notes(AgentState):
     due: datetime | None = None
 
 
-@pytest.fixture(params=STORAGES)
+@pytest.fixture(params=[*STORAGES, pytest.param("oracle", marks=pytest.mark.variant)])
 def place(request):
     return Storage(request.param, request)
 
@@ -465,6 +465,22 @@ async def test_cleaning_removes_everything(storage, session) -> None:
     assert (await session.aget_state_cache(BOB)).context[0].text() == "new"
 
 
+async def test_a_state_is_cleared_as_a_whole(storage) -> None:
+    session, reader = storage.open(), storage.open()
+    state, count = said("a"), 30 if storage.kind == "oracle" else 1100
+    for _ in range(count):
+        await session.aput_state(ALICE, state)
+    await session.aput_messages(ALICE, [Message.text_message("m")])
+    await reader.asetup()
+    clearing, seen = asyncio.create_task(session.aclear_state(ALICE)), {count}
+    while 0 not in seen:
+        await asyncio.sleep(0)  # memory answers without giving way
+        seen.add(len(await reader.backend.history("t", limit=2000)))
+    await clearing
+    assert seen == {0, count}
+    assert len(await session.alist_messages(ALICE)) == 1
+
+
 async def test_of_two_users_first_saves_one_is_written(storage) -> None:
     users = ["alice", "bob"]
     sessions = [storage.open() for _ in users]
@@ -531,6 +547,8 @@ async def test_forgetting_a_user_removes_the_users_sessions(session) -> None:
 
 @pytest.mark.parametrize(("kind", "most"), [("int", 2**31 - 1), ("bigint", 2**63 - 1)])
 async def test_ids_of_users_may_be_numbers(storage, kind, most) -> None:
+    if storage.kind == "oracle":
+        pytest.skip("the double changes no column")
     session = storage.open(user_id_type=kind)
     config = {"thread_id": "t", "user_id": most}
     await session.aput_state(config, said("a"))

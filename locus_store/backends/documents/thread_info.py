@@ -6,6 +6,8 @@ from copy import deepcopy
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from locus_store import versions
+from locus_store.types.arguments import check_text
 from locus_store.types.thread_info import DescribesThreads, StoredFacts, facts, require_owner
 
 if TYPE_CHECKING:
@@ -31,6 +33,10 @@ class DocumentThreadInfo(DescribesThreads):
     async def facts_of(self, thread_id: str) -> ThreadFacts | None:
         found: Thread | None = await self._look(self._threads.read, thread_id)
         return _facts(found) if found and found.exists else None
+
+    async def clear_versions(self, thread_id: str) -> None:
+        check_text("thread_id", thread_id)
+        await self._make(thread_id, lambda edit: versions.clear(edit, thread_id, ""))
 
     async def find_facts(self, wanted: ThreadsWanted) -> list[ThreadFacts]:
         threads: list[Thread] = await self._look(self._recent)

@@ -205,6 +205,7 @@ BACKEND: dict[str, Scenario] = {
     "put_thread": lambda it: it.backend.put_thread("t", user_id="u", name="n", metadata={"k": 1}),
     "put_thread/first": lambda it: it.backend.put_thread("new", name="n"),
     "claim_thread": lambda it: it.backend.claim_thread("t", "u"),
+    "clear_versions": lambda it: it.backend.clear_versions("t"),
     "thread_facts": lambda it: it.backend.thread_facts("t"),
     "threads_by_activity": lambda it: it.backend.threads_by_activity(),
     "threads_by_activity/user": lambda it: it.backend.threads_by_activity("u", offset=1, limit=3),

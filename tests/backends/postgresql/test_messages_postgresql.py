@@ -6,6 +6,7 @@ import asyncio
 from contextlib import contextmanager
 
 import pytest
+from servers import wait_until
 from test_round_trips import statements
 
 from locus_store import NewMessage, PostgreSQLMessageLog
@@ -51,3 +52,48 @@ def queries_of(log):
     finally:
         for it in connections:
             it.remove_query_logger(note)
+
+
+UPDATES = """
+SELECT relname, n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables
+WHERE relname IN ('locus_threads', 'locus_lines', 'locus_logs')
+"""
+
+
+@pytest.mark.parametrize("ttl_seconds", [None, 3600.0])
+def test_saves_and_appends_of_a_thread_are_hot_updates(
+    postgresql, migrated_database, ttl_seconds
+) -> None:
+    """No index grows: of the thread's row, which a minute changes, of its line, of its log."""
+    database, rounds = migrated_database.rpartition("/")[2], 200
+    before = {name: told for name, *told in postgresql.fetch(UPDATES, database=database)}
+
+    async def work() -> None:
+        async with PostgreSQLMessageLog(
+            migrated_database, pool_size=2, ttl_seconds=ttl_seconds
+        ) as log:
+            for n in range(1 + rounds):
+                await log.append("t", [(f"message {n}", "user", f"m{n}")])
+                await log.backend.write_state("t", {"n": n}, ttl_seconds=ttl_seconds)
+            lists = [(await log.backend.recent(1))[0].thread_id]
+            await log.append("u", [("newer",)])
+            lists.append((await log.backend.recent(1))[0].thread_id)
+            await log.append("t", [("newest",)])
+            lists.append((await log.backend.recent(1))[0].thread_id)
+            assert lists == ["t", "u", "t"]
+
+    asyncio.run(work())
+
+    def counted():  # each connection tells when it ends
+        found = {
+            name: [now - then for now, then in zip(told, before[name], strict=True)]
+            for name, *told in postgresql.fetch(UPDATES, database=database)
+        }
+        is_told = min(found["locus_lines"][0], found["locus_logs"][0]) >= rounds
+        return found if is_told else None
+
+    found = wait_until(counted, "the statistics of the updates")
+    for name in ("locus_lines", "locus_logs"):
+        updates, hot = found[name]
+        assert hot >= 0.99 * updates, found
+    assert found["locus_threads"][0] <= 2, found  # a minute may end meanwhile
