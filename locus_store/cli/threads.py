@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from locus_store.cli import graphs
-from locus_store.cli.differences import Difference, changed_part, differences, shown
 from locus_store.cli.help import Command, HelpGroup
 from locus_store.cli.opening import (
     DEFAULT_URL,
@@ -37,6 +36,8 @@ from locus_store.cli.output import (
 )
 from locus_store.cli.tenants import OfTenant, opened_of
 from locus_store.errors import ConflictError
+from locus_store.timeline.differences import Difference, changed_part, differences
+from locus_store.timeline.paths import shown
 from locus_store.types.arguments import check_text
 from locus_store.values.filters import STATE_CLASS
 
