@@ -108,14 +108,20 @@ def located(state: Any, path: Query) -> Located | None:
     A step leads through the wrappings of a LangGraph state: ``messages[0].content`` is the text of
     a message there, too.
     """
+    found, rest = reached(state, path)
+    return None if rest else found
+
+
+def reached(state: Any, path: Query) -> tuple[Located, Query]:
+    """Return the last value that a path leads to, and the steps behind it that lead nowhere."""
     found: Path = ()
     value = state
-    for step in path:
+    for at, step in enumerate(path):
         entered = _entered(value, step)
         if entered is None:
-            return None
+            return Located(found, value), path[at:]
         found, value = (*found, *entered.path), entered.value
-    return Located(found, value)
+    return Located(found, value), ()
 
 
 def _entered(value: Any, step: str | int | Where) -> Located | None:
@@ -133,12 +139,13 @@ def _child(value: Any, step: str | int | Where) -> Located | None:
     if not isinstance(value, list):
         return None
     if isinstance(step, Where):
-        return next(_matching(value, step), None)
+        return next(matching(value, step), None)
     at = step + len(value) if step < 0 else step
     return Located((at,), value[at]) if 0 <= at < len(value) else None
 
 
-def _matching(items: list[Any], step: Where) -> Iterator[Located]:
+def matching(items: list[Any], step: Where) -> Iterator[Located]:
+    """Yield the elements of a list that a step chooses; their paths begin at the list."""
     for at, item in enumerate(items):
         found = _entered(item, step.field)
         if found is not None and pinned(found.value) == pinned(step.value):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,8 @@ from locus_store.values.encoding import pinned
 from locus_store.values.frames.alignment import align, fingerprint_all
 
 if TYPE_CHECKING:
+    import random
+
     from locus_store.backend import FullBackend
     from locus_store.types import Version
 
