@@ -1,8 +1,8 @@
 """CPU of blame and bisect: python -m benchmarks.micro.timeline [--versions N] [--postgresql].
 
-Each beside one ``read_states`` over the same versions, of a chat that gets one message a version and
-has a counter, a plan that is replaced and a window of its last 20 notes. The list of the versions is
-read before ``read_states``, and by blame and bisect themselves.
+Each beside one ``read_states`` over the same versions, of a chat that gets one message a version
+and has a counter, a plan that is replaced and a window of its last 20 notes. The list of the
+versions is read before ``read_states``, and by blame and bisect themselves.
 """
 
 from __future__ import annotations
@@ -102,9 +102,11 @@ def main() -> None:
     places.add_place(parser)
     report.add_write(parser)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="locus-store-timeline-") as directory:
-        with places.place(options, Path(directory)) as url:
-            took = asyncio.run(measure(url, options.versions, options.rounds))
+    with (
+        tempfile.TemporaryDirectory(prefix="locus-store-timeline-") as directory,
+        places.place(options, Path(directory)) as url,
+    ):
+        took = asyncio.run(measure(url, options.versions, options.rounds))
     base = min(took[ONE])
     rows = [
         (name, f"{min(it):.0f}", f"{statistics.median(it):.0f}", f"{min(it) / base:.2f} x")
