@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from locus_store.timeline.layouts import inside
+from locus_store.timeline.layouts import CHANNELS, inside, is_bookkeeping
 from locus_store.timeline.lineage import Lineage, lineage, visit
 from locus_store.timeline.origins import Origins
 from locus_store.timeline.paths import Located, located
@@ -38,6 +38,9 @@ class Blamed:
     path: Path
     """The stored path."""
 
+    query: Query
+    """The path in the notation of the caller: without wrappings of LangGraph."""
+
     value: Any
     made: Origin
     """The version that the value came with."""
@@ -63,36 +66,43 @@ class Blame:
     def of(self, path: Query = ()) -> Blamed | None:
         """Return the value at a path with its origin; ``None`` if there is none."""
         found = located(self.state, path)
-        return None if found is None else self._blamed(found)
+        return None if found is None else self._blamed(found, path)
 
-    def parts(self, path: Query = (), *, limit: int = 200, start: int = 0) -> list[Blamed]:
+    def parts(
+        self, path: Query = (), *, limit: int = 200, start: int = 0, is_raw: bool = False
+    ) -> list[Blamed]:
         """Return the values directly inside the one at a path, with their origins.
 
         Args:
-            path: Of an object or a list; wrappings of LangGraph are left out.
+            path: Of an object or a list.
             limit: At most this many.
             start: Leave out so many at the beginning.
+            is_raw: With the wrappings of LangGraph, and the channels that only LangGraph needs.
         """
         found = located(self.state, path)
         if found is None:
             return []
-        return [self._blamed(it) for it in islice(_parts(found), start, start + limit)]
+        parts = islice(_parts(found, is_raw=is_raw), start, start + limit)
+        return [self._blamed(it, (*path, it.path[-1])) for it in parts]
 
-    def _blamed(self, found: Located) -> Blamed:
+    def _blamed(self, found: Located, query: Query) -> Blamed:
         made, changed = map(self._origin, self._origins.steps(found.path))
-        return Blamed(found.path, found.value, made, changed)
+        return Blamed(found.path, query, found.value, made, changed)
 
     def _origin(self, step: int) -> Origin:
         return Origin(self._way.versions[step], self._way.exact[step])
 
 
-def _parts(of: Located) -> Iterator[Located]:
-    prefix, value = inside(of.value)
+def _parts(of: Located, *, is_raw: bool) -> Iterator[Located]:
+    prefix, value = ((), of.value) if is_raw else inside(of.value)
     path = (*of.path, *prefix)
     if isinstance(value, dict):
-        yield from (Located((*path, key), it) for key, it in value.items())
+        of_graph = prefix == (CHANNELS,)
+        for key, item in value.items():
+            if not (of_graph and is_bookkeeping(key)):
+                yield Located((*path, key), item)
     elif isinstance(value, list):
-        yield from (Located((*path, at), it) for at, it in enumerate(value))
+        yield from (Located((*path, at), item) for at, item in enumerate(value))
 
 
 class _Tracer:

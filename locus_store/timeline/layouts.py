@@ -11,6 +11,10 @@ Path: TypeAlias = tuple[str | int, ...]
 """Keys and list indices."""
 
 CHANNELS: Final = "channel_values"
+_BOOKKEEPING: Final = ("__", "branch:", "join:")
+_ROOT: Final = "__root__"
+"""The channel of a graph whose state has no keys."""
+
 _FIELDS: Final = 2
 """Module and class come first in what is stored of an object."""
 
@@ -20,6 +24,11 @@ def is_graphs(state: Mapping[str, Any]) -> bool:
     return isinstance(state.get(CHANNELS), dict) and {"channel_versions", "versions_seen"} <= set(
         state
     )
+
+
+def is_bookkeeping(channel: str) -> bool:
+    """Return whether only LangGraph needs a channel."""
+    return channel != _ROOT and channel.startswith(_BOOKKEEPING)
 
 
 def inside(value: Any) -> tuple[Path, Any]:

@@ -18,8 +18,8 @@ from rich.console import Console
 from test_cli import Terminal
 
 from locus_store import open_checkpointer
-from locus_store.cli import graphs
 from locus_store.cli.output import put_table
+from locus_store.timeline import readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -531,8 +531,8 @@ def test_json_of_a_graphs_thread_is_what_is_stored(run: Run, graph_thread: str) 
     ],
 )  # fmt: skip
 def test_what_the_codec_never_writes_is_shown_as_it_is(value: Any) -> None:
-    graphs.plain(value)
-    graphs.plain([{"k": value}])
+    readable.plain(value)
+    readable.plain([{"k": value}])
 
 
 # --- on a terminal
