@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
     Writers = dict[str, list[Writer]]
 
+STANDARD_ERROR = 2
+"""Standard output is for the answer."""
+
 SKIPPED, MOST_CODE = 125, 127
 """Exit codes of ``--run``: this one cannot be judged; the last one that is an answer."""
 
@@ -165,7 +168,7 @@ class Program:
             shell=True,
             check=False,
             input=orjson.dumps(folder.state()),
-            stdout=sys.stderr,
+            stdout=STANDARD_ERROR,
             env=os.environ | {"LOCUS_CHECKPOINT_ID": version.checkpoint_id},
         )
         if not 0 <= done.returncode <= MOST_CODE:
@@ -207,7 +210,8 @@ def _condition(path: str | None, text: str | None, command: str | None, **at: An
     Raises:
         InvalidArgumentError: They name none, or several.
     """
-    given = {f"--{key.replace('_', '-')}": it for key, it in at.items() if it not in (None, False)}
+    options = {f"--{key.replace('_', '-')}": it for key, it in at.items()}
+    given = {key: it for key, it in options.items() if it is not None and it is not False}
     others = [it for it in (text, command) if it is not None]
     if len(given) + len(others) != 1 or (path is None) is bool(given):
         raise InvalidArgumentError(
