@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from locus_store.timeline.layouts import CHANNELS, inside, is_bookkeeping
-from locus_store.timeline.lineage import Lineage, lineage, visit
+from locus_store.timeline.lineage import Ancestry, lineage, visit
 from locus_store.timeline.origins import Origins
 from locus_store.timeline.paths import Located, located
 from locus_store.values.encoding import decode, encode
@@ -52,7 +52,7 @@ class Blamed:
 class Blame:
     """The origins of all values of one version's state; see ``blame``."""
 
-    def __init__(self, way: Lineage, state: dict[str, Any], origins: Origins) -> None:
+    def __init__(self, way: Ancestry, state: dict[str, Any], origins: Origins) -> None:
         self._way = way
         self._origins = origins
         self.state = state

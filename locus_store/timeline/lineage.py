@@ -22,7 +22,7 @@ READ: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Lineage:
+class Ancestry:
     """A version and its ancestors, the oldest first."""
 
     versions: list[Version]
@@ -44,7 +44,7 @@ async def lineage(
     checkpoint_id: str | None = None,
     *,
     namespace: str = "",
-) -> Lineage | None:
+) -> Ancestry | None:
     """Return the way to a version, or to the head; ``None`` where there is none."""
     at = await backend.version(thread_id, checkpoint_id, namespace=namespace)
     if at is None:
@@ -63,7 +63,7 @@ async def lineage(
                 since += 1
     oldest = versions[-1]
     exact.append(oldest.parent_id is None and oldest.mark.sequence == since + 1)
-    return Lineage(versions[::-1], exact[::-1])
+    return Ancestry(versions[::-1], exact[::-1])
 
 
 async def visit(backend: StorageBackend, versions: Sequence[Version], visitor: Visitor) -> None:

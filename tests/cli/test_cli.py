@@ -295,6 +295,7 @@ def test_a_path_in_place_of_a_url_is_answered_by_the_url(
 def test_the_commands_are_those_of_the_issue() -> None:
     names = {" ".join(it) for it in COMMANDS}
     threads = ["list", "show", "history", "diff", "fork", "search", "delete", "vacuum", "expire"]
+    threads += ["blame", "bisect", "watch", "rewind"]
     db = [
         "upgrade",
         "downgrade",

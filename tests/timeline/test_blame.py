@@ -112,7 +112,7 @@ async def test_a_wrong_parent_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async def every_version(backend: Any, thread: str, name: str | None, **_: Any) -> Any:
         at = await backend.version(thread, name)
         older = await backend.history(thread, limit=1000, before=at.checkpoint_id)
-        return lineage.Lineage([*older[::-1], at], [True] * (len(older) + 1))
+        return lineage.Ancestry([*older[::-1], at], [True] * (len(older) + 1))
 
     monkeypatch.setattr(blaming, "lineage", every_version)
     assert sum([await wrong(seed) for seed in range(60)]) > 0
