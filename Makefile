@@ -145,6 +145,8 @@ bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.micro.loads --write
 	$(BIN)/python -m benchmarks.micro.graph_loads --write
 	$(BIN)/python -m benchmarks.micro.redis_calls --write
+	$(BIN)/python -m benchmarks.micro.timeline --write
+	$(BIN)/python -m benchmarks.micro.timeline --postgresql --write
 	$(BIN)/python docs/images/draw.py
 
 campaign: $(VENV)/.bench

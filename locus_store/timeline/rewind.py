@@ -29,7 +29,8 @@ async def rewind(
 
     Removes nothing: the versions behind the old one are a side branch then. The new version has the
     metadata of the old one, which is its parent. An agent continues from it. So does a LangGraph
-    graph, which gets an id of its own kind; an interrupted one asks its question again.
+    graph, interrupted or not, which gets an id of its own kind. LangGraph derives the ids of tasks
+    from that of the checkpoint: tasks that were done or interrupted at the old one run again.
 
     Args:
         backend: The storage.

@@ -115,15 +115,9 @@ async def test_an_interrupted_graph_and_a_finished_one_continue_from_a_rewind() 
 
     await rewind(memory, "t", interrupted)
     again = _graph(LangGraphSaver(memory), log)
-    state = await again.aget_state(config)
-    print(
-        "NEXT",
-        state.next,
-        [(t.name, t.interrupts, t.result) for t in state.tasks],
-        state.interrupts,
-    )
+    assert (await again.aget_state(config)).next == ("ask", "beside")
     done = await again.ainvoke(Command(resume="Basel"), config)
-    print("LOG", log, [it.content for it in done["messages"]])
+    assert sorted(log) == ["beside", "city Basel"]  # the tasks of a new checkpoint run again
     assert "city Basel" in [it.content for it in done["messages"]]
     assert "city Bern" not in [it.content for it in done["messages"]]
 
@@ -133,3 +127,28 @@ async def test_an_interrupted_graph_and_a_finished_one_continue_from_a_rewind() 
     state = await again.aget_state(config)
     assert state.values == done
     assert state.next == ()
+
+
+async def test_an_agent_of_the_locus_sdk_continues_from_a_rewind() -> None:
+    locus = pytest.importorskip("locus")
+    from locus.testing import FunctionModel, ScriptedModel
+
+    from locus_store import StorageBackendAdapter
+
+    def heard(messages: list[Any], tools: Any) -> str:
+        return " ".join(it.content for it in messages if it.role.value == "user")
+
+    memory = MemoryBackend()
+
+    def agent(model: Any) -> Any:
+        return locus.Agent(
+            agent_id="concierge", model=model, checkpointer=StorageBackendAdapter(memory)
+        )
+
+    await agent(ScriptedModel(["Noted."])).arun("Basel.", thread_id="t")
+    before = await memory.version("t")
+    assert before is not None
+    await agent(ScriptedModel(["Bern it is."])).arun("No, Bern.", thread_id="t")
+    await rewind(memory, "t", before.checkpoint_id)
+    result = await agent(FunctionModel(heard)).arun("Where?", thread_id="t")
+    assert result.text == "Basel. Where?"
