@@ -173,6 +173,8 @@ bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.micro.loads --write
 	$(BIN)/python -m benchmarks.micro.graph_loads --write
 	$(BIN)/python -m benchmarks.micro.redis_calls --write
+	$(BIN)/python -m benchmarks.micro.timeline --write
+	$(BIN)/python -m benchmarks.micro.timeline --postgresql --write
 	$(BIN)/python docs/images/draw.py
 
 campaign: $(VENV)/.bench
@@ -183,6 +185,7 @@ campaign: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.storms.kills --postgresql
 	$(BIN)/python -m benchmarks.storms.crashes
 	$(BIN)/python -m benchmarks.storms.replies
+	LOCUS_TEST_HISTORIES=50000 $(PYTEST) $(QUICK) tests/timeline/test_blame.py
 
 clean:
 	rm -rf site .venv .venv-* .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage .coverage.*

@@ -15,7 +15,7 @@ from locus_store.cli.database import db
 from locus_store.cli.doctor import doctor
 from locus_store.cli.forgetting import forget
 from locus_store.cli.help import Command, HelpGroup
-from locus_store.cli.messages import threads
+from locus_store.cli.messages import messages
 from locus_store.cli.opening import DEFAULT_PREFIX, DEFAULT_URL
 from locus_store.cli.other_software import imports
 from locus_store.cli.output import (
@@ -34,6 +34,8 @@ from locus_store.cli.removal import delete, expire, vacuum
 from locus_store.cli.store import store
 from locus_store.cli.streams import OutputError, drop_output, standard_streams
 from locus_store.cli.tenants import tenants
+from locus_store.cli.threads import threads
+from locus_store.cli.timeline import bisect, blame, rewind, watch
 from locus_store.cli.transfer import copy, export, verify
 from locus_store.errors import ConflictError, LocusStoreError, NotFoundError
 
@@ -72,8 +74,8 @@ app.add_typer(threads, name="threads")
 app.add_typer(store, name="store")
 app.add_typer(tenants, name="tenants")
 app.add_typer(db, name="db")
-for removal in (delete, vacuum, expire):
-    threads.command(cls=Command)(removal)
+for of_threads in (messages, blame, bisect, watch, rewind, delete, vacuum, expire):
+    threads.command(cls=Command)(of_threads)
 for command in (doctor, bench, verify, copy, export, forget):
     app.command(cls=Command)(command)
 app.add_typer(imports, name="import")

@@ -7,25 +7,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from locus_store.cli.help import Command
 from locus_store.cli.opening import DEFAULT_URL, AsJson, Namespace, Thread, Url, run
 from locus_store.cli.output import json_text, note, put_json, say
 from locus_store.cli.tenants import OfTenant, opened_of
-from locus_store.cli.threads import threads
 from locus_store.errors import NotFoundError
 
 if TYPE_CHECKING:
     from locus_store.messages import LogSnapshot
-
-__all__ = ["threads"]
 
 FIELDS = ("message_id", "role", "created_at", "metadata", "content")
 SAID = ("message", "content", "text")
 """Keys under which frameworks keep what a message says."""
 
 
-@threads.command("messages", cls=Command)
-def show_messages(
+def messages(
     thread: Thread,
     *,
     namespace: Namespace = "",

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from locus_store.cli import graphs
-from locus_store.cli.differences import Difference, changed_part, differences, shown
 from locus_store.cli.help import Command, HelpGroup
 from locus_store.cli.opening import (
     DEFAULT_URL,
@@ -37,6 +35,10 @@ from locus_store.cli.output import (
 )
 from locus_store.cli.tenants import OfTenant, opened_of
 from locus_store.errors import ConflictError
+from locus_store.timeline import readable
+from locus_store.timeline.differences import Difference, changed_part, differences
+from locus_store.timeline.graph import Cursor, graph
+from locus_store.timeline.paths import shown
 from locus_store.types.arguments import check_text
 from locus_store.values.filters import STATE_CLASS
 
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from locus_store.backend import FullBackend
+    from locus_store.timeline.graph import Node
     from locus_store.types import Hit, Snapshot, Version
 
     Storage: TypeAlias = AbstractAsyncContextManager[FullBackend]
@@ -57,7 +60,7 @@ threads = typer.Typer(
 
 Limit = Annotated[int, typer.Option(min=0, help="At most this many.")]
 Checkpoint = Annotated[str | None, typer.Option(help="A checkpoint id; without it the head.")]
-Raw = Annotated[bool, typer.Option("--raw", help="Show a LangGraph thread as it is stored.")]
+Raw = Annotated[bool, typer.Option("--raw", help="Show states as they are stored.")]
 
 PAGE = 500
 """Versions that are asked for at once."""
@@ -90,7 +93,7 @@ def list_threads(
     if as_json:
         put_json([_listed(thread_id, version) for thread_id, version in found])
         return
-    rows = ((it, *_cells(version)) for it, version in found)
+    rows = ((it, *cells(version)) for it, version in found)
     columns = ("thread", "newest version", "saved", "metadata")
     put_table(columns, rows, ids=columns[:2])
     if found and len(found) == limit:
@@ -123,12 +126,13 @@ def _listed(thread_id: str, version: Version | None) -> dict[str, Any]:
     return {"thread_id": thread_id} | {name: getattr(version, name, None) for name in names}
 
 
-def _cells(version: Version | None, *, raw: bool = False) -> tuple[str, ...]:
+def cells(version: Version | None, *, raw: bool = False) -> tuple[str, ...]:
+    """Return a version's id, time and metadata for a table."""
     if version is None:
         return "", "", ""
     labels = {name: value for name, value in version.labels.items() if name != STATE_CLASS}
     told = labels | version.metadata
-    told = told if raw else graphs.about(told)
+    told = told if raw else readable.about(told)
     return version.checkpoint_id, moment(version.created_at), cut(told, CELL) if told else ""
 
 
@@ -145,9 +149,9 @@ def show_thread(
 ) -> None:
     """Print a version: its metadata and its state.
 
-    Of a LangGraph thread the channels are shown, messages as 'human: …'. --json, always of what is
-    stored: {thread_id, namespace, checkpoint_id, parent_id, is_head, created_at, metadata, labels,
-    state}.
+    Messages are shown as 'user: …', of a LangGraph thread the channels only. --json, always of what
+    is stored: {thread_id, namespace, checkpoint_id, parent_id, is_head, created_at, metadata,
+    labels, state}.
     """
     found = run(_read(opened_of(url, tenant), thread, [checkpoint], namespace))[0]
     if as_json:
@@ -155,13 +159,14 @@ def show_thread(
         return
     for name, value in _described(found.version, found.head.sequence).items():
         is_told = name == "metadata" and not raw
-        text = graphs.about(value) if is_told else value
+        text = readable.about(value) if is_told else value
         text = moment(value) if isinstance(value, datetime) else text
         say(f"{name + ':':<15}{text if isinstance(text, str) else json_text(text)}")
-    if raw or not graphs.is_graphs(found.state):
+    shown_state = found.state if raw else readable.readable(found.state)
+    if shown_state == found.state:
         show(json_text(found.state, indent=True))
     else:
-        _show_channels(graphs.readable(found.state))
+        _show_channels(shown_state)
 
 
 def _show_channels(channels: dict[str, Any]) -> None:
@@ -212,26 +217,38 @@ def history(
         _history(opened_of(url, tenant), thread, namespace, None if everything else limit, before)
     )
     if as_json:
-        put_json([_described(it, head) for it in found])
+        put_json([_described(it.version, head) for it in found])
         return
-    main = _main_line(found, head)
     rows = (
-        (it.checkpoint_id, it.parent_id, _place(it, head, main), *_cells(it, raw=raw)[1:])
+        (
+            it.version.checkpoint_id,
+            it.version.parent_id,
+            _place(it),
+            *cells(it.version, raw=raw)[1:],
+        )
         for it in found
     )
     columns = ("version", "made from", "", "saved", "metadata")
     put_table(columns, rows, ids=columns[:2])
 
 
+def _place(node: Node) -> str:
+    return node.place if node.place in {"head", "side"} else ""
+
+
 async def _history(
     storage: Storage, thread: str, namespace: str, limit: int | None, before: str | None
-) -> tuple[int, list[Version]]:
+) -> tuple[int, list[Node]]:
+    found: list[Node] = []
     async with storage as backend:
-        head = require(await backend.version(thread, namespace=namespace), thread)
-        if limit is None:
-            return head.mark.sequence, await all_versions(backend, thread, namespace, before)
-        found = await backend.history(thread, namespace=namespace, limit=limit, before=before)
-        return head.mark.sequence, found
+        which: dict[str, Any] = {"namespace": namespace, "limit": PAGE if limit is None else limit}
+        cursor = None if before is None else Cursor(before, None)
+        page = require(await graph(backend, thread, cursor=cursor, **which), thread)
+        found += page.nodes
+        while limit is None and page.next is not None:
+            page = require(await graph(backend, thread, cursor=page.next, **which), thread)
+            found += page.nodes
+    return page.head.mark.sequence, found
 
 
 async def all_versions(
@@ -243,23 +260,6 @@ async def all_versions(
         found += page
         before = page[-1].checkpoint_id
     return found
-
-
-def _main_line(versions: list[Version], head: int) -> set[str]:
-    """Return the ids of the head and its ancestors; empty if the head is not listed."""
-    by_id = {it.checkpoint_id: it for it in versions}
-    at = next((it for it in versions if it.mark.sequence == head), None)
-    found: set[str] = set()
-    while at is not None:
-        found.add(at.checkpoint_id)
-        at = by_id.get(at.parent_id or "")
-    return found
-
-
-def _place(version: Version, head: int, main: set[str]) -> str:
-    if version.mark.sequence == head:
-        return "head"
-    return "side" if main and version.checkpoint_id not in main else ""
 
 
 @threads.command(cls=Command)
@@ -276,14 +276,14 @@ def diff(
 ) -> None:
     """Show what changed between two versions; without any, what the head changed.
 
-    Of a LangGraph thread the channels are compared, messages as 'human: …'. --json, always of the
-    stored state: {thread_id, namespace, from, to, changes: [{what, path, before, after}]}; what is
-    added, removed or changed; path is a list of keys and indices.
+    Messages are compared as 'user: …', of a LangGraph thread the channels only. --json, always of
+    the stored state: {thread_id, namespace, from, to, changes: [{what, path, before, after}]}; what
+    is added, removed or changed; path is a list of keys and indices.
     """
     old, new = run(_compared(opened_of(url, tenant), thread, namespace, a, b))
     states = old.state if old else {}, new.state
     if not raw and not as_json:
-        states = graphs.readable(states[0]), graphs.readable(states[1])
+        states = readable.readable(states[0]), readable.readable(states[1])
     changes = list(differences(*states))
     names = (old.version.checkpoint_id if old else None, new.version.checkpoint_id)
     if as_json:

@@ -14,6 +14,7 @@ from locus_store.sql.callers_transaction import joined
 from locus_store.sql.diagnostics import Examination
 from locus_store.sql.existence import has_thread
 from locus_store.sql.packs import Packing
+from locus_store.sql.sizes import SqlSizes
 from locus_store.sql.thread_info import SqlThreadInfo
 from locus_store.types.arguments import (
     check_days,
@@ -71,7 +72,7 @@ class Shared(NamedTuple):
     """A context manager that translates the driver's errors."""
 
 
-class SqlBackend(Packing, FullBackend, SharedByTenants, JoinsTransactions, SqlThreadInfo):
+class SqlBackend(Packing, FullBackend, SharedByTenants, JoinsTransactions, SqlThreadInfo, SqlSizes):
     """Runs a repository's methods in transactions; a subclass names its database and runner.
 
     Args:

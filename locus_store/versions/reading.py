@@ -101,8 +101,9 @@ def replay(
         max_bytes: The largest state that is folded.
 
     Yields:
-        Each, ascending, with the folder of its state. The folder continues with the next one;
-        its ``log`` lists the operations since it was cleared.
+        Each, ascending, with the folder of its state. The folder continues with the next one of
+        its chain, and stays at the newest; its ``log`` lists the operations since it was cleared,
+        and its ``watch`` may be set.
 
     Raises:
         IntegrityError: A record is damaged, or the newest of them in a chain is not the state that

@@ -18,9 +18,8 @@ from rich.console import Console
 from test_cli import Terminal
 
 from locus_store import open_checkpointer
-from locus_store.cli import graphs
-from locus_store.cli.differences import changed_part, differences, shown
 from locus_store.cli.output import put_table
+from locus_store.timeline import readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -446,43 +445,7 @@ def test_looking_makes_no_database(run: Run, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-# --- differences
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "expected"),
-    [
-        ({"a": 1}, {"a": 1.0}, ["changed a"]),
-        ({"a": True}, {"a": 1}, ["changed a"]),
-        ({"a": None}, {}, ["removed a"]),
-        ({}, {"a": None}, ["added a"]),
-        ({"a": [1, 2, 3]}, {"a": [2, 3, 4]}, ["removed a[0]", "added a[2]"]),
-        ({"a": [{"x": 1}, 5]}, {"a": [{"x": 2}, 5]}, ["changed a[0].x"]),
-        ({"a": [1]}, {"a": {"x": 1}}, ["changed a"]),
-        ({"a b": 1}, {"a b": 2}, ["changed ['a b']"]),
-        ({"a": []}, {"a": []}, []),
-    ],
-)
-def test_differences_are_told_by_path(old: Any, new: Any, expected: list[str]) -> None:
-    assert [f"{it.what} {shown(it.path)}" for it in differences(old, new)] == expected
-
-
-def test_differences_of_long_lists_and_deep_states_end() -> None:
-    old: Any = list(range(50_000))
-    assert len(list(differences({"a": old}, {"a": [*old[1:], -1]}))) == 2
-    deep: Any = 1
-    for _ in range(190):
-        deep = {"a": deep}
-    assert len(list(differences(deep, {"a": {"a": 2}}))) == 1
-    other: Any = 2
-    for _ in range(190):
-        other = {"a": other}
-    assert len(list(differences(deep, other))) == 1
-
-
-def test_long_texts_are_shown_where_they_differ() -> None:
-    before, after = changed_part("x" * 500 + "A" + "y" * 500, "x" * 500 + "B" + "y" * 500)
-    assert (len(before), before[21], after[21]) == (43, "A", "B")
+# --- damage
 
 
 def test_a_damaged_state_is_an_error_and_no_traceback(run: Run, tmp_path: Path) -> None:
@@ -568,8 +531,8 @@ def test_json_of_a_graphs_thread_is_what_is_stored(run: Run, graph_thread: str) 
     ],
 )  # fmt: skip
 def test_what_the_codec_never_writes_is_shown_as_it_is(value: Any) -> None:
-    graphs.plain(value)
-    graphs.plain([{"k": value}])
+    readable.plain(value)
+    readable.plain([{"k": value}])
 
 
 # --- on a terminal

@@ -18,7 +18,7 @@ from locus_store.values.encoding import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from locus_store.values.frames.shapes import Edits
 
@@ -179,6 +179,8 @@ class Folder:
     ) -> None:
         self.log: list[list[Json]] | None = [] if logs else None
         """The operations that were done; whoever reads them may clear it."""
+        self.watch: Callable[[list[Json], Json], None] | None = None
+        """Is called with each operation, and the root, before the operation is done."""
         self._root: Json = root
         self._max_bytes = max_bytes
         self._most_bytes = root_bytes
@@ -195,6 +197,8 @@ class Folder:
         for body in unpack_frames(payload, self._max_bytes):
             self._make_room(len(body))
             for operation in operations(body):
+                if self.watch is not None:
+                    self.watch(operation, self._root)
                 self._apply(operation)
                 if self.log is not None:
                     self.log.append(operation)
@@ -208,7 +212,7 @@ class Folder:
         if self._root is None:
             return
         try:
-            size = len(encode(self._sorted()))
+            size = len(encode(self.settled()))
         except TypeError as exc:
             raise IntegrityError("a stored state is nested too deeply") from exc
         if size > self._max_bytes:
@@ -223,9 +227,14 @@ class Folder:
         """
         if self._most_bytes > self._max_bytes:
             self._measure()
-        return self._sorted()
+        return self.settled()
 
-    def _sorted(self) -> dict[str, Json]:
+    def settled(self) -> dict[str, Json]:
+        """Return the state of the operations so far, as ``state`` does, without measuring it.
+
+        Raises:
+            IntegrityError: There is none.
+        """
         for holder, ropes in self._ropes.values():
             _write_ropes(holder, ropes)
         self._ropes.clear()

@@ -183,6 +183,7 @@ BACKEND: dict[str, Scenario] = {
     "writes_of": lambda it: it.backend.writes_of("t", ["v2", "v3"]),
     "namespaces": lambda it: it.backend.namespaces("t"),
     "records": lambda it: it.backend.records("t", first=1, last=3),
+    "sizes": lambda it: it.backend.sizes("t", first=1, last=3),
     "tagged": lambda it: it.backend.tagged("k", 1),
     "prune": lambda it: it.backend.prune("t"),
     "threads_of": lambda it: it.backend.threads_of("u"),

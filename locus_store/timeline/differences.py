@@ -11,7 +11,7 @@ from locus_store.values.frames.alignment import align, common_ends, fingerprint_
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-Path = tuple[str | int, ...]
+    from locus_store.timeline.layouts import Path
 
 _LEVELS = 64
 """Deeper values are shown as changed as a whole."""
@@ -81,16 +81,3 @@ def changed_part(before: str, after: str) -> tuple[str, str]:
     return tuple(  # type: ignore[return-value]  # two of them
         marks[0] + it[head : len(it) - tail] + marks[1] for it in (before, after)
     )
-
-
-def shown(path: Path) -> str:
-    """Return a path in the usual notation: ``messages[3].content``."""
-    text = ""
-    for step in path:
-        if isinstance(step, int):
-            text += f"[{step}]"
-        elif step.isidentifier():
-            text += f".{step}" if text else step
-        else:
-            text += f"[{step!r}]"
-    return text or "the state"

@@ -1,19 +1,19 @@
-"""States of LangGraph's graphs for display: channels and messages without bookkeeping."""
+"""States for people: messages as ``role: text``, graphs' channels without LangGraph's bookkeeping.
+
+Messages are those of the Locus SDK, of LangChain and of OpenAI's API. No class is imported.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.cli.output import json_text
+from locus_store.timeline.layouts import CHANNELS, is_bookkeeping, is_graphs
+from locus_store.values.encoding import encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 _MESSAGES: Final = "langchain_core.messages."
-_BOOKKEEPING: Final = ("__", "branch:", "join:")
-_ROOT: Final = "__root__"
-"""The channel of a graph whose state has no keys."""
-
 _TOLD: Final = frozenset({"parents", "counters_since_delta_snapshot"})
 """Metadata by which LangGraph finds its way."""
 
@@ -21,23 +21,26 @@ _PARTS: Final = 2
 """Module and class come first in what is stored of an object."""
 
 
-def is_graphs(state: Mapping[str, Any]) -> bool:
-    """Return whether a state is a checkpoint of LangGraph."""
-    return isinstance(state.get("channel_values"), dict) and {
-        "channel_versions",
-        "versions_seen",
-    } <= set(state)
-
-
 def readable(state: dict[str, Any]) -> dict[str, Any]:
-    """Return a graph's state without LangGraph's own channels; any other state unchanged."""
+    """Return a state with its messages as text; of a graph's state only the graph's channels."""
     if not is_graphs(state):
-        return state
-    return {
-        name: plain(it)
-        for name, it in state["channel_values"].items()
-        if name == _ROOT or not name.startswith(_BOOKKEEPING)
-    }
+        return {name: _with_messages(it) for name, it in state.items()}
+    return {name: plain(it) for name, it in state[CHANNELS].items() if not is_bookkeeping(name)}
+
+
+def _with_messages(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_with_messages(it) for it in value]
+    if not isinstance(value, dict):
+        return value
+    if is_message(value):
+        return message(value)
+    return {key: _with_messages(it) for key, it in value.items()}
+
+
+def is_message(value: Mapping[str, Any]) -> bool:
+    """Return whether an object is a message: it has a role, and content or tool calls."""
+    return isinstance(value.get("role"), str) and ("content" in value or "tool_calls" in value)
 
 
 def about(metadata: dict[str, Any]) -> dict[str, Any]:
@@ -55,7 +58,7 @@ def plain(value: Any) -> Any:
         return value
     read = _TAGS.get(str(value.get("$")))
     if read is None:
-        return {key: plain(it) for key, it in value.items()}
+        return message(value) if is_message(value) else {k: plain(it) for k, it in value.items()}
     try:
         return read(value)
     except (LookupError, TypeError, ValueError):  # not written by the codec: show it unchanged
@@ -75,17 +78,18 @@ def _object(value: dict[str, Any]) -> Any:
 
 def message(fields: Mapping[str, Any], kind: str = "message") -> str:
     """Return one message: ``human: Hello``."""
-    role, name = str(fields.get("type") or kind), fields.get("name")
-    said = [_text(fields["content"])]
-    said += [_call(it) for it in fields.get("tool_calls") or () if isinstance(it, dict)]
+    role, name = str(fields.get("type") or fields.get("role") or kind), fields.get("name")
+    said = [_text(fields.get("content"))]
+    calls = fields.get("tool_calls")
+    said += [_call(it) for it in calls if isinstance(it, dict)] if isinstance(calls, list) else []
     return f"{role}{f' ({name})' if name else ''}: {' '.join(filter(None, said))}"
 
 
 def _text(content: Any) -> str:
-    if isinstance(content, str):
-        return content
+    if isinstance(content, str) or content is None:
+        return content or ""
     if not isinstance(content, list):
-        return json_text(content)
+        return _json(content)
     return " ".join(map(_block, content))
 
 
@@ -96,7 +100,15 @@ def _block(block: Any) -> str:
 
 
 def _call(call: Mapping[str, Any]) -> str:
-    return f"[calls {call.get('name')}({json_text(call.get('args'))})]"
+    """Return a call: LangChain has ``args``, the Locus SDK ``arguments``, OpenAI a function."""
+    function = call.get("function")
+    made = function if isinstance(function, dict) else call
+    given = made.get("args", made.get("arguments"))
+    return f"[calls {made.get('name')}({given if isinstance(given, str) else _json(given)})]"
+
+
+def _json(value: Any) -> str:
+    return encode(value).decode()
 
 
 _TAGS: Final[dict[str, Callable[[dict[str, Any]], Any]]] = {

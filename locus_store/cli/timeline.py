@@ -1,0 +1,400 @@
+"""``locus-store threads blame``, ``bisect``, ``watch`` and ``rewind``."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import orjson
+import typer
+
+from locus_store.cli.opening import DEFAULT_URL, AsJson, Namespace, Thread, Url, require, run
+from locus_store.cli.output import counted, cut, note, put_json, put_line, put_table, say
+from locus_store.cli.tenants import OfTenant, opened_of
+from locus_store.cli.threads import CELL, Checkpoint, Limit, Raw, cells
+from locus_store.errors import InvalidArgumentError, LocusStoreError, NotFoundError
+from locus_store.timeline import conditions
+from locus_store.timeline.bisect import bisect as bisected
+from locus_store.timeline.blame import blame as blamed
+from locus_store.timeline.live import newer
+from locus_store.timeline.paths import parsed, shown
+from locus_store.timeline.readable import plain
+from locus_store.timeline.rewind import rewind as rewound
+from locus_store.timeline.writers import channel_of, writers
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+    from locus_store.backend import FullBackend
+    from locus_store.timeline.bisect import Bisected, Turn
+    from locus_store.timeline.blame import Blame, Blamed, Origin
+    from locus_store.timeline.conditions import Condition
+    from locus_store.timeline.writers import Writer
+    from locus_store.types import Version
+    from locus_store.values.frames import Folder
+
+    Writers = dict[str, list[Writer]]
+
+STANDARD_ERROR = 2
+"""Standard output is for the answer."""
+
+SKIPPED, MOST_CODE = 125, 127
+"""Exit codes of ``--run``: this one cannot be judged; the last one that is an answer."""
+
+
+def _saved(version: Version, names: list[str | None], *, raw: bool = False) -> tuple[str, ...]:
+    """Return the nodes, time and metadata of a version for a table."""
+    nodes = dict.fromkeys(it for it in names if it is not None)
+    return (", ".join(nodes), *cells(version, raw=raw)[1:])
+
+
+def _reported(version: Version) -> dict[str, Any]:
+    names = ("checkpoint_id", "created_at", "metadata")
+    return {name: getattr(version, name) for name in names}
+
+
+# --- blame
+
+
+def blame(
+    thread: Thread,
+    path: Annotated[
+        str, typer.Argument(help='As in messages[3].content or messages[id="m7"].content.')
+    ] = "",
+    *,
+    checkpoint: Checkpoint = None,
+    namespace: Namespace = "",
+    limit: Limit = 100,
+    raw: Raw = False,
+    tenant: OfTenant = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Show which version each value of a state came with, and the node that wrote it.
+
+    Of an object or a list the parts are shown, each with the last version that changed it. 'in or
+    before' a version: an older one is not stored any more. --json: {thread_id, namespace,
+    checkpoint_id, path, values: [{path, value, made, changed}]}; made and changed are
+    {checkpoint_id, is_exact, created_at, metadata, nodes}.
+    """
+    wanted = parsed(path)
+
+    async def found() -> tuple[Blame, list[Blamed], Writers]:
+        async with opened_of(url, tenant) as backend:
+            told = await blamed(backend, thread, checkpoint, namespace=namespace)
+            return await _explained(backend, require(told, thread, checkpoint), wanted, limit, raw)
+
+    told, values, tasks = run(found())
+    if as_json:
+        document = {"thread_id": thread, "namespace": namespace}
+        document |= {"checkpoint_id": told.version.checkpoint_id, "path": path}
+        put_json(document | {"values": [_value_json(it, tasks) for it in values]})
+        return
+    columns = ("value", "", "came with", "last change", "by", "saved", "metadata")
+    put_table(columns, (_value_row(it, tasks, raw=raw) for it in values), ids=columns[:1])
+    if len(values) == limit:
+        note("There may be more: a path to a part, or a greater --limit.")
+
+
+async def _explained(
+    backend: FullBackend, told: Blame, path: Any, limit: int, raw: bool
+) -> tuple[Blame, list[Blamed], Writers]:
+    """Return the values to show: the parts of the value at a path, or the value itself."""
+    at = told.of(path)
+    if at is None:
+        raise NotFoundError(
+            f"there is no {shown(path)} in checkpoint {told.version.checkpoint_id!r}; 'locus-store "
+            "threads blame' without a path shows the parts of the state"
+        )
+    values = told.parts(path, limit=limit, is_raw=raw) or [at]
+    versions = {it.version.checkpoint_id: it.version for v in values for it in (v.made, v.changed)}
+    return told, values, await writers(backend, list(versions.values()))
+
+
+def _nodes(value: Blamed, origin: Origin, tasks: Writers) -> list[str | None]:
+    channel = channel_of(value.path)
+    found = tasks.get(origin.version.checkpoint_id, ())
+    return list(dict.fromkeys(it.node for it in found if channel in {None, it.channel}))
+
+
+def _value_row(value: Blamed, tasks: Writers, *, raw: bool) -> tuple[str, ...]:
+    last = value.changed
+    text = cut(value.value if raw else plain(value.value), CELL)
+    saved = _saved(last.version, _nodes(value, last, tasks), raw=raw)
+    return shown(value.query), text, _named(value.made), _named(last), *saved
+
+
+def _named(origin: Origin) -> str:
+    name = origin.version.checkpoint_id
+    return name if origin.is_exact else f"in or before {name}"
+
+
+def _value_json(value: Blamed, tasks: Writers) -> dict[str, Any]:
+    def origin(it: Origin) -> dict[str, Any]:
+        nodes = [name for name in _nodes(value, it, tasks) if name is not None]
+        return _reported(it.version) | {"is_exact": it.is_exact, "nodes": nodes}
+
+    steps = {"made": origin(value.made), "changed": origin(value.changed)}
+    return {"path": list(value.path), "value": value.value} | steps
+
+
+# --- bisect
+
+
+class Program:
+    """The condition that a command fails for a state, as ``git bisect run`` has it.
+
+    The command gets the state as JSON on standard input. It succeeds for a good one, ends with 125
+    for one that it cannot judge, and with another code up to 127 for a bad one.
+    """
+
+    def __init__(self, command: str) -> None:
+        self._command = command
+
+    def answer(
+        self, version: Version, folder: Folder, operations: list[list[Any]] | None
+    ) -> bool | None:
+        """Return whether the command fails.
+
+        Raises:
+            LocusStoreError: It was ended by a signal, or with a code above 127.
+        """
+        del operations
+        done = subprocess.run(  # noqa: S602  # the command of the person at the terminal
+            self._command,
+            shell=True,
+            check=False,
+            input=orjson.dumps(folder.state()),
+            stdout=STANDARD_ERROR,
+            env=os.environ | {"LOCUS_CHECKPOINT_ID": version.checkpoint_id},
+        )
+        if not 0 <= done.returncode <= MOST_CODE:
+            raise LocusStoreError(
+                f"--run ended with code {done.returncode} for version {version.checkpoint_id!r}; "
+                "0 means good, 125 not judged, 1 to 127 bad"
+            )
+        return None if done.returncode == SKIPPED else done.returncode != 0
+
+
+def _json(text: str) -> Any:
+    """Return the value of an option: JSON, or the text itself."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return text
+
+
+_AT_PATH: dict[str, Callable[[Any, Any], Condition]] = {
+    "--equals": lambda path, text: conditions.equals(path, _json(text)),
+    "--contains": lambda path, text: conditions.contains(path, _json(text)),
+    "--exists": lambda path, _: conditions.exists(path),
+    "--longer-than": conditions.longer_than,
+    "--type": conditions.is_type,
+    "--filter": lambda path, text: conditions.matches(path, _filter(text)),
+}
+
+
+def _filter(text: str) -> dict[str, Any]:
+    wanted = _json(text)
+    if not isinstance(wanted, dict):
+        raise InvalidArgumentError(f'--filter takes JSON such as {{"$gt": 5}}, not {text!r}')
+    return wanted
+
+
+def _condition(path: str | None, text: str | None, command: str | None, **at: Any) -> Condition:
+    """Return the one condition that the options name.
+
+    Raises:
+        InvalidArgumentError: They name none, or several.
+    """
+    options = {f"--{key.replace('_', '-')}": it for key, it in at.items()}
+    given = {key: it for key, it in options.items() if it is not None and it is not False}
+    others = [it for it in (text, command) if it is not None]
+    if len(given) + len(others) != 1 or (path is None) is bool(given):
+        raise InvalidArgumentError(
+            f"name one condition: --path with one of {', '.join(_AT_PATH)}, or --text, or --run"
+        )
+    if text is not None:
+        return conditions.HasText(text)
+    if command is not None:
+        return Program(command)
+    [(name, value)] = given.items()
+    return _AT_PATH[name](parsed(path or ""), value)
+
+
+def bisect(
+    thread: Thread,
+    *,
+    path: Annotated[str | None, typer.Option(help="The value that is looked at.")] = None,
+    equals: Annotated[
+        str | None, typer.Option(metavar="JSON", help="The value is this: JSON or a text.")
+    ] = None,
+    contains: Annotated[
+        str | None,
+        typer.Option(metavar="JSON", help="The text, list or object has this part, element, key."),
+    ] = None,
+    exists: Annotated[bool, typer.Option("--exists", help="There is a value.")] = False,
+    longer_than: Annotated[
+        int | None, typer.Option(min=0, help="The text, list or object has more parts.")
+    ] = None,
+    of_type: Annotated[
+        str | None, typer.Option("--type", help=f"The value is {', '.join(conditions.TYPES)}.")
+    ] = None,
+    filter_: Annotated[
+        str | None,
+        typer.Option("--filter", metavar="JSON", help='Operators of the store, as {"$gt": 5}.'),
+    ] = None,
+    text: Annotated[
+        str | None, typer.Option(help="Any string of the state has this in it.")
+    ] = None,
+    command: Annotated[
+        str | None,
+        typer.Option(
+            "--run",
+            metavar="COMMAND",
+            help="The command fails; the state is on its standard input. 125: skip this version.",
+        ),
+    ] = None,
+    checkpoint: Checkpoint = None,
+    namespace: Namespace = "",
+    raw: Raw = False,
+    tenant: OfTenant = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Show the first version on the way to another one that meets a condition.
+
+    Every version on the way is asked, and every later change of the answer is shown. Without
+    --checkpoint the way leads to the head. --json: {thread_id, namespace, checkpoint_id, asked,
+    skipped, first, turns}; first is a checkpoint id or null, turns are [{checkpoint_id, holds,
+    is_exact, created_at, metadata, nodes}].
+    """
+    at = {"equals": equals, "contains": contains, "exists": exists, "longer_than": longer_than}
+    wanted = _condition(path, text, command, **at, type=of_type, filter=filter_)
+
+    async def found() -> tuple[Bisected, Writers]:
+        async with opened_of(url, tenant) as backend:
+            told = await bisected(backend, thread, wanted, checkpoint, namespace=namespace)
+            answers = require(told, thread, checkpoint)
+            return answers, await writers(backend, [it.version for it in answers.turns])
+
+    answers, tasks = run(found())
+    first = answers.first
+    if as_json:
+        document: dict[str, Any] = {"thread_id": thread, "namespace": namespace}
+        document |= {"checkpoint_id": answers.version.checkpoint_id}
+        document |= {"asked": answers.asked, "skipped": answers.skipped}
+        document |= {"first": first.version.checkpoint_id if first else None}
+        put_json(document | {"turns": [_turn_json(it, tasks) for it in answers.turns]})
+        return
+    rows = (_turn_row(it, tasks, raw=raw) for it in answers.turns)
+    columns = ("version", "from here on", "by", "saved", "metadata")
+    put_table(columns, rows, ids=columns[:1])
+    skipped = f", {answers.skipped:,} not judged" if answers.skipped else ""
+    told = f"first in {first.version.checkpoint_id}" if first else "in none"
+    say(f"The condition holds {told} of {counted(answers.asked, 'version')}{skipped}.")
+
+
+def _turn_row(turn: Turn, tasks: Writers, *, raw: bool) -> tuple[str, ...]:
+    nodes = [it.node for it in tasks.get(turn.version.checkpoint_id, ())]
+    name = turn.version.checkpoint_id
+    named = name if turn.is_exact else f"in or before {name}"
+    return named, "holds" if turn.holds else "does not hold", *_saved(turn.version, nodes, raw=raw)
+
+
+def _turn_json(turn: Turn, tasks: Writers) -> dict[str, Any]:
+    nodes = dict.fromkeys(it.node for it in tasks.get(turn.version.checkpoint_id, ()) if it.node)
+    answer = {"holds": turn.holds, "is_exact": turn.is_exact, "nodes": list(nodes)}
+    return _reported(turn.version) | answer
+
+
+# --- watch and rewind
+
+
+def watch(
+    thread: Thread,
+    *,
+    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 2.0,
+    count: Annotated[
+        int | None, typer.Option(min=1, help="End after so many new versions.")
+    ] = None,
+    namespace: Namespace = "",
+    raw: Raw = False,
+    tenant: OfTenant = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Print new versions as they are saved, until Ctrl-C.
+
+    Reads no states. --json prints a line for each: {checkpoint_id, parent_id, created_at,
+    metadata}.
+    """
+
+    def report(version: Version) -> None:
+        if as_json:
+            put_line(_reported(version) | {"parent_id": version.parent_id})
+        else:
+            say("  ".join(filter(None, cells(version, raw=raw))))
+        sys.stdout.flush()
+
+    async def watched() -> None:
+        async with opened_of(url, tenant) as backend:
+            found = _newer(backend, thread, namespace, interval)
+            left = count
+            async for version in found:
+                report(version)
+                left = None if left is None else left - 1
+                if left == 0:
+                    await found.aclose()
+
+    run(watched())
+
+
+async def _newer(
+    backend: FullBackend, thread: str, namespace: str, interval: float
+) -> AsyncGenerator[Version]:
+    """Yield the versions that are saved from now on."""
+    newest = require(await backend.history(thread, namespace=namespace, limit=1), thread)
+    sequence = newest[0].mark.sequence
+    while True:
+        for version in await newer(backend, thread, sequence, namespace=namespace):
+            yield version
+            sequence = version.mark.sequence
+        await asyncio.sleep(interval)
+
+
+def rewind(
+    thread: Thread,
+    checkpoint: Annotated[str, typer.Argument(help="The version to return to.")],
+    *,
+    head: Annotated[
+        str | None, typer.Option(help="The head that you saw; another one is a conflict.")
+    ] = None,
+    namespace: Namespace = "",
+    tenant: OfTenant = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Save the state of an old version as the new head, with its pending writes; remove nothing.
+
+    Agents and graphs continue from it. --json: {thread_id, namespace, checkpoint_id, from}.
+    """
+
+    async def saved() -> str:
+        async with opened_of(url, tenant) as backend:
+            require(
+                await backend.version(thread, checkpoint, namespace=namespace), thread, checkpoint
+            )
+            return await rewound(
+                backend, thread, checkpoint, namespace=namespace, expected_head=head
+            )
+
+    name = run(saved())
+    if as_json:
+        document = {"thread_id": thread, "namespace": namespace, "checkpoint_id": name}
+        put_json(document | {"from": checkpoint})
+    else:
+        say(f"{thread}: the head is {name}, with the state of {checkpoint}")

@@ -1,0 +1,78 @@
+"""The way to a version: the version and its ancestors, and their states in one pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from locus_store.backend import StoresThreads, needs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from locus_store.backend import StorageBackend
+    from locus_store.types import Version
+    from locus_store.values.frames import Folder
+
+PAGE: Final = 500
+"""Versions that are listed at once."""
+
+READ: Final = 10_000
+"""Versions whose records are in memory at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ancestry:
+    """A version and its ancestors, the oldest first."""
+
+    versions: list[Version]
+    exact: list[bool]
+    """``False``: a version that is not stored any more may have preceded this one, so that what
+    came with this one came in or before it."""
+
+
+class Visitor(Protocol):
+    """A calculation over the states of a lineage."""
+
+    def visit(self, version: Version, folder: Folder) -> None:
+        """Take the state of the next version; runs in a thread."""
+
+
+async def lineage(
+    backend: StorageBackend,
+    thread_id: str,
+    checkpoint_id: str | None = None,
+    *,
+    namespace: str = "",
+) -> Ancestry | None:
+    """Return the way to a version, or to the head; ``None`` where there is none."""
+    at = await backend.version(thread_id, checkpoint_id, namespace=namespace)
+    if at is None:
+        return None
+    versions, exact, since = [at], [], 0
+    before: str = at.checkpoint_id
+    while page := await backend.history(thread_id, namespace=namespace, limit=PAGE, before=before):
+        before = page[-1].checkpoint_id
+        for version in page:
+            newest = versions[-1]
+            if version.checkpoint_id == newest.parent_id:
+                exact.append(newest.mark.sequence - version.mark.sequence == since + 1)
+                versions.append(version)
+                since = 0
+            else:
+                since += 1
+    oldest = versions[-1]
+    exact.append(oldest.parent_id is None and oldest.mark.sequence == since + 1)
+    return Ancestry(versions[::-1], exact[::-1])
+
+
+async def visit(backend: StorageBackend, versions: Sequence[Version], visitor: Visitor) -> None:
+    """Let a visitor see the state of each version, in order.
+
+    Raises:
+        IntegrityError, NotFoundError: See ``StoresThreads.read_states``.
+        UnsupportedError: The backend does not list what its versions are made of.
+    """
+    states = needs(backend, StoresThreads)
+    for start in range(0, len(versions), READ):
+        await states.read_states(versions[start : start + READ], visitor.visit)

@@ -1,0 +1,152 @@
+"""Paths to values of a state: ``messages[3].content``, ``messages[id="m7"].content``."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+from locus_store.errors import InvalidArgumentError
+from locus_store.timeline.layouts import Path, inside
+from locus_store.values.encoding import pinned
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A step to the first element of a list whose ``field`` has ``value``."""
+
+    field: str
+    value: Any
+
+
+Query: TypeAlias = tuple[str | int | Where, ...]
+"""A path whose steps may choose list elements; an index below 0 counts from the end."""
+
+
+class Located(NamedTuple):
+    """A value, and the stored path that leads to it."""
+
+    path: Path
+    value: Any
+
+
+_STRING: Final = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
+_STEP: Final = re.compile(
+    rf"""
+    (?P<dot>\.?)(?P<name>[^.\[\]]+)
+    | \[ (?P<index>-?\d+) \]
+    | \[ (?P<key>{_STRING}) \]
+    | \[ (?P<field>[^=\[\]'"]+) = (?P<value>{_STRING}|[^\]'"]+) \]
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+def parsed(text: str) -> Query:
+    """Return the path that a text names; the empty one names the state.
+
+    Raises:
+        InvalidArgumentError: The text is not a path.
+    """
+    steps: list[str | int | Where] = []
+    at = 0
+    while at < len(text):
+        found = _STEP.match(text, at)
+        if found is None or (found["name"] and bool(found["dot"]) is not bool(at)):
+            raise InvalidArgumentError(
+                f"{text!r} is not a path, at character {at + 1}; write it as messages[3].content, "
+                "messages[id=\"m7\"].content or ['a key']"
+            )
+        steps.append(_step(found))
+        at = found.end()
+    return tuple(steps)
+
+
+def _step(found: re.Match[str]) -> str | int | Where:
+    if found["name"]:
+        return found["name"]
+    if found["index"]:
+        return int(found["index"])
+    if found["key"]:
+        return str(ast.literal_eval(found["key"]))
+    return Where(found["field"].strip(), _value(found["value"].strip()))
+
+
+def _value(text: str) -> Any:
+    """Return the value of a text: a quoted string, JSON, or the text itself."""
+    if text[0] in "'\"":
+        return ast.literal_eval(text)
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def shown(path: Query) -> str:
+    """Return a path in the usual notation: ``messages[3].content``."""
+    text = ""
+    for step in path:
+        if isinstance(step, Where):
+            text += f"[{step.field}={json.dumps(step.value, ensure_ascii=False)}]"
+        elif isinstance(step, int):
+            text += f"[{step}]"
+        elif step.isidentifier():
+            text += f".{step}" if text else step
+        else:
+            text += f"[{step!r}]"
+    return text or "the state"
+
+
+def located(state: Any, path: Query) -> Located | None:
+    """Return the value at a path; ``None`` if there is none.
+
+    A step leads through the wrappings of a LangGraph state: ``messages[0].content`` is the text of
+    a message there, too.
+    """
+    found, rest = reached(state, path)
+    return None if rest else found
+
+
+def reached(state: Any, path: Query) -> tuple[Located, Query]:
+    """Return the last value that a path leads to, and the steps behind it that lead nowhere."""
+    found: Path = ()
+    value = state
+    for at, step in enumerate(path):
+        entered = _entered(value, step)
+        if entered is None:
+            return Located(found, value), path[at:]
+        found, value = (*found, *entered.path), entered.value
+    return Located(found, value), ()
+
+
+def _entered(value: Any, step: str | int | Where) -> Located | None:
+    below = _child(value, step)
+    if below is not None:
+        return below
+    prefix, content = inside(value)
+    below = _child(content, step) if prefix else None
+    return Located((*prefix, *below.path), below.value) if below else None
+
+
+def _child(value: Any, step: str | int | Where) -> Located | None:
+    if isinstance(step, str):
+        return Located((step,), value[step]) if isinstance(value, dict) and step in value else None
+    if not isinstance(value, list):
+        return None
+    if isinstance(step, Where):
+        return next(matching(value, step), None)
+    at = step + len(value) if step < 0 else step
+    return Located((at,), value[at]) if 0 <= at < len(value) else None
+
+
+def matching(items: list[Any], step: Where) -> Iterator[Located]:
+    """Yield the elements of a list that a step chooses; their paths begin at the list."""
+    for at, item in enumerate(items):
+        found = _entered(item, step.field)
+        if found is not None and pinned(found.value) == pinned(step.value):
+            yield Located((at,), item)

@@ -1,0 +1,163 @@
+"""Bisect answers as the evaluation of the condition on every version does."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import histories
+import pytest
+
+from locus_store import InvalidArgumentError
+from locus_store.backends.memory import MemoryBackend
+from locus_store.timeline import conditions
+from locus_store.timeline.bisect import bisect
+from locus_store.timeline.paths import located, parsed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.anyio
+
+NOTHING: Any = object()
+
+
+def at(path: str, test: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    def judge(state: Any) -> bool:
+        found = located(state, parsed(path))
+        return test(NOTHING if found is None else found.value)
+
+    return judge
+
+
+def strings(value: Any) -> list[str]:
+    if isinstance(value, dict | list):
+        items = value.values() if isinstance(value, dict) else value
+        return [text for it in items for text in strings(it)]
+    return [value] if isinstance(value, str) else []
+
+
+def questions(choose: random.Random) -> list[tuple[Any, Callable[[Any], bool]]]:
+    """Conditions, each beside a plain function that says the same."""
+    word, name = choose.choice(histories.WORDS), f"m{choose.randint(1, 25)}"
+    role, last = f'messages[id="{name}"].role', "messages[-1].content"
+    sized = (str, list, dict)
+    return [
+        (conditions.exists(parsed(role)), at(role, lambda it: it is not NOTHING)),
+        (conditions.equals(parsed(role), word), at(role, lambda it: it == word)),
+        (
+            conditions.exists(parsed("messages[role=red].usage.tokens")),
+            at("messages[role=red].usage.tokens", lambda it: it is not NOTHING),
+        ),
+        (
+            conditions.contains(parsed(last), word),
+            at(last, lambda it: isinstance(it, str) and word in it),
+        ),
+        (
+            conditions.longer_than(parsed("messages"), 3),
+            at("messages", lambda it: isinstance(it, sized) and len(it) > 3),
+        ),
+        (
+            conditions.is_type(parsed("plan.red"), "number"),
+            at("plan.red", lambda it: type(it) in {int, float}),
+        ),
+        (
+            conditions.is_type(parsed("messages[0].content"), "text"),
+            at("messages[0].content", lambda it: isinstance(it, str)),
+        ),
+        (
+            conditions.matches(parsed("plan.green"), {"$in": [None, "1"]}),
+            at("plan.green", lambda it: it is None or it == "1"),
+        ),
+        (
+            conditions.contains(parsed("plan"), word),
+            at("plan", lambda it: isinstance(it, dict) and word in it),
+        ),
+        (
+            conditions.contains(parsed("plan.deep.a"), 1),
+            at("plan.deep.a", lambda it: isinstance(it, list) and 1 in it),
+        ),
+        (
+            conditions.HasText(f"{word} {word}"),
+            lambda state: any(f"{word} {word}" in it for it in strings(state)),
+        ),
+        (conditions.HasText("total"), lambda state: "total" in strings(state)),
+    ]
+
+
+async def differing(seed: int) -> int:
+    """The number of questions that are answered wrongly about one generated history."""
+    choose = random.Random(seed)
+    backend = MemoryBackend()
+    history = histories.History(backend, choose, choose.choice([None, None, None, 4]))
+    await history.grow(choose.randint(3, 14))
+    head = await backend.version("t")
+    assert head is not None
+    way = await histories.ancestry(backend, head)
+    wrong = 0
+    for condition, judge in questions(choose):
+        found = await bisect(backend, "t", condition)
+        assert found is not None
+        told = [(it.version, it.holds, it.is_exact) for it in found.turns]
+        expected: list[Any] = []
+        for version, is_exact in way:
+            answer = judge(history.saved[version.checkpoint_id])
+            if not expected or expected[-1][1] != answer:
+                expected.append((version, answer, is_exact))
+        first = next((it[0] for it in expected if it[1]), None)
+        wrong += told != expected or (found.first and found.first.version) != first
+    return wrong
+
+
+async def test_bisect_answers_as_the_evaluation_of_every_version() -> None:
+    for seed in range(250):
+        assert await differing(seed) == 0, f"history {seed}"
+
+
+async def test_an_answer_that_is_repeated_wrongly_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conditions, "is_near", lambda operation, place: False)
+    assert sum([await differing(seed) for seed in range(40)]) > 0
+
+
+class _Judging:
+    """Answers that are given by hand."""
+
+    def __init__(self, answers: list[bool | None]) -> None:
+        self._answers = iter(answers)
+
+    def answer(self, version: Any, folder: Any, operations: Any) -> bool | None:
+        return next(self._answers)
+
+
+async def test_a_version_that_cannot_be_judged_changes_no_answer() -> None:
+    backend = MemoryBackend()
+    for number in range(5):
+        await backend.save("t", {"n": number}, checkpoint_id=f"v{number}")
+    found = await bisect(backend, "t", _Judging([False, None, True, None, True]))
+    assert found is not None
+    assert [(it.version.checkpoint_id, it.holds, it.is_exact) for it in found.turns] == [
+        ("v0", False, True),
+        ("v2", True, False),
+    ]
+    assert (found.asked, found.skipped) == (5, 2)
+
+
+async def test_a_thread_that_is_not_there_has_no_answers() -> None:
+    assert await bisect(MemoryBackend(), "t", conditions.HasText("a")) is None
+
+
+def test_an_unknown_type_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="is not a type; the types are object"):
+        conditions.is_type((), "string?")
+
+
+async def test_an_element_that_gets_another_id_is_not_the_chosen_one_any_more() -> None:
+    backend = MemoryBackend()
+    content = "x" * 3000
+    for number, name in enumerate(["a", "a", "b", "a"]):
+        message = {"id": name, "content": content, "role": "user"}
+        await backend.save("t", {"messages": [message], "n": number}, checkpoint_id=f"v{number}")
+    found = await bisect(backend, "t", conditions.exists(parsed("messages[id=a].role")))
+    assert found is not None
+    turns = [(it.version.checkpoint_id, it.holds) for it in found.turns]
+    assert turns == [("v0", True), ("v2", False), ("v3", True)]

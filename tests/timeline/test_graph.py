@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from locus_store import open_checkpointer
+from locus_store.timeline.graph import Cursor, graph, stored_sizes
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=["memory", "file", "sqlite", "postgresql", "redis"])
+async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Any]:
+    urls = {
+        "memory": lambda: "memory://",
+        "file": lambda: f"file://{tmp_path}/files",
+        "sqlite": lambda: f"sqlite:///{tmp_path}/store.db",
+        "postgresql": lambda: request.getfixturevalue("migrated_database"),
+        "redis": lambda: request.getfixturevalue("redis_url"),
+    }
+    async with open_checkpointer(urls[request.param](), state_type=dict) as checkpointer:
+        yield checkpointer.backend
+
+
+async def grow(backend: Any) -> None:
+    """a - b - c - d, and e - f off b, which is the head's line."""
+    for name, parent in zip("abcdef", [None, "a", "b", "c", "b", "e"], strict=True):
+        await backend.write_state(
+            "t", {"n": name * 100}, checkpoint_id=name, parent_id=parent, is_root=parent is None
+        )
+
+
+async def test_versions_are_marked_by_their_place_page_after_page(backend: Any) -> None:
+    await grow(backend)
+    expected = [(*"fh",), (*"em",), (*"ds",), (*"cs",), (*"bm",), (*"am",)]
+    for limit in (1, 2, 4, 6, 100):
+        found, cursor, heads = [], None, set()
+        while page := await graph(backend, "t", limit=limit, cursor=cursor):
+            heads.add(page.head.checkpoint_id)
+            found += [(it.version.checkpoint_id, (it.place or "?")[0]) for it in page.nodes]
+            cursor = page.next
+            if cursor is None:
+                break
+        assert (found, heads) == (expected, {"f"})
+    assert await graph(backend, "unknown") is None
+
+
+async def test_the_main_line_is_not_known_behind_a_version_that_somebody_names(
+    backend: Any,
+) -> None:
+    await grow(backend)
+    page = await graph(backend, "t", cursor=Cursor("e", None))
+    assert page is not None
+    assert {it.place for it in page.nodes} == {None}
+
+
+async def test_sizes_are_those_of_the_stored_payloads(backend: Any) -> None:
+    await grow(backend)
+    page = await graph(backend, "t", limit=4)
+    assert page is not None
+    records = await backend.records("t", first=1, last=6)
+    sizes = {sequence: len(payload) for sequence, _, payload in records if sequence > 2}
+    assert await stored_sizes(backend, page.nodes) == sizes
+    assert await stored_sizes(backend, []) == {}

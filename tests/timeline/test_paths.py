@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from locus_store import InvalidArgumentError
+from locus_store.timeline.paths import Where, located, parsed, shown
+
+CHAT: Any = {"messages": [{"id": "m1", "n": 1}, {"id": "m7", "content": "hi"}], "a b": {"x": None}}
+WRAPPED: Any = {
+    "channel_values": {
+        "messages": [
+            {"$": "x", "c": 5, "v": ["messages.ai", "AI", {"id": "m7", "content": "hi"}]}
+        ],
+        "box": {"$": "d", "k": ["b", "a"], "v": {"a": 1, "b": 2}},
+    },
+    "channel_versions": {},
+    "versions_seen": {},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("", ()),
+        ("messages[3].content", ("messages", 3, "content")),
+        ("messages[-1]", ("messages", -1)),
+        ('messages[id="m7"].content', ("messages", Where("id", "m7"), "content")),
+        ("messages[id='m]7'].content", ("messages", Where("id", "m]7"), "content")),
+        ("messages[id=m7]", ("messages", Where("id", "m7"))),
+        ("items[n=3]", ("items", Where("n", 3))),
+        ("['a b'].x", ("a b", "x")),
+        ("a-b.ü", ("a-b", "ü")),
+    ],
+)
+def test_a_path_is_read_from_its_notation_and_shown_in_it(text: str, path: Any) -> None:
+    assert parsed(text) == path
+    assert parsed(shown(path)) == path or not path
+
+
+@pytest.mark.parametrize("text", ["a..b", ".a", "a[", "a[1", "a]", "a[x", "a.", "[id='x]", "a[0]b"])
+def test_a_text_that_is_not_a_path_is_refused(text: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="is not a path"):
+        parsed(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "value"),
+    [
+        ("messages[id=m7].content", ("messages", 1, "content"), "hi"),
+        ("messages[-1].content", ("messages", 1, "content"), "hi"),
+        ("messages[n=1].id", ("messages", 0, "id"), "m1"),
+        ("['a b'].x", ("a b", "x"), None),
+    ],
+)
+def test_a_path_leads_to_a_value(text: str, path: Any, value: Any) -> None:
+    assert located(CHAT, parsed(text)) == (path, value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["no", "messages[2]", "messages[-3]", "messages[n=true]", "messages.x"],
+)
+def test_a_path_to_nothing_has_no_value(text: str) -> None:
+    assert located(CHAT, parsed(text)) is None
+
+
+def test_a_path_leads_through_what_wraps_a_graphs_values() -> None:
+    found = located(WRAPPED, parsed("messages[id=m7].content"))
+    assert found == (("channel_values", "messages", 0, "v", 2, "content"), "hi")
+    assert located(WRAPPED, parsed("box.a")) == (("channel_values", "box", "v", "a"), 1)
+    assert located(WRAPPED, parsed("channel_values.messages[0].c")) is not None
