@@ -10,7 +10,7 @@ from locus_store import versions
 from locus_store.sql import messages, pending
 from locus_store.sql.columns import now
 from locus_store.sql.statements import is_live, same_thread
-from locus_store.sql.thread_info import of_user
+from locus_store.sql.thread_facts import of_user
 from locus_store.sql.vectors import DIMENSION_SETTING
 from locus_store.types import (
     ArchivedLine,

@@ -13,7 +13,7 @@ from locus_store.sql.existence import has_thread, is_old, keep_place, versionles
 from locus_store.sql.pending import BATCH, batches
 from locus_store.sql.reads import Reads, line_of_row, record_of_row
 from locus_store.sql.statements import LINE_STATE, RECORD
-from locus_store.sql.thread_info import put_facts, require_its_owner
+from locus_store.sql.thread_facts import put_facts, require_its_owner
 from locus_store.types import Removed
 from locus_store.versions import Line, Record
 from locus_store.versions.renewing import ttl_slack
@@ -288,7 +288,8 @@ class Repository(Reads):
             return versions.save(self, save)
         require_its_owner(self, save.claim)
         written = versions.save(self, save)
-        put_facts(self, save.claim)  # lock order: line, then thread
+        self.open_thread(save.thread_id)  # lock order: line, then thread
+        put_facts(self, save.claim)
         return written
 
     def delete(

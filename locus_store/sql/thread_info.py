@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import sqlalchemy as sa
 
 from locus_store import versions
-from locus_store.sql.existence import last_active
 from locus_store.sql.listing import GROWTH, PAGE, in_order, page_of
-from locus_store.sql.statements import is_live
+from locus_store.sql.thread_facts import facts_of, of_row, of_user, put_facts
 from locus_store.sql.user_ids import take
 from locus_store.types.arguments import check_text
-from locus_store.types.thread_info import DescribesThreads, StoredFacts, facts, require_owner
-from locus_store.types.user_ids import is_user_id, require_user_id
+from locus_store.types.thread_info import DescribesThreads, StoredFacts
+from locus_store.types.user_ids import require_user_id
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -39,10 +38,10 @@ class SqlThreadInfo(DescribesThreads):
 
     async def put_facts(self, put: PutThread) -> None:
         """See ``DescribesThreads``, also for the following methods."""
-        await self._write(lambda it: put_facts(it, put))
+        await self._write(lambda it: _put(it, put))
 
     async def facts_of(self, thread_id: str) -> ThreadFacts | None:
-        return await self._query(lambda it: _facts_of(it, thread_id))
+        return await self._query(lambda it: facts_of(it, thread_id))
 
     async def find_facts(self, wanted: ThreadsWanted) -> list[ThreadFacts]:
         return await self._query(lambda it: _find(it, wanted))
@@ -65,48 +64,10 @@ class SqlThreadInfo(DescribesThreads):
         return await self._write(lambda it: body(it.connection))
 
 
-def of_user(it: Reads, user_id: str) -> sa.ColumnElement[bool]:
-    """Return the condition of a user's threads; an id that the column cannot hold has none."""
-    if not is_user_id(user_id, it.tables.user_id_type):
-        return sa.false()
-    return it.tables.threads.c.user_id == user_id
-
-
-def require_its_owner(it: Reads, put: PutThread) -> None:
-    """Refuse a put into another user's thread, which ``put_facts`` refuses again under the lock.
-
-    Raises:
-        NotOwnerError: The thread is another user's.
-    """
-    require_user_id(put.user_id, it.tables.user_id_type)
-    found = _facts_of(it, put.thread_id)
-    require_owner(put.thread_id, found.user_id if found else None, put.user_id)
-
-
-def put_facts(it: Repository, put: PutThread) -> None:
-    """Store a thread's facts; see ``DescribesThreads.put_facts``."""
+def _put(it: Repository, put: PutThread) -> None:
     require_user_id(put.user_id, it.tables.user_id_type)
     it.open_thread(put.thread_id)
-    threads, exact = it.tables.threads, last_active(it.tables)
-    active_at = sa.func.coalesce(exact, threads.c.active_at).label("active_at")
-    which = it.is_thread(put.thread_id)
-    row = it.connection.execute(
-        sa.select(*(threads.c[name] for name in StoredFacts._fields), active_at).where(*which)
-    ).one()
-    stored = put.over(StoredFacts(*row[:-1]), row.active_at)
-    values = {threads.c[name]: value for name, value in stored._asdict().items()}
-    it.connection.execute(threads.update().where(*which).values(values))
-
-
-def _facts_of(it: Reads, thread_id: str) -> ThreadFacts | None:
-    c, exact = it.tables.threads.c, last_active(it.tables)
-    row = it.connection.execute(
-        sa.select(
-            *(c.thread_id, c.created_at, exact.label("exact")),
-            *(c[name] for name in StoredFacts._fields),
-        ).where(c.tenant == it.scope.tenant, c.thread_id == thread_id, is_live(it.tables))
-    ).first()
-    return None if row is None or row.exact is None else _of_row(row)
+    put_facts(it, put)
 
 
 def _find(it: Reads, wanted: ThreadsWanted) -> list[ThreadFacts]:
@@ -119,7 +80,7 @@ def _find(it: Reads, wanted: ThreadsWanted) -> list[ThreadFacts]:
         if len(rows) < size:
             break
         size, place = size * GROWTH, rows[-1]
-    return [_of_row(row) for row in found[wanted.offset : last]]
+    return [of_row(row) for row in found[wanted.offset : last]]
 
 
 def _page(it: Reads, user_id: str | None, size: int, place: Any) -> sa.Select[Any]:
@@ -132,8 +93,3 @@ def _page(it: Reads, user_id: str | None, size: int, place: Any) -> sa.Select[An
         .join_from(page, threads, threads.c.thread == page.c.thread)
         .order_by(*in_order(page.c))
     )
-
-
-def _of_row(row: Any) -> ThreadFacts:
-    times = {"created_at": row.created_at, "active_at": row.exact}
-    return facts(row.thread_id, row.user_id, row.name, row.metadata, **times)
