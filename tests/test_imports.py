@@ -232,3 +232,15 @@ def test_a_store_comes_from_the_same_place_by_every_name() -> None:
     assert store.InMemoryStore is InMemoryStore
     with pytest.raises(AttributeError, match="no attribute"):
         _ = store.no_such_name
+
+
+def test_the_adapter_for_pyagenity_names_what_is_missing(monkeypatch) -> None:
+    for version, needed in (((3, 11), "Python 3.12"), ((3, 12), 'pip install "locus-store[')):
+        code = (
+            f"import sys; sys.version_info = sys.version_info[:0] + {version}\n"
+            "sys.modules['agentflow'] = sys.modules['pyagenity'] = None\n"
+            "import locus_store.adapters.pyagenity"
+        )
+        found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert "MissingExtraError" in found.stderr
+        assert needed in found.stderr

@@ -12,11 +12,14 @@ import signal
 import time
 import traceback
 import warnings
+from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from locus_store.adapters import pyagenity as ours
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # PyAgenity's own
+    from locus_store.adapters import pyagenity as ours
 from locus_store.adapters.pyagenity.library import installed
 
 if TYPE_CHECKING:
@@ -26,6 +29,7 @@ MODELS = installed().models
 AgentState, Message, ThreadInfo = MODELS
 NAME = AgentState.__module__.partition(".")[0]
 IS_AGENTFLOW = NAME == "agentflow"
+VERSION = version("10xscale-agentflow" if IS_AGENTFLOW else "pyagenity")
 GRAPHS = "agentflow.core.graph" if IS_AGENTFLOW else "pyagenity.graph"
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # PyAgenity's own
