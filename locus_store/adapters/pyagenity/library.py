@@ -35,7 +35,7 @@ def installed() -> Library:
     if sys.version_info < (3, 12):
         raise MissingExtraError(
             "PyAgenity and AgentFlow need Python 3.12 or later; this is "
-            f"{sys.version_info.major}.{sys.version_info.minor}. locus_store.session has the same "
+            f"{'.'.join(map(str, sys.version_info[:2]))}. locus_store.session has the same "
             "methods with classes of its own"
         )
     found = _agentflow() or _pyagenity()
