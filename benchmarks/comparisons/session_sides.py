@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from benchmarks import workloads
-from benchmarks.places import TESTS, server
+from benchmarks.places import server
 
 if TYPE_CHECKING:
     import random
@@ -62,6 +60,11 @@ def started() -> Iterator[Servers]:
             valkey.stop()
 
 
+def name_of(url: str) -> str:
+    """Return the name of a database."""
+    return urlsplit(url).path[1:]
+
+
 @asynccontextmanager
 async def counted(servers: Servers, url: str) -> AsyncIterator[tuple[str, str, Trips]]:
     """Give the URLs of a database and of the cache by way of proxies that count."""
@@ -69,9 +72,8 @@ async def counted(servers: Servers, url: str) -> AsyncIterator[tuple[str, str, T
 
     proxies = CountingProxy(servers.postgresql.port), CountingProxy(servers.valkey.port)
     database, cache = proxies
-    name = urlsplit(url).path[1:]
     try:
-        where = database.url(servers.postgresql, name), f"redis://127.0.0.1:{cache.port}/0"
+        where = database.url(servers.postgresql, name_of(url)), f"redis://127.0.0.1:{cache.port}/0"
         yield *where, Trips(*proxies)
     finally:
         for proxy in proxies:
@@ -98,8 +100,8 @@ class Trips:
 def opened(side: str, database: str, cache: str | None, **options: Any) -> Any:
     """Return a checkpointer; both sides have the methods of AgentFlow's ``BaseCheckpointer``."""
     if side == OURS:
-        from locus_store.session import PgCheckpointer, SessionCheckpointer
         from locus_store.backends.postgresql import PostgreSQLBackend
+        from locus_store.session import PgCheckpointer, SessionCheckpointer
 
         if cache is None:
             return SessionCheckpointer(PostgreSQLBackend(database), **options)
