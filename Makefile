@@ -1,5 +1,5 @@
 # make demo | test | test-all | test-oracle | coverage | langgraph-suite | langgraph-redis | lint | docs | matrix | bench
-#      | campaign | clean
+#      | sessions | campaign | clean
 #
 # Every target makes its own virtual environment in .venv first, with the first Python >= 3.11
 # that is found; name another one with PYTHON=/path/to/python.
@@ -18,7 +18,7 @@ CONTRACTS := tests/test_contract.py tests/backends/memory/test_contract_memory.p
 	tests/backends/sqlite/test_contract_sqlite.py
 SHORT := -m "not variant" -k "not SQLiteFile"
 
-.PHONY: help demo test test-all test-oracle langgraph-suite langgraph-redis coverage lint format docs matrix oldest bench campaign clean
+.PHONY: help demo test test-all test-oracle langgraph-suite langgraph-redis coverage lint format docs matrix oldest bench sessions campaign clean
 
 help:
 	@echo "make demo      a conversation survives its process: the whole story, in a minute"
@@ -34,6 +34,7 @@ help:
 	@echo "make matrix    a short run of the tests under every other Python >= 3.11 that is installed"
 	@echo "make oldest    a short run on the oldest versions that pyproject.toml allows"
 	@echo "make bench     measure beside LangGraph's savers and stores; writes benchmarks/results/"
+	@echo "make sessions  measure session memory beside AgentFlow's, which needs Python 3.12"
 	@echo "make campaign  the long storms, kill -9 trials and lost replies"
 	@echo "make clean     remove the virtual environments and caches"
 
@@ -146,6 +147,23 @@ bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.micro.graph_loads --write
 	$(BIN)/python -m benchmarks.micro.redis_calls --write
 	$(BIN)/python docs/images/draw.py
+
+# AgentFlow needs Python 3.12, and pins packages that the tests have in other versions.
+AGENTFLOW := 0.10.1
+SESSIONS := build/agentflow-venv
+
+sessions: $(SESSIONS)/.ready
+	$(SESSIONS)/bin/python -m benchmarks.comparisons.sessions --write
+
+$(SESSIONS)/.ready: pyproject.toml
+	@python=$$(.ci/pythons | while read -r it; do \
+		"$$it" -c 'import sys; sys.exit(sys.version_info < (3, 12))' && echo "$$it" && break; done); \
+	test -n "$$python" || { echo "AgentFlow needs Python 3.12 or later" >&2; exit 1; }; \
+	"$$python" -m venv --clear $(SESSIONS)
+	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(SESSIONS)/bin/python -m pip install -q --upgrade "pip>=25.1"
+	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(SESSIONS)/bin/python -m pip install -q --group test \
+		--editable ".[agentflow,postgres,redis]" "10xscale-agentflow[pg_checkpoint]==$(AGENTFLOW)"
+	@touch $@
 
 campaign: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.storms.storm

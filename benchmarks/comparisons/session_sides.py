@@ -30,13 +30,17 @@ class Servers:
         """Create an empty database; return its URL."""
         return str(self.postgresql.url(self.postgresql.new_database()))
 
-    def cpu_seconds(self) -> float:
-        """The CPU time of all processes of both servers."""
+    def cpu(self) -> dict[int, int]:
+        """Return the nanoseconds that each process of both servers ran, by its id."""
         import servers
 
         postmaster = self.postgresql.process.pid
         pids = [postmaster, *servers.children(postmaster), self.valkey.process.pid]
-        return sum(map(_scheduled, pids)) / 1e9
+        return {it: _scheduled(it) for it in pids}
+
+    def cpu_seconds(self, begun: dict[int, int]) -> float:
+        """Return the CPU time since then, without that of processes that have ended."""
+        return sum(it - begun.get(pid, 0) for pid, it in self.cpu().items() if it) / 1e9
 
 
 def _scheduled(pid: int) -> int:

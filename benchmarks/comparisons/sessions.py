@@ -194,10 +194,12 @@ async def timed(
         for _ in range(count):
             await call()
 
-    begun = time.process_time(), servers.cpu_seconds(), time.perf_counter()
+    before, begun = servers.cpu(), (time.process_time(), time.perf_counter())
     await asyncio.gather(*(run(getattr(it, method)) for it in some))
-    ended = time.process_time(), servers.cpu_seconds(), time.perf_counter()
-    taken = (1e3 * (b - a) / count / len(some) for a, b in zip(begun, ended, strict=True))
+    ended = time.process_time(), time.perf_counter()
+    cpu, elapsed = (b - a for a, b in zip(begun, ended, strict=True))
+    seconds = cpu, servers.cpu_seconds(before), elapsed
+    taken = (1e3 * it / count / len(some) for it in seconds)
     return dict(zip(KINDS, taken, strict=True))
 
 
@@ -334,7 +336,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--calls", type=int, default=64)
-    parser.add_argument("--only", nargs="+", help="of: calls, trips, blocking, space, lists")
+    parser.add_argument(
+        "--only", nargs="+", help="of: calls, trips, blocking, space, lists; a page of its own"
+    )
     report.add_write(parser)
     options = parser.parse_args()
     amount = options.rounds, options.calls
@@ -354,7 +358,8 @@ def main() -> None:
         machine=machine.described(), load=machine.load_average(), versions=versions(),
         small=SMALL, large=LARGE, **vars(options),
     )  # fmt: skip
-    report.publish("sessions", "\n\n".join([head, *parts]), write=options.write)
+    name = "-".join(["sessions", *(options.only or [])])
+    report.publish(name, "\n\n".join([head, *parts]), write=options.write)
 
 
 if __name__ == "__main__":
