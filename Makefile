@@ -1,5 +1,5 @@
 # make demo | test | test-all | test-docker | test-oracle | portable | coverage | langgraph-suite
-#      | langgraph-redis | pyagenity | lint | docs | matrix | oldest | bench | campaign | release | clean
+#      | langgraph-redis | pyagenity | lint | docs | matrix | oldest | bench | sessions | campaign | release | clean
 #
 # Every target makes its own virtual environment in .venv first, with the first Python >= 3.11
 # that is found; name another one with PYTHON=/path/to/python.
@@ -19,7 +19,7 @@ CONTRACTS := tests/test_contract.py tests/backends/memory/test_contract_memory.p
 SHORT := -m "not variant" -k "not SQLiteFile"
 
 .PHONY: help demo test tests test-all test-docker test-oracle portable langgraph-suite langgraph-redis \
-	pyagenity coverage lint format docs site matrix short oldest bench campaign release clean
+	pyagenity coverage lint format docs site matrix short oldest bench sessions campaign release clean
 
 help:
 	@echo "make demo      a conversation survives its process: the whole story, in a minute"
@@ -38,6 +38,7 @@ help:
 	@echo "make matrix    a short run of the tests under every other Python >= 3.11 that is installed"
 	@echo "make oldest    a short run on the oldest versions that pyproject.toml allows"
 	@echo "make bench     measure beside LangGraph's savers and stores; writes benchmarks/results/"
+	@echo "make sessions  measure session memory beside AgentFlow's, which needs Python 3.12"
 	@echo "make campaign  the long storms, kill -9 trials and lost replies"
 	@echo "make release   VERSION=1.2.3: build and check the sdist and the wheel"
 	@echo "make clean     remove the virtual environments and caches"
@@ -195,6 +196,23 @@ bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.micro.timeline --write
 	$(BIN)/python -m benchmarks.micro.timeline --postgresql --write
 	$(BIN)/python docs/images/draw.py
+
+# AgentFlow needs Python 3.12, and pins packages that the tests have in other versions.
+AGENTFLOW := 0.10.1
+SESSIONS := build/agentflow-venv
+
+sessions: $(SESSIONS)/.ready
+	$(SESSIONS)/bin/python -m benchmarks.comparisons.sessions --write
+
+$(SESSIONS)/.ready: pyproject.toml
+	@python=$$(.ci/pythons | while read -r it; do \
+		"$$it" -c 'import sys; sys.exit(sys.version_info < (3, 12))' && echo "$$it" && break; done); \
+	test -n "$$python" || { echo "AgentFlow needs Python 3.12 or later" >&2; exit 1; }; \
+	"$$python" -m venv --clear $(SESSIONS)
+	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(SESSIONS)/bin/python -m pip install -q --upgrade "pip>=25.1"
+	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(SESSIONS)/bin/python -m pip install -q --group test \
+		--editable ".[agentflow,postgres,redis]" "10xscale-agentflow[pg_checkpoint]==$(AGENTFLOW)"
+	@touch $@
 
 campaign: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.storms.storm

@@ -7,7 +7,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks import machine
-from benchmarks.comparisons.session_sides import OURS, maker, opened
+from benchmarks.comparisons.session_sides import OURS, maker, name_of, opened
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -64,9 +64,9 @@ async def lists(servers: Servers) -> str:
     times: dict[str, list[list[float]]] = {name: [[], []] for name in CALLED}
     for number in range(ROUNDS + 1):
         for name, call in CALLED.items():
-            for session, found in zip(sessions, times[name], strict=True):
-                taken = await _timed(call, session)
-                found += [taken] if number else []
+            for session, taken in zip(sessions, times[name], strict=True):
+                milliseconds = await _timed(call, session)
+                taken.extend([milliseconds] if number else [])
     for session in sessions:
         await session.arelease()
     head = ("ms", f"{FEW:,} rows", f"{MANY:,} rows", "ratio")
@@ -82,14 +82,15 @@ async def _filled(servers: Servers, size: int) -> Any:
     await session.aput_messages(config, [message])
     fill = (it.format(first=1, last=size - 1) for it in (THREADS, MESSAGES))
     for script in (*fill, "VACUUM ANALYZE"):
-        servers.postgresql.execute(script, url.rpartition("/")[2].partition("?")[0])
+        servers.postgresql.execute(script, name_of(url))
     return session
 
 
 async def _timed(call: Callable[[Any], Awaitable[Any]], session: Any) -> float:
     begun = time.perf_counter()
     for _ in range(CALLS):
-        assert await call(session)
+        if not await call(session):
+            raise SystemExit("a list is empty")
     return 1e3 * (time.perf_counter() - begun) / CALLS
 
 

@@ -30,13 +30,17 @@ class Servers:
         """Create an empty database; return its URL."""
         return str(self.postgresql.url(self.postgresql.new_database()))
 
-    def cpu_seconds(self) -> float:
-        """The CPU time of all processes of both servers."""
+    def cpu(self) -> dict[int, int]:
+        """Return the nanoseconds that each process of both servers ran, by its id."""
         import servers
 
         postmaster = self.postgresql.process.pid
         pids = [postmaster, *servers.children(postmaster), self.valkey.process.pid]
-        return sum(map(_scheduled, pids)) / 1e9
+        return {it: _scheduled(it) for it in pids}
+
+    def cpu_seconds(self, begun: dict[int, int]) -> float:
+        """Return the CPU time since then, without that of processes that have ended."""
+        return sum(it - begun.get(pid, 0) for pid, it in self.cpu().items() if it) / 1e9
 
 
 def _scheduled(pid: int) -> int:
@@ -60,6 +64,11 @@ def started() -> Iterator[Servers]:
             valkey.stop()
 
 
+def name_of(url: str) -> str:
+    """Return the name of a database."""
+    return urlsplit(url).path[1:]
+
+
 @asynccontextmanager
 async def counted(servers: Servers, url: str) -> AsyncIterator[tuple[str, str, Trips]]:
     """Give the URLs of a database and of the cache by way of proxies that count."""
@@ -67,9 +76,8 @@ async def counted(servers: Servers, url: str) -> AsyncIterator[tuple[str, str, T
 
     proxies = CountingProxy(servers.postgresql.port), CountingProxy(servers.valkey.port)
     database, cache = proxies
-    name = urlsplit(url).path[1:]
     try:
-        where = database.url(servers.postgresql, name), f"redis://127.0.0.1:{cache.port}/0"
+        where = database.url(servers.postgresql, name_of(url)), f"redis://127.0.0.1:{cache.port}/0"
         yield *where, Trips(*proxies)
     finally:
         for proxy in proxies:

@@ -79,8 +79,8 @@ def to_log(message: object, kind: type[Any]) -> NewMessage:
     content = _content(message) if isinstance(message, Message) else dumped(message)[0]
     role, metadata = content.pop("role"), content.pop("metadata")
     for name in _absent(kind):
-        if content[name] is None:
-            del content[name]
+        if content.get(name) is None:
+            content.pop(name, None)
     message_id = content["message_id"]
     if isinstance(message_id, str):  # else the row does not say that it is a number
         del content["message_id"]

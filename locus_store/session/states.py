@@ -9,7 +9,8 @@ from locus_store.session.models import AgentState
 from locus_store.types.marks import Lineage, LoadedDict, Provenance
 from locus_store.types.state import dumped, restored
 from locus_store.types.state_classes import is_model
-from locus_store.values import frames
+from locus_store.values.canonical import canonical_json
+from locus_store.values.encoding import require_size
 from locus_store.values.filters import STATE_CLASS
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def require_exact(data: dict[str, Any], max_state_bytes: int) -> None:
     Raises:
         SerializationError: JSON cannot keep it, or it is too large.
     """
-    frames.change(data, None).snapshot.require_size(max_state_bytes)
+    require_size(len(canonical_json(data, "")), max_state_bytes)
 
 
 def restore(

@@ -8,6 +8,7 @@ import struct
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any
 from uuid import uuid4
@@ -116,6 +117,7 @@ class Lineage:
         return cls(thread=thread, made_from=made_from, head=head or made_from, nonce=nonce)
 
 
+@lru_cache(maxsize=4096)
 def thread_key(thread_id: str) -> str:
     """Return a short name of a thread for a mark."""
     return sha256(thread_id.encode(errors="surrogatepass")).hexdigest()[:16]

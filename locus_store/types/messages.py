@@ -275,7 +275,8 @@ def put_of(
 def _checked_text(text: object) -> str:
     if not isinstance(text, str):
         raise InvalidArgumentError(f"text must be a str, not {type(text).__name__}")
-    canonical(text, "text")
+    if type(text) is not str or not text.isascii():
+        canonical(text, "text")
     return text
 
 

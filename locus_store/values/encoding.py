@@ -407,6 +407,8 @@ _contexts = _Contexts()
 def _varint(number: int) -> bytes:
     if number < _MORE:
         return bytes((number,))
+    if number < _MORE << 7:
+        return bytes((number & _LOW | _MORE, number >> 7))
     out = bytearray()
     while number >= _MORE:
         out.append(number & _LOW | _MORE)

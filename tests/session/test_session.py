@@ -303,6 +303,17 @@ async def test_everything_of_a_message_comes_back(storage, session) -> None:
     assert await session.aget_message(T, "7") == messages[1]
 
 
+async def test_what_a_message_does_not_have_takes_no_space(session) -> None:
+    message = Message.text_message("hello", message_id="m", timestamp=None)
+    await session.aput_messages(T, [message, message.model_copy(update={"message_id": 7})])
+    logged = await session.log.load(T["thread_id"])
+    assert logged[0].content == {
+        "content": [{"type": "text", "text": "hello"}], "delta": False, "timestamp": None
+    }  # fmt: skip
+    assert logged[1].content["message_id"] == 7
+    assert await session.aget_message(T, "m") == message
+
+
 async def test_messages_keep_their_order_over_pages(session) -> None:
     whole = [f"message {n}" for n in range(400)]
     await session.aput_messages(T, [Message.text_message(it) for it in whole])

@@ -89,3 +89,28 @@ async def test_a_first_save_claims_its_thread_in_one_transaction(
         found.append(database_proxy.trips)
     await session.arelease()
     assert found[-1] == 2, found
+
+
+async def test_a_step_of_a_graph_takes_few_round_trips(
+    postgresql, migrated_database, database_proxy, cache_proxy
+) -> None:
+    session = PgCheckpointer(
+        database_proxy.url(postgresql, urlsplit(migrated_database).path[1:]),
+        redis_url=f"redis://127.0.0.1:{cache_proxy.port}",
+        cache_verify_seconds=1000,
+    )
+    state = said("a", "b")
+    calls = {
+        "checkpoint": (lambda: session.aput_checkpoint(ALICE, state, state.context), 2, 1),
+        "working state": (lambda: session.aput_state_cache(ALICE, state), 0, 1),
+        "state": (lambda: session.aget_state_cache(ALICE), 0, 1),
+        "stop requested": (lambda: session.ais_stop_requested(ALICE), 1, 0),
+    }
+    found = {}
+    for _ in range(3):  # the first one connects and prepares statements
+        for what, (call, _, _) in calls.items():
+            database_proxy.trips = cache_proxy.trips = 0
+            await call()
+            found[what] = database_proxy.trips, cache_proxy.trips
+    await session.arelease()
+    assert found == {what: (trips, cached) for what, (_, trips, cached) in calls.items()}
