@@ -23,7 +23,7 @@ from locus_store.session.twins import BlockingTwins
 from locus_store.session.values import Values
 from locus_store.session.writes import Writes, writing
 from locus_store.types import Expected
-from locus_store.types.arguments import MAX_COUNT, checked_ttl
+from locus_store.types.arguments import MAX_COUNT, checked_ttl, id_text
 from locus_store.types.codec import labels_of
 from locus_store.types.marks import Lineage, thread_key
 from locus_store.types.user_ids import checked_user_id_type, user_name, user_of
@@ -333,7 +333,7 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
         call = self._call(config)
         if not await self._owners.may_read(call):
             return None
-        found = await self.log.get(call.thread_id, str(message_id))
+        found = await self.log.get(call.thread_id, id_text("message_id", message_id))
         return None if found is None else from_log(found, self.models.message)
 
     async def alist_messages(
@@ -368,7 +368,7 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
         """
         call = self._call(config)
         await self._owners.require(call)
-        await self.log.remove(call.thread_id, [str(message_id)])
+        await self.log.remove(call.thread_id, [id_text("message_id", message_id)])
 
     # --- threads
 
