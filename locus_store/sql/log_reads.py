@@ -160,7 +160,9 @@ def find_logs(it: Reads, wanted: LogsWanted) -> list[LogInfo]:
     t = it.tables
     thread_id, namespace = t.threads.c.thread_id, t.logs.c.namespace
     query = _logs(t, thread_id, namespace, *(t.logs.c[name] for name in LOG))
-    query = query.order_by(thread_id, namespace).limit(wanted.limit)
+    # Not by the bytes alone: those of the root sort behind those of names that begin with " ".
+    is_named = sa.case((namespace == "", 0), else_=1)
+    query = query.order_by(thread_id, is_named, namespace).limit(wanted.limit)
     if wanted.thread_id is not None:
         query = query.where(thread_id == wanted.thread_id)
     if wanted.prefix:
@@ -171,7 +173,8 @@ def find_logs(it: Reads, wanted: LogsWanted) -> list[LogInfo]:
         query = query.where(namespace == wanted.namespace)
     if wanted.after is not None:
         thread, name = wanted.after
-        is_behind = sa.or_(thread_id > thread, namespace > name)
+        is_later = namespace > name if name else sa.true()
+        is_behind = sa.or_(thread_id > thread, sa.and_(namespace != "", is_later))
         query = query.where(thread_id >= thread, is_behind)
     rows = it.connection.execute(query, {"tenant": it.scope.tenant})
     return [_info(*row) for row in rows]
