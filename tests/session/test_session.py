@@ -681,6 +681,12 @@ async def test_configs_that_make_no_sense_are_refused(session) -> None:
     assert await session.aget_state({"thread_id": "7"}) is not None
 
 
+async def test_what_is_no_cache_is_refused(storage) -> None:
+    for bad in ("redis://x", 5, {}):
+        with pytest.raises(InvalidArgumentError, match="cache"):
+            storage.open(bad)
+
+
 async def test_threads_that_expire_take_their_messages_along(storage) -> None:
     session = storage.open(ttl_seconds=1000)
     await session.aput_messages(T, [Message.text_message("m")])
