@@ -13,9 +13,11 @@ from locus_store.sql.statements import is_live
 from locus_store.sql.user_ids import take
 from locus_store.types.thread_info import DescribesThreads, StoredFacts, facts, require_owner
 from locus_store.types.user_ids import is_user_id, require_user_id
+from locus_store.versions.archives import minute_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from datetime import datetime
 
     from sqlalchemy.engine import Connection, Row
 
@@ -82,22 +84,22 @@ def put_facts(it: Repository, put: PutThread) -> None:
     require_user_id(put.user_id, it.tables.user_id_type)
     it.open_thread(put.thread_id)
     threads, exact = it.tables.threads, last_active(it.tables)
-    active_at = sa.func.coalesce(exact, threads.c.active_at).label("active_at")
+    active_at = sa.func.coalesce(exact, threads.c.active_at)
     which = it.is_thread(put.thread_id)
-    row = it.connection.execute(
-        sa.select(*(threads.c[name] for name in StoredFacts._fields), active_at).where(*which)
-    ).one()
-    stored = put.over(StoredFacts(*row[:-1]), row.active_at)
+    columns = (*(threads.c[name] for name in StoredFacts._fields), threads.c.created_at)
+    row = it.connection.execute(sa.select(*columns, active_at.label("exact")).where(*which)).one()
+    stored = put.over(StoredFacts(row.user_id, row.name, row.metadata), _active_at(row))
     values = {threads.c[name]: value for name, value in stored._asdict().items()}
     it.connection.execute(threads.update().where(*which).values(values))
 
 
 def _facts_of(it: Reads, thread_id: str) -> ThreadFacts | None:
     c, exact = it.tables.threads.c, last_active(it.tables)
+    columns = (c.thread_id, *(c[name] for name in StoredFacts._fields), c.created_at)
     row = it.connection.execute(
-        sa.select(
-            c.thread_id, *(c[name] for name in StoredFacts._fields), exact.label("exact")
-        ).where(c.tenant == it.scope.tenant, c.thread_id == thread_id, is_live(it.tables))
+        sa.select(*columns, exact.label("exact")).where(
+            c.tenant == it.scope.tenant, c.thread_id == thread_id, is_live(it.tables)
+        )
     ).first()
     return None if row is None or row.exact is None else _of_row(row)
 
@@ -121,11 +123,20 @@ def _page(it: Reads, user_id: str | None, size: int, place: Any) -> sa.Select[An
     is_theirs = sa.true() if user_id is None else of_user(it, user_id)
     page = page_of(it, size, is_theirs, place=place).subquery("page")
     return (
-        sa.select(page, *(threads.c[name] for name in StoredFacts._fields))
+        sa.select(page, *(threads.c[name] for name in StoredFacts._fields), threads.c.created_at)
         .join_from(page, threads, threads.c.thread == page.c.thread)
         .order_by(*in_order(page.c))
     )
 
 
 def _of_row(row: Any) -> ThreadFacts:
-    return facts(row.thread_id, row.user_id, row.name, row.metadata, row.exact)
+    return facts(row.thread_id, row.user_id, row.name, row.metadata, _active_at(row))
+
+
+def _active_at(row: Any) -> datetime:
+    """Return the last activity: a thread that only facts were put into has it to the minute.
+
+    If that is the minute of its creation, the exact time is known.
+    """
+    exact: datetime = row.exact
+    return row.created_at if minute_of(row.created_at) == exact else exact
