@@ -7,8 +7,9 @@ technology; everything else is the same for all.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 from locus_store.errors import ConnectionFailedError, InvalidArgumentError
 from locus_store.runtime.loops import off_loop
@@ -63,6 +64,9 @@ Logs: TypeAlias = "list[LogInfo]"
 Heads: TypeAlias = "list[LogSnapshot]"
 Reads: TypeAlias = "list[LogRead]"
 New: TypeAlias = "Sequence[NewMessage | tuple[Any, ...]]"
+
+MAX_REVISION: Final = 2**63 - 1
+"""Every database has a column for it."""
 
 
 class BaseMessageLog(ForTenants, ABC):
@@ -242,12 +246,10 @@ class BaseMessageLog(ForTenants, ABC):
             ConflictError: See ``append``.
         """
         change = self._change(thread_id, namespace, (), None, expected_revision)
-        if isinstance(message_ids, str):
-            raise InvalidArgumentError("message_ids must be a list of ids, not a str")
-        ids = tuple(dict.fromkeys(message_ids))
+        ids = _listed("message_ids", message_ids)
         for message_id in ids:
             check_text("message_id", message_id)
-        change.cut = Cut("named", message_ids=ids)
+        change.cut = Cut("named", message_ids=tuple(dict.fromkeys(ids)))
         return (await self.change(change)).revision
 
     async def clear(
@@ -437,7 +439,8 @@ class BaseMessageLog(ForTenants, ABC):
     ) -> LogChange:
         _check_names(thread_id, namespace, expected_revision)
         shared = json_object("metadata", metadata)
-        puts = [put_of(it, namespace, shared, self.max_state_bytes) for it in messages]
+        given = _listed("messages", messages)
+        puts = [put_of(it, namespace, shared, self.max_state_bytes) for it in given]
         return LogChange(
             thread_id=thread_id,
             namespace=namespace,
@@ -463,21 +466,36 @@ def _logs_wanted(
     check_text("prefix", prefix, minimum=0)
     if namespace is not None:
         check_text("namespace", namespace, minimum=0)
-    if after is not None:
-        check_names(*after)
     return LogsWanted(
         thread_id=thread_id,
         prefix=prefix,
         namespace=namespace,
         limit=check_limit(limit),
-        after=after,
+        after=None if after is None else _log_name(after),
     )
+
+
+def _listed(name: str, values: object) -> list[Any]:
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise InvalidArgumentError(f"{name} must be a list, not {type(values).__name__}")
+    return list(values)
+
+
+def _log_name(after: object) -> LogName:
+    if not isinstance(after, tuple | list) or len(after) != 2:  # noqa: PLR2004  (a pair)
+        raise InvalidArgumentError(f"after must be a thread and a namespace, not {after!r:.80}")
+    thread_id, namespace = after
+    check_names(thread_id, namespace)
+    return thread_id, namespace
 
 
 def _check_names(thread_id: object, namespace: object, expected_revision: object) -> None:
     check_names(thread_id, namespace)
-    is_revision = type(expected_revision) is int and expected_revision >= 0
-    if expected_revision is not None and not is_revision:
+    if expected_revision is None:
+        return
+    if type(expected_revision) is not int:
         raise InvalidArgumentError(
-            f"expected_revision must be a whole number from 0, not {expected_revision!r}"
+            f"expected_revision must be a whole number, not {expected_revision!r:.80}"
         )
+    if not 0 <= expected_revision <= MAX_REVISION:
+        raise InvalidArgumentError(f"expected_revision must be from 0 to {MAX_REVISION}")

@@ -12,6 +12,7 @@ from locus_store.blocking import Portals
 from locus_store.checkpointer import checked_keep_last
 from locus_store.errors import InvalidArgumentError
 from locus_store.session import states
+from locus_store.session.cache import StateCache
 from locus_store.session.config import call_of, hand_on, thread_name
 from locus_store.session.messages import from_log, require_exact, to_log
 from locus_store.session.models import MODELS, info_of
@@ -23,7 +24,7 @@ from locus_store.session.twins import BlockingTwins
 from locus_store.session.values import Values
 from locus_store.session.writes import Writes, writing
 from locus_store.types import Expected
-from locus_store.types.arguments import MAX_COUNT, checked_ttl
+from locus_store.types.arguments import MAX_COUNT, checked_ttl, id_text
 from locus_store.types.codec import labels_of
 from locus_store.types.marks import Lineage, thread_key
 from locus_store.types.user_ids import checked_user_id_type, user_name, user_of
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from locus_store.messages import BaseMessageLog
-    from locus_store.session.cache import CachedState, StateCache
+    from locus_store.session.cache import CachedState
     from locus_store.session.config import Call
     from locus_store.session.messages import Message
     from locus_store.session.models import Models, ThreadInfo
@@ -49,8 +50,8 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
     """Keeps the states, messages and facts of threads; a state is an ordinary version.
 
     A config is a dict with ``thread_id``, and where needed ``user_id``, ``state_class``,
-    ``thread_name``, ``thread_meta`` (of a new thread) and ``meta`` (of a version); it is not
-    changed. A thread is its first user's: other users find nothing, and their writes raise
+    ``thread_name``, ``thread_meta`` and ``meta`` (of a version); it is not changed. Name and
+    metadata are stored by the write that makes a thread its first user's, if it has none. A thread is its first user's: other users find nothing, and their writes raise
     ``NotOwnerError``. A config without ``user_id`` reaches all threads.
 
     A save is written to the database first, then to the cache. Writes continue when their caller
@@ -92,6 +93,14 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
         if not isinstance(backend, StorageBackend) and not callable(backend):
             raise TypeError(
                 f"a session keeps its data in a StorageBackend, not a {type(backend).__name__}"
+            )
+        if not (cache is None or isinstance(cache, StateCache) or callable(cache)):
+            raise InvalidArgumentError(
+                f"cache must be a LocalCache, RedisCache or other StateCache, not {cache!r:.80}"
+            )
+        if not isinstance(release_resources, bool):
+            raise InvalidArgumentError(
+                f"release_resources must be True or False, not {release_resources!r:.80}"
             )
         self._given = backend, cache
         self.user_id_type = checked_user_id_type(user_id_type)
@@ -337,7 +346,7 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
         call = self._call(config)
         if not await self._owners.may_read(call):
             return None
-        found = await self.log.get(call.thread_id, str(message_id))
+        found = await self.log.get(call.thread_id, id_text("message_id", message_id))
         return None if found is None else from_log(found, self.models.message)
 
     async def alist_messages(
@@ -372,7 +381,7 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
         """
         call = self._call(config)
         await self._owners.require(call)
-        await self.log.remove(call.thread_id, [str(message_id)])
+        await self.log.remove(call.thread_id, [id_text("message_id", message_id)])
 
     # --- threads
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.errors import InvalidArgumentError
 from locus_store.session.states import checked_state_class
-from locus_store.types.arguments import check_text
+from locus_store.types.arguments import id_text
 from locus_store.types.marks import Lineage, thread_key
 from locus_store.types.user_ids import user_name
 
@@ -57,8 +57,23 @@ def call_of(config: Mapping[str, Any], users: UserIdType, *, needs_thread: bool 
         thread_name=config.get("thread_name"),
         thread_meta=config.get("thread_meta"),
         meta=config.get("meta"),
-        lineage=Lineage.from_token(token) if (token := config.get(VERSION_KEY)) else None,
+        lineage=_lineage_of(config.get(VERSION_KEY)),
     )
+
+
+def _lineage_of(token: object) -> Lineage | None:
+    """Return the version that a caller's dict names, if any.
+
+    Raises:
+        InvalidArgumentError: The value was not set by a read or write.
+    """
+    lineage = None if token is None else Lineage.from_token(token)
+    if lineage is None and token is not None:
+        raise InvalidArgumentError(
+            f"{VERSION_KEY} is not a version that a read or write has set: {token!r:.80}; "
+            "set it to None, and load the state again"
+        )
+    return lineage
 
 
 def hand_on(config: Mapping[str, Any], lineage: Lineage) -> None:
@@ -73,6 +88,4 @@ def thread_name(thread_id: object) -> str:
     Raises:
         InvalidArgumentError: It is neither a valid text nor a whole number.
     """
-    name = str(thread_id) if type(thread_id) is int else thread_id
-    check_text("thread_id", name)
-    return str(name)
+    return id_text("thread_id", thread_id)

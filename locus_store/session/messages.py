@@ -10,9 +10,9 @@ from uuid import uuid4
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from locus_store.errors import IntegrityError, InvalidArgumentError
-from locus_store.types.arguments import json_object
+from locus_store.types.arguments import id_text, json_object
 from locus_store.types.messages import NewMessage, put_of
-from locus_store.types.state import dumped
+from locus_store.types.state import dumped, refused_fields
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -71,20 +71,38 @@ def to_log(message: object, kind: type[Any]) -> NewMessage:
         kind: The class of a session's messages.
 
     Raises:
-        InvalidArgumentError: It is not of this class.
+        InvalidArgumentError: It is not of this class, or a field was assigned what the class
+            refuses.
         SerializationError: A framework's message cannot be written as JSON.
     """
     if not isinstance(message, kind):
         raise InvalidArgumentError(f"a message is a {_named(kind)}, not {_named(type(message))}")
     content = _content(message) if isinstance(message, Message) else dumped(message)[0]
+    message_id = id_text("message_id", content["message_id"])
+    read = _read(content, kind)
+    text = (read if type(message) is kind else message).text()
     role, metadata = content.pop("role"), content.pop("metadata")
     for name in _absent(kind):
         if content.get(name) is None:
             content.pop(name, None)
-    message_id = content["message_id"]
-    if isinstance(message_id, str):  # else the row does not say that it is a number
+    if isinstance(content["message_id"], str):  # else the row does not say that it is a number
         del content["message_id"]
-    return NewMessage(content, role, str(message_id), metadata, message.text())
+    return NewMessage(content, role, message_id, metadata, text)
+
+
+def _read(content: dict[str, Any], kind: type[Any]) -> Any:
+    """Return the message that a load makes of this content.
+
+    Raises:
+        InvalidArgumentError: The class refuses it.
+    """
+    try:
+        return kind.model_validate(content)
+    except ValidationError as exc:
+        raise InvalidArgumentError(
+            f"message {content['message_id']!r:.80} does not fit {_named(kind)}: "
+            f"{refused_fields(exc)}; nothing was written"
+        ) from exc
 
 
 @cache
@@ -95,7 +113,7 @@ def _absent(kind: type[Any]) -> tuple[str, ...]:
 
 def _content(message: Message) -> dict[str, Any]:
     """Return the fields as they are: the log refuses what JSON would change."""
-    content = message.model_dump(mode="python", by_alias=False)
+    content = message.model_dump(mode="python", by_alias=False, warnings=False)
     if isinstance(message.timestamp, datetime):
         content["timestamp"] = message.timestamp.isoformat()
     return content

@@ -9,10 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
 from locus_store.errors import InvalidArgumentError
 from locus_store.session.messages import Message
-from locus_store.types.marks import Provenance
+from locus_store.types.marks import Lineage, Provenance
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 
 class ExecutionState(BaseModel):
@@ -29,6 +29,24 @@ class ExecutionState(BaseModel):
     internal_data: dict[str, Any] = Field(default_factory=dict)
 
 
+class Origin(Provenance):
+    """The version that a session's state was made from.
+
+    A deep copy or a pickled copy is saved by itself: of two copies of one state, the second save
+    raises ``ConflictError``.
+    """
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[Callable[[str | None], Origin], tuple[str | None]]:
+        return _copied, (self.token,)
+
+
+def _copied(token: str | None) -> Origin:
+    lineage = Lineage.from_token(token) if token else None
+    return Origin(lineage.another().token() if lineage else None)
+
+
 class AgentState(BaseModel):
     """The working memory of an agent; subclass it to add fields.
 
@@ -41,7 +59,7 @@ class AgentState(BaseModel):
     context: list[Message] = Field(default_factory=list)
     context_summary: str | None = None
     execution_meta: ExecutionState = Field(default_factory=ExecutionState)
-    _version: Provenance = PrivateAttr(default_factory=Provenance)
+    _version: Origin = PrivateAttr(default_factory=Origin)
 
 
 class ThreadInfo(BaseModel):

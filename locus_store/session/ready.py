@@ -145,6 +145,11 @@ def _postgresql(place: dict[str, Any], schema: str | None) -> StorageBackend:
 
     if len(place) > 1:
         raise InvalidArgumentError("give one of postgres_dsn, pg_pool and engine")
+    dsn = place.get("dsn")
+    if dsn is not None and not (isinstance(dsn, str) and dsn.strip()):
+        raise InvalidArgumentError(
+            f"postgres_dsn must be the URL of a database, not {dsn!r}; None reads {DATABASE_VARIABLE}"
+        )
     if not place:
         dsn = os.environ.get(DATABASE_VARIABLE)
         if not dsn:

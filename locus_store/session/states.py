@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.errors import InvalidArgumentError, SerializationError
-from locus_store.session.models import AgentState
+from locus_store.session.models import AgentState, Origin
 from locus_store.types.marks import Lineage, LoadedDict, Provenance
 from locus_store.types.state import dumped, restored
 from locus_store.types.state_classes import is_model
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pydantic import BaseModel
+
+
+CHOOSE: Final = 'choose another class: config["state_class"] or bind_state_type()'
+"""What to do about a stored state that does not fit its class."""
 
 
 def checked_state_class(kind: object) -> type[BaseModel] | None:
@@ -34,14 +38,17 @@ def dump(state: object) -> tuple[dict[str, Any], dict[str, str]]:
     """Return a state as a JSON object, and the label that names its class.
 
     Raises:
-        SerializationError: It is not a pydantic model, or JSON cannot keep it.
+        SerializationError: It is not a pydantic model, JSON cannot keep it, or its class would
+            refuse what is stored.
     """
     kind = type(state)
     if not is_model(kind):
         raise SerializationError(
             f"a session's state is an AgentState or another pydantic model, not a {kind.__name__}"
         )
-    return dumped(state)[0], {STATE_CLASS: _name(kind)}
+    data = dumped(state)[0]
+    restored(kind, data, None, "nothing was written: assign a value of the field's type")
+    return data, {STATE_CLASS: _name(kind)}
 
 
 def require_exact(data: dict[str, Any], max_state_bytes: int) -> None:
@@ -72,7 +79,7 @@ def restore(
     Raises:
         SerializationError: The class is not imported, or ``data`` does not fit it.
     """
-    state = restored(kind or _class_of(labels, base), data, None)
+    state = restored(kind or _class_of(labels, base), data, None, CHOOSE)
     carry(state, lineage)
     return state
 
@@ -83,10 +90,10 @@ def carry(state: object, lineage: Lineage) -> None:
     A framework's state has room in ``execution_meta.internal_data``: a dict that remembers the
     version, also in copies, and is equal to the plain dict.
     """
-    provenance = Provenance(lineage.token())
     if isinstance(state, AgentState):
-        state._version = provenance  # noqa: SLF001  (our own class)
+        state._version = Origin(lineage.token())  # noqa: SLF001  (our own class)
     elif (run := _run_of(state)) is not None:
+        provenance = Provenance(lineage.token())
         run.internal_data = LoadedDict(run.internal_data, provenance, {})
 
 
@@ -116,8 +123,7 @@ def _class_of(labels: Mapping[str, Any], base: type[BaseModel]) -> type[BaseMode
         module, _, qualname = str(name).partition(":")
         raise SerializationError(
             f"the state was saved as {qualname} of {module}, which is not a loaded subclass of "
-            f'{base.__name__}: import it before the load, or give config["state_class"] or '
-            "bind_state_type()"
+            f"{base.__name__}: import it before the load, or {CHOOSE}"
         )
     return found[-1]
 

@@ -175,7 +175,8 @@ def find_heads(it: Reads, wanted: LogsWanted) -> list[LogRead]:
     )
     query = sa.select(*of_log, *(t.messages.c[name] for name in MESSAGE))
     query = query.select_from(page.outerjoin(t.messages, is_newest))
-    ordered = query.order_by(page.c.thread_id, page.c.log_namespace)
+    is_named = sa.case((page.c.log_namespace == "", 0), else_=1)
+    ordered = query.order_by(page.c.thread_id, is_named, page.c.log_namespace)
     rows = it.connection.execute(ordered, {"tenant": it.scope.tenant})
     return [_head(_info(*row[: 2 + len(LOG)]), row[2 + len(LOG) :]) for row in rows]
 
@@ -189,7 +190,9 @@ def _matching(t: Tables, wanted: LogsWanted) -> sa.Select[Any]:
     """Return a query for the logs that match."""
     thread_id, namespace = t.threads.c.thread_id, t.logs.c.namespace
     columns = (thread_id, namespace.label("log_namespace"), *(t.logs.c[name] for name in LOG))
-    query = _logs(t, *columns).order_by(thread_id, namespace).limit(wanted.limit)
+    # Not by the bytes alone: those of the root sort behind those of names that begin with " ".
+    is_named = sa.case((namespace == "", 0), else_=1)
+    query = _logs(t, *columns).order_by(thread_id, is_named, namespace).limit(wanted.limit)
     if wanted.thread_id is not None:
         query = query.where(thread_id == wanted.thread_id)
     if wanted.prefix:
@@ -200,7 +203,8 @@ def _matching(t: Tables, wanted: LogsWanted) -> sa.Select[Any]:
         query = query.where(namespace == wanted.namespace)
     if wanted.after is not None:
         thread, name = wanted.after
-        is_behind = sa.or_(thread_id > thread, namespace > name)
+        is_later = namespace > name if name else sa.true()
+        is_behind = sa.or_(thread_id > thread, sa.and_(namespace != "", is_later))
         query = query.where(thread_id >= thread, is_behind)
     return query
 

@@ -7,6 +7,7 @@ import re
 from typing import Final
 
 from locus_store.errors import InvalidArgumentError
+from locus_store.types.arguments import check_text
 
 DEFAULT_PREFIX: Final = "locus_"
 
@@ -40,6 +41,19 @@ def check_prefix(prefix: str, dialect: str = "sqlite") -> str:
     """
     _check("prefix", prefix, max_prefix(dialect), dialect, DEFAULT_PREFIX)
     return prefix
+
+
+def check_schema(schema: str) -> None:
+    """Refuse the name of a database schema that PostgreSQL would cut, or a statement misread.
+
+    Raises:
+        InvalidArgumentError: It is longer than 63 bytes, or has a colon.
+    """
+    check_text("schema", schema, minimum=0)
+    if len(schema.encode()) > MAX_NAME or ":" in schema:
+        raise InvalidArgumentError(
+            f"schema={schema!r} must have at most {MAX_NAME} bytes in UTF-8, and no colon"
+        )
 
 
 def prefix_of(table_name: str | None, prefix: str | None, dialect: str) -> str:

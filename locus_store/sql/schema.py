@@ -28,8 +28,8 @@ from locus_store.sql.columns import (
     now,
 )
 from locus_store.sql.json_columns import Json, JsonValue
-from locus_store.sql.names import DEFAULT_PREFIX, check_prefix, derived
-from locus_store.types.arguments import MAX_TENANT_CHARACTERS, check_text
+from locus_store.sql.names import DEFAULT_PREFIX, check_prefix, check_schema, derived
+from locus_store.types.arguments import MAX_TENANT_CHARACTERS
 
 if TYPE_CHECKING:
     from locus_store.types.user_ids import UserIdType
@@ -351,7 +351,7 @@ def tables(
     """
     check_prefix(prefix)
     if schema is not None:
-        check_text("schema", schema, minimum=0)
+        check_schema(schema)
     if (prefix, schema, users) == (DEFAULT_PREFIX, None, "string"):
         metadata = METADATA
     else:

@@ -10,8 +10,11 @@ from locus_store.sql.existence import last_active
 from locus_store.sql.statements import is_live
 from locus_store.types.thread_info import StoredFacts, facts, require_owner
 from locus_store.types.user_ids import is_user_id, require_user_id
+from locus_store.versions.archives import minute_of
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from locus_store.sql.reads import Reads
     from locus_store.types.thread_info import PutThread, ThreadFacts
 
@@ -37,12 +40,11 @@ def require_its_owner(it: Reads, put: PutThread) -> None:
 def put_facts(it: Reads, put: PutThread) -> None:
     """Store the facts of a thread that was opened; see ``DescribesThreads.put_facts``."""
     threads, exact = it.tables.threads, last_active(it.tables)
-    active_at = sa.func.coalesce(exact, threads.c.active_at).label("active_at")
+    active_at = sa.func.coalesce(exact, threads.c.active_at)
     which = it.is_thread(put.thread_id)
-    row = it.connection.execute(
-        sa.select(*(threads.c[name] for name in StoredFacts._fields), active_at).where(*which)
-    ).one()
-    stored = put.over(StoredFacts(*row[:-1]), row.active_at)
+    columns = (*(threads.c[name] for name in StoredFacts._fields), threads.c.created_at)
+    row = it.connection.execute(sa.select(*columns, active_at.label("exact")).where(*which)).one()
+    stored = put.over(StoredFacts(row.user_id, row.name, row.metadata), _active_at(row))
     values = {threads.c[name]: value for name, value in stored._asdict().items()}
     it.connection.execute(threads.update().where(*which).values(values))
 
@@ -61,5 +63,14 @@ def facts_of(it: Reads, thread_id: str) -> ThreadFacts | None:
 
 def of_row(row: Any) -> ThreadFacts:
     """Return the facts in a row of a query."""
-    times = {"created_at": row.created_at, "active_at": row.exact}
+    times = {"created_at": row.created_at, "active_at": _active_at(row)}
     return facts(row.thread_id, row.user_id, row.name, row.metadata, **times)
+
+
+def _active_at(row: Any) -> datetime:
+    """Return the last activity: a thread that only facts were put into has it to the minute.
+
+    If that is the minute of its creation, the exact time is known.
+    """
+    exact: datetime = row.exact
+    return row.created_at if minute_of(row.created_at) == exact else exact

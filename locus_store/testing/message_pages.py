@@ -129,6 +129,16 @@ class Paging(MessageLogKit):
             assert it == await log.info(it.thread_id, namespace=it.namespace)
             assert abs(datetime.now(UTC) - it.changed_at) < timedelta(minutes=5)
 
+    async def test_the_root_namespace_is_listed_first(self, log: Any) -> None:
+        names = sorted(["", "/", "//", " ", "!", "-x", ".", "a", "~", "é", "\U0001f600"])
+        for name in names:
+            await log.append("t", new(1), namespace=name)
+        assert [it.namespace for it in await log.logs("t")] == names
+        for place, name in enumerate(names):
+            found = await log.logs(after=("t", name))
+            assert [it.namespace for it in found] == names[place + 1 :], name
+        assert len(await log.logs(after=("s", ""))) == len(names)
+
     async def test_the_time_of_the_last_change_is_exact(self, log: Any) -> None:
         seen = []
         changes: tuple[Any, ...] = (

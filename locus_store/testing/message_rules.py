@@ -379,9 +379,25 @@ class MessageArguments(MessageLogKit):
             for call in calls:
                 with refused(InvalidArgumentError, bad):
                     await call()
-        for bad in ("m", 1):
-            with refused((InvalidArgumentError, TypeError), bad):
+        for bad in (2**63, 10**5000):
+            with refused(InvalidArgumentError, "a large number"):
+                await log.append("t", new(3), expected_revision=bad)
+        with refused(ConflictError, "a revision that no log has"):
+            await log.append("t", new(3), expected_revision=2**63 - 1)
+        assert contents(await log.load("t")) == [1, 2]
+
+    async def test_what_is_no_list_is_refused(self, log: Any) -> None:
+        await log.append("t", new(1, 2))
+        for bad in (None, "m", 1):
+            with refused(InvalidArgumentError, bad):
+                await log.append("t", bad)
+            with refused(InvalidArgumentError, bad):
                 await log.remove("t", bad)
+        for cursor in ("x", "xy", 1, ("t",), ("t", "", ""), ("t", None), (None, "")):
+            with refused(InvalidArgumentError, cursor):
+                await log.logs(after=cursor)
+        with refused(InvalidArgumentError, "a list in a list"):
+            await log.remove("t", [["m"]])
         assert contents(await log.load("t")) == [1, 2]
 
     async def test_a_message_above_the_limit_is_refused(self, reopen: Another) -> None:

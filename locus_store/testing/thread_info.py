@@ -73,6 +73,16 @@ class ThreadInfoRules(BackendKit):
         assert await backend.thread_facts("t") is None
         assert await self.names(backend) == []
 
+    async def test_the_time_of_a_new_thread_is_exact(self, backend: Any) -> None:
+        await backend.put_thread("t", user_id="alice")
+        created = (await backend.thread_facts("t")).updated_at
+        assert created != created.replace(second=0, microsecond=0)
+        await backend.put_thread("t", name="n", metadata={"k": 1})
+        found = await backend.thread_facts("t")
+        assert (found.updated_at, found.metadata) == (created, {"k": 1})
+        await backend.save("t", {"n": 1})
+        assert (await backend.thread_facts("t")).updated_at > created
+
     async def test_a_given_time_holds_until_the_next_save(self, backend: Any) -> None:
         await backend.save("t", {"n": 1})
         later = datetime.now(UTC) + timedelta(days=2)

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from locus_store.types import PendingWrite
 
 MAX_ID_CHARACTERS = 255
+_MAX_ID_BITS = 4 * MAX_ID_CHARACTERS
+"""More than ``MAX_ID_CHARACTERS`` digits have; Python writes numbers of no more than 4,300."""
+
 MAX_TENANT_CHARACTERS = 64
 MAX_PATH_CHARACTERS = 100_000
 MAX_COUNT = 2**31 - 1
@@ -43,6 +46,19 @@ def check_text(
         )
     if "\0" in value or not (value.isascii() or _SURROGATE.search(value) is None):
         raise InvalidArgumentError(f"{name} {value!r} has a NUL or a lone surrogate in it")
+
+
+def id_text(name: str, value: object) -> str:
+    """Return an id as text: a string, or the digits of a whole number.
+
+    Raises:
+        InvalidArgumentError: It is neither, or not valid; see ``check_text``.
+    """
+    if type(value) is int and value.bit_length() > _MAX_ID_BITS:
+        raise InvalidArgumentError(f"{name} must have at most {MAX_ID_CHARACTERS} digits")
+    text = str(value) if type(value) is int else value
+    check_text(name, text)
+    return str(text)
 
 
 def check_tenant(tenant: object) -> None:

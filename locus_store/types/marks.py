@@ -91,6 +91,10 @@ class Lineage:
     head: Mark | None
     nonce: str | None = field(default_factory=lambda: uuid4().hex[:16])
 
+    def another(self) -> Lineage:
+        """Return the lineage of a copy, which is saved by itself."""
+        return Lineage(thread=self.thread, made_from=self.made_from, head=self.head)
+
     def token(self) -> str:
         """As text, for a place inside a state."""
         marks = [
@@ -114,7 +118,8 @@ class Lineage:
             made_from, head = _unpacked(raw[2:cut]), _unpacked(raw[cut + 2 :])
         except (ValueError, struct.error, UnicodeDecodeError):
             return None
-        return cls(thread=thread, made_from=made_from, head=head or made_from, nonce=nonce)
+        found = cls(thread=thread, made_from=made_from, head=head or made_from, nonce=nonce)
+        return found if found.token() == token else None  # base64 skips what it does not know
 
 
 @lru_cache(maxsize=4096)

@@ -10,7 +10,7 @@ from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, Self, get_args, get_origin
+from typing import Any, Final, Self, get_args, get_origin
 from uuid import uuid4
 
 import orjson
@@ -168,20 +168,28 @@ def _plain(state: Any) -> dict[str, Any]:
     return data
 
 
-def restored(kind: Any, data: dict[str, Any], lineage: Lineage | None) -> Any:
+LOOK: Final = "with state_type=dict it can be looked at"
+"""What to do about a stored state that does not fit its class."""
+
+
+def restored(kind: Any, data: dict[str, Any], lineage: Lineage | None, advice: str = LOOK) -> Any:
     """Return the state of ``data``, carrying ``lineage``, if any, where its class has room for one.
 
     Raises:
-        SerializationError: ``data`` does not fit the class.
+        SerializationError: ``data`` does not fit the class; the message ends with ``advice``.
     """
     try:
         return _built(kind, data, lineage)
     except ValidationError as exc:
         raise SerializationError(
-            f"the state does not fit {kind.__name__}: {exc.error_count()} field(s) "
-            f"refused, the first {'.'.join(map(str, exc.errors()[0]['loc']))!r}; with "
-            "state_type=dict it can be looked at"
+            f"the state does not fit {kind.__name__}: {refused_fields(exc)}; {advice}"
         ) from exc
+
+
+def refused_fields(exc: ValidationError) -> str:
+    """Return the number of fields that a model refused, and the name of the first, without data."""
+    first = ".".join(map(str, exc.errors(include_input=False, include_context=False)[0]["loc"]))
+    return f"{exc.error_count()} field(s) refused, the first {first!r}"
 
 
 def _built(kind: Any, data: dict[str, Any], lineage: Lineage | None) -> Any:

@@ -58,8 +58,12 @@ def user_name(user_id: object, users: UserIdType) -> str | None:
         check_text("user_id", user_id)
         return str(user_id)
     number = int(user_id) if isinstance(user_id, str) and _is_number(user_id) else user_id
-    if type(number) is not int or not _fits(number, users):
+    if type(number) is not int:
         raise InvalidArgumentError(f"user_id must be of the type {users}, not {user_id!r:.80}")
+    if not _fits(number, users):  # too long to write, perhaps
+        raise InvalidArgumentError(
+            f"user_id must be a number of the type {users}, not a larger one"
+        )
     return str(number)
 
 

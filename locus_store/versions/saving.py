@@ -187,8 +187,8 @@ def _lost(
         was = "when it was not there"
     raise ConflictError(
         f"thread {request.thread_id!r} {now}, but this state was made from it {was}; nothing was "
-        'written. Load the thread and run the step again, or save with on_conflict="branch" to '
-        "keep this state beside the head",
+        "written. Load the thread and run the step again; the save of a checkpointer also has "
+        'on_conflict="branch", which keeps this state beside the head',
         head_id=head.checkpoint_id if head else None,
         parent_id=parent.checkpoint_id if parent else None,
     )

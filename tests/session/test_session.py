@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
 import math
+import pickle
 import threading
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
@@ -40,6 +42,9 @@ from locus_store.session.twins import BlockingTwins
 pytestmark = pytest.mark.anyio
 T: dict[str, Any] = {"thread_id": "t"}
 ALICE: dict[str, Any] = {"thread_id": "t", "user_id": "alice"}
+ODD = timezone(timedelta(seconds=561))
+"""The offset of Paris in 1880."""
+
 BOB: dict[str, Any] = {"thread_id": "t", "user_id": "bob"}
 
 
@@ -155,6 +160,36 @@ async def test_a_copy_of_a_state_keeps_its_version(session) -> None:
         await session.aput_state(T, copies[1])
 
 
+@pytest.mark.parametrize(
+    "copied",
+    [copy.deepcopy, lambda it: it.model_copy(deep=True), lambda it: pickle.loads(pickle.dumps(it))],
+    ids=["deepcopy", "model_copy", "pickle"],
+)
+async def test_of_two_copies_of_one_loaded_state_one_is_saved(session, copied) -> None:
+    await session.aput_state(T, said("a"))
+    state = await session.aget_state(T)
+    one, two = copied(state), copied(state)
+    await session.aput_state(T, one)
+    for lost in (two, state):
+        with pytest.raises(ConflictError):
+            await session.aput_state(T, lost)
+    one.context_summary = "again"
+    await session.aput_state(T, one)
+    await session.aput_state(T, one.model_copy(update={"context_summary": "shallow"}))
+    assert (await session.aget_state(T)).context_summary == "shallow"
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda it: it[:-8], lambda it: it + "x", lambda it: 5, lambda it: ""]
+)
+async def test_a_damaged_version_in_a_config_is_refused(session, damage) -> None:
+    config = {**T, VERSION_KEY: None}
+    await session.aput_state(config, said("a"))
+    config[VERSION_KEY] = damage(config[VERSION_KEY])
+    with pytest.raises(InvalidArgumentError, match=VERSION_KEY):
+        await session.aput_state(config, said("b"))
+
+
 async def test_a_config_carries_the_version_if_it_has_a_place(session) -> None:
     plain = dict(T)
     await session.aput_state(plain, said("a"))
@@ -259,6 +294,39 @@ async def test_a_session_is_an_ordinary_thread(session) -> None:
     assert [it["thread_id"] for it in await plain.search("hello")] == ["t"]
     await plain.copy_thread("t", "copy")
     assert (await session.aget_state({"thread_id": "copy"})).context[0].text() == "hello"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda it: setattr(it, "context", None),
+        lambda it: setattr(it, "context_summary", 5),
+        lambda it: setattr(it, "execution_meta", None),
+        lambda it: setattr(it.execution_meta, "step", "a"),
+        lambda it: it.context.append("text"),
+        lambda it: setattr(it.context[0], "content", "text"),
+        lambda it: setattr(it.context[0], "timestamp", "yesterday"),
+    ],
+)
+async def test_a_state_that_its_class_would_refuse_is_not_written(session, change) -> None:
+    await session.aput_state(T, said("good"))
+    bad = said("bad")
+    change(bad)
+    for put in (session.aput_state, session.aput_state_cache):
+        with pytest.raises(SerializationError, match="nothing was written"):
+            await put(T, bad)
+    for read in (session.aget_state, session.aget_state_cache):
+        assert (await read(T)).context[0].text() == "good"
+
+
+async def test_errors_name_options_of_a_session_only(session) -> None:
+    class Strict(AgentState):
+        n: int
+
+    await session.aput_state(T, said("a"))
+    with pytest.raises(SerializationError, match="bind_state_type") as refused:
+        await session.aget_state({**T, "state_class": Strict})
+    assert "state_type" not in str(refused.value).replace("bind_state_type", "")
 
 
 @pytest.mark.parametrize("bad", [{"a": 1}, None, "text", 7], ids=repr)
@@ -378,6 +446,54 @@ async def test_a_bad_message_writes_nothing(session) -> None:
     assert await session.alist_messages(T) == []
     await session.aput_messages(ALICE, [])
     assert await session.alist_messages(T) == []
+
+
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        *[("content", it) for it in ("text", None, ["text"])],
+        *[("timestamp", it) for it in ("yesterday", datetime(1880, 1, 1, tzinfo=ODD))],
+        *[("message_id", it) for it in (None, 1.5)],
+        *[("usages", [1]), ("reasoning", 5), ("tools_calls", {}), ("tools_calls", [5])],
+        *[("metadata", None), ("delta", None), ("role", None)],
+    ],
+)
+async def test_a_message_that_its_class_would_refuse_is_not_written(session, field, value) -> None:
+    await session.aput_messages(T, [Message.text_message("good")])
+    bad = Message.text_message("bad")
+    setattr(bad, field, value)
+    with pytest.raises((InvalidArgumentError, SerializationError), match=field):
+        await session.aput_messages(T, [Message.text_message("too"), bad])
+    assert texts(await session.alist_messages(T)) == ["good"]
+
+
+async def test_blocks_that_were_assigned_as_dicts_are_stored(session) -> None:
+    message = Message.text_message("a")
+    message.content = [{"type": "text", "text": "b"}]
+    await session.aput_messages(T, [message])
+    assert texts(await session.alist_messages(T, search="b")) == ["b"]
+
+
+@pytest.mark.parametrize("digits", [300, 5000])
+async def test_a_number_that_is_too_long_for_an_id_is_refused(storage, session, digits) -> None:
+    number, numbers = 10**digits, storage.open(user_id_type="bigint")
+    for call in (
+        session.aget_state({"thread_id": number}),
+        session.aget_state({"thread_id": "t", "user_id": number}),
+        numbers.alist_threads({"user_id": number}),
+        session.aget_message(T, number),
+        session.aput_messages(T, [Message.text_message("a", message_id=number)]),
+    ):
+        with pytest.raises(InvalidArgumentError):
+            await call
+
+
+async def test_deleting_without_an_id_deletes_nothing(session) -> None:
+    await session.aput_messages(T, [Message.text_message("a", message_id="None")])
+    for method in (session.adelete_message, session.aget_message):
+        with pytest.raises(InvalidArgumentError, match="message_id"):
+            await method(T, None)
+    assert len(await session.alist_messages(T)) == 1
 
 
 # --- threads and users
@@ -592,6 +708,12 @@ async def test_configs_that_make_no_sense_are_refused(session) -> None:
             await session.aput_thread(config, info)
     await session.aput_state({"thread_id": 7}, said("a"))
     assert await session.aget_state({"thread_id": "7"}) is not None
+
+
+async def test_what_is_no_cache_is_refused(storage) -> None:
+    for bad in ("redis://x", 5, {}):
+        with pytest.raises(InvalidArgumentError, match="cache"):
+            storage.open(bad)
 
 
 async def test_threads_that_expire_take_their_messages_along(storage) -> None:

@@ -92,6 +92,9 @@ def test_what_cannot_be_is_refused(migrated_database) -> None:
         {"postgres_dsn": "not a dsn"}, {"pg_pool": object()}, {"cache_ttl": 0},
         {"max_cached_threads": 0}, {"redis_url": "http://x"}, {"user_id_type": "uuid"},
         {"redis_url": "redis://x", "redis": object()}, {"cache_verify_seconds": None},
+        {"postgres_dsn": 5}, {"postgres_dsn": ""}, {"postgres_dsn": " "},
+        {"release_resources": "no"}, {"release_resources": None},
+        *({"postgres_dsn": migrated_database, "schema": it} for it in ("a" * 64, "ü" * 32, ":x")),
     ):  # fmt: skip
         with pytest.raises(InvalidArgumentError):
             PgCheckpointer(**options)
