@@ -82,7 +82,7 @@ def to_log(message: object, kind: type[Any]) -> NewMessage:
     read = _read(content, kind)
     text = (read if type(message) is kind else message).text()
     role, metadata = content.pop("role"), content.pop("metadata")
-    for name in _absent(kind):
+    for name in _absent(kind):  # type: ignore[arg-type]  # a class is hashable
         if content.get(name) is None:
             content.pop(name, None)
     if isinstance(content["message_id"], str):  # else the row does not say that it is a number
