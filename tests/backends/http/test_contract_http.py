@@ -1,0 +1,151 @@
+"""The contracts over a real service on loopback: memory, SQLite and PostgreSQL behind it."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from services import Service
+from test_contract_memory import MemoryProbe
+
+from locus_store import (
+    InMemoryMessageLog,
+    InMemoryStore,
+    MemoryBackend,
+)
+from locus_store.backends.http import HTTPBackend, http_checkpointer
+from locus_store.backends.http.connections import Connections, Options
+from locus_store.backends.http.messages import HTTPMessageLog
+from locus_store.backends.http.remote import RemoteService
+from locus_store.backends.http.store import HTTPStore
+from locus_store.testing import (
+    CheckpointerContract,
+    MessageLogContract,
+    StorageBackendContract,
+    StoreContract,
+)
+from locus_store.testing.kit import limited
+from locus_store.values import vectors
+from locus_store.values.encoding import MAX_STATE_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Services:
+    """Services over one storage, each with a limit of its own."""
+
+    def __init__(self, backend: Any) -> None:
+        self.backend = backend
+        self._running: list[Service] = []
+        self.main = self._start(backend)
+
+    def _start(self, backend: Any) -> Service:
+        self._running.append(Service(backend))
+        return self._running[-1]
+
+    def limited(self, max_state_bytes: int) -> Service:
+        return self._start(limited(self.backend, max_state_bytes))
+
+    def stop(self) -> None:
+        for it in self._running:
+            it.stop()
+
+
+class OverService(CheckpointerContract):
+    """A checkpointer whose backend is a service over ``behind``."""
+
+    @pytest.fixture
+    def behind(self) -> Any:
+        return MemoryBackend()
+
+    @pytest.fixture
+    def services(self, behind: Any) -> Iterator[Services]:
+        made = Services(behind)
+        yield made
+        made.stop()
+
+    @pytest.fixture
+    def reopen(self, services: Services) -> Any:
+        def reopen(**options: Any) -> Any:
+            limit = options.get("max_state_bytes")
+            is_valid = type(limit) is int and limit > 0
+            service = services.limited(limit) if is_valid else services.main
+            return http_checkpointer(service.url, **{"state_type": self.state_type, **options})
+
+        return reopen
+
+    @pytest.fixture
+    def checkpointer(self, reopen: Any) -> Any:
+        return reopen()
+
+
+class TestOverMemory(OverService):
+    @pytest.fixture
+    def storage(self, behind: Any) -> Any:
+        return MemoryProbe(behind)
+
+
+class LimitedRemote(RemoteService):
+    """A service to which ``limited`` gives a limit: by another service on the same storage."""
+
+    def __init__(self, services: Services) -> None:
+        super().__init__(Connections(services.main.url, Options()))
+        self._services = services
+
+    @property
+    def max_state_bytes(self) -> int:
+        return MAX_STATE_BYTES
+
+    @max_state_bytes.setter
+    def max_state_bytes(self, limit: int) -> None:
+        service = self._services.limited(limit)
+        self._connections = Connections(service.url, Options())
+
+
+class OverServiceBackend(StorageBackendContract):
+    """A backend that is a service over ``behind``."""
+
+    @pytest.fixture
+    def behind(self) -> Any:
+        return MemoryBackend()
+
+    @pytest.fixture
+    def backend(self, behind: Any) -> Iterator[HTTPBackend]:
+        services = Services(behind)
+        made = HTTPBackend(services.main.url)
+        made.service = LimitedRemote(services)
+        yield made
+        services.stop()
+
+
+class TestBackendOverMemory(OverServiceBackend):
+    pass
+
+
+class TestStoreOverMemory(StoreContract):
+    @pytest.fixture
+    def reopen(self) -> Iterator[Any]:
+        running: dict[str, Service] = {}
+
+        def reopen(**options: Any) -> HTTPStore:
+            metric = options.get("metric", "cosine")
+            if metric not in running and metric in vectors.METRICS:
+                store = InMemoryStore(dimension=3, metric=metric)
+                running[metric] = Service(MemoryBackend(), store=store)
+            url = running[metric].url if metric in running else "http://localhost"
+            return HTTPStore(url, **{"dimension": 3, **options})
+
+        yield reopen
+        for it in running.values():
+            it.stop()
+
+
+class TestLogOverMemory(MessageLogContract):
+    @pytest.fixture
+    def reopen(self) -> Iterator[Any]:
+        backend = MemoryBackend()
+        service = Service(backend, messages=InMemoryMessageLog(backend=backend))
+        yield partial(HTTPMessageLog, service.url)
+        service.stop()
