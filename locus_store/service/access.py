@@ -46,7 +46,7 @@ class Access:
 
     Args:
         token_file: The tokens; ``None``: anyone may ask.
-        read_only: Nobody may write.
+        read_only: No caller may write.
         requests_per_second: Of each caller; ``None``: any number.
     """
 
@@ -72,7 +72,7 @@ class Access:
         """Return who sent a header ``Authorization``.
 
         Raises:
-            RefusalError: It is nobody's, or this caller asks too often.
+            RefusalError: The token is not valid, or this caller asks too often.
         """
         caller = self._known(authorization)
         if self._rate is not None:

@@ -19,6 +19,7 @@ from locus_store.service.parts import Parts, Tenants
 from locus_store.wire import bodies
 from locus_store.wire.calls import BY_PATH, VERSION
 from locus_store.wire.description import Description
+from locus_store.wire.failures import UNAVAILABLE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -114,7 +115,7 @@ class Service:
             return Answer.refused(refusal)
         except LocusStoreError as error:
             answer = Answer.failed(error)
-            if answer.status == 503:  # noqa: PLR2004  (Service Unavailable)
+            if answer.status == UNAVAILABLE:
                 log.warning("%s: %s", self._name(request.path), error, exc_info=error)
             return answer
         except Exception as exc:

@@ -40,7 +40,7 @@ class RefusalError(Exception):
 
 @dataclass(slots=True)
 class Answer:
-    """What a request is answered with."""
+    """The answer to a request."""
 
     status: int
     body: bytes

@@ -24,7 +24,7 @@ TENANTS: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a service stands over."""
+    """The objects that a service stands over."""
 
     threads: StorageBackend
     store: BaseStore | None

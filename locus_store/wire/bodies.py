@@ -1,8 +1,8 @@
 """Bodies of requests and answers: a JSON head, and payloads as raw bytes behind it.
 
 A body without payloads is plain JSON. One with payloads is framed: the head's length as 4 bytes,
-most significant first; the head; then each payload with its length in front. In the head the number
-of a payload stands in its place. In plain JSON, base64 stands there.
+most significant first; the head; then each payload with its length in front. The head has the number
+of a payload in place of the payload, and plain JSON has its base64 there.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Payloads:
             raise ValueError("there is no such payload")
         payload, self._found[place] = self._found[place], None
         if payload is None:
-            raise ValueError("the payload stands in two places")
+            raise ValueError("the payload is used twice")
         return payload
 
     @property
@@ -128,7 +128,8 @@ def received(body: bytes, media_type: str) -> tuple[Any, Payloads]:
 
 
 def _parts(body: bytes) -> list[bytes]:
-    parts, at, end = [], 0, len(body)
+    parts: list[bytes] = []
+    at, end = 0, len(body)
     while at < end or not parts:
         start = at + _LENGTH.size
         if start > end:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from locus_store.types import CheckpointerCapabilities
+from locus_store.types import CheckpointerCapabilities  # noqa: TC001  (forms evaluate it)
 from locus_store.wire.calls import ANSWERS
 from locus_store.wire.forms import Validator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """What a service can do for the caller who asks."""
+    """The powers and limits of a service, for the caller who asks."""
 
     version: str
     """The version of locus-store."""

@@ -21,6 +21,8 @@ from locus_store.errors import (
 )
 from locus_store.wire.records import StateNeededError
 
+UNAVAILABLE: Final = 503
+
 STATUSES: Final[dict[type[LocusStoreError], int]] = {
     ConflictError: 409,
     NotFoundError: 404,
@@ -29,15 +31,15 @@ STATUSES: Final[dict[type[LocusStoreError], int]] = {
     SerializationError: 422,
     InvalidArgumentError: 422,
     IntegrityError: 422,
-    SchemaError: 503,
-    ConnectionFailedError: 503,
-    BackendError: 503,
-    MissingExtraError: 503,
+    SchemaError: UNAVAILABLE,
+    ConnectionFailedError: UNAVAILABLE,
+    BackendError: UNAVAILABLE,
+    MissingExtraError: UNAVAILABLE,
     StateNeededError: 428,
 }
 """The status of each class. 428 is ``Precondition Required``."""
 
-SHOWN: Final = frozenset(it for it, status in STATUSES.items() if status not in {503})
+SHOWN: Final = frozenset(it for it, status in STATUSES.items() if status != UNAVAILABLE)
 """Classes whose messages name only what the caller sent or stored. The messages of the others may
 name a host or a file, and stay in the log of the service."""
 
@@ -51,7 +53,7 @@ def told(error: LocusStoreError) -> tuple[int, dict[str, Any]]:
     """Return the status and the JSON of an error."""
     kind = next(it for it in type(error).__mro__ if it in STATUSES or it is LocusStoreError)
     found = {name: it for name in FIELDS if (it := getattr(error, name, None)) is not None}
-    return STATUSES.get(kind, 503), {
+    return STATUSES.get(kind, UNAVAILABLE), {
         "error": kind.__name__,
         "message": str(error) if kind in SHOWN else HIDDEN,
         "fields": found,

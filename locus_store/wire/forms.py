@@ -129,20 +129,19 @@ class Forms:
         """Return the form of a type, as a field of this name."""
         if kind == Namespace and field in {"namespace", "prefix", "suffix"}:
             return self._namespace()
-        if kind == Name:
-            return self._name()
-        if kind is Any:
-            return self._any(field)
         if kind in _SCALARS:
             return _SCALARS[kind](field)
-        origin = get_origin(kind)
+        if kind == Name:
+            return self._name()
+        return self._any(field) if kind is Any else self._composed(kind, field)
+
+    def _composed(self, kind: Any, field: str) -> Form:
+        origin, kinds = get_origin(kind), get_args(kind)
         if origin in {Union, UnionType}:
-            return self._union(get_args(kind), field)
+            return self._union(kinds, field)
         if origin is Literal:
-            return Form(core_schema.literal_schema([*get_args(kind)]), {"enum": [*get_args(kind)]})
-        if origin is not None:
-            return self._container(origin, get_args(kind), field)
-        return self._named(kind)
+            return Form(core_schema.literal_schema([*kinds]), {"enum": [*kinds]})
+        return self._named(kind) if origin is None else self._container(origin, kinds, field)
 
     def _any(self, field: str) -> Form:
         if not self._is_strict:

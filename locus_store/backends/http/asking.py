@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from abc import update_abstractmethods
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 from locus_store.wire.calls import calls_of
 
@@ -11,8 +10,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from locus_store.wire.calls import Call, Part
-
-K = TypeVar("K", bound="type[Any]")
 
 
 class Asks(Protocol):
@@ -22,16 +19,10 @@ class Asks(Protocol):
         """Send a call; return its result."""
 
 
-def asks(part: Part) -> Callable[[K], K]:
-    """Give a class each method of a part of the service that it does not have itself."""
-
-    def decorate(kind: K) -> K:
-        for call in calls_of(part):
-            if call.name not in vars(kind):
-                setattr(kind, call.name, _method(call))
-        return update_abstractmethods(kind)
-
-    return decorate
+def requests(part: Part) -> Any:
+    """Return a class with each method of a part of the service, to inherit before the contract."""
+    methods = {call.name: _method(call) for call in calls_of(part)}
+    return type(f"Requests_{part}", (), {"__doc__": f"The calls of {part}.", **methods})
 
 
 def _method(call: Call) -> Callable[..., Coroutine[Any, Any, Any]]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from locus_store.backend import FullBackend
-from locus_store.backends.http.asking import asks
+from locus_store.backends.http.asking import requests
 from locus_store.backends.http.connections import (
     POOL_SIZE,
     RETRY_SECONDS,
@@ -36,8 +36,11 @@ if TYPE_CHECKING:
 DEFAULT_URL = "http://localhost:8321"
 
 
-@asks("threads")
-class HTTPBackend(FullBackend, DescribesThreads):
+_Requests: Any = requests("threads")
+"""Type checkers see the methods of the contract."""
+
+
+class HTTPBackend(_Requests, FullBackend, DescribesThreads):  # type: ignore[misc]
     """Keeps versions in a service, see ``locus-store serve``.
 
     A save is one request with what changed, or two if the service needs the whole state. A load is

@@ -147,7 +147,7 @@ class LoopClient(Home):
         body, media_type = bodies.framed(arguments)
         headers = {"content-type": media_type, "accept": _ACCEPTED}
         response = await self.send("POST", call.path.encode(), body, headers, call.is_repeatable)
-        if response.status_code >= 300:
+        if not response.is_success:
             raise self.refusal(response)
         try:
             value, payloads = bodies.received(
@@ -179,9 +179,10 @@ class LoopClient(Home):
                 failure = self._lost(exc)
                 may_repeat, pause = is_repeatable or isinstance(exc, _UNSENT), 0.0
             else:
-                failure = self._absence(response)
-                if failure is None:
+                absence = self._absence(response)
+                if absence is None:
                     return response
+                failure = absence
                 may_repeat = is_repeatable or response.status_code == BUSY
                 pause = _retry_after(response)
             if not may_repeat or not attempts.are_left(pause):

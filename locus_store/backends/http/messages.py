@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from locus_store.backends.http.asking import asks
+from locus_store.backends.http.asking import requests
 from locus_store.backends.http.backend import DEFAULT_URL, HTTPBackend
 from locus_store.errors import InvalidArgumentError, UnsupportedError
 from locus_store.messages import BaseMessageLog
@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     from locus_store.wire.calls import Call
 
 
-@asks("messages")
-class HTTPMessageLog(BaseMessageLog):
+_Requests: Any = requests("messages")
+"""Type checkers see the methods of the contract."""
+
+
+class HTTPMessageLog(_Requests, BaseMessageLog):  # type: ignore[misc]
     """The message logs of a service, see ``locus-store serve``.
 
     Args:

@@ -9,9 +9,6 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from locus_store.store import Embed
-    from locus_store.values.vectors import Metric
-
 
 class HTTPOptions(TypedDict, total=False):
     """Of ``HTTPBackend``, beside ``base_url``."""
@@ -24,11 +21,3 @@ class HTTPOptions(TypedDict, total=False):
     retry_seconds: float
     pool_size: int
     max_state_bytes: int
-
-
-class HTTPStoreOptions(HTTPOptions, total=False):
-    """Of ``HTTPStore``, beside ``base_url`` and ``backend``."""
-
-    dimension: int | None
-    metric: Metric
-    embed: Embed | None

@@ -65,7 +65,7 @@ def _threads(arguments: dict[str, Any]) -> list[str]:
 
 async def _described(home: LoopClient) -> Description:
     response = await home.send("GET", VERSION.encode(), b"", {}, True)
-    if response.status_code != 200:
+    if not response.is_success:
         raise home.refusal(response)
     try:
         read = bodies.received(response.content, response.headers.get("content-type", ""))

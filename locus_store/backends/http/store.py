@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from locus_store.backends.http.asking import asks
+from locus_store.backends.http.asking import requests
 from locus_store.backends.http.backend import DEFAULT_URL, HTTPBackend
 from locus_store.errors import InvalidArgumentError, UnsupportedError
 from locus_store.store import BaseStore
@@ -16,19 +16,27 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
-    from locus_store.backends.http.options import HTTPStoreOptions
+    from locus_store.backends.http.options import HTTPOptions
+    from locus_store.store import Embed
     from locus_store.types.items import Change
+    from locus_store.values.vectors import Metric
     from locus_store.wire.calls import Call
 
 
-@asks("store")
-class HTTPStore(BaseStore):
+_Requests: Any = requests("store")
+"""Type checkers see the methods of the contract."""
+
+
+class HTTPStore(_Requests, BaseStore):  # type: ignore[misc]
     """The items of a service, see ``locus-store serve``.
 
     Args:
         base_url: See ``HTTPBackend``, as its other options.
+        dimension: See ``BaseStore``; that of the service, or none.
+        metric: That of the service.
+        embed: Computes embeddings here, before they are sent.
         backend: Use the connections of this backend; it closes them.
-        options: Those of ``BaseStore``, and of ``HTTPBackend``.
+        options: Those of ``HTTPBackend``.
 
     Raises:
         InvalidArgumentError: An option is not valid, or the service keeps other embeddings.
@@ -38,15 +46,22 @@ class HTTPStore(BaseStore):
         self,
         base_url: str = DEFAULT_URL,
         *,
+        dimension: int | None = None,
+        metric: Metric = "cosine",
+        embed: Embed | None = None,
         backend: HTTPBackend | None = None,
-        **options: Unpack[HTTPStoreOptions],
+        **options: Unpack[HTTPOptions],
     ) -> None:
-        own = {it: options.pop(it) for it in ("dimension", "metric", "embed") if it in options}
         if backend is not None and (options or base_url != DEFAULT_URL):
             raise InvalidArgumentError("a backend has its own URL and options; leave them out")
         self.backend = backend or HTTPBackend(base_url, **options)
         self._owns = backend is None
-        super().__init__(max_state_bytes=self.backend.max_state_bytes, **own)
+        super().__init__(
+            dimension=dimension,
+            metric=metric,
+            embed=embed,
+            max_state_bytes=self.backend.max_state_bytes,
+        )
 
     def __repr__(self) -> str:
         return f"HTTPStore({self.backend.service.where!r})"
