@@ -47,10 +47,9 @@ def app(
     read_only: bool = False,
     max_body: int = MAX_BODY,
     requests_per_second: float | None = None,
+    owns: bool = False,
 ) -> Service:
     """Return the service over a backend, as an ASGI application.
-
-    It opens and closes nothing: that is for the one who made the backend.
 
     Args:
         backend: For example ``open_checkpointer(url).backend``.
@@ -61,6 +60,8 @@ def app(
         read_only: Refuse writes, whatever a token may do.
         max_body: The longest body of a request in bytes.
         requests_per_second: Of each token, on average and in a burst; ``None``: any number.
+        owns: Open the backend, the store and the message log when the server starts, and close
+            them when it ends (ASGI's lifespan); else their maker does.
 
     Raises:
         TypeError: ``backend`` is not a ``StorageBackend``.
@@ -70,13 +71,14 @@ def app(
     if not isinstance(backend, StorageBackend):
         raise TypeError(f"the service stands over a StorageBackend, not {type(backend).__name__}")
     access = Access(token_file, read_only=read_only, requests_per_second=requests_per_second)
-    return Service(Tenants(Parts(backend, store, messages)), access, max_body)
+    return Service(Tenants(Parts(backend, store, messages)), access, max_body, owns=owns)
 
 
 class Service:
     """The ASGI application; see ``app``."""
 
-    def __init__(self, tenants: Tenants, access: Access, max_body: int) -> None:
+    def __init__(self, tenants: Tenants, access: Access, max_body: int, *, owns: bool) -> None:
+        self._owns = owns
         self._tenants = tenants
         self._access = access
         self._max_body = max_body
@@ -92,7 +94,7 @@ class Service:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request; see the specification of ASGI."""
         if scope["type"] == "lifespan":
-            return await _lifespan(receive, send)
+            return await self._live(receive, send)
         if scope["type"] != "http":
             raise RuntimeError(f"this application does not speak {scope['type']}")
         request = Request(scope, receive, self._max_body)
@@ -101,6 +103,28 @@ class Service:
         self._metrics.count(name, answer.status, perf_counter() - begun)
         await answer.send(send)
         return None
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """Answer the server's start and its end."""
+        stage = ""
+        while stage != "shutdown":
+            message: Any = await receive()
+            stage = message["type"].partition(".")[2]
+            try:
+                await self._at(stage)
+            except LocusStoreError as exc:
+                await send({"type": f"lifespan.{stage}.failed", "message": str(exc)})
+            else:
+                await send({"type": f"lifespan.{stage}.complete"})
+
+    async def _at(self, stage: str) -> None:
+        """Open or close what the service stands over, if that is its own."""
+        if not self._owns:
+            return
+        parts = self._tenants.parts
+        for it in (parts.store, parts.messages, parts.threads):
+            if it is not None:
+                await (it.open() if stage == "startup" else it.close())
 
     def _name(self, path: str) -> str:
         """Return the name under which a request is counted, which holds no id."""
@@ -185,13 +209,3 @@ class Service:
 
     async def _openapi(self, _: Request) -> Answer:
         return Answer.of(document())
-
-
-async def _lifespan(receive: Receive, send: Send) -> None:
-    """Answer the server's start and end: the backend is opened and closed elsewhere."""
-    while True:
-        message: Any = await receive()
-        stage = message["type"].partition(".")[2]
-        await send({"type": f"lifespan.{stage}.complete"})
-        if stage == "shutdown":
-            return

@@ -1,8 +1,8 @@
 """Bodies of requests and answers: a JSON head, and payloads as raw bytes behind it.
 
 A body without payloads is plain JSON. One with payloads is framed: the head's length as 4 bytes,
-most significant first; the head; then each payload with its length in front. The head has the number
-of a payload in place of the payload, and plain JSON has its base64 there.
+most significant first; the head; then each payload with its length in front. The head has the
+number of a payload in place of the payload, and plain JSON has its base64 there.
 """
 
 from __future__ import annotations
