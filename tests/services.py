@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from typing import Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
 from locus_store.service import app
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class Service:
@@ -23,6 +27,7 @@ class Service:
     def __init__(self, backend: Any, **options: Any) -> None:
         self.app = app(backend, **options)
         self.asked: list[str] = []
+        self._sent: list[int] = []
         self._closes = [backend, *(options[it] for it in ("store", "messages") if it in options)]
         # With its protocol named, asyncio turns Nagle's algorithm off.
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -38,7 +43,18 @@ class Service:
 
     async def _counting(self, scope: Any, receive: Any, send: Any) -> None:
         self.asked.append(scope["path"])
-        await self.app(scope, receive, send)
+
+        async def counted(message: Any) -> None:
+            self._sent.append(len(message.get("body", b"")))
+            await send(message)
+
+        await self.app(scope, receive, counted)
+
+    @contextmanager
+    def counting(self) -> Iterator[list[int]]:
+        """The bytes of the bodies that are answered meanwhile."""
+        self._sent = []
+        yield self._sent
 
     def _run(self, listener: socket.socket) -> None:
         async def serve() -> None:

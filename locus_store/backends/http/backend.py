@@ -96,7 +96,9 @@ class HTTPBackend(_Requests, FullBackend, DescribesThreads):  # type: ignore[mis
             retry_seconds=retry_seconds,
             pool_size=pool_size,
         )
-        self.service = RemoteService(Connections(base_url, options, client))
+        self.service = RemoteService(
+            Connections(base_url, options, client), max_state_bytes=max_state_bytes
+        )
 
     def __repr__(self) -> str:
         return f"HTTPBackend({self.service.where!r})"
@@ -126,9 +128,11 @@ class HTTPBackend(_Requests, FullBackend, DescribesThreads):  # type: ignore[mis
         return await self.service.ask(call, arguments)
 
     async def commit(self, save: Save) -> Written:
-        home = await self.service.home()
+        home, sdk = await self.service.home(), await self.service.sdk()
 
         async def commit() -> Written:
+            if sdk is not None:
+                return await sdk.commit(save)
             try:
                 written = await home.ask(_COMMIT, {"save": sent_save(save, with_state=False)})
             except StateNeededError:

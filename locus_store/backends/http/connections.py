@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 TIMEOUT_SECONDS: Final = 30.0
 RETRY_SECONDS: Final = 10.0
 POOL_SIZE: Final = 64
+MAX_PORT: Final = 65535
 
 PAUSE_SECONDS: Final = 0.05
 """The average pause before the second attempt; doubled each time, up to a second."""
@@ -101,6 +102,8 @@ def _checked_url(base_url: str) -> httpx.URL:
         raise InvalidArgumentError(f"base_url={base_url!r} is not a URL") from exc
     if found.scheme not in {"http", "https"} or not found.host:
         raise InvalidArgumentError("base_url must be http://host:port or https://host:port")
+    if found.port is not None and found.port > MAX_PORT:
+        raise InvalidArgumentError(f"a port is at most {MAX_PORT}")
     if found.query or found.fragment:
         raise InvalidArgumentError("base_url has no ?query and no #fragment")
     return found
@@ -122,7 +125,7 @@ class LoopClient(Home):
         self._client = client
         self._base = base_url
         self._prefix = base_url.raw_path.rstrip(b"/")
-        self._where = where
+        self.where = where
         self._options = options
         self._is_owner = is_owner
         self._places = asyncio.Semaphore(options.pool_size)
@@ -155,7 +158,7 @@ class LoopClient(Home):
             )
             return call.answer.read(value, payloads)
         except InvalidArgumentError as exc:
-            raise BackendError(f"{self._where} gave an answer that is not valid: {exc}") from exc
+            raise BackendError(f"{self.where} gave an answer that is not valid: {exc}") from exc
 
     async def send(
         self,
@@ -187,7 +190,7 @@ class LoopClient(Home):
                 pause = _retry_after(response)
             if not may_repeat or not attempts.are_left(pause):
                 raise failure
-            observe.connections.warning("%s: %s; trying again", self._where, failure)
+            observe.connections.warning("%s: %s; trying again", self.where, failure)
             await attempts.pause(pause)
 
     async def _sent(
@@ -209,7 +212,7 @@ class LoopClient(Home):
     def _lost(self, exc: httpx.HTTPError) -> ConnectionFailedError:
         told = str(exc) or type(exc).__name__
         error = ConnectionFailedError(
-            f"no answer from {self._where}: {told}; is the service running, and reachable?"
+            f"no answer from {self.where}: {told}; is the service running, and reachable?"
         )
         error.__cause__ = exc
         return error
@@ -222,7 +225,7 @@ class LoopClient(Home):
         told = failures.raised(_json(response))
         if told is not None and not isinstance(told, ConnectionFailedError):
             return None
-        return ConnectionFailedError(f"{self._where} answered {status}: {told or 'try later'}")
+        return ConnectionFailedError(f"{self.where} answered {status}: {told or 'try later'}")
 
     def refusal(self, response: httpx.Response) -> LocusStoreError:
         """Return the error of an answer that is not a result."""
@@ -231,9 +234,9 @@ class LoopClient(Home):
             return told
         if status in {404, 405}:
             return ConnectionFailedError(
-                f"there is no locus-store service at {self._where}: it answered {status}"
+                f"there is no locus-store service at {self.where}: it answered {status}"
             )
-        return BackendError(f"{self._where} answered {status}")
+        return BackendError(f"{self.where} answered {status}")
 
 
 _ACCEPTED: Final = f"{bodies.FRAMED}, {bodies.JSON}"

@@ -91,7 +91,8 @@ class LimitedRemote(RemoteService):
     """A service to which ``limited`` gives a limit: by another service on the same storage."""
 
     def __init__(self, services: Services) -> None:
-        super().__init__(Connections(services.main.url, Options()))
+        connections = Connections(services.main.url, Options())
+        super().__init__(connections, max_state_bytes=MAX_STATE_BYTES)
         self._services = services
 
     @property
