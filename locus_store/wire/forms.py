@@ -184,17 +184,7 @@ class Forms:
         )
 
     def _tuple(self, kinds: tuple[Any, ...]) -> Form:
-        forms = [self.of(it) for it in kinds]
-        count = len(forms)
-        return Form(
-            core_schema.tuple_schema([it.core for it in forms], strict=False),
-            {
-                "type": "array",
-                "prefixItems": [it.json for it in forms],
-                "minItems": count,
-                "maxItems": count,
-            },
-        )
+        return _fixed([self.of(it) for it in kinds])
 
     def _namespace(self) -> Form:
         segment = _text("thread_id")
@@ -203,16 +193,7 @@ class Forms:
         return Form(checked, {"type": "array", "items": segment.json})
 
     def _name(self) -> Form:
-        forms = self._namespace(), _text("thread_id")
-        return Form(
-            core_schema.tuple_schema([it.core for it in forms], strict=False),
-            {
-                "type": "array",
-                "prefixItems": [it.json for it in forms],
-                "minItems": 2,
-                "maxItems": 2,
-            },
-        )
+        return _fixed([self._namespace(), _text("thread_id")])
 
     def _named(self, kind: type[Any]) -> Form:
         if kind not in self._records:
@@ -252,6 +233,21 @@ class Forms:
         if self._is_strict:
             json["additionalProperties"] = False
         return Form(core_schema.no_info_after_validator_function(build, plain), json)
+
+
+def _fixed(forms: Sequence[Form]) -> Form:
+    """Return the form of a tuple. Few tools read ``prefixItems``, so its JSON Schema has none."""
+    each = [it.json for it in forms]
+    distinct = [it for at, it in enumerate(each) if it not in each[:at]]
+    return Form(
+        core_schema.tuple_schema([it.core for it in forms], strict=False),
+        {
+            "type": "array",
+            "items": distinct[0] if len(distinct) == 1 else {"anyOf": distinct},
+            "minItems": len(each),
+            "maxItems": len(each),
+        },
+    )
 
 
 def _needed(kind: type[Any]) -> dict[str, bool]:

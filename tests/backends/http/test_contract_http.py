@@ -14,6 +14,12 @@ from locus_store import (
     InMemoryStore,
     MemoryBackend,
 )
+from locus_store.backends import (
+    PostgreSQLBackend,
+    PostgreSQLMessageLog,
+    SQLiteBackend,
+    SQLiteStore,
+)
 from locus_store.backends.http import HTTPBackend, http_checkpointer
 from locus_store.backends.http.connections import Connections, Options
 from locus_store.backends.http.messages import HTTPMessageLog
@@ -125,6 +131,34 @@ class TestBackendOverMemory(OverServiceBackend):
     pass
 
 
+@pytest.mark.variant
+class TestOverSQLite(OverService):
+    @pytest.fixture
+    def behind(self, database_file: Any) -> Any:
+        return SQLiteBackend(database_file)
+
+
+@pytest.mark.variant
+class TestBackendOverSQLite(OverServiceBackend):
+    @pytest.fixture
+    def behind(self, database_file: Any) -> Any:
+        return SQLiteBackend(database_file)
+
+
+@pytest.mark.variant
+class TestOverPostgreSQL(OverService):
+    @pytest.fixture
+    def behind(self, migrated_database: str) -> Any:
+        return PostgreSQLBackend(migrated_database)
+
+
+@pytest.mark.variant
+class TestBackendOverPostgreSQL(OverServiceBackend):
+    @pytest.fixture
+    def behind(self, migrated_database: str) -> Any:
+        return PostgreSQLBackend(migrated_database)
+
+
 class TestStoreOverMemory(StoreContract):
     @pytest.fixture
     def reopen(self) -> Iterator[Any]:
@@ -148,5 +182,33 @@ class TestLogOverMemory(MessageLogContract):
     def reopen(self) -> Iterator[Any]:
         backend = MemoryBackend()
         service = Service(backend, messages=InMemoryMessageLog(backend=backend))
+        yield partial(HTTPMessageLog, service.url)
+        service.stop()
+
+
+@pytest.mark.variant
+class TestStoreOverSQLite(StoreContract):
+    @pytest.fixture
+    def reopen(self, database_file: Any) -> Iterator[Any]:
+        backend = SQLiteBackend(database_file)
+        service = Service(backend, store=SQLiteStore(backend=backend, dimension=3))
+        yield lambda **options: HTTPStore(service.url, **{"dimension": 3, **options})
+        service.stop()
+
+    async def other_metric(self) -> None:
+        pytest.skip("the store of a service has one metric")
+
+    test_the_nearest_comes_first_by_product = other_metric
+    test_the_nearest_comes_first_by_distance = other_metric
+    test_zeros_have_a_distance_but_no_direction = other_metric
+    test_a_threshold_is_the_least_score = other_metric
+
+
+@pytest.mark.variant
+class TestLogOverPostgreSQL(MessageLogContract):
+    @pytest.fixture
+    def reopen(self, migrated_database: str) -> Iterator[Any]:
+        backend = PostgreSQLBackend(migrated_database)
+        service = Service(backend, messages=PostgreSQLMessageLog(backend=backend))
         yield partial(HTTPMessageLog, service.url)
         service.stop()
