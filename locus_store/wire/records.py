@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.errors import LocusStoreError
+from locus_store.types import Save
 from locus_store.types.items import Remove
 from locus_store.versions import is_small
 
 if TYPE_CHECKING:
-    from locus_store.types import Save
     from locus_store.types.items import Change as ChangeOfItem
     from locus_store.types.items import Namespace
     from locus_store.values.frames import Change
@@ -58,10 +58,17 @@ class SentChange:
         return self.state
 
 
-def sent_save(save: Save, *, with_state: bool) -> Save:
-    """Return a save as it is sent."""
-    change: Any = SentChange.of(save.change, with_state=with_state)
-    return replace(save, change=change)
+def sent_save(save: Save, *, with_state: bool) -> dict[str, Any]:
+    """Return the fields of a save as they are sent, without those that have their defaults."""
+    found = {name: it for name in _DEFAULTS if (it := getattr(save, name)) != _DEFAULTS[name]}
+    return {**found, "change": SentChange.of(save.change, with_state=with_state)}
+
+
+_DEFAULTS: Final = {
+    it.name: it.default_factory() if callable(it.default_factory) else it.default
+    for it in fields(Save)
+    if it.name != "change"
+}
 
 
 @dataclass(slots=True, kw_only=True)

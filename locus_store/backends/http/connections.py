@@ -54,7 +54,7 @@ class Options:
     def client(self) -> httpx.AsyncClient:
         """Return a client for the running loop."""
         return httpx.AsyncClient(
-            headers=dict(self.headers),
+            headers={"user-agent": "locus-store", **self.headers},
             auth=self.auth,
             timeout=self.timeout,
             limits=httpx.Limits(
@@ -128,6 +128,9 @@ class LoopClient(Home):
         self.where = where
         self._options = options
         self._is_owner = is_owner
+        self._urls: dict[str, httpx.URL] = {}
+        self._usual = [*client.headers.raw]
+        self._timeout = {"timeout": client.timeout.as_dict()}
         self._places = asyncio.Semaphore(options.pool_size)
         self._idle = asyncio.Event()
         self._idle.set()
@@ -148,8 +151,9 @@ class LoopClient(Home):
             LocusStoreError: The service refused it, or cannot be reached.
         """
         body, media_type = bodies.framed(arguments)
+        url = self._urls.get(call.name) or self._urls.setdefault(call.name, self._url(call.path))
         headers = {"content-type": media_type, "accept": _ACCEPTED}
-        response = await self.send("POST", call.path.encode(), body, headers, call.is_repeatable)
+        response = await self._answered("POST", url, body, headers, call.is_repeatable)
         if not response.is_success:
             raise self.refusal(response)
         try:
@@ -163,7 +167,7 @@ class LoopClient(Home):
     async def send(
         self,
         method: str,
-        path: bytes,
+        path: str,
         body: bytes,
         headers: Mapping[str, str],
         is_repeatable: bool,
@@ -173,7 +177,19 @@ class LoopClient(Home):
         Raises:
             ConnectionFailedError: There is no answer, or the service is not there.
         """
-        url = self._base.copy_with(raw_path=self._prefix + path)
+        return await self._answered(method, self._url(path), body, headers, is_repeatable)
+
+    def _url(self, path: str) -> httpx.URL:
+        return self._base.copy_with(raw_path=self._prefix + path.encode())
+
+    async def _answered(
+        self,
+        method: str,
+        url: httpx.URL,
+        body: bytes,
+        headers: Mapping[str, str],
+        is_repeatable: bool,
+    ) -> httpx.Response:
         attempts = _Attempts(self._options.retry_seconds)
         while True:
             try:
@@ -198,16 +214,26 @@ class LoopClient(Home):
     ) -> httpx.Response:
         if self._is_over and self._is_owner:  # closed while this call was on its way here
             async with self._options.client() as client:
-                return await client.request(method, url, content=body, headers=headers)
+                return await client.send(self._request(method, url, body, headers))
         self._asked += 1
         self._idle.clear()
         try:
             async with self._places:
-                return await self._client.request(method, url, content=body, headers=headers)
+                return await self._client.send(self._request(method, url, body, headers))
         finally:
             self._asked -= 1
             if not self._asked:
                 self._idle.set()
+
+    def _request(
+        self, method: str, url: httpx.URL, body: bytes, headers: Mapping[str, str]
+    ) -> httpx.Request:
+        """Return a request; the client's own ``request`` takes a tenth of a millisecond more."""
+        ours = [(name.encode(), it.encode()) for name, it in headers.items()]
+        usual = [it for it in self._usual if it[0].lower().decode() not in headers]
+        return httpx.Request(
+            method, url, content=body, headers=[*usual, *ours], extensions=self._timeout
+        )
 
     def _lost(self, exc: httpx.HTTPError) -> ConnectionFailedError:
         told = str(exc) or type(exc).__name__

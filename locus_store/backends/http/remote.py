@@ -101,11 +101,11 @@ def _threads(arguments: dict[str, Any]) -> list[str]:
 
 async def _is_healthy(home: LoopClient) -> bool:
     """Return whether a service of the Locus SDK's wire is there; a wrong URL has none."""
-    return (await home.send("GET", b"/health", b"", {}, True)).is_success
+    return (await home.send("GET", "/health", b"", {}, True)).is_success
 
 
 async def _described(home: LoopClient) -> Description:
-    response = await home.send("GET", VERSION.encode(), b"", {}, True)
+    response = await home.send("GET", VERSION, b"", {}, True)
     if response.status_code in ELSEWHERE and await _is_healthy(home):
         return SDK_DESCRIPTION
     if response.status_code in ELSEWHERE:

@@ -186,7 +186,7 @@ class SdkServiceBackend(StorageBackend):
         path = f"/threads/{_segment(thread_id)}/checkpoints"
         path += f"/{_segment(checkpoint_id)}" if checkpoint_id is not None else ""
         headers = {"content-type": bodies.JSON} if body else {}
-        response = await home.send(method, (path + query).encode(), body, headers, True)
+        response = await home.send(method, path + query, body, headers, True)
         if response.status_code == ABSENT and method != "POST":
             return None
         if not response.is_success:
