@@ -53,7 +53,7 @@ def serve(
     serving: Any = importlib.import_module("locus_store.service.serving")
     note(f"Serving on http://{host}:{port}")
     serving.serve(
-        serving.Settings(
+        serving.ServeOptions(
             url=url,
             host=host,
             port=port,

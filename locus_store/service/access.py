@@ -41,7 +41,7 @@ class Caller:
             )
 
 
-class Access:
+class Door:
     """Finds out who asks.
 
     Args:

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from locus_store.store import BaseStore
     from locus_store.types import PendingWrite, Save
     from locus_store.types.items import Change, Namespace
-    from locus_store.wire.calls import Call
+    from locus_store.wire.calls import WireCall
     from locus_store.wire.records import SentChange, SentItem
 
 
-async def admitted(call: Call, target: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+async def admitted(call: WireCall, target: Any, arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments for a call, checked.
 
     Raises:

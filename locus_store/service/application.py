@@ -10,12 +10,12 @@ from locus_store import __version__
 from locus_store.backend import StorageBackend
 from locus_store.errors import BackendError, LocusStoreError, UnsupportedError
 from locus_store.service import sdk_threads
-from locus_store.service.access import Access, Caller
+from locus_store.service.access import Caller, Door
 from locus_store.service.admission import admitted
 from locus_store.service.exchange import Answer, RefusalError, Request
 from locus_store.service.metrics import Metrics
 from locus_store.service.openapi import document
-from locus_store.service.parts import Parts, Tenants
+from locus_store.service.parts import Parts, PartsOfTenants
 from locus_store.wire import bodies
 from locus_store.wire.calls import BY_PATH, VERSION
 from locus_store.wire.description import Description
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from locus_store.messages import BaseMessageLog
     from locus_store.store import BaseStore
-    from locus_store.wire.calls import Call
+    from locus_store.wire.calls import WireCall
 
 log: Final = logging.getLogger("locus_store.service")
 """WARNING a failure of the storage; ERROR a request that failed for an unknown reason."""
@@ -70,14 +70,14 @@ def app(
     """
     if not isinstance(backend, StorageBackend):
         raise TypeError(f"the service stands over a StorageBackend, not {type(backend).__name__}")
-    access = Access(token_file, read_only=read_only, requests_per_second=requests_per_second)
-    return Service(Tenants(Parts(backend, store, messages)), access, max_body, owns=owns)
+    access = Door(token_file, read_only=read_only, requests_per_second=requests_per_second)
+    return Service(PartsOfTenants(Parts(backend, store, messages)), access, max_body, owns=owns)
 
 
 class Service:
     """The ASGI application; see ``app``."""
 
-    def __init__(self, tenants: Tenants, access: Access, max_body: int, *, owns: bool) -> None:
+    def __init__(self, tenants: PartsOfTenants, access: Door, max_body: int, *, owns: bool) -> None:
         self._owns = owns
         self._tenants = tenants
         self._access = access
@@ -163,7 +163,7 @@ class Service:
 
     # --- the backend contract
 
-    async def _called(self, call: Call, request: Request) -> Answer:
+    async def _called(self, call: WireCall, request: Request) -> Answer:
         request.require_method("POST")
         caller = self._caller(request)
         caller.require(call.right)

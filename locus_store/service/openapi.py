@@ -12,7 +12,7 @@ from locus_store.wire.calls import ANSWERS, CALLS, REQUESTS, VERSION
 from locus_store.wire.description import DESCRIPTION_FORM
 
 if TYPE_CHECKING:
-    from locus_store.wire.calls import Call
+    from locus_store.wire.calls import WireCall
 
 ERROR: Final = {
     "type": "object",
@@ -78,7 +78,7 @@ _STATUS: Final = _json({"type": "object", "properties": {"status": {"type": "str
 _TEXT: Final = {"text/plain": {"schema": {"type": "string"}}}
 
 
-def _operation(call: Call) -> dict[str, Any]:
+def _operation(call: WireCall) -> dict[str, Any]:
     """Return the operation of a call. Payloads are base64 in plain JSON."""
     return {
         "operationId": f"{call.part}_{call.name}",
@@ -89,7 +89,7 @@ def _operation(call: Call) -> dict[str, Any]:
     }
 
 
-def _summary(call: Call) -> str:
+def _summary(call: WireCall) -> str:
     return (getdoc(getattr(call.contract, call.name)) or "").partition("\n")[0]
 
 

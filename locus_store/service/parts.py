@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from locus_store.messages import BaseMessageLog
     from locus_store.store import BaseStore
     from locus_store.types.tenants import ForTenants
-    from locus_store.wire.calls import Call
+    from locus_store.wire.calls import WireCall
 
 P = TypeVar("P", bound="ForTenants")
 
@@ -30,7 +30,7 @@ class Parts:
     store: BaseStore | None
     messages: BaseMessageLog | None
 
-    def target(self, call: Call) -> Any:
+    def target(self, call: WireCall) -> Any:
         """Return the object that has the method of a call.
 
         Raises:
@@ -56,7 +56,7 @@ def _of(part: P | None, tenant: str) -> P | None:
     return None if part is None else part.for_tenant(tenant)
 
 
-class Tenants:
+class PartsOfTenants:
     """The parts of each tenant."""
 
     def __init__(self, parts: Parts) -> None:

@@ -31,7 +31,7 @@ BACKLOG: Final = 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class ServeOptions:
     """The options of ``locus-store serve``."""
 
     url: str
@@ -46,7 +46,7 @@ class Settings:
     metric: Any = "cosine"
 
 
-def serve(settings: Settings) -> None:
+def serve(settings: ServeOptions) -> None:
     """Serve until a signal ends the process.
 
     Raises:
@@ -103,7 +103,7 @@ def _listener(host: str, port: int) -> socket.socket:
     return listener
 
 
-def run(settings: Settings, listener: socket.socket) -> None:
+def run(settings: ServeOptions, listener: socket.socket) -> None:
     """Serve on a socket, in this process."""
     uvicorn = importlib.import_module("uvicorn")
     config = uvicorn.Config(
@@ -118,7 +118,7 @@ def run(settings: Settings, listener: socket.socket) -> None:
         asyncio.run(uvicorn.Server(config).serve([listener]))
 
 
-def opened(settings: Settings) -> Service:
+def opened(settings: ServeOptions) -> Service:
     """Return the service over the storage of a URL, which it opens and closes.
 
     Raises:
@@ -138,7 +138,7 @@ def opened(settings: Settings) -> Service:
     )
 
 
-def _store(settings: Settings, backend: Any, folder: str) -> Any:
+def _store(settings: ServeOptions, backend: Any, folder: str) -> Any:
     """Return the store beside a backend; over its connections, where a store can use them."""
     if folder not in STORES:
         return None
@@ -160,7 +160,7 @@ def _messages(backend: Any, folder: str) -> Any:
 # --- several processes
 
 
-def _supervise(settings: Settings, listener: socket.socket) -> None:
+def _supervise(settings: ServeOptions, listener: socket.socket) -> None:
     """Run the workers until a signal; one that dies is started again."""
     context = multiprocessing.get_context("spawn")
     stopping: list[int] = []

@@ -42,7 +42,7 @@ ANSWERS: Final = Forms(is_strict=False)
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
+class WireCall:
     """A method of a contract as a request."""
 
     part: Part
@@ -116,9 +116,9 @@ def _on_wire(kind: Any) -> Any:
     return kind
 
 
-def _calls(part: Part, contract: type[Any], right: Right, *names: str) -> list[Call]:
+def _calls(part: Part, contract: type[Any], right: Right, *names: str) -> list[WireCall]:
     repeatable = {*_REPEATABLE} if right != "read" else {*names}
-    return [Call(part, contract, it, right, it in repeatable) for it in names]
+    return [WireCall(part, contract, it, right, it in repeatable) for it in names]
 
 
 _REPEATABLE: Final = frozenset({"commit", "store_writes", "put_facts", "renew"})
@@ -155,6 +155,6 @@ CALLS: Final = (
 BY_PATH: Final = {it.path: it for it in CALLS}
 
 
-def calls_of(part: Part) -> list[Call]:
+def calls_of(part: Part) -> list[WireCall]:
     """Return the calls of a part of the service."""
     return [it for it in CALLS if it.part == part]

@@ -18,7 +18,7 @@ from locus_store.errors import BackendError, ConnectionFailedError
 from locus_store.types.items import Name, Namespace
 from locus_store.values.filters import Filter
 from locus_store.wire import bodies, failures
-from locus_store.wire.calls import CALLS, Call
+from locus_store.wire.calls import CALLS, WireCall
 from locus_store.wire.forms import _LOCALS, CHARACTERS, COUNTS
 from locus_store.wire.records import SentChange, StateNeededError
 
@@ -245,5 +245,5 @@ def test_a_change_without_its_state_asks_for_it() -> None:
 
 
 def test_a_call_binds_its_arguments_by_name() -> None:
-    call: Call = FETCH
+    call: WireCall = FETCH
     assert call.bound(("t",), {"namespace": "n"}) == {"thread_id": "t", "namespace": "n"}

@@ -9,13 +9,13 @@ from locus_store.wire.calls import calls_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from locus_store.wire.calls import Call, Part
+    from locus_store.wire.calls import Part, WireCall
 
 
 class Asks(Protocol):
     """An object that sends calls."""
 
-    async def ask(self, call: Call, arguments: dict[str, Any]) -> Any:
+    async def ask(self, call: WireCall, arguments: dict[str, Any]) -> Any:
         """Send a call; return its result."""
 
 
@@ -25,7 +25,7 @@ def requests(part: Part) -> Any:
     return type(f"Requests_{part}", (), {"__doc__": f"The calls of {part}.", **methods})
 
 
-def _method(call: Call) -> Callable[..., Coroutine[Any, Any, Any]]:
+def _method(call: WireCall) -> Callable[..., Coroutine[Any, Any, Any]]:
     async def method(self: Asks, *args: Any, **kwargs: Any) -> Any:
         return await self.ask(call, call.bound(args, kwargs))
 

@@ -11,8 +11,8 @@ from locus_store.backends.http.connections import (
     POOL_SIZE,
     RETRY_SECONDS,
     TIMEOUT_SECONDS,
-    Connections,
-    Options,
+    ClientOptions,
+    HTTPConnections,
 )
 from locus_store.backends.http.remote import RemoteService
 from locus_store.checkpointer import S, StorageBackendAdapter
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import httpx
 
     from locus_store.types import CheckpointerCapabilities, Hit, OnConflict, Save, Vacuumed, Written
-    from locus_store.wire.calls import Call
+    from locus_store.wire.calls import WireCall
 
 DEFAULT_URL = "http://localhost:8321"
 
@@ -89,7 +89,7 @@ class HTTPBackend(_Requests, FullBackend, DescribesThreads):  # type: ignore[mis
             raise InvalidArgumentError(
                 "a client has its own headers, auth and timeout; leave them out"
             )
-        options = Options(
+        options = ClientOptions(
             headers=_headers(headers, token),
             auth=auth,
             timeout=timeout,
@@ -97,7 +97,7 @@ class HTTPBackend(_Requests, FullBackend, DescribesThreads):  # type: ignore[mis
             pool_size=pool_size,
         )
         self.service = RemoteService(
-            Connections(base_url, options, client), max_state_bytes=max_state_bytes
+            HTTPConnections(base_url, options, client), max_state_bytes=max_state_bytes
         )
 
     def __repr__(self) -> str:
@@ -123,7 +123,7 @@ class HTTPBackend(_Requests, FullBackend, DescribesThreads):  # type: ignore[mis
         found = await self.service.described()
         return [*await super().facts(), Fact("service", f"locus-store {found.version}")]
 
-    async def ask(self, call: Call, arguments: dict[str, Any]) -> Any:
+    async def ask(self, call: WireCall, arguments: dict[str, Any]) -> Any:
         """Send a call; return its result."""
         return await self.service.ask(call, arguments)
 

@@ -23,7 +23,7 @@ from locus_store.wire import bodies, failures
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from locus_store.wire.calls import Call
+    from locus_store.wire.calls import WireCall
 
 TIMEOUT_SECONDS: Final = 30.0
 RETRY_SECONDS: Final = 10.0
@@ -42,7 +42,7 @@ _UNSENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class ClientOptions:
     """The options of a client's connections; see ``HTTPBackend``."""
 
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Options:
         )
 
 
-class Connections:
+class HTTPConnections:
     """The clients of the event loops that use a service.
 
     Args:
@@ -73,20 +73,20 @@ class Connections:
     """
 
     def __init__(
-        self, base_url: str, options: Options, client: httpx.AsyncClient | None = None
+        self, base_url: str, options: ClientOptions, client: httpx.AsyncClient | None = None
     ) -> None:
         self._base_url = _checked_url(base_url)
         self.where = f"{self._base_url.scheme}://{self._base_url.netloc.decode()}"
         self.where += self._base_url.path.rstrip("/")
         refusal = "a client belongs to the event loop that it was first used in"
 
-        def home() -> LoopClient:
+        def home() -> HTTPClient:
             made = options.client() if client is None else client
-            return LoopClient(made, self._base_url, self.where, options, is_owner=client is None)
+            return HTTPClient(made, self._base_url, self.where, options, is_owner=client is None)
 
         self._homes = Homes(home, None if client is None else refusal)
 
-    async def home(self) -> LoopClient:
+    async def home(self) -> HTTPClient:
         """Return the running loop's client."""
         return await self._homes.mine()
 
@@ -109,7 +109,7 @@ def _checked_url(base_url: str) -> httpx.URL:
     return found
 
 
-class LoopClient(Home):
+class HTTPClient(Home):
     """The client of one event loop."""
 
     def __init__(
@@ -117,7 +117,7 @@ class LoopClient(Home):
         client: httpx.AsyncClient,
         base_url: httpx.URL,
         where: str,
-        options: Options,
+        options: ClientOptions,
         *,
         is_owner: bool,
     ) -> None:
@@ -144,7 +144,7 @@ class LoopClient(Home):
         if self._is_owner:
             await self._client.aclose()
 
-    async def ask(self, call: Call, arguments: Mapping[str, Any]) -> Any:
+    async def ask(self, call: WireCall, arguments: Mapping[str, Any]) -> Any:
         """Send a call; return its result.
 
         Raises:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from locus_store.backends.http.options import HTTPOptions
-    from locus_store.wire.calls import Call
+    from locus_store.wire.calls import WireCall
 
 
 _Requests: Any = requests("messages")
@@ -52,7 +52,7 @@ class HTTPMessageLog(_Requests, BaseMessageLog):  # type: ignore[misc]
         if not (await self.backend.service.described()).has_messages:
             raise UnsupportedError("this service has no message logs")
 
-    async def ask(self, call: Call, arguments: dict[str, Any]) -> Any:
+    async def ask(self, call: WireCall, arguments: dict[str, Any]) -> Any:
         """Send a call; return its result."""
         return await self.backend.service.ask(call, arguments)
 

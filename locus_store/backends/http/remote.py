@@ -18,8 +18,8 @@ from locus_store.wire.calls import VERSION
 from locus_store.wire.description import DESCRIPTION, Description
 
 if TYPE_CHECKING:
-    from locus_store.backends.http.connections import Connections, LoopClient
-    from locus_store.wire.calls import Call
+    from locus_store.backends.http.connections import HTTPClient, HTTPConnections
+    from locus_store.wire.calls import WireCall
 
 ELSEWHERE: Final = frozenset({404, 405})
 """The statuses of a server that does not have our wire."""
@@ -41,14 +41,14 @@ SDK_DESCRIPTION: Final = Description(
 class RemoteService:
     """A service, asked for its description before the first call."""
 
-    def __init__(self, connections: Connections, *, max_state_bytes: int) -> None:
+    def __init__(self, connections: HTTPConnections, *, max_state_bytes: int) -> None:
         self._connections = connections
         self._sdk = SdkServiceBackend(connections, max_state_bytes=max_state_bytes)
         self.where = connections.where
         self.description: Description | None = None
         """``None``: it was not asked yet."""
 
-    async def home(self) -> LoopClient:
+    async def home(self) -> HTTPClient:
         """Return the running loop's client, once the service is known."""
         home = await self._connections.home()
         if self.description is None:
@@ -69,7 +69,7 @@ class RemoteService:
         """Return the backend of a service that speaks the Locus SDK's wire only."""
         return self._sdk if (await self.described()).version == SDK_WIRE else None
 
-    async def ask(self, call: Call, arguments: dict[str, Any]) -> Any:
+    async def ask(self, call: WireCall, arguments: dict[str, Any]) -> Any:
         """Send a call; return its result. A write continues after its caller is cancelled.
 
         Raises:
@@ -99,12 +99,12 @@ def _threads(arguments: dict[str, Any]) -> list[str]:
     return [it for it in found if isinstance(it, str)]
 
 
-async def _is_healthy(home: LoopClient) -> bool:
+async def _is_healthy(home: HTTPClient) -> bool:
     """Return whether a service of the Locus SDK's wire is there; a wrong URL has none."""
     return (await home.send("GET", "/health", b"", {}, True)).is_success
 
 
-async def _described(home: LoopClient) -> Description:
+async def _described(home: HTTPClient) -> Description:
     response = await home.send("GET", VERSION, b"", {}, True)
     if response.status_code in ELSEWHERE and await _is_healthy(home):
         return SDK_DESCRIPTION

@@ -24,7 +24,7 @@ from locus_store.wire import bodies
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from locus_store.backends.http.connections import Connections
+    from locus_store.backends.http.connections import HTTPConnections
     from locus_store.types import Save
 
 REMEMBERED: Final = 1000
@@ -45,7 +45,7 @@ class SdkServiceBackend(StorageBackend):
 
     persistent_checkpoint_ids = True
 
-    def __init__(self, connections: Connections, *, max_state_bytes: int) -> None:
+    def __init__(self, connections: HTTPConnections, *, max_state_bytes: int) -> None:
         super().__init__(max_state_bytes=max_state_bytes)
         self._connections = connections
         self._own: OrderedDict[str, tuple[str, str | None, str | None]] = OrderedDict()

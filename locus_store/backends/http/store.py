@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from locus_store.store import Embed
     from locus_store.types.items import Change
     from locus_store.values.vectors import Metric
-    from locus_store.wire.calls import Call
+    from locus_store.wire.calls import WireCall
 
 
 _Requests: Any = requests("store")
@@ -80,7 +80,7 @@ class HTTPStore(_Requests, BaseStore):  # type: ignore[misc]
                 f"{found.metric}, not {self.dimension} and {self.metric}"
             )
 
-    async def ask(self, call: Call, arguments: dict[str, Any]) -> Any:
+    async def ask(self, call: WireCall, arguments: dict[str, Any]) -> Any:
         """Send a call; return its result."""
         return await self.backend.service.ask(call, arguments)
 

@@ -21,7 +21,7 @@ from locus_store.backends import (
     SQLiteStore,
 )
 from locus_store.backends.http import HTTPBackend, http_checkpointer
-from locus_store.backends.http.connections import Connections, Options
+from locus_store.backends.http.connections import ClientOptions, HTTPConnections
 from locus_store.backends.http.messages import HTTPMessageLog
 from locus_store.backends.http.remote import RemoteService
 from locus_store.backends.http.store import HTTPStore
@@ -97,7 +97,7 @@ class LimitedRemote(RemoteService):
     """A service to which ``limited`` gives a limit: by another service on the same storage."""
 
     def __init__(self, services: Services) -> None:
-        connections = Connections(services.main.url, Options())
+        connections = HTTPConnections(services.main.url, ClientOptions())
         super().__init__(connections, max_state_bytes=MAX_STATE_BYTES)
         self._services = services
 
@@ -108,7 +108,7 @@ class LimitedRemote(RemoteService):
     @max_state_bytes.setter
     def max_state_bytes(self, limit: int) -> None:
         service = self._services.limited(limit)
-        self._connections = Connections(service.url, Options())
+        self._connections = HTTPConnections(service.url, ClientOptions())
 
 
 class OverServiceBackend(StorageBackendContract):
