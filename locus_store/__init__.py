@@ -23,6 +23,8 @@ from locus_store.errors import (
 if TYPE_CHECKING:
     from locus_store.backend import StorageBackend
     from locus_store.backends import (
+        HTTPMessageLog,
+        HTTPStore,
         InMemoryMessageLog,
         InMemoryStore,
         OracleMessageLog,
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
         SQLiteStore,
     )
     from locus_store.backends.file.backend import FileBackend, FileCheckpointer, file_checkpointer
+    from locus_store.backends.http.backend import HTTPBackend, HTTPCheckpointer, http_checkpointer
     from locus_store.backends.memory.backend import (
         MemoryBackend,
         MemoryCheckpointer,
@@ -88,6 +91,10 @@ __all__ = [
     "ConnectionFailedError",
     "FileBackend",
     "FileCheckpointer",
+    "HTTPBackend",
+    "HTTPCheckpointer",
+    "HTTPMessageLog",
+    "HTTPStore",
     "InMemoryMessageLog",
     "InMemoryStore",
     "IntegrityError",
@@ -131,6 +138,7 @@ __all__ = [
     "ToolCall",
     "UnsupportedError",
     "file_checkpointer",
+    "http_checkpointer",
     "memory_checkpointer",
     "open_checkpointer",
     "open_message_log",
@@ -146,6 +154,8 @@ _LAZY = {
     **dict.fromkeys(("AgentState", "Message", "Role", "ToolCall"), "types.state"),
     **dict.fromkeys(("BaseCheckpointer", "StorageBackendAdapter"), "checkpointer"),
     **dict.fromkeys(("FileBackend", "FileCheckpointer", "file_checkpointer"), "backends"),
+    **dict.fromkeys(("HTTPBackend", "HTTPCheckpointer", "http_checkpointer"), "backends"),
+    **dict.fromkeys(("HTTPMessageLog", "HTTPStore"), "backends"),
     **dict.fromkeys(("MemoryBackend", "MemoryCheckpointer", "memory_checkpointer"), "backends"),
     **dict.fromkeys(("OracleBackend", "OracleCheckpointSaver", "oracle_checkpointer"), "backends"),
     **dict.fromkeys(("PostgreSQLBackend", "postgresql_checkpointer"), "backends"),

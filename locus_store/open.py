@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 SCHEMES = {
     "file": ("file", "file_checkpointer"),
+    "http": ("http", "http_checkpointer"),
+    "https": ("http", "http_checkpointer"),
     "memory": ("memory", "memory_checkpointer"),
     "oracle": ("oracle", "oracle_checkpointer"),
     "oracle+oracledb": ("oracle", "oracle_checkpointer"),
@@ -51,6 +53,7 @@ SCHEMES = {
 """Scheme to (module under ``backends``, factory)."""
 
 STORES = {
+    "http": "HTTPStore",
     "memory": "InMemoryStore",
     "oracle": "OracleStore",
     "postgresql": "PostgreSQLStore",
@@ -60,6 +63,7 @@ STORES = {
 """Module to class of a store."""
 
 MESSAGE_LOGS = {
+    "http": "HTTPMessageLog",
     "memory": "InMemoryMessageLog",
     "oracle": "OracleMessageLog",
     "postgresql": "PostgreSQLMessageLog",
@@ -68,6 +72,7 @@ MESSAGE_LOGS = {
 """Module to class of a message log."""
 
 BACKENDS = {
+    "http": "HTTPBackend",
     "oracle": "OracleBackend",
     "postgresql": "PostgreSQLBackend",
     "redis": "RedisBackend",
@@ -75,7 +80,7 @@ BACKENDS = {
 }
 """Module to the class under ``backends`` whose options a store takes."""
 
-PLACES = frozenset({"dsn", "path", "directory", "base_dir", "url"})
+PLACES = frozenset({"dsn", "path", "directory", "base_dir", "base_url", "url"})
 """Names of the factories' parameters for the part of a URL before its ``?``."""
 
 DSN_PARTS = frozenset({"password", "host", "port", "database", "user"})
@@ -104,8 +109,8 @@ def open_checkpointer(
     driver (``sqlite+aiosqlite``); ``postgresql://`` or ``postgres://`` as hosts issue it;
     ``oracle://user:password@alias`` or ``oracle://user:password@host:1521/service``;
     ``redis://``, ``rediss://`` (TLS), ``unix:///socket``, ``valkey://``, ``redis+cluster://``;
-    ``file:///absolute/directory`` or ``file:relative``; ``memory://``. The query string
-    may have options of the factory; keyword arguments override them.
+    ``file:///absolute/directory`` or ``file:relative``; ``memory://``; ``http://`` or ``https://``
+    of a service. The query string may have options of the factory; keyword arguments override them.
 
     Args:
         url: As above.
@@ -134,7 +139,7 @@ def open_store(
     A checkpointer's URL is valid: options of checkpoints in its query string are ignored.
 
     Args:
-        url: ``sqlite:``, ``postgresql:``, ``oracle:``, ``redis:`` or ``memory:``.
+        url: ``sqlite:``, ``postgresql:``, ``oracle:``, ``redis:``, ``http:`` or ``memory:``.
         dimension: Numbers in an embedding; ``None``: no embeddings.
         metric: How they are compared: ``cosine``, ``l2`` or ``ip``.
         embed: Computes the embeddings of strings; see ``BaseStore``.
@@ -157,7 +162,7 @@ def open_message_log(
     A checkpointer's URL is valid: options of checkpoints in its query string are ignored.
 
     Args:
-        url: ``sqlite:``, ``postgresql:``, ``oracle:`` or ``memory:``.
+        url: ``sqlite:``, ``postgresql:``, ``oracle:``, ``http:`` or ``memory:``.
         ttl_seconds: See ``BaseMessageLog``.
         options: Options of the message log; they win over the URL's.
 
@@ -209,6 +214,9 @@ def _read(url: str, module: str, factory: Callable[..., Any]) -> dict[str, Any]:
     if module == "redis":
         place, ours = _parted(url, known)
         return {"url": place, **_from_query(known, ours)}
+    if module == "http":
+        place, _, query = url.partition("?")
+        return {"base_url": place, **_from_query(known, query)}
     if module == "oracle":
         places = import_module("locus_store.backends.oracle.addresses")
         parts = places.split(url)

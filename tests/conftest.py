@@ -139,10 +139,13 @@ def packs_of_two(monkeypatch) -> None:
 # --- what a test with real graphs runs on
 
 PAIRS = [("sync", "sqlite"), ("async", "postgresql")]
-ANY_PAIRS = [*PAIRS, ("async", "memory"), ("sync", "file"), ("async", "redis")]
+ANY_PAIRS = [
+    *PAIRS,
+    *(("async", "memory"), ("sync", "file"), ("async", "redis"), ("sync", "http")),
+]
 if ALL:
     PAIRS = [*product(["sync", "async"], ["sqlite", "postgresql"])]
-    everywhere = ["memory", "file", "sqlite", "postgresql", "redis"]
+    everywhere = ["memory", "file", "sqlite", "postgresql", "redis", "http"]
     ANY_PAIRS = [*product(["sync", "async"], everywhere)]
 
 
@@ -248,6 +251,22 @@ def redis_url(redis_server: redis_servers.Server) -> str:
     """URL of an empty database."""
     redis_server.flush()
     return redis_server.url()
+
+
+# --- HTTP
+
+
+@pytest.fixture
+def service_url() -> Iterator[str]:
+    """URL of a service over an empty memory."""
+    from services import Service
+
+    from locus_store import InMemoryMessageLog, InMemoryStore, MemoryBackend
+
+    backend = MemoryBackend()
+    made = Service(backend, store=InMemoryStore(), messages=InMemoryMessageLog(backend=backend))
+    yield made.url
+    made.stop()
 
 
 # --- Oracle

@@ -34,6 +34,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 from oracle_twin import TwinServer
+from services import Service
+
+from locus_store import MemoryBackend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -56,6 +59,7 @@ SERVER = re.compile(
     r"(postgresql|postgresql\+asyncpg)://(\w+)(?::\w+)?@(db|pgbouncer)\.example\.com(?::\d+)?/\w+"
 )
 REDIS = re.compile(r"(redis|redis\+cluster)://(redis|cluster)\.example\.com(?::\d+)?(?:/0)?")
+SERVICE = "http://127.0.0.1:8321"
 TABLE = re.compile(r"(?:^\|.*\|\n)+", re.MULTILINE)
 RULE = re.compile(r"\|(?: *:?-+:? *\|)+")
 DSN = re.compile(r"`(postgres\w*://[^`]*)`")
@@ -98,6 +102,7 @@ class World:
     server: servers.Server | None
     pooler: Callable[[], servers.PgBouncer]
     redis: Callable[[str], str]
+    service: Callable[[], str]
     database: str
     loop: asyncio.Runner
     namespace: dict[str, Any] = field(default_factory=dict)
@@ -108,7 +113,8 @@ class World:
 
     def real(self, text: str) -> str:
         """With the addresses of the servers that stand for the page's."""
-        return REDIS.sub(self._redis, SERVER.sub(self._url, text))
+        text = REDIS.sub(self._redis, SERVER.sub(self._url, text))
+        return text.replace(SERVICE, self.service()) if SERVICE in text else text
 
     def _redis(self, shown: re.Match[str]) -> str:
         return self.redis(shown[1])
@@ -169,6 +175,7 @@ def world(
             server=server,
             pooler=lambda: request.getfixturevalue("pgbouncer"),
             redis=functools.cache(lambda scheme: _redis(request, scheme)),
+            service=lambda: request.getfixturevalue("service"),
             database=database,
             loop=loop,
             namespace={"__name__": f"docs_{page.stem}"},
@@ -187,6 +194,14 @@ def oracle_double(tmp_path: Path, migrated: Path) -> Iterator[None]:
     server = TwinServer(Path(shutil.copyfile(migrated, tmp_path / "twin.db")))
     with server.in_its_place():
         yield
+
+
+@pytest.fixture
+def service() -> Iterator[str]:
+    """URL of what stands for the page's service."""
+    made = Service(MemoryBackend())
+    yield made.url
+    made.stop()
 
 
 def _redis(request: pytest.FixtureRequest, scheme: str) -> str:
@@ -243,7 +258,7 @@ def run_command(command: str, environment: dict[str, str]) -> None:
     name, _, rest = command.partition("#")[0].strip().partition(" ")
     if name == "export":
         environment.update(it.split("=", 1) for it in shlex.split(rest))
-    elif name in {"locus-store", "alembic", "python", "psql"}:
+    elif name in {"locus-store", "alembic", "python", "psql", "curl"}:
         run_here(name, command, environment)
     elif name == "make":
         assert rest.split()[0] in targets(), command

@@ -14,6 +14,7 @@ import locus_store
 IMPORTS = {
     "locus_store.checkpointer": ["BaseCheckpointer"],
     "locus_store.backends": [
+        "HTTPCheckpointer",
         "FileCheckpointer",
         "MemoryCheckpointer",
         "StorageBackendAdapter",
@@ -45,7 +46,6 @@ IMPORTS = {
 """``from locus.memory.X import Y`` of the seeds, of what this part has."""
 
 LATER = {
-    "HTTP": [("backends", "HTTPCheckpointer")],
     "OCI": [("backends", "oci_bucket_checkpointer"), ("backends", "OCIBucketBackend")],
     "OpenSearch": [("backends", "opensearch_checkpointer")],
 }  # fmt: skip
@@ -59,7 +59,7 @@ UNUSED = (
 
 HEAVY = (
     "sqlalchemy", "alembic", "aiosqlite", "asyncpg", "sqlite3", "greenlet", "typer", "rich",
-    "numpy", "redis", "oracledb",
+    "numpy", "redis", "oracledb", "httpx", "starlette", "uvicorn",
 )  # fmt: skip
 
 
@@ -90,6 +90,7 @@ KEPT = {
     "locus_store.errors": ["LocusStoreError"],
     "locus_store.open": ["open_checkpointer"],
     "locus_store.saver": ["CheckpointSaver"],
+    "locus_store.service": ["app"],
     "locus_store.sql.migrate": ["include_object", "excluding"],
     "locus_store.store": ["InMemoryStore"],
     "locus_store.testing": ["CheckpointerContract"],

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from mypy import api
 
-from locus_store.backends import options, oracle, postgresql, redis, sqlite
+from locus_store.backends import http, options, oracle, postgresql, redis, sqlite
+from locus_store.backends.http.options import HTTPOptions
 from locus_store.backends.oracle.options import OracleOptions
 from locus_store.backends.postgresql.options import PostgreSQLOptions
 from locus_store.backends.redis.options import RedisOptions
@@ -136,7 +137,7 @@ def test_mypy_reveals_the_state_and_refuses_unknown_options(tmp_path: Path) -> N
 
 # --- the options are those of the signatures
 
-PLACES = {"self", "dsn", "path", "url", "directory", "base_dir"}
+PLACES = {"self", "dsn", "path", "url", "directory", "base_dir", "base_url"}
 
 
 def parameters(call: Any) -> dict[str, str]:
@@ -152,6 +153,7 @@ def parameters(call: Any) -> dict[str, str]:
         (PostgreSQLOptions, postgresql.PostgreSQLBackend, {"table_name"}),
         (OracleOptions, oracle.OracleBackend, {"table_name", "user", "password"}),
         (RedisOptions, redis.RedisBackend, {"prefix"}),
+        (HTTPOptions, http.HTTPBackend, set()),
     ],
 )
 def test_the_options_of_a_backend_are_its_parameters(
@@ -162,6 +164,7 @@ def test_the_options_of_a_backend_are_its_parameters(
 
 
 def test_the_options_of_a_url_are_those_of_all_factories() -> None:
-    urls = ("file:x", "memory://", "oracle://x", "postgresql://", "redis://", "sqlite://")
+    urls = ("file:x", "http://h", "memory://", "oracle://x", "postgresql://", "redis://")
+    urls += ("sqlite://",)
     taken = {name for url in urls for name in options_of(url)}
     assert taken - {"state_type"} == options.CheckpointerOptions.__annotations__.keys()

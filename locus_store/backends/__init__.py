@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from locus_store.backend import StorageBackend
     from locus_store.backends.file.backend import FileBackend, FileCheckpointer, file_checkpointer
+    from locus_store.backends.http.backend import HTTPBackend, HTTPCheckpointer, http_checkpointer
+    from locus_store.backends.http.messages import HTTPMessageLog
+    from locus_store.backends.http.store import HTTPStore
     from locus_store.backends.memory.backend import (
         MemoryBackend,
         MemoryCheckpointer,
@@ -47,6 +50,10 @@ if TYPE_CHECKING:
 __all__ = [
     "FileBackend",
     "FileCheckpointer",
+    "HTTPBackend",
+    "HTTPCheckpointer",
+    "HTTPMessageLog",
+    "HTTPStore",
     "InMemoryMessageLog",
     "InMemoryStore",
     "MemoryBackend",
@@ -69,6 +76,7 @@ __all__ = [
     "StorageBackend",
     "StorageBackendAdapter",
     "file_checkpointer",
+    "http_checkpointer",
     "memory_checkpointer",
     "oracle_checkpointer",
     "postgresql_checkpointer",
@@ -78,6 +86,9 @@ __all__ = [
 
 _MODULES = {
     **dict.fromkeys(("FileBackend", "FileCheckpointer", "file_checkpointer"), "backends.file"),
+    **dict.fromkeys(("HTTPBackend", "HTTPCheckpointer", "http_checkpointer"), "backends.http"),
+    "HTTPMessageLog": "backends.http.messages",
+    "HTTPStore": "backends.http.store",
     **dict.fromkeys(
         ("MemoryBackend", "MemoryCheckpointer", "memory_checkpointer"), "backends.memory"
     ),

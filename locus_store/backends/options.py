@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypedDict
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from sqlalchemy.engine import Engine
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -52,6 +52,10 @@ class BackendOptions(TypedDict, total=False):
     wait_timeout_seconds: float
     retry_seconds: float
     timeout_seconds: float
+    headers: Mapping[str, str] | None
+    auth: Any
+    token: str | None
+    timeout: float
     max_state_bytes: int
 
 

@@ -31,6 +31,7 @@ from locus_store.cli.output import (
     say,
 )
 from locus_store.cli.removal import delete, expire, vacuum
+from locus_store.cli.service import serve, tokens
 from locus_store.cli.store import store
 from locus_store.cli.streams import OutputError, drop_output, standard_streams
 from locus_store.cli.tenants import tenants
@@ -73,10 +74,11 @@ def options(
 app.add_typer(threads, name="threads")
 app.add_typer(store, name="store")
 app.add_typer(tenants, name="tenants")
+app.add_typer(tokens, name="tokens")
 app.add_typer(db, name="db")
 for of_threads in (messages, blame, bisect, watch, rewind, delete, vacuum, expire):
     threads.command(cls=Command)(of_threads)
-for command in (doctor, bench, verify, copy, export, forget):
+for command in (doctor, bench, verify, copy, export, forget, serve):
     app.command(cls=Command)(command)
 app.add_typer(imports, name="import")
 

@@ -272,6 +272,21 @@ def put_of(
     )
 
 
+def check_put(put: PutMessage, namespace: str, max_state_bytes: int) -> None:
+    """Refuse a packed message of a caller that is not trusted.
+
+    Raises:
+        IntegrityError: Its payload is damaged, or the digest is not its own.
+        InvalidArgumentError, SerializationError: See ``put_of``.
+    """
+    content = _unpacked(put.message_id, put.payload, max_state_bytes)
+    put_of(
+        (content, put.role, put.message_id, put.metadata, put.text), namespace, {}, max_state_bytes
+    )
+    if put.digest != seal(namespace, put.message_id, put.role, put.metadata, put.text, put.payload):
+        raise IntegrityError(f"message {put.message_id!r} has the digest of another one")
+
+
 def _checked_text(text: object) -> str:
     if not isinstance(text, str):
         raise InvalidArgumentError(f"text must be a str, not {type(text).__name__}")
@@ -379,7 +394,11 @@ def text_of(message: ArchivedMessage, max_state_bytes: int) -> str:
 def _content(message: ArchivedMessage, max_state_bytes: int) -> Any:
     if message.payload is None:
         return message.text
+    return _unpacked(message.message_id, message.payload, max_state_bytes)
+
+
+def _unpacked(message_id: str, payload: bytes, max_state_bytes: int) -> Any:
     try:
-        return decode(b"".join(unpack_frames(message.payload, max_state_bytes)))
+        return decode(b"".join(unpack_frames(payload, max_state_bytes)))
     except (IntegrityError, ValueError) as exc:
-        raise IntegrityError(f"message {message.message_id!r}: {exc}") from exc
+        raise IntegrityError(f"message {message_id!r}: {exc}") from exc

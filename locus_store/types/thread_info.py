@@ -345,26 +345,36 @@ def _checked(
     updated_at: datetime | None,
     is_claim: bool,
 ) -> PutThread:
-    check_text("thread_id", thread_id)
-    for field, value in (("user_id", user_id), ("run_id", run_id)):
-        if value is not None:
-            check_text(field, value)
-    if name is not None:
-        check_text("name", name, minimum=0, maximum=MAX_NAME_CHARACTERS)
-    if updated_at is not None and (not isinstance(updated_at, datetime) or not updated_at.tzinfo):
-        raise InvalidArgumentError(f"updated_at={updated_at!r} must be a datetime with a time zone")
-    told = json_object("metadata", metadata)
-    if RESERVED_KEY in told:
-        raise InvalidArgumentError(f"metadata must not have the key {RESERVED_KEY!r}")
-    return PutThread(
+    put = PutThread(
         thread_id=thread_id,
         user_id=user_id,
         name=name,
-        metadata=told,
+        metadata=json_object("metadata", metadata),
         run_id=run_id,
         updated_at=updated_at,
         is_claim=is_claim,
     )
+    check_put(put)
+    return put
+
+
+def check_put(put: PutThread) -> None:
+    """Refuse facts that no backend could store.
+
+    Raises:
+        InvalidArgumentError: A fact is not valid.
+    """
+    check_text("thread_id", put.thread_id)
+    for field, value in (("user_id", put.user_id), ("run_id", put.run_id)):
+        if value is not None:
+            check_text(field, value)
+    if put.name is not None:
+        check_text("name", put.name, minimum=0, maximum=MAX_NAME_CHARACTERS)
+    at = put.updated_at
+    if at is not None and (not isinstance(at, datetime) or not at.tzinfo):
+        raise InvalidArgumentError(f"updated_at={at!r} must be a datetime with a time zone")
+    if RESERVED_KEY in put.metadata:
+        raise InvalidArgumentError(f"metadata must not have the key {RESERVED_KEY!r}")
 
 
 def _strings(value: Any) -> Iterator[str]:

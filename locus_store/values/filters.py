@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from math import isinf
 from sys import float_info
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from locus_store.errors import InvalidArgumentError
 from locus_store.values.canonical import canonical
@@ -152,6 +152,8 @@ class Filter:
         if wanted is not None and not isinstance(wanted, Mapping):
             raise InvalidArgumentError(f"a filter is an object (a dict), not {wanted!r}")
         checked = canonical(_without_infinity(dict(wanted or {})), "filter")
+        self.wanted = cast("dict[str, Any]", checked)
+        """The conditions as JSON; a ``Filter`` of them has the same clauses."""
         self.clauses = tuple(_clauses((), checked)) if checked else ()
 
     def takes(self, value: Any) -> bool:

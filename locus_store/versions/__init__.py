@@ -43,7 +43,7 @@ from locus_store.versions.reading import (
     visible_texts,
 )
 from locus_store.versions.removing import clear, forget, free, prune, remove_named, settle, vacuum
-from locus_store.versions.saving import append, new_checkpoint_id, save
+from locus_store.versions.saving import append, is_small, new_checkpoint_id, save
 
 __all__ = [
     "CHAIN_ALLOWANCE",
@@ -71,6 +71,7 @@ __all__ = [
     "free",
     "head_of",
     "in_order",
+    "is_small",
     "is_visible",
     "made_of",
     "mark_of",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from locus_store.versions.lines import CHAIN_ALLOWANCE, CHAIN_FACTOR, RECORD_OVERHEAD
-from locus_store.versions.saving import is_own
+from locus_store.versions.saving import is_own, is_small
 
 if TYPE_CHECKING:
     from locus_store.types import Mark, Save
@@ -62,9 +62,8 @@ def append_of(save: Save, store: str) -> Append | None:
     if len(lines) > 1:
         return None
     size, frames = save.change.shape.state_bytes, save.change.frames
-    is_small = frames is not None and len(frames) <= size // 2
     line = lines.pop() if lines else None
-    if known is None or frames is None or not is_small:
+    if known is None or frames is None or not is_small(frames, size):
         return Append(line, head, expected is None, None, save.change.whole(), size)
     return Append(line, head, expected is None, known, frames, size)
 

@@ -274,7 +274,12 @@ def _continues(lines: Lines, line: Line, request: Save, place: Destination) -> b
         return False
     if line.open_bytes + len(frames) + RECORD_OVERHEAD > CHAIN_FACTOR * size + CHAIN_ALLOWANCE:
         return False
-    return len(frames) <= size // 2 and _holds(lines, line, request.basis)
+    return is_small(frames, size) and _holds(lines, line, request.basis)
+
+
+def is_small(frames: bytes, state_bytes: int) -> bool:
+    """Return whether frames are worth a record of their own; else the whole state is one."""
+    return len(frames) <= state_bytes // 2
 
 
 def _keep_last(lines: Lines, line: Line, request: Save) -> None:

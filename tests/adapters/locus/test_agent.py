@@ -41,17 +41,21 @@ def place(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """URL of an empty database."""
     if kind == "sqlite":
         return f"sqlite:///{tmp_path / 'agents.db'}"
-    fixture = "redis_url" if kind == "redis" else "migrated_database"
-    found: str = request.getfixturevalue(fixture)
+    fixtures = {
+        "redis": "redis_url",
+        "postgresql": "migrated_database",
+        "http": "service_url",
+    }
+    found: str = request.getfixturevalue(fixtures[kind])
     return found
 
 
-@pytest.fixture(params=["sqlite", "postgresql", "redis"])
+@pytest.fixture(params=["sqlite", "postgresql", "redis", "http"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return place(request.param, request, tmp_path)
 
 
-@pytest.fixture(params=["sqlite", "postgresql", "redis", "memory"])
+@pytest.fixture(params=["sqlite", "postgresql", "redis", "memory", "http"])
 async def opened(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Open]:
     """Opens the same storage with every call, as another process would."""
     made: list[BaseCheckpointer] = []

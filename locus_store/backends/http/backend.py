@@ -1,0 +1,257 @@
+"""A storage behind a URL: the backend whose primitives are requests to a service."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from locus_store.backend import FullBackend
+from locus_store.backends.http.asking import requests
+from locus_store.backends.http.connections import (
+    POOL_SIZE,
+    RETRY_SECONDS,
+    TIMEOUT_SECONDS,
+    ClientOptions,
+    HTTPConnections,
+)
+from locus_store.backends.http.remote import RemoteService
+from locus_store.checkpointer import S, StorageBackendAdapter
+from locus_store.errors import InvalidArgumentError
+from locus_store.types.arguments import check_days
+from locus_store.types.facts import Fact
+from locus_store.types.thread_info import DescribesThreads
+from locus_store.values.encoding import MAX_STATE_BYTES
+from locus_store.values.text import query_words
+from locus_store.wire.calls import BY_PATH
+from locus_store.wire.records import StateNeededError, sent_save
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import httpx
+
+    from locus_store.types import CheckpointerCapabilities, Hit, OnConflict, Save, Vacuumed, Written
+    from locus_store.wire.calls import WireCall
+
+DEFAULT_URL = "http://localhost:8321"
+
+
+_Requests: Any = requests("threads")
+"""Type checkers see the methods of the contract."""
+
+
+class HTTPBackend(_Requests, FullBackend, DescribesThreads):  # type: ignore[misc]
+    """Keeps versions in a service, see ``locus-store serve``.
+
+    A save is one request with what changed, or two if the service needs the whole state. A load is
+    one, and a head that is known comes without its state. Everything belongs to the tenant of the
+    token. The ``capabilities`` are those of the service, and known once it was asked: before the
+    first call, all but tenants and messages are declared.
+
+    Args:
+        base_url: ``http://host:port`` or ``https://host:port``, with a path if the service is
+            mounted below one.
+        headers: Sent with each request.
+        auth: As httpx has it: a pair for HTTP Basic, or an ``httpx.Auth``.
+        timeout: Seconds for each attempt of a request.
+        client: An ``httpx.AsyncClient`` used instead, and left open, in the process that made it
+            and the event loop that it is first used in.
+        token: Sent as ``Authorization: Bearer …``.
+        retry_seconds: How long a request is sent again while the service cannot be reached or is
+            busy. Only what has the same effect twice is sent again after its reply was lost.
+        pool_size: Requests at once per event loop, and so connections, at most.
+        max_state_bytes: The largest state that is saved or read, as compact JSON.
+
+    Raises:
+        InvalidArgumentError: An option is not valid.
+        MissingExtraError: httpx is not installed.
+    """
+
+    factory = "http_checkpointer"
+    persistent_checkpoint_ids = True
+
+    def __init__(
+        self,
+        base_url: str = DEFAULT_URL,
+        headers: Mapping[str, str] | None = None,
+        auth: Any = None,
+        timeout: float = TIMEOUT_SECONDS,
+        client: httpx.AsyncClient | None = None,
+        *,
+        token: str | None = None,
+        retry_seconds: float = RETRY_SECONDS,
+        pool_size: int = POOL_SIZE,
+        max_state_bytes: int = MAX_STATE_BYTES,
+    ) -> None:
+        super().__init__(max_state_bytes=max_state_bytes)
+        theirs = (headers, auth, token, timeout)
+        if client is not None and theirs != (None, None, None, TIMEOUT_SECONDS):
+            raise InvalidArgumentError(
+                "a client has its own headers, auth and timeout; leave them out"
+            )
+        options = ClientOptions(
+            headers=_headers(headers, token),
+            auth=auth,
+            timeout=timeout,
+            retry_seconds=retry_seconds,
+            pool_size=pool_size,
+        )
+        self.service = RemoteService(
+            HTTPConnections(base_url, options, client), max_state_bytes=max_state_bytes
+        )
+
+    def __repr__(self) -> str:
+        return f"HTTPBackend({self.service.where!r})"
+
+    @property
+    def capabilities(self) -> CheckpointerCapabilities:
+        """See ``StorageBackend``: those of the service, once it was asked."""
+        found = self.service.description
+        if found is None:
+            return super().capabilities
+        return replace(found.capabilities, tenants=False, messages=found.has_messages)
+
+    async def open(self) -> None:
+        """See ``StorageBackend``, also for the following methods."""
+        await self.service.described()
+
+    async def close(self) -> None:
+        await self.service.close()
+
+    async def facts(self) -> list[Fact]:
+        """See ``StorageBackend``; of what the service stands over, ask beside it."""
+        found = await self.service.described()
+        return [*await super().facts(), Fact("service", f"locus-store {found.version}")]
+
+    async def ask(self, call: WireCall, arguments: dict[str, Any]) -> Any:
+        """Send a call; return its result."""
+        return await self.service.ask(call, arguments)
+
+    async def commit(self, save: Save) -> Written:
+        home, sdk = await self.service.home(), await self.service.sdk()
+
+        async def commit() -> Written:
+            if sdk is not None:
+                return await sdk.commit(save)
+            try:
+                written = await home.ask(_COMMIT, {"save": sent_save(save, with_state=False)})
+            except StateNeededError:
+                written = await home.ask(_COMMIT, {"save": sent_save(save, with_state=True)})
+            done: Written = written
+            return done
+
+        return await home.in_order(save.thread_id, commit)
+
+    async def find(self, query: str, limit: int = 10) -> list[Hit]:
+        query_words(query)
+        found: list[Hit] = await self.ask(_FIND, {"query": query, "limit": limit})
+        return found
+
+    async def vacuum_report(self, older_than_days: float = 30) -> Vacuumed:
+        days = check_days(older_than_days)  # JSON has no infinity
+        found: Vacuumed = await self.ask(_VACUUM, {"older_than_days": days})
+        return found
+
+
+_VACUUM = BY_PATH["/v1/vacuum_report"]
+_FIND = BY_PATH["/v1/find"]
+_COMMIT = BY_PATH["/v1/commit"]
+
+
+def _headers(headers: Mapping[str, str] | None, token: str | None) -> dict[str, str]:
+    bearer = {} if token is None else {"authorization": f"Bearer {token}"}
+    return {**(headers or {}), **bearer}
+
+
+class HTTPCheckpointer(StorageBackendAdapter[S]):
+    """A checkpointer over a service, with the arguments of the Locus SDK's class.
+
+    Args:
+        base_url: See ``HTTPBackend``, as the next ones.
+        headers: Sent with each request.
+        auth: As httpx has it.
+        timeout: Seconds for each attempt of a request.
+        client: An ``httpx.AsyncClient`` used instead.
+        token: Sent as ``Authorization: Bearer …``.
+        retry_seconds: How long a request is sent again.
+        pool_size: Requests at once per event loop.
+        max_state_bytes: The largest state.
+        state_type: See ``StorageBackendAdapter``, as the other options.
+        on_conflict: What a losing save does.
+        keep_last: Versions to keep per thread.
+        ttl_seconds: A thread's time to live after its last save.
+        refresh_on_read: A load renews that time.
+    """
+
+    def __init__(
+        self,
+        base_url: str = DEFAULT_URL,
+        headers: Mapping[str, str] | None = None,
+        auth: Any = None,
+        timeout: float = TIMEOUT_SECONDS,
+        client: httpx.AsyncClient | None = None,
+        *,
+        token: str | None = None,
+        retry_seconds: float = RETRY_SECONDS,
+        pool_size: int = POOL_SIZE,
+        max_state_bytes: int = MAX_STATE_BYTES,
+        state_type: type[S] | None = None,
+        on_conflict: OnConflict = "raise",
+        keep_last: int | None = None,
+        ttl_seconds: float | None = None,
+        refresh_on_read: bool = False,
+    ) -> None:
+        super().__init__(
+            HTTPBackend(
+                base_url,
+                headers,
+                auth,
+                timeout,
+                client,
+                token=token,
+                retry_seconds=retry_seconds,
+                pool_size=pool_size,
+                max_state_bytes=max_state_bytes,
+            ),
+            state_type=state_type,
+            on_conflict=on_conflict,
+            keep_last=keep_last,
+            ttl_seconds=ttl_seconds,
+            refresh_on_read=refresh_on_read,
+        )
+
+
+def http_checkpointer(
+    base_url: str = DEFAULT_URL,
+    headers: Mapping[str, str] | None = None,
+    auth: Any = None,
+    timeout: float = TIMEOUT_SECONDS,
+    client: httpx.AsyncClient | None = None,
+    *,
+    token: str | None = None,
+    retry_seconds: float = RETRY_SECONDS,
+    pool_size: int = POOL_SIZE,
+    max_state_bytes: int = MAX_STATE_BYTES,
+    state_type: type[S] | None = None,
+    on_conflict: OnConflict = "raise",
+    keep_last: int | None = None,
+    ttl_seconds: float | None = None,
+    refresh_on_read: bool = False,
+) -> HTTPCheckpointer[S]:
+    """Return a checkpointer over a service; options as ``HTTPCheckpointer``."""
+    return HTTPCheckpointer(
+        base_url,
+        headers,
+        auth,
+        timeout,
+        client,
+        token=token,
+        retry_seconds=retry_seconds,
+        pool_size=pool_size,
+        max_state_bytes=max_state_bytes,
+        state_type=state_type,
+        on_conflict=on_conflict,
+        keep_last=keep_last,
+        ttl_seconds=ttl_seconds,
+        refresh_on_read=refresh_on_read,
+    )

@@ -1,0 +1,23 @@
+"""The options of the HTTP backend, for type checkers; a test holds them to the signatures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypedDict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import httpx
+
+
+class HTTPOptions(TypedDict, total=False):
+    """Of ``HTTPBackend``, beside ``base_url``."""
+
+    headers: Mapping[str, str] | None
+    auth: Any
+    timeout: float
+    client: httpx.AsyncClient | None
+    token: str | None
+    retry_seconds: float
+    pool_size: int
+    max_state_bytes: int

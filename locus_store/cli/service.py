@@ -1,0 +1,122 @@
+"""``locus-store serve`` and ``locus-store tokens``."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from locus_store.cli.help import Command, HelpGroup
+from locus_store.cli.opening import DEFAULT_URL, AsJson, Url
+from locus_store.cli.output import note, put_json, put_table, say
+from locus_store.errors import InvalidArgumentError
+
+tokens = typer.Typer(help="The tokens of a service.", no_args_is_help=True, cls=HelpGroup)
+
+TokenFile = Annotated[
+    str, typer.Option(help="The file of the tokens.", envvar="LOCUS_STORE_TOKEN_FILE")
+]
+Name = Annotated[str, typer.Argument(help="The name of a token.")]
+
+_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+
+
+def serve(
+    *,
+    url: Url = DEFAULT_URL,
+    host: Annotated[str, typer.Option(help="Address; without tokens, loopback only.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(help="Port; 0 is any free one.")] = 8321,
+    token_file: Annotated[
+        str | None,
+        typer.Option(help="Let callers with tokens in only.", envvar="LOCUS_STORE_TOKEN_FILE"),
+    ] = None,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Refuse writes.")] = False,
+    max_body: Annotated[str, typer.Option(help="The longest request, as 100MB.")] = "100MB",
+    rate: Annotated[
+        float | None, typer.Option(help="Requests per second of each token; none: any number.")
+    ] = None,
+    workers: Annotated[int, typer.Option(help="Processes on the port.")] = 1,
+    dimension: Annotated[
+        int | None, typer.Option(help="Dimensions of the store's embeddings; none: none.")
+    ] = None,
+    metric: Annotated[str, typer.Option(help="cosine, l2 or ip.")] = "cosine",
+) -> None:
+    """Serve a database over HTTP, for clients that open http://host:port.
+
+    Ctrl-C or SIGTERM ends it, once the requests that are under way have their answers.
+    """
+    serving: Any = importlib.import_module("locus_store.service.serving")
+    note(f"Serving on http://{host}:{port}")
+    serving.serve(
+        serving.ServeOptions(
+            url=url,
+            host=host,
+            port=port,
+            token_file=token_file,
+            read_only=read_only,
+            max_body=_bytes(max_body),
+            requests_per_second=rate,
+            workers=workers,
+            dimension=dimension,
+            metric=metric,
+        )
+    )
+
+
+def _bytes(text: str) -> int:
+    """Return a number of bytes, as ``100MB``.
+
+    Raises:
+        InvalidArgumentError: It is not one.
+    """
+    found = re.fullmatch(r"(\d{1,12}) ?([KMG]B)?", text.strip(), re.IGNORECASE)
+    if found is None or not int(found[1]):
+        raise InvalidArgumentError(f"--max-body {text!r} must be a number with KB, MB or GB")
+    return int(found[1]) * _UNITS[(found[2] or "").upper()]
+
+
+def _file(path: str) -> Any:
+    return importlib.import_module("locus_store.service.tokens").TokenFile(path)
+
+
+@tokens.command("add", cls=Command)
+def add(
+    name: Name,
+    *,
+    token_file: TokenFile,
+    tenant: Annotated[
+        str | None, typer.Option(help="The tenant that it sees; none: the service's own.")
+    ] = None,
+    rights: Annotated[str, typer.Option(help="Some of read, write, admin.")] = "read,write",
+) -> None:
+    """Add a token; print its secret, which is shown once and stored nowhere."""
+    say(_file(token_file).add(name, tenant, [it.strip() for it in rights.split(",")]))
+
+
+@tokens.command("list", cls=Command)
+def show(*, token_file: TokenFile, as_json: AsJson = False) -> None:
+    """List the tokens without their secrets.
+
+    --json: {tokens: [{name, tenant, rights, created_at}]}
+    """
+    found = [asdict(it) for it in _file(token_file).tokens()]
+    if as_json:
+        keys = ("name", "tenant", "rights", "created_at")
+        put_json({"tokens": [{key: it[key] for key in keys} for it in found]})
+        return
+    rows = (
+        (it["name"], it["tenant"] or "", ",".join(it["rights"]), it["created_at"]) for it in found
+    )
+    put_table(("name", "tenant", "rights", "created"), rows)
+
+
+@tokens.command("revoke", cls=Command)
+def revoke(name: Name, *, token_file: TokenFile) -> None:
+    """Remove a token; a running service refuses it from its next request on."""
+    _file(token_file).revoke(name)
+    say(f"revoked {name!r}")

@@ -1,0 +1,135 @@
+"""Callers: tokens, their rights and tenants, and their rate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hmac import compare_digest
+from time import monotonic
+from typing import TYPE_CHECKING, Final, get_args
+
+from locus_store.errors import BackendError, ConnectionFailedError, InvalidArgumentError
+from locus_store.service.exchange import RefusalError
+from locus_store.service.tokens import TokenFile, hashed
+from locus_store.wire.calls import Right
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from locus_store.service.tokens import Token
+
+EVERYTHING: Final = frozenset[str](get_args(Right))
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """One who asks."""
+
+    name: str
+    tenant: str | None
+    rights: frozenset[str]
+
+    def require(self, right: Right) -> None:
+        """Refuse a caller without a right.
+
+        Raises:
+            RefusalError: The caller does not have it.
+        """
+        if right not in self.rights:
+            raise RefusalError(
+                403,
+                BackendError(f"this caller does not have the right {right!r}; nothing was done"),
+            )
+
+
+class Door:
+    """Finds out who asks.
+
+    Args:
+        token_file: The tokens; ``None``: anyone may ask.
+        read_only: No caller may write.
+        requests_per_second: Of each caller; ``None``: any number.
+    """
+
+    def __init__(
+        self,
+        token_file: str | Path | None,
+        *,
+        read_only: bool,
+        requests_per_second: float | None,
+    ) -> None:
+        if requests_per_second is not None and not requests_per_second > 0:
+            raise InvalidArgumentError(
+                f"requests_per_second={requests_per_second!r} must be above 0, or None"
+            )
+        self._file = None if token_file is None else TokenFile(token_file)
+        if self._file is not None:
+            self._file.tokens()
+        self._granted: frozenset[str] = frozenset({"read"}) if read_only else EVERYTHING
+        self._rate = requests_per_second
+        self._rates: dict[str, _Rate] = {}
+
+    def caller(self, authorization: str) -> Caller:
+        """Return who sent a header ``Authorization``.
+
+        Raises:
+            RefusalError: The token is not valid, or this caller asks too often.
+        """
+        caller = self._known(authorization)
+        if self._rate is not None:
+            rate = self._rates.setdefault(caller.name, _Rate(self._rate))
+            rate.require_room()
+        return caller
+
+    def _known(self, authorization: str) -> Caller:
+        if self._file is None:
+            return Caller("", None, self._granted)
+        scheme, _, secret = authorization.partition(" ")
+        found = self._matching(secret.strip()) if scheme.lower() == "bearer" else None
+        if found is None:
+            raise RefusalError(
+                401,
+                ConnectionFailedError("this service needs a valid token"),
+                ("www-authenticate", "Bearer"),
+            )
+        return Caller(found.name, found.tenant, self._granted & set(found.rights))
+
+    def _matching(self, secret: str) -> Token | None:
+        """Return the token of a secret, in a time that does not depend on the secret."""
+        assert self._file is not None  # noqa: S101  (asked before)
+        wanted, found = hashed(secret), None
+        for token in self._file.tokens():
+            if compare_digest(token.sha256, wanted):
+                found = token
+        return found
+
+
+class _Rate:
+    """A bucket of requests that fills up again.
+
+    Args:
+        per_second: Requests per second; so many, but at least 1, may come at once.
+    """
+
+    def __init__(self, per_second: float) -> None:
+        self._per_second = per_second
+        self._most = max(per_second, 1.0)
+        self._left = self._most
+        self._at = monotonic()
+
+    def require_room(self) -> None:
+        """Take one.
+
+        Raises:
+            RefusalError: There is none; says when there will be.
+        """
+        now = monotonic()
+        self._left = min(self._most, self._left + (now - self._at) * self._per_second)
+        self._at = now
+        if self._left < 1:
+            seconds = (1 - self._left) / self._per_second
+            raise RefusalError(
+                429,
+                ConnectionFailedError("this caller asks too often"),
+                ("retry-after", f"{max(1, round(seconds + 0.5))}"),
+            )
+        self._left -= 1

@@ -1,0 +1,152 @@
+"""The OpenAPI 3.1 document, made from the table of calls."""
+
+from __future__ import annotations
+
+from functools import cache
+from inspect import getdoc
+from typing import TYPE_CHECKING, Any, Final
+
+from locus_store import __version__
+from locus_store.wire import bodies
+from locus_store.wire.calls import ANSWERS, CALLS, REQUESTS, VERSION
+from locus_store.wire.description import DESCRIPTION_FORM
+
+if TYPE_CHECKING:
+    from locus_store.wire.calls import WireCall
+
+ERROR: Final = {
+    "type": "object",
+    "properties": {
+        "error": {"type": "string"},
+        "message": {"type": "string"},
+        "fields": {"type": "object"},
+    },
+    "required": ["error", "message", "fields"],
+}
+
+REFUSALS: Final = {
+    "401": "No valid token",
+    "403": "The token does not have the right, or the thread is another user's",
+    "413": "The body is too long",
+    "429": "Too many requests; `Retry-After` says when to come back",
+}
+"""The statuses that any request may be answered with."""
+
+FAILURES: Final = {
+    "404": "There is no such thread or checkpoint, where the call needs one",
+    "409": "Another writer was faster; nothing was written",
+    "422": "An argument is not valid, or stored data is damaged",
+    "428": "The save needs the whole state; nothing was written",
+    "501": "The storage does not have this power",
+    "503": "The storage failed, or cannot be reached",
+}
+
+ID: Final = {"type": "string", "minLength": 1, "maxLength": 255}
+
+
+@cache
+def document() -> dict[str, Any]:
+    """Return the document."""
+    paths = {
+        **{it.path: {"post": _operation(it)} for it in CALLS},
+        VERSION: {"get": _get("What this service can do", _json(DESCRIPTION_FORM.json), REFUSALS)},
+        "/health": {"get": _get("The process is alive", _STATUS, {}, security=[])},
+        "/ready": {
+            "get": _get("The storage answers", _STATUS, {"503": FAILURES["503"]}, security=[])
+        },
+        "/metrics": {"get": _get("Counts for Prometheus", _TEXT, REFUSALS)},
+        "/openapi.json": {"get": _get("This document", _json({"type": "object"}), {}, security=[])},
+        **_sdk_paths(),
+    }
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "locus-store", "version": __version__},
+        "security": [{"token": []}, {}],
+        "paths": paths,
+        "components": {
+            "schemas": {**ANSWERS.components, **REQUESTS.components, "Error": ERROR},
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _json(schema: dict[str, Any]) -> dict[str, Any]:
+    return {bodies.JSON: {"schema": schema}}
+
+
+_STATUS: Final = _json({"type": "object", "properties": {"status": {"type": "string"}}})
+_TEXT: Final = {"text/plain": {"schema": {"type": "string"}}}
+
+
+def _operation(call: WireCall) -> dict[str, Any]:
+    """Return the operation of a call. Payloads are base64 in plain JSON."""
+    return {
+        "operationId": f"{call.part}_{call.name}",
+        "summary": _summary(call),
+        "tags": [call.part, call.right],
+        "requestBody": {"required": True, "content": _json(call.form.json)},
+        "responses": _responses(_json(call.answer_form.json), {**REFUSALS, **FAILURES}),
+    }
+
+
+def _summary(call: WireCall) -> str:
+    return (getdoc(getattr(call.contract, call.name)) or "").partition("\n")[0]
+
+
+def _get(
+    summary: str, content: dict[str, Any], failures: dict[str, str], **more: Any
+) -> dict[str, Any]:
+    return {"summary": summary, "responses": _responses(content, failures), **more}
+
+
+def _responses(content: dict[str, Any], failures: dict[str, str]) -> dict[str, Any]:
+    error = _json({"$ref": "#/components/schemas/Error"})
+    refused = {it: {"description": text, "content": error} for it, text in failures.items()}
+    return {"200": {"description": "Done", "content": content}, **refused}
+
+
+# --- the wire of the Locus SDK
+
+
+def _sdk_paths() -> dict[str, Any]:
+    state = _json({"type": "object", "properties": {"state": {"type": "object"}}})
+    saved = _json({"type": "object", "properties": {"checkpoint_id": ID}})
+    save = {
+        "type": "object",
+        "properties": {
+            "checkpoint_id": ID,
+            "thread_id": ID,
+            "created_at": {"type": "string"},
+            "state": {"type": "object"},
+            "metadata": {"type": ["object", "null"]},
+        },
+        "required": ["state"],
+    }
+    failures = {**REFUSALS, **FAILURES}
+    thread, checkpoint = _in_path("thread_id"), _in_path("checkpoint_id")
+    limit = {
+        "name": "limit",
+        "in": "query",
+        "schema": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1},
+    }
+    ids = _json({"type": "object", "properties": {"checkpoints": {"type": "array", "items": ID}}})
+    return {
+        "/threads/{thread_id}/checkpoints": {
+            "parameters": [thread],
+            "post": {
+                **_get("Save a state", saved, failures),
+                "requestBody": {"required": True, "content": _json(save)},
+            },
+            "get": {**_get("List checkpoints", ids, failures), "parameters": [limit]},
+            "delete": _get("Delete a thread", _STATUS, failures),
+        },
+        "/threads/{thread_id}/checkpoints/{checkpoint_id}": {
+            "parameters": [thread, checkpoint],
+            "get": _get("Load a state", state, failures),
+            "delete": _get("Delete a checkpoint", _STATUS, failures),
+        },
+    }
+
+
+def _in_path(name: str) -> dict[str, Any]:
+    return {"name": name, "in": "path", "required": True, "schema": ID}

@@ -1,0 +1,127 @@
+"""The wire of the Locus SDK's own ``HTTPCheckpointer``: ``/threads/…``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qsl, unquote
+
+from locus_store.errors import InvalidArgumentError, NotFoundError, UnsupportedError
+from locus_store.service.exchange import Answer, RefusalError
+from locus_store.types.arguments import check_text
+from locus_store.types.codec import labels_of
+from locus_store.wire import bodies
+
+if TYPE_CHECKING:
+    from locus_store.backend import StorageBackend
+    from locus_store.service.access import Caller
+    from locus_store.service.exchange import Request
+
+MOST_LISTED: Final = 10
+FIELDS: Final = frozenset({"checkpoint_id", "thread_id", "created_at", "state", "metadata"})
+
+
+async def answered(request: Request, caller: Caller, backend: StorageBackend) -> Answer:
+    """Answer a request of that client.
+
+    Raises:
+        LocusStoreError, RefusalError: It is not valid, or not permitted.
+    """
+    thread_id, checkpoint_id = _ids(request.path)
+    if request.method == "GET":
+        caller.require("read")
+        if checkpoint_id is None:
+            return await _listed(request, backend, thread_id)
+        return await _loaded(backend, thread_id, checkpoint_id)
+    if request.method == "DELETE":
+        caller.require("write")
+        return await _deleted(backend, thread_id, checkpoint_id)
+    if checkpoint_id is not None:
+        request.require_method("GET", "DELETE")
+    request.require_method("GET", "POST", "DELETE")
+    caller.require("write")
+    return await _saved(request, backend, thread_id)
+
+
+def _ids(path: str) -> tuple[str, str | None]:
+    """Return the thread and the checkpoint that a raw path names.
+
+    HTTP clients remove the segments ``.`` and ``..``; what is left of such a path names nothing.
+
+    Raises:
+        RefusalError: The path is not one of this wire.
+    """
+    _, _, *segments = path.split("/")
+    match segments:
+        case [thread, "checkpoints"] if thread:
+            return _id("thread_id", thread), None
+        case [thread, "checkpoints", checkpoint] if thread and checkpoint:
+            return _id("thread_id", thread), _id("checkpoint_id", checkpoint)
+        case _:
+            error = UnsupportedError("this service has nothing at this path")
+            raise RefusalError(404, error)
+
+
+def _id(name: str, segment: str) -> str:
+    try:
+        found = unquote(segment, errors="strict")
+    except UnicodeDecodeError as exc:
+        raise InvalidArgumentError(f"{name} in the path is not UTF-8") from exc
+    check_text(name, found)
+    return found
+
+
+async def _saved(request: Request, backend: StorageBackend, thread_id: str) -> Answer:
+    sent, _ = bodies.received(await request.body(), request.header(b"content-type"))
+    if not isinstance(sent, dict) or not isinstance(sent.get("state"), dict):
+        raise InvalidArgumentError("the body must be an object with the state as an object")
+    if sent.keys() - FIELDS or sent.get("thread_id", thread_id) != thread_id:
+        raise InvalidArgumentError("the body names another thread, or has an unknown field")
+    state: dict[str, Any] = sent["state"]
+    written = await backend.write_state(
+        thread_id,
+        state,
+        checkpoint_id=sent.get("checkpoint_id"),
+        metadata=sent.get("metadata"),
+        labels=labels_of(state),
+    )
+    return Answer.of({"checkpoint_id": written.checkpoint_id})
+
+
+async def _listed(request: Request, backend: StorageBackend, thread_id: str) -> Answer:
+    versions = await backend.history(thread_id, limit=_limit(request.query))
+    return Answer.of({"checkpoints": [it.checkpoint_id for it in versions]})
+
+
+def _limit(query: bytes) -> int:
+    found = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True))
+    text = found.pop("limit", str(MOST_LISTED))
+    if found or not text.isascii() or not text.isdigit():
+        raise InvalidArgumentError("the query string may be ?limit=N, with a whole number N")
+    return int(text)
+
+
+async def _loaded(backend: StorageBackend, thread_id: str, checkpoint_id: str) -> Answer:
+    found = await backend.read_state(thread_id, checkpoint_id)
+    if found is None:
+        raise _absent(thread_id, checkpoint_id)
+    version = found.version
+    return Answer.of(
+        {
+            "checkpoint_id": version.checkpoint_id,
+            "thread_id": version.thread_id,
+            "created_at": version.created_at,
+            "metadata": version.metadata,
+            "state": found.state,
+        }
+    )
+
+
+async def _deleted(backend: StorageBackend, thread_id: str, checkpoint_id: str | None) -> Answer:
+    if not await backend.delete(thread_id, checkpoint_id):
+        raise _absent(thread_id, checkpoint_id)
+    return Answer.of({"status": "deleted"})
+
+
+def _absent(thread_id: str, checkpoint_id: str | None) -> NotFoundError:
+    which = f"thread {thread_id!r}" if checkpoint_id is None else f"checkpoint {checkpoint_id!r}"
+    return NotFoundError(f"there is no {which}")

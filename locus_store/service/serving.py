@@ -1,0 +1,185 @@
+"""``locus-store serve``: storages opened by URL, uvicorn over them, and workers on one port."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import multiprocessing
+import signal
+import socket
+from contextlib import suppress
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any, Final
+
+from locus_store.errors import ConnectionFailedError, InvalidArgumentError, MissingExtraError
+from locus_store.open import MESSAGE_LOGS, STORES, open_checkpointer
+from locus_store.service.application import MAX_BODY, app
+
+if TYPE_CHECKING:
+    from multiprocessing.process import BaseProcess
+
+    from locus_store.service.application import Service
+
+log: Final = logging.getLogger("locus_store.service")
+
+GRACE_SECONDS: Final = 30
+"""Requests that are under way at the end have this long."""
+
+BACKLOG: Final = 2048
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    """The options of ``locus-store serve``."""
+
+    url: str
+    host: str = "127.0.0.1"
+    port: int = 8321
+    token_file: str | None = None
+    read_only: bool = False
+    max_body: int = MAX_BODY
+    requests_per_second: float | None = None
+    workers: int = 1
+    dimension: int | None = None
+    metric: Any = "cosine"
+
+
+def serve(settings: ServeOptions) -> None:
+    """Serve until a signal ends the process.
+
+    Raises:
+        InvalidArgumentError: An option is not valid, or the port would be open to strangers.
+        ConnectionFailedError: The port is taken.
+        MissingExtraError: uvicorn is not installed.
+    """
+    _require_uvicorn()
+    if settings.token_file is None and not _is_loopback(settings.host):
+        raise InvalidArgumentError(
+            f"--host {settings.host} lets strangers in: pass --token-file, which "
+            "`locus-store tokens add` makes"
+        )
+    if settings.workers < 1:
+        raise InvalidArgumentError("--workers must be at least 1")
+    with _listener(settings.host, settings.port) as listener:
+        if settings.workers == 1:
+            run(settings, listener)
+        else:
+            _supervise(settings, listener)
+
+
+def _require_uvicorn() -> None:
+    try:
+        importlib.import_module("uvicorn")
+    except ImportError as exc:
+        raise MissingExtraError(
+            'the service needs uvicorn: pip install "locus-store[service]"', name="uvicorn"
+        ) from exc
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    """Return a listening socket.
+
+    Its protocol is named: asyncio turns Nagle's algorithm off for such sockets only, and with it
+    an answer would wait 40 ms for an acknowledgement.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as exc:
+        raise ConnectionFailedError(f"cannot listen on {host} port {port}: {exc}") from exc
+    listener.set_inheritable(True)
+    return listener
+
+
+def run(settings: ServeOptions, listener: socket.socket) -> None:
+    """Serve on a socket, in this process."""
+    uvicorn = importlib.import_module("uvicorn")
+    config = uvicorn.Config(
+        opened(settings),
+        lifespan="on",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        timeout_graceful_shutdown=GRACE_SECONDS,
+    )
+    with suppress(KeyboardInterrupt):
+        asyncio.run(uvicorn.Server(config).serve([listener]))
+
+
+def opened(settings: ServeOptions) -> Service:
+    """Return the service over the storage of a URL, which it opens and closes.
+
+    Raises:
+        InvalidArgumentError: The URL is not valid.
+    """
+    backend = open_checkpointer(settings.url).backend
+    folder = type(backend).__module__.split(".")[2]
+    return app(
+        backend,
+        store=_store(settings, backend, folder),
+        messages=_messages(backend, folder),
+        token_file=settings.token_file,
+        read_only=settings.read_only,
+        max_body=settings.max_body,
+        requests_per_second=settings.requests_per_second,
+        owns=True,
+    )
+
+
+def _store(settings: ServeOptions, backend: Any, folder: str) -> Any:
+    """Return the store beside a backend; over its connections, where a store can use them."""
+    if folder not in STORES:
+        return None
+    options: dict[str, Any] = {"dimension": settings.dimension, "metric": settings.metric}
+    if folder in {"memory", "redis"}:
+        opening = importlib.import_module("locus_store.open")
+        return opening.open_store(settings.url, **options)
+    kind = getattr(importlib.import_module("locus_store.backends"), STORES[folder])
+    return kind(backend=backend, **options)
+
+
+def _messages(backend: Any, folder: str) -> Any:
+    if folder not in MESSAGE_LOGS:
+        return None
+    kind = getattr(importlib.import_module("locus_store.backends"), MESSAGE_LOGS[folder])
+    return kind(backend=backend)
+
+
+# --- several processes
+
+
+def _supervise(settings: ServeOptions, listener: socket.socket) -> None:
+    """Run the workers until a signal; one that dies is started again."""
+    context = multiprocessing.get_context("spawn")
+    stopping: list[int] = []
+
+    def start() -> BaseProcess:
+        made = context.Process(target=run, args=[settings, listener])
+        made.start()
+        return made
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda got, _: stopping.append(got))
+    workers = [start() for _ in range(settings.workers)]
+    while not stopping:
+        for at, worker in enumerate(workers):
+            worker.join(0.2)
+            if not worker.is_alive() and not stopping:
+                log.error("worker %s ended with %s; starting another", at, worker.exitcode)
+                workers[at] = start()
+    for worker in workers:
+        worker.terminate()
+    for worker in workers:
+        worker.join(GRACE_SECONDS)

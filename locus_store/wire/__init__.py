@@ -1,0 +1,1 @@
+"""The contracts of backends, stores and message logs as requests and answers over HTTP."""

@@ -1,0 +1,160 @@
+"""The calls of a service: one for each method that a backend, a store or a message log implements.
+
+A call's arguments and answer are the signature of the contract's method. The client, the service
+and the OpenAPI document read this table.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, Literal, TypeAlias, get_args, get_origin, get_type_hints
+
+from locus_store.backend import (
+    ErasesThreads,
+    Expires,
+    ListsHeads,
+    ListsThreads,
+    QueriesMetadata,
+    SearchesText,
+    StorageBackend,
+    StoresThreads,
+    StoresWrites,
+    Vacuums,
+)
+from locus_store.messages import BaseMessageLog
+from locus_store.store import BaseStore
+from locus_store.types.items import Put, Remove
+from locus_store.types.thread_info import DescribesThreads
+from locus_store.values.canonical import canonical
+from locus_store.wire.forms import Form, Forms, Validator
+from locus_store.wire.records import SentItem
+
+Right: TypeAlias = Literal["read", "write", "admin"]
+Part: TypeAlias = Literal["threads", "store", "messages"]
+
+VERSION: Final = "/v1"
+
+REQUESTS: Final = Forms(is_strict=True)
+ANSWERS: Final = Forms(is_strict=False)
+
+
+@dataclass(frozen=True, eq=False)
+class WireCall:
+    """A method of a contract as a request."""
+
+    part: Part
+    contract: type[Any]
+    name: str
+    right: Right
+    is_repeatable: bool
+    """A second run has the effect and the answer of one."""
+
+    @property
+    def path(self) -> str:
+        """The path of the request."""
+        below = "" if self.part == "threads" else f"/{self.part}"
+        return f"{VERSION}{below}/{self.name}"
+
+    @cached_property
+    def parameters(self) -> dict[str, bool]:
+        """The parameters by name, and whether each is required."""
+        found = inspect.signature(getattr(self.contract, self.name)).parameters
+        return {name: it.default is it.empty for name, it in found.items() if name != "self"}
+
+    @cached_property
+    def _types(self) -> dict[str, Any]:
+        found = get_type_hints(getattr(self.contract, self.name))
+        return {name: _on_wire(it) for name, it in found.items()}
+
+    @cached_property
+    def form(self) -> Form:
+        """The form of the arguments, as one object."""
+        kinds = {name: self._types[name] for name in self.parameters}
+        return REQUESTS.record(kinds, self.parameters, dict)
+
+    @cached_property
+    def answer_form(self) -> Form:
+        """The form of the answer."""
+        return ANSWERS.of(self._types["return"])
+
+    @cached_property
+    def arguments(self) -> Validator:
+        """Validates the arguments of a request."""
+        return Validator(self.form, self.name)
+
+    @cached_property
+    def answer(self) -> Validator:
+        """Validates the answer to one."""
+        return Validator(self.answer_form, f"the answer to {self.name}")
+
+    def bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a call by their names.
+
+        Raises:
+            SerializationError: JSON cannot keep a value exactly.
+        """
+        found = {**dict(zip(self.parameters, args, strict=False)), **kwargs}
+        return found | {it: canonical(found[it], it) for it in self._free if it in found}
+
+    @cached_property
+    def _free(self) -> list[str]:
+        """The parameters that take any JSON value."""
+        return [it for it in self.parameters if self._types[it] is Any]
+
+
+def _on_wire(kind: Any) -> Any:
+    """Return the type that is sent for a parameter's, or returned for an awaitable's."""
+    if get_origin(kind) is Awaitable:
+        return _on_wire(get_args(kind)[0])
+    if set(get_args(kind)) == {Put, Remove}:
+        return SentItem
+    if get_args(kind) and set(get_args(get_args(kind)[0])) == {Put, Remove}:
+        return list[SentItem]
+    return kind
+
+
+def _calls(part: Part, contract: type[Any], right: Right, *names: str) -> list[WireCall]:
+    repeatable = {*_REPEATABLE} if right != "read" else {*names}
+    return [WireCall(part, contract, it, right, it in repeatable) for it in names]
+
+
+_REPEATABLE: Final = frozenset({"commit", "store_writes", "put_facts", "renew"})
+"""Writes that may be sent again after a lost reply; reads always may."""
+
+CALLS: Final = (
+    *_calls("threads", StorageBackend, "read", "fetch", "fetch_head", "history", "version"),
+    *_calls("threads", StorageBackend, "read", "has_thread"),
+    *_calls("threads", StorageBackend, "write", "commit", "remove", "remove_thread"),
+    *_calls("threads", StorageBackend, "admin", "damage"),
+    *_calls("threads", ListsThreads, "read", "recent"),
+    *_calls("threads", ListsHeads, "read", "heads"),
+    *_calls("threads", SearchesText, "read", "find"),
+    *_calls("threads", QueriesMetadata, "read", "query", "tagged"),
+    *_calls("threads", StoresWrites, "read", "writes_of"),
+    *_calls("threads", StoresWrites, "write", "store_writes"),
+    *_calls("threads", StoresThreads, "read", "scan", "read_thread", "namespaces", "records"),
+    *_calls("threads", StoresThreads, "write", "copy_thread", "restore"),
+    *_calls("threads", StoresThreads, "admin", "prune"),
+    *_calls("threads", ErasesThreads, "read", "find_threads"),
+    *_calls("threads", ErasesThreads, "admin", "forget_user", "forget_where"),
+    *_calls("threads", Vacuums, "admin", "vacuum_report"),
+    *_calls("threads", Expires, "write", "renew", "expire"),
+    *_calls("threads", DescribesThreads, "read", "facts_of", "find_facts"),
+    *_calls("threads", DescribesThreads, "write", "put_facts"),
+    *_calls("store", BaseStore, "read", "read", "page", "recent", "nearest", "vectors_of"),
+    *_calls("store", BaseStore, "read", "namespaces"),
+    *_calls("store", BaseStore, "write", "apply", "clear", "renew", "sweep"),
+    *_calls("messages", BaseMessageLog, "read", "look", "find_logs"),
+    *_calls("messages", BaseMessageLog, "write", "change", "drop"),
+)
+"""Each call once."""
+
+BY_PATH: Final = {it.path: it for it in CALLS}
+
+
+def calls_of(part: Part) -> list[WireCall]:
+    """Return the calls of a part of the service."""
+    return [it for it in CALLS if it.part == part]

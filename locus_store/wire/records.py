@@ -1,0 +1,101 @@
+"""Records that stand for others on the wire: a state's change, and an item's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Final
+
+from locus_store.errors import LocusStoreError
+from locus_store.types import Save
+from locus_store.types.items import Remove
+from locus_store.versions import is_small
+
+if TYPE_CHECKING:
+    from locus_store.types.items import Change as ChangeOfItem
+    from locus_store.types.items import Namespace
+    from locus_store.values.frames import Change
+
+
+class StateNeededError(LocusStoreError):
+    """The save needs the whole state; nothing was written. The client sends it again with it."""
+
+
+@dataclass(slots=True, kw_only=True)
+class SentChange:
+    """A state's change as it is sent; a save reads it as ``frames.Change``."""
+
+    digest: bytes
+    state_bytes: int
+    frames: bytes | None
+    state: bytes | None
+    """The payload that holds the whole state, if it was sent."""
+
+    @classmethod
+    def of(cls, change: Change, *, with_state: bool) -> SentChange:
+        """Return a change; with the whole state if it is asked for, or is bound to be."""
+        frames, size = change.frames, change.shape.state_bytes
+        is_whole = with_state or frames is None or not is_small(frames, size)
+        return cls(
+            digest=change.shape.digest,
+            state_bytes=size,
+            frames=None if is_whole and not with_state else frames,
+            state=change.whole() if is_whole else None,
+        )
+
+    @property
+    def shape(self) -> SentChange:
+        """The digest and the size."""
+        return self
+
+    def whole(self) -> bytes:
+        """Return the payload that holds the whole state.
+
+        Raises:
+            StateNeededError: It was not sent.
+        """
+        if self.state is None:
+            raise StateNeededError("send the whole state")
+        return self.state
+
+
+def sent_save(save: Save, *, with_state: bool) -> dict[str, Any]:
+    """Return the fields of a save as they are sent, without those that have their defaults."""
+    found = {name: it for name in _DEFAULTS if (it := getattr(save, name)) != _DEFAULTS[name]}
+    return {**found, "change": SentChange.of(save.change, with_state=with_state)}
+
+
+_DEFAULTS: Final = {
+    it.name: it.default_factory() if callable(it.default_factory) else it.default
+    for it in fields(Save)
+    if it.name != "change"
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class SentItem:
+    """A change of an item as it is sent: a put, or without ``json`` a removal."""
+
+    namespace: Namespace
+    key: str
+    json: bytes | None = None
+    """The value as JSON."""
+
+    metadata: dict[str, Any] | None = None
+    ttl_seconds: float | None = None
+    expected_version: int | None = None
+    vectors: tuple[bytes, ...] = ()
+
+    @classmethod
+    def of(cls, change: ChangeOfItem) -> SentItem:
+        """Return a change as it is sent."""
+        if isinstance(change, Remove):
+            return cls(namespace=change.namespace, key=change.key)
+        return cls(
+            namespace=change.namespace,
+            key=change.key,
+            json=change.json,
+            metadata=change.metadata,
+            ttl_seconds=change.ttl_seconds,
+            expected_version=change.expected_version,
+            vectors=change.vectors,
+        )

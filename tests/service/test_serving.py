@@ -1,0 +1,216 @@
+"""``locus-store serve`` as a process: killed under load, stopped with requests under way."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from amounts import ALL
+from servers import free_port, wait_until
+
+from locus_store import ConflictError, HTTPBackend, LocusStoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.anyio
+
+KILLS = 50 if ALL else 3
+CLIENTS = 8
+
+
+class Served:
+    """``locus-store serve`` on a port that stays the same."""
+
+    def __init__(self, url: str, *options: str) -> None:
+        self.port = free_port()
+        self.base_url = f"http://127.0.0.1:{self.port}"
+        command = [str(Path(sys.executable).parent / "locus-store"), "serve", "--url", url]
+        self._command = [*command, "--port", str(self.port), *options]
+        self.start()
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(
+            self._command, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        wait_until(self._answers, "the service answers")
+
+    def _answers(self) -> bool:
+        try:
+            return httpx.get(self.base_url + "/ready").is_success
+        except httpx.TransportError:
+            return False
+
+    def kill(self) -> None:
+        """As by ``kill -9``, its workers too."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self) -> int:
+        self.process.terminate()
+        return self.process.wait(40)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{request.getfixturevalue('database_file')}"
+    return str(request.getfixturevalue("migrated_database"))
+
+
+@pytest.fixture
+def served(url: str) -> Iterator[Served]:
+    made = Served(url)
+    yield made
+    if made.process.poll() is None:
+        made.kill()
+
+
+async def talk(backend: HTTPBackend, thread_id: str, stop: asyncio.Event) -> list[str]:
+    """Save until it is time to stop; return the ids that were acknowledged."""
+    told: list[str] = []
+    said: list[str] = []
+    while not stop.is_set():
+        name = f"v{len(told)}"
+        said.append(f"{name} " + "x" * random.randrange(200))
+        while True:
+            try:
+                await backend.save(thread_id, {"said": said}, checkpoint_id=name)
+            except LocusStoreError:
+                await asyncio.sleep(0.05)
+            else:
+                break
+        told.append(name)
+    return told
+
+
+async def test_no_acknowledged_save_is_lost_when_the_service_is_killed(served: Served) -> None:
+    async with HTTPBackend(served.base_url, retry_seconds=20) as backend:
+        stop = asyncio.Event()
+        talks = [asyncio.create_task(talk(backend, f"t{n}", stop)) for n in range(CLIENTS)]
+        for _ in range(KILLS):
+            await asyncio.sleep(random.uniform(0.1, 0.4))
+            await asyncio.to_thread(served.kill)
+            await asyncio.to_thread(served.start)
+        stop.set()
+        told = await asyncio.gather(*talks)
+        assert sum(map(len, told)) > CLIENTS
+        for n, names in enumerate(told):
+            found = [it.checkpoint_id for it in await backend.history(f"t{n}", limit=10_000)]
+            assert found == names[::-1]
+            state = await backend.load(f"t{n}")
+            assert state is not None
+            assert [it.split()[0] for it in state["said"]] == names
+
+
+async def test_a_stop_finishes_the_saves_that_are_under_way(served: Served) -> None:
+    async with HTTPBackend(served.base_url, retry_seconds=0) as backend:
+        await backend.open()
+        saves = [
+            asyncio.create_task(backend.save(f"t{n}", {"n": n}, checkpoint_id="v"))
+            for n in range(30)
+        ]
+        await asyncio.wait(saves, return_when=asyncio.FIRST_COMPLETED)
+        assert await asyncio.to_thread(served.stop) in {0, -signal.SIGTERM}
+        done = await asyncio.gather(*saves, return_exceptions=True)
+    served.start()
+    async with HTTPBackend(served.base_url) as backend:
+        for n, it in enumerate(done):
+            if it == "v":
+                assert await backend.load(f"t{n}") == {"n": n}
+
+
+async def test_workers_share_a_port_and_see_the_same_threads(url: str) -> None:
+    served = Served(url, "--workers", "2")
+    try:
+        for n in range(6):
+            async with HTTPBackend(served.base_url) as backend:
+                await backend.save("t", {"n": n}, checkpoint_id=f"v{n}")
+        async with HTTPBackend(served.base_url) as backend:
+            assert len(await backend.history("t")) == 6
+    finally:
+        served.stop()
+
+
+async def test_a_read_only_service_reads(url: str) -> None:
+    served = Served(url, "--read-only")
+    try:
+        async with HTTPBackend(served.base_url) as backend:
+            with pytest.raises(LocusStoreError, match="right 'write'"):
+                await backend.save("t", {})
+            assert await backend.load("t") is None
+    finally:
+        served.stop()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--host", "0.0.0.0"], ["--workers", "0"], ["--max-body", "x"]],  # noqa: S104
+)
+def test_options_that_make_no_sense_are_refused(options: list[str]) -> None:
+    command = [str(Path(sys.executable).parent / "locus-store"), "serve", "--url", "memory://"]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "Error: --" in done.stderr
+
+
+# --- tenants
+
+
+async def test_a_tenant_never_sees_another_ones_threads(url: str, tmp_path: Path) -> None:
+    from services import Service
+
+    from locus_store import open_checkpointer
+    from locus_store.service.tokens import TokenFile
+
+    file = TokenFile(tmp_path / "tokens.json")
+    tokens = {it: file.add(it, it, ["read", "write", "admin"]) for it in ("acme", "umbrella")}
+    service = Service(open_checkpointer(url).backend, token_file=tmp_path / "tokens.json")
+    backends = {it: HTTPBackend(service.url, token=token) for it, token in tokens.items()}
+    dice, known = random.Random(1), {it: dict[str, Any]() for it in tokens}
+    for step in range(10_000 if ALL else 150):
+        mine = dice.choice([*tokens])
+        name = f"t{dice.randrange(8)}"
+        backend, own = backends[mine], known[mine]
+        match dice.randrange(6):
+            case 0 | 1:
+                own[name] = {"of": mine, "step": step}
+                await backend.save(name, own[name])
+            case 2:
+                assert await backend.delete(name) is (own.pop(name, None) is not None)
+            case 3:
+                assert sorted(await backend.list_threads()) == sorted(own)
+            case 4:
+                assert {it.thread_id for it in await backend.find(mine)} == own.keys()
+            case _:
+                assert await backend.load(name) == own.get(name)
+    file.revoke("acme")
+    with pytest.raises(LocusStoreError, match="valid token"):
+        await backends["acme"].load("t0")
+    for it in backends.values():
+        await it.close()
+    service.stop()
+
+
+async def test_a_lost_race_is_a_conflict_between_two_clients(served: Served) -> None:
+    from locus_store import http_checkpointer
+
+    one, other = (http_checkpointer(served.base_url, state_type=dict) for _ in range(2))
+    await one.save({"n": 0}, "t")
+    states = [await it.load("t") for it in (one, other)]
+    for state in states:
+        state["n"] += 1
+    done = await asyncio.gather(
+        one.save(states[0], "t"), other.save(states[1], "t"), return_exceptions=True
+    )
+    assert [type(it) for it in done if not isinstance(it, str)] == [ConflictError]
+    await one.close()
+    await other.close()

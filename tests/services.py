@@ -1,0 +1,70 @@
+"""A real service on loopback: uvicorn in a thread of the tests, with a loop of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+
+from locus_store.service import app
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Service:
+    """A running service.
+
+    Args:
+        backend: What it stands over; it is closed at the end, in the loop of the service.
+        options: Of ``locus_store.service.app``.
+    """
+
+    def __init__(self, backend: Any, **options: Any) -> None:
+        self.app = app(backend, **options)
+        self.asked: list[str] = []
+        self._sent: list[int] = []
+        self._closes = [backend, *(options[it] for it in ("store", "messages") if it in options)]
+        # With its protocol named, asyncio turns Nagle's algorithm off.
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        listener.bind(("127.0.0.1", 0))
+        self.port = listener.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        config = uvicorn.Config(
+            self._counting, interface="asgi3", lifespan="off", log_config=None, access_log=False
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._run, args=[listener], daemon=True)
+        self._thread.start()
+
+    async def _counting(self, scope: Any, receive: Any, send: Any) -> None:
+        self.asked.append(scope["path"])
+
+        async def counted(message: Any) -> None:
+            self._sent.append(len(message.get("body", b"")))
+            await send(message)
+
+        await self.app(scope, receive, counted)
+
+    @contextmanager
+    def counting(self) -> Iterator[list[int]]:
+        """The bytes of the bodies that are answered meanwhile."""
+        self._sent = []
+        yield self._sent
+
+    def _run(self, listener: socket.socket) -> None:
+        async def serve() -> None:
+            await self._server.serve([listener])
+            for it in self._closes:
+                await it.close()
+
+        asyncio.run(serve())
+
+    def stop(self) -> None:
+        self._server.should_exit = True
+        self._thread.join(20)
+        assert not self._thread.is_alive()
