@@ -147,8 +147,14 @@ def _vector(store: BaseStore, vector: bytes) -> bytes:
 
 async def _change_log(log: BaseMessageLog, change: Any) -> dict[str, Any]:
     checked_ttl(change.ttl_seconds)
-    for put in change.puts:
-        check_put(put, change.namespace, log.max_state_bytes)
+    edits = [change, *change.also]
+    if {it.thread_id for it in edits} != {change.thread_id}:
+        raise InvalidArgumentError("also has a log of another thread")
+    if len({it.namespace for it in edits}) < len(edits):
+        raise InvalidArgumentError("two changes are of one log")
+    for edit in edits:
+        for put in edit.puts:
+            check_put(put, edit.namespace, log.max_state_bytes)
     return {}
 
 

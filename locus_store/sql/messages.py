@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from locus_store.sql.reads import Reads
     from locus_store.sql.repository import Repository
     from locus_store.types import ArchivedLog, ArchivedMessage
-    from locus_store.types.messages import Cut, LogChange
+    from locus_store.types.messages import Cut, LogChange, LogEdit
 
 CHANGED: Final = ("role", "metadata", "text", "payload", "digest")
 """The columns of a message that is put in place of another one."""
@@ -57,7 +57,7 @@ def change(it: Repository, wanted: LogChange) -> LogChanged:
 class _Log:
     """A log whose thread is locked."""
 
-    def __init__(self, it: Repository, thread: int, wanted: LogChange) -> None:
+    def __init__(self, it: Repository, thread: int, wanted: LogEdit) -> None:
         self._it = it
         self._wanted = wanted
         self._log, self._messages = it.tables.logs, it.tables.messages

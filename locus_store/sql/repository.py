@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from locus_store.types import PendingWrite, Save, Written
-    from locus_store.types.messages import LogChange
+    from locus_store.types.messages import LogEdit
 
 
 Copied: TypeAlias = "Callable[[sa.FromClause, Sequence[str]], sa.Select[Any]]"
@@ -174,7 +174,7 @@ class Repository(Reads):
         key = {"of_line": line.line, "is_save": int(self._is_save)}
         self.sql.save_line.run(self.connection, {**values, **key})
 
-    def touch(self, save: Save | LogChange) -> None:
+    def touch(self, save: Save | LogEdit) -> None:
         """Record activity at most once a minute, so that its index is rarely updated."""
         self._is_save = True
         key = {"of_tenant": self.scope.tenant, "of_thread_id": save.thread_id}

@@ -132,23 +132,28 @@ class Cut(NamedTuple):
 
 
 @dataclass(slots=True, kw_only=True)
-class LogChange:
-    """A change of one log, all or nothing: what it removes, then what it puts."""
+class LogEdit:
+    """A change of one log: what it removes, then what it puts."""
 
     thread_id: str
     namespace: str
-    expected_revision: int | None
     ttl_seconds: float | None = None
     cut: Cut | None = None
     puts: list[PutMessage] = field(default_factory=list)
     """With distinct ids. Without any, a log that does not exist is not created."""
 
-    also: list[LogChange] = field(default_factory=list)
-    """Changes of other logs of the thread, without expected revisions; they are applied first."""
-
     first_revision: int = field(default_factory=lambda: time.time_ns() // 1000)
     """Revision of the log if this change creates it. From a clock: a log that was deleted and
     created again has no revision twice."""
+
+
+@dataclass(slots=True, kw_only=True)
+class LogChange(LogEdit):
+    """A change of a log, all or nothing."""
+
+    expected_revision: int | None
+    also: list[LogEdit] = field(default_factory=list)
+    """Changes of other logs of the thread, in the same transaction; they are applied first."""
 
     def all_puts(self) -> list[PutMessage]:
         """Return the messages for all logs. Without any, no thread is created."""
@@ -315,7 +320,7 @@ def require_revision(change_of: LogName, expected: int | None, found: int) -> No
         )
 
 
-def too_short(change: LogChange, count: int) -> ConflictError:
+def too_short(change: LogEdit, count: int) -> ConflictError:
     """Return the error for a position behind the end of a log."""
     position = change.cut.position if change.cut else 0
     return ConflictError(

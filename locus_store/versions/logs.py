@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
 
-    from locus_store.types.messages import Cut, LogChange, LogWanted, PutMessage
+    from locus_store.types.messages import Cut, LogChange, LogEdit, LogWanted, PutMessage
     from locus_store.versions.threads import Edit, Thread
 
 
@@ -31,7 +31,13 @@ def change(edit: Edit, wanted: LogChange) -> LogChanged:
     revision = log.revision if log else 0
     require_revision((wanted.thread_id, wanted.namespace), wanted.expected_revision, revision)
     for other in wanted.also:
-        change(edit, other)
+        _change(edit, other)
+    return _change(edit, wanted)
+
+
+def _change(edit: Edit, wanted: LogEdit) -> LogChanged:
+    log = edit.thread.logs.get(wanted.namespace) if edit.thread else None
+    revision = log.revision if log else 0
     if log is None and not wanted.puts:
         return LogChanged(0)
     thread = edit.thread or edit.begin()
@@ -59,7 +65,7 @@ def change(edit: Edit, wanted: LogChange) -> LogChanged:
     return LogChanged(made.revision, mine[-1] if is_pop else None)
 
 
-def _cut(mine: list[ArchivedMessage], wanted: LogChange, cut: Cut) -> list[ArchivedMessage]:
+def _cut(mine: list[ArchivedMessage], wanted: LogEdit, cut: Cut) -> list[ArchivedMessage]:
     if cut.kind == "newest":
         return mine[:-1]
     if cut.kind == "named":

@@ -31,7 +31,7 @@ from locus_store.versions.rows import Row
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from locus_store.types.messages import LogChange
+    from locus_store.types.messages import LogEdit
 
 KEY_BITS: Final = 52
 """Bits of a line's key, which is random; every JSON library represents it exactly."""
@@ -339,7 +339,7 @@ class Edit:
     def update(self, line: Line) -> None:
         self._space(line).line = line.copy()
 
-    def touch(self, save: Save | LogChange) -> None:
+    def touch(self, save: Save | LogEdit) -> None:
         assert self.thread is not None  # noqa: S101  (made, or found)
         self.thread.active_at = self.now
         if save.ttl_seconds is not None:

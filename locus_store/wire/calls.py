@@ -143,11 +143,11 @@ CALLS: Final = (
     *_calls("threads", Vacuums, "admin", "vacuum_report"),
     *_calls("threads", Expires, "write", "renew", "expire"),
     *_calls("threads", DescribesThreads, "read", "facts_of", "find_facts"),
-    *_calls("threads", DescribesThreads, "write", "put_facts"),
+    *_calls("threads", DescribesThreads, "write", "put_facts", "clear_versions"),
     *_calls("store", BaseStore, "read", "read", "page", "recent", "nearest", "vectors_of"),
     *_calls("store", BaseStore, "read", "namespaces"),
     *_calls("store", BaseStore, "write", "apply", "clear", "renew", "sweep"),
-    *_calls("messages", BaseMessageLog, "read", "look", "find_logs"),
+    *_calls("messages", BaseMessageLog, "read", "look", "find_logs", "find_heads"),
     *_calls("messages", BaseMessageLog, "write", "change", "drop"),
 )
 """Each call once."""

@@ -24,7 +24,7 @@ from locus_store.types.arguments import (
     json_object,
 )
 from locus_store.types.items import Name, Namespace, check_namespace
-from locus_store.types.thread_info import MAX_NAME_CHARACTERS
+from locus_store.types.thread_info import MAX_NAME_CHARACTERS, PutThread
 from locus_store.values.canonical import canonical
 from locus_store.values.filters import Filter
 from locus_store.wire.records import SentChange
@@ -61,6 +61,7 @@ _LOCALS: Final[dict[str, Any]] = {
     "Filter": Filter,
     "Mapping": Mapping,
     "Namespace": Namespace,
+    "PutThread": PutThread,
     "Sequence": Sequence,
     "datetime": datetime,
 }

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from locus_store.types import ArchivedThread, Save
-    from locus_store.types.messages import LogChange
+    from locus_store.types.messages import LogEdit
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND: Final = timedelta(microseconds=1)
@@ -349,7 +349,7 @@ class NamespaceEdit(Edit):
         del told
         return StoredRow(record, created_at, payload)
 
-    def touch(self, save: Save | LogChange) -> None:
+    def touch(self, save: Save | LogEdit) -> None:
         self.is_active, self.ttl_seconds = True, save.ttl_seconds
 
     def drop(self, line: Line) -> None:
