@@ -48,7 +48,11 @@ LARGE_CLASSES = {
     "SqlBackend": 48,
     "SqlStore": 33,
 }
-SHARED_NAMES = {"AgentState", "InMemoryStore", "Message"}  # two: of the Locus SDK and of a session
+SHARED_NAMES = {
+    *("AgentState", "InMemoryStore", "Message"),  # two: of the Locus SDK and of a session
+    # A session's and the adapter's, because users of PyAgenity change an import only.
+    *("InMemoryCheckpointer", "PgCheckpointer", "SessionCheckpointer", "SqliteCheckpointer"),
+}
 TECHNOLOGIES = {"sqlite", "postgresql", "oracle"}
 
 

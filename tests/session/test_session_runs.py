@@ -274,3 +274,30 @@ async def test_a_config_with_room_has_a_version_for_any_class(framework) -> None
     with pytest.raises(ConflictError):
         await framework.aput_checkpoint(rival, Memory())
     await framework.arelease()
+
+
+class Position(BaseModel):
+    internal_data: dict[str, Any] = Field(default_factory=dict)
+
+
+class Running(Memory):
+    execution_meta: Position = Field(default_factory=Position)
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+
+async def test_a_framework_state_remembers_its_version_in_copies(framework) -> None:
+    state = Running()
+    await framework.aput_state(ALICE, state)
+    mine, other = await framework.aget_state(ALICE), await framework.aget_state_cache(ALICE)
+    assert mine == other == Running()
+    assert mine.model_dump() == Running().model_dump()
+    copies = [mine.model_copy(deep=True) for _ in range(2)]
+    for copied in copies:  # of one run
+        await framework.aput_state(ALICE, copied)
+    mine.metadata["n"] = 1
+    await framework.aput_state_cache(ALICE, mine)
+    assert (await framework.aget_state_cache(ALICE)).metadata == {"n": 1}
+    with pytest.raises(ConflictError):
+        await framework.aput_state(ALICE, other)
+    await framework.aput_state({**ALICE, "thread_id": "branch"}, other)
+    await framework.arelease()

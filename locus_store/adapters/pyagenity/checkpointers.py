@@ -23,11 +23,11 @@ LIBRARY = installed()
 
 if TYPE_CHECKING:
 
-    class BaseCheckpointer(Generic[StateT]):
+    class _LibraryCheckpointer(Generic[StateT]):
         """Stands for the library's class, which only Python 3.12 can read."""
 
 else:
-    BaseCheckpointer = LIBRARY.base
+    _LibraryCheckpointer = LIBRARY.base
 
 
 def _conflict_class() -> type[ConflictError]:
@@ -44,7 +44,7 @@ def _conflict_class() -> type[ConflictError]:
 LOST_RACE = _conflict_class()
 
 
-class SessionCheckpointer(session.SessionCheckpointer, BaseCheckpointer[StateT]):
+class SessionCheckpointer(session.SessionCheckpointer, _LibraryCheckpointer[StateT]):
     """A session with the library's states, messages and facts of threads.
 
     A state remembers the version that it was made from, as those of ``locus_store.session`` do: of
