@@ -78,7 +78,7 @@ def to_log(message: object, kind: type[Any]) -> NewMessage:
         raise InvalidArgumentError(f"a message is a {_named(kind)}, not {_named(type(message))}")
     content = _content(message) if isinstance(message, Message) else dumped(message)[0]
     role, metadata = content.pop("role"), content.pop("metadata")
-    for name in _absent(kind):
+    for name in _absent(kind):  # type: ignore[arg-type]  # a class is hashable
         if content.get(name) is None:
             content.pop(name, None)
     message_id = content["message_id"]
