@@ -1,5 +1,5 @@
-# make demo | test | test-all | test-oracle | coverage | langgraph-suite | langgraph-redis | lint | docs | matrix | bench
-#      | sessions | campaign | clean
+# make demo | test | test-all | test-oracle | coverage | langgraph-suite | langgraph-redis | pyagenity | lint | docs
+#      | matrix | bench | sessions | campaign | clean
 #
 # Every target makes its own virtual environment in .venv first, with the first Python >= 3.11
 # that is found; name another one with PYTHON=/path/to/python.
@@ -18,7 +18,7 @@ CONTRACTS := tests/test_contract.py tests/backends/memory/test_contract_memory.p
 	tests/backends/sqlite/test_contract_sqlite.py
 SHORT := -m "not variant" -k "not SQLiteFile"
 
-.PHONY: help demo test test-all test-oracle langgraph-suite langgraph-redis coverage lint format docs matrix oldest bench sessions campaign clean
+.PHONY: help demo test test-all test-oracle langgraph-suite langgraph-redis pyagenity coverage lint format docs matrix oldest bench sessions campaign clean
 
 help:
 	@echo "make demo      a conversation survives its process: the whole story, in a minute"
@@ -27,6 +27,7 @@ help:
 	@echo "make test-oracle  the suites on a real Oracle Database, or a container of one"
 	@echo "make langgraph-suite  LangGraph's own tests on our saver and store, on each storage"
 	@echo "make langgraph-redis  the import of LangGraph's RedisStore, with that store"
+	@echo "make pyagenity  the graphs of PyAgenity and AgentFlow, each in an environment of its own"
 	@echo "make coverage  the tests again, by lines and branches: half as long again"
 	@echo "make lint      lint and types only"
 	@echo "make format    let ruff fix what it can"
@@ -87,6 +88,24 @@ langgraph-redis:
 .PHONY: langgraph-redis-tests
 langgraph-redis-tests: $(VENV)/.langgraph-redis
 	$(BIN)/python -m pytest $(QUICK) -k redis tests/adapters/langgraph/test_import_langgraph_store.py
+
+# Both libraries need Python 3.12, and they pin different versions of injectq.
+pyagenity:
+	@for python in $$(PYTHON="$(PYTHON)" .ci/pythons); do \
+		"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 12))' && found=$$python && break; \
+	done; \
+	if test -z "$$found"; then \
+		echo "skipped: PyAgenity and AgentFlow need Python 3.12, and none is installed"; exit 0; \
+	fi; \
+	for library in pyagenity agentflow; do \
+		echo "--- $$library"; \
+		$(MAKE) --no-print-directory PYTHON="$$found" VENV=.venv-$$library LIBRARY=$$library pyagenity-tests \
+			|| exit 1; \
+	done
+
+.PHONY: pyagenity-tests
+pyagenity-tests: $(VENV)/.$(LIBRARY)
+	$(BIN)/python -m pytest -n 2 $(QUICK) tests/adapters/pyagenity
 
 coverage: $(VENV)/.dev
 	$(PYTEST) --cov --cov-report=term
@@ -208,6 +227,10 @@ $(VENV)/.oldest: pyproject.toml .ci/oldest $(VENV)/.base
 
 $(VENV)/.langgraph-redis: pyproject.toml $(VENV)/.base
 	@$(PIP) install -q --editable ".[langgraph,postgres,redis]" --group langgraph-redis
+	@touch $@
+
+$(VENV)/.pyagenity $(VENV)/.agentflow: pyproject.toml $(VENV)/.base
+	@$(PIP) install -q --editable ".[$(LIBRARY),postgres,redis]" --group $(LIBRARY)
 	@touch $@
 
 $(VENV)/.bench: pyproject.toml $(VENV)/.dev

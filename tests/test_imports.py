@@ -232,3 +232,16 @@ def test_a_store_comes_from_the_same_place_by_every_name() -> None:
     assert store.InMemoryStore is InMemoryStore
     with pytest.raises(AttributeError, match="no attribute"):
         _ = store.no_such_name
+
+
+def test_the_adapter_for_pyagenity_names_what_is_missing() -> None:
+    for version, needed in (((3, 11), "Python 3.12"), ((3, 12), 'pip install "locus-store[')):
+        code = (
+            f"import sys, locus_store.session; sys.version_info = {version}\n"
+            "sys.modules['agentflow'] = sys.modules['pyagenity'] = None\n"
+            "import locus_store.adapters.pyagenity"
+        )
+        run = [sys.executable, "-c", code]
+        found = subprocess.run(run, check=False, capture_output=True, text=True)
+        assert "MissingExtraError" in found.stderr
+        assert needed in found.stderr

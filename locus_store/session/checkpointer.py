@@ -216,6 +216,7 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
             ttl_seconds=self.ttl_seconds,
         )
         made = _made(call, written.mark, lineage)
+        self._reads.note(made)
         self._hand_on(config, made)
         states.carry(state, made)
         if self.cache is not None:
@@ -266,7 +267,9 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
         await self._owners.require(call)
         if self.cache is None:
             return state
-        mark = lineage.made_from if lineage else await self._reads.mark(call.thread_id)
+        mark = self._reads.made_from(lineage)
+        if lineage is None:
+            mark = await self._reads.mark(call.thread_id)
         labels = {**kind, **_owner_label(call)}
         await self._reads.work(call.thread_id, made_of(data, mark, labels, is_working=True))
         return state
@@ -463,8 +466,8 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
 
 
 def _lineage(call: Call, state: object) -> Lineage | None:
-    """Return the origin of a state: the config's, else the one that the state carries."""
-    return call.of_thread(call.lineage) or call.of_thread(states.carried(state))
+    """Return the origin of a state: the one that it carries, else the config's."""
+    return call.of_thread(states.carried(state)) or call.of_thread(call.lineage)
 
 
 def _made(call: Call, mark: Mark | None, before: Lineage | None = None) -> Lineage:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from locus_store.backend import StorageBackend
     from locus_store.session.cache import StateCache
     from locus_store.types import Mark, Snapshot
+    from locus_store.types.marks import Lineage
 
 
 class _Flight:
@@ -65,6 +66,9 @@ class StateReads:
         self._guarded: GuardedCache | None = None
         self.verify_seconds = _checked_seconds(verify_seconds)
         self._confirmed: SeenThreads[Mark] = SeenThreads()
+        self._saved: SeenThreads[Mark] = SeenThreads()
+        """By load: the newest version that was saved from it, also if a copy was."""
+
         self._flights: PerLoop[dict[str, _Flight]] = PerLoop(dict)
 
     @property
@@ -91,6 +95,17 @@ class StateReads:
         """Return the mark of the head, without its state."""
         found = await self._backend().version(thread_id)
         return found.mark if found else None
+
+    def note(self, made: Lineage) -> None:
+        """Remember a version that was saved."""
+        if made.nonce is not None and made.made_from is not None:
+            self._saved.put(made.nonce, made.made_from, time.monotonic())
+
+    def made_from(self, lineage: Lineage | None) -> Mark | None:
+        """Return the newest version that was saved from a load, else the one that was loaded."""
+        if lineage is None or lineage.nonce is None:
+            return None
+        return self._saved.within(lineage.nonce, float("inf")) or lineage.made_from
 
     async def _committed(self, thread_id: str) -> CachedState | None:
         found = await self.head(thread_id)

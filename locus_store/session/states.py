@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from locus_store.errors import InvalidArgumentError, SerializationError
 from locus_store.session.models import AgentState
-from locus_store.types.marks import Lineage, Provenance
+from locus_store.types.marks import Lineage, LoadedDict, Provenance
 from locus_store.types.state import dumped, restored
 from locus_store.types.state_classes import is_model
 from locus_store.values.canonical import canonical_json
@@ -78,17 +78,32 @@ def restore(
 
 
 def carry(state: object, lineage: Lineage) -> None:
-    """Note the version that a state was made from, if its class has room for it."""
+    """Note the version that a state was made from, if its class has room for it.
+
+    A framework's state has room in ``execution_meta.internal_data``: a dict that remembers the
+    version, also in copies, and is equal to the plain dict.
+    """
+    provenance = Provenance(lineage.token())
     if isinstance(state, AgentState):
-        state._version = Provenance(lineage.token())  # noqa: SLF001  (our own class)
+        state._version = provenance  # noqa: SLF001  (our own class)
+    elif (run := _run_of(state)) is not None:
+        run.internal_data = LoadedDict(run.internal_data, provenance, {})
 
 
 def carried(state: object) -> Lineage | None:
     """Return what ``carry`` noted."""
-    if not isinstance(state, AgentState):
-        return None
-    token = state._version.token  # noqa: SLF001  (our own class)
+    if isinstance(state, AgentState):
+        token = state._version.token  # noqa: SLF001  (our own class)
+    else:
+        noted = getattr(_run_of(state), "internal_data", None)
+        token = noted.provenance.token if isinstance(noted, LoadedDict) else None
     return Lineage.from_token(token) if token else None
+
+
+def _run_of(state: object) -> Any:
+    """Return the position of a framework's run, if the state has one with room for a version."""
+    run = getattr(state, "execution_meta", None)
+    return run if isinstance(getattr(run, "internal_data", None), dict) else None
 
 
 def _class_of(labels: Mapping[str, Any], base: type[BaseModel]) -> type[BaseModel]:

@@ -54,6 +54,13 @@ async def test_calls_take_few_round_trips(
         "put 200 messages": (lambda: session.aput_messages(ALICE, messages), 1 + is_strict, 0),
         "put 200 again": (lambda: session.aput_messages(ALICE, messages), 1 + is_strict, 0),
         "list messages": (lambda: session.alist_messages(ALICE, limit=50), 1 + is_strict, 0),
+        "put checkpoint": (
+            *(lambda: session.aput_checkpoint(ALICE, state, messages), 2 + 2 * is_strict, 1),
+        ),
+        "is stop requested": (lambda: session.ais_stop_requested(ALICE), 1, 0),
+        "clear stop": (lambda: session.aclear_stop_request(ALICE), 1 + is_strict, 0),
+        "get tool result": (lambda: session.aget_tool_result(ALICE, "none"), 1, 0),
+        "put tool result": (lambda: session.aput_tool_result(ALICE, "c", {}), 1 + is_strict, 0),
         "get thread": (lambda: session.aget_thread(ALICE), 1, 0),
         "list threads": (lambda: session.alist_threads({"user_id": "alice"}, limit=3), 1, 0),
     }

@@ -47,10 +47,10 @@ LOST_RACE = _conflict_class()
 class SessionCheckpointer(session.SessionCheckpointer, BaseCheckpointer[StateT]):
     """A session with the library's states, messages and facts of threads.
 
-    A graph's configuration is given the version that a state was made from, so that of two runs
-    on one thread the second to save raises ``ConflictError``, which is AgentFlow's
-    ``StaleStateError`` too. The configuration of a direct call is changed only if it has the key
-    ``_checkpoint_version``.
+    A state remembers the version that it was made from, as those of ``locus_store.session`` do: of
+    two runs on one thread, the second to save raises ``ConflictError``, which is AgentFlow's
+    ``StaleStateError`` too. The configuration of a run that begins a thread says that there was
+    no version; other configurations are changed only if they have the key ``_checkpoint_version``.
     """
 
     models: ClassVar[Models] = LIBRARY.models
@@ -72,9 +72,10 @@ class SessionCheckpointer(session.SessionCheckpointer, BaseCheckpointer[StateT])
         super().bind_state_type(state_type)
 
     def _hand_on(self, config: Mapping[str, Any], lineage: Lineage) -> None:
-        if "is_stream" in config and isinstance(config, dict):  # a graph's own
-            config.setdefault(VERSION_KEY, None)
-        super()._hand_on(config, lineage)
+        if "is_stream" not in config or not isinstance(config, dict):
+            super()._hand_on(config, lineage)
+        elif lineage.made_from is None:  # a graph's own, whose next state is a new one
+            config[VERSION_KEY] = lineage.token()
 
 
 class PgCheckpointer(SessionCheckpointer[StateT], session.PgCheckpointer):

@@ -35,7 +35,7 @@ def installed() -> Library:
     if sys.version_info < (3, 12):
         raise MissingExtraError(
             "PyAgenity and AgentFlow need Python 3.12 or later; this is "
-            f"{sys.version_info.major}.{sys.version_info.minor}. locus_store.session has the same "
+            f"{'.'.join(map(str, sys.version_info[:2]))}. locus_store.session has the same "
             "methods with classes of its own"
         )
     found = _agentflow() or _pyagenity()
@@ -62,10 +62,11 @@ def _pyagenity() -> Library | None:
     checkpointers = _module("pyagenity.checkpointer")
     if checkpointers is None:
         return None
-    state = import_module("pyagenity.state").AgentState
-    message = import_module("pyagenity.utils").Message
+    state = import_module("pyagenity.state")
+    messages = state if hasattr(state, "Message") else import_module("pyagenity.utils")  # 0.3.3
     info = import_module("pyagenity.utils.thread_info").ThreadInfo
-    return Library(checkpointers.BaseCheckpointer, Models(state, message, info), None)
+    models = Models(state.AgentState, messages.Message, info)
+    return Library(checkpointers.BaseCheckpointer, models, None)
 
 
 def _module(name: str) -> ModuleType | None:
