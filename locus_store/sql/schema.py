@@ -29,7 +29,7 @@ from locus_store.sql.columns import (
 )
 from locus_store.sql.json_columns import Json, JsonValue
 from locus_store.sql.names import DEFAULT_PREFIX, check_prefix, check_schema, derived
-from locus_store.types.arguments import MAX_TENANT_CHARACTERS, check_text
+from locus_store.types.arguments import MAX_TENANT_CHARACTERS
 
 if TYPE_CHECKING:
     from locus_store.types.user_ids import UserIdType
