@@ -82,7 +82,7 @@ def to_log(message: object, kind: type[Any]) -> NewMessage:
     read = _read(content, kind)
     text = read.text() if type(message) is type(read) else message.text()
     role, metadata = content.pop("role"), content.pop("metadata")
-    for name in _absent(kind):
+    for name in _absent(kind):  # type: ignore[arg-type]  # a class is hashable
         if content[name] is None:
             del content[name]
     if isinstance(content["message_id"], str):  # else the row does not say that it is a number
