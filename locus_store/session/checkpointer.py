@@ -51,8 +51,9 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
 
     A config is a dict with ``thread_id``, and where needed ``user_id``, ``state_class``,
     ``thread_name``, ``thread_meta`` and ``meta`` (of a version); it is not changed. Name and
-    metadata are stored by the write that makes a thread its first user's, if it has none. A thread is its first user's: other users find nothing, and their writes raise
-    ``NotOwnerError``. A config without ``user_id`` reaches all threads.
+    metadata are stored by the save or message that makes a thread its first user's, if it has none.
+    Other users find nothing, and their writes raise ``NotOwnerError``. A config without ``user_id``
+    reaches all threads.
 
     A save is written to the database first, then to the cache. Writes continue when their caller
     is cancelled. Methods with ``a`` before their names are asynchronous; each has a blocking twin.

@@ -80,7 +80,7 @@ def to_log(message: object, kind: type[Any]) -> NewMessage:
     content = _content(message) if isinstance(message, Message) else dumped(message)[0]
     message_id = id_text("message_id", content["message_id"])
     read = _read(content, kind)
-    text = (read if type(message) is kind else message).text()
+    text = read.text() if type(message) is type(read) else message.text()
     role, metadata = content.pop("role"), content.pop("metadata")
     for name in _absent(kind):  # type: ignore[arg-type]  # a class is hashable
         if content.get(name) is None:

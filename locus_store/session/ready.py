@@ -148,7 +148,7 @@ def _postgresql(place: dict[str, Any], schema: str | None) -> StorageBackend:
     dsn = place.get("dsn")
     if dsn is not None and not (isinstance(dsn, str) and dsn.strip()):
         raise InvalidArgumentError(
-            f"postgres_dsn must be the URL of a database, not {dsn!r}; None reads {DATABASE_VARIABLE}"
+            f"postgres_dsn={dsn!r} is not the URL of a database; None reads {DATABASE_VARIABLE}"
         )
     if not place:
         dsn = os.environ.get(DATABASE_VARIABLE)

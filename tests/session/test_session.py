@@ -162,7 +162,11 @@ async def test_a_copy_of_a_state_keeps_its_version(session) -> None:
 
 @pytest.mark.parametrize(
     "copied",
-    [copy.deepcopy, lambda it: it.model_copy(deep=True), lambda it: pickle.loads(pickle.dumps(it))],
+    [
+        copy.deepcopy,
+        lambda it: it.model_copy(deep=True),
+        lambda it: pickle.loads(pickle.dumps(it)),  # noqa: S301  (our own bytes)
+    ],
     ids=["deepcopy", "model_copy", "pickle"],
 )
 async def test_of_two_copies_of_one_loaded_state_one_is_saved(session, copied) -> None:
@@ -449,7 +453,7 @@ async def test_a_bad_message_writes_nothing(session) -> None:
 
 
 @pytest.mark.parametrize(
-    "field, value",
+    ("field", "value"),
     [
         *[("content", it) for it in ("text", None, ["text"])],
         *[("timestamp", it) for it in ("yesterday", datetime(1880, 1, 1, tzinfo=ODD))],

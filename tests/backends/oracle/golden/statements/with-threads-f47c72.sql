@@ -26,7 +26,7 @@ FROM locus_threads
 WHERE locus_threads.tenant = :tenant_1 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')) AND locus_threads.active_at BETWEEN (SELECT min(minutes.active_at) AS min_1
 FROM minutes) AND (SELECT max(minutes.active_at) AS max_5
 FROM minutes))
- SELECT page.thread_id, page.active_at, page.thread, page.exact, locus_threads.user_id, locus_threads.name, locus_threads.metadata
+ SELECT page.thread_id, page.active_at, page.thread, page.exact, locus_threads.user_id, locus_threads.name, locus_threads.metadata, locus_threads.created_at
 FROM (SELECT near.thread_id AS thread_id, near.active_at AS active_at, near.thread AS thread, near.exact AS exact
 FROM near
 WHERE near.exact IS NOT NULL ORDER BY near.active_at DESC, near.exact DESC, near.thread DESC

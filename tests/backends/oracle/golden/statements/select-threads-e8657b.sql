@@ -1,6 +1,6 @@
 -- tenant_1: str
 -- thread_id_1: str
-SELECT locus_threads.thread_id, locus_threads.user_id, locus_threads.name, locus_threads.metadata, coalesce(CASE WHEN ((SELECT max(locus_logs.changed_at) AS max_1
+SELECT locus_threads.thread_id, locus_threads.user_id, locus_threads.name, locus_threads.metadata, locus_threads.created_at, coalesce(CASE WHEN ((SELECT max(locus_logs.changed_at) AS max_1
 FROM locus_logs
 WHERE locus_logs.thread = locus_threads.thread) IS NULL) THEN (SELECT max(locus_lines.updated_at) AS max_2
 FROM locus_lines
