@@ -16,10 +16,9 @@ from locus_store.service.exchange import Answer, RefusalError, Request
 from locus_store.service.metrics import Metrics
 from locus_store.service.openapi import document
 from locus_store.service.parts import Parts, PartsOfTenants
-from locus_store.wire import bodies
+from locus_store.wire import bodies, failures
 from locus_store.wire.calls import BY_PATH, VERSION
 from locus_store.wire.description import Description
-from locus_store.wire.failures import UNAVAILABLE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -139,7 +138,7 @@ class Service:
             return Answer.refused(refusal)
         except LocusStoreError as error:
             answer = Answer.failed(error)
-            if answer.status == UNAVAILABLE:
+            if not failures.is_shown(error):
                 log.warning("%s: %s", self._name(request.path), error, exc_info=error)
             return answer
         except Exception as exc:

@@ -19,6 +19,7 @@ from locus_store.errors import (
     SerializationError,
     UnsupportedError,
 )
+from locus_store.values.encoding import TooLargeError
 from locus_store.wire.records import StateNeededError
 
 UNAVAILABLE: Final = 503
@@ -39,11 +40,14 @@ STATUSES: Final[dict[type[LocusStoreError], int]] = {
 }
 """The status of each class. 428 is ``Precondition Required``."""
 
-SHOWN: Final = frozenset(it for it, status in STATUSES.items() if status != UNAVAILABLE)
+SHOWN: Final = frozenset(
+    it for it, status in STATUSES.items() if status != UNAVAILABLE and it is not IntegrityError
+)
 """Classes whose messages name only what the caller sent or stored. The messages of the others may
 name a host or a file, and stay in the log of the service."""
 
 HIDDEN: Final = "the storage of the service failed; the log of the service says why"
+DAMAGED: Final = "stored data is damaged; the log of the service names it"
 
 FIELDS: Final = ("head_id", "parent_id")
 """Attributes of errors that cross the wire."""
@@ -55,9 +59,18 @@ def told(error: LocusStoreError) -> tuple[int, dict[str, Any]]:
     found = {name: it for name in FIELDS if (it := getattr(error, name, None)) is not None}
     return STATUSES.get(kind, UNAVAILABLE), {
         "error": kind.__name__,
-        "message": str(error) if kind in SHOWN else HIDDEN,
+        "message": str(error) if is_shown(error) else _hidden(kind),
         "fields": found,
     }
+
+
+def is_shown(error: LocusStoreError) -> bool:
+    """Return whether the caller may read the message of an error."""
+    return isinstance(error, TooLargeError) or any(type(error) is it for it in SHOWN)
+
+
+def _hidden(kind: type[Exception]) -> str:
+    return DAMAGED if kind is IntegrityError else HIDDEN
 
 
 def raised(answer: Any) -> LocusStoreError | None:

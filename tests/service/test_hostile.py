@@ -1,0 +1,131 @@
+"""Requests of a caller that is not trusted: none crashes the service or shows what it stands on."""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from amounts import ALL
+
+from locus_store import InMemoryMessageLog, InMemoryStore, LocusStoreError
+from locus_store.backends import FileBackend
+from locus_store.backends.memory.backend import MemoryBackend
+from locus_store.service import app
+from locus_store.wire import bodies
+from locus_store.wire.calls import CALLS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.anyio
+
+NESTED = "[" * 900 + "]" * 900
+OBJECTS = '{"a":' * 900 + "1" + "}" * 900
+VALUES: list[Any] = [
+    None, True, 0, -1, 2**63, 2**70, 1.5, 1e308, "", "a\0b", "x" * 300, "é" * 200, "..", "/", [],
+    [[]], {}, {"": None}, {"$gt": 1}, {"$or": []}, "AAAA", b"\0" * 16, b"\x02\x00\x01\x01", "🎉",
+]  # fmt: skip
+
+
+@pytest.fixture
+def client() -> httpx.AsyncClient:
+    backend = MemoryBackend()
+    made = app(
+        backend,
+        store=InMemoryStore(dimension=3),
+        messages=InMemoryMessageLog(backend=backend),
+        max_body=100_000,
+    )
+    return httpx.AsyncClient(transport=httpx.ASGITransport(made), base_url="http://service")
+
+
+@pytest.mark.parametrize("deep", [NESTED, OBJECTS])
+async def test_deep_json_is_refused(client: httpx.AsyncClient, deep: str) -> None:
+    wanted = '"prefix": [], "metadata_filter": {}, "limit": 1'
+    requests = {
+        "/v1/query": f'{{"key": "k", "value": {deep}}}',
+        "/v1/forget_where": f'{{"key": "k", "value": {deep}}}',
+        "/v1/fetch": f'{{"thread_id": {deep}}}',
+        "/v1/store/recent": f'{{"wanted": {{{wanted}, "filter": {{"a": {deep}}}}}}}',
+        "/v1/store/apply": f'{{"changes": [{{"namespace": [], "key": "k", "metadata": {deep}}}]}}',
+        "/threads/t/checkpoints": f'{{"state": {{"a": {deep}}}, "metadata": {deep}}}',
+    }
+    for path, body in requests.items():
+        answer = await client.post(path, content=body, headers={"content-type": "application/json"})
+        assert answer.status_code == 422, (path, answer.text)
+
+
+async def test_random_arguments_never_crash_the_service(client: httpx.AsyncClient) -> None:
+    dice = random.Random(7)
+
+    def value(depth: int = 0) -> Any:
+        if depth < 3 and dice.random() < 0.3:
+            return {dice.choice(NAMES): value(depth + 1) for _ in range(dice.randrange(5))}
+        if depth < 3 and dice.random() < 0.2:
+            return [value(depth + 1) for _ in range(dice.randrange(3))]
+        return dice.choice(VALUES)
+
+    for _ in range(100_000 if ALL else 1_500):
+        call = dice.choice(CALLS)
+        arguments = {name: value() for name in call.parameters if dice.random() < 0.9}
+        try:
+            body, kind = bodies.framed(arguments)
+        except LocusStoreError:
+            continue
+        if dice.random() < 0.1:
+            body = body[: dice.randrange(len(body) + 1)] + os.urandom(dice.randrange(4))
+        answer = await client.post(call.path, content=body, headers={"content-type": kind})
+        assert answer.status_code in {200, 404, 409, 413, 422, 501}, (call.path, arguments)
+
+
+NAMES = sorted(
+    {name for call in CALLS for name in call.parameters}
+    | {"store", "line", "sequence", "digest", "frames", "change", "lines", "records", "payload"}
+    | {"made_from", "head", "puts", "cut", "kind", "json", "vectors", "wanted", "checkpoint_id"}
+)
+
+
+async def test_a_long_body_is_refused_before_it_is_read(client: httpx.AsyncClient) -> None:
+    async def endless() -> Any:
+        while True:
+            yield b"x" * 10_000
+
+    headers = {"content-type": "application/json"}
+    for body in (b"x" * 200_000, endless()):
+        answer = await client.post("/v1/fetch", content=body, headers=headers)
+        assert answer.status_code == 413
+        assert answer.headers["connection"] == "close"
+
+
+@pytest.mark.parametrize("value", ["", "Bearer", "Bearer x", "Basic eA==", "Bearer " + "x" * 5000])
+async def test_a_token_that_is_none_is_refused(tmp_path: Path, value: str) -> None:
+    from locus_store.service.tokens import TokenFile
+
+    TokenFile(tmp_path / "t.json").add("a", None, ["read"])
+    made = app(MemoryBackend(), token_file=tmp_path / "t.json")
+    transport = httpx.ASGITransport(made)
+    async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
+        for path in ("/v1", "/metrics", "/threads/t/checkpoints"):
+            answer = await client.get(path, headers={"authorization": value})
+            assert answer.status_code == 401
+            assert answer.headers["www-authenticate"] == "Bearer"
+        answer = await client.post("/v1/fetch", headers={"authorization": value})
+        assert answer.status_code == 401
+
+
+async def test_a_failure_of_the_storage_shows_no_path(tmp_path: Path) -> None:
+    backend = FileBackend(tmp_path / "files")
+    await backend.save("t", {"n": 1})
+    for it in (tmp_path / "files").rglob("*"):
+        if it.is_file():
+            it.write_bytes(b"damaged")
+    transport = httpx.ASGITransport(app(backend))
+    async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
+        for path, body in (("/v1/fetch", {"thread_id": "t"}), ("/v1/recent", {})):
+            answer = await client.post(path, json=body)
+            assert answer.status_code in {422, 503}
+            assert str(tmp_path) not in answer.text
+            assert "Traceback" not in answer.text
