@@ -36,6 +36,7 @@ from locus_store.types.messages import (
     NewMessage,
     Popped,
     distinct,
+    log_name,
     logged,
     put_of,
 )
@@ -471,7 +472,7 @@ def _logs_wanted(
         prefix=prefix,
         namespace=namespace,
         limit=check_limit(limit),
-        after=None if after is None else _log_name(after),
+        after=None if after is None else log_name(after),
     )
 
 
@@ -479,14 +480,6 @@ def _listed(name: str, values: object) -> list[Any]:
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise InvalidArgumentError(f"{name} must be a list, not {type(values).__name__}")
     return list(values)
-
-
-def _log_name(after: object) -> LogName:
-    if not isinstance(after, tuple | list) or len(after) != 2:  # noqa: PLR2004  (a pair)
-        raise InvalidArgumentError(f"after must be a thread and a namespace, not {after!r:.80}")
-    thread_id, namespace = after
-    check_names(thread_id, namespace)
-    return thread_id, namespace
 
 
 def _check_names(thread_id: object, namespace: object, expected_revision: object) -> None:

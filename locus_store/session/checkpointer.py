@@ -16,7 +16,7 @@ from locus_store.session.cache import StateCache
 from locus_store.session.config import call_of, hand_on, thread_name
 from locus_store.session.messages import from_log, require_exact, to_log
 from locus_store.session.models import MODELS, info_of
-from locus_store.session.owners import OWNER, Owners
+from locus_store.session.owners import Owners, owner_label
 from locus_store.session.reads import StateReads, made_of
 from locus_store.session.runs import RunMethods
 from locus_store.session.storages import message_log_of, store_of
@@ -206,7 +206,7 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
         call = self._call(config)
         data, kind = states.dump(state)
         lineage = _lineage(call, state)
-        labels = {**labels_of(data), **kind, **_owner_label(call)}
+        labels = {**labels_of(data), **kind, **owner_label(call)}
         claim = await self._owners.to_claim(call)
         began = time.monotonic()
         written = await self.backend.write_state(
@@ -279,7 +279,7 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
         mark = self._reads.made_from(lineage)
         if lineage is None:
             mark = await self._reads.mark(call.thread_id)
-        labels = {**kind, **_owner_label(call)}
+        labels = {**kind, **owner_label(call)}
         await self._reads.work(call.thread_id, made_of(data, mark, labels, is_working=True))
         return state
 
@@ -493,10 +493,6 @@ def _made(call: Call, mark: Mark | None, before: Lineage | None = None) -> Linea
 
 def _expected(lineage: Lineage | None) -> Expected | None:
     return Expected(made_from=lineage.made_from, head=lineage.head) if lineage else None
-
-
-def _owner_label(call: Call) -> dict[str, str]:
-    return {} if call.user_id is None else {OWNER: call.user_id}
 
 
 def _most(limit: int | None) -> int:

@@ -29,7 +29,7 @@ class ExecutionState(BaseModel):
     internal_data: dict[str, Any] = Field(default_factory=dict)
 
 
-class Origin(Provenance):
+class StateProvenance(Provenance):
     """The version that a session's state was made from.
 
     A deep copy or a pickled copy is saved by itself: of two copies of one state, the second save
@@ -38,13 +38,13 @@ class Origin(Provenance):
 
     __slots__ = ()
 
-    def __reduce__(self) -> tuple[Callable[[str | None], Origin], tuple[str | None]]:
+    def __reduce__(self) -> tuple[Callable[[str | None], StateProvenance], tuple[str | None]]:
         return _copied, (self.token,)
 
 
-def _copied(token: str | None) -> Origin:
+def _copied(token: str | None) -> StateProvenance:
     lineage = Lineage.from_token(token) if token else None
-    return Origin(lineage.another().token() if lineage else None)
+    return StateProvenance(lineage.another().token() if lineage else None)
 
 
 class AgentState(BaseModel):
@@ -59,7 +59,7 @@ class AgentState(BaseModel):
     context: list[Message] = Field(default_factory=list)
     context_summary: str | None = None
     execution_meta: ExecutionState = Field(default_factory=ExecutionState)
-    _version: Origin = PrivateAttr(default_factory=Origin)
+    _version: StateProvenance = PrivateAttr(default_factory=StateProvenance)
 
 
 class ThreadInfo(BaseModel):

@@ -147,3 +147,8 @@ class Owners:
             return None
         self._seen.put(thread_id, found.user_id, began)
         return found.user_id
+
+
+def owner_label(call: Call) -> dict[str, str]:
+    """Return the label of the call's user."""
+    return {} if call.user_id is None else {OWNER: call.user_id}

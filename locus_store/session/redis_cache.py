@@ -35,7 +35,7 @@ _DIGITS: Final = 20
 
 
 class _Head(TypedDict):
-    """What stands before a state."""
+    """The fields before a state."""
 
     mark: tuple[str, int, int, Annotated[str, Field(pattern="^([0-9a-f]{2})+$")]] | None
     is_working: bool

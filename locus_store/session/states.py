@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.errors import InvalidArgumentError, SerializationError
-from locus_store.session.models import AgentState, Origin
+from locus_store.session.models import AgentState, StateProvenance
 from locus_store.types.marks import Lineage, LoadedDict, Provenance
 from locus_store.types.state import dumped, restored
 from locus_store.types.state_classes import is_model
@@ -91,7 +91,7 @@ def carry(state: object, lineage: Lineage) -> None:
     version, also in copies, and is equal to the plain dict.
     """
     if isinstance(state, AgentState):
-        state._version = Origin(lineage.token())  # noqa: SLF001  (our own class)
+        state._version = StateProvenance(lineage.token())  # noqa: SLF001  (our own class)
     elif (run := _run_of(state)) is not None:
         provenance = Provenance(lineage.token())
         run.internal_data = LoadedDict(run.internal_data, provenance, {})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 from uuid import uuid4
 
 from locus_store.errors import ConflictError, IntegrityError, InvalidArgumentError, NotFoundError
-from locus_store.types.arguments import check_text, json_object
+from locus_store.types.arguments import check_names, check_text, json_object
 from locus_store.values.canonical import canonical, canonical_json
 from locus_store.values.encoding import (
     decode,
@@ -407,3 +407,16 @@ def _unpacked(message_id: str, payload: bytes, max_state_bytes: int) -> Any:
         return decode(b"".join(unpack_frames(payload, max_state_bytes)))
     except (IntegrityError, ValueError) as exc:
         raise IntegrityError(f"message {message_id!r}: {exc}") from exc
+
+
+def log_name(after: object) -> LogName:
+    """Return the name of a log that a list continues behind.
+
+    Raises:
+        InvalidArgumentError: It is not one.
+    """
+    if not isinstance(after, tuple | list) or len(after) != 2:  # noqa: PLR2004  (a pair)
+        raise InvalidArgumentError(f"after must be a thread and a namespace, not {after!r:.80}")
+    thread_id, namespace = after
+    check_names(thread_id, namespace)
+    return thread_id, namespace
