@@ -5,11 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TypeAlias
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator
+    from collections.abc import Callable, Hashable, Iterable, Iterator
+    from concurrent.futures import Executor
     from contextlib import AbstractContextManager
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 Tag: TypeAlias = "Hashable"
 """Identifies the content of a document, as an object store's ETag does: compared, never read."""
@@ -91,6 +96,9 @@ class Documents(Access, ABC):
     remedy: ClassVar[str] = "Restore it from a backup, or remove it"
     """The instruction for a damaged document; for messages."""
 
+    trusts_cache: ClassVar[bool] = False
+    """The first attempt of a write reads nothing if the thread is cached: its put decides."""
+
     _store: str | None = None
 
     @abstractmethod
@@ -108,6 +116,19 @@ class Documents(Access, ABC):
         """Return the keys above ``after`` in the order of code points, read page by page."""
 
     # --- what a storage may do better
+
+    @property
+    def pool(self) -> Executor | None:
+        """The threads that calls run in; ``None``: those of the event loop."""
+        return None
+
+    def each(self, work: Callable[[T], R], items: Iterable[T]) -> Iterable[R]:
+        """Return the results of ``work``, in order; several items may be worked on at once."""
+        return map(work, items)
+
+    def now(self) -> datetime:
+        """Return the time by the storage's clock."""
+        return datetime.now(UTC)
 
     def held(self, key: str, *, creates: bool) -> AbstractContextManager[Access]:
         """Return access to one document for a read and the write that depends on it.
