@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         MemoryCheckpointer,
         memory_checkpointer,
     )
+    from locus_store.backends.oci.backend import OCIBucketBackend, oci_bucket_checkpointer
     from locus_store.backends.oracle.backend import (
         OracleBackend,
         OracleCheckpointSaver,
@@ -103,6 +104,7 @@ __all__ = [
     "NewMessage",
     "NotFoundError",
     "NotOwnerError",
+    "OCIBucketBackend",
     "OracleBackend",
     "OracleCheckpointSaver",
     "OracleMessageLog",
@@ -132,6 +134,7 @@ __all__ = [
     "UnsupportedError",
     "file_checkpointer",
     "memory_checkpointer",
+    "oci_bucket_checkpointer",
     "open_checkpointer",
     "open_message_log",
     "open_saver",
@@ -147,6 +150,7 @@ _LAZY = {
     **dict.fromkeys(("BaseCheckpointer", "StorageBackendAdapter"), "checkpointer"),
     **dict.fromkeys(("FileBackend", "FileCheckpointer", "file_checkpointer"), "backends"),
     **dict.fromkeys(("MemoryBackend", "MemoryCheckpointer", "memory_checkpointer"), "backends"),
+    **dict.fromkeys(("OCIBucketBackend", "oci_bucket_checkpointer"), "backends"),
     **dict.fromkeys(("OracleBackend", "OracleCheckpointSaver", "oracle_checkpointer"), "backends"),
     **dict.fromkeys(("PostgreSQLBackend", "postgresql_checkpointer"), "backends"),
     **dict.fromkeys(("RedisBackend", "RedisCheckpointSaver", "redis_checkpointer"), "backends"),

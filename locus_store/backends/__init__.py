@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     )
     from locus_store.backends.memory.messages import InMemoryMessageLog
     from locus_store.backends.memory.store import InMemoryStore
+    from locus_store.backends.oci.backend import OCIBucketBackend, oci_bucket_checkpointer
     from locus_store.backends.oracle.backend import (
         OracleBackend,
         OracleCheckpointSaver,
@@ -51,6 +52,7 @@ __all__ = [
     "InMemoryStore",
     "MemoryBackend",
     "MemoryCheckpointer",
+    "OCIBucketBackend",
     "OracleBackend",
     "OracleCheckpointSaver",
     "OracleMessageLog",
@@ -70,6 +72,7 @@ __all__ = [
     "StorageBackendAdapter",
     "file_checkpointer",
     "memory_checkpointer",
+    "oci_bucket_checkpointer",
     "oracle_checkpointer",
     "postgresql_checkpointer",
     "redis_checkpointer",
@@ -81,6 +84,7 @@ _MODULES = {
     **dict.fromkeys(
         ("MemoryBackend", "MemoryCheckpointer", "memory_checkpointer"), "backends.memory"
     ),
+    **dict.fromkeys(("OCIBucketBackend", "oci_bucket_checkpointer"), "backends.oci"),
     **dict.fromkeys(
         ("OracleBackend", "OracleCheckpointSaver", "oracle_checkpointer"), "backends.oracle"
     ),

@@ -281,10 +281,16 @@ class Edit:
         old: What is stored of it.
         store: Identity of where it is stored.
         max_state_bytes: The largest state that is folded.
+        now: The time of the edit; ``None``: by this host's clock.
     """
 
     def __init__(
-        self, thread_id: str, old: Thread | None, store: str, max_state_bytes: int
+        self,
+        thread_id: str,
+        old: Thread | None,
+        store: str,
+        max_state_bytes: int,
+        now: datetime | None = None,
     ) -> None:
         self.store = old.store if old else store
         self.max_state_bytes = max_state_bytes
@@ -302,7 +308,7 @@ class Edit:
         self.added: list[tuple[Space, Row | ArchivedWrite | None]] = []
         """Additions in order; a namespace alone was created."""
 
-        self.now: Final = datetime.now(UTC)
+        self.now: Final = now or datetime.now(UTC)
         """The time of the edit."""
 
     def row(

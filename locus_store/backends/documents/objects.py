@@ -52,9 +52,6 @@ class Objects(ABC):
     blocks: ClassVar[bool] = True
     """A call may wait for a network, and so runs in a worker thread."""
 
-    pool: Executor | None = None
-    """The threads that calls run in; ``None``: those of the event loop."""
-
     @abstractmethod
     def get(self, name: str, *, known: Tag | None = None) -> Found | None:
         """Return an object; ``None`` if there is none.
@@ -94,6 +91,11 @@ class Objects(ABC):
         """Yield the objects below a prefix, with names above ``after``, ordered by UTF-8."""
 
     # --- what a store may do better
+
+    @property
+    def pool(self) -> Executor | None:
+        """The threads that calls run in; ``None``: those of the event loop."""
+        return None
 
     def each(self, work: Callable[[T], R], items: Iterable[T]) -> Iterable[R]:
         """Return the results of ``work``, in order; several items may be worked on at once."""

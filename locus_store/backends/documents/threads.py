@@ -318,7 +318,7 @@ class _Write(Generic[T]):
         documents, form = self._threads.documents, self._threads.form
         store = documents.identity()
         thread, most = old.thread if old else None, self._threads.max_state_bytes
-        edit = Edit(self._thread_id, thread, store or uuid4().hex, most)
+        edit = Edit(self._thread_id, thread, store or uuid4().hex, most, documents.now())
         answer = self._change(edit)
         edit.finish()
         draft: Draft | None = None
