@@ -45,7 +45,7 @@ from locus_store.versions.archives import occupied
 from locus_store.versions.sweeping import Sweep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from locus_store.backends.documents.forms import Form
     from locus_store.backends.documents.protocol import Documents
@@ -246,29 +246,29 @@ class DocumentBackend(FullBackend, DocumentThreadInfo):
     ) -> list[Active]:
         check_limit(limit)
         matches = thread_pattern(pattern).match
-        threads = await self._look(self._recent)
-        if after is not None:
-            ids = [it.thread_id for it in threads]
-            if after not in ids:
+
+        def recent() -> list[Active]:
+            threads = self._recent()
+            if after is not None and all(it.thread_id != after for it in threads):
                 raise NotFoundError(f"there is no thread {after!r} to list after")
-            threads = threads[ids.index(after) + 1 :]
-        found = (Active(it.thread_id, it.active_at) for it in threads if matches(it.thread_id))
-        return list(islice(found, limit))
+            shown = (it for it in threads if matches(it.thread_id))
+            return [Active(it.thread_id, it.active_at) for it in islice(shown, limit)]
 
-    def _recent(self) -> list[Thread]:
-        """Return the threads that exist, the most recently active first."""
-        there = (it for it in self._threads.live() if it.exists)
-        return sorted(there, key=lambda it: (it.active_at, it.created_at), reverse=True)
+        return await self._look(recent)
 
-    def _roots(self) -> list[tuple[Thread, Space]]:
-        """Return the threads whose root has a version, the most recently active first."""
-        return [(it, space) for it in self._recent() if (space := it.space(""))]
+    def _recent(self) -> Iterator[Thread]:
+        """Yield the threads that exist, the most recently active first."""
+        return (it for it in self._threads.by_activity() if it.exists)
+
+    def _roots(self) -> Iterator[tuple[Thread, Space]]:
+        """Yield the threads whose root has a version, the most recently active first."""
+        return ((it, space) for it in self._recent() if (space := it.space("")))
 
     async def heads(self, limit: int = 100) -> list[Head]:
         check_limit(limit)
 
         def heads() -> list[Head]:
-            roots = self._roots()[:limit]
+            roots = islice(self._roots(), limit)
             return [it.version(space, space.line.head or 0).as_head() for it, space in roots]
 
         return await self._look(heads)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from locus_store.backends.documents.objects import (
@@ -17,7 +18,6 @@ from locus_store.backends.documents.protocol import IDENTITY_KEY, Body, Document
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from concurrent.futures import Executor
-    from datetime import datetime
 
     from locus_store.backends.documents.objects import Objects
     from locus_store.backends.documents.protocol import Tag
@@ -88,6 +88,16 @@ class ObjectDocuments(Documents):
     def strays(self) -> list[str]:
         below = self.objects.list(self.prefix + HEADS)
         return [self._misnamed(it.name) for it in below if self._key(it.name) is None]
+
+    def survey(self) -> tuple[list[tuple[str, datetime | None]], list[str]]:
+        dated, strays = list[tuple[str, datetime | None]](), list[str]()
+        for it in self.objects.list(self.prefix + HEADS):
+            key = self._key(it.name)
+            if key is None:
+                strays.append(self._misnamed(it.name))
+            else:
+                dated.append((key, it.modified_at))
+        return dated, strays
 
     def _misnamed(self, name: str) -> str:
         return f"{self.objects.where(name)} is not named as the head of a thread; remove it"

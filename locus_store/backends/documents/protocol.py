@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from contextlib import nullcontext
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
@@ -21,6 +21,9 @@ Tag: TypeAlias = "Hashable"
 
 IDENTITY_KEY: Final = ""
 """Key of the document that names the store; a thread's key is its id, which is not empty."""
+
+CLOCK_SLACK: Final = timedelta(seconds=5)
+"""The times of a storage and of the documents in it may differ by this."""
 
 
 class ChangedError(Exception):
@@ -156,6 +159,7 @@ class Documents(Access, ABC):
             ChangedError: Another writer was faster.
         """
         self.put(IDENTITY_KEY, Body(0, store.encode()), tag=None)
+        self._store = store
 
     def where(self, key: str) -> str:
         """Return the place of a document, for messages."""
@@ -164,6 +168,14 @@ class Documents(Access, ABC):
     def strays(self) -> list[str]:
         """Return a message for each document that cannot belong to a thread."""
         return []
+
+    def survey(self) -> tuple[list[tuple[str, datetime | None]], list[str]]:
+        """Return all keys in order, and ``strays``.
+
+        Each key has a time that is not before the last change of its document by more than
+        ``CLOCK_SLACK``; ``None``: unknown.
+        """
+        return [(it, None) for it in self.keys("")], self.strays()
 
     def sweep(self) -> None:
         """Remove what killed writers have left beside the documents."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from locus_store.types.thread_info import DescribesThreads, StoredFacts, facts
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
     from locus_store.backends.documents.threads import DocumentThreads
     from locus_store.types.thread_info import PutThread, ThreadFacts, ThreadsWanted
@@ -22,7 +22,7 @@ class DocumentThreadInfo(DescribesThreads):
     _threads: DocumentThreads
     _look: Callable[..., Awaitable[Any]]
     _make: Callable[[str, Callable[[Edit], None]], Awaitable[None]]
-    _recent: Callable[[], list[Thread]]
+    _recent: Callable[[], Iterator[Thread]]
 
     async def put_facts(self, put: PutThread) -> None:
         """See ``DescribesThreads``, also for the following methods."""
@@ -33,13 +33,17 @@ class DocumentThreadInfo(DescribesThreads):
         return _facts(found) if found and found.exists else None
 
     async def find_facts(self, wanted: ThreadsWanted) -> list[ThreadFacts]:
-        threads: list[Thread] = await self._look(self._recent)
-        found = (
-            it
-            for it in threads
-            if wanted.user_id in {None, it.user_id} and wanted.takes(it.name, it.metadata)
-        )
-        return [_facts(it) for it in islice(found, wanted.offset, wanted.offset + wanted.limit)]
+        def find() -> list[ThreadFacts]:
+            found = (
+                it
+                for it in self._recent()
+                if wanted.user_id in {None, it.user_id} and wanted.takes(it.name, it.metadata)
+            )
+            some = islice(found, wanted.offset, wanted.offset + wanted.limit)
+            return [_facts(it) for it in some]
+
+        found: list[ThreadFacts] = await self._look(find)
+        return found
 
 
 def _put(edit: Edit, put: PutThread) -> None:

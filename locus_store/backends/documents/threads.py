@@ -10,14 +10,16 @@ import time
 from collections import OrderedDict, deque
 from concurrent.futures import Future
 from contextlib import suppress
+from datetime import UTC, datetime
 from functools import partial
+from heapq import heappop, heappush
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from uuid import uuid4
 from weakref import WeakSet
 
 from locus_store.backends.documents.forms import Draft, Form, Parsed
-from locus_store.backends.documents.protocol import ChangedError
+from locus_store.backends.documents.protocol import CLOCK_SLACK, ChangedError
 from locus_store.backends.documents.segments import GoneError
 from locus_store.errors import BackendError, IntegrityError, LocusStoreError
 from locus_store.runtime.loops import outlasting
@@ -26,6 +28,7 @@ from locus_store.versions.threads import Edit, Thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from datetime import timedelta
 
     from locus_store.backends.documents.protocol import Access, Documents, Tag
 
@@ -39,6 +42,8 @@ ATTEMPTS = 20
 
 LONGEST_PAUSE_SECONDS = 0.1
 """The longest pause between two attempts."""
+
+LAST: Final = datetime.max.replace(tzinfo=UTC)
 
 
 class DocumentThreads:
@@ -125,10 +130,38 @@ class DocumentThreads:
         Raises:
             IntegrityError: A document is damaged, or cannot be a thread's.
         """
-        self._refuse_strays()
-        for thread in self.documents.each(self.read, self.documents.keys(after="")):
-            if thread is not None:
-                yield thread
+        for _, thread in self._read_each(self._surveyed()):
+            yield thread
+
+    def by_activity(self) -> Iterator[Thread]:
+        """Yield all live threads, the most recently active first; reads few more than it yields.
+
+        Raises:
+            IntegrityError: As ``live``.
+        """
+        dated = self._surveyed()
+        dated.sort(key=lambda it: it[1] or LAST, reverse=True)
+        waiting: list[tuple[timedelta, timedelta, int, Thread]] = []
+        for number, (at, thread) in enumerate(self._read_each(dated)):
+            while waiting and at is not None and LAST - waiting[0][0] > at + CLOCK_SLACK:
+                yield heappop(waiting)[-1]
+            active, created = LAST - thread.active_at, LAST - thread.created_at
+            heappush(waiting, (active, created, number, thread))
+        while waiting:
+            yield heappop(waiting)[-1]
+
+    def _surveyed(self) -> list[tuple[str, datetime | None]]:
+        dated, strays = self.documents.survey()
+        for stray in strays:
+            raise IntegrityError(stray)
+        return dated
+
+    def _read_each(
+        self, dated: list[tuple[str, datetime | None]]
+    ) -> Iterator[tuple[datetime | None, Thread]]:
+        """Yield the live threads with the times of their documents."""
+        read = self.documents.each(lambda it: (it[1], self.read(it[0])), dated)
+        return ((at, thread) for at, thread in read if thread is not None)
 
     def read(self, thread_id: str) -> Thread | None:
         """Return a live thread; do not change it."""
