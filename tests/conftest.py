@@ -139,10 +139,10 @@ def packs_of_two(monkeypatch) -> None:
 # --- what a test with real graphs runs on
 
 PAIRS = [("sync", "sqlite"), ("async", "postgresql")]
-ANY_PAIRS = [*PAIRS, ("async", "memory"), ("sync", "file"), ("async", "redis")]
+ANY_PAIRS = [*PAIRS, ("async", "memory"), ("sync", "file"), ("async", "redis"), ("sync", "oci")]
 if ALL:
     PAIRS = [*product(["sync", "async"], ["sqlite", "postgresql"])]
-    everywhere = ["memory", "file", "sqlite", "postgresql", "redis"]
+    everywhere = ["memory", "file", "sqlite", "postgresql", "redis", "oci"]
     ANY_PAIRS = [*product(["sync", "async"], everywhere)]
 
 

@@ -31,6 +31,8 @@ class Shelf(Objects):
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
         self.bytes_put = 0
+        self.offset = timedelta(0)
+        """Of the clock."""
         self.stored: dict[str, tuple[int, datetime, bytes]] = {}
         self._tags = count(1)
         self._lock = threading.Lock()
@@ -57,7 +59,7 @@ class Shelf(Objects):
     def _stored(self, name: str, content: bytes) -> int:
         tag = next(self._tags)
         self.bytes_put += len(content)
-        self.stored[name] = tag, datetime.now(UTC), content
+        self.stored[name] = tag, self.now(), content
         return tag
 
     def delete(self, name: str, *, tag: Tag) -> None:
@@ -78,6 +80,9 @@ class Shelf(Objects):
             names = sorted(self.stored, key=str.encode)
             below = [it for it in names if it.startswith(prefix) and it > after]
             return iter([ListedObject(it, self.stored[it][1]) for it in below])
+
+    def now(self) -> datetime:
+        return datetime.now(UTC) + self.offset
 
     def age(self, seconds: float) -> None:
         """Make every object older."""

@@ -117,6 +117,7 @@ class Storage:
             "sqlite": lambda: f"sqlite:///{request.getfixturevalue('database_file')}",
             "postgresql": lambda: request.getfixturevalue("migrated_database"),
             "redis": lambda: request.getfixturevalue("redis_url"),
+            "oci": lambda: request.getfixturevalue("bucket").url(),
         }
         self.url = urls[request.param]()
         self._shared = MemoryBackend() if request.param == "memory" else None

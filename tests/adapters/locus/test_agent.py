@@ -41,17 +41,19 @@ def place(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """URL of an empty database."""
     if kind == "sqlite":
         return f"sqlite:///{tmp_path / 'agents.db'}"
+    if kind == "oci":
+        return str(request.getfixturevalue("bucket").url())
     fixture = "redis_url" if kind == "redis" else "migrated_database"
     found: str = request.getfixturevalue(fixture)
     return found
 
 
-@pytest.fixture(params=["sqlite", "postgresql", "redis"])
+@pytest.fixture(params=["sqlite", "postgresql", "redis", "oci"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return place(request.param, request, tmp_path)
 
 
-@pytest.fixture(params=["sqlite", "postgresql", "redis", "memory"])
+@pytest.fixture(params=["sqlite", "postgresql", "redis", "oci", "memory"])
 async def opened(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Open]:
     """Opens the same storage with every call, as another process would."""
     made: list[BaseCheckpointer] = []

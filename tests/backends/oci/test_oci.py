@@ -105,6 +105,7 @@ async def test_lists_page_through_any_number_of_threads(
     shelf = Shelf()
     source = shelf_backend(shelf, prefix=DEFAULT_PREFIX)
     for n in range(2500):
+        shelf.offset = timedelta(seconds=10 * (n - 2500))
         await source.write_state(f"t{n:04}", {"n": n})
     filled(bucket, shelf)
     there = requests()
