@@ -155,6 +155,9 @@ campaign: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.storms.kills --postgresql
 	$(BIN)/python -m benchmarks.storms.crashes
 	$(BIN)/python -m benchmarks.storms.replies
+	$(BIN)/python -m benchmarks.storms.storm --oci --saves 2000
+	$(BIN)/python -m benchmarks.storms.kills --oci
+	LOCUS_TEST_ALL=1 $(PYTEST) tests/backends/oci/test_oci_kills.py tests/backends/oci/test_oci_double.py
 
 clean:
 	rm -rf site .venv .venv-* .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage .coverage.*

@@ -54,10 +54,14 @@ def opened(request, tmp_path):
     if request.param == "sqlite":
         migrated = request.getfixturevalue("migrated")
         return partial(SQLiteBackend, copyfile(migrated, tmp_path / "checkpoints.db"))
-    if request.param == "redis":
-        return partial(RedisBackend, request.getfixturevalue("redis_url"))
     if request.param == "oci":
         return request.getfixturevalue("bucket").backend
+    return on_server(request)
+
+
+def on_server(request):
+    if request.param == "redis":
+        return partial(RedisBackend, request.getfixturevalue("redis_url"))
     return partial(PostgreSQLBackend, request.getfixturevalue("migrated_database"), pool_size=4)
 
 
