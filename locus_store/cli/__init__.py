@@ -15,6 +15,7 @@ from locus_store.cli.database import db
 from locus_store.cli.doctor import doctor
 from locus_store.cli.forgetting import forget
 from locus_store.cli.help import Command, HelpGroup
+from locus_store.cli.oci import oci
 from locus_store.cli.opening import DEFAULT_PREFIX, DEFAULT_URL
 from locus_store.cli.output import (
     CONFLICT,
@@ -71,6 +72,7 @@ app.add_typer(threads, name="threads")
 app.add_typer(store, name="store")
 app.add_typer(tenants, name="tenants")
 app.add_typer(db, name="db")
+app.add_typer(oci, name="oci")
 for removal in (delete, vacuum, expire):
     threads.command(cls=Command)(removal)
 for command in (doctor, bench, verify, copy, export, forget):

@@ -19,6 +19,7 @@ from locus_store.backends.oci.access import (
     require,
 )
 from locus_store.backends.oci.client import BucketObjects
+from locus_store.backends.oci.diagnostics import facts
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import SchemaError
 from locus_store.values.encoding import MAX_STATE_BYTES
@@ -26,6 +27,7 @@ from locus_store.values.encoding import MAX_STATE_BYTES
 if TYPE_CHECKING:
     from locus_store.backends.documents.protocol import Found, Tag
     from locus_store.types import OnConflict
+    from locus_store.types.facts import Fact
 
 DEFAULT_PREFIX: Final = "locus/checkpoints/"
 """The Locus SDK's default prefix."""
@@ -86,6 +88,11 @@ class BucketBackend(DocumentBackend):
 
     def __repr__(self) -> str:
         return f"BucketBackend({str(self.bucket.place)!r}, prefix={self.documents.prefix!r})"
+
+    async def facts(self) -> list[Fact]:
+        """See ``StorageBackend``, also for the following method."""
+        of_bucket = await self._look(facts, self.bucket, self.documents.prefix)
+        return [*await super().facts(), *of_bucket]
 
     async def close(self) -> None:
         """Release threads and connections; later calls open them again."""
