@@ -1,4 +1,4 @@
-# make demo | test | test-all | test-oracle | coverage | langgraph-suite | langgraph-redis | lint | docs | matrix | bench
+# make demo | test | test-all | test-oracle | test-oci | coverage | langgraph-suite | langgraph-redis | lint | docs | matrix | bench
 #      | campaign | clean
 #
 # Every target makes its own virtual environment in .venv first, with the first Python >= 3.11
@@ -18,13 +18,14 @@ CONTRACTS := tests/test_contract.py tests/backends/memory/test_contract_memory.p
 	tests/backends/sqlite/test_contract_sqlite.py
 SHORT := -m "not variant" -k "not SQLiteFile"
 
-.PHONY: help demo test test-all test-oracle langgraph-suite langgraph-redis coverage lint format docs matrix oldest bench campaign clean
+.PHONY: help demo test test-all test-oracle test-oci langgraph-suite langgraph-redis coverage lint format docs matrix oldest bench campaign clean
 
 help:
 	@echo "make demo      a conversation survives its process: the whole story, in a minute"
 	@echo "make test      lint, types, and the tests"
 	@echo "make test-all  with every variant of a storage under its whole contract: before a release"
 	@echo "make test-oracle  the suites on a real Oracle Database, or a container of one"
+	@echo "make test-oci  the suites on a real bucket of OCI"
 	@echo "make langgraph-suite  LangGraph's own tests on our saver and store, on each storage"
 	@echo "make langgraph-redis  the import of LangGraph's RedisStore, with that store"
 	@echo "make coverage  the tests again, by lines and branches: half as long again"
@@ -45,6 +46,12 @@ test: lint
 
 test-all: lint
 	LOCUS_TEST_ALL=1 $(PYTEST)
+
+# On a real bucket: LOCUS_TEST_OCI_BUCKET, _NAMESPACE and _PROFILE name it. Its objects below the
+# prefix locus-store-test/ are removed.
+test-oci: $(VENV)/.dev
+	@test -n "$$LOCUS_TEST_OCI_BUCKET" || { echo "set LOCUS_TEST_OCI_BUCKET, _NAMESPACE and _PROFILE"; exit 1; }
+	LOCUS_TEST_ALL=1 $(BIN)/python -m pytest -s tests/backends/oci/test_oci_live.py
 
 # On a real Oracle Database: LOCUS_TEST_ORACLE_DSN, _USER, _PASSWORD (_WALLET, _WALLET_PASSWORD)
 # name one, else a container is started, which needs Docker.

@@ -16,7 +16,9 @@ IMPORTS = {
     "locus_store.backends": [
         "FileCheckpointer",
         "MemoryCheckpointer",
+        "OCIBucketBackend",
         "StorageBackendAdapter",
+        "oci_bucket_checkpointer",
         "redis_checkpointer",
         "sqlite_checkpointer",
     ],
@@ -46,7 +48,6 @@ IMPORTS = {
 
 LATER = {
     "HTTP": [("backends", "HTTPCheckpointer")],
-    "OCI": [("backends", "oci_bucket_checkpointer"), ("backends", "OCIBucketBackend")],
     "OpenSearch": [("backends", "opensearch_checkpointer")],
 }  # fmt: skip
 """The same of what later parts bring: their part moves each line up when it does."""
@@ -59,7 +60,7 @@ UNUSED = (
 
 HEAVY = (
     "sqlalchemy", "alembic", "aiosqlite", "asyncpg", "sqlite3", "greenlet", "typer", "rich",
-    "numpy", "redis", "oracledb",
+    "numpy", "oci", "redis", "oracledb",
 )  # fmt: skip
 
 

@@ -162,6 +162,9 @@ def test_the_options_of_a_backend_are_its_parameters(
 
 
 def test_the_options_of_a_url_are_those_of_all_factories() -> None:
-    urls = ("file:x", "memory://", "oracle://x", "postgresql://", "redis://", "sqlite://")
+    urls = (
+        *("file:x", "memory://", "oci://n/b", "oracle://x", "postgresql://", "redis://"),
+        "sqlite://",
+    )
     taken = {name for url in urls for name in options_of(url)}
     assert taken - {"state_type"} == options.CheckpointerOptions.__annotations__.keys()

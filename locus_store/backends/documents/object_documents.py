@@ -112,7 +112,7 @@ class ObjectDocuments(Documents):
         return before + encoded(key, MAX_NAME_BYTES - len(before.encode()))
 
     def _key(self, name: str) -> str | None:
-        """Return the thread whose head has this name; ``None`` if it is no thread's."""
+        """Return the thread whose head has this name; ``None`` if no thread has it."""
         text = name[len(self.prefix + HEADS) :]
         key = self._cut_key(name) if CUT in text else decoded(text)
         return key if key and self.name_of(key) == name else None

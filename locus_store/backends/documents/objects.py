@@ -84,7 +84,7 @@ class Objects(ABC):
 
     @abstractmethod
     def discard(self, names: Collection[str]) -> None:
-        """Delete objects; a missing one is no error."""
+        """Delete objects; missing ones are ignored."""
 
     @abstractmethod
     def list(self, prefix: str, after: str = "") -> Iterator[ListedObject]:

@@ -66,7 +66,7 @@ Piece: TypeAlias = Segment | Bundle
 
 @dataclass(frozen=True, slots=True)
 class HeadFacts:
-    """What a head says beside its thread."""
+    """The facts of a head beside its thread."""
 
     size: int
     table: tuple[Segment, ...] = ()
