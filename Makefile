@@ -1,4 +1,4 @@
-# make demo | test | test-all | test-docker | test-oracle | portable | coverage | langgraph-suite
+# make demo | test | test-all | test-docker | test-oracle | test-oci | portable | coverage | langgraph-suite
 #      | langgraph-redis | pyagenity | lint | docs | matrix | oldest | bench | sessions | campaign | release | clean
 #
 # Every target makes its own virtual environment in .venv first, with the first Python >= 3.11
@@ -18,7 +18,7 @@ CONTRACTS := tests/test_contract.py tests/backends/memory/test_contract_memory.p
 	tests/backends/sqlite/test_contract_sqlite.py
 SHORT := -m "not variant" -k "not SQLiteFile"
 
-.PHONY: help demo test tests test-all test-docker test-oracle portable langgraph-suite langgraph-redis \
+.PHONY: help demo test tests test-all test-docker test-oracle test-oci portable langgraph-suite langgraph-redis \
 	pyagenity coverage lint format docs site matrix short oldest bench sessions campaign release clean
 
 help:
@@ -28,6 +28,7 @@ help:
 	@echo "make test-docker  the tests of PostgreSQL and Redis on other versions of them, in containers"
 	@echo "make portable  the tests that need no server, without what Windows lacks"
 	@echo "make test-oracle  the suites on a real Oracle Database, or a container of one"
+	@echo "make test-oci  the suites on a real bucket of OCI"
 	@echo "make langgraph-suite  LangGraph's own tests on our saver and store, on each storage"
 	@echo "make langgraph-redis  the import of LangGraph's RedisStore, with that store"
 	@echo "make pyagenity  the graphs of PyAgenity and AgentFlow, each in an environment of its own"
@@ -63,6 +64,12 @@ test-docker: $(VENV)/.dev
 
 test-all: lint
 	LOCUS_TEST_ALL=1 $(PYTEST)
+
+# On a real bucket: LOCUS_TEST_OCI_BUCKET, _NAMESPACE and _PROFILE name it. Its objects below the
+# prefix locus-store-test/ are removed.
+test-oci: $(VENV)/.dev
+	@test -n "$$LOCUS_TEST_OCI_BUCKET" || { echo "set LOCUS_TEST_OCI_BUCKET, _NAMESPACE and _PROFILE"; exit 1; }
+	LOCUS_TEST_ALL=1 $(BIN)/python -m pytest -s tests/backends/oci/test_oci_live.py
 
 # The tests that need no server and nothing of POSIX, with what Windows lacks taken away.
 portable: $(VENV)/.dev
@@ -223,6 +230,9 @@ campaign: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.storms.crashes
 	$(BIN)/python -m benchmarks.storms.replies
 	LOCUS_TEST_HISTORIES=50000 $(PYTEST) $(QUICK) tests/timeline/test_blame.py
+	$(BIN)/python -m benchmarks.storms.storm --oci --saves 2000
+	$(BIN)/python -m benchmarks.storms.kills --oci
+	LOCUS_TEST_ALL=1 $(PYTEST) tests/backends/oci/test_oci_kills.py tests/backends/oci/test_oci_double.py
 
 clean:
 	rm -rf site .venv .venv-* .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage .coverage.*

@@ -21,6 +21,7 @@ def add_place(parser: argparse.ArgumentParser) -> None:
     where.add_argument(
         "--postgresql", action="store_true", help="on a PostgreSQL server of its own, with fsync"
     )
+    where.add_argument("--oci", action="store_true", help="on a bucket of a double of OCI's API")
 
 
 @contextmanager
@@ -29,8 +30,22 @@ def place(options: argparse.Namespace, directory: Path) -> Iterator[str]:
     if options.postgresql:
         with server() as (running, database):
             yield running.url(database)
+    elif options.oci:
+        with bucket(directory) as made:
+            yield made.url()
     else:
         yield options.url or f"sqlite:///{directory / 'storm.db'}"
+
+
+@contextmanager
+def bucket(directory: Path) -> Iterator[Any]:
+    """An empty bucket of a double, which runs in this process."""
+    sys.path[:0] = [str(TESTS), str(TESTS / "backends" / "oci")]
+    from buckets import DoubleBucket
+    from oci_double import running
+
+    with running() as double:
+        yield DoubleBucket(double, directory)
 
 
 @contextmanager

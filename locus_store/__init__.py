@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         MemoryCheckpointer,
         memory_checkpointer,
     )
+    from locus_store.backends.oci.backend import OCIBucketBackend, oci_bucket_checkpointer
     from locus_store.backends.oracle.backend import (
         OracleBackend,
         OracleCheckpointSaver,
@@ -110,6 +111,7 @@ __all__ = [
     "NewMessage",
     "NotFoundError",
     "NotOwnerError",
+    "OCIBucketBackend",
     "OracleBackend",
     "OracleCheckpointSaver",
     "OracleMessageLog",
@@ -140,6 +142,7 @@ __all__ = [
     "file_checkpointer",
     "http_checkpointer",
     "memory_checkpointer",
+    "oci_bucket_checkpointer",
     "open_checkpointer",
     "open_message_log",
     "open_saver",
@@ -157,6 +160,7 @@ _LAZY = {
     **dict.fromkeys(("HTTPBackend", "HTTPCheckpointer", "http_checkpointer"), "backends"),
     **dict.fromkeys(("HTTPMessageLog", "HTTPStore"), "backends"),
     **dict.fromkeys(("MemoryBackend", "MemoryCheckpointer", "memory_checkpointer"), "backends"),
+    **dict.fromkeys(("OCIBucketBackend", "oci_bucket_checkpointer"), "backends"),
     **dict.fromkeys(("OracleBackend", "OracleCheckpointSaver", "oracle_checkpointer"), "backends"),
     **dict.fromkeys(("PostgreSQLBackend", "postgresql_checkpointer"), "backends"),
     **dict.fromkeys(("RedisBackend", "RedisCheckpointSaver", "redis_checkpointer"), "backends"),

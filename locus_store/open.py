@@ -29,6 +29,7 @@ SCHEMES = {
     "http": ("http", "http_checkpointer"),
     "https": ("http", "http_checkpointer"),
     "memory": ("memory", "memory_checkpointer"),
+    "oci": ("oci", "oci_bucket_checkpointer"),
     "oracle": ("oracle", "oracle_checkpointer"),
     "oracle+oracledb": ("oracle", "oracle_checkpointer"),
     "oracle+oracledb_async": ("oracle", "oracle_checkpointer"),
@@ -80,7 +81,9 @@ BACKENDS = {
 }
 """Module to the class under ``backends`` whose options a store takes."""
 
-PLACES = frozenset({"dsn", "path", "directory", "base_dir", "base_url", "url"})
+PLACES = frozenset(
+    {"dsn", "path", "directory", "base_dir", "base_url", "url", "bucket_name", "namespace"}
+)
 """Names of the factories' parameters for the part of a URL before its ``?``."""
 
 DSN_PARTS = frozenset({"password", "host", "port", "database", "user"})
@@ -90,6 +93,7 @@ TEXTS: dict[str, Callable[[str], Any]] = {
     "str": str,
     "str | None": str,
     "OnConflict": str,
+    "AuthType": str,
     "AutoMigrate": bool,
     "bool": bool,
     "int": int,
@@ -109,8 +113,9 @@ def open_checkpointer(
     driver (``sqlite+aiosqlite``); ``postgresql://`` or ``postgres://`` as hosts issue it;
     ``oracle://user:password@alias`` or ``oracle://user:password@host:1521/service``;
     ``redis://``, ``rediss://`` (TLS), ``unix:///socket``, ``valkey://``, ``redis+cluster://``;
-    ``file:///absolute/directory`` or ``file:relative``; ``memory://``; ``http://`` or ``https://``
-    of a service. The query string may have options of the factory; keyword arguments override them.
+    ``oci://namespace/bucket/prefix``; ``file:///absolute/directory`` or ``file:relative``;
+    ``memory://``; ``http://`` or ``https://`` of a service. The query string may have options of
+    the factory; keyword arguments override them.
 
     Args:
         url: As above.
@@ -229,6 +234,8 @@ def _read(url: str, module: str, factory: Callable[..., Any]) -> dict[str, Any]:
         found["path"] = _sqlite_path(parts.netloc, parts.path)
     elif module == "file":
         found["directory"] = _directory(parts.netloc, parts.path)
+    elif module == "oci":
+        found |= _bucket(parts.netloc, parts.path)
     elif parts.netloc or parts.path:
         raise InvalidArgumentError(f"{parts.scheme}:// takes only ?options after it")
     return found
@@ -321,6 +328,15 @@ def _directory(host: str, path: str) -> str:
             "a file: URL names a directory of this host; write file:///absolute or file:relative"
         )
     return unquote(path)
+
+
+def _bucket(namespace: str, path: str) -> dict[str, str]:
+    """Return the bucket, and the prefix if the path has one."""
+    bucket, _, prefix = unquote(path).removeprefix("/").partition("/")
+    if not namespace or not bucket:
+        raise InvalidArgumentError("an oci:// URL names a bucket: oci://namespace/bucket/prefix")
+    found = {"namespace": namespace, "bucket_name": bucket}
+    return {**found, "prefix": prefix.rstrip("/") + "/"} if prefix else found
 
 
 def _from_query(known: Mapping[str, str], query: str) -> dict[str, Any]:

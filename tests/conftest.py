@@ -4,11 +4,12 @@ import asyncio
 import gc
 import os
 import signal
+from datetime import timedelta
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from shutil import copyfile, disk_usage
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import containers
@@ -141,11 +142,11 @@ def packs_of_two(monkeypatch) -> None:
 PAIRS = [("sync", "sqlite"), ("async", "postgresql")]
 ANY_PAIRS = [
     *PAIRS,
-    *(("async", "memory"), ("sync", "file"), ("async", "redis"), ("sync", "http")),
+    *(("async", "memory"), ("sync", "file"), ("async", "redis"), ("sync", "http"), ("sync", "oci")),
 ]
 if ALL:
     PAIRS = [*product(["sync", "async"], ["sqlite", "postgresql"])]
-    everywhere = ["memory", "file", "sqlite", "postgresql", "redis", "http"]
+    everywhere = ["memory", "file", "sqlite", "postgresql", "redis", "http", "oci"]
     ANY_PAIRS = [*product(["sync", "async"], everywhere)]
 
 
@@ -294,3 +295,30 @@ def migrated_database(postgresql: servers.Server) -> Iterator[str]:
     """URL of a database with our schema and nothing in it."""
     with postgresql.migrated_database() as name:
         yield postgresql.url(name)
+
+
+# --- OCI: a double of its API
+
+
+@pytest.fixture(scope="session")
+def oci_service() -> Iterator[Any]:
+    """A double of OCI's Object Storage; the SDK is an extra."""
+    pytest.importorskip("oci")
+    from oci_double import running
+
+    with running() as double:
+        yield double
+
+
+@pytest.fixture
+def bucket(oci_service, tmp_path) -> Iterator[Any]:
+    """An empty bucket of it, and its only one."""
+    from buckets import DoubleBucket
+
+    made = DoubleBucket(oci_service, tmp_path)
+    oci_service.requests.clear()
+    oci_service.log.clear()
+    yield made
+    oci_service.fault = lambda _kind, _name: None
+    oci_service.offset = timedelta(0)
+    oci_service.buckets.clear()

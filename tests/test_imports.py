@@ -17,7 +17,9 @@ IMPORTS = {
         "HTTPCheckpointer",
         "FileCheckpointer",
         "MemoryCheckpointer",
+        "OCIBucketBackend",
         "StorageBackendAdapter",
+        "oci_bucket_checkpointer",
         "redis_checkpointer",
         "sqlite_checkpointer",
     ],
@@ -46,7 +48,6 @@ IMPORTS = {
 """``from locus.memory.X import Y`` of the seeds, of what this part has."""
 
 LATER = {
-    "OCI": [("backends", "oci_bucket_checkpointer"), ("backends", "OCIBucketBackend")],
     "OpenSearch": [("backends", "opensearch_checkpointer")],
 }  # fmt: skip
 """The same of what later parts bring: their part moves each line up when it does."""
@@ -59,7 +60,7 @@ UNUSED = (
 
 HEAVY = (
     "sqlalchemy", "alembic", "aiosqlite", "asyncpg", "sqlite3", "greenlet", "typer", "rich",
-    "numpy", "redis", "oracledb", "httpx", "starlette", "uvicorn",
+    "numpy", "oci", "redis", "oracledb", "httpx", "starlette", "uvicorn",
 )  # fmt: skip
 
 

@@ -41,7 +41,7 @@ from locus_store.transfer.verifying import verify
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=["memory", "file", "documents", "sqlite", "postgresql", "redis"])
+@pytest.fixture(params=["memory", "file", "documents", "sqlite", "postgresql", "redis", "oci"])
 def opened(request, tmp_path):
     """Makes backends on one storage."""
     if request.param == "memory":
@@ -54,6 +54,12 @@ def opened(request, tmp_path):
     if request.param == "sqlite":
         migrated = request.getfixturevalue("migrated")
         return partial(SQLiteBackend, copyfile(migrated, tmp_path / "checkpoints.db"))
+    if request.param == "oci":
+        return request.getfixturevalue("bucket").backend
+    return on_server(request)
+
+
+def on_server(request):
     if request.param == "redis":
         return partial(RedisBackend, request.getfixturevalue("redis_url"))
     return partial(PostgreSQLBackend, request.getfixturevalue("migrated_database"), pool_size=4)

@@ -126,3 +126,9 @@ def test_killed_servers_lose_no_acknowledged_save_and_their_writers_go_on(binari
 def test_a_save_whose_answer_was_lost_is_there_once(binaries: None) -> None:
     done = ran("replies", "--trials", "20")
     assert found_nothing(done, "lost: 0, twice: 0, torn: 0, unknown: 0, wrong id: 0")
+
+
+def test_a_storm_on_a_bucket_reads_nothing_wrong_and_loses_no_acknowledged_save() -> None:
+    pytest.importorskip("oci")
+    done = storm("--oci", "--processes", "3", "--seed", "5")
+    assert found_nothing(done, "violations: 0")

@@ -164,7 +164,7 @@ def test_the_options_of_a_backend_are_its_parameters(
 
 
 def test_the_options_of_a_url_are_those_of_all_factories() -> None:
-    urls = ("file:x", "http://h", "memory://", "oracle://x", "postgresql://", "redis://")
-    urls += ("sqlite://",)
+    urls = ("file:x", "http://h", "memory://", "oci://n/b", "oracle://x", "postgresql://")
+    urls += ("redis://", "sqlite://")
     taken = {name for url in urls for name in options_of(url)}
     assert taken - {"state_type"} == options.CheckpointerOptions.__annotations__.keys()

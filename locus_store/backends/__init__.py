@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     )
     from locus_store.backends.memory.messages import InMemoryMessageLog
     from locus_store.backends.memory.store import InMemoryStore
+    from locus_store.backends.oci.backend import OCIBucketBackend, oci_bucket_checkpointer
     from locus_store.backends.oracle.backend import (
         OracleBackend,
         OracleCheckpointSaver,
@@ -58,6 +59,7 @@ __all__ = [
     "InMemoryStore",
     "MemoryBackend",
     "MemoryCheckpointer",
+    "OCIBucketBackend",
     "OracleBackend",
     "OracleCheckpointSaver",
     "OracleMessageLog",
@@ -78,6 +80,7 @@ __all__ = [
     "file_checkpointer",
     "http_checkpointer",
     "memory_checkpointer",
+    "oci_bucket_checkpointer",
     "oracle_checkpointer",
     "postgresql_checkpointer",
     "redis_checkpointer",
@@ -92,6 +95,7 @@ _MODULES = {
     **dict.fromkeys(
         ("MemoryBackend", "MemoryCheckpointer", "memory_checkpointer"), "backends.memory"
     ),
+    **dict.fromkeys(("OCIBucketBackend", "oci_bucket_checkpointer"), "backends.oci"),
     **dict.fromkeys(
         ("OracleBackend", "OracleCheckpointSaver", "oracle_checkpointer"), "backends.oracle"
     ),

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Engine
     from sqlalchemy.ext.asyncio import AsyncEngine
 
+    from locus_store.backends.oci.access import AuthType
     from locus_store.sql.migrate import AutoMigrate
     from locus_store.types import OnConflict
 
@@ -45,6 +46,12 @@ class BackendOptions(TypedDict, total=False):
     statement_timeout_seconds: float | None
     pgbouncer: bool
     group_saves: bool
+    compartment_id: str | None
+    profile_name: str
+    auth_type: AuthType
+    region: str | None
+    config_file: str
+    endpoint: str | None
     db: int
     client: Any
     cluster: bool

@@ -16,6 +16,7 @@ from locus_store.cli.doctor import doctor
 from locus_store.cli.forgetting import forget
 from locus_store.cli.help import Command, HelpGroup
 from locus_store.cli.messages import messages
+from locus_store.cli.oci import oci
 from locus_store.cli.opening import DEFAULT_PREFIX, DEFAULT_URL
 from locus_store.cli.other_software import imports
 from locus_store.cli.output import (
@@ -76,6 +77,7 @@ app.add_typer(store, name="store")
 app.add_typer(tenants, name="tenants")
 app.add_typer(tokens, name="tokens")
 app.add_typer(db, name="db")
+app.add_typer(oci, name="oci")
 for of_threads in (messages, blame, bisect, watch, rewind, delete, vacuum, expire):
     threads.command(cls=Command)(of_threads)
 for command in (doctor, bench, verify, copy, export, forget, serve):

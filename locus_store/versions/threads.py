@@ -81,10 +81,22 @@ class Space:
         self.by_chain[record.chain].remove(sequence)
         self.writes.pop(record.checkpoint_id, None)
 
+    def row(self, sequence: int) -> Row | None:
+        """Return a version; ``None`` if it does not exist."""
+        return self.rows.get(sequence)
+
+    def sequences(self) -> list[int]:
+        """Return the sequences of all versions, ascending."""
+        return list(self.rows)
+
+    def writes_of(self, checkpoint_id: str) -> dict[tuple[str, int], ArchivedWrite]:
+        """Return a checkpoint's pending writes by task and place."""
+        return self.writes.get(checkpoint_id, {})
+
     def record(self, line: Line, sequence: int) -> Record | None:
         """See ``versions.Records``, also for the following method."""
         del line
-        row = self.rows.get(sequence)
+        row = self.row(sequence)
         return row.record if row else None
 
     def named(self, line: Line, checkpoint_id: str) -> Record | None:
@@ -98,9 +110,19 @@ class Space:
         some = [it for it in self.by_chain.get(chain, ()) if after < it <= (upto or it)]
         return [(it, self.rows[it].payload()) for it in some]
 
+    def newest_at(self) -> datetime | None:
+        """Return the time of the newest version or pending write; ``None`` if there is none."""
+        times = [it.created_at for it in self.rows.values()]
+        times += [it.created_at for some in self.writes.values() for it in some.values()]
+        return max(times, default=None)
+
+    def older_than(self, limit: datetime) -> list[int]:
+        """Return the sequences of the versions from before a time."""
+        return [it for it, row in self.rows.items() if row.created_at < limit]
+
     def visible(self) -> list[int]:
         """Return the sequences of the visible versions, newest first."""
-        return [it for it in reversed(self.rows) if versions.is_visible(self.line, it)]
+        return [it for it in reversed(self.sequences()) if versions.is_visible(self.line, it)]
 
 
 @dataclass(slots=True)
@@ -167,14 +189,12 @@ class Thread:
     def newest_at(self) -> datetime:
         """The time of the newest version, log or pending write, else of the last activity."""
         times = [it.changed_at for it in self.logs.values()]
-        for space in self.spaces.values():
-            times += [it.created_at for it in space.rows.values()]
-            times += [it.created_at for some in space.writes.values() for it in some.values()]
+        times += [at for it in self.spaces.values() if (at := it.newest_at())]
         return max(times, default=self.active_at)
 
     def versions(self) -> int:
         """Return the number of versions."""
-        return sum(len(it.rows) for it in self.spaces.values())
+        return sum(len(it.sequences()) for it in self.spaces.values())
 
     def mark(self, space: Space, record: Record) -> Mark:
         """Return the permanent identity of a version."""
@@ -182,8 +202,9 @@ class Thread:
 
     def version(self, space: Space, sequence: int) -> Version:
         """Return a version without its state."""
-        row = space.rows[sequence]
-        parent = space.rows.get(row.record.parent or 0)
+        row = space.row(sequence)
+        assert row is not None  # noqa: S101  (the line has it)
+        parent = space.row(row.record.parent or 0)
         return Version(
             mark=self.mark(space, row.record),
             thread_id=self.thread_id,
@@ -260,10 +281,16 @@ class Edit:
         old: What is stored of it.
         store: Identity of where it is stored.
         max_state_bytes: The largest state that is folded.
+        now: The time of the edit; ``None``: by this host's clock.
     """
 
     def __init__(
-        self, thread_id: str, old: Thread | None, store: str, max_state_bytes: int
+        self,
+        thread_id: str,
+        old: Thread | None,
+        store: str,
+        max_state_bytes: int,
+        now: datetime | None = None,
     ) -> None:
         self.store = old.store if old else store
         self.max_state_bytes = max_state_bytes
@@ -281,7 +308,7 @@ class Edit:
         self.added: list[tuple[Space, Row | ArchivedWrite | None]] = []
         """Additions in order; a namespace alone was created."""
 
-        self.now: Final = datetime.now(UTC)
+        self.now: Final = now or datetime.now(UTC)
         """The time of the edit."""
 
     def row(
@@ -368,10 +395,11 @@ class Edit:
         return self._space(line).named(line, checkpoint_id)
 
     def newest(self, line: Line, nth: int = 1) -> int | None:
-        return next(islice(reversed(self._space(line).rows), nth - 1, None), None)
+        return next(islice(reversed(self._space(line).sequences()), nth - 1, None), None)
 
     def below(self, line: Line, sequence: int, limit: int) -> list[int]:
-        return list(islice(takewhile(lambda it: it < sequence, self._space(line).rows), limit))
+        some = takewhile(lambda it: it < sequence, self._space(line).sequences())
+        return list(islice(some, limit))
 
     def payloads(
         self, line: Line, chain: int, *, upto: int | None = None
@@ -405,15 +433,15 @@ class Edit:
             space.take(sequence)
 
     def writes(self, line: Line, checkpoint_id: str) -> list[PendingWrite]:
-        there = self._space(line).writes.get(checkpoint_id, {})
+        there = self._space(line).writes_of(checkpoint_id)
         return [it.write for it in there.values()]
 
     def written(self, line: Line, checkpoint_id: str) -> Collection[tuple[str, int]]:
-        return self._space(line).writes.get(checkpoint_id, {}).keys()
+        return self._space(line).writes_of(checkpoint_id).keys()
 
     def put_writes(self, line: Line, checkpoint_id: str, writes: Sequence[PendingWrite]) -> None:
         space = self._space(line)
-        there = space.writes.get(checkpoint_id, {})
+        there = space.writes_of(checkpoint_id)
         for write in writes:
             if (write.task_id, write.idx) in there:
                 self.adds_only = False

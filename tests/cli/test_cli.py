@@ -307,7 +307,16 @@ def test_the_commands_are_those_of_the_issue() -> None:
         "user-ids",
         "history",
     ]
-    others = {"bench", "doctor", "verify", "copy", "export", "forget", "tenants list"}
+    others = {
+        "bench",
+        "doctor",
+        "verify",
+        "copy",
+        "export",
+        "forget",
+        "tenants list",
+        "oci lifecycle",
+    }
     store = ["list", "get", "put", "delete", "search", "namespaces", "expire"]
     assert names == others | {f"threads {it}" for it in threads} | {f"db {it}" for it in db} | {
         f"store {it}" for it in store

@@ -118,6 +118,7 @@ class Storage:
             "postgresql": lambda: request.getfixturevalue("migrated_database"),
             "redis": lambda: request.getfixturevalue("redis_url"),
             "http": lambda: request.getfixturevalue("service_url"),
+            "oci": lambda: request.getfixturevalue("bucket").url(),
         }
         self.url = urls[request.param]()
         self._shared = MemoryBackend() if request.param == "memory" else None

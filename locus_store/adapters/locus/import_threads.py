@@ -47,7 +47,8 @@ async def import_locus(
     Args:
         backend: Where to.
         source: ``postgresql://…`` or ``sqlite:///file.db``, which may end in ``?table_name=…``
-            and ``&tenant=…``; ``redis://…``, which may end in ``?prefix=…``; a directory of
+            and ``&tenant=…``; ``redis://…``, which may end in ``?prefix=…``;
+            ``oci://namespace/bucket/prefix``; a directory of
             ``FileCheckpointer``, or ``file:directory``.
         table_name: The SDK's, with its schema if need be; ``None``: the one that is there of
             ``locus_checkpoints`` and ``checkpoints``, the SDK's defaults.

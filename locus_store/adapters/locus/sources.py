@@ -1,4 +1,4 @@
-"""Sources of the Locus SDK 3.0.1's checkpoints: files, tables, keys of Redis. Read-only."""
+"""Sources of the Locus SDK 3.0.1's checkpoints: files, tables, keys, objects. Read-only."""
 
 from __future__ import annotations
 
@@ -369,6 +369,17 @@ async def _opened_redis(
         yield keys
 
 
+@asynccontextmanager
+async def _opened_oci(
+    source: str, table_name: str | None, tenant: str | None
+) -> AsyncIterator[LocusSource]:
+    from locus_store.adapters.locus import source_oci  # noqa: PLC0415  (others need no SDK)
+
+    _require_no("OCI", table_name=table_name, tenant=tenant)
+    async with source_oci.opened(source) as objects:
+        yield objects
+
+
 READERS: Final[
     dict[str, Callable[[str, str | None, str | None], AbstractAsyncContextManager[LocusSource]]]
 ] = {
@@ -377,5 +388,6 @@ READERS: Final[
     "postgresql": _opened_postgresql,
     "postgres": _opened_postgresql,
     **dict.fromkeys(("redis", "rediss", "valkey", "valkeys", "unix"), _opened_redis),
+    "oci": _opened_oci,
 }
 """Readers by the scheme of the URL."""

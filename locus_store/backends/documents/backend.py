@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import copy_context
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -47,8 +49,9 @@ from locus_store.versions.archives import occupied
 from locus_store.versions.sweeping import Sweep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
+    from locus_store.backends.documents.forms import Form
     from locus_store.backends.documents.protocol import Documents
     from locus_store.versions.threads import Edit, Space, Thread
 
@@ -61,15 +64,22 @@ class DocumentBackend(FullBackend, DocumentThreadInfo):
 
     Args:
         documents: Where they are stored.
+        form: The form of the documents; ``None``: a whole thread in each.
         max_state_bytes: The largest state that is saved or read, as compact JSON.
     """
 
     persistent_checkpoint_ids = True
 
-    def __init__(self, documents: Documents, *, max_state_bytes: int = MAX_STATE_BYTES) -> None:
+    def __init__(
+        self,
+        documents: Documents,
+        *,
+        form: Form | None = None,
+        max_state_bytes: int = MAX_STATE_BYTES,
+    ) -> None:
         super().__init__(max_state_bytes=max_state_bytes)
         self._documents = documents
-        self._threads = DocumentThreads(documents, max_state_bytes=self.max_state_bytes)
+        self._threads = DocumentThreads(documents, form=form, max_state_bytes=self.max_state_bytes)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._documents!r})"
@@ -84,9 +94,11 @@ class DocumentBackend(FullBackend, DocumentThreadInfo):
 
     async def _look(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a read; in a worker thread if it may block the event loop."""
-        if self._documents.blocks:
-            return await asyncio.to_thread(work, *args, **kwargs)
-        return work(*args, **kwargs)
+        read = partial(self._threads.steadily, partial(work, *args, **kwargs))
+        if not self._documents.blocks:
+            return read()
+        loop, context = asyncio.get_running_loop(), copy_context()
+        return await loop.run_in_executor(self._documents.pool, context.run, read)
 
     async def _make(self, thread_id: str, body: Callable[[Edit], T]) -> T:
         """Change a thread, or create it."""
@@ -116,7 +128,7 @@ class DocumentBackend(FullBackend, DocumentThreadInfo):
                 count += await self._take(thread_id, body)
             except LocusStoreError as exc:
                 failed.append(exc)
-        await self._look(self._documents.sweep)
+        await self._look(self._threads.sweep)
         for first in failed:
             raise type(first)(f"{first} ({_told(failed, count)})") from first
         return count
@@ -238,28 +250,32 @@ class DocumentBackend(FullBackend, DocumentThreadInfo):
     ) -> list[Active]:
         check_limit(limit)
         matches = thread_pattern(pattern).match
-        threads = await self._look(self._recent)
-        if after is not None:
-            ids = [it.thread_id for it in threads]
-            if after not in ids:
+
+        def recent() -> list[Active]:
+            threads = self._recent()
+            if after is not None and all(it.thread_id != after for it in threads):
                 raise NotFoundError(f"there is no thread {after!r} to list after")
-            threads = threads[ids.index(after) + 1 :]
-        found = (Active(it.thread_id, it.active_at) for it in threads if matches(it.thread_id))
-        return list(islice(found, limit))
+            shown = (it for it in threads if matches(it.thread_id))
+            return [Active(it.thread_id, it.active_at) for it in islice(shown, limit)]
 
-    def _recent(self) -> list[Thread]:
-        """Return the threads that exist, the most recently active first."""
-        there = (it for it in self._threads.live() if it.exists)
-        return sorted(there, key=lambda it: (it.active_at, it.created_at), reverse=True)
+        return await self._look(recent)
 
-    def _roots(self) -> list[tuple[Thread, Space]]:
-        """Return the threads whose root has a version, the most recently active first."""
-        return [(it, space) for it in self._recent() if (space := it.space(""))]
+    def _recent(self) -> Iterator[Thread]:
+        """Yield the threads that exist, the most recently active first."""
+        return (it for it in self._threads.by_activity() if it.exists)
+
+    def _roots(self) -> Iterator[tuple[Thread, Space]]:
+        """Yield the threads whose root has a version, the most recently active first."""
+        return ((it, space) for it in self._recent() if (space := it.space("")))
 
     async def heads(self, limit: int = 100) -> list[Head]:
         check_limit(limit)
-        roots = await self._look(self._roots)
-        return [it.version(space, space.line.head or 0).as_head() for it, space in roots[:limit]]
+
+        def heads() -> list[Head]:
+            roots = islice(self._roots(), limit)
+            return [it.version(space, space.line.head or 0).as_head() for it, space in roots]
+
+        return await self._look(heads)
 
     async def query(self, key: str, value: Any, limit: int = 100) -> list[Head]:
         check_key(key)
@@ -296,10 +312,14 @@ class DocumentBackend(FullBackend, DocumentThreadInfo):
     async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
         check_text("source_thread_id", source_thread_id)
         check_text("dest_thread_id", dest_thread_id)
-        source = await self._look(self._threads.read, source_thread_id)
-        if source is None or not source.exists:
+
+        def read() -> ArchivedThread | None:
+            source = self._threads.read(source_thread_id)
+            return source.archived() if source and source.exists else None
+
+        copy = await self._look(read)
+        if copy is None:
             return False
-        copy = await self._look(source.archived)
         await self._restore(replace(copy, thread_id=dest_thread_id), is_copy=True)
         return True
 
@@ -352,10 +372,13 @@ class DocumentBackend(FullBackend, DocumentThreadInfo):
         self, thread_id: str, checkpoint_ids: Sequence[str], *, namespace: str = ""
     ) -> dict[str, list[PendingWrite]]:
         check_names(thread_id, namespace, *checkpoint_ids)
-        thread = await self._look(self._threads.read, thread_id)
-        space = thread.spaces.get(namespace) if thread else None
-        each = {it: _writes(space, it) for it in checkpoint_ids} if space else {}
-        return {name: writes for name, writes in each.items() if writes}
+
+        def read() -> dict[str, list[PendingWrite]]:
+            thread = self._threads.read(thread_id)
+            space = thread.spaces.get(namespace) if thread else None
+            return {it: _writes(space, it) for it in checkpoint_ids} if space else {}
+
+        return {name: writes for name, writes in (await self._look(read)).items() if writes}
 
     async def namespaces(self, thread_id: str) -> list[str]:
         check_text("thread_id", thread_id)
@@ -440,7 +463,7 @@ def _has(space: Space, sequence: int, key: str, value: Any) -> bool:
 
 
 def _writes(space: Space, checkpoint_id: str) -> list[PendingWrite]:
-    found = (it.write for it in space.writes.get(checkpoint_id, {}).values())
+    found = (it.write for it in space.writes_of(checkpoint_id).values())
     return sorted(found, key=versions.in_order)
 
 
@@ -469,7 +492,7 @@ def _vacuum(edit: Edit, limit: datetime, sweep: Sweep) -> int:
     removed = 0
     for space in list(thread.spaces.values()):
         line = edit.find(thread.thread_id, space.namespace)
-        old = [it for it, row in space.rows.items() if row.created_at < limit]
+        old = space.older_than(limit)
         if line is not None and old:
             with sweep.of(thread.thread_id):
                 removed += versions.vacuum(edit, line, old)

@@ -5,17 +5,25 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TypeAlias
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator
+    from collections.abc import Callable, Hashable, Iterable, Iterator
+    from concurrent.futures import Executor
     from contextlib import AbstractContextManager
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 Tag: TypeAlias = "Hashable"
 """Identifies the content of a document, as an object store's ETag does: compared, never read."""
 
 IDENTITY_KEY: Final = ""
 """Key of the document that names the store; a thread's key is its id, which is not empty."""
+
+CLOCK_SLACK: Final = timedelta(seconds=5)
+"""The times of a storage and of the documents in it may differ by this."""
 
 
 class ChangedError(Exception):
@@ -91,6 +99,9 @@ class Documents(Access, ABC):
     remedy: ClassVar[str] = "Restore it from a backup, or remove it"
     """The instruction for a damaged document; for messages."""
 
+    trusts_cache: ClassVar[bool] = False
+    """The first attempt of a write reads nothing if the thread is cached: its put decides."""
+
     _store: str | None = None
 
     @abstractmethod
@@ -108,6 +119,19 @@ class Documents(Access, ABC):
         """Return the keys above ``after`` in the order of code points, read page by page."""
 
     # --- what a storage may do better
+
+    @property
+    def pool(self) -> Executor | None:
+        """The threads that calls run in; ``None``: those of the event loop."""
+        return None
+
+    def each(self, work: Callable[[T], R], items: Iterable[T]) -> Iterable[R]:
+        """Return the results of ``work``, in order; several items may be worked on at once."""
+        return map(work, items)
+
+    def now(self) -> datetime:
+        """Return the time by the storage's clock."""
+        return datetime.now(UTC)
 
     def held(self, key: str, *, creates: bool) -> AbstractContextManager[Access]:
         """Return access to one document for a read and the write that depends on it.
@@ -135,6 +159,7 @@ class Documents(Access, ABC):
             ChangedError: Another writer was faster.
         """
         self.put(IDENTITY_KEY, Body(0, store.encode()), tag=None)
+        self._store = store
 
     def where(self, key: str) -> str:
         """Return the place of a document, for messages."""
@@ -143,6 +168,14 @@ class Documents(Access, ABC):
     def strays(self) -> list[str]:
         """Return a message for each document that cannot belong to a thread."""
         return []
+
+    def survey(self) -> tuple[list[tuple[str, datetime | None]], list[str]]:
+        """Return all keys in order, and ``strays``.
+
+        Each key has a time that is not before the last change of its document by more than
+        ``CLOCK_SLACK``; ``None``: unknown.
+        """
+        return [(it, None) for it in self.keys("")], self.strays()
 
     def sweep(self) -> None:
         """Remove what killed writers have left beside the documents."""

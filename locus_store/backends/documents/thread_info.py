@@ -11,7 +11,7 @@ from locus_store.types.arguments import check_text
 from locus_store.types.thread_info import DescribesThreads, StoredFacts, facts, require_owner
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
     from locus_store.backends.documents.threads import DocumentThreads
     from locus_store.types.thread_info import PutThread, ThreadFacts, ThreadsWanted
@@ -24,7 +24,7 @@ class DocumentThreadInfo(DescribesThreads):
     _threads: DocumentThreads
     _look: Callable[..., Awaitable[Any]]
     _make: Callable[[str, Callable[[Edit], None]], Awaitable[None]]
-    _recent: Callable[[], list[Thread]]
+    _recent: Callable[[], Iterator[Thread]]
 
     async def put_facts(self, put: PutThread) -> None:
         """See ``DescribesThreads``, also for the following methods."""
@@ -39,13 +39,17 @@ class DocumentThreadInfo(DescribesThreads):
         await self._make(thread_id, lambda edit: versions.clear(edit, thread_id, ""))
 
     async def find_facts(self, wanted: ThreadsWanted) -> list[ThreadFacts]:
-        threads: list[Thread] = await self._look(self._recent)
-        found = (
-            it
-            for it in threads
-            if wanted.user_id in {None, it.user_id} and wanted.takes(it.name, it.metadata)
-        )
-        return [_facts(it) for it in islice(found, wanted.offset, wanted.offset + wanted.limit)]
+        def find() -> list[ThreadFacts]:
+            found = (
+                it
+                for it in self._recent()
+                if wanted.user_id in {None, it.user_id} and wanted.takes(it.name, it.metadata)
+            )
+            some = islice(found, wanted.offset, wanted.offset + wanted.limit)
+            return [_facts(it) for it in some]
+
+        found: list[ThreadFacts] = await self._look(find)
+        return found
 
 
 def require_its_owner(edit: Edit, put: PutThread) -> None:

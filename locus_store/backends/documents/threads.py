@@ -10,13 +10,17 @@ import time
 from collections import OrderedDict, deque
 from concurrent.futures import Future
 from contextlib import suppress
+from datetime import UTC, datetime
+from functools import partial
+from heapq import heappop, heappush
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from uuid import uuid4
 from weakref import WeakSet
 
-from locus_store.backends.documents import format as documents_format
-from locus_store.backends.documents.protocol import ChangedError
+from locus_store.backends.documents.forms import Draft, Form, Parsed
+from locus_store.backends.documents.protocol import CLOCK_SLACK, ChangedError
+from locus_store.backends.documents.segments import GoneError
 from locus_store.errors import BackendError, IntegrityError, LocusStoreError
 from locus_store.runtime.loops import outlasting
 from locus_store.values.encoding import MAX_STATE_BYTES
@@ -24,9 +28,9 @@ from locus_store.versions.threads import Edit, Thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from datetime import timedelta
 
-    from locus_store.backends.documents.format import End
-    from locus_store.backends.documents.protocol import Access, Body, Documents, Tag
+    from locus_store.backends.documents.protocol import Access, Documents, Tag
 
 T = TypeVar("T")
 
@@ -39,15 +43,7 @@ ATTEMPTS = 20
 LONGEST_PAUSE_SECONDS = 0.1
 """The longest pause between two attempts."""
 
-
-class Parsed(NamedTuple):
-    """A thread as it was parsed from a document."""
-
-    tag: Tag
-    thread: Thread
-    """Shared: nobody may change it."""
-
-    end: End
+LAST: Final = datetime.max.replace(tzinfo=UTC)
 
 
 class DocumentThreads:
@@ -57,10 +53,12 @@ class DocumentThreads:
         self,
         documents: Documents,
         *,
+        form: Form | None = None,
         max_state_bytes: int = MAX_STATE_BYTES,
         kept_bytes: int = KEPT_BYTES,
     ) -> None:
         self.documents = documents
+        self.form = form or Form(documents)
         self.max_state_bytes = max_state_bytes
         self._max_bytes = kept_bytes
         self._start()
@@ -73,25 +71,45 @@ class DocumentThreads:
         self._bytes = 0
         self._kept: OrderedDict[str, Parsed] = OrderedDict()
         self._lanes: dict[str, deque[_Job]] = {}
+        self.form.clear()
 
     def clear(self) -> None:
         """Empty the cache."""
         with self._lock:
             self._kept.clear()
             self._bytes = 0
+        self.form.clear()
 
     def limit(self, max_bytes: int) -> None:
         """Keep at most this many bytes of documents; the one used last is always kept."""
         with self._lock:
             self._max_bytes = max_bytes
             self._shrink()
+        self.form.limit(max_bytes)
 
     # --- reading
 
+    def steadily(self, work: Callable[[], T]) -> T:
+        """Return what a read returns; repeat it if a segment was removed meanwhile.
+
+        Raises:
+            GoneError: A segment is missing that the stored head names.
+        """
+        missing: str | None = None
+        for _ in range(ATTEMPTS):
+            try:
+                return work()
+            except GoneError as exc:
+                if exc.name == missing:
+                    raise
+                missing = exc.name
+        return work()
+
     def scan(self, limit: int, after: str | None) -> list[str]:
         """See ``DocumentBackend``."""
-        there = (it for it in self.documents.keys(after or "") if self._is_there(it))
-        found = list(islice(there, limit))
+        keys = self.documents.keys(after or "")
+        there = self.documents.each(lambda it: (it, self._is_there(it)), keys)
+        found = list(islice((it for it, is_there in there if is_there), limit))
         if limit and not found:
             self._refuse_strays()
         return found
@@ -112,16 +130,43 @@ class DocumentThreads:
         Raises:
             IntegrityError: A document is damaged, or cannot be a thread's.
         """
-        self._refuse_strays()
-        for thread_id in self.documents.keys(after=""):
-            thread = self.read(thread_id)
-            if thread is not None:
-                yield thread
+        for _, thread in self._read_each(self._surveyed()):
+            yield thread
+
+    def by_activity(self) -> Iterator[Thread]:
+        """Yield all live threads, the most recently active first; reads few more than it yields.
+
+        Raises:
+            IntegrityError: As ``live``.
+        """
+        dated = self._surveyed()
+        dated.sort(key=lambda it: it[1] or LAST, reverse=True)
+        waiting: list[tuple[timedelta, timedelta, int, Thread]] = []
+        for number, (at, thread) in enumerate(self._read_each(dated)):
+            while waiting and at is not None and LAST - waiting[0][0] > at + CLOCK_SLACK:
+                yield heappop(waiting)[-1]
+            active, created = LAST - thread.active_at, LAST - thread.created_at
+            heappush(waiting, (active, created, number, thread))
+        while waiting:
+            yield heappop(waiting)[-1]
+
+    def _surveyed(self) -> list[tuple[str, datetime | None]]:
+        dated, strays = self.documents.survey()
+        for stray in strays:
+            raise IntegrityError(stray)
+        return dated
+
+    def _read_each(
+        self, dated: list[tuple[str, datetime | None]]
+    ) -> Iterator[tuple[datetime | None, Thread]]:
+        """Yield the live threads with the times of their documents."""
+        read = self.documents.each(lambda it: (it[1], self.read(it[0])), dated)
+        return ((at, thread) for at, thread in read if thread is not None)
 
     def read(self, thread_id: str) -> Thread | None:
         """Return a live thread; do not change it."""
         found = self.parsed(self.documents, thread_id)
-        return found.thread if found and found.thread.is_live else None
+        return self.form.shared(found.thread) if found and found.thread.is_live else None
 
     def damage(self) -> list[str]:
         """Return the faults of the storage itself."""
@@ -141,11 +186,18 @@ class DocumentThreads:
         if kept is not None and found.content is None:
             self._used(thread_id)
             return kept
-        content, where = found.content or b"", self.documents.where(thread_id)
-        thread, end = documents_format.parsed(content, thread_id, where, self.documents.remedy)
+        thread, end = self.form.parsed(found.content or b"", thread_id)
         made = Parsed(found.tag, thread, end)
         self._keep(made)
         return made
+
+    def sweep(self) -> None:
+        """Remove what killed writers have left."""
+        self.form.sweep(partial(self.parsed, self.documents))
+
+    def cached(self, thread_id: str) -> Parsed | None:
+        """Return a thread from the cache; it may have changed since."""
+        return self._kept.get(thread_id)
 
     def _used(self, thread_id: str) -> None:
         """Mark a thread as the most recently used."""
@@ -181,21 +233,28 @@ class DocumentThreads:
             BackendError: It could not be written.
         """
         write = _Write(self, thread_id, change, creates=creates)
+        missing: str | None = None
         for attempt in range(ATTEMPTS):
             _pause(attempt)
-            with (
-                suppress(ChangedError),
-                self.documents.held(thread_id, creates=creates) as access,
-            ):
-                return write.attempt(access)
+            try:
+                with (
+                    suppress(ChangedError),
+                    self.documents.held(thread_id, creates=creates) as access,
+                ):
+                    return write.attempt(access)
+            except GoneError as exc:  # another writer replaced the head that was read
+                if exc.name == missing:
+                    raise
+                missing = exc.name
         raise BackendError(
             f"{self.documents.where(thread_id)} is being changed by "
             f"{self.documents.rivals}; nothing was written"
         )
 
-    def keep(self, tag: Tag, thread: Thread, end: End) -> None:
+    def keep(self, tag: Tag, draft: Draft) -> None:
         """Keep a thread that was just written."""
-        self._keep(Parsed(tag, thread, end))
+        assert draft.thread is not None  # noqa: S101  (it was put)
+        self._keep(Parsed(tag, draft.thread, draft.end))
 
     # --- in order
 
@@ -210,7 +269,9 @@ class DocumentThreads:
             is_first = len(lane) == 1
         if is_first:
             try:
-                asyncio.get_running_loop().run_in_executor(None, self._drain, thread_id, lane)
+                asyncio.get_running_loop().run_in_executor(
+                    self.documents.pool, self._drain, thread_id, lane
+                )
             except RuntimeError:  # the loop is ending, and runs nothing beside it any more
                 self._drain(thread_id, lane)
         answer: T = await outlasting(asyncio.wrap_future(job.future))
@@ -247,8 +308,11 @@ class _Write(Generic[T]):
         self._thread_id = thread_id
         self._change = change
         self._creates = creates
-        self._sent: tuple[Body | None, T] | None = None
-        """The body that the last attempt put (``None``: it deleted), and its answer."""
+        self._sent: tuple[Draft, T] | None = None
+        """What the last attempt sent, and its answer."""
+        self._onto: Tag | None = None
+        """The tag that the last attempt's put named."""
+        self._trusts_cache = threads.documents.trusts_cache
 
     def attempt(self, access: Access) -> T | None:
         """Read, change and write the thread; return the result of the change.
@@ -257,45 +321,72 @@ class _Write(Generic[T]):
             ChangedError: The thread was changed meanwhile, or the outcome is unknown.
         """
         if self._sent is not None and self._is_stored(access, self._sent[0]):
+            self._threads.form.finish(self._thread_id, self._sent[0])
             return self._sent[1]
         self._sent = None
-        old = self._threads.parsed(access, self._thread_id)
+        cached = self._threads.cached(self._thread_id) if self._trusts_cache else None
+        self._trusts_cache = False
+        if cached is not None:
+            return self._attempt_cached(access, cached)
+        return self._attempt_on(access, self._threads.parsed(access, self._thread_id))
+
+    def _attempt_cached(self, access: Access, cached: Parsed) -> T | None:
+        """Change the thread as it is cached; the put shows whether it is stored so.
+
+        Raises:
+            ChangedError: It is not, or nothing was put that would show it.
+        """
+        try:
+            answer = self._attempt_on(access, cached)
+        except LocusStoreError as exc:
+            raise ChangedError from exc
+        if self._sent is None:
+            raise ChangedError
+        return answer
+
+    def _attempt_on(self, access: Access, old: Parsed | None) -> T | None:
+        """Change and write a thread that was read."""
         if old is None and not self._creates:
             return None
-        documents = self._threads.documents
+        documents, form = self._threads.documents, self._threads.form
         store = documents.identity()
         thread, most = old.thread if old else None, self._threads.max_state_bytes
-        edit = Edit(self._thread_id, thread, store or uuid4().hex, most)
+        edit = Edit(self._thread_id, thread, store or uuid4().hex, most, documents.now())
         answer = self._change(edit)
         edit.finish()
+        draft: Draft | None = None
         if edit.thread is not None:
             if old is None and store is None:
                 documents.identify(edit.store)
-            self._put(access, edit, edit.thread, old, answer)
+            draft = form.draft(edit, old)
         elif old is not None and edit.drops:
-            self._sent = None, answer
-            access.delete(self._thread_id, tag=old.tag)
-            self._threads.forget(self._thread_id)
+            draft = form.deletion(old)
+        if draft is not None:
+            self._send(access, old, draft, answer)
         return answer
 
-    def _is_stored(self, access: Access, sent: Body | None) -> bool:
+    def _send(self, access: Access, old: Parsed | None, draft: Draft, answer: T) -> None:
+        """Write a draft."""
+        self._threads.form.prepare(draft)
+        self._sent, self._onto = (draft, answer), old.tag if old else None
+        if draft.body is not None:
+            tag = access.put(self._thread_id, draft.body, tag=self._onto)
+            self._threads.keep(tag, draft)
+        elif old is not None:
+            access.delete(self._thread_id, tag=old.tag)
+            self._threads.forget(self._thread_id)
+        self._threads.form.finish(self._thread_id, draft)
+
+    def _is_stored(self, access: Access, sent: Draft) -> bool:
         """Return whether a put or deletion whose answer was lost was done."""
         found = access.get(self._thread_id)
-        if found is None or sent is None:
-            return found is None and sent is None
-        return documents_format.holds(found.content or b"", sent)
-
-    def _put(
-        self, access: Access, edit: Edit, thread: Thread, old: Parsed | None, answer: T
-    ) -> None:
-        if old is not None and edit.adds_only:
-            body, end = documents_format.tail(edit, old.end)
-        else:
-            body, end = documents_format.whole(thread)
-        if body.rest:
-            self._sent = body, answer
-            tag = access.put(self._thread_id, body, tag=old.tag if old else None)
-            self._threads.keep(tag, thread, end)
+        if found is None or sent.body is None:
+            return found is None and sent.body is None
+        if self._threads.form.holds(found.content or b"", sent):
+            return True
+        if self._onto not in {None, found.tag}:  # no delayed request can write it any more
+            self._threads.form.abandon(self._thread_id, sent)
+        return False
 
 
 class _Job:

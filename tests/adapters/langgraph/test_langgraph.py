@@ -56,7 +56,7 @@ COUNTS = {
 SPECIAL = {"__error__": -1, "__scheduled__": -2, "__interrupt__": -3, "__resume__": -4}
 
 
-@pytest.fixture(params=["memory", "file", "sqlite", "postgresql", "redis"])
+@pytest.fixture(params=["memory", "file", "sqlite", "postgresql", "redis", "oci"])
 def opened(request, tmp_path):
     """Makes backends on one storage."""
     if request.param == "memory":
@@ -69,6 +69,8 @@ def opened(request, tmp_path):
         return partial(SQLiteBackend, copyfile(migrated, tmp_path / "checkpoints.db"))
     if request.param == "redis":
         return partial(RedisBackend, request.getfixturevalue("redis_url"))
+    if request.param == "oci":
+        return request.getfixturevalue("bucket").backend
     return partial(PostgreSQLBackend, request.getfixturevalue("migrated_database"), pool_size=4)
 
 

@@ -41,6 +41,8 @@ def place(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """URL of an empty database."""
     if kind == "sqlite":
         return f"sqlite:///{tmp_path / 'agents.db'}"
+    if kind == "oci":
+        return str(request.getfixturevalue("bucket").url())
     fixtures = {
         "redis": "redis_url",
         "postgresql": "migrated_database",
@@ -50,12 +52,12 @@ def place(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return found
 
 
-@pytest.fixture(params=["sqlite", "postgresql", "redis", "http"])
+@pytest.fixture(params=["sqlite", "postgresql", "redis", "http", "oci"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return place(request.param, request, tmp_path)
 
 
-@pytest.fixture(params=["sqlite", "postgresql", "redis", "memory", "http"])
+@pytest.fixture(params=["sqlite", "postgresql", "redis", "memory", "http", "oci"])
 async def opened(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Open]:
     """Opens the same storage with every call, as another process would."""
     made: list[BaseCheckpointer] = []

@@ -1,0 +1,111 @@
+"""The form of a thread's document: how a thread becomes bytes, and a document a thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from locus_store.backends.documents import format as documents_format
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from locus_store.backends.documents.protocol import Body, Documents, Tag
+    from locus_store.versions.threads import Edit, Thread
+
+
+class Ending(Protocol):
+    """The form's own facts of a document."""
+
+    @property
+    def size(self) -> int:
+        """The size of the document in bytes."""
+
+
+class Parsed(NamedTuple):
+    """A thread as it was parsed from a document."""
+
+    tag: Tag
+    thread: Thread
+    """Shared: nobody may change it."""
+
+    end: Any
+    """An ``Ending`` of the form."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A change of one thread's document, before it is written."""
+
+    body: Body | None
+    """``None``: the document is deleted."""
+
+    thread: Thread | None = None
+    end: Ending | None = None
+    dropped: Sequence[str] = ()
+    """Segments that the document names no longer."""
+
+    sealed: Any = None
+    """Segments to write before the document."""
+
+    token: str = ""
+
+
+class Form:
+    """A whole thread in one document, to which a save adds."""
+
+    def __init__(self, documents: Documents) -> None:
+        self.documents = documents
+
+    def clear(self) -> None:
+        """Forget what is kept in memory."""
+
+    def limit(self, max_bytes: int) -> None:
+        """Keep at most this many bytes beside the parsed documents."""
+
+    def parsed(self, content: bytes, thread_id: str) -> tuple[Thread, Any]:
+        """Return the thread of a document, and the form's facts of it.
+
+        Raises:
+            IntegrityError: It was cut off or changed, or is another thread's, or none of ours.
+            SchemaError: It is of a newer version of this library.
+        """
+        where = self.documents.where(thread_id)
+        return documents_format.parsed(content, thread_id, where, self.documents.remedy)
+
+    def shared(self, thread: Thread) -> Thread:
+        """Return a thread from the cache for reading."""
+        return thread
+
+    def draft(self, edit: Edit, old: Parsed | None) -> Draft | None:
+        """Return the document with an edit; ``None`` if nothing changed."""
+        thread = edit.thread
+        assert thread is not None  # noqa: S101  (the caller deletes it else)
+        if old is not None and edit.adds_only:
+            body, end = documents_format.tail(edit, old.end)
+        else:
+            body, end = documents_format.whole(thread)
+        return Draft(body, thread, end) if body.rest else None
+
+    def deletion(self, old: Parsed) -> Draft:
+        """Return the deletion of a document."""
+        del old
+        return Draft(None)
+
+    def prepare(self, draft: Draft) -> None:
+        """Write what the document will name."""
+
+    def finish(self, thread_id: str, draft: Draft) -> None:
+        """Remove what the written document names no longer."""
+
+    def abandon(self, thread_id: str, draft: Draft) -> None:
+        """Remove what was written for a draft that is stored nowhere."""
+
+    def holds(self, content: bytes, draft: Draft) -> bool:
+        """Return whether a document is the result of a put, or has grown from it."""
+        return draft.body is not None and documents_format.holds(content, draft.body)
+
+    def sweep(self, parsed: Callable[[str], Parsed | None]) -> None:
+        """Remove what killed writers have left; ``parsed`` reads a thread, expired or not."""
+        del parsed
+        self.documents.sweep()

@@ -1,0 +1,428 @@
+"""Heads and segments: a head names the immutable segments that hold the older versions.
+
+A head holds the lines of all namespaces, the newest versions (the tail), the table of segments,
+and four bytes of the digest of each checkpoint id in them. A save replaces the head only. A tail
+that is full becomes a segment before the head is written, and four neighbours of a size become one.
+What no head names is removed by ``sweep`` once it is a day old.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from locus_store import versions
+from locus_store.backends.documents import bundles
+from locus_store.backends.documents.bundles import Bundle, segment_content
+from locus_store.backends.documents.forms import Draft, Form, Parsed
+from locus_store.backends.documents.objects import digest
+from locus_store.backends.documents.protocol import Body, ChangedError
+from locus_store.backends.documents.segments import (
+    Segment,
+    SegmentedSpace,
+    SegmentReader,
+    Source,
+    segment_of,
+)
+from locus_store.errors import IntegrityError, LocusStoreError, SchemaError
+from locus_store.types import ArchivedLog
+from locus_store.versions import Line
+from locus_store.versions.threads import Space, Thread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from locus_store.backends.documents.object_documents import ObjectDocuments
+    from locus_store.versions.threads import Edit
+
+FORMAT: Final = 1
+"""Version of the facts in a head; a newer one is refused."""
+
+TAIL_BYTES: Final = 32 * 1024
+"""A larger tail becomes a segment."""
+
+FAN: Final = 4
+"""So many neighbours of a size become one segment."""
+
+TOKENS: Final = 32
+"""Writes that a head remembers, so that a lost reply is recognised."""
+
+GARBAGE_AGE: Final = timedelta(days=1)
+"""Younger segments may belong to a writer that has not written its head yet."""
+
+_THREAD: Final = ("thread_id", "store", "user_id", "name", "metadata")
+_TIMES: Final = ("created_at", "active_at", "expires_at")
+_LINE: Final = (
+    "line", "head", "open_chain", "open_bytes", "floor", "last_sequence", "writer", "run",
+)  # fmt: skip
+_LOG: Final = ("namespace", "revision", "last_sequence", "changed_at")
+
+Piece: TypeAlias = Segment | Bundle
+"""A segment as it is stored, or the content of a new one."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadFacts:
+    """The facts of a head beside its thread."""
+
+    size: int
+    table: tuple[Segment, ...] = ()
+    messages: str | None = None
+    """The segment that holds the messages."""
+
+    revision: int = 0
+    tokens: tuple[str, ...] = ()
+    """Of the last writes, the newest last."""
+
+    digest: bytes = b""
+    """Of all that a write may change."""
+
+    def names(self) -> list[str]:
+        """Return the names of the segments."""
+        return [*(it.name for it in self.table), *([self.messages] if self.messages else [])]
+
+
+class SegmentedForm(Form):
+    """Threads as heads and segments.
+
+    Args:
+        documents: Where they are stored.
+    """
+
+    documents: ObjectDocuments
+
+    def __init__(self, documents: ObjectDocuments) -> None:
+        super().__init__(documents)
+        self.reader = SegmentReader(documents)
+
+    def clear(self) -> None:
+        """See ``Form``, also for the following methods."""
+        self.reader.clear()
+
+    def limit(self, max_bytes: int) -> None:
+        self.reader.limit(max_bytes)
+
+    def shared(self, thread: Thread) -> Thread:
+        return thread.copy()
+
+    # --- reading
+
+    def parsed(self, content: bytes, thread_id: str) -> tuple[Thread, HeadFacts]:
+        where = self.documents.where(thread_id)
+        try:
+            return self._parsed(content, thread_id)
+        except (IntegrityError, SchemaError) as exc:
+            raise type(exc)(f"{where} is damaged: {exc}. {self.documents.remedy}") from exc
+        except (LookupError, TypeError, ValueError, StopIteration) as exc:
+            told = f"it holds what no save writes ({exc!r:.100})"
+            raise IntegrityError(f"{where} is damaged: {told}") from exc
+
+    def _parsed(self, content: bytes, thread_id: str) -> tuple[Thread, HeadFacts]:
+        parts = bundles.unpacked(content)
+        told = parts.told()
+        if told["locus_store"] != FORMAT:
+            raise SchemaError("it was written by a newer locus-store; upgrade this one")
+        if told["thread_id"] != thread_id:
+            raise IntegrityError(f"it is of the thread {told['thread_id']!r}, not {thread_id!r}")
+        prints, payloads = _split(parts.payloads, sum(it[3] for it in told["segments"]))
+        head = HeadFacts(
+            size=len(content),
+            table=tuple(_table(told["segments"], prints)),
+            messages=told["message_segment"],
+            revision=parts.note["revision"],
+            tokens=tuple(parts.note["tokens"]),
+            digest=_digest(parts),
+        )
+        return self._thread(told, bundles.bundle_of(told, payloads), head), head
+
+    def _thread(self, told: dict[str, Any], tail: Bundle, head: HeadFacts) -> Thread:
+        thread = Thread(**{name: told[name] for name in (*_THREAD, *_TIMES)})
+        for name in _TIMES:
+            setattr(thread, name, _moment(told[name]))
+        for *ours, changed_at in told["logs"]:
+            at = datetime.fromisoformat(changed_at)
+            log = ArchivedLog(**dict(zip(_LOG, [*ours, at], strict=True)))
+            thread.logs[log.namespace] = log
+        source = Source(self.reader, thread.thread_id, head.table)
+        for namespace, *facts in told["lines"]:
+            line = Line(**dict(zip(_LINE, facts, strict=True)))
+            thread.spaces[namespace] = SegmentedSpace(line, _own(namespace, line, tail), source)
+        if head.messages:
+            thread.messages = self.reader.read(thread.thread_id, [head.messages])[0].messages
+        return thread
+
+    # --- writing
+
+    def draft(self, edit: Edit, old: Parsed | None) -> Draft | None:
+        thread, before = edit.thread, old.end if old else HeadFacts(0)
+        assert thread is not None  # noqa: S101  (the caller deletes it else)
+        _settle(edit, thread)
+        plan = [it for it in (self._left(thread, one) for one in before.table) if it]
+        tail = self._tail(thread)
+        if tail.size > TAIL_BYTES:
+            plan.append(_sealed(thread, tail))
+        self._merge(thread.thread_id, plan)
+        made = {secrets.token_hex(8): it for it in plan if isinstance(it, Bundle)}
+        table = tuple(_entries(plan, made))
+        messages = before.messages
+        if old is None or thread.messages is not old.thread.messages:
+            messages = secrets.token_hex(8) if thread.messages else None
+        if messages and messages != before.messages:
+            made[messages] = Bundle(messages=thread.messages)
+        return self._drafted(thread, tail, HeadFacts(0, table, messages), before, made)
+
+    def _drafted(
+        self,
+        thread: Thread,
+        tail: Bundle,
+        head: HeadFacts,
+        before: HeadFacts,
+        made: dict[str, Bundle],
+    ) -> Draft | None:
+        token = secrets.token_hex(8)
+        tokens = (*before.tokens, token)[-TOKENS:]
+        note = {"revision": before.revision + 1, "tokens": tokens}
+        prints = b"".join(it.prints for it in head.table)
+        content = bundles.content_of(_facts(thread, head), tail, note, prints)
+        if _digest(content) == before.digest:
+            return None
+        packed = bundles.packed(content)
+        head = replace(
+            head,
+            size=len(packed),
+            revision=before.revision + 1,
+            tokens=tokens,
+            digest=_digest(content),
+        )
+        kept = self._kept(thread, tail, head)
+        dropped = sorted(set(before.names()).difference(head.names()))
+        return Draft(Body(0, packed), kept, head, dropped, made, token)
+
+    def _kept(self, thread: Thread, tail: Bundle, head: HeadFacts) -> Thread:
+        """Return the thread as it is parsed from the new head."""
+        source = Source(self.reader, thread.thread_id, head.table)
+        kept = replace(thread, spaces={})
+        for namespace, space in thread.spaces.items():
+            line = space.line.copy()
+            kept.spaces[namespace] = SegmentedSpace(line, _own(namespace, line, tail), source)
+        return kept
+
+    def _left(self, thread: Thread, segment: Segment) -> Piece | None:
+        """Return what an edited thread still has of a segment; ``None`` for nothing."""
+        spaces = [thread.spaces.get(it) for it in segment.spans]
+        if all(isinstance(it, SegmentedSpace) and it.opened is None for it in spaces):
+            return segment
+        left, is_whole = Bundle(), True
+        for namespace in segment.spans:
+            part, all_of_it = self._left_of(thread, segment, namespace)
+            left.add(part)
+            is_whole = is_whole and all_of_it
+        return segment if is_whole else left or None
+
+    def _left_of(self, thread: Thread, segment: Segment, namespace: str) -> tuple[Bundle, bool]:
+        """Return what is left of a namespace in a segment, and whether that is all."""
+        space = thread.spaces.get(namespace)
+        if not isinstance(space, SegmentedSpace):
+            return Bundle(), False
+        if space.opened is None:
+            bundle = self.reader.read(thread.thread_id, [segment.name])[0]
+        else:
+            bundle = space.opened[segment.name]
+        rows = bundle.rows.get(namespace, {})
+        writes = [it for it in bundle.writes if it[0] == namespace]
+        if space.opened is None:
+            return Bundle({namespace: rows} if rows else {}, writes), True
+        left = {n: it for n, it in rows.items() if space.rows.get(n) is it}
+        still = [it for it in writes if _is_in(space, it[1])]
+        is_all = (len(left), len(still)) == (len(rows), len(writes))
+        return Bundle({namespace: left} if left else {}, still), is_all
+
+    def _tail(self, thread: Thread) -> Bundle:
+        """Return what no segment holds."""
+        tail = Bundle()
+        for namespace, space in thread.spaces.items():
+            own, sealed = space, set[int]()
+            if isinstance(space, SegmentedSpace):
+                own = space.own
+                for bundle in (space.opened or {}).values():
+                    sealed |= {id(it) for it in bundle.rows.get(namespace, {}).values()}
+                    sealed |= {id(it) for _, it in bundle.writes}
+            for row in own.rows.values():
+                if id(row) not in sealed:
+                    tail.put(namespace, row)
+            for of_checkpoint in own.writes.values():
+                there = (it for it in of_checkpoint.values() if id(it) not in sealed)
+                tail.writes += [(namespace, it) for it in there]
+        return tail
+
+    def _merge(self, thread_id: str, plan: list[Piece]) -> None:
+        """Replace neighbours of a size by one, until there are fewer than ``FAN`` of each."""
+        while (at := _mergeable(plan)) is not None:
+            some = plan[at : at + FAN]
+            stored = [it.name for it in some if isinstance(it, Segment)]
+            read = dict(zip(stored, self.reader.read(thread_id, stored), strict=True))
+            merged = Bundle()
+            for it in some:
+                merged.add(read[it.name] if isinstance(it, Segment) else it)
+            plan[at : at + FAN] = [merged]
+
+    def prepare(self, draft: Draft) -> None:
+        if not draft.sealed:
+            return
+        assert draft.thread is not None  # noqa: S101  (its head names them)
+        began = self.documents.now()
+        written = {name: (segment_content(it), it) for name, it in draft.sealed.items()}
+        self.reader.write(draft.thread.thread_id, written)
+        if self.documents.now() - began > GARBAGE_AGE / 2:
+            raise ChangedError  # the next attempt writes them again, before they may be removed
+
+    def deletion(self, old: Parsed) -> Draft:
+        return Draft(None, dropped=old.end.names())
+
+    def finish(self, thread_id: str, draft: Draft) -> None:
+        if draft.dropped:
+            self.reader.drop(thread_id, draft.dropped)
+
+    def abandon(self, thread_id: str, draft: Draft) -> None:
+        if draft.sealed:
+            self.reader.drop(thread_id, draft.sealed)
+
+    def holds(self, content: bytes, draft: Draft) -> bool:
+        return draft.token in bundles.unpacked(content).note["tokens"]
+
+    # --- garbage
+
+    def sweep(self, parsed: Callable[[str], Parsed | None]) -> None:
+        """Delete the segments that no head names, once they are a day old by the server's clock."""
+        limit = self.documents.now() - GARBAGE_AGE
+        old: dict[str, set[str]] = {}
+        for thread, name, modified_at in self.documents.segments():
+            if modified_at < limit:
+                old.setdefault(thread, set()).add(name)
+        if not old:
+            return
+        heads = [it for it in self.documents.keys("") if digest(it) in old]
+        for thread_id, names in self.documents.each(lambda it: _named(parsed, it), heads):
+            if names is None:
+                del old[digest(thread_id)]
+            else:
+                old[digest(thread_id)] -= names
+        self.documents.discard_segments(old)
+
+
+def _named(parsed: Callable[[str], Parsed | None], thread_id: str) -> tuple[str, set[str] | None]:
+    """Return the segments that a thread's head names; ``None`` if it cannot be read."""
+    try:
+        found = parsed(thread_id)
+    except LocusStoreError:
+        return thread_id, None
+    return thread_id, set(found.end.names()) if found else set()
+
+
+def _split(payloads: bytes, size: int) -> tuple[bytes, bytes]:
+    return payloads[:size], payloads[size:]
+
+
+def _table(told: list[list[Any]], prints: bytes) -> Iterator[Segment]:
+    for name, size, spans, length, oldest, newest in told:
+        ours, prints = _split(prints, length)
+        times = datetime.fromisoformat(oldest), datetime.fromisoformat(newest)
+        yield Segment(name, size, spans, ours, *times)
+
+
+def _own(namespace: str, line: Line, tail: Bundle) -> Space:
+    """Return the part of a namespace that is in the head."""
+    space = Space(namespace, line, is_settled=True)
+    rows = tail.rows.get(namespace, {})
+    for sequence in sorted(rows):
+        space.put(rows[sequence])
+    for name, write in tail.writes:
+        if name == namespace:
+            space.put_write(write)
+    return space
+
+
+def _facts(thread: Thread, head: HeadFacts) -> dict[str, Any]:
+    return {
+        "locus_store": FORMAT,
+        **{name: getattr(thread, name) for name in (*_THREAD, *_TIMES)},
+        "logs": [[getattr(it, name) for name in _LOG] for it in thread.logs.values()],
+        "lines": [
+            [it.namespace, *(getattr(it.line, name) for name in _LINE)]
+            for it in thread.spaces.values()
+        ],
+        "segments": [it.told() for it in head.table],
+        "message_segment": head.messages,
+    }
+
+
+def _digest(content: bundles.ObjectContent) -> bytes:
+    return hashlib.sha256(content.facts + content.payloads).digest()
+
+
+def _moment(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)
+
+
+def _settle(edit: Edit, thread: Thread) -> None:
+    """Compute the open chains of lines that were restored."""
+    for space in thread.spaces.values():
+        if not space.is_settled:
+            versions.settle(edit, space.line)
+            space.is_settled = True
+
+
+def _is_in(space: Space, write: Any) -> bool:
+    return space.writes_of(write.checkpoint_id).get((write.write.task_id, write.write.idx)) is write
+
+
+def _sealed(thread: Thread, tail: Bundle) -> Bundle:
+    """Move what becomes a segment out of the tail: all but each head, its parent and its writes.
+
+    The next save looks at those. They are moved as well if they fill half of the tail.
+    """
+    kept = Bundle()
+    for namespace, rows in tail.rows.items():
+        head = rows.get(thread.spaces[namespace].line.head or 0)
+        for it in (rows.get(head.record.parent or 0), head) if head else ():
+            if it is not None:
+                kept.put(namespace, it)
+    ids = {(namespace, row.record.checkpoint_id) for namespace, row in kept.all_rows()}
+    kept.writes = [it for it in tail.writes if (it[0], it[1].checkpoint_id) in ids]
+    if kept.size > TAIL_BYTES // 2:
+        kept = Bundle()
+    moved = Bundle()
+    for namespace, row in tail.all_rows():
+        if row.record.sequence not in kept.rows.get(namespace, ()):
+            moved.put(namespace, row)
+    staying = {id(it) for _, it in kept.writes}
+    moved.writes = [it for it in tail.writes if id(it[1]) not in staying]
+    tail.rows, tail.writes = kept.rows, kept.writes
+    return moved
+
+
+def _level(size: int) -> int:
+    level = 0
+    while size >= TAIL_BYTES * FAN:
+        size //= FAN
+        level += 1
+    return level
+
+
+def _mergeable(plan: list[Piece]) -> int | None:
+    """Return where ``FAN`` neighbours begin that are no larger than the last of them."""
+    levels = [_level(it.size) for it in plan]
+    for at in range(len(plan) - FAN + 1):
+        some = levels[at : at + FAN]
+        if max(some) <= some[-1]:
+            return at
+    return None
+
+
+def _entries(plan: list[Piece], made: dict[str, Bundle]) -> Iterator[Segment]:
+    names = {id(it): name for name, it in made.items()}
+    for it in plan:
+        yield it if isinstance(it, Segment) else segment_of(names[id(it)], it)

@@ -1,0 +1,357 @@
+"""Segments: immutable objects with the older versions of a thread, and the spaces over them."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final
+
+from locus_store.backends.documents.bundles import Bundle, segment_bundle
+from locus_store.errors import IntegrityError, SchemaError
+from locus_store.versions.threads import Space
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from datetime import datetime
+
+    from locus_store.backends.documents.object_documents import ObjectDocuments
+    from locus_store.types import ArchivedWrite
+    from locus_store.versions import Line, Record
+    from locus_store.versions.rows import Row
+
+PRINT_BYTES: Final = 4
+"""The part of a checkpoint id's digest that the head keeps."""
+
+KEPT_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of segments that one object keeps."""
+
+
+class GoneError(IntegrityError):
+    """A segment does not exist: the head that named it was replaced, or the storage lost it."""
+
+    def __init__(self, message: str, name: str) -> None:
+        super().__init__(message)
+        self.name = name
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """An entry of the table in a head."""
+
+    name: str
+    size: int
+    """See ``Bundle.size``."""
+
+    spans: dict[str, list[list[int]]]
+    """The first and last sequence of each run of versions, by namespace."""
+
+    prints: bytes
+    """The digests of the checkpoint ids that it has a version or a write of."""
+
+    oldest: datetime
+    newest: datetime
+
+    def sequences(self, namespace: str) -> Iterator[int]:
+        """Yield the sequences of its versions."""
+        for first, last in self.spans.get(namespace, ()):
+            yield from range(first, last + 1)
+
+    def has(self, namespace: str, sequence: int) -> bool:
+        """Return whether it has a version."""
+        return self.meets(namespace, sequence, sequence)
+
+    def meets(self, namespace: str, first: int, last: int) -> bool:
+        """Return whether it has versions from ``first`` to ``last``."""
+        return any(begin <= last and first <= end for begin, end in self.spans.get(namespace, ()))
+
+    def may_name(self, namespace: str, checkpoint_id: str) -> bool:
+        """Return whether it may have a version or a write of a checkpoint."""
+        wanted, at = print_of(namespace, checkpoint_id), -1
+        while (at := self.prints.find(wanted, at + 1)) >= 0:
+            if at % PRINT_BYTES == 0:
+                return True
+        return False
+
+    def told(self) -> list[Any]:
+        """Return the entry without the digests, for JSON."""
+        times = self.oldest, self.newest
+        return [self.name, self.size, self.spans, len(self.prints), *times]
+
+
+def print_of(namespace: str, checkpoint_id: str) -> bytes:
+    """Return the part of a checkpoint id's digest that the head keeps."""
+    text = f"{namespace}\0{checkpoint_id}".encode()
+    return hashlib.sha256(text).digest()[:PRINT_BYTES]
+
+
+def segment_of(name: str, bundle: Bundle) -> Segment:
+    """Return the entry of a segment that holds versions or writes."""
+    spans = {namespace: runs(sorted(rows)) for namespace, rows in bundle.rows.items()}
+    spans |= {namespace: [] for namespace, _ in bundle.writes if namespace not in spans}
+    ids = {(namespace, row.record.checkpoint_id) for namespace, row in bundle.all_rows()}
+    ids |= {(namespace, it.checkpoint_id) for namespace, it in bundle.writes}
+    times = [row.created_at for _, row in bundle.all_rows()]
+    times += [it.created_at for _, it in bundle.writes]
+    prints = b"".join(sorted({print_of(*it) for it in ids}))
+    return Segment(name, bundle.size, spans, prints, min(times), max(times))
+
+
+def runs(sequences: Sequence[int]) -> list[list[int]]:
+    """Return the first and last number of each run in ascending numbers."""
+    found = []
+    for _, group in groupby(enumerate(sequences), key=lambda it: it[1] - it[0]):
+        members = [sequence for _, sequence in group]
+        found.append([members[0], members[-1]])
+    return found
+
+
+class SegmentReader:
+    """Reads segments, several at once, and keeps those that were used last.
+
+    Args:
+        documents: Where they are stored.
+        max_bytes: How many bytes of them are kept.
+    """
+
+    def __init__(self, documents: ObjectDocuments, max_bytes: int = KEPT_BYTES) -> None:
+        self._documents = documents
+        self._max_bytes = max_bytes
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all segments; also in a forked child, whose lock may have been held."""
+        self._lock = threading.Lock()
+        self._bytes = 0
+        self._kept: OrderedDict[str, tuple[int, Bundle]] = OrderedDict()
+
+    def limit(self, max_bytes: int) -> None:
+        """Keep at most this many bytes."""
+        with self._lock:
+            self._max_bytes = max_bytes
+            self._shrink()
+
+    def read(self, thread_id: str, names: Iterable[str]) -> list[Bundle]:
+        """Return the bundles of segments; do not change them.
+
+        Raises:
+            GoneError: A segment does not exist.
+            IntegrityError: A segment is damaged.
+        """
+        wanted = {it: self._documents.segment(thread_id, it) for it in names}
+        found = {name: self._known(where) for name, where in wanted.items()}
+        missing = [wanted[name] for name, bundle in found.items() if bundle is None]
+        read = dict(zip(missing, self._documents.each(self._fetched, missing), strict=True))
+        return [bundle or read[wanted[name]] for name, bundle in found.items()]
+
+    def _known(self, where: str) -> Bundle | None:
+        with self._lock:
+            if where not in self._kept:
+                return None
+            self._kept.move_to_end(where)
+            return self._kept[where][1]
+
+    def _fetched(self, where: str) -> Bundle:
+        found = self._documents.objects.get(where)
+        place = self._documents.objects.where(where)
+        if found is None:
+            raise GoneError(
+                f"{place} does not exist, but the head of its thread names it; restore the object "
+                "from a backup, or delete the thread",
+                where,
+            )
+        content = found.content or b""
+        try:
+            bundle = segment_bundle(content)
+        except (IntegrityError, SchemaError) as exc:
+            raise type(exc)(f"{place}: {exc}") from exc
+        self._keep(where, bundle, len(content))
+        return bundle
+
+    def _keep(self, where: str, bundle: Bundle, size: int) -> None:
+        with self._lock:
+            self._bytes += size - self._kept.pop(where, (0, bundle))[0]
+            self._kept[where] = size, bundle
+            self._shrink()
+
+    def _shrink(self) -> None:
+        while self._bytes > self._max_bytes and self._kept:
+            self._bytes -= self._kept.popitem(last=False)[1][0]
+
+    def write(self, thread_id: str, written: dict[str, tuple[bytes, Bundle]]) -> None:
+        """Put segments, several at once."""
+        named = [(self._documents.segment(thread_id, it), *written[it]) for it in written]
+        for where, content, bundle in self._documents.each(self._stored, named):
+            self._keep(where, bundle, len(content))
+
+    def _stored(self, it: tuple[str, bytes, Bundle]) -> tuple[str, bytes, Bundle]:
+        self._documents.objects.store(it[0], it[1])
+        return it
+
+    def drop(self, thread_id: str, names: Iterable[str]) -> None:
+        """Delete segments that no head names any more."""
+        gone = [self._documents.segment(thread_id, it) for it in names]
+        with self._lock:
+            for where in gone:
+                self._bytes -= self._kept.pop(where, (0, None))[0]
+        self._documents.objects.discard(gone)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The segments of a thread."""
+
+    reader: SegmentReader
+    thread_id: str
+    table: tuple[Segment, ...]
+
+    def of(self, namespace: str) -> list[Segment]:
+        """Return the segments that have something of a namespace, the oldest first."""
+        return [it for it in self.table if namespace in it.spans]
+
+    def read(self, segments: Sequence[Segment]) -> list[Bundle]:
+        """See ``SegmentReader.read``."""
+        return self.reader.read(self.thread_id, [it.name for it in segments])
+
+
+class SegmentedSpace(Space):
+    """A namespace whose older versions are in segments.
+
+    A version, or the writes of a checkpoint, are read when they are asked for. Everything is read
+    when ``rows`` or another dict of all is asked for.
+    """
+
+    __slots__ = ("_own", "_source", "opened")
+
+    def __init__(self, line: Line, own: Space, source: Source) -> None:
+        self.namespace = own.namespace
+        self.line = line
+        self.is_settled = True
+        self._own = own
+        self._source = source
+        self.opened: dict[str, Bundle] | None = None
+        """The segments by name, if all were read; ``own`` has their versions then."""
+
+    def copy(self) -> SegmentedSpace:
+        """See ``Space``, also for the following methods."""
+        copy = SegmentedSpace(self.line.copy(), self._own.copy(), self._source)
+        copy.opened = self.opened
+        return copy
+
+    @property
+    def own(self) -> Space:
+        """The versions and writes that are in memory."""
+        return self._own
+
+    def _whole(self) -> Space:
+        if self.opened is None:
+            segments = self._source.of(self.namespace)
+            bundles = self._source.read(segments)
+            self._own = self._joined(bundles)
+            self.opened = {it.name: one for it, one in zip(segments, bundles, strict=True)}
+        return self._own
+
+    def _joined(self, bundles: Sequence[Bundle]) -> Space:
+        whole = Space(self.namespace, self.line)
+        rows: dict[int, Row] = {}
+        for it in bundles:
+            rows |= it.rows.get(self.namespace, {})
+        rows |= self._own.rows
+        for sequence in sorted(rows):
+            whole.put(rows[sequence])
+        for write in self._sealed_writes(bundles):
+            whole.put_write(write)
+        for of_checkpoint in self._own.writes.values():
+            for write in of_checkpoint.values():
+                whole.put_write(write)
+        return whole
+
+    def _sealed_writes(self, bundles: Iterable[Bundle]) -> Iterator[ArchivedWrite]:
+        for bundle in bundles:
+            yield from (it for name, it in bundle.writes if name == self.namespace)
+
+    @property
+    def rows(self) -> dict[int, Row]:  # type: ignore[override]  # others have a field
+        return self._whole().rows
+
+    @property
+    def by_id(self) -> dict[str, int]:  # type: ignore[override]  # others have a field
+        return self._whole().by_id
+
+    @property
+    def by_chain(self) -> dict[int, list[int]]:  # type: ignore[override]  # others have a field
+        return self._whole().by_chain
+
+    @property
+    def writes(self) -> dict[str, dict[tuple[str, int], ArchivedWrite]]:  # type: ignore[override]  # others have a field
+        return self._whole().writes
+
+    def put(self, row: Row) -> None:
+        self._own.put(row)
+
+    def put_write(self, write: ArchivedWrite) -> None:
+        self._own.put_write(write)
+
+    def _sealed(self) -> list[Segment]:
+        """Return the segments that were not read into ``own``."""
+        return self._source.of(self.namespace) if self.opened is None else []
+
+    def row(self, sequence: int) -> Row | None:
+        own = self._own.row(sequence)
+        holding = [it for it in self._sealed() if it.has(self.namespace, sequence)]
+        if own is not None or not holding:
+            return own
+        return self._source.read(holding[-1:])[0].rows[self.namespace][sequence]
+
+    def sequences(self) -> list[int]:
+        sealed = {n for it in self._sealed() for n in it.sequences(self.namespace)}
+        return sorted(sealed.union(self._own.rows))
+
+    def writes_of(self, checkpoint_id: str) -> dict[tuple[str, int], ArchivedWrite]:
+        there = {}
+        for it in self._sealed_writes(self._source.read(self._naming(checkpoint_id))):
+            if it.checkpoint_id == checkpoint_id:
+                there[it.write.task_id, it.write.idx] = it
+        return there | self._own.writes_of(checkpoint_id)
+
+    def _naming(self, checkpoint_id: str) -> list[Segment]:
+        return [it for it in self._sealed() if it.may_name(self.namespace, checkpoint_id)]
+
+    def named(self, line: Line, checkpoint_id: str) -> Record | None:
+        own = self._own.named(line, checkpoint_id)
+        if own is not None:
+            return own
+        for bundle in self._source.read(self._naming(checkpoint_id)):
+            for row in bundle.rows.get(self.namespace, {}).values():
+                if row.record.checkpoint_id == checkpoint_id:
+                    return row.record
+        return None
+
+    def payloads(
+        self, chain: int, upto: int | None = None, after: int = 0
+    ) -> list[tuple[int, bytes]]:
+        first, last = max(chain, after + 1), upto or self.line.last_sequence
+        met = [it for it in self._sealed() if it.meets(self.namespace, first, last)]
+        rows = [it.rows[self.namespace] for it in self._source.read(met)]
+        found = [
+            (sequence, row.payload())
+            for some in rows
+            for sequence, row in some.items()
+            if row.record.chain == chain and first <= sequence <= last
+        ]
+        return sorted(found + self._own.payloads(chain, upto, after))
+
+    def take(self, sequence: int) -> None:
+        self._whole().take(sequence)
+
+    def newest_at(self) -> datetime | None:
+        times = [it.newest for it in self._sealed()]
+        own = self._own.newest_at()
+        return max([*times, own] if own else times, default=None)
+
+    def older_than(self, limit: datetime) -> list[int]:
+        if any(it.oldest < limit for it in self._sealed()):
+            return self._whole().older_than(limit)
+        return self._own.older_than(limit)

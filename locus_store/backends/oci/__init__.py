@@ -1,0 +1,9 @@
+"""OCI Object Storage: threads in a bucket."""
+
+from locus_store.backends.oci.backend import (
+    BucketBackend,
+    OCIBucketBackend,
+    oci_bucket_checkpointer,
+)
+
+__all__ = ["BucketBackend", "OCIBucketBackend", "oci_bucket_checkpointer"]

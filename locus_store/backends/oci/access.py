@@ -1,0 +1,158 @@
+"""Access to a bucket: its place, the credentials, and clients of Oracle's SDK."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
+
+from locus_store.errors import InvalidArgumentError, MissingExtraError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+AuthType: TypeAlias = Literal[
+    "api_key", "security_token", "instance_principal", "resource_principal"
+]
+
+POOL_SIZE: Final = 16
+RETRY_SECONDS: Final = 30.0
+TIMEOUT_SECONDS: Final = 60.0
+CONNECT_TIMEOUT_SECONDS: Final = 10.0
+MOST_SECONDS: Final = 86_400.0
+MOST_THREADS: Final = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketPlace:
+    """A bucket, and how to create it."""
+
+    namespace: str
+    bucket: str
+    compartment_id: str | None = None
+    """Where a missing bucket is created; ``None``: it is not created."""
+
+    def __str__(self) -> str:
+        return f"oci://{self.namespace}/{self.bucket}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketAccess:
+    """Credentials, and limits of calls."""
+
+    profile_name: str = "DEFAULT"
+    auth_type: AuthType = "api_key"
+    region: str | None = None
+    config_file: str = "~/.oci/config"
+    endpoint: str | None = None
+    client: Any = None
+    pool_size: int = POOL_SIZE
+    retry_seconds: float = RETRY_SECONDS
+    timeout_seconds: float = TIMEOUT_SECONDS
+    connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS
+
+
+def require(place: BucketPlace, access: BucketAccess) -> None:
+    """Refuse options that are not valid, before anything is opened.
+
+    Raises:
+        InvalidArgumentError: An option is not valid.
+        MissingExtraError: Oracle's SDK is not installed.
+    """
+    if access.client is None and find_spec("oci") is None:
+        raise MissingExtraError(
+            "OCI Object Storage needs Oracle's SDK: pip install 'locus-store[oci]'"
+        )
+    for name, value in (("bucket_name", place.bucket), ("namespace", place.namespace)):
+        if not isinstance(value, str) or not value or "/" in value:
+            raise InvalidArgumentError(f"{name}={value!r} must be a name without a slash")
+    if access.auth_type not in get_args(AuthType):
+        known = ", ".join(get_args(AuthType))
+        raise InvalidArgumentError(f"auth_type={access.auth_type!r} must be one of: {known}")
+    for name in ("retry_seconds", "timeout_seconds", "connect_timeout_seconds"):
+        _require_number(name, getattr(access, name), MOST_SECONDS)
+    if not isinstance(access.pool_size, int) or access.pool_size < 1:
+        raise InvalidArgumentError(f"pool_size={access.pool_size!r} must be an integer above 0")
+    _require_number("pool_size", access.pool_size, MOST_THREADS)
+
+
+def _require_number(name: str, value: object, most: float) -> None:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= most:
+        raise InvalidArgumentError(f"{name}={value!r} must be a number from 0 to {most:g}")
+
+
+def maker(access: BucketAccess) -> Callable[[], Any]:
+    """Return a function that creates clients; the credentials are read once.
+
+    The clients have neither retries nor a circuit breaker: one open circuit would refuse the calls
+    of other clients of the process.
+
+    Raises:
+        InvalidArgumentError: The profile or its key cannot be used.
+    """
+    import oci  # noqa: PLC0415  (of an extra, and slow to import)
+
+    try:
+        config, signer = _credentials(access)
+    except (oci.exceptions.ClientError, OSError, ValueError) as exc:
+        raise InvalidArgumentError(
+            f"the credentials for OCI cannot be used (auth_type={access.auth_type!r}, profile "
+            f"{access.profile_name!r} of {access.config_file}): {exc}"
+        ) from exc
+    options: dict[str, Any] = {
+        "retry_strategy": oci.retry.NoneRetryStrategy(),
+        "circuit_breaker_strategy": oci.circuit_breaker.NoCircuitBreakerStrategy(),
+        "timeout": (access.connect_timeout_seconds, access.timeout_seconds),
+        "enable_strict_url_encoding": True,
+    }
+    if signer is not None:
+        options["signer"] = signer
+    if access.endpoint is not None:
+        options["service_endpoint"] = access.endpoint
+    return lambda: oci.object_storage.ObjectStorageClient(config, **options)
+
+
+def _credentials(access: BucketAccess) -> tuple[dict[str, Any], Any]:
+    """Return the SDK's configuration, and its signer."""
+    import oci  # noqa: PLC0415  (of an extra, and slow to import)
+
+    signers, region = oci.auth.signers, access.region
+    if access.auth_type == "instance_principal":
+        return _in(region), signers.InstancePrincipalsSecurityTokenSigner()
+    if access.auth_type == "resource_principal":
+        return _in(region), signers.get_resource_principals_signer()
+    file = str(Path(access.config_file).expanduser())
+    config: dict[str, Any] = {**oci.config.from_file(file, access.profile_name), **_in(region)}
+    if access.auth_type == "security_token":
+        return config, _token_signer(config)
+    oci.config.validate_config(config)
+    signer = oci.signer.Signer(
+        config["tenancy"],
+        config["user"],
+        config["fingerprint"],
+        config.get("key_file"),
+        config.get("pass_phrase"),
+        config.get("key_content"),
+    )
+    return config, signer
+
+
+def _in(region: str | None) -> dict[str, Any]:
+    return {"region": region} if region else {}
+
+
+def _token_signer(config: dict[str, Any]) -> Any:
+    """Return the signer of a session token, as ``oci session authenticate`` writes it.
+
+    Raises:
+        ValueError: The profile has none.
+    """
+    import oci  # noqa: PLC0415  (of an extra, and slow to import)
+
+    file = config.get("security_token_file")
+    if not file:
+        raise ValueError("the profile has no security_token_file; run `oci session authenticate`")
+    token = Path(file).expanduser().read_text("utf-8").strip()
+    key = oci.signer.load_private_key_from_file(config.get("key_file"), config.get("pass_phrase"))
+    return oci.auth.signers.SecurityTokenSigner(token, key)

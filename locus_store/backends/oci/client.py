@@ -1,0 +1,328 @@
+"""The client of a bucket: five primitives over Oracle's SDK, whose calls block."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from locus_store.backends.documents.objects import ListedObject, Objects
+from locus_store.backends.documents.protocol import ChangedError, Found
+from locus_store.backends.oci import failures
+from locus_store.backends.oci.access import maker
+from locus_store.errors import LocusStoreError
+from locus_store.runtime import observe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator
+    from concurrent.futures import Future
+
+    from locus_store.backends.documents.protocol import Tag
+    from locus_store.backends.oci.access import BucketAccess, BucketPlace
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+PAGE: Final = 1000
+"""Objects in one list, and in one deletion."""
+
+LONGEST_PAUSE_SECONDS: Final = 2.0
+SECOND: Final = timedelta(seconds=1)
+
+
+class BucketObjects(Objects):
+    """The objects of a bucket.
+
+    Calls run in a bounded pool of threads, and several reads of one call in another one. Each call
+    has a client of its own, because a client that is refused a condition replaces its session.
+
+    Args:
+        place: The bucket.
+        access: Credentials and limits.
+    """
+
+    def __init__(self, place: BucketPlace, access: BucketAccess) -> None:
+        self.place = place
+        self.access = access
+        self._start()
+
+    def _start(self) -> None:
+        """Begin without threads and connections, as in a forked child."""
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._pool: ThreadPoolExecutor | None = None
+        self._readers: ThreadPoolExecutor | None = None
+        self._make: Callable[[], Any] | None = None
+        self._idle: list[Any] = []
+        self._offset = timedelta(0)
+        self._nested = threading.local()
+
+    def __repr__(self) -> str:
+        return f"BucketObjects({str(self.place)!r})"
+
+    def _require_process(self) -> None:
+        if self._pid != os.getpid():
+            self._start()
+
+    def close(self) -> None:
+        """Release threads and connections; later calls open them again."""
+        self._require_process()
+        with self._lock:
+            pools, self._pool, self._readers = (self._pool, self._readers), None, None
+            clients, self._idle = self._idle, []
+        for pool in pools:
+            if pool is not None:
+                pool.shutdown(wait=False)
+        for client in clients:
+            client.base_client.session.close()
+
+    @property
+    def pool(self) -> ThreadPoolExecutor:
+        """The threads that calls run in."""
+        self._require_process()
+        with self._lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(self.access.pool_size, "locus-store-oci")
+            return self._pool
+
+    # --- calls
+
+    @contextmanager
+    def _client(self) -> Iterator[Any]:
+        """Lend a client to one call."""
+        self._require_process()
+        if self.access.client is not None:
+            yield self.access.client
+            return
+        with self._lock:
+            client = self._idle.pop() if self._idle else None
+            self._make = make = self._make or maker(self.access)
+        client = client or make()
+        try:
+            yield client
+        finally:
+            with self._lock:
+                self._idle.append(client)
+
+    def call(self, what: str, work: Callable[[Any], T], *, seen: Collection[int] = ()) -> T | int:
+        """Return what a call returns, or the status that it failed with if that is in ``seen``.
+
+        Transient failures are retried for ``retry_seconds``.
+
+        Raises:
+            LocusStoreError: The call failed for good.
+        """
+        errors, deadline = failures.driver_errors(), time.monotonic() + self.access.retry_seconds
+        for attempt in range(1_000_000):
+            try:
+                with self._client() as client:
+                    return work(client)
+            except LocusStoreError:
+                raise
+            except Exception as exc:
+                status = failures.status_of(exc)
+                self._notice(getattr(exc, "headers", None))
+                if status is not None and status in seen:
+                    return status
+                if status is None and not isinstance(exc, errors):
+                    raise
+                if status == failures.UNAUTHENTICATED and attempt == 0 and self._forget():
+                    continue  # a session token may have been refreshed since it was read
+                pause = random.uniform(0, min(0.05 * 2**attempt, LONGEST_PAUSE_SECONDS))  # noqa: S311
+                is_late = time.monotonic() + pause > deadline
+                if is_late or not failures.is_transient(exc, errors):
+                    raise failures.translated(exc, self.place, what) from exc
+                observe.retried(f"{what}: {status or 'no answer'}", exc)
+                time.sleep(pause)
+        raise AssertionError("unreachable")  # the deadline ends the loop
+
+    def _forget(self) -> bool:
+        """Forget the credentials, unless the caller gave a client."""
+        with self._lock:
+            self._idle, self._make = [], None
+        return self.access.client is None
+
+    def _notice(self, headers: Any) -> None:
+        """Follow the service's clock, whose answers have whole seconds."""
+        at = failures.date_of(headers)
+        if at is not None:
+            offset = at + SECOND / 2 - datetime.now(UTC)
+            if abs(offset - self._offset) > SECOND:
+                self._offset = offset
+
+    def _named(self) -> dict[str, Any]:
+        return {"namespace_name": self.place.namespace, "bucket_name": self.place.bucket}
+
+    # --- primitives
+
+    def get(self, name: str, *, known: Tag | None = None) -> Found | None:
+        """See ``Objects``, also for the following methods."""
+        condition = {} if known is None else {"if_none_match": known}
+
+        def get(client: Any) -> Found:
+            answer = client.get_object(**self._named(), object_name=name, **condition)
+            self._notice(answer.headers)
+            return Found(answer.headers["etag"], answer.data.content)
+
+        seen = (failures.MISSING, failures.UNCHANGED)
+        found = self.call(f"get {name!r}", get, seen=seen)
+        if isinstance(found, int):
+            return Found(known, None) if found == failures.UNCHANGED else None
+        return found
+
+    def put(self, name: str, content: bytes, *, tag: Tag | None) -> Tag:
+        condition = {"if_none_match": "*"} if tag is None else {"if_match": tag}
+        found = self._put(name, content, (*failures.CONFLICTS, failures.MISSING), condition)
+        if found == failures.MISSING and tag is None:
+            self.create_bucket()
+            found = self._put(name, content, failures.CONFLICTS, condition)
+        if isinstance(found, int):
+            raise ChangedError
+        return found
+
+    def _put(
+        self, name: str, content: bytes, seen: Collection[int], condition: dict[str, Any]
+    ) -> str | int:
+        """Put an object; an attempt after a lost reply is refused by the condition."""
+
+        def put(client: Any) -> str:
+            answer = client.put_object(
+                **self._named(), object_name=name, put_object_body=content, **condition
+            )
+            self._notice(answer.headers)
+            return str(answer.headers["etag"])
+
+        return self.call(f"put {name!r}", put, seen=seen)
+
+    def store(self, name: str, content: bytes) -> None:
+        if self._put(name, content, (failures.MISSING,), {}) == failures.MISSING:
+            self.create_bucket()
+            self._put(name, content, (), {})
+
+    def delete(self, name: str, *, tag: Tag) -> None:
+        def delete(client: Any) -> None:
+            client.delete_object(**self._named(), object_name=name, if_match=tag)
+
+        seen = (*failures.CONFLICTS, failures.MISSING)
+        if isinstance(self.call(f"delete {name!r}", delete, seen=seen), int):
+            raise ChangedError
+
+    def discard(self, names: Collection[str]) -> None:
+        rest = iter(names)
+        while some := list(islice(rest, PAGE)):
+            self._discard(some)
+
+    def _discard(self, names: list[str]) -> None:
+        def delete(client: Any) -> None:
+            import oci  # noqa: PLC0415  (of an extra, and slow to import)
+
+            models = oci.object_storage.models
+            wanted = [models.BatchDeleteObjectIdentifier(object_name=it) for it in names]
+            details = models.BatchDeleteObjectsDetails(objects=wanted, is_skip_deleted_result=True)
+            client.batch_delete_objects(**self._named(), batch_delete_objects_details=details)
+
+        self.call(f"delete {len(names)} objects", delete)
+
+    def list(self, prefix: str, after: str = "") -> Iterator[ListedObject]:
+        begin: dict[str, Any] = {"start_after": after} if after else {}
+        while True:
+            found = self.page(prefix, PAGE, **begin)
+            for it in found.objects:
+                yield ListedObject(it.name, it.time_modified)
+            if not found.next_start_with:
+                return
+            begin = {"start": found.next_start_with}
+
+    def page(self, prefix: str, limit: int, **begin: Any) -> Any:
+        """Return one page of a list; a missing bucket is created if it may be."""
+
+        def page(client: Any) -> Any:
+            answer = client.list_objects(
+                **self._named(), prefix=prefix, limit=limit, fields="name,timeModified", **begin
+            )
+            self._notice(answer.headers)
+            return answer.data
+
+        found = self.call(f"list {prefix!r}", page, seen=(failures.MISSING,))
+        if isinstance(found, int):
+            self.create_bucket()
+            found = self.call(f"list {prefix!r}", page)
+        return found
+
+    def create_bucket(self) -> None:
+        """Create the bucket, which another process may have created meanwhile.
+
+        Raises:
+            ConnectionFailedError: It does not exist, and there is no ``compartment_id``.
+        """
+
+        def create(client: Any) -> None:
+            if self.place.compartment_id is None:
+                client.get_bucket(**self._named())  # raises, or it exists by now
+                return
+            import oci  # noqa: PLC0415  (of an extra, and slow to import)
+
+            details = oci.object_storage.models.CreateBucketDetails(
+                name=self.place.bucket,
+                compartment_id=self.place.compartment_id,
+                public_access_type="NoPublicAccess",
+            )
+            client.create_bucket(self.place.namespace, details)
+
+        self.call("open the bucket", create, seen=failures.CONFLICTS)
+
+    # --- at once
+
+    def each(self, work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+        """See ``Objects``; within another call of this kind, one after another."""
+        if getattr(self._nested, "is_reader", False):
+            yield from map(work, items)
+            return
+        rest = iter(items)
+        first = list(islice(rest, 2))
+        if len(first) > 1:
+            yield from self._at_once(work, first, rest)
+        else:
+            yield from map(work, first)
+
+    def _at_once(
+        self, work: Callable[[T], R], first: Iterable[T], rest: Iterator[T]
+    ) -> Iterator[R]:
+        """Yield the results in order; twice as many as there are threads are under way."""
+        readers = self._reading()
+        under_way: deque[Future[R]] = deque()
+        try:
+            for items in (first, rest):
+                for it in items:
+                    under_way.append(readers.submit(self._as_reader, work, it))
+                    if len(under_way) > 2 * self.access.pool_size:
+                        yield under_way.popleft().result()
+            while under_way:
+                yield under_way.popleft().result()
+        finally:
+            for future in under_way:
+                future.cancel()
+
+    def _reading(self) -> ThreadPoolExecutor:
+        self._require_process()
+        with self._lock:
+            if self._readers is None:
+                self._readers = ThreadPoolExecutor(self.access.pool_size, "locus-store-oci-read")
+            return self._readers
+
+    def _as_reader(self, work: Callable[[T], R], item: T) -> R:
+        self._nested.is_reader = True
+        return work(item)
+
+    def now(self) -> datetime:
+        return datetime.now(UTC) + self._offset
+
+    def where(self, name: str) -> str:
+        return f"object {name!r} of {self.place}"

@@ -1,0 +1,84 @@
+"""The service's errors by their HTTP status, and the errors of this library."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from locus_store.errors import BackendError, ConnectionFailedError, LocusStoreError
+
+if TYPE_CHECKING:
+    from locus_store.backends.oci.access import BucketPlace
+
+UNCHANGED: Final = 304
+UNAUTHENTICATED: Final = 401
+FORBIDDEN: Final = 403
+MISSING: Final = 404
+CONFLICTS: Final = frozenset({409, 412})
+TRANSIENT: Final = frozenset({408, 429, 500, 502, 503, 504})
+SKEW: Final = timedelta(minutes=5)
+"""The service refuses requests whose clock differs by more."""
+
+
+def status_of(exc: BaseException) -> int | None:
+    """Return the HTTP status of an error; ``None`` if the service did not answer."""
+    status = getattr(exc, "status", None)
+    return status if isinstance(status, int) else None
+
+
+def is_transient(exc: BaseException, driver_errors: tuple[type[BaseException], ...]) -> bool:
+    """Return whether a later attempt may succeed."""
+    status = status_of(exc)
+    return isinstance(exc, driver_errors) if status is None else status in TRANSIENT
+
+
+def driver_errors() -> tuple[type[BaseException], ...]:
+    """Return the errors of a call that the service did not answer, or not to its end."""
+    import oci  # noqa: PLC0415  (of an extra, and slow to import)
+    from requests.exceptions import RequestException  # noqa: PLC0415
+    from urllib3.exceptions import HTTPError  # noqa: PLC0415
+
+    theirs = oci.exceptions
+    return (theirs.RequestException, theirs.ConnectTimeout, RequestException, HTTPError, OSError)
+
+
+def translated(exc: BaseException, place: BucketPlace, what: str) -> LocusStoreError:
+    """Return the error for a call that failed for good."""
+    status = status_of(exc)
+    if status is None:
+        return ConnectionFailedError(f"{what}: {place} cannot be reached: {_told(exc)}")
+    if status == UNAUTHENTICATED:
+        return _unauthenticated(exc, place)
+    if status in {FORBIDDEN, MISSING}:
+        return ConnectionFailedError(
+            f"{what}: {place} does not exist, or its policies refuse the call (HTTP {status}); "
+            "create the bucket, pass compartment_id= to have it created, or see the policies on "
+            "the page about OCI"
+        )
+    return BackendError(f"{what}: {place} answered HTTP {status}: {_told(exc)}")
+
+
+def _unauthenticated(exc: BaseException, place: BucketPlace) -> LocusStoreError:
+    at = date_of(getattr(exc, "headers", None))
+    skew = abs(at - datetime.now(UTC)) if at else timedelta(0)
+    if skew > SKEW:
+        told = f"the clock of this host differs from the service's by {skew.total_seconds():.0f} s"
+        return ConnectionFailedError(f"{place} refused the request: {told}; set the clock")
+    return ConnectionFailedError(
+        f"{place} refused the credentials (HTTP {UNAUTHENTICATED}); a session token has expired "
+        "(run `oci session refresh`), or the key is not the user's"
+    )
+
+
+def date_of(headers: Any) -> datetime | None:
+    """Return the service's time of an answer."""
+    try:
+        return parsedate_to_datetime((headers or {}).get("date") or "")
+    except (TypeError, ValueError):
+        return None
+
+
+def _told(exc: BaseException) -> str:
+    text = str(getattr(exc, "message", None) or exc)
+    return f"{type(exc).__name__}: {text:.300}"

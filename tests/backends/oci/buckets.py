@@ -1,0 +1,74 @@
+"""Buckets of the double, and what is below them."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from cryptography.hazmat.primitives import serialization
+from oci_double import NAMESPACE, Bucket, OciDouble
+from shelf import ObjectsProbe
+
+from locus_store import oci_bucket_checkpointer
+from locus_store.backends.oci.access import BucketAccess, BucketPlace
+from locus_store.backends.oci.backend import DEFAULT_PREFIX, BucketBackend
+from locus_store.backends.oci.client import BucketObjects
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_numbers = count()
+
+
+class DoubleBucket:
+    """An empty bucket of a double, with the options that open it."""
+
+    def __init__(self, double: OciDouble, directory: Path) -> None:
+        self.double = double
+        self.name = f"bucket-{next(_numbers)}"
+        self.stored = double.buckets[self.name] = Bucket()
+        self.config_file = directory / "config"
+        kinds = serialization
+        key = directory / "key.pem"
+        key.write_bytes(
+            double.key.private_bytes(
+                kinds.Encoding.PEM, kinds.PrivateFormat.PKCS8, kinds.NoEncryption()
+            )
+        )
+        told = {**double.config(), "key_file": str(key)}
+        del told["key_content"]
+        lines = [f"{name}={value}" for name, value in told.items()]
+        self.config_file.write_text("\n".join(["[DEFAULT]", *lines, ""]), "utf-8")
+        self.config_file.chmod(0o600)
+        key.chmod(0o600)
+
+    def options(self, **others: Any) -> dict[str, Any]:
+        told = {"config_file": str(self.config_file), "endpoint": self.double.url}
+        return {"bucket_name": self.name, "namespace": NAMESPACE, **told, **others}
+
+    def checkpointer(self, **options: Any) -> Any:
+        return oci_bucket_checkpointer(**self.options(**options))
+
+    def access(self, **options: Any) -> BucketAccess:
+        told = {"config_file": str(self.config_file), "endpoint": self.double.url}
+        return BucketAccess(**told, **options)
+
+    def place(self) -> BucketPlace:
+        return BucketPlace(namespace=NAMESPACE, bucket=self.name)
+
+    def backend(self, prefix: str = DEFAULT_PREFIX, **options: Any) -> BucketBackend:
+        return BucketBackend(self.place(), self.access(**options), prefix)
+
+    def objects(self, **options: Any) -> BucketObjects:
+        return BucketObjects(self.place(), self.access(**options))
+
+    def probe(self) -> ObjectsProbe:
+        return ObjectsProbe(self.objects(), DEFAULT_PREFIX)
+
+    def url(self, prefix: str = "") -> str:
+        query = f"config_file={self.config_file}&endpoint={self.double.url}"
+        return f"oci://{NAMESPACE}/{self.name}/{prefix}?{query}"
+
+    def reopen(self, state_type: Any) -> Any:
+        return partial(self.checkpointer, state_type=state_type)

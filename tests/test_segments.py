@@ -1,0 +1,350 @@
+"""Heads and segments over a dictionary with etags: the contracts, and what is stored and asked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from shelf import ObjectsProbe, Shelf, shelf_backend
+
+from locus_store import IntegrityError, StorageBackendAdapter
+from locus_store.backends.documents import segmented
+from locus_store.backends.documents.object_documents import ObjectDocuments
+from locus_store.backends.documents.objects import decoded, encoded
+from locus_store.backends.documents.protocol import ChangedError
+from locus_store.testing import CheckpointerContract, StorageBackendContract
+from locus_store.testing.documents import DocumentsContract
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from locus_store.backends.documents.backend import DocumentBackend
+
+
+def shelf_checkpointer(shelf: Shelf, *, max_state_bytes: int = 2**28, **options: Any) -> Any:
+    backend = shelf_backend(shelf, max_state_bytes=max_state_bytes)
+    return StorageBackendAdapter(backend, **options)
+
+
+class TestObjectDocuments(DocumentsContract):
+    @pytest.fixture
+    def reopen(self) -> Any:
+        shelf = Shelf()
+        return lambda: ObjectDocuments(shelf, "p/")
+
+
+class OnShelf(CheckpointerContract):
+    @pytest.fixture
+    def shelf(self) -> Shelf:
+        return Shelf()
+
+    @pytest.fixture
+    def reopen(self, shelf: Shelf) -> Any:
+        return partial(shelf_checkpointer, shelf, state_type=self.state_type)
+
+    @pytest.fixture
+    def checkpointer(self, reopen: Any) -> Any:
+        return reopen()
+
+    @pytest.fixture
+    def storage(self, shelf: Shelf) -> ObjectsProbe:
+        return ObjectsProbe(shelf)
+
+
+class TestShelf(OnShelf):
+    pass
+
+
+class TestShelfBackend(StorageBackendContract):
+    @pytest.fixture
+    def backend(self) -> DocumentBackend:
+        return shelf_backend(Shelf())
+
+
+class SmallTails:
+    """Nearly every save makes a segment."""
+
+    @pytest.fixture(autouse=True)
+    def small_tails(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(segmented, "TAIL_BYTES", 1)
+
+
+class TestShelfOfSegments(SmallTails, OnShelf):
+    pass
+
+
+class TestShelfBackendOfSegments(SmallTails, StorageBackendContract):
+    @pytest.fixture
+    def backend(self) -> DocumentBackend:
+        return shelf_backend(Shelf())
+
+
+# --- what is stored, and how often a storage is asked
+
+
+def chat(turns: int) -> Iterator[dict[str, Any]]:
+    """The states of a conversation, each with one more message of about 1,390 characters."""
+    words = random.Random(1)
+    messages: list[dict[str, str]] = []
+    for n in range(turns):
+        text = " ".join(f"{words.getrandbits(28):x}" for _ in range(180))
+        messages = [*messages, {"role": "user", "content": text}]
+        yield {"messages": messages, "iteration": n}
+
+
+async def grown(shelf: Shelf, turns: int) -> dict[str, Any]:
+    """A thread ``t`` of so many turns, and its last state."""
+    backend, state = shelf_backend(shelf), dict[str, Any]()
+    for state in chat(turns):
+        await backend.write_state("t", state)
+    return state
+
+
+@pytest.mark.anyio
+async def test_a_thousand_turns_take_few_requests_and_bytes() -> None:
+    shelf = Shelf()
+    state = await grown(shelf, 1000)
+    heads = [len(it) for name, (_, _, it) in shelf.stored.items() if "/heads/" in name]
+    assert sum(shelf.calls.values()) <= 1.1 * 1000
+    assert heads[0] <= 64 * 1024
+    assert sum(len(it) for _, _, it in shelf.stored.values()) <= 0.8 * len(json.dumps(state))
+    shelf.calls.clear()
+    backend = shelf_backend(shelf)
+    assert await backend.load("t") == state
+    assert sum(shelf.calls.values()) <= 8
+    shelf.calls.clear()
+    assert await backend.load("t") == state
+    assert shelf.calls == {"get": 1}
+    await backend.write_state("another", {})
+    shelf.calls.clear()
+    await backend.remove("t")
+    assert shelf.calls == {"delete": 1, "discard": 1}
+    assert [it for it in shelf.stored if "/segments/" in it] == []
+
+
+@pytest.mark.anyio
+async def test_a_save_onto_a_known_head_is_one_request() -> None:
+    shelf = Shelf()
+    backend = shelf_backend(shelf)
+    await backend.write_state("t", {"n": 0})
+    shelf.calls.clear()
+    await backend.write_state("t", {"n": 1})
+    assert shelf.calls == {"put": 1}
+
+
+class Killed(BaseException):
+    """Ends a writer between two calls."""
+
+
+class Fragile(Shelf):
+    """Fails at the call with a number, before or after it is done."""
+
+    def __init__(self, shelf: Shelf, at: int, *, is_done: bool, error: type[BaseException]) -> None:
+        super().__init__()
+        self.stored = shelf.stored
+        self._tags = shelf._tags
+        self._at = at
+        self._is_done = is_done
+        self._error = error
+        self.failed = False
+
+    def _fails(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self._at -= 1
+        if self._at == 0:
+            self.failed = True
+            if self._is_done:
+                call(*args, **kwargs)
+            raise self._error
+        return call(*args, **kwargs)
+
+    def put(self, *args: Any, **kwargs: Any) -> Any:
+        return self._fails(super().put, *args, **kwargs)
+
+    def store(self, *args: Any, **kwargs: Any) -> Any:
+        return self._fails(super().store, *args, **kwargs)
+
+    def delete(self, *args: Any, **kwargs: Any) -> Any:
+        return self._fails(super().delete, *args, **kwargs)
+
+    def discard(self, *args: Any, **kwargs: Any) -> Any:
+        return self._fails(super().discard, *args, **kwargs)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("is_done", [True, False], ids=["done", "not done"])
+@pytest.mark.parametrize("at", range(1, 9))
+async def test_a_writer_that_dies_leaves_the_old_thread_or_the_new_one(
+    at: int, is_done: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its segments are removed once they are a day old; younger ones may be another writer's."""
+    monkeypatch.setattr(segmented, "TAIL_BYTES", 1)
+    shelf = Shelf()
+    backend = shelf_backend(shelf)
+    for n in range(3):
+        await backend.write_state("t", {"n": n})
+    dying = shelf_backend(Fragile(shelf, at, is_done=is_done, error=Killed))
+    done = 2
+    with suppress(Killed):
+        for n in range(3, 6):
+            await dying.write_state("t", {"n": n})
+            done = n
+        await dying.remove("t", [(await dying.history("t"))[-1].checkpoint_id])
+    there = (await shelf_backend(shelf).load("t"))["n"]
+    assert there in {done, done + 1}
+    await shelf_backend(shelf).vacuum_report(30)
+    assert (await shelf_backend(shelf).load("t"))["n"] == there
+    shelf.age(86_400)
+    await shelf_backend(shelf).vacuum_report(30)
+    states = [await shelf_backend(shelf).load("t", it.checkpoint_id) for it in await history(shelf)]
+    assert next(it["n"] for it in states) == there
+    assert segments(shelf) == named(shelf)
+
+
+async def history(shelf: Shelf) -> list[Any]:
+    return await shelf_backend(shelf).history("t", limit=1000)
+
+
+def segments(shelf: Shelf) -> set[str]:
+    return {it.rpartition("/")[2] for it in shelf.stored if "/segments/" in it}
+
+
+def named(shelf: Shelf) -> set[str]:
+    """The segments that heads name."""
+    contents = ObjectsProbe(shelf).contents()
+    heads = [it.told() for name, it in contents.items() if "/heads/" in name]
+    return {entry[0] for it in heads for entry in it["segments"]}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("at", range(1, 6))
+async def test_a_lost_reply_is_recognised(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segmented, "TAIL_BYTES", 300)
+    shelf = Shelf()
+    losing = Fragile(shelf, at, is_done=True, error=ChangedError)
+    losing.store = partial(Shelf.store, losing)  # type: ignore[method-assign]  # never conditional
+    backend = shelf_backend(losing)
+    for n in range(5):
+        await backend.write_state("t", {"n": n})
+    assert losing.failed
+    assert len(await history(shelf)) == 5
+
+
+@pytest.mark.anyio
+async def test_a_lost_reply_is_recognised_after_other_writers() -> None:
+    shelf = Shelf()
+    await shelf_backend(shelf).write_state("t", {"n": 0})
+    losing = Fragile(shelf, 1, is_done=True, error=ChangedError)
+    backend, get = shelf_backend(losing), losing.get
+
+    def meanwhile(*args: Any, **kwargs: Any) -> Any:
+        if losing.failed and not others:
+            others.append(1)
+            for n in range(20):
+                found = Shelf.get(losing, "p/v1/heads/t")
+                assert found is not None
+                asyncio_free_save(shelf, n)
+        return get(*args, **kwargs)
+
+    others: list[int] = []
+    losing.get = meanwhile  # type: ignore[method-assign]
+    await backend.write_state("t", {"mine": 1})
+    assert len(await history(shelf)) == 22
+
+
+def asyncio_free_save(shelf: Shelf, n: int) -> None:
+    """Save in another event loop, as another process does."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(asyncio.run, shelf_backend(shelf).write_state("t", {"other": n})).result()
+
+
+@pytest.mark.anyio
+async def test_a_reader_whose_segment_is_gone_reads_the_head_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(segmented, "TAIL_BYTES", 1)
+    shelf = Shelf()
+    state = await grown(shelf, 8)
+    reader, get = shelf_backend(shelf), shelf.get
+    merged = list[int]()
+
+    def meanwhile(name: str, **known: Any) -> Any:
+        if "/segments/" in name and not merged:
+            merged.append(1)
+            asyncio_free_save(shelf, 8)
+            for it in list(shelf.stored):
+                if "/segments/" in it and it.rpartition("/")[2] not in named(shelf):
+                    del shelf.stored[it]
+            shelf.stored.pop(name, None) if name.rpartition("/")[2] not in named(shelf) else None
+        return get(name, **known)
+
+    shelf.get = meanwhile  # type: ignore[method-assign]
+    loaded = await reader.load("t")
+    assert merged
+    assert loaded in ({"other": 8}, state)
+
+
+@pytest.mark.anyio
+async def test_a_segment_that_is_lost_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segmented, "TAIL_BYTES", 1)
+    shelf = Shelf()
+    await grown(shelf, 3)
+    for it in list(shelf.stored):
+        if "/segments/" in it:
+            del shelf.stored[it]
+    with pytest.raises(IntegrityError, match="does not exist, but the head"):
+        await shelf_backend(shelf).load("t")
+
+
+@pytest.mark.anyio
+async def test_a_writer_that_took_half_a_day_writes_its_segments_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(segmented, "TAIL_BYTES", 1)
+    shelf, store, hours = Shelf(), Shelf.store, [13, 0, 0, 0]
+
+    def slowly(self: Shelf, name: str, content: bytes) -> None:
+        store(self, name, content)
+        passed.append(hours.pop(0))
+        self.age(passed[-1] * 3600)
+
+    passed: list[int] = []
+    monkeypatch.setattr(Shelf, "store", slowly)
+    monkeypatch.setattr(Shelf, "now", lambda _: datetime.now(UTC) + timedelta(hours=sum(passed)))
+    await shelf_backend(shelf).write_state("t", {"n": 0})
+    assert len(passed) == 2
+    assert await shelf_backend(shelf).load("t") == {"n": 0}
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.text(st.characters(exclude_characters="\0"), min_size=1, max_size=255)))
+def test_names_are_reversible_and_sort_as_ids_do(ids: list[str]) -> None:
+    ids = [it for it in ids if not any("\ud800" <= c <= "\udfff" for c in it)]
+    names = {it: encoded(it, 1024) for it in ids}
+    assert {it: decoded(name) for it, name in names.items()} == {it: it for it in ids}
+    assert sorted(ids) == sorted(ids, key=lambda it: names[it].encode())
+    assert not any(c < " " for name in names.values() for c in name)
+
+
+@pytest.mark.anyio
+async def test_ids_that_are_too_long_for_a_name_are_listed() -> None:
+    ids = [
+        *("😀" * 254 + it for it in "ab"),
+        " " * 255,
+        "😀" * 127 + "\x01" * 128,
+    ]
+    backend = shelf_backend(Shelf(), prefix="p" * 500)
+    for it in ids:
+        await backend.write_state(it, {"id": it})
+    assert sorted(await backend.list_threads(100)) == sorted(ids)
+    assert sorted(await backend.scan(100)) == sorted(ids)
+    for it in ids:
+        assert await backend.load(it) == {"id": it}
