@@ -78,10 +78,12 @@ class SmallTails:
         monkeypatch.setattr(segmented, "TAIL_BYTES", 1)
 
 
+@pytest.mark.variant
 class TestShelfOfSegments(SmallTails, OnShelf):
     pass
 
 
+@pytest.mark.variant
 class TestShelfBackendOfSegments(SmallTails, StorageBackendContract):
     @pytest.fixture
     def backend(self) -> DocumentBackend:

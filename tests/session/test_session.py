@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from amounts import ALL
 from pydantic import BaseModel, Field
 from session_storage import STORAGES, Storage
 
@@ -55,7 +56,7 @@ class Notes(AgentState):
     due: datetime | None = None
 
 
-@pytest.fixture(params=[*STORAGES, pytest.param("oracle", marks=pytest.mark.variant)])
+@pytest.fixture(params=[*STORAGES, *(["oracle"] if ALL else [])])
 def place(request):
     return Storage(request.param, request)
 

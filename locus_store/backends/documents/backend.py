@@ -14,8 +14,6 @@ from locus_store import versions
 from locus_store.backend import FullBackend
 from locus_store.backends.documents.thread_info import (
     DocumentThreadInfo,
-    put_facts,
-    require_its_owner,
 )
 from locus_store.backends.documents.threads import DocumentThreads
 from locus_store.errors import IntegrityError, LocusStoreError, NotFoundError
@@ -51,7 +49,7 @@ from locus_store.versions.sweeping import Sweep
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
-    from locus_store.backends.documents.forms import Form
+    from locus_store.backends.documents.forms import DocumentForm
     from locus_store.backends.documents.protocol import Documents
     from locus_store.versions.threads import Edit, Space, Thread
 
@@ -74,7 +72,7 @@ class DocumentBackend(FullBackend, DocumentThreadInfo):
         self,
         documents: Documents,
         *,
-        form: Form | None = None,
+        form: DocumentForm | None = None,
         max_state_bytes: int = MAX_STATE_BYTES,
     ) -> None:
         super().__init__(max_state_bytes=max_state_bytes)
@@ -136,7 +134,7 @@ class DocumentBackend(FullBackend, DocumentThreadInfo):
     # --- versions
 
     async def commit(self, save: Save) -> Written:
-        return await self._make(save.thread_id, lambda it: _save(it, save))
+        return await self._make(save.thread_id, lambda it: claim_and_save(it, save))
 
     async def fetch(
         self,
@@ -465,15 +463,6 @@ def _has(space: Space, sequence: int, key: str, value: Any) -> bool:
 def _writes(space: Space, checkpoint_id: str) -> list[PendingWrite]:
     found = (it.write for it in space.writes_of(checkpoint_id).values())
     return sorted(found, key=versions.in_order)
-
-
-def _save(edit: Edit, save: Save) -> Written:
-    if save.claim is None:
-        return versions.save(edit, save)
-    require_its_owner(edit, save.claim)
-    written = versions.save(edit, save)
-    put_facts(edit, save.claim)
-    return written
 
 
 def _prune(edit: Edit) -> int:

@@ -51,7 +51,7 @@ class Draft:
     token: str = ""
 
 
-class Form:
+class DocumentForm:
     """A whole thread in one document, to which a save adds."""
 
     def __init__(self, documents: Documents) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from locus_store import versions
 from locus_store.backends.documents import bundles
 from locus_store.backends.documents.bundles import Bundle, segment_content
-from locus_store.backends.documents.forms import Draft, Form, Parsed
+from locus_store.backends.documents.forms import DocumentForm, Draft, Parsed
 from locus_store.backends.documents.objects import digest
 from locus_store.backends.documents.protocol import Body, ChangedError
 from locus_store.backends.documents.segments import (
@@ -85,7 +85,7 @@ class HeadFacts:
         return [*(it.name for it in self.table), *([self.messages] if self.messages else [])]
 
 
-class SegmentedForm(Form):
+class SegmentedForm(DocumentForm):
     """Threads as heads and segments.
 
     Args:
@@ -99,7 +99,7 @@ class SegmentedForm(Form):
         self.reader = SegmentReader(documents)
 
     def clear(self) -> None:
-        """See ``Form``, also for the following methods."""
+        """See ``DocumentForm``, also for the following methods."""
         self.reader.clear()
 
     def limit(self, max_bytes: int) -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
     from locus_store.backends.documents.threads import DocumentThreads
+    from locus_store.types import Save, Written
     from locus_store.types.thread_info import PutThread, ThreadFacts, ThreadsWanted
     from locus_store.versions.threads import Edit, Thread
 
@@ -60,6 +61,16 @@ def require_its_owner(edit: Edit, put: PutThread) -> None:
     """
     owner = edit.thread.user_id if edit.thread else None
     require_owner(put.thread_id, owner, put.user_id)
+
+
+def claim_and_save(edit: Edit, save: Save) -> Written:
+    """Save a version, and claim its thread if the save says so; see ``StorageBackend.commit``."""
+    if save.claim is None:
+        return versions.save(edit, save)
+    require_its_owner(edit, save.claim)
+    written = versions.save(edit, save)
+    put_facts(edit, save.claim)
+    return written
 
 
 def put_facts(edit: Edit, put: PutThread) -> None:

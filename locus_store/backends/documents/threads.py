@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from uuid import uuid4
 from weakref import WeakSet
 
-from locus_store.backends.documents.forms import Draft, Form, Parsed
+from locus_store.backends.documents.forms import DocumentForm, Draft, Parsed
 from locus_store.backends.documents.protocol import CLOCK_SLACK, ChangedError
 from locus_store.backends.documents.segments import GoneError
 from locus_store.errors import BackendError, IntegrityError, LocusStoreError
@@ -53,12 +53,12 @@ class DocumentThreads:
         self,
         documents: Documents,
         *,
-        form: Form | None = None,
+        form: DocumentForm | None = None,
         max_state_bytes: int = MAX_STATE_BYTES,
         kept_bytes: int = KEPT_BYTES,
     ) -> None:
         self.documents = documents
-        self.form = form or Form(documents)
+        self.form = form or DocumentForm(documents)
         self.max_state_bytes = max_state_bytes
         self._max_bytes = kept_bytes
         self._start()

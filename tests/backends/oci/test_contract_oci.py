@@ -35,10 +35,12 @@ class OnBucket(CheckpointerContract):
         return bucket.probe()
 
 
+@pytest.mark.variant
 class TestBucket(OnBucket):
     pass
 
 
+@pytest.mark.variant
 class TestBucketBackend(StorageBackendContract):
     @pytest.fixture
     def backend(self, bucket: DoubleBucket) -> Iterator[BucketBackend]:
