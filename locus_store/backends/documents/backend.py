@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from locus_store import versions
 from locus_store.backend import FullBackend
-from locus_store.backends.documents.thread_info import (
-    DocumentThreadInfo,
-)
+from locus_store.backends.documents.thread_info import DocumentThreadInfo, claim_and_save
 from locus_store.backends.documents.threads import DocumentThreads
 from locus_store.errors import IntegrityError, LocusStoreError, NotFoundError
 from locus_store.runtime.observe import skips_too_large
