@@ -1,6 +1,6 @@
 -- tenant_1: str
 -- thread_id_1: str
-SELECT locus_threads.thread_id, locus_threads.user_id, locus_threads.name, locus_threads.metadata, locus_threads.created_at, coalesce(CASE WHEN ((SELECT max(locus_logs.changed_at) AS max_1
+SELECT locus_threads.thread_id, locus_threads.created_at, coalesce(CASE WHEN ((SELECT max(locus_logs.changed_at) AS max_1
 FROM locus_logs
 WHERE locus_logs.thread = locus_threads.thread) IS NULL) THEN (SELECT max(locus_lines.updated_at) AS max_2
 FROM locus_lines
@@ -12,6 +12,6 @@ WHERE locus_logs.thread = locus_threads.thread)) THEN (SELECT max(locus_lines.up
 FROM locus_lines
 WHERE locus_threads.tenant = locus_lines.tenant AND locus_threads.thread_id = locus_lines.thread_id AND locus_lines.head IS NOT NULL) ELSE (SELECT max(locus_logs.changed_at) AS max_1
 FROM locus_logs
-WHERE locus_logs.thread = locus_threads.thread) END, CASE WHEN (locus_threads.name IS NOT NULL OR locus_threads.user_id IS NOT NULL) THEN locus_threads.active_at END) AS exact
+WHERE locus_logs.thread = locus_threads.thread) END, CASE WHEN (locus_threads.name IS NOT NULL OR locus_threads.user_id IS NOT NULL) THEN locus_threads.active_at END) AS exact, locus_threads.user_id, locus_threads.name, locus_threads.metadata
 FROM locus_threads
 WHERE locus_threads.tenant = :tenant_1 AND locus_threads.thread_id = :thread_id_1 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00'))
