@@ -26,6 +26,7 @@ from locus_store.types.messages import (
     Cut,
     LogChange,
     LogChanged,
+    LogEdit,
     LoggedMessage,
     LogInfo,
     LogName,
@@ -35,6 +36,7 @@ from locus_store.types.messages import (
     LogWanted,
     NewMessage,
     Popped,
+    PutMessage,
     distinct,
     log_name,
     logged,
@@ -174,10 +176,7 @@ class BaseMessageLog(ForTenants, ABC):
         change = self._change(thread_id, namespace, messages, metadata, expected_revision)
         if namespace in (also or {}):
             raise InvalidArgumentError(f"also has the log's own namespace {namespace!r}")
-        change.also = [
-            self._change(thread_id, name, others, None, None)
-            for name, others in (also or {}).items()
-        ]
+        change.also = [self._edit(thread_id, name, others) for name, others in (also or {}).items()]
         try:
             return (await self.change(change)).revision
         except ConnectionFailedError:
@@ -439,16 +438,22 @@ class BaseMessageLog(ForTenants, ABC):
         expected_revision: int | None,
     ) -> LogChange:
         _check_names(thread_id, namespace, expected_revision)
-        shared = json_object("metadata", metadata)
-        given = _listed("messages", messages)
-        puts = [put_of(it, namespace, shared, self.max_state_bytes) for it in given]
         return LogChange(
             thread_id=thread_id,
             namespace=namespace,
             expected_revision=expected_revision,
             ttl_seconds=self.ttl_seconds,
-            puts=distinct(puts),
+            puts=self._puts(namespace, messages, metadata),
         )
+
+    def _edit(self, thread_id: str, namespace: str, messages: New) -> LogEdit:
+        check_names(thread_id, namespace)
+        puts, ttl = self._puts(namespace, messages, None), self.ttl_seconds
+        return LogEdit(thread_id=thread_id, namespace=namespace, ttl_seconds=ttl, puts=puts)
+
+    def _puts(self, namespace: str, messages: New, metadata: Any) -> list[PutMessage]:
+        shared, given = json_object("metadata", metadata), _listed("messages", messages)
+        return distinct([put_of(it, namespace, shared, self.max_state_bytes) for it in given])
 
     async def _logged(self, found: LogRead) -> Messages:
         size = sum(len(it.payload or b"") for it in found.messages)

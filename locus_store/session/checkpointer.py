@@ -13,7 +13,7 @@ from locus_store.checkpointer import checked_keep_last
 from locus_store.errors import InvalidArgumentError
 from locus_store.session import states
 from locus_store.session.cache import StateCache
-from locus_store.session.config import call_of, hand_on, thread_name
+from locus_store.session.config import call_of, hand_on, most_of, thread_name
 from locus_store.session.messages import from_log, require_exact, to_log
 from locus_store.session.models import MODELS, info_of
 from locus_store.session.owners import Owners, owner_label
@@ -24,7 +24,7 @@ from locus_store.session.twins import BlockingTwins
 from locus_store.session.values import Values
 from locus_store.session.writes import Writes, writing
 from locus_store.types import Expected
-from locus_store.types.arguments import MAX_COUNT, checked_ttl, id_text
+from locus_store.types.arguments import checked_ttl, id_text
 from locus_store.types.codec import labels_of
 from locus_store.types.marks import Lineage, thread_key
 from locus_store.types.user_ids import checked_user_id_type, user_name, user_of
@@ -277,8 +277,10 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
             return state
         await self._owners.claim(call)
         mark = self._reads.made_from(lineage)
-        if lineage is None:
+        if mark is None:
             mark = await self._reads.mark(call.thread_id)
+            if lineage is not None and mark is not None:  # a commit outranks the state already
+                return state
         labels = {**kind, **owner_label(call)}
         await self._reads.work(call.thread_id, made_of(data, mark, labels, is_working=True))
         return state
@@ -369,7 +371,7 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
         if not await self._owners.may_read(call):
             return []
         found = await self.log.page(
-            call.thread_id, search=search, offset=offset or 0, limit=_most(limit)
+            call.thread_id, search=search, offset=offset or 0, limit=most_of(limit)
         )
         return [from_log(it, self.models.message) for it in found]
 
@@ -441,7 +443,7 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
         call = call_of(config, self.user_id_type, needs_thread=False)
         threads = await self._owners.opened()
         found = await threads.threads_by_activity(
-            call.user_id, search=search, offset=offset or 0, limit=_most(limit)
+            call.user_id, search=search, offset=offset or 0, limit=most_of(limit)
         )
         return [self._info(it) for it in found]
 
@@ -493,7 +495,3 @@ def _made(call: Call, mark: Mark | None, before: Lineage | None = None) -> Linea
 
 def _expected(lineage: Lineage | None) -> Expected | None:
     return Expected(made_from=lineage.made_from, head=lineage.head) if lineage else None
-
-
-def _most(limit: int | None) -> int:
-    return MAX_COUNT if limit is None else limit

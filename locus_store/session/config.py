@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.errors import InvalidArgumentError
 from locus_store.session.states import checked_state_class
-from locus_store.types.arguments import id_text
+from locus_store.types.arguments import MAX_COUNT, id_text
 from locus_store.types.marks import Lineage, thread_key
 from locus_store.types.user_ids import user_name
 
@@ -89,3 +89,8 @@ def thread_name(thread_id: object) -> str:
         InvalidArgumentError: It is neither a valid text nor a whole number.
     """
     return id_text("thread_id", thread_id)
+
+
+def most_of(limit: int | None) -> int:
+    """Return a limit as a number."""
+    return MAX_COUNT if limit is None else limit

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from locus_store.runtime import observe
@@ -24,6 +25,9 @@ FIRST_PAUSE_SECONDS: Final = 1.0
 
 LONGEST_PAUSE_SECONDS: Final = 30.0
 
+MOST_OUTDATED: Final = 65_536
+"""Keys that are remembered; of further ones, an older working state may be read again."""
+
 CALLS: Final = 64
 """At once per event loop: the others wait here, where no time-out runs."""
 
@@ -43,8 +47,8 @@ class GuardedCache:
         self._failures = 0
         """In a row."""
 
-        self._outdated: set[str] = set()
-        """Keys whose last write failed."""
+        self._outdated: OrderedDict[str, None] = OrderedDict()
+        """Keys whose last write failed, the oldest first."""
 
         self._turns = PerLoop(lambda: asyncio.Semaphore(CALLS))
 
@@ -71,9 +75,11 @@ class GuardedCache:
 
     async def _write(self, key: str, call: Callable[[], Awaitable[None]]) -> None:
         if await self._tried(call):
-            self._outdated.discard(key)
-        else:
-            self._outdated.add(key)
+            self._outdated.pop(key, None)
+            return
+        self._outdated[key] = None
+        while len(self._outdated) > MOST_OUTDATED:
+            self._outdated.popitem(last=False)
 
     async def _tried(self, call: Callable[[], Awaitable[None]]) -> bool:
         """Make a call; return ``False`` if it failed, or if the cache is left alone."""

@@ -97,7 +97,7 @@ def _read(content: dict[str, Any], kind: type[Any]) -> Any:
         InvalidArgumentError: The class refuses it.
     """
     try:
-        return kind.model_validate(content)
+        return kind.model_validate(content, by_alias=False, by_name=True)
     except ValidationError as exc:
         raise InvalidArgumentError(
             f"message {content['message_id']!r:.80} does not fit {_named(kind)}: "
@@ -113,7 +113,9 @@ def _absent(kind: type[Any]) -> tuple[str, ...]:
 
 def _content(message: Message) -> dict[str, Any]:
     """Return the fields as they are: the log refuses what JSON would change."""
-    content = message.model_dump(mode="python", by_alias=False, warnings=False)
+    content = message.model_dump(
+        mode="python", by_alias=False, warnings=False, serialize_as_any=True
+    )
     if isinstance(message.timestamp, datetime):
         content["timestamp"] = message.timestamp.isoformat()
     return content
@@ -156,7 +158,7 @@ def from_log(logged: LoggedMessage, kind: type[Any]) -> Any:
             "role": logged.role,
             "metadata": logged.metadata,
         }
-        return kind.model_validate(data)
+        return kind.model_validate(data, by_alias=False, by_name=True)
     except (TypeError, ValidationError) as exc:
         raise IntegrityError(
             f"message {logged.message_id!r} was not written by a session; read it with the "

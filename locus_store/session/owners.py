@@ -72,7 +72,7 @@ class Owners:
         """
         if call.user_id is None:
             return None
-        owner = await self._owner(call.thread_id)
+        owner = await self.owner(call.thread_id)
         if owner is not None:
             require_owner(call.thread_id, owner, call.user_id)
             return None
@@ -113,7 +113,7 @@ class Owners:
 
     async def may_read(self, call: Call) -> bool:
         """Return whether the call's user may see the thread; also if it does not exist."""
-        return call.user_id is None or may_see(await self._owner(call.thread_id), call.user_id)
+        return call.user_id is None or may_see(await self.owner(call.thread_id), call.user_id)
 
     async def require(self, call: Call) -> None:
         """Refuse a write of another user, without claiming the thread.
@@ -122,7 +122,7 @@ class Owners:
             NotOwnerError: The thread is another user's.
         """
         if call.user_id is not None:
-            require_owner(call.thread_id, await self._owner(call.thread_id), call.user_id)
+            require_owner(call.thread_id, await self.owner(call.thread_id), call.user_id)
 
     async def may_load(
         self, call: Call, labels: Mapping[str, Any], *, is_working: bool = False
@@ -138,7 +138,8 @@ class Owners:
         """Forget the user of a thread that was deleted."""
         self._seen.forget(thread_id)
 
-    async def _owner(self, thread_id: str) -> str | None:
+    async def owner(self, thread_id: str) -> str | None:
+        """Return the user of a thread, as it was at most so many seconds ago."""
         if (seen := self._seen.within(thread_id, self._seconds)) is not None:
             return seen
         began = time.monotonic()

@@ -101,12 +101,12 @@ class RunMethods(ABC):
         """
         call = self._call(config)
         await self._owners.require(call)
-        await self._values.put(of_thread(call.thread_id, "stop"), STOP, True, STOP_SECONDS)
+        await self._values.put(await self._place(call, "stop"), STOP, True, STOP_SECONDS)
 
     async def ais_stop_requested(self, config: Mapping[str, Any]) -> bool:
         """Return whether a stop was requested and not yet cleared."""
         call = self._call(config)
-        is_requested = await self._values.get(of_thread(call.thread_id, "stop"), STOP)
+        is_requested = await self._values.get(await self._place(call, "stop"), STOP)
         return bool(is_requested) and await self._owners.may_read(call)
 
     @writing
@@ -119,7 +119,7 @@ class RunMethods(ABC):
         call = self._call(config)
         await self._owners.require(call)
         if await self.ais_stop_requested(config):
-            await self._values.drop(of_thread(call.thread_id, "stop"), STOP)
+            await self._values.drop(await self._place(call, "stop"), STOP)
 
     # --- results of tools
 
@@ -135,7 +135,7 @@ class RunMethods(ABC):
         """
         call = self._call(config)
         await self._owners.claim(call, lambda: json_object("result", result))
-        place = of_thread(call.thread_id, "tools")
+        place = await self._place(call, "tools")
         await self._values.put_first(place, str(tool_call_id), result, TOOL_RESULT_SECONDS)
 
     async def aget_tool_result(
@@ -144,9 +144,16 @@ class RunMethods(ABC):
         """Return the recorded result of a tool's call; ``None`` if there is none."""
         call = self._call(config)
         found: dict[str, Any] | None = await self._values.get(
-            of_thread(call.thread_id, "tools"), str(tool_call_id)
+            await self._place(call, "tools"), str(tool_call_id)
         )
         return found if found is not None and await self._owners.may_read(call) else None
+
+    async def _place(self, call: Call, kind: str) -> Namespace:
+        """Return the namespace of the values of a thread and its user."""
+        user = call.user_id
+        if user is None:
+            user = await self._owners.owner(call.thread_id)
+        return of_thread(call.thread_id, kind, user)
 
     # --- cached values of no thread
 

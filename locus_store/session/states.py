@@ -94,7 +94,8 @@ def carry(state: object, lineage: Lineage) -> None:
         state._version = StateProvenance(lineage.token())  # noqa: SLF001  (our own class)
     elif (run := _run_of(state)) is not None:
         provenance = Provenance(lineage.token())
-        run.internal_data = LoadedDict(run.internal_data, provenance, {})
+        noted = LoadedDict(run.internal_data, provenance, {})
+        vars(run)["internal_data"] = noted  # also where the class is frozen, or copies what is set
 
 
 def carried(state: object) -> Lineage | None:

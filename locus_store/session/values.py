@@ -21,9 +21,10 @@ ROOT: Final = "locus.session"
 PAGE: Final = 1000
 
 
-def of_thread(thread_id: str, kind: str) -> Namespace:
-    """Return the namespace of a thread's values."""
-    return ROOT, "threads", thread_id, kind
+def of_thread(thread_id: str, kind: str, user_id: str | None) -> Namespace:
+    """Return the namespace of a user's values of a thread; another user of its id sees none."""
+    whose = () if user_id is None else (user_id,)
+    return ROOT, "threads", thread_id, kind, *whose
 
 
 class Values:
@@ -72,7 +73,7 @@ class Values:
 
     async def clear_thread(self, thread_id: str) -> None:
         """Remove the values of a thread."""
-        await self._store.clear_namespace(of_thread(thread_id, "")[:-1], recursive=True)
+        await self._store.clear_namespace(of_thread(thread_id, "", None)[:-1], recursive=True)
 
 
 def _short(key: str) -> str:

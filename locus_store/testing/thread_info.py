@@ -128,6 +128,12 @@ class ThreadInfoRules(BackendKit):
         found = await backend.thread_facts("u", user_id="alice")
         assert (found.name, found.metadata) == ("named", {"k": 1})
 
+    async def test_a_claim_adds_metadata_to_a_run(self, backend: Any) -> None:
+        await backend.put_thread("t", run_id="r")
+        await backend.claim_thread("t", "alice", metadata={"topic": 1})
+        found = await backend.thread_facts("t")
+        assert (found.run_id, found.metadata) == ("r", {"topic": 1})
+
     async def test_of_two_first_users_one_gets_the_thread(self, backend: Any) -> None:
         claims = (backend.claim_thread("t", f"user {n}") for n in range(8))
         results = await asyncio.gather(*claims, return_exceptions=True)

@@ -79,7 +79,9 @@ class PutThread:
         require_owner(self.thread_id, old.user_id, self.user_id)
         user_id, name, metadata = old.user_id or self.user_id, self.name, self._packed(active_at)
         if self.is_claim:
-            name, metadata = old.name or name, old.metadata or metadata
+            name = old.name or name
+            has_its_own = old.metadata.keys() - {RESERVED_KEY}
+            metadata = old.metadata if has_its_own else {**metadata, **old.metadata}
         if name is None and user_id is None:
             name = ""  # without versions a thread needs a user or a name to exist
         return StoredFacts(user_id, name, metadata)

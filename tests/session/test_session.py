@@ -38,6 +38,7 @@ from locus_store.session import (
     ThreadInfo,
 )
 from locus_store.session.config import VERSION_KEY
+from locus_store.session.models import MODELS
 from locus_store.session.twins import BlockingTwins
 
 pytestmark = pytest.mark.anyio
@@ -910,3 +911,29 @@ async def test_many_first_messages_at_once_claim_their_thread_once(storage, monk
     await asyncio.gather(*calls)
     assert len(puts) == 1
     assert len(await session.alist_messages(ALICE)) == 300
+
+
+class Image(Block):
+    url: str = ""
+
+
+async def test_a_block_of_a_subclass_keeps_its_fields(session) -> None:
+    message = Message(role="user", content=[Image(type="image", url="http://x")])
+    await session.aput_messages(T, [message])
+    (found,) = await session.alist_messages(T)
+    assert found.content[0].model_dump() == {"type": "image", "url": "http://x"}
+
+
+class Scored(Message):
+    score: float = Field(0.0, alias="confidence")
+
+
+async def test_a_field_with_an_alias_comes_back(storage) -> None:
+    class Session(SessionCheckpointer):
+        models = MODELS._replace(message=Scored)
+
+    session = Session(storage.backend())
+    await session.aput_messages(T, [Scored(role="user", confidence=0.5)])
+    (found,) = await session.alist_messages(T)
+    assert (found.score, found.model_extra) == (0.5, {})
+    await session.arelease()

@@ -558,6 +558,18 @@ async def test_an_entry_whose_change_failed_is_not_read_again(database, clock) -
     assert await session.aget_state_cache(T) is None
 
 
+async def test_a_working_state_of_an_empty_thread_replaces_no_newer_one(database) -> None:
+    session = SessionCheckpointer(database, LocalCache(), cache_verify_seconds=0)
+    late = {**T, "_checkpoint_version": None}
+    await session.aget_state(late)
+    state = said("committed")
+    await session.aput_state(T, state)
+    state.context_summary = "working"
+    await session.aput_state_cache(T, state)
+    await session.aput_state_cache(late, said("late"))
+    assert (await session.aget_state_cache(T)).context_summary == "working"
+
+
 # --- users of working states
 
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 from session_storage import STORAGES, Storage
 
 from locus_store import (
@@ -131,12 +131,34 @@ async def test_a_refused_result_claims_no_thread(session) -> None:
     assert await session.aget_thread(ALICE) is None
 
 
+async def test_the_next_user_of_an_id_has_nothing_of_an_earlier_one(storage, session) -> None:
+    await session.aput_tool_result(ALICE, "call", {"secret": 1})
+    await session.arequest_stop({**ALICE, "thread_id": "planted"})
+    await session.backend.remove_thread("t")
+    other = storage.open()
+    await other.aput_tool_result(BOB, "call", {"mine": 2})
+    await other.aput_state({**BOB, "thread_id": "planted"}, said("a"))
+    assert await other.aget_tool_result(BOB, "call") == {"mine": 2}
+    assert not await other.ais_stop_requested({**BOB, "thread_id": "planted"})
+
+
+async def test_a_call_without_a_user_reaches_the_run_of_the_threads_user(session) -> None:
+    anyone = {"thread_id": "t"}
+    await session.aput_state(ALICE, said("a"))
+    await session.arequest_stop(anyone)
+    assert await session.ais_stop_requested(ALICE)
+    await session.aput_tool_result(ALICE, "call", {"n": 1})
+    assert await session.aget_tool_result(anyone, "call") == {"n": 1}
+    await session.aclear_stop_request(anyone)
+    assert not await session.ais_stop_requested(ALICE)
+
+
 async def test_what_a_run_leaves_expires_and_goes_with_the_thread(session) -> None:
     await session.aput_tool_result(ALICE, "call", {"n": 1})
     await session.arequest_stop(ALICE)
     store = session._values._store
-    tool = await store.get_item(of_thread("t", "tools"), "call")
-    stop = await store.get_item(of_thread("t", "stop"), "requested")
+    tool = await store.get_item(of_thread("t", "tools", "alice"), "call")
+    stop = await store.get_item(of_thread("t", "stop", "alice"), "requested")
     assert (tool.ttl_seconds, stop.ttl_seconds) == (7 * 86_400, 3600)
     await session.aput_tool_result({"thread_id": "t2"}, "call", {"n": 2})
     await session.aclean_thread(ALICE)
@@ -278,6 +300,30 @@ async def test_a_config_with_room_has_a_version_for_any_class(framework) -> None
 
 class Position(BaseModel):
     internal_data: dict[str, Any] = Field(default_factory=dict)
+
+
+class Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    internal_data: dict[str, Any] = Field(default_factory=dict)
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(validate_assignment=True)
+
+    internal_data: dict[str, Any] = Field(default_factory=dict)
+
+
+@pytest.mark.parametrize("position", [Frozen, Strict])
+async def test_a_framework_state_of_any_settings_remembers_its_version(framework, position) -> None:
+    state_class = create_model("State", __base__=Memory, execution_meta=(position, ...))
+    config = {**ALICE, "state_class": state_class}
+    await framework.aput_state(config, state_class(execution_meta=position()))
+    first, second = [await framework.aget_state(config) for _ in range(2)]
+    await framework.aput_state(config, first)
+    with pytest.raises(ConflictError):
+        await framework.aput_state(config, second)
+    await framework.arelease()
 
 
 class Running(Memory):

@@ -15,7 +15,7 @@ import pytest
 
 from locus_store.blocking import open_message_log
 
-WORKER = Path(__file__).parents[1] / "workers" / "on_sessions.py"
+WORKER = Path(__file__).parent / "workers" / "on_sessions.py"
 WRITERS, TASKS = 4, 16
 APPENDS = int(os.environ.get("LOCUS_TEST_APPENDS", "192")) // WRITERS
 """Appends of each writer."""
