@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 Headers = list[tuple[bytes, bytes]]
 
+DIGITS: Final = 18
+
 NO_STORE: Final = (b"cache-control", b"no-store")
 
 
@@ -138,7 +140,7 @@ class Request:
 
 
 def _number(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() else 0
+    return int(text[:DIGITS]) if text.isascii() and text.isdigit() else 0
 
 
 def raw_path(scope: Scope) -> str:

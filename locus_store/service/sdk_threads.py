@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from locus_store.service.exchange import Request
 
 MOST_LISTED: Final = 10
+DIGITS: Final = 10
+
 FIELDS: Final = frozenset({"checkpoint_id", "thread_id", "created_at", "state", "metadata"})
 
 
@@ -95,7 +97,7 @@ async def _listed(request: Request, backend: StorageBackend, thread_id: str) -> 
 def _limit(query: bytes) -> int:
     found = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True))
     text = found.pop("limit", str(MOST_LISTED))
-    if found or not text.isascii() or not text.isdigit():
+    if found or not text.isascii() or not text.isdigit() or len(text) > DIGITS:
         raise InvalidArgumentError("the query string may be ?limit=N, with a whole number N")
     return int(text)
 

@@ -55,6 +55,7 @@ def serve(settings: ServeOptions) -> None:
         MissingExtraError: uvicorn is not installed.
     """
     _require_uvicorn()
+    _log_to_stderr()
     if settings.token_file is None and not _is_loopback(settings.host):
         raise InvalidArgumentError(
             f"--host {settings.host} lets strangers in: pass --token-file, which "
@@ -76,6 +77,17 @@ def _require_uvicorn() -> None:
         raise MissingExtraError(
             'the service needs uvicorn: pip install "locus-store[service]"', name="uvicorn"
         ) from exc
+
+
+def _log_to_stderr() -> None:
+    """Write warnings and errors to standard error, with their causes."""
+    root = logging.getLogger("locus_store")
+    if any(isinstance(it, logging.StreamHandler) for it in root.handlers):
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setLevel(logging.WARNING)
+    root.addHandler(handler)
 
 
 def _is_loopback(host: str) -> bool:
@@ -105,6 +117,7 @@ def _listener(host: str, port: int) -> socket.socket:
 
 def run(settings: ServeOptions, listener: socket.socket) -> None:
     """Serve on a socket, in this process."""
+    _log_to_stderr()
     uvicorn = importlib.import_module("uvicorn")
     config = uvicorn.Config(
         opened(settings),

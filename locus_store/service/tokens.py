@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 FORMAT: Final = 1
 SECRET_BYTES: Final = 32
+_HASH: Final = re.compile("[0-9a-f]{64}")
+
 PREFIX: Final = "locus_"
 """Begins each secret, so that scanners for secrets can find one that was published."""
 
@@ -127,4 +130,19 @@ def _read(content: bytes) -> list[Token]:
     found: Any = orjson.loads(content)
     if found["format"] != FORMAT:
         raise ValueError("unknown format")
-    return [Token(**it) for it in found["tokens"]]
+    tokens = [Token(**it) for it in found["tokens"]]
+    if not all(_is_valid(it) for it in tokens):
+        raise ValueError("a token has a field that is not valid")
+    return tokens
+
+
+def _is_valid(token: Token) -> bool:
+    rights = token.rights
+    return (
+        isinstance(token.name, str)
+        and (token.tenant is None or isinstance(token.tenant, str))
+        and isinstance(rights, list)
+        and set(rights) <= set(get_args(Right))
+        and isinstance(token.sha256, str)
+        and _HASH.fullmatch(token.sha256) is not None
+    )

@@ -167,11 +167,14 @@ class Forms:
         json = {"type": "array", "items": item.json}
         if origin is tuple:
             return Form(
-                core_schema.tuple_schema([item.core], variadic_item_index=0, strict=False), json
+                core_schema.tuple_schema(
+                    [item.core], variadic_item_index=0, strict=False, fail_fast=True
+                ),
+                json,
             )
         if origin is Collection:
-            return Form(core_schema.set_schema(item.core, strict=False), json)
-        return Form(core_schema.list_schema(item.core, strict=True), json)
+            return Form(core_schema.set_schema(item.core, strict=False, fail_fast=True), json)
+        return Form(core_schema.list_schema(item.core, strict=True, fail_fast=True), json)
 
     def _object(self, kinds: tuple[Any, ...], field: str) -> Form:
         _, value = kinds
@@ -189,7 +192,9 @@ class Forms:
 
     def _namespace(self) -> Form:
         segment = _text("thread_id")
-        plain = core_schema.tuple_schema([segment.core], variadic_item_index=0, strict=False)
+        plain = core_schema.tuple_schema(
+            [segment.core], variadic_item_index=0, strict=False, fail_fast=True
+        )
         checked = core_schema.no_info_after_validator_function(_checked_namespace, plain)
         return Form(checked, {"type": "array", "items": segment.json})
 

@@ -316,6 +316,10 @@ def test_the_commands_are_those_of_the_issue() -> None:
         "forget",
         "tenants list",
         "oci lifecycle",
+        "serve",
+        "tokens add",
+        "tokens list",
+        "tokens revoke",
     }
     store = ["list", "get", "put", "delete", "search", "namespaces", "expire"]
     assert names == others | {f"threads {it}" for it in threads} | {f"db {it}" for it in db} | {

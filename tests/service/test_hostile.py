@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 from typing import TYPE_CHECKING, Any
@@ -129,3 +130,33 @@ async def test_a_failure_of_the_storage_shows_no_path(tmp_path: Path) -> None:
             assert answer.status_code in {422, 503}
             assert str(tmp_path) not in answer.text
             assert "Traceback" not in answer.text
+
+
+@pytest.mark.parametrize(
+    "field",
+    [{"sha256": "short"}, {"sha256": 7}, {"rights": None}, {"rights": ["all"]}, {"tenant": 7}],
+    ids=repr,
+)
+def test_a_token_file_with_a_wrong_field_lets_nobody_in(
+    tmp_path: Path, field: dict[str, Any]
+) -> None:
+    from locus_store import BackendError
+    from locus_store.service.tokens import TokenFile
+
+    path = tmp_path / "t.json"
+    TokenFile(path).add("a", None, ["read"])
+    told = json.loads(path.read_text())
+    told["tokens"][0] |= field
+    path.write_text(json.dumps(told))
+    with pytest.raises(BackendError, match="cannot be read"):
+        TokenFile(path).tokens()
+
+
+async def test_a_long_list_of_wrong_values_is_refused_at_the_first(
+    client: httpx.AsyncClient,
+) -> None:
+    body = b'{"thread_id":"t","namespace":"","checkpoint_ids":[' + b"0," * 40_000 + b"0]}"
+    headers = {"content-type": "application/json"}
+    answer = await client.post("/v1/writes_of", content=body, headers=headers)
+    assert answer.status_code == 422
+    assert "checkpoint_ids.0" in answer.json()["message"]

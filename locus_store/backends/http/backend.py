@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from locus_store.wire.calls import WireCall
 
 DEFAULT_URL = "http://localhost:8321"
+_TOKEN = re.compile("[!-~]+")
 
 
 _Requests: Any = requests("threads")
@@ -159,6 +161,10 @@ _COMMIT = BY_PATH["/v1/commit"]
 
 
 def _headers(headers: Mapping[str, str] | None, token: str | None) -> dict[str, str]:
+    if token is not None and not (isinstance(token, str) and _TOKEN.fullmatch(token)):
+        raise InvalidArgumentError(
+            "the token has a character that no token has, such as a line break at its end"
+        )
     bearer = {} if token is None else {"authorization": f"Bearer {token}"}
     return {**(headers or {}), **bearer}
 

@@ -15,6 +15,7 @@ from locus_store.errors import (
     ConnectionFailedError,
     InvalidArgumentError,
     LocusStoreError,
+    SerializationError,
 )
 from locus_store.runtime import observe
 from locus_store.runtime.loops import Home, Homes
@@ -99,11 +100,15 @@ def _checked_url(base_url: str) -> httpx.URL:
     try:
         found = httpx.URL(base_url)
     except (httpx.InvalidURL, TypeError) as exc:
-        raise InvalidArgumentError(f"base_url={base_url!r} is not a URL") from exc
+        raise InvalidArgumentError("base_url is not a URL") from exc
     if found.scheme not in {"http", "https"} or not found.host:
         raise InvalidArgumentError("base_url must be http://host:port or https://host:port")
     if found.port is not None and found.port > MAX_PORT:
         raise InvalidArgumentError(f"a port is at most {MAX_PORT}")
+    if found.userinfo:
+        raise InvalidArgumentError(
+            "base_url has a user or a password: pass auth=(user, password), or token="
+        )
     if found.query or found.fragment:
         raise InvalidArgumentError("base_url has no ?query and no #fragment")
     return found
@@ -129,6 +134,9 @@ class HTTPClient(Home):
         self._options = options
         self._is_owner = is_owner
         self._urls: dict[str, httpx.URL] = {}
+        self.max_body: int | None = None
+        """The longest body that the service accepts, once it was asked."""
+
         self._usual = [*client.headers.raw]
         self._timeout = {"timeout": client.timeout.as_dict()}
         self._places = asyncio.Semaphore(options.pool_size)
@@ -151,6 +159,11 @@ class HTTPClient(Home):
             LocusStoreError: The service refused it, or cannot be reached.
         """
         body, media_type = bodies.framed(arguments)
+        if self.max_body is not None and len(body) > self.max_body:
+            raise SerializationError(
+                f"the request exceeds the {self.max_body:,} bytes that {self.where} accepts; "
+                "nothing was sent"
+            )
         url = self._urls.get(call.name) or self._urls.setdefault(call.name, self._url(call.path))
         headers = {"content-type": media_type, "accept": _ACCEPTED}
         response = await self._answered("POST", url, body, headers, call.is_repeatable)

@@ -53,6 +53,7 @@ class RemoteService:
         home = await self._connections.home()
         if self.description is None:
             self.description = await _described(home)
+        home.max_body = self.description.max_body or None
         return home
 
     async def described(self) -> Description:

@@ -164,11 +164,11 @@ class SdkServiceBackend(StorageBackend):
     async def _names(self, thread_id: str, limit: int) -> list[str]:
         """Return checkpoint ids, newest first; the SDK reads any of these forms."""
         found = await self._asked("GET", thread_id, query=f"?limit={limit}")
-        if isinstance(found, dict):
-            found = found.get("checkpoints", found.get("data"))
-        rows = [] if found is None else found
-        names = [it.get("checkpoint_id") if isinstance(it, dict) else it for it in rows]
-        if not isinstance(rows, list) or not all(isinstance(it, str) for it in names):
+        if found is None:  # a 404
+            return []
+        rows = found.get("checkpoints", found.get("data")) if isinstance(found, dict) else found
+        names = [_name(it) for it in rows] if isinstance(rows, list) else [None]
+        if None in names:
             raise BackendError("the service gave a list of checkpoints that is not valid")
         return cast("list[str]", names)[:limit]
 
@@ -191,10 +191,20 @@ class SdkServiceBackend(StorageBackend):
             return None
         if not response.is_success:
             raise home.refusal(response)
+        if not response.content and method != "GET":
+            return {}
         try:
-            return orjson.loads(response.content) if response.content else {}
+            found = orjson.loads(response.content)
         except orjson.JSONDecodeError as exc:
             raise BackendError("the service gave an answer that is not JSON") from exc
+        if not found and method == "GET" and checkpoint_id is not None:
+            raise BackendError("the service gave an empty checkpoint")
+        return {} if found is None else found
+
+
+def _name(row: object) -> str | None:
+    name = row.get("checkpoint_id") if isinstance(row, dict) else row
+    return name if isinstance(name, str) else None
 
 
 def _segment(name: str) -> str:

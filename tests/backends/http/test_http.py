@@ -202,6 +202,20 @@ async def test_an_unreachable_service_is_named_without_its_token() -> None:
     assert SECRET not in repr(checkpointer)
 
 
+@pytest.mark.parametrize("token", ["SECRET\n", "SECRET x", "SECR\u00c9T", "", 7])
+def test_a_token_that_cannot_be_sent_is_refused_and_not_shown(token: Any) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        HTTPBackend("http://h", token=token)
+    assert "SECR" not in str(caught.value)
+
+
+def test_a_url_that_is_wrong_is_not_shown_with_its_password() -> None:
+    for url in ("http://user:SECRET@h:port", "http://user:SECRET@h"):
+        with pytest.raises(InvalidArgumentError) as caught:
+            HTTPBackend(url)
+        assert "SECRET" not in str(caught.value)
+
+
 async def test_a_conflict_is_the_same_class_with_its_ids(service: Service) -> None:
     one, other = (http_checkpointer(service.url, state_type=dict) for _ in range(2))
     await one.save({"n": 0}, "t", "v0")
@@ -291,7 +305,8 @@ async def test_urls_open_every_object(service: Service) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", ["", "x", "ftp://h", "http://", "http://h/#f", "http://h:99999", None, 7]
+    "wrong",
+    ["", "x", "ftp://h", "http://", "http://h/#f", "http://h:99999", "http://u:p@h", None, 7],
 )
 def test_a_base_url_that_is_none_is_refused(wrong: Any) -> None:
     with pytest.raises(InvalidArgumentError):

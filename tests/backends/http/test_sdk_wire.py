@@ -140,6 +140,7 @@ async def test_both_clients_see_the_same_threads(sdk: SdkCheckpointer, service: 
         ("GET", "/threads/%ff/checkpoints", 422),
         ("GET", "/threads/a%00b/checkpoints", 422),
         ("GET", "/threads/" + "t" * 256 + "/checkpoints", 422),
+        ("GET", "/threads/t/checkpoints?limit=" + "9" * 5_000, 422),
         ("PUT", "/threads/t/checkpoints", 405),
         ("POST", "/threads/t/checkpoints/v", 405),
         ("POST", "/threads/t/checkpoints", 422),
@@ -166,6 +167,7 @@ class Foreign:
         self.threads: dict[str, dict[str, Any]] = {}
         self.form = form
         self.failing: int | None = None
+        self.said = b""
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         path = request.url.raw_path.decode().partition("?")[0]
@@ -175,7 +177,7 @@ class Foreign:
         if found is None:
             return httpx.Response(404)
         if self.failing is not None:
-            return httpx.Response(self.failing)
+            return httpx.Response(self.failing, content=self.said)
         thread, checkpoint = (it and unquote(it) for it in found.groups())
         return self._answer(request, str(thread), checkpoint)
 
@@ -284,3 +286,14 @@ async def test_a_foreign_service_that_fails_is_not_an_empty_conversation(status:
     for call in (checkpointer.load("t"), checkpointer.load("t", "v"), checkpointer.exists("t")):
         with pytest.raises((BackendError, ConnectionFailedError)):
             await call
+
+
+@pytest.mark.parametrize("said", [b"", b"{}", b"null", b"[]", b'{"error":"maintenance"}', b"5"])
+async def test_an_answer_that_holds_nothing_is_not_an_empty_conversation(said: bytes) -> None:
+    foreign = Foreign()
+    checkpointer = over(foreign, state_type=dict, retry_seconds=0.0)
+    await checkpointer.save({"n": 1}, "t", "v")
+    foreign.failing, foreign.said = 200, said
+    if said != b"[]":  # a list without checkpoints
+        with pytest.raises(BackendError):
+            await checkpointer.load("t")
