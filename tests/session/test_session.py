@@ -659,7 +659,7 @@ async def test_a_save_whose_claim_fails_is_not_written(storage, monkeypatch) -> 
     def broken(*_: Any) -> None:
         raise ZeroDivisionError
 
-    place = "documents.backend" if storage.kind == "memory" else ""
+    place = "documents.thread_info" if storage.kind == "memory" else ""
     module = f"locus_store.backends.{place}" if place else "locus_store.sql.repository"
     monkeypatch.setattr(f"{module}.put_facts", broken)
     with pytest.raises(ZeroDivisionError):
