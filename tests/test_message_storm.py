@@ -38,9 +38,9 @@ def written(url: str, writer: str) -> tuple[set[int], set[int]]:
         process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         lines = [process.stdout.readline() for _ in range(numbers.randrange(50, APPENDS))]
         process.kill()
-        output, error = process.communicate()
+        lines += process.stdout.readlines()  # communicate() would lose what readline() read ahead
+        _, error = process.communicate()
         assert process.returncode in {0, -9}, error.decode()
-        lines += output.splitlines(keepends=True)
         acknowledged |= {int(it) for it in lines if it.endswith(b"\n")}
         first = max(acknowledged, default=-1) + 1
         if first < APPENDS:
