@@ -260,6 +260,7 @@ def redis_url(redis_server: redis_servers.Server) -> str:
 @pytest.fixture
 def service_url() -> Iterator[str]:
     """URL of a service over an empty memory."""
+    pytest.importorskip("uvicorn", reason="the extra `service` is not installed")
     from services import Service
 
     from locus_store import InMemoryMessageLog, InMemoryStore, MemoryBackend
