@@ -179,7 +179,8 @@ oldest:
 .PHONY: oldest-tests
 oldest-tests: $(VENV)/.oldest
 	$(PYTEST) $(QUICK) $(SHORT) $(CONTRACTS) tests/backends/redis/test_contract_redis.py \
-		tests/test_limits.py tests/test_state.py tests/test_encoding.py tests/adapters/locus/test_agent.py
+		tests/test_limits.py tests/test_state.py tests/test_encoding.py tests/adapters/locus/test_agent.py \
+		tests/backends/http/test_http.py tests/backends/oci/test_oci.py tests/service/test_serving.py
 	$(PYTEST) $(QUICK) -m "not variant" -k "TestPostgreSQL" tests/backends/postgresql/test_contract_postgresql.py
 
 # With one Python, whose environment is .venv: what `make matrix` runs with each other one.
@@ -263,7 +264,7 @@ $(VENV)/.dev: pyproject.toml $(VENV)/.base
 $(VENV)/.oldest: pyproject.toml .ci/oldest $(VENV)/.base
 	@$(BIN)/python .ci/oldest > $(VENV)/constraints.txt
 	@$(PIP) install -q --constraint $(VENV)/constraints.txt --group test \
-		--editable ".[agent,langgraph,otel,oracle,postgres,redis,vectors]"
+		--editable ".[agent,http,langgraph,oci,otel,oracle,postgres,redis,service,vectors]"
 	@touch $@
 
 $(VENV)/.langgraph-redis: pyproject.toml $(VENV)/.base

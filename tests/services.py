@@ -35,7 +35,12 @@ class Service:
         self.port = listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         config = uvicorn.Config(
-            self._counting, interface="asgi3", lifespan="off", log_config=None, access_log=False
+            self._counting,
+            interface="asgi3",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._run, args=[listener], daemon=True)
@@ -62,7 +67,8 @@ class Service:
             for it in self._closes:
                 await it.close()
 
-        asyncio.run(serve())
+        with listener:  # which uvicorn 0.32 leaves open
+            asyncio.run(serve())
 
     def stop(self) -> None:
         self._server.should_exit = True

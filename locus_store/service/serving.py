@@ -121,6 +121,7 @@ def run(settings: ServeOptions, listener: socket.socket) -> None:
     uvicorn = importlib.import_module("uvicorn")
     config = uvicorn.Config(
         opened(settings),
+        ws="none",
         lifespan="on",
         access_log=False,
         log_config=None,
