@@ -31,7 +31,7 @@ def peers() -> str:
 
 
 def load_average() -> str:
-    """How busy the machine was with other things: processes waiting, over five minutes."""
+    """Return the load of the machine: the average number of waiting processes over five minutes."""
     return f"{os.getloadavg()[1]:.1f}"
 
 

@@ -1,4 +1,4 @@
-"""Where storms and kills take place: whatever a URL names, or a server that is started for them."""
+"""Databases of storms and kills: one that a URL names, or a server that is started for them."""
 
 from __future__ import annotations
 

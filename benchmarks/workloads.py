@@ -1,4 +1,4 @@
-"""What the benchmarks save: texts and states that grow a turn at a time, from a fixed seed."""
+"""Data of the benchmarks: texts and states that grow a turn at a time, from a fixed seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much is tested: with ``make test-all`` all of it, else what finds nearly all."""
+"""Amounts of generated tests: all of them with ``make test-all``, else fewer."""
 
 from __future__ import annotations
 

@@ -59,13 +59,13 @@ def pytest_pycollect_makeitem(collector, name, obj):
 
 
 def pytest_collection_modifyitems(items):
-    """What takes long comes first: no process of the tests is left alone with it at the end."""
+    """Run long tests first, so that none of them is the last to run."""
     items.sort(key=_duration)
 
 
 @pytest.hookimpl(optionalhook=True)  # pytest -p no:xdist
 def pytest_xdist_make_scheduler(config, log):
-    """What costs much to set up is one process's: xdist 3.8 finds no group under pytest 9.2."""
+    """Keep tests with a costly set-up in one process: xdist 3.8 finds no group under pytest 9.2."""
     return Grouped(config, log)
 
 

@@ -26,7 +26,7 @@ IMAGES: Final = {
     "POSTGRESQL": [f"pgvector/pgvector:0.8.1-pg{version}" for version in (15, 16, 17, 18)],
     "REDIS": ["redis:8.2", "valkey/valkey:8.1", REDIS],
 }
-"""What ``make test-docker`` runs, by the name in ``LOCUS_TEST_<NAME>_IMAGE``."""
+"""The images of ``make test-docker``, by the name in ``LOCUS_TEST_<NAME>_IMAGE``."""
 
 SUITES: Final = {
     "POSTGRESQL": "tests/backends/postgresql tests/adapters/langgraph tests/session",

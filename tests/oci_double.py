@@ -92,7 +92,7 @@ def refusal(status: int, code: str, message: str = "") -> Answer:
 
 
 class Fault(NamedTuple):
-    """What happens to a request; ``after`` it was done if ``is_done``."""
+    """A fault of a request, before it is carried out, or after that if ``is_done``."""
 
     kind: str
     """``429``, ``503``, …, ``reset``, ``hang``; a status answers, the others break the line."""

@@ -62,7 +62,7 @@ class _Way:
 
 @dataclass
 class Place:
-    """Where a node is, before it is there."""
+    """The address of a node that is not started yet."""
 
     name: str
     """The 40 digits by which the cluster knows it."""
@@ -74,7 +74,7 @@ class Place:
 
     @property
     def public_ports(self) -> tuple[int, ...]:
-        """Where others find it: for clients, for nodes."""
+        """The ports for clients and for other nodes."""
         return tuple(it.port for it in self.doors) or (self.port, self.bus_port)
 
     @property
@@ -112,7 +112,7 @@ class Node(Redis):
         return {(first, last): [it[2] for it in nodes] for first, last, *nodes in slots}
 
     def is_ok(self) -> bool:
-        """Whether it serves, and as a replica has what its master has."""
+        """Return whether the node serves requests and, as a replica, has its master's data."""
         with self.client() as client:
             state = client.execute_command("CLUSTER", "INFO")
             link = client.info("replication").get("master_link_status", "up")

@@ -102,7 +102,7 @@ class Server:
         return made
 
     def ask(self, *command: object) -> Any:
-        """What it answers, on a connection of its own."""
+        """Return its answer, on a new connection."""
         with self.client() as client:
             return client.execute_command(*command)
 
@@ -241,7 +241,7 @@ class Redis(Server):
         return info["process_id"] == self.process.pid and not (is_loaded and info["loading"])
 
     def log(self) -> str:
-        """What the server said."""
+        """Return the server's log."""
         return (self.directory / "log").read_text(errors="replace")
 
     @property

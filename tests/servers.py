@@ -116,7 +116,7 @@ def accepts(port: int) -> bool:
 
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """What the coroutine gives, on a loop of its own; also called from within another."""
+    """Return a coroutine's result from a loop of its own; a running loop may call this."""
     answers: list[Any] = []
     errors: list[BaseException] = []
 
@@ -173,7 +173,7 @@ def ended(remover: subprocess.Popen[bytes]) -> None:
 
 
 def can_run(binary: Path) -> bool:
-    """Whether ``nobody`` can: not where a virtual environment stands in root's home."""
+    """Return whether ``nobody`` can run it, which root's home prevents."""
     probe = subprocess.run(
         [binary, "--version"], cwd="/", capture_output=True, check=False, **nobody()
     )
@@ -269,7 +269,7 @@ class Server:
         return f"postgresql://{place}/{quote(database)}" + (f"?{asked}" if asked else "")
 
     def admin_url(self, database: str = "postgres") -> str:
-        """What stays open to the superuser, whatever ``pg_hba.conf`` says of others."""
+        """Return a URL of the superuser, which works whatever ``pg_hba.conf`` refuses to others."""
         return self.url(database)
 
     def execute(self, script: str, database: str = "postgres") -> None:
@@ -286,7 +286,7 @@ class Server:
         return run(self.ask(database, lambda connection: connection.fetchval(query, *values)))
 
     async def ask(self, database: str, question: Callable[[Any], Any]) -> Any:
-        """What the question gives when it is put to a connection of asyncpg's."""
+        """Return a query's value on a connection of asyncpg."""
         import asyncpg
 
         connection = await asyncpg.connect(self.admin_url(database), timeout=DEADLINE_SECONDS)
@@ -470,7 +470,7 @@ class PostgreSQL(Server):
 
     @property
     def log(self) -> str:
-        """What the server said."""
+        """Return the server's log."""
         return (self.directory / "log").read_text(errors="replace")
 
     def pause(self) -> None:
@@ -724,7 +724,7 @@ class PgBouncer:
 
     @property
     def log(self) -> str:
-        """What it said."""
+        """Return the server's log."""
         return (self.directory / "log").read_text(errors="replace")
 
     def stop(self) -> None:

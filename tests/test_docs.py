@@ -1,4 +1,4 @@
-"""What the README and docs/ show is run: Python as it stands, commands where nothing is installed.
+"""The code and commands of the README and docs/ are run.
 
 What the pages claim as a whole is looked at in ``test_site.py``.
 
@@ -97,7 +97,7 @@ def pages(*languages: str) -> list[Any]:
 
 @dataclass
 class World:
-    """Where a page's blocks run."""
+    """The folder that a page's blocks run in."""
 
     page: Path
     environment: dict[str, str]
@@ -195,7 +195,7 @@ def world(
 
 @pytest.fixture
 def oracle_double(tmp_path: Path, migrated: Path) -> Iterator[None]:
-    """What stands for the page's database: no Oracle can be had."""
+    """The database that stands in for the page's own; there is no Oracle here."""
     server = TwinServer(Path(shutil.copyfile(migrated, tmp_path / "twin.db")))
     with server.in_its_place():
         yield
@@ -230,7 +230,7 @@ def test_every_block_of_a_page_does_what_it_shows(
 
 
 def commands(described: Any) -> Iterator[str]:
-    """What a Kubernetes object or a workflow would run of ours."""
+    """Return our commands that a Kubernetes object or a workflow runs."""
     if isinstance(described, dict):
         for name, value in described.items():
             if name == "command" and isinstance(value, list):

@@ -1,4 +1,4 @@
-"""What a filter means: the reference itself, by laws; see ``StoreContract`` for its examples."""
+"""Laws of the reference filter; ``StoreContract`` has examples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the documentation of Locus imports from ``locus.memory`` comes from ``locus_store``."""
+"""Imports of Locus' documentation from ``locus.memory``, made from ``locus_store``."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_every_public_name_is_there() -> None:
 
 
 def fresh(code: str) -> str:
-    """What a new interpreter prints."""
+    """Return the output of a new interpreter."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-"""How processes begin and end: fork, workers that are forked from a master, exit without close."""
+"""Life cycles of processes: fork, workers that a master forks, exit without close."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ on_disk = pytest.mark.parametrize("url", BACKENDS[1:], indirect=True)
 
 
 def ran(*arguments: str) -> list[Any]:
-    """What a process told that ended well and complained of nothing."""
+    """Return the output of a process that succeeded and wrote nothing to stderr."""
     done = subprocess.run(
         [sys.executable, *FLAGS, WORKER, *arguments],
         capture_output=True,
@@ -145,7 +145,7 @@ class Gunicorn:
             connection.close()
 
     def end(self) -> str:
-        """What it said, once it ended as it was asked to."""
+        """Return its output after it ended on request."""
         self.process.send_signal(signal.SIGTERM)
         said, _ = self.process.communicate(timeout=servers.DEADLINE_SECONDS)
         assert self.process.returncode == 0, said

@@ -93,7 +93,7 @@ def test_texts_that_add_up_are_found_before_they_take_memory() -> None:
 
 
 def test_a_long_chain_of_large_changes_to_a_small_state_is_folded() -> None:
-    """What compresses well makes chains of a few stored bytes and many plain ones."""
+    """A text that compresses well makes chains with few stored bytes and many plain bytes."""
     replaced = [pack_frame(b'[["=",["a"],"%b"]]' % (b"%d" % it * 100_000)) for it in range(200)]
     assert fold([whole(b"{}"), *replaced], MIB) == {"a": "199" * 100_000}
 

@@ -1,4 +1,4 @@
-"""What logging and OpenTelemetry are told of operations, and what neither ever is."""
+"""Logs, spans and metrics of operations, which contain no secrets and no content."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ asyncio.run(main())
 
 
 async def everything(checkpointer: StorageBackendAdapter) -> None:
-    """What an agent may do, all of it with secrets, and all that goes wrong with it."""
+    """Run every kind of operation with secrets in its arguments, failures included."""
     state = {"agent_id": SECRET, "tags": [SECRET], SECRET: [SECRET] * 40, "deep": {SECRET: SECRET}}
     told = {"metadata": {SECRET: SECRET, "user_id": SECRET}}
     await checkpointer.save(state, "t", **told)
@@ -397,7 +397,7 @@ class Telemetry:
         ]
 
     def total(self, metric: str, **attributes: str) -> float:
-        """What was added since ``clear``: counters' sums, histograms' counts."""
+        """Return the changes since ``clear``: sums of counters, counts of histograms."""
         wanted = {
             (f"locus_store.{name}" if name in {"reason", "outcome"} else name.replace("_", ".")): it
             for name, it in attributes.items()
@@ -599,7 +599,7 @@ def test_every_operation_of_a_checkpointer_is_observed() -> None:
 
 
 def fresh(code: str) -> str:
-    """What a new interpreter prints."""
+    """Return the output of a new interpreter."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False
     )

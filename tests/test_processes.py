@@ -61,7 +61,7 @@ class Worker:
         self.process.stdin.flush()
 
     def ends(self) -> list[Any]:
-        """What else it tells, once it has ended well and without a word of complaint."""
+        """Return the rest of the output of a process that succeeded and wrote nothing to stderr."""
         told, complaints = self.told(), self.process.stderr.read()
         assert (self.process.wait(), complaints) == (0, "")
         return told

@@ -1,4 +1,4 @@
-"""What is released: the sdist and the wheel, their versions, and the workflows that build them."""
+"""The release: sdist and wheel, their versions, and the workflows that build them."""
 
 from __future__ import annotations
 

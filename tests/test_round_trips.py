@@ -43,7 +43,7 @@ async def checkpointer(opened: Any) -> AsyncIterator[StorageBackendAdapter]:
 
 @contextmanager
 def statements() -> Iterator[list[str]]:
-    """What SQLAlchemy sends meanwhile, on any engine."""
+    """The statements that SQLAlchemy sends in the block, on any engine."""
     sent: list[str] = []
 
     def note(*given: Any) -> None:
@@ -58,7 +58,7 @@ def statements() -> Iterator[list[str]]:
 
 @contextmanager
 def sqlite_statements() -> Iterator[list[str]]:
-    """What is sent to SQLite meanwhile, by connections that are opened meanwhile."""
+    """The statements that connections opened in the block send to SQLite."""
     sent: list[str] = []
 
     def watch(connection: sqlite3.Connection, _: object) -> None:

@@ -91,7 +91,7 @@ class Console:
         self._compile.compiler.flags |= ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 
     def paste(self, code: str) -> str:
-        """What is left unfinished; raises ``SyntaxError`` as the console would."""
+        """Return the unfinished rest; raise ``SyntaxError`` as the console does."""
         kept: list[str] = []
         for line in [*code.splitlines(), ""]:
             kept.append(line)

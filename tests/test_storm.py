@@ -42,7 +42,7 @@ FAULTS = [
 
 @pytest.fixture(params=PLACES)
 def place(request: pytest.FixtureRequest) -> list[str]:
-    """Where it storms: in a file of its own, or on the tests' server."""
+    """The database of the storm: a new file, or one on the tests' server."""
     if request.param == "sqlite":
         return []
     return ["--url", request.getfixturevalue("migrated_database")]

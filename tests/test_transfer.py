@@ -86,7 +86,7 @@ async def source(tmp_path, migrated):
 
 
 async def same(one: StorageBackend, other: StorageBackend) -> int:
-    """How many threads there are; both have the same."""
+    """Return the number of threads, which both places share."""
     ids = [it async for it in all_threads(one)]
     assert ids == [it async for it in all_threads(other)]
     for thread_id in ids:

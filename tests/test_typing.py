@@ -105,7 +105,7 @@ PostgreSQLStore("x", busy_timeout_seconds=3)  # error: Unexpected keyword argume
 
 
 def expected(name: str, text: str) -> dict[int, str]:
-    """What is to be said of each line."""
+    """Return the messages that are expected for each line."""
     found = enumerate(text.splitlines(), 1)
     marks = ((number, re.search(r"# (reveals|error): (.*)", line)) for number, line in found)
     return {number: mark[2] for number, mark in marks if mark}

@@ -81,7 +81,7 @@ async def compare(savers: int, saves: int) -> list[list[object]]:
 
 
 def profiled(name: str, states: list[dict[str, Any]], warm: int, shown: int) -> None:
-    """What the saves after the first ``warm`` cost, by function, in both threads."""
+    """Profile the saves after the first ``warm``, by function, in both threads."""
     with tempfile.TemporaryDirectory(prefix="locus-store-profile-") as directory:
         saver = sqlite_checkpointer(Path(directory) / "saves.db", state_type=dict)
         loop_profile, writer_profile = cProfile.Profile(), cProfile.Profile()

@@ -1,4 +1,4 @@
-"""How storage grows over 1,000 turns with every version kept.
+"""Growth of the storage over 1,000 turns with every version kept.
 
     python -m benchmarks.comparisons.growth
 
@@ -159,7 +159,7 @@ async def in_memory(name: str, turns: int, marks: list[int]) -> Grown:
 
 
 def print_pages(path: Path, grown: Grown) -> None:
-    """Where the bytes are, by table and index."""
+    """Return the bytes of each table and index."""
     database = sqlite3.connect(path)
     payloads = [row[0] for row in database.execute("SELECT payload FROM locus_checkpoints")]
     bodies = sum(len(body) for it in payloads for body in unpack_frames(it, MAX_STATE_BYTES))

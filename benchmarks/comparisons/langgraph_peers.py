@@ -264,7 +264,7 @@ STATES: dict[str, Callable[[list[Any], int], list[Any]]] = {
 def step(
     saver: Any, before: dict[str, Any], messages: list[Any], number: int
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """What a graph hands to ``put`` after a step that changed the messages."""
+    """Return the arguments that a graph gives to ``put`` after a step that changed the messages."""
     checkpoint: dict[str, Any] = dict(empty_checkpoint())
     changed = {"messages": saver.get_next_version(before.get("messages"), None)}
     checkpoint["channel_values"] = {"messages": messages}

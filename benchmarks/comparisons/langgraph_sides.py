@@ -30,7 +30,7 @@ TEXTS = [
     (workloads.prose(random.Random(2 * it), 400), workloads.prose(random.Random(2 * it + 1), 1000))
     for it in range(1000)
 ]
-"""What is said in a turn: 1.4 KB."""
+"""The text of a turn: 1.4 KB."""
 
 
 # --- places

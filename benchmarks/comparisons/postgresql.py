@@ -281,7 +281,7 @@ async def load(made: Any) -> float:
 
 
 def as_message(name: str, plain: dict[str, str]) -> Any:
-    """What each side's users keep: LangChain's messages, and ours."""
+    """The messages of each side: LangChain's, and ours."""
     if name == Ours.name:
         return Message(role=plain["role"], content=plain["content"])
     from langchain_core.messages import AIMessage, HumanMessage

@@ -78,7 +78,7 @@ class Data:
 
 @dataclass
 class Found:
-    """What the searches of one side gave."""
+    """Return the results of one side's searches."""
 
     seconds: list[float] = field(default_factory=list)
     hits: int = 0

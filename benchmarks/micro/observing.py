@@ -1,4 +1,4 @@
-"""What logging and telemetry cost: microseconds for each operation, in memory and in SQLite.
+"""Cost of logging and telemetry: microseconds for each operation, in memory and in SQLite.
 
 ``python -m benchmarks.micro.observing`` runs each mode in processes of its own, in turn.
 """

@@ -30,7 +30,7 @@ PATIENCE_SECONDS = 0.5
 
 
 async def until(condition: Callable[[], Awaitable[bool]], seconds: float) -> bool:
-    """Whether it came true in time."""
+    """Return whether the condition became true in time."""
     limit = time.monotonic() + seconds
     while not (is_true := await condition()) and time.monotonic() < limit:  # noqa: ASYNC110
         await asyncio.sleep(0.0005)

@@ -1,4 +1,4 @@
-"""What the journals of a storm allow: every read, every version at the end, every lost save.
+"""The verdict on a storm from its journals: reads, versions at the end, lost saves.
 
 A call is known by when it began and ended, so of two calls that overlap either may have been first.
 """
@@ -136,7 +136,7 @@ class Storm:
         return found
 
     def may_be_absent(self, key: Key) -> bool:
-        """Whether a version that was seen may be gone: deleted or pruned by anybody."""
+        """Return whether a version that was seen may be gone: deleted or pruned by anybody."""
         copy = self.copies.get(key[0])
         return (
             kind_of(key[0]) == "pruned"
@@ -145,7 +145,7 @@ class Storm:
         )
 
     def was_there(self, key: Key, at: int) -> bool:
-        """Whether a version had been acknowledged by then, and nobody has ever removed it."""
+        """Return whether a version had been acknowledged by then, and was never removed."""
         if self.may_be_absent(key):
             return False
         saved = any(it.is_acknowledged and it.ended < at for it in self.by_key.get(key, []))
@@ -153,7 +153,7 @@ class Storm:
         return saved or (copy is not None and copy.ended < at and self._must_be_copied(key))
 
     def must_exist(self, key: Key) -> bool:
-        """Whether a version is to be there at the end."""
+        """Return whether a version must exist at the end."""
         deletes = self.deletes(key)
         kept = [
             it
@@ -182,7 +182,7 @@ class Storm:
         return saved or (source[0] in self.copies and self._must_be_copied(source))
 
     def must_be_gone(self, key: Key) -> bool:
-        """Whether a version was deleted for good."""
+        """Return whether a version was deleted and not saved again."""
         saves = [it for it in self.by_key.get(key, []) if it.may_have_happened]
         return any(
             it.is_acknowledged and it.results == [True] and all(s.ended < it.begun for s in saves)
@@ -199,7 +199,7 @@ class Storm:
 
 
 def is_replaced(save: Save, saves: list[Save], before: int) -> bool:
-    """Whether another content was acknowledged under the same id after it, before that time."""
+    """Return whether other content was acknowledged under the same id after it and before that time."""
     return any(
         it.is_acknowledged and it.digest != save.digest and save.ended < it.begun
         and it.ended < before
@@ -209,7 +209,7 @@ def is_replaced(save: Save, saves: list[Save], before: int) -> bool:
 
 @dataclass
 class Verdict:
-    """What was done, and what must not have happened."""
+    """Counts of the work, and the violations."""
 
     counts: Counter[str]
     violations: list[str] = field(default_factory=list)

@@ -48,7 +48,7 @@ class Choice:
     """Tenants that were left out, once a storage was opened."""
 
     is_named: bool = False
-    """What was named is of one tenant, so that nothing of the others was left out."""
+    """The named threads belong to one tenant, so no data of other tenants was left out."""
 
     @property
     def options(self) -> dict[str, Any]:

@@ -464,7 +464,7 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
     # --- between a caller's form and the stored one
 
     def _call(self, config: Mapping[str, Any]) -> Call:
-        _ = self.backend, self.cache  # an option that is wrong is told before anything is written
+        _ = self.backend, self.cache  # a wrong option fails before anything is written
         return call_of(config, self.user_id_type)
 
     def _hand_on(self, config: Mapping[str, Any], lineage: Lineage) -> None:

@@ -161,7 +161,7 @@ class RunMethods(ABC):
     async def aput_cache_value(
         self, namespace: str, key: str, value: Any, ttl_seconds: float | None = None
     ) -> None:
-        """Keep a JSON value for a time, a day unless told otherwise; any user may read it.
+        """Keep a JSON value for a time, a day by default; any user may read it.
 
         Raises:
             InvalidArgumentError: A name or the time is not valid.

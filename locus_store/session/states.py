@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 CHOOSE: Final = 'choose another class: config["state_class"] or bind_state_type()'
-"""What to do about a stored state that does not fit its class."""
+"""The advice for a stored state that does not fit its class."""
 
 
 def checked_state_class(kind: object) -> type[BaseModel] | None:

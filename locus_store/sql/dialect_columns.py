@@ -33,7 +33,7 @@ class DialectColumns(ABC):
     """Compares bytes; ``None``: the database's default does."""
 
     empty_text: ClassVar[str] = ""
-    """What a column of text holds for the empty string."""
+    """The stored form of the empty string in a column of text."""
 
     no_table: ClassVar[str] = ""
     """Stands behind the columns of a query that reads no table."""

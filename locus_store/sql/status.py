@@ -61,7 +61,7 @@ class Status:
     """One line: what is there and what to do."""
     settings: Settings | None = None
     leftovers: tuple[str, ...] = ()
-    """Where it is ``missing``: tables and views of ours, without rows, of a first upgrade that was
+    """If it is ``missing``: tables and views of ours, without rows, of a first upgrade that was
     cut short."""
 
     @property

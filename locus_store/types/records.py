@@ -115,7 +115,7 @@ class Save:
     """Explicit parent; ``expected`` tells more of it, where that is of this database."""
 
     forks: bool = True
-    """Whether ``parent_id`` may be another version than the head: a declared fork. Without it the
+    """``parent_id`` may be another version than the head: a declared fork. Without it the
     parent must be the head, or the save has lost."""
 
     is_root: bool = False

@@ -169,7 +169,7 @@ def _plain(state: Any) -> dict[str, Any]:
 
 
 LOOK: Final = "with state_type=dict it can be looked at"
-"""What to do about a stored state that does not fit its class."""
+"""The advice for a stored state that does not fit its class."""
 
 
 def restored(kind: Any, data: dict[str, Any], lineage: Lineage | None, advice: str = LOOK) -> Any:

@@ -17,8 +17,8 @@ LineKey: TypeAlias = tuple[str | None, str, str]
 """A tenant, a thread and a namespace."""
 
 KNOWN_BYTES = 64 * 1024 * 1024
-"""What one backend object may hold of versions that it read or wrote, so that saves send frames
-and not whole states, and a head that is known is not read again."""
+"""The bytes of versions that one backend object keeps, so that saves send frames and not whole
+states, and a known head is not read again."""
 
 
 @dataclass(slots=True)

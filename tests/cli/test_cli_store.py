@@ -347,7 +347,7 @@ def test_forget_takes_the_namespaces_that_are_named_and_all_below(run: Run, sql_
 
 
 def stored(url: str, query: str) -> list[Any]:
-    """What is in the tables, seen or not."""
+    """Return the rows of the tables, expired ones included."""
     if url.startswith("sqlite"):
         with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
             return [it for (it,) in connection.execute(query)]

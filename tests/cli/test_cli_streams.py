@@ -35,7 +35,7 @@ def store(tmp_path: Path) -> str:
 def shell(
     line: str, store: str = "memory://", **environment: str
 ) -> subprocess.CompletedProcess[bytes]:
-    """What a shell makes of ``$C …``."""
+    """Return the arguments that a shell makes of ``$C …``."""
     variables = {**os.environ, "LOCUS_STORE_URL": store, "C": COMMAND, **environment}
     return subprocess.run(
         ["sh", "-c", line], cwd=ROOT, env=variables, capture_output=True, check=False

@@ -65,7 +65,7 @@ def url(request: pytest.FixtureRequest, run: Run, monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture
 def there(tmp_path: Path) -> str:
-    """Where nothing is yet."""
+    """An empty place."""
     return f"sqlite:///{tmp_path / 'there.db'}"
 
 
@@ -74,7 +74,7 @@ def lines(text: str) -> list[dict[str, Any]]:
 
 
 def named(url: str) -> str:
-    """What a summary begins with."""
+    """Return the beginning of a summary."""
     return "tenant 'default': " if url.startswith(("sqlite", "postgresql")) else ""
 
 

@@ -1,4 +1,4 @@
-"""What is sent comes back: every call's arguments and answer, and bodies that are not valid."""
+"""Every call's arguments and answer survive the wire, and invalid bodies are refused."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _records(kind: Any) -> st.SearchStrategy[Any]:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two values are equal; filters are compared by their conditions."""
+    """Return whether two values are equal; filters are compared by their conditions."""
     return repr(_shown(one)) == repr(_shown(other))
 
 

@@ -1,4 +1,4 @@
-"""What a process of its own lives through: ``lifecycle.py WHAT URL [ARGUMENT ...]``."""
+"""Life cycles of a separate process: ``lifecycle.py WHAT URL [ARGUMENT ...]``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process of its own does to a database: ``on_database.py WHAT URL [ARGUMENT ...]``."""
+"""Work of a separate process on a database: ``on_database.py WHAT URL [ARGUMENT ...]``."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class Caller:
         return self(graph, "update_state", config, values, **kwargs)
 
     def all(self, graph: Any, name: str, *args: Any, **kwargs: Any) -> list[Any]:
-        """What a method gives one by one."""
+        """Return the items that a method yields."""
         if self._runner is None:
             return list(getattr(graph, name)(*args, **kwargs))
 
@@ -84,7 +84,7 @@ class Caller:
 
 
 def outcome(form: str, call: Any) -> Any:
-    """What ``call`` gives a caller of its own, in a thread of its own, or its error."""
+    """Return the result or the error of ``call`` in a new thread."""
     found: list[Any] = []
 
     def body() -> None:

@@ -309,7 +309,7 @@ class _Write(Generic[T]):
         self._change = change
         self._creates = creates
         self._sent: tuple[Draft, T] | None = None
-        """What the last attempt sent, and its answer."""
+        """The request of the last attempt, and its answer."""
         self._onto: Tag | None = None
         """The tag that the last attempt's put named."""
         self._trusts_cache = threads.documents.trusts_cache

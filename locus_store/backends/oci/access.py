@@ -31,7 +31,7 @@ class BucketPlace:
     namespace: str
     bucket: str
     compartment_id: str | None = None
-    """Where a missing bucket is created; ``None``: it is not created."""
+    """The compartment in which a missing bucket is created; ``None``: it is not created."""
 
     def __str__(self) -> str:
         return f"oci://{self.namespace}/{self.bucket}"

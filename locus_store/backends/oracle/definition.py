@@ -43,7 +43,7 @@ class OracleDefinition(SchemaDefinition):
     commits_each = True
 
     offline_preface = "WHENEVER SQLERROR EXIT FAILURE ROLLBACK\nSET DEFINE OFF"
-    """SQL*Plus and SQLcl continue after an error, unless they are told otherwise."""
+    """Tell SQL*Plus and SQLcl to stop at the first error; by default they continue."""
 
     def run_on_url(
         self,

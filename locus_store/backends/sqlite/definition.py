@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 BUSY_MILLISECONDS: Final = 60_000
-"""How long a migration waits for another process."""
+"""The time that a migration waits for another process."""
 
 _DRIVER_OPTIONS: Final = frozenset(
     {

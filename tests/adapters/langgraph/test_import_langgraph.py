@@ -1,4 +1,4 @@
-"""What LangGraph's own savers wrote, with every checkpoint, channel value and pending write."""
+"""Imports from LangGraph's own savers, with every checkpoint, channel value and pending write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the saver remembers of messages: nobody sees it, but by the clock."""
+"""The saver's memory of messages changes its speed and nothing else."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ VALUES = [
 
 
 def again(value: Any, **options: Any) -> Any:
-    """What another serializer makes of a stored value."""
+    """Return a stored value as another serializer reads it."""
     return ExactSerializer(**options).loads_typed(ExactSerializer(**options).dumps_typed(value))
 
 
@@ -494,7 +494,7 @@ PAYLOADS: list[Any] = ["x", 1, ["echo"], {"n": 1}, {"args": "x"}, None, {"__clas
 
 @pytest.fixture(scope="module")
 def audited():
-    """What Python reported while a test looked."""
+    """The warnings of Python in the block."""
     events: list[tuple[str, Any]] = []
     looking = [False]
     watched = ("import", "exec", "compile", "open", "os.", "subprocess", "socket", "ctypes")

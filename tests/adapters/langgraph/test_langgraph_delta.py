@@ -51,7 +51,7 @@ def graph_on(saver):
 
 
 def shown(snapshot):
-    """What of a snapshot does not differ from run to run."""
+    """Return the parts of a snapshot that are equal in every run."""
     names = ("source", "step", "counters_since_delta_snapshot")
     return (
         snapshot.values,

@@ -147,7 +147,7 @@ async def put(saver: LangGraphSaver, metadata: Any = None, **values: Any) -> Any
 
 
 async def kept(opened: Any, *values: Any, **options: Any) -> None:
-    """Whether values come back as they were, from channels, lists of them, writes and lists."""
+    """Check that values come back unchanged from channels, lists of them, writes and lists."""
     channels = {f"c{n}": it for n, it in enumerate(values)} | {"all": list(values)}
     expected = exact(channels)
     async with LangGraphSaver(opened(), **options) as saver:

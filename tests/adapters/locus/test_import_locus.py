@@ -1,4 +1,4 @@
-"""What the Locus SDK's own checkpointers wrote, taken over with every version."""
+"""Imports from the Locus SDK's own checkpointers, with every version."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ HOSTILE = [
 
 
 class SQLiteOfMine:
-    """What a user of the SDK hands to its adapter: 3.0.1 has no SQLite of its own."""
+    """A user's SQLite storage for the SDK's adapter: version 3.0.1 has none."""
 
     COLUMNS = "thread_id TEXT PRIMARY KEY, checkpoint_id TEXT, data TEXT, created_at TEXT,"
 
@@ -111,7 +111,7 @@ class RedisOfTheirs(RedisBackend):
 
 
 class Place:
-    """Where the SDK keeps its threads, and how that is named for an import."""
+    """A storage of the SDK, and its name for an import."""
 
     def __init__(self, theirs: Any, source: str) -> None:
         self.theirs = theirs
@@ -355,7 +355,7 @@ KILLED = """
 
 
 def killed(source: str, path: Path) -> int:
-    """How the process ended that took three threads over."""
+    """Return the exit status of a process that imported three threads."""
     command = [sys.executable, "-c", textwrap.dedent(KILLED), source, path]
     return subprocess.run(command, check=False, env=os.environ).returncode
 

@@ -1,4 +1,4 @@
-"""What users of the Locus SDK's own checkpointers type, as they type it."""
+"""The calls of the Locus SDK's own checkpointers, as its users write them."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ REDIS = (
 
 
 def in_a_process(directory: Path, sample: str, day: int) -> str:
-    """What a process that runs the sample on that day prints."""
+    """Return the output of a process that runs the sample on that day."""
     command = [sys.executable, "-W", "error", "-c", sample, str(day)]
     done = subprocess.run(
         command, cwd=directory, check=False, capture_output=True, text=True, encoding="utf-8"

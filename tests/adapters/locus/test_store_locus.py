@@ -40,7 +40,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 def embed(texts: list[str]) -> list[list[float]]:
-    """How often each word is there."""
+    """Return the number of times that each word occurs."""
     return [[1e-3 + it.lower().count(word) for word in TEXTS] for it in texts]
 
 
@@ -49,7 +49,7 @@ def memory(key: str, content: str, kind: MemoryType = MemoryType.USER) -> Memory
 
 
 async def extract(messages: list[Any]) -> list[Memory]:
-    """What a model would find: each thing the user said."""
+    """Return the facts that a model would extract: each thing that the user said."""
     said = [it.content for it in messages if it.role == "user"]
     return [memory(f"said_{at}", text) for at, text in enumerate(said)]
 

@@ -79,7 +79,7 @@ class Running:
         theirs.close()
 
     def result(self) -> Any:
-        """What it returned."""
+        """The value that it returned."""
         assert self._answer.poll(60), "the process does not answer"
         error, found = self._answer.recv()
         self.process.join()

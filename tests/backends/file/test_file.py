@@ -570,7 +570,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 def appended(url: str, processes: int) -> list[str]:
-    """What that many processes at once said that they saved."""
+    """Return the ids that concurrent processes acknowledged."""
     command = [sys.executable, "-W", "error", "-c", APPEND, url]
     workers = [
         subprocess.Popen([*command, f"p{n}"], stdout=subprocess.PIPE, text=True)
@@ -646,7 +646,7 @@ async def test_who_waits_too_long_for_another_writer_is_told(backend, directory)
 
 
 def told_by_a_child(look: Callable[[], int]) -> int:
-    """What a child process finds; less than 0 where it hangs."""
+    """Return a child process's result; below 0 if it hangs."""
     with warnings.catch_warnings():  # Python 3.12 warns of a fork where there are threads
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()

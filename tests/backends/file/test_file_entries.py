@@ -1,4 +1,4 @@
-"""What else may be in a directory of threads, and children that are forked while one works."""
+"""Foreign entries in a directory of threads, and children that are forked during a call."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def kind(request: pytest.FixtureRequest, directory: Path, backend: FileBackend) 
 
 
 def told(kind: str) -> str:
-    """What an error says of the entry."""
+    """Return an error's text for the entry."""
     return os.fsencode(UNUSUAL[kind][0]).decode(errors="backslashreplace")
 
 

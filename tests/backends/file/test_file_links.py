@@ -29,7 +29,7 @@ def directory(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def outside(tmp_path: Path) -> Path:
-    """Where links lead to."""
+    """A folder outside the store, which links point to."""
     made = tmp_path / "outside"
     made.mkdir()
     return made

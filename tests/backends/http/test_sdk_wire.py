@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 IDS = [it for it in HOSTILE_IDS if it not in {".", ".."}]
-"""What that client can send: HTTP clients remove these two segments of a path."""
+"""The ids that that client can send: HTTP clients remove these two segments of a path."""
 
 
 @pytest.fixture

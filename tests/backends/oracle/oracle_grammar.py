@@ -77,7 +77,7 @@ SECOND_UNKNOWN: Unknown = {
 
 
 def unknown(statement: str, listed: Unknown) -> list[str]:
-    """What of the list occurs in the statement, in its words."""
+    """Return the entries of the list that occur in the statement."""
     words = [it.raw_upper for it in _tokens(statement) if it.is_code]
     found = []
     for run, what in listed.items():
@@ -207,7 +207,7 @@ def _named_binds(statement: str) -> str:
 
 
 def _denied(tree: Any) -> Iterator[str]:
-    """What the tree holds that Oracle's manuals have not, in words."""
+    """Return descriptions of the tree's nodes that Oracle's manuals do not have."""
     for node in tree.recursive_crawl_all():
         for why, is_denied in DENIED.items():
             if is_denied(node):
@@ -223,7 +223,7 @@ def _keywords(node: Any) -> list[str]:
 
 
 def _has(types: str | Iterable[str], *words: str) -> Callable[[Any], bool]:
-    """Whether the node is of one of the types and has these keywords among its own."""
+    """Return whether the node has one of the types and these keywords."""
     wanted = {types} if isinstance(types, str) else set(types)
     return lambda it: it.get_type() in wanted and set(words) <= set(_keywords(it))
 

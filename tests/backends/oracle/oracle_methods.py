@@ -30,7 +30,7 @@ WRITE = PendingWrite("task", 0, "channel", "json", b"1")
 
 
 class Opened(NamedTuple):
-    """What the calls are made on."""
+    """The object that the calls are made on."""
 
     backend: OracleBackend
     saver: OracleCheckpointSaver

@@ -60,7 +60,7 @@ class Call:
     sizes: dict[str, Any] = field(default_factory=dict)
     is_autocommit: bool = False
     rows: int = 0
-    """How many may come with it."""
+    """The number of rows that were asked for together."""
 
 
 class TwinServer:
@@ -76,7 +76,7 @@ class TwinServer:
         self.failures: deque[BaseException] = deque()
         """Raised by the next statements, before anything is done."""
         self.text_index: tuple[str, str] | None = None
-        """What the dictionary says of it."""
+        """The row of the text index in Oracle's data dictionary."""
         self.watch: Callable[[str], None] | None = None
         """Sees each statement before anything is done, and may raise."""
         self.path = path
@@ -110,7 +110,7 @@ class TwinServer:
         return TwinConnection(self)
 
     def statements(self) -> list[str]:
-        """What was sent, in order."""
+        """The statements, in their order."""
         return [it.statement for it in self.calls if it.statement]
 
 
@@ -132,7 +132,7 @@ def watched(made: Any) -> Any:
 
 
 class TwinConnection:
-    """What SQLAlchemy uses of an ``oracledb.AsyncConnection``."""
+    """The part of ``oracledb.AsyncConnection`` that SQLAlchemy uses."""
 
     thin = True
     version = VERSION
@@ -148,7 +148,7 @@ class TwinConnection:
         self._is_healthy = True
         self._begun = False
         self._is_set = False
-        """Whether ``SET TRANSACTION`` was said."""
+        """``SET TRANSACTION`` was sent."""
         self._sqlite = sqlite(server.url).connect()
 
     def cursor(self) -> TwinCursor:
@@ -156,7 +156,7 @@ class TwinConnection:
         return TwinCursor(self)
 
     def is_healthy(self) -> bool:
-        """Whether it was not lost."""
+        """The connection still works."""
         return self._is_healthy
 
     def lose(self) -> None:
@@ -230,7 +230,7 @@ class TwinConnection:
 
     @property
     def transaction_in_progress(self) -> bool:
-        """Whether something is to be committed or undone."""
+        """Return whether a transaction is open."""
         return self._begun or self._is_set or any(it[1] is self for it in self.server.table_locks)
 
     async def _begin(self) -> None:
@@ -353,7 +353,7 @@ class _Nothing:
 
 
 class TwinCursor:
-    """What SQLAlchemy uses of an ``oracledb.AsyncCursor``."""
+    """The part of ``oracledb.AsyncCursor`` that SQLAlchemy uses."""
 
     def __init__(self, connection: TwinConnection) -> None:
         self.connection = connection
@@ -375,7 +375,7 @@ class TwinCursor:
         pass
 
     def setinputsizes(self, *_: Any, **sizes: Any) -> None:
-        """What the driver is told of the next statement's parameters."""
+        """Set the types of the next statement's parameters."""
         self._sizes = sizes
 
     def var(self, kind: Any, *_: Any, arraysize: int = 1, **__: Any) -> TwinVar:
@@ -431,13 +431,13 @@ class TwinVar:
     values: list[Any] = field(default_factory=list)
 
     def getvalue(self, _: int = 0) -> Any:
-        """What was put into it."""
+        """The value that was set."""
         return self.value
 
 
 @dataclass
 class Result:
-    """What a statement gave."""
+    """The values that a statement returned."""
 
     names: list[str]
     rows: list[Any] | None
@@ -500,7 +500,7 @@ _engines: dict[str, Any] = {}
 
 
 def canned(statement: str, server: TwinServer) -> Result | None:
-    """What SQLAlchemy asks when it connects for the first time, and of the text index."""
+    """Return the answer to a question of SQLAlchemy, or about the text index."""
     text = statement.strip().lower()
     if "i.domidx_opstatus" in text:
         rows = [server.text_index] if server.text_index else []
@@ -567,7 +567,7 @@ def _defining(statement: str) -> str:
 
 
 def _refused(exc: Exception) -> oracledb.Error:
-    """What Oracle says of a definition that comes too late or too early."""
+    """Return Oracle's error for an object that exists already, or is missing."""
     told = {"already exists": 955, "no such table": 942, "no such view": 942, "duplicate": 1430}
     number = next(it for words, it in told.items() if words in str(exc))
     return server_error(number, str(exc))

@@ -1,4 +1,4 @@
-"""What Oracle brings along: places and wallets, listeners that fail, errors, migrations' text."""
+"""Behaviour of Oracle: URLs and wallets, failing listeners, errors, the text of migrations."""
 
 from __future__ import annotations
 
@@ -496,7 +496,7 @@ async def test_a_connection_is_given_back_without_a_transaction(twin: TwinServer
 
 async def test_a_pool_of_the_callers_is_borrowed_from(twin: TwinServer) -> None:
     class Pool:
-        """What is used of an ``oracledb.AsyncConnectionPool``."""
+        """The part of ``oracledb.AsyncConnectionPool`` that is used."""
 
         acquire = staticmethod(twin.connect)
         release = staticmethod(twin.connect)

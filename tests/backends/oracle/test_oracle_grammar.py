@@ -1,4 +1,4 @@
-"""What two grammars say of Oracle's SQL, and how far that can be trusted."""
+"""Checks of Oracle's SQL by two grammars, and checks of these grammars."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ if not GIVEN["DSN"] and not CONTAINER:
 
 @pytest.fixture(scope="session")
 def place() -> Iterator[dict[str, Any]]:
-    """How to reach the database."""
+    """Return the options that reach the database."""
     if GIVEN["DSN"]:
         found = {"dsn": GIVEN["DSN"], "user": GIVEN["USER"], "password": GIVEN["PASSWORD"]}
         if GIVEN["WALLET"]:

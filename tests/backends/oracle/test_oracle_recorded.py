@@ -212,7 +212,7 @@ def statements() -> list[str]:
 
 
 UNASKED = ("JSON_EXISTS(", "INDEXTYPE IS", "FETCH APPROX")
-"""What neither grammar knows, and nothing else that is sent has."""
+"""The words that neither grammar knows, and that no other statement has."""
 
 
 def test_every_recorded_statement_is_oracles(oracle_grammar: grammars.Grammar) -> None:

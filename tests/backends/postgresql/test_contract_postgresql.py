@@ -57,7 +57,7 @@ class ServerProbe:
                 )
 
     def holds(self, text: str) -> bool:
-        """Whether any row has it; what a vacuum has not yet overwritten is not looked at."""
+        """Return whether any live row has it; dead rows are not read."""
         rows = [
             row
             for table in ("locus_checkpoints", "locus_packs")

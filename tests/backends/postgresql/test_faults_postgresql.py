@@ -62,7 +62,7 @@ async def eventually(condition: Callable[[], Any]) -> None:
 
 
 async def in_time(work: Awaitable[Any]) -> Any:
-    """What hangs fails."""
+    """Fail a test that hangs."""
     return await asyncio.wait_for(work, DEADLINE_SECONDS)
 
 

@@ -206,7 +206,7 @@ def role(server: servers.Server) -> Iterator[str]:
 
 
 def on(url: str, body: Callable[[sa.Connection], Any], **options: Any) -> Any:
-    """What a body gives on a connection of an asynchronous engine."""
+    """Return a function's result on a connection of an asynchronous engine."""
 
     async def run() -> Any:
         engine = create_async_engine(
@@ -238,7 +238,7 @@ def start(script: str, *arguments: str) -> subprocess.Popen[str]:
 
 
 def together(processes: list[subprocess.Popen[str]]) -> list[str]:
-    """What each of them said, when all were let go at once and ended well."""
+    """Return the outputs of processes that start together and succeed."""
     for process in processes:
         assert process.stdin is not None
         process.stdin.write("go\n")
@@ -899,7 +899,7 @@ def test_processes_may_start_cold_at_once_through_a_pooler(
 
 @pytest.fixture
 def before() -> str:
-    """What the second revision runs first."""
+    """The first statement of the second revision."""
     return "SELECT 1"
 
 

@@ -1,4 +1,4 @@
-"""How PostgreSQL runs what the library sends, on 1,000,000 checkpoints: by an index, each time.
+"""Plans of the library's statements in PostgreSQL on 1,000,000 checkpoints: each uses an index.
 
 Every statement is taken from the connection it is sent on, and explained there before it runs:
 with the values known and unknown to the planner (PostgreSQL prepares statements and may forget the
@@ -95,7 +95,7 @@ SELECT thread, '/', 1, 10, 10, active_at FROM locus_threads WHERE thread >= $fir
 
 @dataclass(frozen=True)
 class Plan:
-    """What one statement of the library's did."""
+    """The plan of one of the library's statements."""
 
     query: str
     values: Sequence[Any]

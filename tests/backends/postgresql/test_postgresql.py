@@ -1,4 +1,4 @@
-"""What only PostgreSQL has: JSONB, tsvector, LIKE, schemas, the view of heads, many clients."""
+"""PostgreSQL only: JSONB, tsvector, LIKE, schemas, the view of heads, many clients."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Pair:
         self._examples = 0
 
     def run(self, body: Callable[[Any, str], Awaitable[Any]]) -> list[Any]:
-        """What each one gives; the string begins the ids of threads that are gone afterwards."""
+        """Return the results of clients; threads whose ids begin with the string are deleted."""
         self._examples += 1
         return [self._runner.run(self._one(it, body)) for it in self._backends.values()]
 

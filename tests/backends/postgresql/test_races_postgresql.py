@@ -1,4 +1,4 @@
-"""What an adversary found by racing; each lost something, or found what was deleted."""
+"""Races that an adversary found; each lost data, or showed deleted data."""
 
 from __future__ import annotations
 

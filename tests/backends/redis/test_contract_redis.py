@@ -80,7 +80,7 @@ class RedisProbe:
         return len(self._keys("thread")) + len(lines) + versions
 
     def check(self) -> None:
-        """What must hold of all keys, whatever a test did."""
+        """Check the invariants of all keys, whatever a test did."""
         for key in self._client.scan_iter(count=1000):
             assert KEY.fullmatch(key), key
         for key in self._keys("line"):
@@ -101,7 +101,7 @@ class RedisProbe:
 
 
 def empty_places(log: list[bytes]) -> list[bool]:
-    """Which places of a log are empty by its blocks."""
+    """Return the empty positions of a log, as its blocks have them."""
     sizes = [len(list(read_log([it]))) for it in log if it]
     return [at > 0 for size in sizes for at in range(size)]
 

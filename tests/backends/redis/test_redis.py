@@ -1,4 +1,4 @@
-"""What Redis and Valkey bring along: prefixes, expiry, rights, memory, replicas, lost servers."""
+"""Behaviour of Redis and Valkey: prefixes, expiry, rights, memory, replicas, lost servers."""
 
 from __future__ import annotations
 
@@ -409,7 +409,7 @@ async def test_a_list_of_pending_writes_is_written_once(redis_url: str) -> None:
 
 
 def ends(client: Any) -> dict[str, int]:
-    """When each key but that of the store goes, in milliseconds; -1: never."""
+    """Return the time at which each key expires, in milliseconds; -1: never."""
     names = [it for it in client.scan_iter() if not it.endswith(b"{meta}")]
     return {it.decode(): client.pexpiretime(it) for it in names}
 
@@ -810,7 +810,7 @@ async def test_a_write_waits_once_though_the_server_forgot_the_scripts(
 
 
 async def told(call: Any) -> str:
-    """How it fails, once: nobody waits."""
+    """Return the error of one attempt, without a retry."""
     async with asyncio.timeout(5):
         with pytest.raises(ConnectionFailedError) as error:
             await call

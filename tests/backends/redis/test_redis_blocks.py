@@ -43,7 +43,7 @@ def log_of(url: str, thread_id: str = "t") -> list[bytes]:
 
 
 def blocks(url: str, thread_id: str = "t") -> list[int]:
-    """How many payloads each element has."""
+    """Return the number of payloads of each element."""
     return [len(list(read_log([it]))) for it in log_of(url, thread_id) if it]
 
 

@@ -1,4 +1,4 @@
-"""What the script of a plain append leaves to the whole rules, on Redis and Valkey."""
+"""Saves that the script of a plain append leaves to the full rules, on Redis and Valkey."""
 
 from __future__ import annotations
 

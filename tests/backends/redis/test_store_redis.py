@@ -90,7 +90,7 @@ def embedded(count: int, dimension: int = 8) -> list[tuple[Any, ...]]:
 
 @contextmanager
 def counted(home: Any):
-    """What is sent meanwhile."""
+    """The commands that are sent in the block."""
     sent: list[Any] = []
     execute = home.client.execute_command
 

@@ -1,4 +1,4 @@
-"""What may go wrong with a store in Redis: rights, strange keys, damage, and faults of servers."""
+"""Failures of a store in Redis: rights, foreign keys, damage, and faults of servers."""
 
 from __future__ import annotations
 

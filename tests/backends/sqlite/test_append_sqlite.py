@@ -43,7 +43,7 @@ def kinds(sent: list[str]) -> list[str]:
 
 @pytest.fixture
 def appended(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether each save was a plain append."""
+    """Return for each save whether it was a plain append."""
     found: list[bool] = []
     append = SQLiteRepository._appended
 
@@ -282,7 +282,7 @@ def options(random: Random, marks: list[Any], number: int) -> dict[str, Any]:
 
 
 async def outcome(backend: SQLiteBackend, marks: list[Any], state: Any, given: Any) -> Any:
-    """What a save answers, in words that hold for any database."""
+    """Return a save's answer in a form that is equal on every database."""
     given = dict(given)
     if "expected" in given:
         mark = marks[given["expected"]]

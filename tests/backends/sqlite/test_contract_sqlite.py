@@ -208,7 +208,7 @@ class TestSQLiteInMemory(CheckpointerContract):
 
 
 def set_up(connection, _) -> None:
-    """What the owner of an engine sets: its connections are not ours."""
+    """The settings of an engine's owner, whose connections are not ours."""
     cursor = connection.cursor()
     cursor.execute("PRAGMA secure_delete=ON")
     cursor.close()

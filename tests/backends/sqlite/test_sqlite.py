@@ -62,7 +62,7 @@ STATE = AgentState()
 
 
 async def refused(path: Any, error: type[Exception], match: str, **options: Any) -> Exception:
-    """What reading and writing raise; both the same, and the message names the file."""
+    """Return the error that reading and writing raise; its message names the file."""
     async with sqlite_checkpointer(path, **options) as checkpointer:
         with pytest.raises(error, match=match) as told:
             await checkpointer.save(STATE, "t")
@@ -110,7 +110,7 @@ asyncio.run(main())
 
 
 def as_nobody(path: Path) -> list[str]:
-    """What a process without rights is told by a load and by a save."""
+    """Return the errors of a load and of a save in a process without rights."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", NOBODY, str(path)],
         capture_output=True, text=True, check=False,
