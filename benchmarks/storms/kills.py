@@ -81,7 +81,7 @@ def tell(*line: str) -> None:
 
 
 class Ledger:
-    """Check what the writers acknowledged; with ``keep_last`` only the newest versions must exist."""
+    """The acknowledged saves; with ``keep_last`` only the newest versions must exist."""
 
     def __init__(self, keep_last: int | None) -> None:
         self.keep_last = keep_last

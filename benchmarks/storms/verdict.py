@@ -199,7 +199,7 @@ class Storm:
 
 
 def is_replaced(save: Save, saves: list[Save], before: int) -> bool:
-    """Return whether other content was acknowledged under the same id after it and before that time."""
+    """Return whether other content was acknowledged under its id before that time."""
     return any(
         it.is_acknowledged and it.digest != save.digest and save.ended < it.begun
         and it.ended < before

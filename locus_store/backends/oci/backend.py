@@ -109,7 +109,8 @@ class OCIBucketBackend(StorageBackendAdapter[S]):
     Args:
         bucket_name: The bucket.
         namespace: The Object Storage namespace of the tenancy.
-        compartment_id: The compartment in which a missing bucket is created; ``None``: it is not created.
+        compartment_id: The compartment in which a missing bucket is created; ``None``: none is
+            created.
         prefix: What the names of all objects begin with.
         profile_name: The profile in ``config_file``.
         auth_type: ``api_key``, ``security_token``, ``instance_principal`` or
