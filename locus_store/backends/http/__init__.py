@@ -3,10 +3,10 @@
 from locus_store.errors import MissingExtraError
 
 try:
-    import httpx  # noqa: F401  (whatever is imported first says what to install)
+    import aiohttp  # noqa: F401  (whatever is imported first says what to install)
 except ImportError as exc:
     raise MissingExtraError(
-        'HTTP needs httpx: pip install "locus-store[http]"', name="httpx"
+        'HTTP needs aiohttp: pip install "locus-store[http]"', name="aiohttp"
     ) from exc
 
 from locus_store.backends.http.backend import HTTPBackend, HTTPCheckpointer, http_checkpointer

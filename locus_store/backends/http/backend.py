@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from locus_store.backend import FullBackend
 from locus_store.backends.http.asking import requests
-from locus_store.backends.http.connections import (
-    POOL_SIZE,
-    RETRY_SECONDS,
-    TIMEOUT_SECONDS,
-    ClientOptions,
-    HTTPConnections,
-)
+from locus_store.backends.http.connections import RETRY_SECONDS, ClientOptions, HTTPConnections
 from locus_store.backends.http.remote import RemoteService
+from locus_store.backends.http.transports import ANSWER_BYTES, POOL_SIZE, TIMEOUT_SECONDS
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
 from locus_store.types.arguments import check_days
@@ -36,6 +32,8 @@ if TYPE_CHECKING:
 
 DEFAULT_URL = "http://localhost:8321"
 _TOKEN = re.compile("[!-~]+")
+_NAME = re.compile("[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 _Requests: Any = requests("threads")
@@ -91,15 +89,20 @@ class HTTPBackend(_Requests, FullBackend, DescribesThreads):  # type: ignore[mis
             raise InvalidArgumentError(
                 "a client has its own headers, auth and timeout; leave them out"
             )
+        if token is not None and auth is not None:
+            raise InvalidArgumentError("give token or auth, not both")
+        is_pair = isinstance(auth, tuple)
         options = ClientOptions(
-            headers=_headers(headers, token),
-            auth=auth,
+            headers=_headers(headers, token, auth if is_pair else None),
+            auth=None if is_pair else auth,
+            client=client,
             timeout=timeout,
             retry_seconds=retry_seconds,
             pool_size=pool_size,
+            max_answer=2 * max_state_bytes + ANSWER_BYTES,
         )
         self.service = RemoteService(
-            HTTPConnections(base_url, options, client), max_state_bytes=max_state_bytes
+            HTTPConnections(base_url, options), max_state_bytes=max_state_bytes
         )
 
     def __repr__(self) -> str:
@@ -160,13 +163,31 @@ _FIND = BY_PATH["/v1/find"]
 _COMMIT = BY_PATH["/v1/commit"]
 
 
-def _headers(headers: Mapping[str, str] | None, token: str | None) -> dict[str, str]:
+def _headers(
+    headers: Mapping[str, str] | None, token: str | None, pair: tuple[str, str] | None
+) -> dict[str, str]:
+    """Return the headers of each request.
+
+    Raises:
+        InvalidArgumentError: One cannot be sent; its value is not shown.
+    """
+    found = {"user-agent": "locus-store", **(headers or {})}
+    for name, value in found.items():
+        if not _NAME.fullmatch(name) or not isinstance(value, str) or _CONTROL.search(value):
+            raise InvalidArgumentError(f"the header {name!r} cannot be sent")
     if token is not None and not (isinstance(token, str) and _TOKEN.fullmatch(token)):
         raise InvalidArgumentError(
             "the token has a character that no token has, such as a line break at its end"
         )
-    bearer = {} if token is None else {"authorization": f"Bearer {token}"}
-    return {**(headers or {}), **bearer}
+    if token is not None:
+        found["authorization"] = f"Bearer {token}"
+    return found if pair is None else {**found, "authorization": _basic(pair)}
+
+
+def _basic(pair: tuple[str, str]) -> str:
+    if [*map(type, pair)] != [str, str]:
+        raise InvalidArgumentError("auth must be a pair (user, password) or an httpx.Auth")
+    return f"Basic {b64encode(':'.join(pair).encode()).decode()}"
 
 
 class HTTPCheckpointer(StorageBackendAdapter[S]):

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
+import os
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final
 
-import httpx
+import orjson
+from yarl import URL
 
+from locus_store.backends.http.aiohttp_transport import AiohttpTransport, is_untrusted
+from locus_store.backends.http.transports import NoAnswerError, TransportOptions
 from locus_store.errors import (
     BackendError,
     ConnectionFailedError,
@@ -22,13 +27,14 @@ from locus_store.runtime.loops import Home, Homes
 from locus_store.wire import bodies, failures
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
+    import httpx
+
+    from locus_store.backends.http.transports import Answer, Transport
     from locus_store.wire.calls import WireCall
 
-TIMEOUT_SECONDS: Final = 30.0
 RETRY_SECONDS: Final = 10.0
-POOL_SIZE: Final = 64
 MAX_PORT: Final = 65535
 
 PAUSE_SECONDS: Final = 0.05
@@ -38,30 +44,19 @@ BUSY: Final = 429
 GATEWAYS: Final = frozenset({502, 503, 504})
 """The statuses of a service that is not there for the moment, or of a proxy before it."""
 
-_UNSENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
-"""Failures after which the service has not seen the request."""
+ONE_LOOP: Final = "a client belongs to the process and the event loop that it was first used in"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClientOptions:
-    """The options of a client's connections; see ``HTTPBackend``."""
+class ClientOptions(TransportOptions):
+    """The options of a client; see ``HTTPBackend``."""
 
-    headers: Mapping[str, str] = field(default_factory=dict)
-    auth: Any = None
-    timeout: float = TIMEOUT_SECONDS
     retry_seconds: float = RETRY_SECONDS
-    pool_size: int = POOL_SIZE
+    auth: Any = None
+    """An authentication of httpx."""
 
-    def client(self) -> httpx.AsyncClient:
-        """Return a client for the running loop."""
-        return httpx.AsyncClient(
-            headers={"user-agent": "locus-store", **self.headers},
-            auth=self.auth,
-            timeout=self.timeout,
-            limits=httpx.Limits(
-                max_connections=self.pool_size, max_keepalive_connections=self.pool_size
-            ),
-        )
+    client: httpx.AsyncClient | None = None
+    """Used instead of connections of our own, and left open."""
 
 
 class HTTPConnections:
@@ -70,22 +65,37 @@ class HTTPConnections:
     Args:
         base_url: Of the service.
         options: Of the connections.
-        client: A client to use, which is left open; ``None``: one is made for each event loop.
     """
 
-    def __init__(
-        self, base_url: str, options: ClientOptions, client: httpx.AsyncClient | None = None
-    ) -> None:
-        self._base_url = _checked_url(base_url)
-        self.where = f"{self._base_url.scheme}://{self._base_url.netloc.decode()}"
-        self.where += self._base_url.path.rstrip("/")
-        refusal = "a client belongs to the event loop that it was first used in"
+    def __init__(self, base_url: str, options: ClientOptions) -> None:
+        self.where = _checked_url(base_url)
+        self._owner: tuple[int, asyncio.AbstractEventLoop] | None = None
+        make = self._maker(options)
+        refusal = None if options.client is None else ONE_LOOP
+        self._homes = Homes(lambda: HTTPClient(make, self.where, options), refusal)
 
-        def home() -> HTTPClient:
-            made = options.client() if client is None else client
-            return HTTPClient(made, self._base_url, self.where, options, is_owner=client is None)
+    def _maker(self, options: ClientOptions) -> Callable[[], Transport]:
+        if options.client is None and options.auth is None:
+            return lambda: AiohttpTransport(self.where, options)
+        made = importlib.import_module("locus_store.backends.http.httpx_transport")
+        made.require_httpx(options.client, options.auth)
 
-        self._homes = Homes(home, None if client is None else refusal)
+        def make() -> Transport:
+            if options.client is not None:
+                self._require_owner()
+            transport: Transport = made.HttpxTransport(
+                self.where, options, client=options.client, auth=options.auth
+            )
+            return transport
+
+        return make
+
+    def _require_owner(self) -> None:
+        """Refuse to share a caller's client, whose connections belong to one event loop."""
+        asking = os.getpid(), asyncio.get_running_loop()
+        self._owner = self._owner or asking
+        if self._owner != asking:
+            raise InvalidArgumentError(ONE_LOOP)
 
     async def home(self) -> HTTPClient:
         """Return the running loop's client."""
@@ -96,49 +106,49 @@ class HTTPConnections:
         await self._homes.close()
 
 
-def _checked_url(base_url: str) -> httpx.URL:
-    try:
-        found = httpx.URL(base_url)
-    except (httpx.InvalidURL, TypeError) as exc:
-        raise InvalidArgumentError("base_url is not a URL") from exc
-    if found.scheme not in {"http", "https"} or not found.host:
+def _checked_url(base_url: object) -> str:
+    """Return the URL of a service without a slash at its end."""
+    url = _parsed(base_url)
+    if url.scheme not in {"http", "https"} or not url.host:
         raise InvalidArgumentError("base_url must be http://host:port or https://host:port")
-    if found.port is not None and found.port > MAX_PORT:
-        raise InvalidArgumentError(f"a port is at most {MAX_PORT}")
-    if found.userinfo:
+    if url.user is not None or url.password is not None:
         raise InvalidArgumentError(
             "base_url has a user or a password: pass auth=(user, password), or token="
         )
-    if found.query or found.fragment:
+    if url.raw_query_string or url.raw_fragment:
         raise InvalidArgumentError("base_url has no ?query and no #fragment")
-    return found
+    return str(url).rstrip("/")
+
+
+def _parsed(base_url: object) -> URL:
+    try:
+        url = URL(base_url)  # type: ignore[arg-type]  # refuses what is not a string
+    except (ValueError, TypeError):
+        raise InvalidArgumentError("base_url is not a URL") from None  # it may have a password
+    if url.port is not None and url.port > MAX_PORT:
+        raise InvalidArgumentError(f"a port is at most {MAX_PORT}")
+    return url
 
 
 class HTTPClient(Home):
-    """The client of one event loop."""
+    """The client of one event loop.
 
-    def __init__(
-        self,
-        client: httpx.AsyncClient,
-        base_url: httpx.URL,
-        where: str,
-        options: ClientOptions,
-        *,
-        is_owner: bool,
-    ) -> None:
+    Args:
+        make: Returns a transport.
+        where: The URL of the service.
+        options: Of the connections.
+    """
+
+    def __init__(self, make: Callable[[], Transport], where: str, options: ClientOptions) -> None:
         super().__init__()
-        self._client = client
-        self._base = base_url
-        self._prefix = base_url.raw_path.rstrip(b"/")
+        self._make = make
+        self._transport = make()
         self.where = where
-        self._options = options
-        self._is_owner = is_owner
-        self._urls: dict[str, httpx.URL] = {}
         self.max_body: int | None = None
         """The longest body that the service accepts, once it was asked."""
 
-        self._usual = [*client.headers.raw]
-        self._timeout = {"timeout": client.timeout.as_dict()}
+        self._retry_seconds = options.retry_seconds
+        self._patience = max(options.timeout, options.retry_seconds)
         self._places = asyncio.Semaphore(options.pool_size)
         self._idle = asyncio.Event()
         self._idle.set()
@@ -149,8 +159,7 @@ class HTTPClient(Home):
         """Close the connections, once each request has its answer."""
         self._is_over = True
         await self._idle.wait()
-        if self._is_owner:
-            await self._client.aclose()
+        await self._transport.close()
 
     async def ask(self, call: WireCall, arguments: Mapping[str, Any]) -> Any:
         """Send a call; return its result.
@@ -164,15 +173,12 @@ class HTTPClient(Home):
                 f"the request exceeds the {self.max_body:,} bytes that {self.where} accepts; "
                 "nothing was sent"
             )
-        url = self._urls.get(call.name) or self._urls.setdefault(call.name, self._url(call.path))
         headers = {"content-type": media_type, "accept": _ACCEPTED}
-        response = await self._answered("POST", url, body, headers, call.is_repeatable)
-        if not response.is_success:
-            raise self.refusal(response)
+        answer = await self.send("POST", call.path, body, headers, call.is_repeatable)
+        if not answer.is_success:
+            raise self.refusal(answer)
         try:
-            value, payloads = bodies.received(
-                response.content, response.headers.get("content-type", "")
-            )
+            value, payloads = bodies.received(answer.body, answer.media_type)
             return call.answer.read(value, payloads)
         except InvalidArgumentError as exc:
             raise BackendError(f"{self.where} gave an answer that is not valid: {exc}") from exc
@@ -184,91 +190,83 @@ class HTTPClient(Home):
         body: bytes,
         headers: Mapping[str, str],
         is_repeatable: bool,
-    ) -> httpx.Response:
+    ) -> Answer:
         """Send a request, again if that is safe; return the answer, whatever its status.
 
         Raises:
             ConnectionFailedError: There is no answer, or the service is not there.
         """
-        return await self._answered(method, self._url(path), body, headers, is_repeatable)
-
-    def _url(self, path: str) -> httpx.URL:
-        return self._base.copy_with(raw_path=self._prefix + path.encode())
-
-    async def _answered(
-        self,
-        method: str,
-        url: httpx.URL,
-        body: bytes,
-        headers: Mapping[str, str],
-        is_repeatable: bool,
-    ) -> httpx.Response:
-        attempts = _Attempts(self._options.retry_seconds)
+        attempts = _Attempts(self._retry_seconds)
         while True:
             try:
-                response = await self._sent(method, url, body, headers)
-            except httpx.HTTPError as exc:
+                answer = await self._sent(method, path, body, headers)
+            except NoAnswerError as exc:
                 failure = self._lost(exc)
-                may_repeat, pause = is_repeatable or isinstance(exc, _UNSENT), 0.0
+                may_repeat = (is_repeatable or exc.is_unsent) and not is_untrusted(exc)
+                pause = 0.0
             else:
-                absence = self._absence(response)
+                absence = self._absence(answer)
                 if absence is None:
-                    return response
+                    return answer
                 failure = absence
-                may_repeat = is_repeatable or response.status_code == BUSY
-                pause = _retry_after(response)
+                may_repeat = is_repeatable or answer.status == BUSY
+                pause = _retry_after(answer)
             if not may_repeat or not attempts.are_left(pause):
                 raise failure
             observe.connections.warning("%s: %s; trying again", self.where, failure)
             await attempts.pause(pause)
 
     async def _sent(
-        self, method: str, url: httpx.URL, body: bytes, headers: Mapping[str, str]
-    ) -> httpx.Response:
-        if self._is_over and self._is_owner:  # closed while this call was on its way here
-            async with self._options.client() as client:
-                return await client.send(self._request(method, url, body, headers))
+        self, method: str, path: str, body: bytes, headers: Mapping[str, str]
+    ) -> Answer:
+        if self._is_over:  # closed while this call was on its way here
+            transport = self._make()
+            try:
+                return await transport.send(method, path, body, headers)
+            finally:
+                await transport.close()
         self._asked += 1
         self._idle.clear()
         try:
-            async with self._places:
-                return await self._client.send(self._request(method, url, body, headers))
+            await self._place()
+            try:
+                return await self._transport.send(method, path, body, headers)
+            finally:
+                self._places.release()
         finally:
             self._asked -= 1
             if not self._asked:
                 self._idle.set()
 
-    def _request(
-        self, method: str, url: httpx.URL, body: bytes, headers: Mapping[str, str]
-    ) -> httpx.Request:
-        """Return a request; the client's own ``request`` takes a tenth of a millisecond more."""
-        ours = [(name.encode(), it.encode()) for name, it in headers.items()]
-        usual = [it for it in self._usual if it[0].lower().decode() not in headers]
-        return httpx.Request(
-            method, url, content=body, headers=[*usual, *ours], extensions=self._timeout
-        )
+    async def _place(self) -> None:
+        """Wait for one of the connections."""
+        try:
+            async with asyncio.timeout(self._patience if self._places.locked() else None):
+                await self._places.acquire()
+        except TimeoutError:
+            raise NoAnswerError("each of the pool_size connections is in use", is_unsent=True) from None
 
-    def _lost(self, exc: httpx.HTTPError) -> ConnectionFailedError:
-        told = str(exc) or type(exc).__name__
-        error = ConnectionFailedError(
-            f"no answer from {self.where}: {told}; is the service running, and reachable?"
-        )
+    def _lost(self, exc: NoAnswerError) -> ConnectionFailedError:
+        hint = "is the service running, and reachable?"
+        if is_untrusted(exc):
+            hint = "set SSL_CERT_FILE to the file of your certificate authority"
+        error = ConnectionFailedError(f"no answer from {self.where}: {exc}; {hint}")
         error.__cause__ = exc
         return error
 
-    def _absence(self, response: httpx.Response) -> ConnectionFailedError | None:
+    def _absence(self, answer: Answer) -> ConnectionFailedError | None:
         """Return the error of a service that is not there now; ``None`` for any other answer."""
-        status = response.status_code
+        status = answer.status
         if status != BUSY and status not in GATEWAYS:
             return None
-        told = failures.raised(_json(response))
+        told = failures.raised(_json(answer))
         if told is not None and not isinstance(told, ConnectionFailedError):
             return None
         return ConnectionFailedError(f"{self.where} answered {status}: {told or 'try later'}")
 
-    def refusal(self, response: httpx.Response) -> LocusStoreError:
+    def refusal(self, answer: Answer) -> LocusStoreError:
         """Return the error of an answer that is not a result."""
-        status, told = response.status_code, failures.raised(_json(response))
+        status, told = answer.status, failures.raised(_json(answer))
         if told is not None:
             return told
         if status in {404, 405}:
@@ -299,9 +297,9 @@ class _Attempts:
         self._pause = min(2 * self._pause, 1.0)
 
 
-def _retry_after(response: httpx.Response) -> float:
+def _retry_after(answer: Answer) -> float:
     """Return the seconds after which a service wants to be asked again; 0 if it does not say."""
-    text = response.headers.get("retry-after", "")
+    text = answer.headers.get("retry-after", "")
     if text.isascii() and text.isdigit():
         return float(text)
     try:
@@ -313,8 +311,8 @@ def _retry_after(response: httpx.Response) -> float:
     return max(0.0, (at - datetime.now(UTC)).total_seconds()) if at.tzinfo else 0.0
 
 
-def _json(response: httpx.Response) -> Any:
+def _json(answer: Answer) -> Any:
     try:
-        return response.json()
-    except ValueError:
+        return orjson.loads(answer.body)
+    except orjson.JSONDecodeError:
         return None

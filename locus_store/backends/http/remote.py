@@ -106,15 +106,15 @@ async def _is_healthy(home: HTTPClient) -> bool:
 
 
 async def _described(home: HTTPClient) -> Description:
-    response = await home.send("GET", VERSION, b"", {}, True)
-    if response.status_code in ELSEWHERE and await _is_healthy(home):
+    answer = await home.send("GET", VERSION, b"", {}, True)
+    if answer.status in ELSEWHERE and await _is_healthy(home):
         return SDK_DESCRIPTION
-    if response.status_code in ELSEWHERE:
+    if answer.status in ELSEWHERE:
         raise ConnectionFailedError(f"there is no locus-store service at {home.where}")
-    if not response.is_success:
-        raise home.refusal(response)
+    if not answer.is_success:
+        raise home.refusal(answer)
     try:
-        read = bodies.received(response.content, response.headers.get("content-type", ""))
+        read = bodies.received(answer.body, answer.media_type)
         found: Description = DESCRIPTION.read(*read)
     except InvalidArgumentError as exc:
         raise BackendError(f"the service gave an answer that is not valid: {exc}") from exc

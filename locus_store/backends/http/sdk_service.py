@@ -186,15 +186,15 @@ class SdkServiceBackend(StorageBackend):
         path = f"/threads/{_segment(thread_id)}/checkpoints"
         path += f"/{_segment(checkpoint_id)}" if checkpoint_id is not None else ""
         headers = {"content-type": bodies.JSON} if body else {}
-        response = await home.send(method, path + query, body, headers, True)
-        if response.status_code == ABSENT and method != "POST":
+        answer = await home.send(method, path + query, body, headers, True)
+        if answer.status == ABSENT and method != "POST":
             return None
-        if not response.is_success:
-            raise home.refusal(response)
-        if not response.content and method != "GET":
+        if not answer.is_success:
+            raise home.refusal(answer)
+        if not answer.body and method != "GET":
             return {}
         try:
-            found = orjson.loads(response.content)
+            found = orjson.loads(answer.body)
         except orjson.JSONDecodeError as exc:
             raise BackendError("the service gave an answer that is not JSON") from exc
         if not found and method == "GET" and checkpoint_id is not None:
