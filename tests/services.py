@@ -21,10 +21,11 @@ class Service:
 
     Args:
         backend: What it stands over; it is closed at the end, in the loop of the service.
+        kept_seconds: For which an idle connection stays open.
         options: Of ``locus_store.service.app``.
     """
 
-    def __init__(self, backend: Any, **options: Any) -> None:
+    def __init__(self, backend: Any, *, kept_seconds: int = 5, **options: Any) -> None:
         self.app = app(backend, **options)
         self.asked: list[str] = []
         self._sent: list[int] = []
@@ -38,6 +39,7 @@ class Service:
             self._counting,
             interface="asgi3",
             ws="none",
+            timeout_keep_alive=kept_seconds,
             lifespan="off",
             log_config=None,
             access_log=False,

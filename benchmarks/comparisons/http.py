@@ -3,7 +3,7 @@
 The service runs in a thread of this process, so that the CPU of both sides can be told apart.
 Rounds over the service and directly take turns; the least of each counts.
 
-    python -m benchmarks.comparisons.http [--rounds 7] [--postgresql URL]
+    python -m benchmarks.comparisons.http [--rounds 7] [--seconds 5]
 """
 
 from __future__ import annotations
@@ -15,12 +15,18 @@ import socket
 import sys
 import threading
 import time
-from typing import Any
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
-from locus_store import HTTPBackend, MemoryBackend
+from benchmarks.places import server
+from locus_store import HTTPBackend, MemoryBackend, open_checkpointer
 from locus_store.service import app
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 TURNS = 1_000
 TURN_BYTES = 1_050
@@ -105,14 +111,46 @@ async def compare(name: str, rounds: int, make: Any, before: Any, count: int) ->
     served.stop()
 
 
-async def throughput(url: str, seconds: float) -> None:
-    """Print the saves per second of 64 clients, in this process, over one worker in another."""
+async def throughput(rounds: int, seconds: float) -> None:
+    """Print the saves per second of 64 clients: directly, and over one worker."""
+    with server() as (running, database):
+        url = running.url(database)
+        direct = open_checkpointer(url).backend
+        async with worker(url) as (over, process):
+            found: dict[str, list[float]] = {"direct": [], "service": []}
+            for _ in range(rounds):
+                found["direct"].append(await rate(direct, seconds))
+                theirs, mine = of_process(process.pid), time.process_time()
+                found["service"].append(await rate(over, seconds))
+                saves = found["service"][-1] * seconds
+                theirs, mine = of_process(process.pid) - theirs, time.process_time() - mine
+                print(
+                    f"  CPU of a save: clients {mine / saves * 1e3:.2f} ms, "
+                    f"service {theirs / saves * 1e3:.2f} ms"
+                )
+        await direct.close()
+    for name, rates in found.items():
+        shown = ", ".join(f"{it:,.0f}" for it in rates)
+        print(f"{CLIENTS} clients on PostgreSQL, {name}: {shown} saves/s")
+
+
+@asynccontextmanager
+async def worker(url: str) -> AsyncIterator[tuple[HTTPBackend, Any]]:
+    """A service in a process of its own, and its client."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "locus_store", "serve", "--url", url, "--port", str(port)]
     process = await asyncio.create_subprocess_exec(*command)
     over = HTTPBackend(f"http://127.0.0.1:{port}", retry_seconds=60)
     await over.open()
+    yield over, process
+    await over.close()
+    process.terminate()
+    await process.wait()
+
+
+async def rate(backend: Any, seconds: float) -> float:
+    """Return the saves per second of 64 clients in this process."""
     until = time.monotonic() + seconds
     done = 0
 
@@ -121,31 +159,29 @@ async def throughput(url: str, seconds: float) -> None:
         turn = 0
         while time.monotonic() < until:
             turn += 1
-            await over.save(f"t{number}", {"turn": turn, "text": "x" * 100})
+            await backend.save(f"t{number}", {"turn": turn, "text": "x" * 100})
             done += 1
 
-    begun, mine = time.monotonic(), time.process_time()
+    begun = time.monotonic()
     await asyncio.gather(*map(talk, range(CLIENTS)))
-    took, mine = time.monotonic() - begun, time.process_time() - mine
-    print(
-        f"{CLIENTS} clients on PostgreSQL: {done / took:,.0f} saves/s; the clients' process used "
-        f"{mine / took:.0%} of a core, {mine / done * 1e3:.2f} ms for each save"
-    )
-    await over.close()
-    process.terminate()
-    await process.wait()
+    return done / (time.monotonic() - begun)
+
+
+def of_process(pid: int) -> float:
+    """Return the CPU seconds of another process (Linux)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--postgresql", help="URL of an empty database")
+    parser.add_argument("--seconds", type=float, default=5, help="of each round of 64 clients")
     args = parser.parse_args()
     await compare("tiny save", args.rounds, lambda at: {"n": at, "said": ["hello"]}, None, 100)
     older, newer = states()
     await compare("1,000th save of 1.4 MB", args.rounds, lambda _: newer, older, 3)
-    if args.postgresql:
-        await throughput(args.postgresql, 5)
+    await throughput(3, args.seconds)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import aiohttp
 from aiohttp.payload import Payload
 from yarl import URL
 
-from locus_store.backends.http.transports import Answer, NoAnswerError, limited, proxy_of
+from locus_store.backends.http.transports import Answer, NoAnswerError, basic, limited, proxy_of
 from locus_store.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -32,21 +32,22 @@ class AiohttpTransport:
     """
 
     def __init__(self, base_url: str, options: TransportOptions) -> None:
-        self._base = base_url
+        self._base, url = base_url, URL(base_url)
         self._most = options.max_answer
-        self._proxy = _proxy(URL(base_url))
+        self._proxy = proxy = _proxy(url)
+        is_secure = url.scheme == "https"
+        told = {} if is_secure else proxy.get("proxy_headers", {})
         self._session = aiohttp.ClientSession(
-            connector=_Connector(limit=0),
+            # The context of aiohttp is made at its import, and would not see SSL_CERT_FILE later.
+            connector=_Connector(limit=0, ssl=ssl.create_default_context() if is_secure else True),
             cookie_jar=aiohttp.DummyCookieJar(),
-            headers=options.headers,
+            headers={**options.headers, **told},
             timeout=aiohttp.ClientTimeout(total=options.timeout),
             # Proxies are looked up once. For each request, aiohttp would also read ~/.netrc.
             trust_env=False,
         )
 
-    async def send(
-        self, method: str, path: str, body: bytes, headers: Mapping[str, str]
-    ) -> Answer:
+    async def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
         """See ``Transport``, also for the following methods."""
         sent = _Body(body)
         try:
@@ -129,5 +130,5 @@ def _proxy(url: URL) -> dict[str, Any]:
         )
     if proxy.user is None:
         return {"proxy": proxy}
-    told = aiohttp.BasicAuth(proxy.user, proxy.password or "", "utf-8").encode()
+    told = basic((proxy.user, proxy.password or ""))
     return {"proxy": proxy.with_user(None), "proxy_headers": {"proxy-authorization": told}}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from base64 import b64encode
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ from locus_store.backend import FullBackend
 from locus_store.backends.http.asking import requests
 from locus_store.backends.http.connections import RETRY_SECONDS, ClientOptions, HTTPConnections
 from locus_store.backends.http.remote import RemoteService
-from locus_store.backends.http.transports import ANSWER_BYTES, POOL_SIZE, TIMEOUT_SECONDS
+from locus_store.backends.http.transports import ANSWER_BYTES, POOL_SIZE, TIMEOUT_SECONDS, basic
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
 from locus_store.types.arguments import check_days
@@ -181,13 +180,7 @@ def _headers(
         )
     if token is not None:
         found["authorization"] = f"Bearer {token}"
-    return found if pair is None else {**found, "authorization": _basic(pair)}
-
-
-def _basic(pair: tuple[str, str]) -> str:
-    if [*map(type, pair)] != [str, str]:
-        raise InvalidArgumentError("auth must be a pair (user, password) or an httpx.Auth")
-    return f"Basic {b64encode(':'.join(pair).encode()).decode()}"
+    return found if pair is None else {**found, "authorization": basic(pair)}
 
 
 class HTTPCheckpointer(StorageBackendAdapter[S]):

@@ -244,7 +244,9 @@ class HTTPClient(Home):
             async with asyncio.timeout(self._patience if self._places.locked() else None):
                 await self._places.acquire()
         except TimeoutError:
-            raise NoAnswerError("each of the pool_size connections is in use", is_unsent=True) from None
+            raise NoAnswerError(
+                "each of the pool_size connections is in use", is_unsent=True
+            ) from None
 
     def _lost(self, exc: NoAnswerError) -> ConnectionFailedError:
         hint = "is the service running, and reachable?"

@@ -51,9 +51,7 @@ class HttpxTransport:
         self._is_owner = client is None
         self._client = client or _made(options, auth)
 
-    async def send(
-        self, method: str, path: str, body: bytes, headers: Mapping[str, str]
-    ) -> Answer:
+    async def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
         """See ``Transport``, also for the following methods."""
         url = self._base.copy_with(raw_path=self._prefix + path.encode())
         request = self._client.build_request(method, url, content=body, headers=dict(headers))

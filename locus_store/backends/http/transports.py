@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 from urllib.request import getproxies, proxy_bypass
 
-from locus_store.errors import BackendError
+from locus_store.errors import BackendError, InvalidArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Mapping
@@ -65,9 +66,7 @@ class NoAnswerError(Exception):
 class Transport(Protocol):
     """The connections of one event loop to a service."""
 
-    async def send(
-        self, method: str, path: str, body: bytes, headers: Mapping[str, str]
-    ) -> Answer:
+    async def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
         """Send a request once; a redirect is an answer.
 
         Args:
@@ -102,6 +101,17 @@ async def limited(parts: AsyncIterable[bytes], most: int) -> bytes:
             )
         found.append(part)
     return found[0] if len(found) == 1 else b"".join(found)
+
+
+def basic(pair: tuple[str, str]) -> str:
+    """Return the header of basic authentication for a user and a password.
+
+    Raises:
+        InvalidArgumentError: They are no pair of strings.
+    """
+    if [*map(type, pair)] != [str, str]:
+        raise InvalidArgumentError("auth must be a pair (user, password) or an httpx.Auth")
+    return f"Basic {b64encode(':'.join(pair).encode()).decode()}"
 
 
 def proxy_of(scheme: str, host: str, port: int) -> str | None:

@@ -322,23 +322,6 @@ async def test_what_the_service_cannot_do_is_not_declared(service: Service) -> N
     await backend.close()
 
 
-async def test_headers_and_a_token_are_sent() -> None:
-    seen: list[httpx.Headers] = []
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        seen.append(request.headers)
-        return httpx.Response(200, json={"status": "?"})
-
-    backend = HTTPBackend("http://h", headers={"X-Team": "a"}, token=SECRET)
-    home = await backend.service._connections.home()
-    home._client._transport = home._client._mounts = httpx.MockTransport(answer)
-    home._client._mounts = {}
-    with pytest.raises(BackendError, match="not valid"):
-        await backend.open()
-    assert (seen[0]["x-team"], seen[0]["authorization"]) == ("a", "Bearer s3cret")
-    await backend.close()
-
-
 def test_an_answer_of_a_later_version_may_have_more_fields() -> None:
     from locus_store.wire.bodies import Payloads
     from locus_store.wire.calls import BY_PATH
