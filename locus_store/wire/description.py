@@ -9,6 +9,9 @@ from locus_store.types import CheckpointerCapabilities  # noqa: TC001  (forms ev
 from locus_store.wire.calls import ANSWERS
 from locus_store.wire.forms import Validator
 
+SERVICE: Final = "locus-store"
+"""The name of the service in the answer of ``/health``."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:

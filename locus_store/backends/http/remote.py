@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.backend import StorageBackend
@@ -15,7 +17,7 @@ from locus_store.errors import (
 from locus_store.types import CheckpointerCapabilities
 from locus_store.wire import bodies
 from locus_store.wire.calls import VERSION
-from locus_store.wire.description import DESCRIPTION, Description
+from locus_store.wire.description import DESCRIPTION, SERVICE, Description
 
 if TYPE_CHECKING:
     from locus_store.backends.http.connections import HTTPClient, HTTPConnections
@@ -25,6 +27,8 @@ ELSEWHERE: Final = frozenset({404, 405})
 """The statuses of a server that does not have our wire."""
 
 SDK_WIRE: Final = "the Locus SDK's wire"
+SDK_SECONDS: Final = 60.0
+"""The time after which a service of the SDK's wire is asked again whether it has ours."""
 
 SDK_DESCRIPTION: Final = Description(
     version=SDK_WIRE,
@@ -48,11 +52,14 @@ class RemoteService:
         self.description: Description | None = None
         """``None``: it was not asked yet."""
 
+        self._until = 0.0
+
     async def home(self) -> HTTPClient:
         """Return the running loop's client, once the service is known."""
         home = await self._connections.home()
-        if self.description is None:
-            self.description = await _described(home)
+        if self.description is None or monotonic() > self._until:
+            self.description = found = await _described(home)
+            self._until = monotonic() + SDK_SECONDS if found is SDK_DESCRIPTION else inf
         home.max_body = self.description.max_body or None
         return home
 
@@ -100,17 +107,20 @@ def _threads(arguments: dict[str, Any]) -> list[str]:
     return [it for it in found if isinstance(it, str)]
 
 
-async def _is_healthy(home: HTTPClient) -> bool:
+async def _is_of_the_sdk(home: HTTPClient) -> bool:
     """Return whether a service of the Locus SDK's wire is there; a wrong URL has none."""
-    return (await home.send("GET", "/health", b"", {}, True)).is_success
+    answer = await home.send("GET", "/health", b"", {}, True)
+    return answer.is_success and SERVICE.encode() not in answer.body
 
 
 async def _described(home: HTTPClient) -> Description:
     answer = await home.send("GET", VERSION, b"", {}, True)
-    if answer.status in ELSEWHERE and await _is_healthy(home):
+    if answer.status in ELSEWHERE and await _is_of_the_sdk(home):
         return SDK_DESCRIPTION
     if answer.status in ELSEWHERE:
-        raise ConnectionFailedError(f"there is no locus-store service at {home.where}")
+        raise ConnectionFailedError(
+            f"there is no locus-store service at {home.where}: {VERSION} answered {answer.status}"
+        )
     if not answer.is_success:
         raise home.refusal(answer)
     try:

@@ -115,10 +115,9 @@ async def test_headers_and_a_token_are_sent() -> None:
 
 async def test_a_user_and_a_password_are_sent_as_basic_authentication() -> None:
     canned = Canned(answer())
-    async with serving(canned) as url:
-        async with HTTPBackend(url, auth=("me", "pä")) as backend:
-            with pytest.raises(BackendError):
-                await backend.open()
+    async with serving(canned) as url, HTTPBackend(url, auth=("me", "pä")) as backend:
+        with pytest.raises(BackendError):
+            await backend.open()
     assert b"Basic bWU6cMOk\r\n" in canned.seen[0]
 
 
@@ -248,10 +247,9 @@ async def test_ssl_cert_file_names_the_authority(
     tls: tuple[Tls, ssl.SSLContext], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(tls[0].ca))
-    async with serving(Canned(answer()), tls[1]) as url:
-        async with HTTPBackend(url) as backend:
-            with pytest.raises(BackendError, match="not valid"):
-                await backend.open()
+    async with serving(Canned(answer()), tls[1]) as url, HTTPBackend(url) as backend:
+        with pytest.raises(BackendError, match="not valid"):
+            await backend.open()
 
 
 async def test_a_service_is_asked_through_the_proxy_of_the_environment(
