@@ -89,7 +89,7 @@ class Door:
             raise RefusalError(
                 401,
                 ConnectionFailedError("this service needs a valid token"),
-                ("www-authenticate", "Bearer"),
+                www_authenticate="Bearer",
             )
         return Caller(found.name, found.tenant, self._granted & set(found.rights))
 
@@ -130,6 +130,6 @@ class _Rate:
             raise RefusalError(
                 429,
                 ConnectionFailedError("this caller asks too often"),
-                ("retry-after", f"{max(1, round(seconds + 0.5))}"),
+                retry_after=f"{max(1, round(seconds + 0.5))}",
             )
         self._left -= 1

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import logging
+from contextlib import AsyncExitStack, asynccontextmanager
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from starlette.responses import Response
+from starlette.routing import Router
 
 from locus_store import __version__
 from locus_store.backend import StorageBackend
@@ -12,16 +16,26 @@ from locus_store.errors import BackendError, LocusStoreError, UnsupportedError
 from locus_store.service import sdk_threads
 from locus_store.service.access import Caller, Door
 from locus_store.service.admission import admitted
-from locus_store.service.exchange import Answer, RefusalError, Request
+from locus_store.service.exchange import (
+    BODY_SECONDS,
+    MAX_BODY,
+    NO_STORE,
+    BodyLimits,
+    LimitedRequest,
+    RefusalError,
+    answer,
+    failed,
+    refused,
+)
 from locus_store.service.metrics import Metrics
 from locus_store.service.openapi import document
 from locus_store.service.parts import Parts, PartsOfTenants
 from locus_store.wire import bodies, failures
 from locus_store.wire.calls import BY_PATH, VERSION
-from locus_store.wire.description import Description
+from locus_store.wire.description import SERVICE, Description
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
     from starlette.types import Receive, Scope, Send
@@ -33,7 +47,6 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger("locus_store.service")
 """WARNING a failure of the storage; ERROR a request that failed for an unknown reason."""
 
-MAX_BODY: Final = 100_000_000
 PROMETHEUS: Final = "text/plain; version=0.0.4"
 
 
@@ -45,6 +58,7 @@ def app(
     token_file: str | Path | None = None,
     read_only: bool = False,
     max_body: int = MAX_BODY,
+    body_seconds: float = BODY_SECONDS,
     requests_per_second: float | None = None,
     owns: bool = False,
 ) -> Service:
@@ -58,6 +72,7 @@ def app(
             do everything, so let no stranger reach the port.
         read_only: Refuse writes, whatever a token may do.
         max_body: The longest body of a request in bytes.
+        body_seconds: A body that takes longer is refused with 408.
         requests_per_second: Of each token, on average and in a burst; ``None``: any number.
         owns: Open the backend, the store and the message log when the server starts, and close
             them when it ends (ASGI's lifespan); else their maker does.
@@ -70,19 +85,25 @@ def app(
     if not isinstance(backend, StorageBackend):
         raise TypeError(f"the service stands over a StorageBackend, not {type(backend).__name__}")
     access = Door(token_file, read_only=read_only, requests_per_second=requests_per_second)
-    return Service(PartsOfTenants(Parts(backend, store, messages)), access, max_body, owns=owns)
+    limits = BodyLimits(bytes=max_body, seconds=body_seconds)
+    return Service(PartsOfTenants(Parts(backend, store, messages)), access, limits, owns=owns)
 
 
 class Service:
     """The ASGI application; see ``app``."""
 
-    def __init__(self, tenants: PartsOfTenants, access: Door, max_body: int, *, owns: bool) -> None:
+    def __init__(
+        self, tenants: PartsOfTenants, access: Door, limits: BodyLimits, *, owns: bool
+    ) -> None:
         self._owns = owns
         self._tenants = tenants
         self._access = access
-        self._max_body = max_body
+        self._limits = limits
         self._metrics = Metrics()
-        self._pages: dict[str, Callable[[Request], Awaitable[Answer]]] = {
+        self._router = Router(
+            redirect_slashes=False, default=self._answer, lifespan=lambda _: self._running()
+        )
+        self._pages: dict[str, Callable[[LimitedRequest], Awaitable[Response]]] = {
             "/health": self._health,
             "/ready": self._ready,
             "/metrics": self._shown_metrics,
@@ -92,38 +113,27 @@ class Service:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request; see the specification of ASGI."""
-        if scope["type"] == "lifespan":
-            return await self._live(receive, send)
-        if scope["type"] != "http":
-            raise RuntimeError(f"this application does not speak {scope['type']}")
-        request = Request(scope, receive, self._max_body)
-        name, begun = self._name(request.path), perf_counter()
-        answer = await self._answered(request)
-        self._metrics.count(name, answer.status, perf_counter() - begun)
-        await answer.send(send)
-        return None
+        await self._router(scope, receive, send)
 
-    async def _live(self, receive: Receive, send: Send) -> None:
-        """Answer the server's start and its end."""
-        stage = ""
-        while stage != "shutdown":
-            message: Any = await receive()
-            stage = message["type"].partition(".")[2]
-            try:
-                await self._at(stage)
-            except LocusStoreError as exc:
-                await send({"type": f"lifespan.{stage}.failed", "message": str(exc)})
-            else:
-                await send({"type": f"lifespan.{stage}.complete"})
-
-    async def _at(self, stage: str) -> None:
-        """Open or close what the service stands over, if that is its own."""
-        if not self._owns:
-            return
+    @asynccontextmanager
+    async def _running(self) -> AsyncIterator[None]:
+        """Open what the service stands over, and close it at the end, if that is its own."""
         parts = self._tenants.parts
-        for it in (parts.store, parts.messages, parts.threads):
-            if it is not None:
-                await (it.open() if stage == "startup" else it.close())
+        async with AsyncExitStack() as opened:
+            for it in (parts.threads, parts.messages, parts.store) if self._owns else ():
+                if it is not None:
+                    opened.push_async_callback(it.close)
+                    await it.open()
+            yield
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._router.not_found(scope, receive, send)
+        request, begun = LimitedRequest(scope, receive, self._limits), perf_counter()
+        response = await self._answered(request)
+        self._metrics.count(self._name(request.path), response.status_code, perf_counter() - begun)
+        await request.answer(response, send)
+        return None
 
     def _name(self, path: str) -> str:
         """Return the name under which a request is counted, which holds no id."""
@@ -131,23 +141,20 @@ class Service:
             return path
         return "/threads" if path.startswith("/threads/") else "other"
 
-    async def _answered(self, request: Request) -> Answer:
+    async def _answered(self, request: LimitedRequest) -> Response:
         try:
             return await self._dispatched(request)
         except RefusalError as refusal:
-            return Answer.refused(refusal)
+            return refused(refusal)
         except LocusStoreError as error:
-            answer = Answer.failed(error)
             if not failures.is_shown(error):
                 log.warning("%s: %s", self._name(request.path), error, exc_info=error)
-            return answer
-        except Exception as exc:
+            return failed(error)
+        except Exception:
             log.exception("%s failed", self._name(request.path))
-            answer = Answer.failed(BackendError(type(exc).__name__))
-            answer.status = 500
-            return answer
+            return refused(RefusalError(500, BackendError(failures.HIDDEN)))
 
-    async def _dispatched(self, request: Request) -> Answer:
+    async def _dispatched(self, request: LimitedRequest) -> Response:
         path = request.path
         if call := BY_PATH.get(path):
             return await self._called(call, request)
@@ -162,7 +169,7 @@ class Service:
 
     # --- the backend contract
 
-    async def _called(self, call: WireCall, request: Request) -> Answer:
+    async def _called(self, call: WireCall, request: LimitedRequest) -> Response:
         request.require_method("POST")
         caller = self._caller(request)
         caller.require(call.right)
@@ -171,18 +178,19 @@ class Service:
         arguments = await admitted(call, target, call.arguments.read(value, payloads))
         result = await getattr(target, call.name)(**arguments)
         if bodies.FRAMED in request.header(b"accept"):
-            return Answer(200, *bodies.framed(result))
-        return Answer.of(result)
+            body, kind = bodies.framed(result)
+            return Response(body, 200, NO_STORE, kind)
+        return answer(result)
 
-    def _caller(self, request: Request) -> Caller:
+    def _caller(self, request: LimitedRequest) -> Caller:
         return self._access.caller(request.header(b"authorization"))
 
     # --- pages
 
-    async def _description(self, request: Request) -> Answer:
+    async def _description(self, request: LimitedRequest) -> Response:
         caller = self._caller(request)
         parts = self._tenants.of(caller.tenant)
-        return Answer.of(
+        return answer(
             Description(
                 version=__version__,
                 capabilities=parts.threads.capabilities,
@@ -191,20 +199,20 @@ class Service:
                 has_store=parts.store is not None,
                 has_messages=parts.messages is not None,
                 rights=sorted(caller.rights),
-                max_body=self._max_body,
+                max_body=self._limits.bytes,
             )
         )
 
-    async def _health(self, _: Request) -> Answer:
-        return Answer.of({"status": "ok"})
+    async def _health(self, _: LimitedRequest) -> Response:
+        return answer({"status": "ok", "service": SERVICE})
 
-    async def _ready(self, _: Request) -> Answer:
+    async def _ready(self, _: LimitedRequest) -> Response:
         await self._tenants.parts.threads.has_thread("locus-store/ready")
-        return Answer.of({"status": "ok"})
+        return answer({"status": "ok"})
 
-    async def _shown_metrics(self, request: Request) -> Answer:
+    async def _shown_metrics(self, request: LimitedRequest) -> Response:
         self._caller(request).require("admin")
-        return Answer(200, self._metrics.shown().encode(), PROMETHEUS)
+        return Response(self._metrics.shown(), 200, NO_STORE, PROMETHEUS)
 
-    async def _openapi(self, _: Request) -> Answer:
-        return Answer.of(document())
+    async def _openapi(self, _: LimitedRequest) -> Response:
+        return answer(document())

@@ -1,12 +1,17 @@
-"""One request and its answer, over ASGI."""
+"""Requests with limits, answers and refusals, on Starlette's requests and responses."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
 from locus_store.errors import (
+    ConnectionFailedError,
     InvalidArgumentError,
     LocusStoreError,
     SerializationError,
@@ -17,11 +22,17 @@ from locus_store.wire import bodies, failures
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
-Headers = list[tuple[bytes, bytes]]
-
 DIGITS: Final = 18
 
-NO_STORE: Final = (b"cache-control", b"no-store")
+MAX_BODY: Final = 100_000_000
+BODY_SECONDS: Final = 60.0
+
+LINGER_BYTES: Final = 64_000_000
+LINGER_SECONDS: Final = 5.0
+"""A body that is not wanted is dropped up to these bounds after its answer was sent. A connection
+that is closed with bytes unread is reset, and the answer would be lost with it."""
+
+NO_STORE: Final = {"cache-control": "no-store"}
 
 
 class RefusalError(Exception):
@@ -30,117 +41,147 @@ class RefusalError(Exception):
     Args:
         status: The status.
         error: Its class and message are the answer.
-        headers: More headers.
+        headers: More headers, with ``_`` for ``-``.
     """
 
-    def __init__(self, status: int, error: LocusStoreError, *headers: tuple[str, str]) -> None:
+    def __init__(self, status: int, error: LocusStoreError, **headers: str) -> None:
         super().__init__(str(error))
         self.status = status
         self.error = error
-        self.headers = [(name.encode(), value.encode()) for name, value in headers]
+        self.headers = {name.replace("_", "-"): it for name, it in headers.items()}
 
 
-@dataclass(slots=True)
-class Answer:
-    """The answer to a request."""
-
-    status: int
-    body: bytes
-    media_type: str = bodies.JSON
-    headers: Headers = field(default_factory=list)
-
-    @classmethod
-    def of(cls, value: Any, status: int = 200) -> Answer:
-        """Return a value as JSON."""
-        return cls(status, bodies.plain(value))
-
-    @classmethod
-    def failed(cls, error: LocusStoreError) -> Answer:
-        """Return an error of a call."""
-        status, value = failures.told(error)
-        return cls.of(value, status)
-
-    @classmethod
-    def refused(cls, refusal: RefusalError) -> Answer:
-        """Return a refusal, whose message is for the caller."""
-        _, value = failures.told(refusal.error)
-        answer = cls.of({**value, "message": str(refusal.error)}, refusal.status)
-        answer.headers = refusal.headers
-        return answer
-
-    async def send(self, send: Send) -> None:
-        """Send the answer."""
-        length = str(len(self.body)).encode()
-        kind = (b"content-type", self.media_type.encode())
-        headers = [kind, (b"content-length", length), NO_STORE, *self.headers]
-        start: Message = {
-            "type": "http.response.start",
-            "status": self.status,
-            "headers": headers,
-        }
-        await send(start)
-        await send({"type": "http.response.body", "body": self.body})
+def answer(value: Any, status: int = 200, **headers: str) -> Response:
+    """Return a value as JSON."""
+    return Response(bodies.plain(value), status, {**NO_STORE, **headers}, bodies.JSON)
 
 
-class Request:
-    """A request, whose body is read up to a limit.
+def failed(error: LocusStoreError) -> Response:
+    """Return an error of a call."""
+    status, value = failures.told(error)
+    return answer(value, status)
+
+
+def refused(refusal: RefusalError) -> Response:
+    """Return a refusal, whose message is for the caller."""
+    _, value = failures.told(refusal.error)
+    return answer({**value, "message": str(refusal)}, refusal.status, **refusal.headers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BodyLimits:
+    """The limits of a request's body."""
+
+    bytes: int = MAX_BODY
+    seconds: float = BODY_SECONDS
+
+    def __post_init__(self) -> None:
+        for name, it in (("max_body", self.bytes), ("body_seconds", self.seconds)):
+            if not it > 0:
+                raise InvalidArgumentError(f"{name}={it!r} must be above 0")
+
+
+class LimitedRequest(Request):
+    """A request whose body has limits.
 
     Args:
         scope: Of ASGI.
         receive: Of ASGI.
-        max_body: The longest body that is read.
+        limits: Of the body.
     """
 
-    def __init__(self, scope: Scope, receive: Receive, max_body: int) -> None:
-        self.method: str = scope["method"]
-        self.query: bytes = scope.get("query_string", b"")
+    def __init__(self, scope: Scope, receive: Receive, limits: BodyLimits) -> None:
+        super().__init__(scope, receive)
         self.path = raw_path(scope)
-        self._headers: Headers = scope["headers"]
-        self._receive = receive
-        self._max_body = max_body
+        self._limits = limits
+        self._is_read = False
+        # One dict for the four headers of a request: Starlette's Headers scan the list for each.
+        self._first = dict(reversed(scope["headers"]))
 
     def header(self, name: bytes) -> str:
         """Return the first header of a name; empty if there is none."""
-        return next((it.decode("latin-1") for key, it in self._headers if key == name), "")
+        found: bytes = self._first.get(name, b"")
+        return found.decode("latin-1")
 
     async def body(self) -> bytes:
         """Return the body.
 
         Raises:
-            RefusalError: It is too long; the rest is not read.
+            RefusalError: It is too long or too slow, or the caller went away.
         """
-        self._require_short(_number(self.header(b"content-length")))
+        length = self.header(b"content-length")
+        self._require_short(int(length[:DIGITS]) if length.isdecimal() else 0)
+        try:
+            async with asyncio.timeout(self._limits.seconds):
+                return await self._whole()
+        except TimeoutError as exc:
+            raise RefusalError(
+                408,
+                ConnectionFailedError(f"the body took more than {self._limits.seconds:g} seconds"),
+            ) from exc
+        except ClientDisconnect as exc:
+            raise RefusalError(400, InvalidArgumentError("the caller went away")) from exc
+
+    async def _whole(self) -> bytes:
         parts, size, more = [], 0, True
         while more:
-            message = await self._receive()
+            message = await self.receive()
             if message["type"] == "http.disconnect":
-                raise RefusalError(400, InvalidArgumentError("the caller went away"))
+                raise ClientDisconnect
             part = message.get("body", b"")
             size += len(part)
             self._require_short(size)
             parts.append(part)
             more = message.get("more_body", False)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        self._is_read = True
+        return b"".join(parts)
 
     def _require_short(self, size: int) -> None:
-        if size > self._max_body:
+        if size > self._limits.bytes:
             raise RefusalError(
                 413,
                 SerializationError(
-                    f"the request exceeds the {self._max_body:,} bytes that this service accepts"
+                    f"the request exceeds the {self._limits.bytes:,} bytes that this service "
+                    "accepts"
                 ),
-                ("connection", "close"),
             )
 
     def require_method(self, *methods: str) -> None:
         """Refuse other methods."""
         if self.method not in methods:
             error = UnsupportedError(f"use {' or '.join(methods)} here")
-            raise RefusalError(405, error, ("allow", ", ".join(methods)))
+            raise RefusalError(405, error, allow=", ".join(methods))
 
+    async def answer(self, response: Response, send: Send) -> None:
+        """Send the answer; close the connection after it if the body was not read."""
+        if self._is_read or not self._has_body():
+            await response(self.scope, self.receive, send)
+            return
+        response.headers["connection"] = "close"
 
-def _number(text: str) -> int:
-    return int(text[:DIGITS]) if text.isascii() and text.isdigit() else 0
+        async def sent(message: Message) -> None:
+            is_last = message["type"] == "http.response.body"
+            await send({**message, "more_body": True} if is_last else message)
+
+        await response(self.scope, self.receive, sent)
+        await self._linger()
+        await send({"type": "http.response.body"})
+
+    def _has_body(self) -> bool:
+        length = self.header(b"content-length")
+        return bool(self.header(b"transfer-encoding")) or length not in {"", "0"}
+
+    async def _linger(self) -> None:
+        """Drop the rest of the body, within bounds."""
+        left, more = LINGER_BYTES, True
+        try:
+            async with asyncio.timeout(LINGER_SECONDS):
+                while more and left > 0:
+                    message = await self.receive()
+                    left -= len(message.get("body", b""))
+                    more = message.get("more_body", False)
+        except TimeoutError:
+            pass  # the connection is closed all the same
 
 
 def raw_path(scope: Scope) -> str:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import unquote
 
 from locus_store.errors import InvalidArgumentError, NotFoundError, UnsupportedError
-from locus_store.service.exchange import Answer, RefusalError
+from locus_store.service.exchange import RefusalError, answer
 from locus_store.types.arguments import check_text
 from locus_store.types.codec import labels_of
 from locus_store.wire import bodies
 
 if TYPE_CHECKING:
+    from starlette.responses import Response
+
     from locus_store.backend import StorageBackend
     from locus_store.service.access import Caller
-    from locus_store.service.exchange import Request
+    from locus_store.service.exchange import LimitedRequest
 
 MOST_LISTED: Final = 10
 DIGITS: Final = 10
@@ -22,7 +24,7 @@ DIGITS: Final = 10
 FIELDS: Final = frozenset({"checkpoint_id", "thread_id", "created_at", "state", "metadata"})
 
 
-async def answered(request: Request, caller: Caller, backend: StorageBackend) -> Answer:
+async def answered(request: LimitedRequest, caller: Caller, backend: StorageBackend) -> Response:
     """Answer a request of that client.
 
     Raises:
@@ -41,7 +43,8 @@ async def answered(request: Request, caller: Caller, backend: StorageBackend) ->
         request.require_method("GET", "DELETE")
     request.require_method("GET", "POST", "DELETE")
     caller.require("write")
-    return await _saved(request, backend, thread_id)
+    sent, _ = bodies.received(await request.body(), request.header(b"content-type"))
+    return await _saved(sent, backend, thread_id)
 
 
 def _ids(path: str) -> tuple[str, str | None]:
@@ -72,8 +75,7 @@ def _id(name: str, segment: str) -> str:
     return found
 
 
-async def _saved(request: Request, backend: StorageBackend, thread_id: str) -> Answer:
-    sent, _ = bodies.received(await request.body(), request.header(b"content-type"))
+async def _saved(sent: Any, backend: StorageBackend, thread_id: str) -> Response:
     if not isinstance(sent, dict) or not isinstance(sent.get("state"), dict):
         raise InvalidArgumentError("the body must be an object with the state as an object")
     if sent.keys() - FIELDS or sent.get("thread_id", thread_id) != thread_id:
@@ -86,28 +88,28 @@ async def _saved(request: Request, backend: StorageBackend, thread_id: str) -> A
         metadata=sent.get("metadata"),
         labels=labels_of(state),
     )
-    return Answer.of({"checkpoint_id": written.checkpoint_id})
+    return answer({"checkpoint_id": written.checkpoint_id})
 
 
-async def _listed(request: Request, backend: StorageBackend, thread_id: str) -> Answer:
-    versions = await backend.history(thread_id, limit=_limit(request.query))
-    return Answer.of({"checkpoints": [it.checkpoint_id for it in versions]})
+async def _listed(request: LimitedRequest, backend: StorageBackend, thread_id: str) -> Response:
+    versions = await backend.history(thread_id, limit=_limit(request))
+    return answer({"checkpoints": [it.checkpoint_id for it in versions]})
 
 
-def _limit(query: bytes) -> int:
-    found = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True))
+def _limit(request: LimitedRequest) -> int:
+    found = dict(request.query_params)
     text = found.pop("limit", str(MOST_LISTED))
     if found or not text.isascii() or not text.isdigit() or len(text) > DIGITS:
         raise InvalidArgumentError("the query string may be ?limit=N, with a whole number N")
     return int(text)
 
 
-async def _loaded(backend: StorageBackend, thread_id: str, checkpoint_id: str) -> Answer:
+async def _loaded(backend: StorageBackend, thread_id: str, checkpoint_id: str) -> Response:
     found = await backend.read_state(thread_id, checkpoint_id)
     if found is None:
         raise _absent(thread_id, checkpoint_id)
     version = found.version
-    return Answer.of(
+    return answer(
         {
             "checkpoint_id": version.checkpoint_id,
             "thread_id": version.thread_id,
@@ -118,10 +120,10 @@ async def _loaded(backend: StorageBackend, thread_id: str, checkpoint_id: str) -
     )
 
 
-async def _deleted(backend: StorageBackend, thread_id: str, checkpoint_id: str | None) -> Answer:
+async def _deleted(backend: StorageBackend, thread_id: str, checkpoint_id: str | None) -> Response:
     if not await backend.delete(thread_id, checkpoint_id):
         raise _absent(thread_id, checkpoint_id)
-    return Answer.of({"status": "deleted"})
+    return answer({"status": "deleted"})
 
 
 def _absent(thread_id: str, checkpoint_id: str | None) -> NotFoundError:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.errors import ConnectionFailedError, InvalidArgumentError, MissingExtraError
 from locus_store.open import MESSAGE_LOGS, STORES, open_checkpointer
-from locus_store.service.application import MAX_BODY, app
+from locus_store.service.application import app
+from locus_store.service.exchange import BODY_SECONDS, MAX_BODY
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess

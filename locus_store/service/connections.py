@@ -1,0 +1,115 @@
+"""uvicorn's connections with limits of a request's head, which httptools does not have."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from locus_store.errors import InvalidArgumentError
+from locus_store.wire import bodies, failures
+
+if TYPE_CHECKING:
+    import asyncio
+
+HEAD_BYTES: Final = 65_536
+"""The longest head of a request: its URL and its headers."""
+
+HEADERS: Final = 100
+"""The most headers of a request."""
+
+HEAD_SECONDS: Final = 10.0
+"""A head that takes longer ends the connection; so does a connection that sends nothing."""
+
+FRAMING: Final = 8
+"""A chunk of one byte takes six; chunks, their extensions and trailers may take so many times the
+body, and a head."""
+
+
+class LimitedConnection(HttpToolsProtocol):
+    """A connection that is refused with 431 if the head of a request is too large, and closed if
+    it takes too long."""
+
+    _fed = 0
+    """Bytes of this request, without those of the segment in which it began."""
+
+    _body = 0
+    _is_in_head = True
+    _timer: asyncio.TimerHandle | None = None
+    _refusal = 400, "the request is not valid HTTP"
+
+    def connection_made(self, transport: Any) -> None:
+        """See asyncio."""
+        super().connection_made(transport)
+        self._wait_for_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio."""
+        super().connection_lost(exc)
+        self._stop_waiting()
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio."""
+        self._fed += len(data)
+        super().data_received(data)
+        if self._fed > HEAD_BYTES + FRAMING * self._body and not self.transport.is_closing():
+            self._refusal = TOO_LARGE
+            self.send_400_response("")
+        if self._is_in_head and self._timer is None:
+            self._wait_for_head()
+        elif not self._is_in_head and self._timer is not None:
+            self._stop_waiting()
+
+    def _wait_for_head(self) -> None:
+        self._timer = self.loop.call_later(HEAD_SECONDS, self._end)
+
+    def _stop_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _end(self) -> None:
+        if self.flow.read_paused:  # a request before this one is not answered yet
+            self._wait_for_head()
+        else:
+            self.transport.close()
+
+    def on_message_begin(self) -> None:
+        """See httptools."""
+        super().on_message_begin()
+        self._fed = self._body = 0
+        self._is_in_head = True
+
+    def on_headers_complete(self) -> None:
+        """See httptools.
+
+        Raises:
+            ValueError: The head is too large.
+        """
+        self._is_in_head = False
+        size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        if size > HEAD_BYTES or len(self.headers) > HEADERS:
+            self._refusal = TOO_LARGE
+            raise ValueError(TOO_LARGE[1])
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """See httptools."""
+        self._body += len(body)
+        super().on_body(body)
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse a request that no application sees, and close the connection."""
+        del msg
+        status, text = self._refusal
+        _, value = failures.told(InvalidArgumentError(text))
+        body = bodies.plain(value)
+        head = f"content-type: {bodies.JSON}\r\ncontent-length: {len(body)}\r\nconnection: close"
+        self.transport.write(STATUS_LINE[status] + head.encode() + b"\r\n\r\n" + body)
+        self.transport.close()
+
+
+TOO_LARGE: Final = (
+    431,
+    f"the head of the request exceeds {HEAD_BYTES:,} bytes or {HEADERS} headers",
+)
