@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 
 from locus_store.service import app
+from locus_store.service.connections import LimitedConnection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,11 +34,13 @@ class Service:
         # With its protocol named, asyncio turns Nagle's algorithm off.
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.bind(("127.0.0.1", 0))
+        listener.listen()
         self.port = listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         config = uvicorn.Config(
             self._counting,
             interface="asgi3",
+            http=LimitedConnection,
             ws="none",
             timeout_keep_alive=kept_seconds,
             lifespan="off",

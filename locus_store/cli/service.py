@@ -40,6 +40,10 @@ def serve(
     rate: Annotated[
         float | None, typer.Option(help="Requests per second of each token; none: any number.")
     ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(help="Another name of the service, for clients without tokens; repeatable."),
+    ] = None,
     workers: Annotated[int, typer.Option(help="Processes on the port.")] = 1,
     dimension: Annotated[
         int | None, typer.Option(help="Dimensions of the store's embeddings; none: none.")
@@ -61,6 +65,7 @@ def serve(
             read_only=read_only,
             max_body=_bytes(max_body),
             requests_per_second=rate,
+            allowed_hosts=tuple(allow_host or ()),
             workers=workers,
             dimension=dimension,
             metric=metric,

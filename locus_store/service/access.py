@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from hmac import compare_digest
 from time import monotonic
@@ -13,9 +14,12 @@ from locus_store.service.tokens import TokenFile, hashed
 from locus_store.wire.calls import Right
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
     from locus_store.service.tokens import Token
+
+_PORT: Final = re.compile(r":\d*$")
 
 EVERYTHING: Final = frozenset[str](get_args(Right))
 
@@ -48,6 +52,7 @@ class Door:
         token_file: The tokens; ``None``: anyone may ask.
         read_only: No caller may write.
         requests_per_second: Of each caller; ``None``: any number.
+        allowed_hosts: The names in ``Host`` that are answered; ``None``: any.
     """
 
     def __init__(
@@ -56,6 +61,7 @@ class Door:
         *,
         read_only: bool,
         requests_per_second: float | None,
+        allowed_hosts: Collection[str] | None = None,
     ) -> None:
         if requests_per_second is not None and not requests_per_second > 0:
             raise InvalidArgumentError(
@@ -65,8 +71,27 @@ class Door:
         if self._file is not None:
             self._file.tokens()
         self._granted: frozenset[str] = frozenset({"read"}) if read_only else EVERYTHING
+        self._hosts = None if allowed_hosts is None else frozenset(allowed_hosts)
         self._rate = requests_per_second
         self._rates: dict[str, _Rate] = {}
+
+    def require_host(self, host: str) -> None:
+        """Refuse a request that names another host.
+
+        Without tokens, a web page could reach a service on this machine by a name of its own that
+        it lets point here (DNS rebinding). Its requests name that host.
+
+        Raises:
+            RefusalError: The host is not allowed.
+        """
+        if self._hosts is not None and _PORT.sub("", host).lower() not in self._hosts:
+            raise RefusalError(
+                421,
+                ConnectionFailedError(
+                    f"this service does not answer for the host {host[:80]!r}: start it with "
+                    "--allow-host, or with tokens"
+                ),
+            )
 
     def caller(self, authorization: str) -> Caller:
         """Return who sent a header ``Authorization``.

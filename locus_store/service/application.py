@@ -35,7 +35,7 @@ from locus_store.wire.calls import BY_PATH, VERSION
 from locus_store.wire.description import SERVICE, Description
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection
     from pathlib import Path
 
     from starlette.types import Receive, Scope, Send
@@ -60,6 +60,7 @@ def app(
     max_body: int = MAX_BODY,
     body_seconds: float = BODY_SECONDS,
     requests_per_second: float | None = None,
+    allowed_hosts: Collection[str] | None = None,
     owns: bool = False,
 ) -> Service:
     """Return the service over a backend, as an ASGI application.
@@ -74,6 +75,8 @@ def app(
         max_body: The longest body of a request in bytes.
         body_seconds: A body that takes longer is refused with 408.
         requests_per_second: Of each token, on average and in a burst; ``None``: any number.
+        allowed_hosts: The names in the header ``Host`` that are answered, without ports;
+            ``None``: any. Give them if there are no tokens.
         owns: Open the backend, the store and the message log when the server starts, and close
             them when it ends (ASGI's lifespan); else their maker does.
 
@@ -84,7 +87,12 @@ def app(
     """
     if not isinstance(backend, StorageBackend):
         raise TypeError(f"the service stands over a StorageBackend, not {type(backend).__name__}")
-    access = Door(token_file, read_only=read_only, requests_per_second=requests_per_second)
+    access = Door(
+        token_file,
+        read_only=read_only,
+        requests_per_second=requests_per_second,
+        allowed_hosts=allowed_hosts,
+    )
     limits = BodyLimits(bytes=max_body, seconds=body_seconds)
     return Service(PartsOfTenants(Parts(backend, store, messages)), access, limits, owns=owns)
 
@@ -155,6 +163,7 @@ class Service:
             return refused(RefusalError(500, BackendError(failures.HIDDEN)))
 
     async def _dispatched(self, request: LimitedRequest) -> Response:
+        self._access.require_host(request.header(b"host"))
         path = request.path
         if call := BY_PATH.get(path):
             return await self._called(call, request)

@@ -27,8 +27,7 @@ body, and a head."""
 
 
 class LimitedConnection(HttpToolsProtocol):
-    """A connection that is refused with 431 if the head of a request is too large, and closed if
-    it takes too long."""
+    """A connection that refuses a head that is too large, and closes if one takes too long."""
 
     _fed = 0
     """Bytes of this request, without those of the segment in which it began."""

@@ -1,37 +1,45 @@
-"""Counts of requests, as Prometheus reads them."""
+"""Counts and times of requests, as Prometheus reads them."""
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import TYPE_CHECKING
+import os
+from typing import Final
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
+
+WORKERS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
+"""The variable of the environment with the folder in which several workers count together;
+prometheus-client reads it when it is imported."""
 
 
 class Metrics:
     """Requests by path and status, and their seconds. Holds no id and no tenant."""
 
     def __init__(self) -> None:
-        self._requests: Counter[tuple[str, int]] = Counter()
-        self._seconds: Counter[str] = Counter()
+        self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "locus_store_requests",
+            "Requests by path and status.",
+            ("path", "status"),
+            registry=self._registry,
+        )
+        self._seconds = Histogram(
+            "locus_store_request_seconds",
+            "Seconds that requests took, by path.",
+            ("path",),
+            registry=self._registry,
+        )
 
     def count(self, path: str, status: int, seconds: float) -> None:
         """Count a request."""
-        self._requests[path, status] += 1
-        self._seconds[path] += seconds  # type: ignore[assignment]  # seconds are not whole
+        self._requests.labels(path, status).inc()
+        self._seconds.labels(path).observe(seconds)
 
-    def shown(self) -> str:
-        """Return the text of ``/metrics``."""
-        return "\n".join([*self._lines(), ""])
-
-    def _lines(self) -> Iterator[str]:
-        yield "# HELP locus_store_requests_total Requests by path and status."
-        yield "# TYPE locus_store_requests_total counter"
-        for (path, status), number in sorted(self._requests.items()):
-            labels = f'path="{path}",status="{status}"'
-            yield f"locus_store_requests_total{{{labels}}} {number}"
-        yield "# HELP locus_store_request_seconds_total Seconds that requests took, by path."
-        yield "# TYPE locus_store_request_seconds_total counter"
-        for path, seconds in sorted(self._seconds.items()):
-            yield f'locus_store_request_seconds_total{{path="{path}"}} {seconds:.6f}'
+    def shown(self) -> bytes:
+        """Return the text of ``/metrics``: the sum over all workers of the service."""
+        registry = self._registry
+        if WORKERS_FOLDER in os.environ:
+            registry = CollectorRegistry()
+            MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+        return generate_latest(registry)

@@ -6,17 +6,22 @@ import asyncio
 import importlib
 import logging
 import multiprocessing
+import os
 import signal
 import socket
 from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
+from multiprocessing.connection import wait
+from tempfile import TemporaryDirectory
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.errors import ConnectionFailedError, InvalidArgumentError, MissingExtraError
 from locus_store.open import MESSAGE_LOGS, STORES, open_checkpointer
 from locus_store.service.application import app
-from locus_store.service.exchange import BODY_SECONDS, MAX_BODY
+from locus_store.service.exchange import MAX_BODY
+from locus_store.service.metrics import WORKERS_FOLDER
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
@@ -30,6 +35,12 @@ GRACE_SECONDS: Final = 30
 
 BACKLOG: Final = 2048
 
+LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
+
+STEADY_SECONDS: Final = 10.0
+MOST_SECONDS: Final = 30.0
+"""A worker that ends before it ran steadily is started again after a pause, which grows."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
@@ -42,6 +53,9 @@ class ServeOptions:
     read_only: bool = False
     max_body: int = MAX_BODY
     requests_per_second: float | None = None
+    allowed_hosts: tuple[str, ...] = ()
+    """Beside the names of loopback; asked for without tokens only."""
+
     workers: int = 1
     dimension: int | None = None
     metric: Any = "cosine"
@@ -120,8 +134,11 @@ def run(settings: ServeOptions, listener: socket.socket) -> None:
     """Serve on a socket, in this process."""
     _log_to_stderr()
     uvicorn = importlib.import_module("uvicorn")
+    from locus_store.service.connections import LimitedConnection  # noqa: PLC0415  (of uvicorn)
+
     config = uvicorn.Config(
         opened(settings),
+        http=LimitedConnection,
         ws="none",
         lifespan="on",
         access_log=False,
@@ -149,8 +166,16 @@ def opened(settings: ServeOptions) -> Service:
         read_only=settings.read_only,
         max_body=settings.max_body,
         requests_per_second=settings.requests_per_second,
+        allowed_hosts=_hosts(settings),
         owns=True,
     )
+
+
+def _hosts(settings: ServeOptions) -> frozenset[str] | None:
+    if settings.token_file is not None:
+        return None
+    literal = f"[{settings.host}]" if ":" in settings.host else settings.host
+    return frozenset({*LOOPBACK, literal.lower(), *map(str.lower, settings.allowed_hosts)})
 
 
 def _store(settings: ServeOptions, backend: Any, folder: str) -> Any:
@@ -176,25 +201,59 @@ def _messages(backend: Any, folder: str) -> Any:
 
 
 def _supervise(settings: ServeOptions, listener: socket.socket) -> None:
-    """Run the workers until a signal; one that dies is started again."""
-    context = multiprocessing.get_context("spawn")
+    """Run the workers until a signal; one that ends is started again."""
     stopping: list[int] = []
-
-    def start() -> BaseProcess:
-        made = context.Process(target=run, args=[settings, listener])
-        made.start()
-        return made
-
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda got, _: stopping.append(got))
-    workers = [start() for _ in range(settings.workers)]
-    while not stopping:
-        for at, worker in enumerate(workers):
-            worker.join(0.2)
-            if not worker.is_alive() and not stopping:
-                log.error("worker %s ended with %s; starting another", at, worker.exitcode)
-                workers[at] = start()
-    for worker in workers:
-        worker.terminate()
-    for worker in workers:
-        worker.join(GRACE_SECONDS)
+    with TemporaryDirectory(prefix="locus-store-") as folder:
+        os.environ[WORKERS_FOLDER] = folder
+        workers = [_Worker(settings, listener) for _ in range(settings.workers)]
+        while not stopping:
+            wait([it.process.sentinel for it in workers if it.process.is_alive()], timeout=0.2)
+            for it in workers:
+                it.revive()
+        for it in workers:
+            it.process.terminate()
+        for it in workers:
+            it.end()
+
+
+class _Worker:
+    """A process that serves, and the one after it."""
+
+    def __init__(self, settings: ServeOptions, listener: socket.socket) -> None:
+        self._arguments = settings, listener
+        self._pause = 0.0
+        self._start()
+
+    def _start(self) -> None:
+        self._begun, self._ended = monotonic(), 0.0
+        context = multiprocessing.get_context("spawn")
+        self.process: BaseProcess = context.Process(target=run, args=self._arguments)
+        self.process.start()
+
+    def revive(self) -> None:
+        """Start another process if this one has ended, after a pause if it did not run long."""
+        if self.process.is_alive():
+            return
+        if not self._ended:
+            self._ended = monotonic()
+            ran = self._ended - self._begun
+            self._pause = 0.0 if ran > STEADY_SECONDS else min(2 * self._pause + 0.5, MOST_SECONDS)
+            log.error(
+                "a worker ended with %s; another one starts in %.1f s",
+                self.process.exitcode,
+                self._pause,
+            )
+        if monotonic() - self._ended >= self._pause:
+            self._start()
+
+    _ended: float | None = None
+
+    def end(self) -> None:
+        """Wait for the end of the process."""
+        self.process.join(GRACE_SECONDS)
+        if self.process.is_alive():
+            log.error("a worker did not end in %s s; it is killed", GRACE_SECONDS)
+            self.process.kill()
+            self.process.join()

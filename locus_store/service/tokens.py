@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 import orjson
+from filelock import FileLock
 
 from locus_store.errors import BackendError, ConflictError, InvalidArgumentError, NotFoundError
 from locus_store.types.arguments import check_tenant, check_text
@@ -48,11 +49,12 @@ class TokenFile:
     """Tokens in a file, which is read again whenever it was changed.
 
     Args:
-        path: A JSON file.
+        path: A JSON file. A lock file stands beside it while it is changed.
     """
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
+        self._lock = FileLock(f"{self._path}.lock")
         self._seen: tuple[int, int, int] | None = None
         self._tokens: list[Token] = []
 
@@ -88,9 +90,6 @@ class TokenFile:
         known = get_args(Right)
         if not rights or not set(rights) <= set(known):
             raise InvalidArgumentError(f"the rights of a token are some of {', '.join(known)}")
-        tokens = self.tokens() if self._path.exists() else []
-        if name in {it.name for it in tokens}:
-            raise ConflictError(f"there is a token {name!r} already; revoke it first")
         secret = PREFIX + secrets.token_urlsafe(SECRET_BYTES)
         made = Token(
             name=name,
@@ -99,7 +98,11 @@ class TokenFile:
             sha256=hashed(secret),
             created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         )
-        self._write([*tokens, made])
+        with self._lock:
+            tokens = self.tokens() if self._path.exists() else []
+            if name in {it.name for it in tokens}:
+                raise ConflictError(f"there is a token {name!r} already; revoke it first")
+            self._write([*tokens, made])
         return secret
 
     def revoke(self, name: str) -> None:
@@ -108,11 +111,12 @@ class TokenFile:
         Raises:
             NotFoundError: There is no token of this name.
         """
-        tokens = self.tokens()
-        left = [it for it in tokens if it.name != name]
-        if len(left) == len(tokens):
-            raise NotFoundError(f"there is no token {name!r}")
-        self._write(left)
+        with self._lock:
+            tokens = self.tokens()
+            left = [it for it in tokens if it.name != name]
+            if len(left) == len(tokens):
+                raise NotFoundError(f"there is no token {name!r}")
+            self._write(left)
 
     def _write(self, tokens: Sequence[Token]) -> None:
         """Replace the file whole, readable for its owner only."""

@@ -102,10 +102,12 @@ def backends(url: str, **options: Any) -> list[HTTPBackend]:
 
 async def test_headers_and_a_token_are_sent() -> None:
     canned = Canned(answer())
-    async with serving(canned) as url:
-        async with HTTPBackend(url, headers={"X-Team": "a"}, token=SECRET) as backend:
-            with pytest.raises(BackendError, match="not valid"):
-                await backend.open()
+    async with (
+        serving(canned) as url,
+        HTTPBackend(url, headers={"X-Team": "a"}, token=SECRET) as backend,
+    ):
+        with pytest.raises(BackendError, match="not valid"):
+            await backend.open()
     head = canned.seen[0].lower()
     assert b"x-team: a\r\n" in head
     assert b"authorization: bearer s3cret\r\n" in head
@@ -237,10 +239,13 @@ def tls(tmp_path: Path) -> tuple[Tls, ssl.SSLContext]:
 async def test_an_unknown_certificate_fails_at_once_and_says_what_to_set(
     tls: tuple[Tls, ssl.SSLContext],
 ) -> None:
-    async with serving(Canned(answer()), tls[1]) as url:
-        async with asyncio.timeout(5), HTTPBackend(url, retry_seconds=60) as backend:
-            with pytest.raises(ConnectionFailedError, match="SSL_CERT_FILE"):
-                await backend.load("t")
+    async with (
+        serving(Canned(answer()), tls[1]) as url,
+        asyncio.timeout(5),
+        HTTPBackend(url, retry_seconds=60) as backend,
+    ):
+        with pytest.raises(ConnectionFailedError, match="SSL_CERT_FILE"):
+            await backend.load("t")
 
 
 async def test_ssl_cert_file_names_the_authority(

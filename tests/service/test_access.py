@@ -1,0 +1,343 @@
+"""Callers of a real service: hosts, tokens, rates, limits of requests, pages of operators."""
+
+# ruff: noqa: ASYNC210  (the service runs in a thread of its own)
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from servers import children, wait_until
+from services import Service
+from test_serving import Served
+
+from locus_store import BackendError, HTTPBackend, LocusStoreError, MemoryBackend
+from locus_store.service.connections import HEAD_BYTES, HEADERS
+from locus_store.service.tokens import TokenFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = pytest.mark.anyio
+
+JSON = {"content-type": "application/json"}
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Service]]:
+    """Start services, and stop them."""
+    made: list[Service] = []
+
+    def start(backend: Any = None, **options: Any) -> Service:
+        made.append(Service(backend or MemoryBackend(), **options))
+        return made[-1]
+
+    yield start
+    for it in made:
+        it.stop()
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> TokenFile:
+    return TokenFile(tmp_path / "tokens.json")
+
+
+def exchanged(port: int, *request: bytes) -> bytes:
+    """Send bytes, as far as the service takes them; return its answer until the connection ends."""
+    found = b""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        with suppress(ConnectionError):
+            for part in request:
+                connection.sendall(part)
+        with suppress(ConnectionError):
+            while part := connection.recv(65_536):
+                found += part
+    return found
+
+
+# --- hosts
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", ""])
+async def test_without_tokens_a_page_that_points_its_name_here_is_refused(
+    serve: Callable[..., Service], host: str
+) -> None:
+    service = serve(allowed_hosts=["localhost", "127.0.0.1", "[::1]"])
+    async with httpx.AsyncClient(headers={"host": host}) as client:
+        for path in ("/v1", "/health", "/metrics", "/threads/t/checkpoints"):
+            answer = await client.get(service.url + path)
+            assert answer.status_code == 421, path
+    for name in ("localhost", f"LOCALHOST:{service.port}", "127.0.0.1:1", "[::1]:8321"):
+        answer = httpx.get(service.url + "/v1", headers={"host": name})
+        assert answer.is_success
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "", "application/x-www-form-urlencoded"])
+async def test_a_form_of_another_site_does_nothing(
+    serve: Callable[..., Service], kind: str
+) -> None:
+    backend = MemoryBackend()
+    await backend.save("t", {"n": 1})
+    service = serve(backend)
+    body = json.dumps({"thread_id": "t"})
+    headers = {"content-type": kind, "origin": "http://evil.example"}
+    answer = httpx.post(service.url + "/v1/remove_thread", content=body, headers=headers)
+    assert answer.status_code == 422
+    answer = httpx.options(service.url + "/v1/remove_thread", headers=headers)
+    assert not any(it.startswith("access-control") for it in answer.headers)
+    assert await backend.exists("t")
+
+
+def test_serve_answers_for_the_hosts_that_it_was_given() -> None:
+    served = Served("memory://", "--allow-host", "store.internal")
+    try:
+        for host, status in (("store.internal", 200), ("evil.example", 421)):
+            answer = httpx.get(served.base_url + "/health", headers={"host": host})
+            assert answer.status_code == status
+    finally:
+        served.stop()
+
+
+# --- limits
+
+
+def test_a_head_that_is_too_long_is_refused(serve: Callable[..., Service]) -> None:
+    service = serve()
+    long = b"GET /health HTTP/1.1\r\nhost: h\r\nx: " + b"a" * HEAD_BYTES + b"\r\n\r\n"
+    many = b"GET /health HTTP/1.1\r\n" + b"a: b\r\n" * (HEADERS + 1) + b"\r\n"
+    endless = b"GET /health HTTP/1.1\r\nx: "
+    for request in ([long], [many], [endless, *[b"a" * 60_000] * 200]):
+        assert exchanged(service.port, *request).startswith(b"HTTP/1.1 431 "), request[0][:30]
+    assert httpx.get(service.url + "/health").is_success
+
+
+def test_what_is_no_http_is_refused(serve: Callable[..., Service]) -> None:
+    service = serve()
+    for request in (b"\x16\x03\x01" + os.urandom(500), b"HELLO\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n"):
+        assert exchanged(service.port, request).startswith(b"HTTP/1.1 400 ")
+    assert httpx.get(service.url + "/health").is_success
+
+
+def test_a_body_that_comes_too_slowly_is_refused(serve: Callable[..., Service]) -> None:
+    service = serve(body_seconds=0.3)
+    head = b"POST /v1/fetch HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\n"
+    begun = monotonic()
+    found = exchanged(service.port, head + b"content-length: 100\r\n\r\n{")
+    assert found.startswith(b"HTTP/1.1 408 ")
+    assert monotonic() - begun < 10
+
+
+def test_a_body_that_is_too_long_is_answered_before_the_connection_ends(
+    serve: Callable[..., Service],
+) -> None:
+    service = serve(max_body=1_000)
+    head = b"POST /v1/fetch HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\n"
+    declared = head + b"content-length: 20000000\r\n\r\n"
+    chunked = head + b"transfer-encoding: chunked\r\n\r\n"
+    found = exchanged(service.port, declared, *[b"a" * 1_000_000] * 20)
+    assert found.startswith(b"HTTP/1.1 413 ")
+    assert b"SerializationError" in found
+    chunk = b"f4240\r\n" + b"a" * 1_000_000 + b"\r\n"
+    found = exchanged(service.port, chunked, *[chunk] * 20, b"0\r\n\r\n")
+    assert found.startswith(b"HTTP/1.1 413 ")
+
+
+async def test_a_frame_that_expands_beyond_its_limit_is_refused(
+    serve: Callable[..., Service],
+) -> None:
+    from locus_store.wire import bodies
+    from locus_store.wire.calls import BY_PATH
+
+    inner = MemoryBackend()
+    service = serve(inner)
+    sent: list[bytes] = []
+
+    async with HTTPBackend(service.url) as backend:
+        home = await backend.service._connections.home()
+        send = home._transport.send
+
+        async def kept(method: str, path: str, body: bytes, headers: Any) -> Any:
+            sent.append(body)
+            return await send(method, path, body, headers)
+
+        home._transport.send = kept  # type: ignore[method-assign]
+        await backend.save("t", {"text": "x" * 100_000})
+    value, payloads = bodies.received(sent[-1], bodies.FRAMED)
+    bomb = zlib.compress(b"x" * 200_000_000)
+    parts = [bodies.plain(value), bomb, *([b""] * (len(payloads._found) - 1))]
+    body = b"".join(len(it).to_bytes(4, "big") + it for it in parts)
+    path = next(it for it in BY_PATH if it.endswith("/commit"))
+    headers = {"content-type": bodies.FRAMED}
+    answer = httpx.post(service.url + path, content=body, headers=headers, timeout=20)
+    assert answer.status_code in {422, 428}, answer.text
+    assert len(await inner.history("t")) == 1
+
+
+# --- tokens
+
+
+def test_tokens_that_are_added_at_once_are_all_there(tokens: TokenFile, tmp_path: Path) -> None:
+    def add(number: int) -> str:
+        return TokenFile(tmp_path / "tokens.json").add(f"t{number}", None, ["read"])
+
+    with ThreadPoolExecutor(8) as pool:
+        secrets = [*pool.map(add, range(40))]
+    assert len({*secrets}) == 40
+    assert {it.name for it in tokens.tokens()} == {f"t{n}" for n in range(40)}
+    assert (tmp_path / "tokens.json").stat().st_mode & 0o777 == 0o600
+    assert not any(it in (tmp_path / "tokens.json").read_text() for it in secrets)
+
+
+async def test_tokens_change_without_a_restart(
+    serve: Callable[..., Service], tokens: TokenFile, tmp_path: Path
+) -> None:
+    first = tokens.add("first", None, ["read"])
+    service = serve(token_file=tmp_path / "tokens.json")
+
+    def status(secret: str) -> int:
+        headers = {"authorization": f"Bearer {secret}"}
+        return httpx.get(service.url + "/v1", headers=headers).status_code
+
+    assert status(first) == 200
+    second = tokens.add("second", None, ["read"])
+    assert (status(first), status(second)) == (200, 200)
+    tokens.revoke("first")
+    assert (status(first), status(second)) == (401, 200)
+    (tmp_path / "tokens.json").write_text("{")
+    assert status(second) == 503
+
+
+def test_the_command_line_adds_lists_and_revokes_tokens(tmp_path: Path) -> None:
+    def told(*arguments: str, fails: bool = False) -> str:
+        command = [str(Path(sys.executable).parent / "locus-store"), "tokens", *arguments]
+        environment = {**os.environ, "LOCUS_STORE_TOKEN_FILE": str(tmp_path / "t.json")}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        assert (done.returncode != 0) is fails, done.stderr
+        return done.stdout + done.stderr
+
+    secret = told("add", "worker", "--tenant", "acme", "--rights", "read, write").strip()
+    assert re.fullmatch(r"locus_[\w-]{43}", secret)
+    assert "already" in told("add", "worker", fails=True)
+    assert "rights" in told("add", "other", "--rights", "all", fails=True)
+    assert "rights" in told("add", "other", "--rights", "", fails=True)
+    found = json.loads(told("list", "--json"))["tokens"]
+    assert [(it["name"], it["tenant"], it["rights"]) for it in found] == [
+        ("worker", "acme", ["read", "write"])
+    ]
+    assert "worker" in (shown := told("list"))
+    assert secret not in shown
+    told("revoke", "worker")
+    assert "no token" in told("revoke", "worker", fails=True)
+
+
+# --- rates and pages
+
+
+async def test_a_caller_that_asks_too_often_is_told_to_wait(
+    serve: Callable[..., Service], tokens: TokenFile, tmp_path: Path
+) -> None:
+    secrets = [tokens.add(it, None, ["read"]) for it in ("one", "other")]
+    service = serve(token_file=tmp_path / "tokens.json", requests_per_second=2)
+    one, other = ({"authorization": f"Bearer {it}"} for it in secrets)
+    answers = [httpx.get(service.url + "/v1", headers=one) for _ in range(4)]
+    assert [it.status_code for it in answers] == [200, 200, 429, 429]
+    assert answers[-1].headers["retry-after"] == "1"
+    assert httpx.get(service.url + "/v1", headers=other).is_success
+    async with HTTPBackend(service.url, token=secrets[0], retry_seconds=10) as backend:
+        assert await backend.load("t") is None
+
+
+async def test_ready_asks_the_storage_and_health_does_not(
+    serve: Callable[..., Service],
+) -> None:
+    class Broken(MemoryBackend):
+        async def has_thread(self, thread_id: str) -> bool:
+            raise BackendError("the disk of db.internal is full")
+
+    service = serve(Broken())
+    assert httpx.get(service.url + "/health").json() == {
+        "status": "ok",
+        "service": "locus-store",
+    }
+    answer = httpx.get(service.url + "/ready")
+    assert answer.status_code == 503
+    assert "db.internal" not in answer.text
+
+
+async def test_metrics_count_requests_without_ids(
+    serve: Callable[..., Service], tokens: TokenFile, tmp_path: Path
+) -> None:
+    admin = tokens.add("admin", None, ["read", "write", "admin"])
+    reader = tokens.add("reader", None, ["read"])
+    service = serve(token_file=tmp_path / "tokens.json")
+    async with HTTPBackend(service.url, token=admin) as backend:
+        for n in range(3):
+            await backend.save("private-id", {"n": n})
+    url = service.url + "/metrics"
+    assert httpx.get(url, headers={"authorization": f"Bearer {reader}"}).status_code == 403
+    text = httpx.get(url, headers={"authorization": f"Bearer {admin}"}).text
+    assert 'locus_store_requests_total{path="/v1/commit",status="200"} 3.0' in text
+    assert 'locus_store_request_seconds_count{path="/v1/commit"} 3.0' in text
+    assert "private-id" not in text
+
+
+# --- workers
+
+
+def metrics(served: Served) -> float:
+    """Return the number of answers of ``/health`` over all workers."""
+    text = httpx.get(served.base_url + "/metrics").text
+    return sum(float(it) for it in re.findall(r'total\{path="/health",status="200"\} (.+)', text))
+
+
+def test_workers_count_together_and_one_that_is_killed_is_started_again(tmp_path: Path) -> None:
+    served = Served(f"sqlite:///{tmp_path / 'db'}", "--workers", "2")
+    try:
+        for _ in range(20):
+            assert httpx.get(served.base_url + "/health").is_success
+        assert metrics(served) == 20
+        before = workers(served)
+        os.kill(before[0], signal.SIGKILL)
+        wait_until(lambda: len({*workers(served)} - {*before}) == 1, "another worker")
+        for _ in range(10):
+            assert httpx.get(served.base_url + "/health").is_success
+        assert metrics(served) == 30
+    finally:
+        assert served.stop() in {0, -signal.SIGTERM}
+
+
+def workers(served: Served) -> list[int]:
+    """Return the processes of the workers."""
+    found = (it for it in children(served.process.pid))
+    return [it for it in found if b"spawn_main" in Path(f"/proc/{it}/cmdline").read_bytes()]
+
+
+async def test_a_save_whose_caller_goes_away_completes(serve: Callable[..., Service]) -> None:
+    class Slow(MemoryBackend):
+        async def commit(self, *args: Any, **options: Any) -> Any:
+            started.set()
+            await asyncio.sleep(0.3)
+            return await super().commit(*args, **options)
+
+    started = asyncio.Event()
+    inner = Slow()
+    service = serve(inner)
+    with pytest.raises(LocusStoreError):
+        async with HTTPBackend(service.url, timeout=0.1, retry_seconds=0) as backend:
+            await backend.save("t", {"n": 1}, checkpoint_id="v")
+    await asyncio.sleep(0.5)
+    assert await inner.exists("t", "v")
