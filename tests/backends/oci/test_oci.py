@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import oci
 import pytest
+from amounts import ALL
 from oci_double import NAMESPACE, Fault, Stored
 from servers import wait_until
 from shelf import Shelf, shelf_backend
@@ -119,6 +120,22 @@ async def test_lists_page_through_any_number_of_threads(
     assert await backend.list_threads(100) == [f"t{n:04}" for n in reversed(range(2400, 2500))]
     assert there["list"] == 3
     assert there["get"] <= 2 * 100
+
+
+async def test_a_thread_of_many_versions_is_listed_and_loaded(
+    backend: BucketBackend, bucket: DoubleBucket, requests: Any
+) -> None:
+    shelf, count = Shelf(), 5_000 if ALL else 600
+    source = shelf_backend(shelf, prefix=DEFAULT_PREFIX)
+    for n in range(count):
+        await source.write_state("t", {"n": n, "text": "x" * 100}, checkpoint_id=f"v{n}")
+    filled(bucket, shelf)
+    assert await backend.load("t") == {"n": count - 1, "text": "x" * 100}
+    there = requests()
+    found = [it.checkpoint_id for it in await backend.history("t", limit=2 * count)]
+    assert found == [f"v{n}" for n in reversed(range(count))]
+    assert sum(there.values()) <= 20
+    assert await backend.load("t", "v7") == {"n": 7, "text": "x" * 100}
 
 
 # --- faults
