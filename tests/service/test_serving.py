@@ -67,8 +67,8 @@ def url(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def served(url: str) -> Iterator[Served]:
-    made = Served(url)
+def served(request: pytest.FixtureRequest, url: str) -> Iterator[Served]:
+    made = Served(url, *getattr(request, "param", ()))
     yield made
     if made.process.poll() is None:
         made.kill()
@@ -111,6 +111,7 @@ async def test_no_acknowledged_save_is_lost_when_the_service_is_killed(served: S
             assert [it.split()[0] for it in state["said"]] == names
 
 
+@pytest.mark.parametrize("served", [["--workers", "1"], ["--workers", "2"]], indirect=True)
 async def test_a_stop_finishes_the_saves_that_are_under_way(served: Served) -> None:
     async with HTTPBackend(served.base_url, retry_seconds=0) as backend:
         await backend.open()
