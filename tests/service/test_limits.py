@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 from http.client import HTTPConnection
@@ -93,3 +94,29 @@ def test_the_heads_of_one_connection_are_counted_apart(service: Service) -> None
         connection.request("GET", "/health", headers={"x-a": "a" * 1_000})
         assert connection.getresponse().read()
     connection.close()
+
+
+@pytest.mark.parametrize("path", ["/health", "/openapi.json"])
+def test_an_answer_is_whole(service: Service, path: str) -> None:
+    connection = HTTPConnection("127.0.0.1", service.port)
+    for _ in range(3):
+        connection.request("GET", path)
+        assert json.loads(connection.getresponse().read())
+    connection.close()
+
+
+def test_a_small_answer_is_written_once(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[bytes] = []
+    kind = asyncio.selector_events._SelectorSocketTransport  # type: ignore[attr-defined]
+    write = kind.write
+
+    def kept(transport: Any, data: bytes) -> None:
+        written.append(data)
+        write(transport, data)
+
+    monkeypatch.setattr(kind, "write", kept)
+    connection = HTTPConnection("127.0.0.1", service.port)
+    connection.request("GET", "/health")
+    assert connection.getresponse().read()
+    connection.close()
+    assert len(written) == 1
