@@ -228,6 +228,8 @@ campaign: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.storms.storm --postgresql --processes 8 --saves 10000
 	$(BIN)/python -m benchmarks.storms.storm --postgresql --processes 8 --saves 3000 --index
 	$(BIN)/python -m benchmarks.storms.kills --postgresql
+	$(BIN)/python -m benchmarks.storms.storm --service --kills 50
+	$(BIN)/python -m benchmarks.storms.storm --service --kills 50 --postgresql
 	$(BIN)/python -m benchmarks.storms.crashes
 	$(BIN)/python -m benchmarks.storms.replies
 	LOCUS_TEST_HISTORIES=50000 $(PYTEST) $(QUICK) tests/timeline/test_blame.py

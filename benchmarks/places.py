@@ -25,6 +25,19 @@ def add_place(parser: argparse.ArgumentParser) -> None:
 
 
 @contextmanager
+def service(url: str, *options: str) -> Iterator[Any]:
+    """A process of ``locus-store serve`` over a storage."""
+    sys.path.insert(0, str(TESTS))
+    from served import Served
+
+    running = Served(url, *options)
+    try:
+        yield running
+    finally:
+        running.kill()
+
+
+@contextmanager
 def place(options: argparse.Namespace, directory: Path) -> Iterator[str]:
     """URL of the backend that was asked for; a file in ``directory`` if nothing was."""
     if options.postgresql:

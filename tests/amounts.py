@@ -5,3 +5,6 @@ from __future__ import annotations
 import os
 
 ALL = bool(os.environ.get("LOCUS_TEST_ALL"))
+
+SERVICES = ["http", "http-sqlite", "http-postgresql"] if ALL else ["http"]
+"""Storages behind a service on loopback; ``http`` is over memory."""

@@ -17,12 +17,12 @@ import pytest
 import redis_clusters
 import redis_servers
 import servers
-from amounts import ALL
+from amounts import ALL, SERVICES
 from oracle_grammar import Grammar
 from xdist.scheduler import LoadScopeScheduling
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 pytest.register_assert_rewrite("locus_store.testing")
 
@@ -146,7 +146,7 @@ ANY_PAIRS = [
 ]
 if ALL:
     PAIRS = [*product(["sync", "async"], ["sqlite", "postgresql"])]
-    everywhere = ["memory", "file", "sqlite", "postgresql", "redis", "http", "oci"]
+    everywhere = ["memory", "file", "sqlite", "postgresql", "redis", "oci", *SERVICES]
     ANY_PAIRS = [*product(["sync", "async"], everywhere)]
 
 
@@ -258,17 +258,28 @@ def redis_url(redis_server: redis_servers.Server) -> str:
 
 
 @pytest.fixture
-def service_url() -> Iterator[str]:
-    """URL of a service over an empty memory."""
+def service_over(request) -> Iterator[Callable[..., str]]:
+    """Starts the service of ``amounts.SERVICES`` over an empty storage, and returns its URL."""
     pytest.importorskip("uvicorn", reason="the extra `service` is not installed")
-    from services import Service
+    from services import Service, parts
 
-    from locus_store import InMemoryMessageLog, InMemoryStore, MemoryBackend
+    running = []
 
-    backend = MemoryBackend()
-    made = Service(backend, store=InMemoryStore(), messages=InMemoryMessageLog(backend=backend))
-    yield made.url
-    made.stop()
+    def start(kind: str, **options: Any) -> str:
+        fixture = {"http-sqlite": "database_file", "http-postgresql": "migrated_database"}.get(kind)
+        backend, store, messages = parts(fixture and request.getfixturevalue(fixture), **options)
+        running.append(Service(backend, store=store, messages=messages))
+        return running[-1].url
+
+    yield start
+    for it in running:
+        it.stop()
+
+
+@pytest.fixture
+def service_url(service_over) -> str:
+    """URL of a service over an empty memory."""
+    return service_over("http")
 
 
 # --- Oracle

@@ -10,6 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
+from locus_store import InMemoryMessageLog, InMemoryStore, MemoryBackend
+from locus_store.backends import (
+    PostgreSQLBackend,
+    PostgreSQLMessageLog,
+    PostgreSQLStore,
+    SQLiteBackend,
+    SQLiteMessageLog,
+    SQLiteStore,
+)
 from locus_store.service import app
 from locus_store.service.connections import LimitedConnection
 
@@ -30,7 +39,7 @@ class Service:
         self.app = app(backend, **options)
         self.asked: list[str] = []
         self._sent: list[int] = []
-        self._closes = [backend, *(options[it] for it in ("store", "messages") if it in options)]
+        self._closes = [backend, *(options.get(it) for it in ("store", "messages"))]
         # With its protocol named, asyncio turns Nagle's algorithm off.
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.bind(("127.0.0.1", 0))
@@ -69,7 +78,7 @@ class Service:
     def _run(self, listener: socket.socket) -> None:
         async def serve() -> None:
             await self._server.serve([listener])
-            for it in self._closes:
+            for it in filter(None, self._closes):
                 await it.close()
 
         with listener:  # which uvicorn 0.32 leaves open
@@ -79,3 +88,20 @@ class Service:
         self._server.should_exit = True
         self._thread.join(20)
         assert not self._thread.is_alive()
+
+
+def parts(place: Any = None, **options: Any) -> tuple[Any, Any, Any]:
+    """Return a backend, its store and its message log.
+
+    Args:
+        place: The path of an SQLite file, or the URL of a PostgreSQL database; ``None``: memory.
+        options: Of the store.
+    """
+    if place is None:
+        memory = MemoryBackend()
+        return memory, InMemoryStore(**options), InMemoryMessageLog(backend=memory)
+    kinds: Any = (SQLiteBackend, SQLiteStore, SQLiteMessageLog)
+    if str(place).startswith("postgresql"):
+        kinds = (PostgreSQLBackend, PostgreSQLStore, PostgreSQLMessageLog)
+    backend = kinds[0](place)
+    return backend, kinds[1](backend=backend, **options), kinds[2](backend=backend)

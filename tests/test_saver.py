@@ -13,6 +13,7 @@ from shutil import copyfile
 
 import anyio
 import pytest
+from amounts import SERVICES
 from drawer import Drawer
 
 import locus_store
@@ -21,6 +22,7 @@ from locus_store import (
     CheckpointSaver,
     ConflictError,
     FileBackend,
+    HTTPBackend,
     IntegrityError,
     InvalidArgumentError,
     MemoryBackend,
@@ -41,7 +43,10 @@ from locus_store.transfer.verifying import verify
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=["memory", "file", "documents", "sqlite", "postgresql", "redis", "oci"])
+STORAGES = ["memory", "file", "documents", "sqlite", "postgresql", "redis", "oci", *SERVICES]
+
+
+@pytest.fixture(params=STORAGES)
 def opened(request, tmp_path):
     """Makes backends on one storage."""
     if request.param == "memory":
@@ -60,6 +65,8 @@ def opened(request, tmp_path):
 
 
 def on_server(request):
+    if request.param in SERVICES:
+        return partial(HTTPBackend, request.getfixturevalue("service_over")(request.param))
     if request.param == "redis":
         return partial(RedisBackend, request.getfixturevalue("redis_url"))
     return partial(PostgreSQLBackend, request.getfixturevalue("migrated_database"), pool_size=4)

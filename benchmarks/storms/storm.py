@@ -3,22 +3,35 @@
 Each process appends, forks, rewinds, branches, replaces, deletes, prunes and copies on the same
 threads, and reads versions back. Before and after each call it writes a line into a journal of its
 own; at the end the journals say what every read may have seen and what must still be there. Any
-backend: ``--url``, or ``--postgresql``. Without either, a new SQLite file.
+backend: ``--url``, or ``--postgresql``. Without either, a new SQLite file. With ``--service`` the
+processes are clients of a service over that backend, and ``--kills 50`` kills it so often.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import random
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from benchmarks.places import add_place, place
+from benchmarks.places import add_place, place, service
 from benchmarks.storms import verdict, worker
 from locus_store import open_checkpointer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+RETRY_SECONDS = 60
+"""A client waits so long for a service that was killed."""
+
+MOST_SECONDS = 2.0
+"""Between the start of a service and its end, at most."""
 
 
 def parsed() -> argparse.Namespace:
@@ -31,7 +44,12 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--index", action="store_true", help="with the full-text index")
     parser.add_argument("--packs", action="store_true", help="a pack after every second save")
     parser.add_argument("--fault", choices=worker.FAULTS, help="break the store on purpose")
-    return parser.parse_args()
+    parser.add_argument("--service", action="store_true", help="by way of a service over it")
+    parser.add_argument("--kills", type=int, default=0, help="of the service; ends the storm")
+    options = parser.parse_args()
+    if options.kills and not options.service:
+        parser.error("--kills needs --service")
+    return options
 
 
 def main() -> int:
@@ -42,7 +60,8 @@ def main() -> int:
             if options.index:
                 asyncio.run(indexed(url))
             begin = time.monotonic()
-            run(options, url, here)
+            with asked(options, url) as (asked_url, killed):
+                run(options, asked_url, here, killed)
             seconds = time.monotonic() - begin
             found = asyncio.run(verdict.judge(url, sorted(here.glob("*.journal"))))
     processes = f"{options.processes} processes x {options.tasks} tasks"
@@ -57,7 +76,26 @@ async def indexed(url: str) -> None:
     await saver.close()
 
 
-def run(options: argparse.Namespace, url: str, here: Path) -> None:
+@contextmanager
+def asked(options: argparse.Namespace, url: str) -> Iterator[tuple[str, Any]]:
+    """The URL that the processes use, and the service that is killed, if there is one."""
+    if not options.service:
+        yield url, None
+        return
+    with service(url) as running:
+        yield f"{running.base_url}?retry_seconds={RETRY_SECONDS}", running
+
+
+def kill(running: Any, kills: int, rng: random.Random) -> None:
+    """Kill a service under load so often, and start it again."""
+    for _ in range(kills):
+        time.sleep(rng.random() * MOST_SECONDS)
+        running.kill()
+        running.start()
+    print(f"the service was killed {kills} times")
+
+
+def run(options: argparse.Namespace, url: str, here: Path, killed: Any) -> None:
     """Start the processes and wait; a process that ends badly says so in its journal or here."""
     stop = here / "stop"
     common = ["--url", url, "--seed", str(options.seed), "--tasks", str(options.tasks)]
@@ -66,9 +104,14 @@ def run(options: argparse.Namespace, url: str, here: Path) -> None:
         common += ["--fault", options.fault]
     if options.packs:
         common += ["--packs"]
-    each = -(-options.saves // options.processes)
+    if options.kills:
+        common += ["--killed"]
+    each = 10**9 if options.kills else -(-options.saves // options.processes)
     writers = [start(here, number, each, common) for number in range(options.processes)]
     reader = start(here, options.processes, 0, common)
+    if options.kills:
+        kill(killed, options.kills, random.Random(options.seed))
+        stop.touch()
     codes = [writer.wait() for writer in writers]
     stop.touch()
     codes.append(reader.wait())

@@ -312,14 +312,7 @@ def judge_head_read(storm: Storm, verdict: Verdict, call: Call, length: int) -> 
 async def judge_end(storm: Storm, verdict: Verdict, saver: Any) -> None:
     """Every acknowledged version that nobody removed loads, and nothing else does."""
     loaded = must = 0
-    listed: dict[str, dict[str, Version]] = {}
-    for thread in {key[0] for key in storm.keys}:
-        versions = await history(saver, thread)
-        listed[thread] = {it.checkpoint_id: it for it in versions}
-        if kind_of(thread) == "pruned" and len(versions) > KEEP_LAST + 1:
-            verdict.wrong("not pruned", f"{thread} lists {len(versions)}")
-        for extra in listed[thread].keys() - {it[1] for it in storm.keys if it[0] == thread}:
-            verdict.wrong("unknown version", f"{thread} {extra}")
+    listed = {it: await judged_list(storm, verdict, saver, it) for it in threads_of(storm)}
     for key in sorted(storm.keys):
         state = await load(saver, verdict, key)
         loaded += state is not None
@@ -336,6 +329,25 @@ async def judge_end(storm: Storm, verdict: Verdict, saver: Any) -> None:
     parents = judge_parents(storm, verdict, listed)
     verdict.facts.append(f"at the end {loaded:,} versions load, {must:,} of them have to")
     verdict.facts.append(f"parents followed: {parents:,}")
+
+
+def threads_of(storm: Storm) -> set[str]:
+    return {key[0] for key in storm.keys}
+
+
+async def judged_list(
+    storm: Storm, verdict: Verdict, saver: Any, thread: str
+) -> dict[str, Version]:
+    """The versions that a thread lists, each of which was submitted, and each once."""
+    versions = await history(saver, thread)
+    listed = {it.checkpoint_id: it for it in versions}
+    if len(versions) > len(listed):
+        verdict.wrong("listed twice", thread)
+    if kind_of(thread) == "pruned" and len(versions) > KEEP_LAST + 1:
+        verdict.wrong("not pruned", f"{thread} lists {len(versions)}")
+    for extra in listed.keys() - {it[1] for it in storm.keys if it[0] == thread}:
+        verdict.wrong("unknown version", f"{thread} {extra}")
+    return listed
 
 
 async def load(saver: Any, verdict: Verdict, key: Key) -> Any:

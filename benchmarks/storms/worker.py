@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.storms.packed import pack_often
 from benchmarks.workloads import prose
-from locus_store import ConflictError, NotFoundError, open_checkpointer
+from locus_store import ConflictError, ConnectionFailedError, NotFoundError, open_checkpointer
 from locus_store.values.encoding import encode
 from locus_store.versions import removing, saving
 
@@ -77,8 +77,11 @@ class Journal:
 class Worker:
     """Does one thing after another to threads chosen at random."""
 
-    def __init__(self, saver: Any, pruner: Any, journal: Journal, rng: random.Random) -> None:
+    def __init__(
+        self, saver: Any, pruner: Any, journal: Journal, rng: random.Random, *, killed: bool
+    ) -> None:
         self._savers = {False: saver, True: pruner}
+        self._unknown = (ConnectionFailedError,) if killed else ()
         self._journal = journal
         self._rng = rng
         self.saved = 0
@@ -96,6 +99,8 @@ class Worker:
         operation = self._rng.choices(list(weights), list(weights.values()))[0]
         try:
             await getattr(self, operation)(thread)
+        except self._unknown:
+            return  # a list
         except Exception as exc:  # noqa: BLE001  (whatever it is, the verdict tells)
             self.errors += 1
             self._journal.end(self._journal.begin("unexpected", operation, thread), repr(exc)[:500])
@@ -151,6 +156,8 @@ class Worker:
         return checkpoint_id
 
     def _failed(self, call: str, exc: Exception) -> None:
+        if isinstance(exc, self._unknown):
+            return  # its line before the call is all that is known, as of a killed process
         self.errors += 1
         self._journal.end(call, f"error {exc!r}"[:500])
 
@@ -427,6 +434,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--fault", choices=FAULTS)
     parser.add_argument("--packs", action="store_true")
+    parser.add_argument("--killed", action="store_true", help="calls may end without an answer")
     return parser.parse_args()
 
 
@@ -435,7 +443,9 @@ async def work(options: argparse.Namespace) -> None:
     saver = open_checkpointer(options.url, state_type=dict)
     pruner = open_checkpointer(options.url, state_type=dict, keep_last=KEEP_LAST)
     seeds = [options.seed * 1000 + options.number * 10 + task for task in range(options.tasks)]
-    workers = [Worker(saver, pruner, journal, random.Random(seed)) for seed in seeds]
+    workers = [
+        Worker(saver, pruner, journal, random.Random(seed), killed=options.killed) for seed in seeds
+    ]
 
     def is_over() -> bool:
         errors = sum(it.errors for it in workers)

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
+from served import Served
 from servers import children, is_gone, wait_until
 from services import Service
-from test_serving import Served
 
 from locus_store import BackendError, HTTPBackend, LocusStoreError, MemoryBackend
 from locus_store.service.connections import HEAD_BYTES, HEADERS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import signal
 import subprocess
@@ -11,10 +10,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
 from amounts import ALL
-from servers import free_port, wait_until
+from served import Served
 
 from locus_store import ConflictError, HTTPBackend, LocusStoreError
 
@@ -22,41 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytestmark = pytest.mark.anyio
-
-KILLS = 50 if ALL else 3
-CLIENTS = 8
-
-
-class Served:
-    """``locus-store serve`` on a port that stays the same."""
-
-    def __init__(self, url: str, *options: str) -> None:
-        self.port = free_port()
-        self.base_url = f"http://127.0.0.1:{self.port}"
-        command = [str(Path(sys.executable).parent / "locus-store"), "serve", "--url", url]
-        self._command = [*command, "--port", str(self.port), *options]
-        self.start()
-
-    def start(self) -> None:
-        self.process = subprocess.Popen(
-            self._command, stderr=subprocess.DEVNULL, start_new_session=True
-        )
-        wait_until(self._answers, "the service answers")
-
-    def _answers(self) -> bool:
-        try:
-            return httpx.get(self.base_url + "/ready").is_success
-        except httpx.TransportError:
-            return False
-
-    def kill(self) -> None:
-        """As by ``kill -9``, its workers too."""
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-
-    def stop(self) -> int:
-        self.process.terminate()
-        return self.process.wait(40)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -72,43 +35,6 @@ def served(request: pytest.FixtureRequest, url: str) -> Iterator[Served]:
     yield made
     if made.process.poll() is None:
         made.kill()
-
-
-async def talk(backend: HTTPBackend, thread_id: str, stop: asyncio.Event) -> list[str]:
-    """Save until it is time to stop; return the ids that were acknowledged."""
-    told: list[str] = []
-    said: list[str] = []
-    while not stop.is_set():
-        name = f"v{len(told)}"
-        said.append(f"{name} " + "x" * random.randrange(200))
-        while True:
-            try:
-                await backend.save(thread_id, {"said": said}, checkpoint_id=name)
-            except LocusStoreError:
-                await asyncio.sleep(0.05)
-            else:
-                break
-        told.append(name)
-    return told
-
-
-async def test_no_acknowledged_save_is_lost_when_the_service_is_killed(served: Served) -> None:
-    async with HTTPBackend(served.base_url, retry_seconds=20) as backend:
-        stop = asyncio.Event()
-        talks = [asyncio.create_task(talk(backend, f"t{n}", stop)) for n in range(CLIENTS)]
-        for _ in range(KILLS):
-            await asyncio.sleep(random.uniform(0.1, 0.4))
-            await asyncio.to_thread(served.kill)
-            await asyncio.to_thread(served.start)
-        stop.set()
-        told = await asyncio.gather(*talks)
-        assert sum(map(len, told)) > CLIENTS
-        for n, names in enumerate(told):
-            found = [it.checkpoint_id for it in await backend.history(f"t{n}", limit=10_000)]
-            assert found == names[::-1]
-            state = await backend.load(f"t{n}")
-            assert state is not None
-            assert [it.split()[0] for it in state["said"]] == names
 
 
 @pytest.mark.parametrize("served", [["--workers", "1"], ["--workers", "2"]], indirect=True)

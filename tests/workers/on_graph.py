@@ -117,10 +117,12 @@ class Storage:
             "sqlite": lambda: f"sqlite:///{request.getfixturevalue('database_file')}",
             "postgresql": lambda: request.getfixturevalue("migrated_database"),
             "redis": lambda: request.getfixturevalue("redis_url"),
-            "http": lambda: request.getfixturevalue("service_url"),
             "oci": lambda: request.getfixturevalue("bucket").url(),
         }
-        self.url = urls[request.param]()
+        if request.param.startswith("http"):
+            self.url = request.getfixturevalue("service_over")(request.param)
+        else:
+            self.url = urls[request.param]()
         self._shared = MemoryBackend() if request.param == "memory" else None
         self._opened: list[LangGraphSaver] = []
 

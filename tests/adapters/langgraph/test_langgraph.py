@@ -18,6 +18,7 @@ import anyio
 import asyncpg
 import pytest
 import yaml
+from amounts import SERVICES
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.conformance import checkpointer_test, validate
 from langgraph.checkpoint.conformance.capabilities import Capability
@@ -26,6 +27,7 @@ from locus_store import (
     CheckpointSaver,
     ConflictError,
     FileBackend,
+    HTTPBackend,
     InvalidArgumentError,
     MemoryBackend,
     NotFoundError,
@@ -56,7 +58,7 @@ COUNTS = {
 SPECIAL = {"__error__": -1, "__scheduled__": -2, "__interrupt__": -3, "__resume__": -4}
 
 
-@pytest.fixture(params=["memory", "file", "sqlite", "postgresql", "redis", "oci"])
+@pytest.fixture(params=["memory", "file", "sqlite", "postgresql", "redis", "oci", *SERVICES])
 def opened(request, tmp_path):
     """Makes backends on one storage."""
     if request.param == "memory":
@@ -67,10 +69,16 @@ def opened(request, tmp_path):
     if request.param == "sqlite":
         migrated = request.getfixturevalue("migrated")
         return partial(SQLiteBackend, copyfile(migrated, tmp_path / "checkpoints.db"))
-    if request.param == "redis":
-        return partial(RedisBackend, request.getfixturevalue("redis_url"))
     if request.param == "oci":
         return request.getfixturevalue("bucket").backend
+    return on_server(request)
+
+
+def on_server(request):
+    if request.param == "redis":
+        return partial(RedisBackend, request.getfixturevalue("redis_url"))
+    if request.param in SERVICES:
+        return partial(HTTPBackend, request.getfixturevalue("service_over")(request.param))
     return partial(PostgreSQLBackend, request.getfixturevalue("migrated_database"), pool_size=4)
 
 

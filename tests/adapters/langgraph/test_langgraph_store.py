@@ -12,6 +12,7 @@ from concurrent.futures import CancelledError
 from typing import Any
 
 import pytest
+from amounts import SERVICES
 from langchain_core.embeddings import Embeddings
 from langgraph.config import get_store
 from langgraph.graph import END, START, StateGraph
@@ -71,20 +72,24 @@ def call(request):
     caller.close()
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgresql", "redis"])
+def place(request, tmp_path):
+    if request.param in SERVICES:
+        return request.getfixturevalue("service_over")(request.param, dimension=DIMENSION)
+    names = {"postgresql": "migrated_database", "redis": "redis_url"}
+    found = names.get(request.param)
+    return request.getfixturevalue(found) if found else f"sqlite:///{tmp_path / 'store.db'}"
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgresql", "redis", *SERVICES])
 def opened(request, tmp_path):
     """Opens stores on one empty place; all are closed in the end."""
     made, shared = [], InMemoryStore(dimension=DIMENSION)
+    url = place(request, tmp_path)
 
     def new(**options):
         if request.param == "memory":
             made.append(LangGraphStore(shared, **options))
-        elif request.param == "sqlite":
-            url = f"sqlite:///{tmp_path / 'store.db'}"
-            made.append(LangGraphStore.from_url(url, **options))
         else:
-            name = "redis_url" if request.param == "redis" else "migrated_database"
-            url = request.getfixturevalue(name)
             made.append(LangGraphStore.from_url(url, **options))
         return made[-1]
 

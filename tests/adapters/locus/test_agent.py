@@ -15,6 +15,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from amounts import SERVICES
 from locus import Agent, tool
 from locus.core.messages import Message
 from locus.core.state import AgentState
@@ -43,21 +44,19 @@ def place(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path / 'agents.db'}"
     if kind == "oci":
         return str(request.getfixturevalue("bucket").url())
-    fixtures = {
-        "redis": "redis_url",
-        "postgresql": "migrated_database",
-        "http": "service_url",
-    }
+    if kind in SERVICES:
+        return str(request.getfixturevalue("service_over")(kind))
+    fixtures = {"redis": "redis_url", "postgresql": "migrated_database"}
     found: str = request.getfixturevalue(fixtures[kind])
     return found
 
 
-@pytest.fixture(params=["sqlite", "postgresql", "redis", "http", "oci"])
+@pytest.fixture(params=["sqlite", "postgresql", "redis", "oci", *SERVICES])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return place(request.param, request, tmp_path)
 
 
-@pytest.fixture(params=["sqlite", "postgresql", "redis", "memory", "http", "oci"])
+@pytest.fixture(params=["sqlite", "postgresql", "redis", "memory", "oci", *SERVICES])
 async def opened(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Open]:
     """Opens the same storage with every call, as another process would."""
     made: list[BaseCheckpointer] = []
