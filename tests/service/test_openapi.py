@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import schemathesis
+from amounts import ALL
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
@@ -25,6 +26,8 @@ APP = app(
     store=InMemoryStore(dimension=3),
     messages=InMemoryMessageLog(backend=BACKEND),
 )
+EXAMPLES = 300 if ALL else 5
+
 schema = schemathesis.openapi.from_asgi("/openapi.json", APP)
 
 
@@ -41,7 +44,7 @@ CHECKS = [
 def test_what_is_generated_is_answered_as_documented(label: str) -> None:
     @given(case=OPERATIONS[label].as_strategy())
     @settings(
-        max_examples=5,
+        max_examples=EXAMPLES,
         deadline=None,
         phases=[Phase.explicit, Phase.generate],
         suppress_health_check=[*HealthCheck],
