@@ -35,6 +35,10 @@ log: Final = logging.getLogger("locus_store.service")
 GRACE_SECONDS: Final = 30
 """Requests that are under way at the end have this long."""
 
+KEPT_SECONDS: Final = 75
+"""An idle connection stays open for so long: longer than clients and proxies (nginx: 60 s) keep
+one, so that none sends a request into a connection that ends."""
+
 BACKLOG: Final = 2048
 
 LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
@@ -151,6 +155,8 @@ def run(settings: ServeOptions, listener: socket.socket) -> None:
         access_log=False,
         log_config=None,
         server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=KEPT_SECONDS,
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
     server = uvicorn.Server(config)

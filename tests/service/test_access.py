@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import sys
-import zlib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -28,6 +27,7 @@ from services import Service
 from locus_store import BackendError, HTTPBackend, LocusStoreError, MemoryBackend
 from locus_store.service.connections import HEAD_BYTES, HEADERS
 from locus_store.service.tokens import TokenFile
+from locus_store.values.encoding import pack_frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -162,7 +162,7 @@ async def test_a_frame_that_expands_beyond_its_limit_is_refused(
     from locus_store.wire import bodies
     from locus_store.wire.calls import BY_PATH
 
-    inner = MemoryBackend()
+    inner = MemoryBackend(max_state_bytes=1_000_000)
     service = serve(inner)
     sent: list[bytes] = []
 
@@ -177,13 +177,18 @@ async def test_a_frame_that_expands_beyond_its_limit_is_refused(
         home._transport.send = kept  # type: ignore[method-assign]
         await backend.save("t", {"text": "x" * 100_000})
     value, payloads = bodies.received(sent[-1], bodies.FRAMED)
-    bomb = zlib.compress(b"x" * 200_000_000)
-    parts = [bodies.plain(value), bomb, *([b""] * (len(payloads._found) - 1))]
+    bomb = pack_frame(b"x" * 20_000_000)
+    assert len(bomb) < 10_000
+    change = value["save"]["change"]
+    assert change["state"] is not None
+    expanded = [bomb if n == change["state"] else it for n, it in enumerate(payloads._found)]
+    parts = [bodies.plain(value), *(it for it in expanded if it is not None)]
     body = b"".join(len(it).to_bytes(4, "big") + it for it in parts)
     path = next(it for it in BY_PATH if it.endswith("/commit"))
     headers = {"content-type": bodies.FRAMED}
     answer = httpx.post(service.url + path, content=body, headers=headers, timeout=20)
-    assert answer.status_code in {422, 428}, answer.text
+    assert answer.status_code == 422
+    assert "max_state_bytes=1000000" in answer.json()["message"]
     assert len(await inner.history("t")) == 1
 
 
