@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
 ALL = bool(os.environ.get("LOCUS_TEST_ALL"))
 
 SERVICES = ["http", "http-sqlite", "http-postgresql"] if ALL else ["http"]
 """Storages behind a service on loopback; ``http`` is over memory."""
+
+SERVICE_VARIANTS = [pytest.param(it, marks=pytest.mark.variant) for it in SERVICES]
+"""The same as parameters of a test that runs on each storage."""

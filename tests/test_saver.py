@@ -13,7 +13,7 @@ from shutil import copyfile
 
 import anyio
 import pytest
-from amounts import SERVICES
+from amounts import SERVICE_VARIANTS, SERVICES
 from drawer import Drawer
 
 import locus_store
@@ -43,7 +43,8 @@ from locus_store.transfer.verifying import verify
 pytestmark = pytest.mark.anyio
 
 
-STORAGES = ["memory", "file", "documents", "sqlite", "postgresql", "redis", "oci", *SERVICES]
+LOCAL = ["memory", "file", "documents", "sqlite"]
+STORAGES = [*LOCAL, "postgresql", "redis", "oci", *SERVICE_VARIANTS]
 
 
 @pytest.fixture(params=STORAGES)

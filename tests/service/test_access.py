@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 from served import Served
-from servers import children, wait_until
+from servers import children, is_gone, wait_until
 from services import Service
 
 from locus_store import BackendError, HTTPBackend, LocusStoreError, MemoryBackend
@@ -318,6 +318,33 @@ def test_workers_count_together_and_one_that_is_killed_is_started_again(tmp_path
         assert metrics(served) == 30
     finally:
         assert served.stop() in {0, -signal.SIGTERM}
+
+
+def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    served = Served(f"sqlite:///{tmp_path / 'db'}", "--workers", "2")
+    found = workers(served)
+    try:
+        served.process.kill()
+        served.process.wait()
+        wait_until(lambda: not any(not is_gone(it) for it in found), "the end")
+    finally:
+        for it in found:
+            with suppress(ProcessLookupError):
+                os.kill(it, signal.SIGKILL)
+
+
+def test_an_interrupt_of_all_processes_starts_no_worker_again(tmp_path: Path) -> None:
+    command = [str(Path(sys.executable).parent / "locus-store"), "serve", "--port", "0"]
+    command += ["--workers", "2", "--url", f"sqlite:///{tmp_path / 'db'}"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    assert process.stderr is not None
+    announced = process.stderr.readline()
+    port = re.search(r"http://127\.0\.0\.1:(\d+)$", announced.strip())
+    assert port is not None, announced
+    assert httpx.get(f"http://127.0.0.1:{port[1]}/ready", timeout=30).is_success
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=40)
+    assert "another one starts" not in errors
 
 
 def workers(served: Served) -> list[int]:

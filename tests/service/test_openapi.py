@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import schemathesis
+from amounts import ALL
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
@@ -25,6 +26,8 @@ APP = app(
     store=InMemoryStore(dimension=3),
     messages=InMemoryMessageLog(backend=BACKEND),
 )
+EXAMPLES = 300 if ALL else 5
+
 schema = schemathesis.openapi.from_asgi("/openapi.json", APP)
 
 
@@ -41,7 +44,7 @@ CHECKS = [
 def test_what_is_generated_is_answered_as_documented(label: str) -> None:
     @given(case=OPERATIONS[label].as_strategy())
     @settings(
-        max_examples=5,
+        max_examples=EXAMPLES,
         deadline=None,
         phases=[Phase.explicit, Phase.generate],
         suppress_health_check=[*HealthCheck],
@@ -57,6 +60,16 @@ def test_each_call_is_documented() -> None:
     assert {it.path for it in CALLS} <= paths.keys()
     for call in CALLS:
         assert paths[call.path]["post"]["summary"]
+
+
+def test_each_limit_is_documented() -> None:
+    for path, operations in document()["paths"].items():
+        for method in operations.keys() - {"parameters"}:
+            answers = operations[method]["responses"].keys()
+            assert answers >= {"421", "431"}, path
+            assert (answers >= {"408", "413"}) is (method == "post"), path
+            is_open = path in {"/health", "/ready", "/openapi.json"}
+            assert (answers >= {"401", "403", "429"}) is not is_open, path
 
 
 @pytest.mark.parametrize("kind", ["schemas", "securitySchemes"])

@@ -18,7 +18,7 @@ import anyio
 import asyncpg
 import pytest
 import yaml
-from amounts import SERVICES
+from amounts import SERVICE_VARIANTS, SERVICES
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.conformance import checkpointer_test, validate
 from langgraph.checkpoint.conformance.capabilities import Capability
@@ -58,9 +58,18 @@ COUNTS = {
 SPECIAL = {"__error__": -1, "__scheduled__": -2, "__interrupt__": -3, "__resume__": -4}
 
 
-@pytest.fixture(params=["memory", "file", "sqlite", "postgresql", "redis", "oci", *SERVICES])
+STORAGES = ["memory", "file", "sqlite", "postgresql", "redis", "oci", *SERVICE_VARIANTS]
+
+
+@pytest.fixture(params=STORAGES)
 def opened(request, tmp_path):
     """Makes backends on one storage."""
+    if request.param in SERVICES:
+        return partial(HTTPBackend, request.getfixturevalue("service_over")(request.param))
+    return direct_storage(request, tmp_path)
+
+
+def direct_storage(request, tmp_path):
     if request.param == "memory":
         shared = MemoryBackend()
         return lambda: shared

@@ -12,7 +12,7 @@ from concurrent.futures import CancelledError
 from typing import Any
 
 import pytest
-from amounts import SERVICES
+from amounts import SERVICE_VARIANTS, SERVICES
 from langchain_core.embeddings import Embeddings
 from langgraph.config import get_store
 from langgraph.graph import END, START, StateGraph
@@ -80,7 +80,7 @@ def place(request, tmp_path):
     return request.getfixturevalue(found) if found else f"sqlite:///{tmp_path / 'store.db'}"
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgresql", "redis", *SERVICES])
+@pytest.fixture(params=["memory", "sqlite", "postgresql", "redis", *SERVICE_VARIANTS])
 def opened(request, tmp_path):
     """Opens stores on one empty place; all are closed in the end."""
     made, shared = [], InMemoryStore(dimension=DIMENSION)

@@ -15,7 +15,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from amounts import SERVICES
+from amounts import SERVICE_VARIANTS, SERVICES
 from locus import Agent, tool
 from locus.core.messages import Message
 from locus.core.state import AgentState
@@ -51,12 +51,12 @@ def place(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return found
 
 
-@pytest.fixture(params=["sqlite", "postgresql", "redis", "oci", *SERVICES])
+@pytest.fixture(params=["sqlite", "postgresql", "redis", "oci", *SERVICE_VARIANTS])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return place(request.param, request, tmp_path)
 
 
-@pytest.fixture(params=["sqlite", "postgresql", "redis", "memory", "oci", *SERVICES])
+@pytest.fixture(params=["sqlite", "postgresql", "redis", "memory", "oci", *SERVICE_VARIANTS])
 async def opened(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Open]:
     """Opens the same storage with every call, as another process would."""
     made: list[BaseCheckpointer] = []
