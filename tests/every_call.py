@@ -112,7 +112,7 @@ async def recorded(said: str) -> list[Asked]:
     HTTPClient.ask = ask  # type: ignore[method-assign]
     try:
         async with clients(service.url) as them:
-            await build(*them, said)
+            await build(service.url, *them, said)
             is_building = False
             await use(*them, said)
     finally:
@@ -122,13 +122,14 @@ async def recorded(said: str) -> list[Asked]:
     return found
 
 
-async def build(backend: Any, store: Any, log: Any, said: str) -> None:
+async def build(url: str, backend: Any, store: Any, log: Any, said: str) -> None:
     """Store something of each kind."""
     facts = {"tag": said, "user_id": "U0"}
     for n in range(4):
         texts = [f"{said} {it} " * 9 for it in range(n + 1)]
         state = {"said": texts, "metadata": facts}
-        await backend.save("T0", state, checkpoint_id=f"C{n}", metadata=facts)
+        async with HTTPBackend(url) as new:  # sends whole states: it knows no version
+            await new.save("T0", state, checkpoint_id=f"C{n}", metadata=facts)
     await backend.put_thread("T0", user_id="U0", name=said, metadata=facts)
     await backend.put_writes("T0", "C3", [PendingWrite("task", 0, "said", "text", said.encode())])
     await store.put_with_embedding(("S0", "S1"), "K0", {"said": said}, [1, 0, 0], facts)

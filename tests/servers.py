@@ -886,3 +886,30 @@ class _CountingSide(_Side):
 
 
 CountingProxy.side = _CountingSide
+
+
+class CuttingProxy(Proxy):
+    """Lets a part of an answer through on request, and resets the connection."""
+
+    part: float | None = None
+    """Of the next bytes of a server; ``None``: all of them."""
+
+    def cut(self, part: float) -> None:
+        """Cut the next answer off."""
+        self.part = part
+
+
+class _CuttingSide(_Side):
+    def flow(self) -> None:
+        proxy, other = self.proxy, self.other
+        assert isinstance(proxy, CuttingProxy)
+        if proxy.part is None or self.is_client or other is None or not self._kept:
+            super().flow()
+            return
+        other.transport.write(self._kept[: int(proxy.part * len(self._kept))])
+        proxy.part, self._kept = None, b""
+        other.transport.close()
+        self.reset()
+
+
+CuttingProxy.side = _CuttingSide

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from amounts import ALL
 from served import Served
 
 from locus_store import ConflictError, HTTPBackend, LocusStoreError
@@ -87,44 +85,6 @@ def test_options_that_make_no_sense_are_refused(options: list[str]) -> None:
     done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "Error: --" in done.stderr
-
-
-# --- tenants
-
-
-async def test_a_tenant_never_sees_another_ones_threads(url: str, tmp_path: Path) -> None:
-    from services import Service
-
-    from locus_store import open_checkpointer
-    from locus_store.service.tokens import TokenFile
-
-    file = TokenFile(tmp_path / "tokens.json")
-    tokens = {it: file.add(it, it, ["read", "write", "admin"]) for it in ("acme", "umbrella")}
-    service = Service(open_checkpointer(url).backend, token_file=tmp_path / "tokens.json")
-    backends = {it: HTTPBackend(service.url, token=token) for it, token in tokens.items()}
-    dice, known = random.Random(1), {it: dict[str, Any]() for it in tokens}
-    for step in range(10_000 if ALL else 150):
-        mine = dice.choice([*tokens])
-        name = f"t{dice.randrange(8)}"
-        backend, own = backends[mine], known[mine]
-        match dice.randrange(6):
-            case 0 | 1:
-                own[name] = {"of": mine, "step": step}
-                await backend.save(name, own[name])
-            case 2:
-                assert await backend.delete(name) is (own.pop(name, None) is not None)
-            case 3:
-                assert sorted(await backend.list_threads()) == sorted(own)
-            case 4:
-                assert {it.thread_id for it in await backend.find(mine)} == own.keys()
-            case _:
-                assert await backend.load(name) == own.get(name)
-    file.revoke("acme")
-    with pytest.raises(LocusStoreError, match="valid token"):
-        await backends["acme"].load("t0")
-    for it in backends.values():
-        await it.close()
-    service.stop()
 
 
 async def test_a_lost_race_is_a_conflict_between_two_clients(served: Served) -> None:

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from amounts import ALL
-from servers import Proxy
 from services import Service
 
 from locus_store import (
@@ -329,27 +327,3 @@ def test_an_answer_of_a_later_version_may_have_more_fields() -> None:
     value = json.loads('{"existed": true, "versions": 1, "later": 1}')
     found = BY_PATH["/v1/remove_thread"].answer.read(value, Payloads([]))
     assert found == (True, 1)
-
-
-# --- a real proxy between both
-
-
-async def test_each_save_is_one_version_whatever_the_network_does(service: Service) -> None:
-    proxy = Proxy(service.port)
-    faults = [proxy.drop, proxy.hold, proxy.swallow_replies]
-    url = f"http://127.0.0.1:{proxy.port}"
-    try:
-        async with HTTPBackend(url, timeout=0.3, retry_seconds=30) as backend:
-            for n in range(1_000 if ALL else 30):
-                save = asyncio.create_task(backend.save("t", {"n": n}, checkpoint_id=f"v{n}"))
-                await asyncio.sleep(n % 5 * 0.001)
-                faults[n % 3]()
-                await asyncio.sleep(0.02)
-                proxy.release()
-                proxy.drop()
-                assert await save == f"v{n}"
-        async with HTTPBackend(service.url) as backend:
-            found = [it.checkpoint_id for it in await backend.history("t", limit=10_000)]
-            assert found == [f"v{it}" for it in range(n, -1, -1)]
-    finally:
-        proxy.close()
