@@ -51,6 +51,9 @@ SIGNATURES: Final = "https://docs.oracle.com/en-us/iaas/Content/API/Concepts/sig
 
 NAMESPACE: Final = "space"
 PAGE: Final = 1000
+MOST_RULES: Final = 1000
+"""In one lifecycle policy: the page on those."""
+
 SKEW: Final = timedelta(minutes=5)
 HANGS_SECONDS: Final = 30
 
@@ -179,16 +182,15 @@ class OciDouble:
     def answer(self, method: str, path: str, query: dict[str, str], request: Handler) -> Answer:
         """Do one request under the lock; every answer is raised."""
         if found := OBJECT.fullmatch(path):
-            _, bucket, name = map(unquote, found.groups())
-            return self._object(method, self._bucket(bucket), name, request)
+            return self._object(method, self._bucket(found), unquote(found[3]), request)
         if found := BATCH.fullmatch(path):
-            return self._batch(self._bucket(unquote(found[2])), request)
+            return self._batch(self._bucket(found), request)
         if found := POLICY.fullmatch(path):
-            return self._policy(method, self._bucket(unquote(found[2])), request)
+            return self._policy(method, self._bucket(found), request)
         if found := LIST.fullmatch(path):
-            return self._listed(self._bucket(unquote(found[2])), query)
+            return self._listed(self._bucket(found), query)
         if found := BUCKET.fullmatch(path):
-            self._bucket(unquote(found[2]))
+            self._bucket(found)
             told = {"name": found[2], "namespace": NAMESPACE}
             return Answer(200, json.dumps(told).encode(), {"content-type": "application/json"})
         if BUCKETS.fullmatch(path) and method == "POST":
@@ -200,8 +202,9 @@ class OciDouble:
             return Answer(200, json.dumps(told).encode(), {"content-type": "application/json"})
         raise refusal(404, "NotFound")
 
-    def _bucket(self, name: str) -> Bucket:
-        if name not in self.buckets:
+    def _bucket(self, found: re.Match[str]) -> Bucket:
+        namespace, name = unquote(found[1]), unquote(found[2])
+        if namespace != NAMESPACE or name not in self.buckets:
             raise refusal(404, "BucketNotFound", f"no bucket {name}")
         return self.buckets[name]
 
@@ -304,7 +307,10 @@ class OciDouble:
         if (match and match != etag) or (none_match == "*" and etag):
             raise refusal(412, "IfMatchFailed")
         if method == "PUT":
-            bucket.policy = str(uuid4()), json.loads(request.body)
+            told = json.loads(request.body)
+            if len(told["items"]) > MOST_RULES:
+                raise refusal(400, "InvalidParameter", f"more than {MOST_RULES} rules")
+            bucket.policy = str(uuid4()), told
         if bucket.policy is None:
             raise refusal(404, "LifecyclePolicyNotFound")
         etag, told = bucket.policy

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from mypy import api
 
-from locus_store.backends import http, options, oracle, postgresql, redis, sqlite
+from locus_store.backends import file, http, oci, options, oracle, postgresql, redis, sqlite
 from locus_store.backends.http.options import HTTPOptions
 from locus_store.backends.oracle.options import OracleOptions
 from locus_store.backends.postgresql.options import PostgreSQLOptions
@@ -25,8 +25,9 @@ from pydantic import BaseModel
 
 from locus_store import (
     BaseCheckpointer, CheckpointSaver, FileCheckpointer, MemoryCheckpointer, SQLiteBackend,
-    SQLiteStore, StorageBackendAdapter, blocking, open_checkpointer, open_saver, open_store,
-    postgresql_checkpointer, sqlite_checkpointer,
+    SQLiteStore, StorageBackendAdapter, blocking, file_checkpointer, http_checkpointer,
+    oci_bucket_checkpointer, open_checkpointer, open_saver, open_store, postgresql_checkpointer,
+    sqlite_checkpointer,
 )
 
 
@@ -50,6 +51,12 @@ async def asks(url: str, mine: BaseCheckpointer[MyState]) -> None:
     file = FileCheckpointer(base_dir="x", state_type=MyState)
     reveal_type(await file.load("t"))  # reveals: MyState | None
     reveal_type(await FileCheckpointer().load("t"))  # reveals: Any | None
+    served = http_checkpointer("http://h", token="s", state_type=MyState)
+    reveal_type(served)  # reveals: HTTPCheckpointer[MyState]
+    reveal_type(file_checkpointer("x", state_type=MyState))  # reveals: FileCheckpointer[MyState]
+    reveal_type(await file_checkpointer().load("t"))  # reveals: Any | None
+    bucket = oci_bucket_checkpointer("b", "n", region="r", state_type=dict)
+    reveal_type(await bucket.load("t"))  # reveals: dict[Any, Any] | None
     adapter = StorageBackendAdapter(SQLiteBackend("x.db"), state_type=MyState)
     reveal_type(await adapter.load("t"))  # reveals: MyState | None
     waits = blocking.open_checkpointer(url, state_type=MyState)
@@ -80,8 +87,8 @@ async def takes_any(checkpointer: BaseCheckpointer) -> None:
 
 FAILING = """
 from locus_store import (
-    MemoryCheckpointer, PostgreSQLCheckpointSaver, SQLiteStore, blocking, open_checkpointer,
-    open_saver, open_store, sqlite_checkpointer,
+    MemoryCheckpointer, PostgreSQLCheckpointSaver, SQLiteStore, blocking, http_checkpointer,
+    open_checkpointer, open_saver, open_store, sqlite_checkpointer,
 )
 from locus_store.backends import PostgreSQLStore
 
@@ -96,6 +103,8 @@ open_store(u, dimensions=3)  # error: Unexpected keyword argument "dimensions"
 blocking.open_checkpointer(u, state_typo=dict)  # error: Unexpected keyword argument "state_typo"
 blocking.open_store(u, tennant="a")  # error: Unexpected keyword argument "tennant"
 blocking.InMemoryStore(dimensions=3)  # error: Unexpected keyword argument "dimensions"
+http_checkpointer("http://h", tokn="s")  # error: Unexpected keyword argument "tokn"
+http_checkpointer("http://h", keep_last="3")  # error: "keep_last"
 sqlite_checkpointer(pool_size=3)  # error: Unexpected keyword argument "pool_size"
 MemoryCheckpointer(state_typo=dict)  # error: Unexpected keyword argument "state_typo"
 PostgreSQLCheckpointSaver(shcema="x")  # error: Unexpected keyword argument "shcema"
@@ -161,6 +170,20 @@ def test_the_options_of_a_backend_are_its_parameters(
 ) -> None:
     taken = {name: kind for name, kind in parameters(backend).items() if name not in positional}
     assert {name: it.__forward_arg__ for name, it in named.__annotations__.items()} == taken
+
+
+@pytest.mark.parametrize(
+    ("made", "by"),
+    [
+        (http.HTTPCheckpointer, http.http_checkpointer),
+        (file.FileCheckpointer, file.file_checkpointer),
+        (oci.OCIBucketBackend, oci.oci_bucket_checkpointer),
+    ],
+)
+def test_a_factory_shows_the_options_of_its_class(made: Any, by: Any) -> None:
+    assert parameters(by) == parameters(made)
+    assert inspect.signature(by).return_annotation == f"{made.__name__}[S]"
+    assert (by.__module__, by.__doc__[:6]) == (made.__module__, "Return")
 
 
 def test_the_options_of_a_url_are_those_of_all_factories() -> None:

@@ -1,9 +1,9 @@
 """The cost of a service over the backend behind it: CPU, bytes on the wire, saves per second.
 
 The service runs in a thread of this process, so that the CPU of both sides can be told apart.
-Rounds over the service and directly take turns; the least of each counts.
+Rounds over the service and directly take turns.
 
-    python -m benchmarks.comparisons.http [--rounds 7] [--seconds 5]
+    python -m benchmarks.comparisons.http [--rounds 7] [--seconds 5] [--write]
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ import threading
 import time
 from contextlib import asynccontextmanager
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
+from benchmarks import machine, report
 from benchmarks.places import server
 from locus_store import HTTPBackend, MemoryBackend, open_checkpointer
 from locus_store.service import app
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 TURNS = 1_000
 TURN_BYTES = 1_050
 CLIENTS = 64
+ROUNDS = 3
+"""Of 64 clients."""
 
 
 class Served:
@@ -85,53 +89,72 @@ async def cpu(backend: Any, saves: list[tuple[str, dict[str, Any]]]) -> tuple[fl
     return own / len(saves) * 1e3, rest / len(saves) * 1e3
 
 
-async def compare(name: str, rounds: int, make: Any, before: Any, count: int) -> None:
-    """Print the CPU of a save directly, and of one over a service."""
-    inner = MemoryBackend()
-    direct, served = MemoryBackend(), Served(inner)
+async def compare(name: str, rounds: int, make: Any, before: Any, count: int) -> list[str]:
+    """Return a row: the CPU of a save directly, and of one over a service."""
+    direct, served = MemoryBackend(), Served(MemoryBackend())
     over = HTTPBackend(served.url)
-    best: dict[str, tuple[float, float]] = {}
+    found: dict[str, list[tuple[float, float]]] = {"direct": [], "service": []}
     for turn in range(rounds):
         for kind, backend in (("direct", direct), ("service", over)):
             if before is not None:
                 for at in range(count):
                     await backend.save(f"{turn}-{at}", before)
             served.received = served.sent = 0
-            found = await cpu(backend, [(f"{turn}-{at}", make(at)) for at in range(count)])
-            best[kind] = min(best.get(kind, found), found, key=sum)
-    added = sum(best["service"]) - sum(best["direct"])
-    client, service = best["service"]
-    print(
-        f"{name}: direct {sum(best['direct']):.3f} ms, over the service {client:.3f} + "
-        f"{service:.3f} ms, added {added:.3f} ms (least of {rounds} rounds of {count})"
-    )
-    received, sent = served.received / count, served.sent / count
-    print(f"  bytes of a request {received:,.0f}, of an answer {sent:,.0f}")
+            found[kind].append(
+                await cpu(backend, [(f"{turn}-{at}", make(at)) for at in range(count)])
+            )
     await over.close()
     served.stop()
+    return [
+        name,
+        *(least_and_median([sum(it) for it in found[kind]]) for kind in found),
+        *(least_and_median([it[at] for it in found["service"]]) for at in (0, 1)),
+        f"{min(map(sum, found['service'])) - min(map(sum, found['direct'])):.2f}",
+        f"{served.received / count:,.0f} + {served.sent / count:,.0f}",
+    ]
 
 
-async def throughput(rounds: int, seconds: float) -> None:
-    """Print the saves per second of 64 clients: directly, and over one worker."""
-    with server() as (running, database):
-        url = running.url(database)
-        direct = open_checkpointer(url).backend
-        async with worker(url) as (over, process):
-            found: dict[str, list[float]] = {"direct": [], "service": []}
-            for _ in range(rounds):
-                found["direct"].append(await rate(direct, seconds))
-                theirs, mine = of_process(process.pid), time.process_time()
-                found["service"].append(await rate(over, seconds))
-                saves = found["service"][-1] * seconds
-                theirs, mine = of_process(process.pid) - theirs, time.process_time() - mine
-                print(
-                    f"  CPU of a save: clients {mine / saves * 1e3:.2f} ms, "
-                    f"service {theirs / saves * 1e3:.2f} ms"
-                )
-        await direct.close()
-    for name, rates in found.items():
-        shown = ", ".join(f"{it:,.0f}" for it in rates)
-        print(f"{CLIENTS} clients on PostgreSQL, {name}: {shown} saves/s")
+def least_and_median(values: list[float]) -> str:
+    """Return both as text."""
+    return f"{min(values):.2f} / {median(values):.2f}"
+
+
+async def frames() -> int:
+    """Return the bytes of the frames that the 1,000th save of the conversation makes."""
+    older, newer = states()
+    backend = MemoryBackend()
+    await backend.save("t", older)
+    sizes: list[int] = []
+    commit = backend.commit
+
+    async def measured(save: Any) -> Any:
+        sizes.append(len(save.change.frames))
+        return await commit(save)
+
+    backend.commit = measured  # type: ignore[method-assign]
+    await backend.save("t", newer)
+    return sizes[0]
+
+
+async def throughput(name: str, url: str, rounds: int, seconds: float) -> list[str]:
+    """Return a row: the saves per second of 64 clients directly, and over one worker."""
+    direct = open_checkpointer(url).backend
+    found: dict[str, list[float]] = {"direct": [], "service": []}
+    spent: list[tuple[float, float]] = []
+    async with worker(url) as (over, process):
+        for _ in range(rounds):
+            found["direct"].append(await rate(direct, seconds))
+            theirs, mine = of_process(process.pid), time.process_time()
+            found["service"].append(await rate(over, seconds))
+            saves = found["service"][-1] * seconds
+            theirs, mine = of_process(process.pid) - theirs, time.process_time() - mine
+            spent.append((mine / saves * 1e3, theirs / saves * 1e3))
+    await direct.close()
+    return [
+        name,
+        *(", ".join(f"{it:,.0f}" for it in rates) for rates in found.values()),
+        *(least_and_median([it[at] for it in spent]) for at in (0, 1)),
+    ]
 
 
 @asynccontextmanager
@@ -173,15 +196,52 @@ def of_process(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+HEAD = """# A service over HTTP
+
+Machine: {machine}; load average {load}.
+Both sides run in turn, in one process run. CPU in ms per save,
+the least and the median of {rounds} rounds.
+
+## One caller, memory
+
+Rounds have 100 tiny saves, or 3 of the others. *Client* and *service* are the two threads of
+a save over the service; *added* is the least of both together without the least of a direct save.
+*Bytes* are the bodies of a request and of its answer."""
+
+CLIENTS_HEAD = """## 64 clients, one worker
+
+Tiny saves per second in each of {count} rounds of {seconds:g} s. The clients are tasks of one
+process; the service is another, on the same cores as the clients and the database. *Clients*
+and *service* are the CPU of a save over the service in these processes."""
+
+
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=5, help="of each round of 64 clients")
+    report.add_write(parser)
     args = parser.parse_args()
-    await compare("tiny save", args.rounds, lambda at: {"n": at, "said": ["hello"]}, None, 100)
     older, newer = states()
-    await compare("1,000th save of 1.4 MB", args.rounds, lambda _: newer, older, 3)
-    await throughput(3, args.seconds)
+    ones = [
+        await compare("tiny save", args.rounds, lambda at: {"n": at, "said": ["hello"]}, None, 100),
+        await compare("1,000th save of 1.4 MB", args.rounds, lambda _: newer, older, 3),
+    ]
+    with server() as (running, database):
+        many = [
+            await throughput(name, url, ROUNDS, args.seconds)
+            for name, url in (("memory", "memory://"), ("PostgreSQL", running.url(database)))
+        ]
+    about = {"machine": machine.described(), "load": machine.load_average(), "rounds": args.rounds}
+    parts = [
+        HEAD.format(**about),
+        machine.table(
+            ("", "direct", "over the service", "client", "service", "added", "bytes"), ones
+        ),
+        f"The frames of the 1,000th save have {await frames():,} bytes.",
+        CLIENTS_HEAD.format(count=ROUNDS, seconds=args.seconds),
+        machine.table(("", "saves/s, direct", "saves/s, service", "clients", "service"), many),
+    ]
+    report.publish("http", "\n\n".join(parts), write=args.write)
 
 
 if __name__ == "__main__":

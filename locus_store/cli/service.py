@@ -55,7 +55,6 @@ def serve(
     Ctrl-C or SIGTERM ends it, once the requests that are under way have their answers.
     """
     serving: Any = importlib.import_module("locus_store.service.serving")
-    note(f"Serving on http://{host}:{port}")
     serving.serve(
         serving.ServeOptions(
             url=url,
@@ -69,7 +68,8 @@ def serve(
             workers=workers,
             dimension=dimension,
             metric=metric,
-        )
+        ),
+        announce=lambda url: note(f"Serving on {url}"),
     )
 
 

@@ -26,6 +26,43 @@ FRAMING: Final = 8
 body, and a head."""
 
 
+WRITE_BYTES: Final = 65_536
+"""More is written as it comes."""
+
+
+class _Joined:
+    """A transport that sends the head and the body of an answer at once.
+
+    uvicorn writes them apart, which are two calls of the system and two packets.
+    """
+
+    def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._parts: list[bytes] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if len(data) > WRITE_BYTES:
+            self._flush()
+            self._transport.write(data)
+            return
+        if not self._parts:
+            self._loop.call_soon(self._flush)
+        self._parts.append(data)
+
+    def _flush(self) -> None:
+        parts, self._parts = self._parts, []
+        if parts:
+            self._transport.write(b"".join(parts))
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+
 class LimitedConnection(HttpToolsProtocol):
     """A connection that refuses a head that is too large, and closes if one takes too long."""
 
@@ -39,7 +76,8 @@ class LimitedConnection(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         """See asyncio."""
-        super().connection_made(transport)
+        joined: Any = _Joined(transport, self.loop)
+        super().connection_made(joined)
         self._wait_for_head()
 
     def connection_lost(self, exc: Exception | None) -> None:

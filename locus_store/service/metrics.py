@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -18,23 +19,25 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
-        self._requests = Counter(
+        requests = Counter(
             "locus_store_requests",
             "Requests by path and status.",
             ("path", "status"),
             registry=self._registry,
         )
-        self._seconds = Histogram(
+        times = Histogram(
             "locus_store_request_seconds",
             "Seconds that requests took, by path.",
             ("path",),
             registry=self._registry,
         )
+        self._requests = cache(requests.labels)
+        self._seconds = cache(times.labels)
 
     def count(self, path: str, status: int, seconds: float) -> None:
         """Count a request."""
-        self._requests.labels(path, status).inc()
-        self._seconds.labels(path).observe(seconds)
+        self._requests(path, status).inc()
+        self._seconds(path).observe(seconds)
 
     def shown(self) -> bytes:
         """Return the text of ``/metrics``: the sum over all workers of the service."""

@@ -24,13 +24,24 @@ ERROR: Final = {
     "required": ["error", "message", "fields"],
 }
 
+ALWAYS: Final = {
+    "421": "Without tokens: the header `Host` names a host that the service does not answer for",
+    "431": "The URL and the headers are too long, or too many; the connection is closed",
+}
+"""The statuses that any request may be answered with."""
+
 REFUSALS: Final = {
     "401": "No valid token",
     "403": "The token does not have the right, or the thread is another user's",
-    "413": "The body is too long",
     "429": "Too many requests; `Retry-After` says when to come back",
 }
-"""The statuses that any request may be answered with."""
+"""The statuses of a request that needs a token."""
+
+BODIES: Final = {
+    "408": "The body took too long; the connection is closed",
+    "413": "The body exceeds `max_body` of `GET /v1`; the connection is closed",
+}
+"""The statuses of a request with a body."""
 
 FAILURES: Final = {
     "404": "There is no such thread or checkpoint, where the call needs one",
@@ -85,7 +96,7 @@ def _operation(call: WireCall) -> dict[str, Any]:
         "summary": _summary(call),
         "tags": [call.part, call.right],
         "requestBody": {"required": True, "content": _json(call.form.json)},
-        "responses": _responses(_json(call.answer_form.json), {**REFUSALS, **FAILURES}),
+        "responses": _responses(_json(call.answer_form.json), {**BODIES, **REFUSALS, **FAILURES}),
     }
 
 
@@ -101,7 +112,9 @@ def _get(
 
 def _responses(content: dict[str, Any], failures: dict[str, str]) -> dict[str, Any]:
     error = _json({"$ref": "#/components/schemas/Error"})
-    refused = {it: {"description": text, "content": error} for it, text in failures.items()}
+    refused = {
+        it: {"description": text, "content": error} for it, text in {**ALWAYS, **failures}.items()
+    }
     return {"200": {"description": "Done", "content": content}, **refused}
 
 
@@ -134,7 +147,7 @@ def _sdk_paths() -> dict[str, Any]:
         "/threads/{thread_id}/checkpoints": {
             "parameters": [thread],
             "post": {
-                **_get("Save a state", saved, failures),
+                **_get("Save a state", saved, {**BODIES, **failures}),
                 "requestBody": {"required": True, "content": _json(save)},
             },
             "get": {**_get("List checkpoints", ids, failures), "parameters": [limit]},

@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import signal
 import socket
+import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -24,6 +25,7 @@ from locus_store.service.exchange import MAX_BODY
 from locus_store.service.metrics import WORKERS_FOLDER
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from multiprocessing.process import BaseProcess
 
     from locus_store.service.application import Service
@@ -32,6 +34,10 @@ log: Final = logging.getLogger("locus_store.service")
 
 GRACE_SECONDS: Final = 30
 """Requests that are under way at the end have this long."""
+
+KEPT_SECONDS: Final = 75
+"""An idle connection stays open for so long: longer than clients and proxies (nginx: 60 s) keep
+one, so that none sends a request into a connection that ends."""
 
 BACKLOG: Final = 2048
 
@@ -61,8 +67,12 @@ class ServeOptions:
     metric: Any = "cosine"
 
 
-def serve(settings: ServeOptions) -> None:
+def serve(settings: ServeOptions, announce: Callable[[str], None]) -> None:
     """Serve until a signal ends the process.
+
+    Args:
+        settings: The options.
+        announce: Called with the URL once the port is taken.
 
     Raises:
         InvalidArgumentError: An option is not valid, or the port would be open to strangers.
@@ -79,6 +89,7 @@ def serve(settings: ServeOptions) -> None:
     if settings.workers < 1:
         raise InvalidArgumentError("--workers must be at least 1")
     with _listener(settings.host, settings.port) as listener:
+        announce(f"http://{_literal(settings.host)}:{listener.getsockname()[1]}")
         if settings.workers == 1:
             run(settings, listener)
         else:
@@ -144,10 +155,21 @@ def run(settings: ServeOptions, listener: socket.socket) -> None:
         access_log=False,
         log_config=None,
         server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=KEPT_SECONDS,
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
+    server = uvicorn.Server(config)
+    if parent := multiprocessing.parent_process():
+        threading.Thread(target=_end_with, args=[parent, server], daemon=True).start()
     with suppress(KeyboardInterrupt):
-        asyncio.run(uvicorn.Server(config).serve([listener]))
+        asyncio.run(server.serve([listener]))
+
+
+def _end_with(parent: BaseProcess, server: Any) -> None:
+    """End a worker whose parent was killed; it would keep the port."""
+    parent.join()
+    server.should_exit = True
 
 
 def opened(settings: ServeOptions) -> Service:
@@ -174,8 +196,12 @@ def opened(settings: ServeOptions) -> Service:
 def _hosts(settings: ServeOptions) -> frozenset[str] | None:
     if settings.token_file is not None:
         return None
-    literal = f"[{settings.host}]" if ":" in settings.host else settings.host
-    return frozenset({*LOOPBACK, literal.lower(), *map(str.lower, settings.allowed_hosts)})
+    names = (_literal(settings.host), *settings.allowed_hosts)
+    return frozenset({*LOOPBACK, *map(str.lower, names)})
+
+
+def _literal(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 def _store(settings: ServeOptions, backend: Any, folder: str) -> Any:
@@ -210,7 +236,7 @@ def _supervise(settings: ServeOptions, listener: socket.socket) -> None:
         workers = [_Worker(settings, listener) for _ in range(settings.workers)]
         while not stopping:
             wait([it.process.sentinel for it in workers if it.process.is_alive()], timeout=0.2)
-            for it in workers:
+            for it in () if stopping else workers:
                 it.revive()
         for it in workers:
             it.process.terminate()
@@ -247,8 +273,6 @@ class _Worker:
             )
         if monotonic() - self._ended >= self._pause:
             self._start()
-
-    _ended: float | None = None
 
     def end(self) -> None:
         """Wait for the end of the process."""

@@ -49,7 +49,7 @@ class TokenFile:
     """Tokens in a file, which is read again whenever it was changed.
 
     Args:
-        path: A JSON file. A lock file stands beside it while it is changed.
+        path: A JSON file. Changes lock a file with the suffix ``.lock``.
     """
 
     def __init__(self, path: str | Path) -> None:

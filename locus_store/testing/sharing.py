@@ -224,6 +224,16 @@ class Concurrency(Kit):
         for name in names:
             assert await self.said_in(checkpointer, name) == list(map(str, range(5)))
 
+    async def test_closing_in_the_middle_breaks_no_list(self, checkpointer: Any) -> None:
+        needs(checkpointer, "list_threads")
+        names = [f"t{n:02}" for n in range(40)]
+        await asyncio.gather(*(checkpointer.save(self.new(), it) for it in names))
+        lists = asyncio.gather(*(checkpointer.list_threads() for _ in range(4)))
+        while not lists.done():
+            await checkpointer.close()
+            await asyncio.sleep(0)
+        assert [sorted(it) for it in await lists] == [names] * 4
+
     async def test_it_works_in_a_second_event_loop(self, checkpointer: Any) -> None:
         await self.grow(checkpointer, "t", "a")
 

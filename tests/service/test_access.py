@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import sys
-import zlib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -22,12 +21,13 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 from served import Served
-from servers import children, wait_until
+from servers import children, is_gone, wait_until
 from services import Service
 
 from locus_store import BackendError, HTTPBackend, LocusStoreError, MemoryBackend
 from locus_store.service.connections import HEAD_BYTES, HEADERS
 from locus_store.service.tokens import TokenFile
+from locus_store.values.encoding import pack_frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -162,7 +162,7 @@ async def test_a_frame_that_expands_beyond_its_limit_is_refused(
     from locus_store.wire import bodies
     from locus_store.wire.calls import BY_PATH
 
-    inner = MemoryBackend()
+    inner = MemoryBackend(max_state_bytes=1_000_000)
     service = serve(inner)
     sent: list[bytes] = []
 
@@ -177,13 +177,18 @@ async def test_a_frame_that_expands_beyond_its_limit_is_refused(
         home._transport.send = kept  # type: ignore[method-assign]
         await backend.save("t", {"text": "x" * 100_000})
     value, payloads = bodies.received(sent[-1], bodies.FRAMED)
-    bomb = zlib.compress(b"x" * 200_000_000)
-    parts = [bodies.plain(value), bomb, *([b""] * (len(payloads._found) - 1))]
+    bomb = pack_frame(b"x" * 20_000_000)
+    assert len(bomb) < 10_000
+    change = value["save"]["change"]
+    assert change["state"] is not None
+    expanded = [bomb if n == change["state"] else it for n, it in enumerate(payloads._found)]
+    parts = [bodies.plain(value), *(it for it in expanded if it is not None)]
     body = b"".join(len(it).to_bytes(4, "big") + it for it in parts)
     path = next(it for it in BY_PATH if it.endswith("/commit"))
     headers = {"content-type": bodies.FRAMED}
     answer = httpx.post(service.url + path, content=body, headers=headers, timeout=20)
-    assert answer.status_code in {422, 428}, answer.text
+    assert answer.status_code == 422
+    assert "max_state_bytes=1000000" in answer.json()["message"]
     assert len(await inner.history("t")) == 1
 
 
@@ -318,6 +323,33 @@ def test_workers_count_together_and_one_that_is_killed_is_started_again(tmp_path
         assert metrics(served) == 30
     finally:
         assert served.stop() in {0, -signal.SIGTERM}
+
+
+def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    served = Served(f"sqlite:///{tmp_path / 'db'}", "--workers", "2")
+    found = workers(served)
+    try:
+        served.process.kill()
+        served.process.wait()
+        wait_until(lambda: not any(not is_gone(it) for it in found), "the end")
+    finally:
+        for it in found:
+            with suppress(ProcessLookupError):
+                os.kill(it, signal.SIGKILL)
+
+
+def test_an_interrupt_of_all_processes_starts_no_worker_again(tmp_path: Path) -> None:
+    command = [str(Path(sys.executable).parent / "locus-store"), "serve", "--port", "0"]
+    command += ["--workers", "2", "--url", f"sqlite:///{tmp_path / 'db'}"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    assert process.stderr is not None
+    announced = process.stderr.readline()
+    port = re.search(r"http://127\.0\.0\.1:(\d+)$", announced.strip())
+    assert port is not None, announced
+    assert httpx.get(f"http://127.0.0.1:{port[1]}/ready", timeout=30).is_success
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=40)
+    assert "another one starts" not in errors
 
 
 def workers(served: Served) -> list[int]:

@@ -62,6 +62,16 @@ def test_each_call_is_documented() -> None:
         assert paths[call.path]["post"]["summary"]
 
 
+def test_each_limit_is_documented() -> None:
+    for path, operations in document()["paths"].items():
+        for method in operations.keys() - {"parameters"}:
+            answers = operations[method]["responses"].keys()
+            assert answers >= {"421", "431"}, path
+            assert (answers >= {"408", "413"}) is (method == "post"), path
+            is_open = path in {"/health", "/ready", "/openapi.json"}
+            assert (answers >= {"401", "403", "429"}) is not is_open, path
+
+
 @pytest.mark.parametrize("kind", ["schemas", "securitySchemes"])
 def test_every_reference_leads_somewhere(kind: str) -> None:
     import json

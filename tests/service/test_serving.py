@@ -28,13 +28,14 @@ def url(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def served(url: str) -> Iterator[Served]:
-    made = Served(url)
+def served(request: pytest.FixtureRequest, url: str) -> Iterator[Served]:
+    made = Served(url, *getattr(request, "param", ()))
     yield made
     if made.process.poll() is None:
         made.kill()
 
 
+@pytest.mark.parametrize("served", [["--workers", "1"], ["--workers", "2"]], indirect=True)
 async def test_a_stop_finishes_the_saves_that_are_under_way(served: Served) -> None:
     async with HTTPBackend(served.base_url, retry_seconds=0) as backend:
         await backend.open()

@@ -12,6 +12,7 @@ from locus_store.backends.file.diagnostics import facts
 from locus_store.backends.file.documents import FileDocuments
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
+from locus_store.runtime.factories import factory
 from locus_store.values.encoding import MAX_STATE_BYTES
 
 if TYPE_CHECKING:
@@ -117,30 +118,11 @@ class FileCheckpointer(StorageBackendAdapter[S]):
         )
 
 
-def file_checkpointer(
-    directory: str | os.PathLike[str] | None = None,
-    *,
-    base_dir: str | os.PathLike[str] | None = None,
-    busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS,
-    max_state_bytes: int = MAX_STATE_BYTES,
-    state_type: type[S] | None = None,
-    on_conflict: OnConflict = "raise",
-    keep_last: int | None = None,
-    ttl_seconds: float | None = None,
-    refresh_on_read: bool = False,
-) -> FileCheckpointer[S]:
-    """Return a checkpointer over a directory of JSON files; options as ``FileCheckpointer``."""
-    return FileCheckpointer(
-        directory,
-        base_dir=base_dir,
-        busy_timeout_seconds=busy_timeout_seconds,
-        max_state_bytes=max_state_bytes,
-        state_type=state_type,
-        on_conflict=on_conflict,
-        keep_last=keep_last,
-        ttl_seconds=ttl_seconds,
-        refresh_on_read=refresh_on_read,
-    )
+file_checkpointer = factory(
+    FileCheckpointer,
+    "file_checkpointer",
+    "Return a checkpointer over a directory of JSON files; options as ``FileCheckpointer``.",
+)
 
 
 def _checked_directory(directory: object) -> str:

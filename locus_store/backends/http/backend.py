@@ -13,6 +13,7 @@ from locus_store.backends.http.remote import RemoteService
 from locus_store.backends.http.transports import ANSWER_BYTES, POOL_SIZE, TIMEOUT_SECONDS, basic
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
+from locus_store.runtime.factories import factory
 from locus_store.types.arguments import check_days
 from locus_store.types.facts import Fact
 from locus_store.types.thread_info import DescribesThreads
@@ -241,37 +242,8 @@ class HTTPCheckpointer(StorageBackendAdapter[S]):
         )
 
 
-def http_checkpointer(
-    base_url: str = DEFAULT_URL,
-    headers: Mapping[str, str] | None = None,
-    auth: Any = None,
-    timeout: float = TIMEOUT_SECONDS,
-    client: httpx.AsyncClient | None = None,
-    *,
-    token: str | None = None,
-    retry_seconds: float = RETRY_SECONDS,
-    pool_size: int = POOL_SIZE,
-    max_state_bytes: int = MAX_STATE_BYTES,
-    state_type: type[S] | None = None,
-    on_conflict: OnConflict = "raise",
-    keep_last: int | None = None,
-    ttl_seconds: float | None = None,
-    refresh_on_read: bool = False,
-) -> HTTPCheckpointer[S]:
-    """Return a checkpointer over a service; options as ``HTTPCheckpointer``."""
-    return HTTPCheckpointer(
-        base_url,
-        headers,
-        auth,
-        timeout,
-        client,
-        token=token,
-        retry_seconds=retry_seconds,
-        pool_size=pool_size,
-        max_state_bytes=max_state_bytes,
-        state_type=state_type,
-        on_conflict=on_conflict,
-        keep_last=keep_last,
-        ttl_seconds=ttl_seconds,
-        refresh_on_read=refresh_on_read,
-    )
+http_checkpointer = factory(
+    HTTPCheckpointer,
+    "http_checkpointer",
+    "Return a checkpointer over a service; options as ``HTTPCheckpointer``.",
+)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import configparser
+import re
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
-from locus_store.errors import InvalidArgumentError, MissingExtraError
+from locus_store.errors import ConnectionFailedError, InvalidArgumentError, MissingExtraError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +24,8 @@ TIMEOUT_SECONDS: Final = 60.0
 CONNECT_TIMEOUT_SECONDS: Final = 10.0
 MOST_SECONDS: Final = 86_400.0
 MOST_THREADS: Final = 256
+_REGION: Final = re.compile("[A-Za-z0-9-]+")
+_ENDPOINT: Final = re.compile("https?://[^/\\s]+/?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +35,7 @@ class BucketPlace:
     namespace: str
     bucket: str
     compartment_id: str | None = None
-    """The compartment in which a missing bucket is created; ``None``: it is not created."""
+    """The compartment in which a missing bucket is created; ``None``: none is created."""
 
     def __str__(self) -> str:
         return f"oci://{self.namespace}/{self.bucket}"
@@ -65,16 +69,28 @@ def require(place: BucketPlace, access: BucketAccess) -> None:
             "OCI Object Storage needs Oracle's SDK: pip install 'locus-store[oci]'"
         )
     for name, value in (("bucket_name", place.bucket), ("namespace", place.namespace)):
-        if not isinstance(value, str) or not value or "/" in value:
+        if not isinstance(value, str) or not value.strip() or "/" in value:
             raise InvalidArgumentError(f"{name}={value!r} must be a name without a slash")
-    if access.auth_type not in get_args(AuthType):
-        known = ", ".join(get_args(AuthType))
-        raise InvalidArgumentError(f"auth_type={access.auth_type!r} must be one of: {known}")
+    _require_credentials(access)
     for name in ("retry_seconds", "timeout_seconds", "connect_timeout_seconds"):
         _require_number(name, getattr(access, name), MOST_SECONDS)
     if not isinstance(access.pool_size, int) or access.pool_size < 1:
         raise InvalidArgumentError(f"pool_size={access.pool_size!r} must be an integer above 0")
     _require_number("pool_size", access.pool_size, MOST_THREADS)
+
+
+def _require_credentials(access: BucketAccess) -> None:
+    if access.auth_type not in get_args(AuthType):
+        known = ", ".join(get_args(AuthType))
+        raise InvalidArgumentError(f"auth_type={access.auth_type!r} must be one of: {known}")
+    for name in ("profile_name", "config_file"):
+        if not isinstance(value := getattr(access, name), str) or not value:
+            raise InvalidArgumentError(f"{name}={value!r} must be a string that is not empty")
+    for name, form in (("region", _REGION), ("endpoint", _ENDPOINT)):
+        value = getattr(access, name)
+        if value is not None and not (isinstance(value, str) and form.fullmatch(value)):
+            example = "us-ashburn-1" if name == "region" else "https://host"
+            raise InvalidArgumentError(f"{name}={value!r} must have the form {example}, or be None")
 
 
 def _require_number(name: str, value: object, most: float) -> None:
@@ -90,12 +106,18 @@ def maker(access: BucketAccess) -> Callable[[], Any]:
 
     Raises:
         InvalidArgumentError: The profile or its key cannot be used.
+        ConnectionFailedError: The service gives this host no credentials.
     """
     import oci  # noqa: PLC0415  (of an extra, and slow to import)
 
     try:
         config, signer = _credentials(access)
-    except (oci.exceptions.ClientError, OSError, ValueError) as exc:
+    except oci.exceptions.ServiceError as exc:
+        raise ConnectionFailedError(
+            f"the credentials for OCI were refused (auth_type={access.auth_type!r}): HTTP "
+            f"{exc.status}; is this host in a dynamic group with a policy?"
+        ) from exc
+    except (oci.exceptions.ClientError, configparser.Error, OSError, ValueError) as exc:
         raise InvalidArgumentError(
             f"the credentials for OCI cannot be used (auth_type={access.auth_type!r}, profile "
             f"{access.profile_name!r} of {access.config_file}): {exc}"
@@ -153,6 +175,10 @@ def _token_signer(config: dict[str, Any]) -> Any:
     file = config.get("security_token_file")
     if not file:
         raise ValueError("the profile has no security_token_file; run `oci session authenticate`")
+    if not config.get("key_file"):
+        raise ValueError("the profile has no key_file; run `oci session authenticate`")
     token = Path(file).expanduser().read_text("utf-8").strip()
+    if not token or len(token.split()) > 1:
+        raise ValueError(f"{file} contains no token; run `oci session authenticate`")
     key = oci.signer.load_private_key_from_file(config.get("key_file"), config.get("pass_phrase"))
     return oci.auth.signers.SecurityTokenSigner(token, key)

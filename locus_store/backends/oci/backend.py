@@ -22,6 +22,7 @@ from locus_store.backends.oci.client import BucketObjects
 from locus_store.backends.oci.diagnostics import facts
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import SchemaError
+from locus_store.runtime.factories import factory
 from locus_store.values.encoding import MAX_STATE_BYTES
 
 if TYPE_CHECKING:
@@ -182,49 +183,8 @@ class OCIBucketBackend(StorageBackendAdapter[S]):
         )
 
 
-def oci_bucket_checkpointer(
-    bucket_name: str,
-    namespace: str,
-    *,
-    compartment_id: str | None = None,
-    prefix: str = DEFAULT_PREFIX,
-    profile_name: str = "DEFAULT",
-    auth_type: AuthType = "api_key",
-    region: str | None = None,
-    config_file: str = "~/.oci/config",
-    endpoint: str | None = None,
-    client: Any = None,
-    pool_size: int = POOL_SIZE,
-    retry_seconds: float = RETRY_SECONDS,
-    timeout_seconds: float = TIMEOUT_SECONDS,
-    connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
-    max_state_bytes: int = MAX_STATE_BYTES,
-    state_type: type[S] | None = None,
-    on_conflict: OnConflict = "raise",
-    keep_last: int | None = None,
-    ttl_seconds: float | None = None,
-    refresh_on_read: bool = False,
-) -> OCIBucketBackend[S]:
-    """Return a checkpointer over a bucket of OCI; options as ``OCIBucketBackend``."""
-    return OCIBucketBackend(
-        bucket_name,
-        namespace,
-        compartment_id=compartment_id,
-        prefix=prefix,
-        profile_name=profile_name,
-        auth_type=auth_type,
-        region=region,
-        config_file=config_file,
-        endpoint=endpoint,
-        client=client,
-        pool_size=pool_size,
-        retry_seconds=retry_seconds,
-        timeout_seconds=timeout_seconds,
-        connect_timeout_seconds=connect_timeout_seconds,
-        max_state_bytes=max_state_bytes,
-        state_type=state_type,
-        on_conflict=on_conflict,
-        keep_last=keep_last,
-        ttl_seconds=ttl_seconds,
-        refresh_on_read=refresh_on_read,
-    )
+oci_bucket_checkpointer = factory(
+    OCIBucketBackend,
+    "oci_bucket_checkpointer",
+    "Return a checkpointer over a bucket of OCI; options as ``OCIBucketBackend``.",
+)

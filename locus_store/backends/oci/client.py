@@ -6,8 +6,6 @@ import os
 import random
 import threading
 import time
-from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -15,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from locus_store.backends.documents.objects import ListedObject, Objects
 from locus_store.backends.documents.protocol import ChangedError, Found
+from locus_store.backends.documents.workers import Workers
 from locus_store.backends.oci import failures
 from locus_store.backends.oci.access import maker
 from locus_store.errors import LocusStoreError
@@ -22,7 +21,7 @@ from locus_store.runtime import observe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
-    from concurrent.futures import Future
+    from concurrent.futures import Executor
 
     from locus_store.backends.documents.protocol import Tag
     from locus_store.backends.oci.access import BucketAccess, BucketPlace
@@ -51,18 +50,17 @@ class BucketObjects(Objects):
     def __init__(self, place: BucketPlace, access: BucketAccess) -> None:
         self.place = place
         self.access = access
+        self._workers = Workers("locus-store-oci", access.pool_size)
         self._start()
 
     def _start(self) -> None:
         """Begin without threads and connections, as in a forked child."""
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._pool: ThreadPoolExecutor | None = None
-        self._readers: ThreadPoolExecutor | None = None
         self._make: Callable[[], Any] | None = None
         self._idle: list[Any] = []
+        self._is_open = True
         self._offset = timedelta(0)
-        self._nested = threading.local()
 
     def __repr__(self) -> str:
         return f"BucketObjects({str(self.place)!r})"
@@ -75,22 +73,18 @@ class BucketObjects(Objects):
         """Release threads and connections; later calls open them again."""
         self._require_process()
         with self._lock:
-            pools, self._pool, self._readers = (self._pool, self._readers), None, None
             clients, self._idle = self._idle, []
-        for pool in pools:
-            if pool is not None:
-                pool.shutdown(wait=False)
+            self._is_open = False
+        self._workers.close()
         for client in clients:
-            client.base_client.session.close()
+            _released(client)
 
     @property
-    def pool(self) -> ThreadPoolExecutor:
-        """The threads that calls run in."""
+    def pool(self) -> Executor:
+        """The threads that calls run in; connections are kept from now on."""
         self._require_process()
-        with self._lock:
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(self.access.pool_size, "locus-store-oci")
-            return self._pool
+        self._is_open = True
+        return self._workers
 
     # --- calls
 
@@ -109,7 +103,11 @@ class BucketObjects(Objects):
             yield client
         finally:
             with self._lock:
-                self._idle.append(client)
+                is_kept = self._is_open  # else the call outlived ``close``
+                if is_kept:
+                    self._idle.append(client)
+            if not is_kept:
+                _released(client)
 
     def call(self, what: str, work: Callable[[Any], T], *, seen: Collection[int] = ()) -> T | int:
         """Return what a call returns, or the status that it failed with if that is in ``seen``.
@@ -282,47 +280,15 @@ class BucketObjects(Objects):
 
     def each(self, work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
         """See ``Objects``; within another call of this kind, one after another."""
-        if getattr(self._nested, "is_reader", False):
-            yield from map(work, items)
-            return
-        rest = iter(items)
-        first = list(islice(rest, 2))
-        if len(first) > 1:
-            yield from self._at_once(work, first, rest)
-        else:
-            yield from map(work, first)
-
-    def _at_once(
-        self, work: Callable[[T], R], first: Iterable[T], rest: Iterator[T]
-    ) -> Iterator[R]:
-        """Yield the results in order; twice as many as there are threads are under way."""
-        readers = self._reading()
-        under_way: deque[Future[R]] = deque()
-        try:
-            for items in (first, rest):
-                for it in items:
-                    under_way.append(readers.submit(self._as_reader, work, it))
-                    if len(under_way) > 2 * self.access.pool_size:
-                        yield under_way.popleft().result()
-            while under_way:
-                yield under_way.popleft().result()
-        finally:
-            for future in under_way:
-                future.cancel()
-
-    def _reading(self) -> ThreadPoolExecutor:
-        self._require_process()
-        with self._lock:
-            if self._readers is None:
-                self._readers = ThreadPoolExecutor(self.access.pool_size, "locus-store-oci-read")
-            return self._readers
-
-    def _as_reader(self, work: Callable[[T], R], item: T) -> R:
-        self._nested.is_reader = True
-        return work(item)
+        return self._workers.each(work, items)
 
     def now(self) -> datetime:
         return datetime.now(UTC) + self._offset
 
     def where(self, name: str) -> str:
         return f"object {name!r} of {self.place}"
+
+
+def _released(client: Any) -> None:
+    """Close the connections of a client of the SDK."""
+    client.base_client.session.close()

@@ -39,8 +39,8 @@ def _rules(objects: BucketObjects, prefix: str) -> list[Fact]:
     reaching = lifecycle.reaching(policy, prefix)
     if not reaching:
         name = lifecycle.rule_for(prefix, 1)["name"]
-        ours = [it for it in policy.rules if it.name == name]
-        told = f"idle threads are removed after {ours[0].time_amount} days" if ours else "no rule"
+        ours = [it for it in policy.rules if it.get("name") == name]
+        told = f"idle threads are removed after {ours[0]['timeAmount']} days" if ours else "no rule"
         return [Fact("lifecycle", told, "ok" if ours else "info")]
     remedy = "exclude these names: `locus-store oci lifecycle` prints a rule for heads only"
     told = f"rule {', '.join(map(repr, reaching))} reaches segments of live threads"

@@ -36,11 +36,13 @@ def is_transient(exc: BaseException, driver_errors: tuple[type[BaseException], .
 def driver_errors() -> tuple[type[BaseException], ...]:
     """Return the errors of a call that the service did not answer, or not to its end."""
     import oci  # noqa: PLC0415  (of an extra, and slow to import)
+    from circuitbreaker import CircuitBreakerError  # noqa: PLC0415  (of the SDK)
     from requests.exceptions import RequestException  # noqa: PLC0415
     from urllib3.exceptions import HTTPError  # noqa: PLC0415
 
     theirs = oci.exceptions
-    return (theirs.RequestException, theirs.ConnectTimeout, RequestException, HTTPError, OSError)
+    of_the_sdk = theirs.RequestException, theirs.ConnectTimeout, CircuitBreakerError
+    return (*of_the_sdk, RequestException, HTTPError, OSError)
 
 
 def translated(exc: BaseException, place: BucketPlace, what: str) -> LocusStoreError:

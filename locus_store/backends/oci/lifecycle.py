@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from hashlib import sha256
@@ -23,8 +24,8 @@ READABLE: Final = "INFREQUENT_ACCESS"
 class Policy:
     """A bucket's lifecycle policy."""
 
-    rules: list[Any]
-    """Of the SDK's models."""
+    rules: list[dict[str, Any]]
+    """As the service has them. The SDK's models would drop what a later service adds."""
 
     tag: str | None
     """``None``: the bucket has none."""
@@ -57,8 +58,8 @@ def read(objects: BucketObjects) -> Policy:
     """Return the policy of the bucket."""
 
     def get(client: Any) -> Policy:
-        found = client.get_object_lifecycle_policy(objects.place.namespace, objects.place.bucket)
-        return Policy(list(found.data.items or []), found.headers["etag"])
+        found = _asked(client, objects, "GET", response_type="stream")
+        return Policy(json.loads(found.data.content)["items"] or [], found.headers["etag"])
 
     found = objects.call("read the lifecycle policy", get, seen=(failures.MISSING,))
     return Policy([], None) if isinstance(found, int) else found
@@ -72,27 +73,12 @@ def write(objects: BucketObjects, rule: dict[str, Any]) -> int:
     Raises:
         ConflictError: The policy was changed meanwhile; nothing was written.
     """
-    import oci  # noqa: PLC0415  (of an extra, and slow to import)
-
-    models, policy = oci.object_storage.models, read(objects)
-    others = [it for it in policy.rules if it.name != rule["name"]]
-    ours = models.ObjectLifecycleRule(
-        name=rule["name"],
-        action=rule["action"],
-        target=rule["target"],
-        time_amount=rule["timeAmount"],
-        time_unit=rule["timeUnit"],
-        is_enabled=rule["isEnabled"],
-        object_name_filter=models.ObjectNameFilter(
-            inclusion_prefixes=rule["objectNameFilter"]["inclusionPrefixes"]
-        ),
-    )
-    details = models.PutObjectLifecyclePolicyDetails(items=[*others, ours])
-    condition = {"if_none_match": "*"} if policy.tag is None else {"if_match": policy.tag}
+    policy = read(objects)
+    others = [it for it in policy.rules if it.get("name") != rule["name"]]
+    condition = {"if-none-match": "*"} if policy.tag is None else {"if-match": policy.tag}
 
     def put(client: Any) -> None:
-        place = objects.place
-        client.put_object_lifecycle_policy(place.namespace, place.bucket, details, **condition)
+        _asked(client, objects, "PUT", condition, body={"items": [*others, rule]})
 
     if isinstance(objects.call("write the policy", put, seen=failures.CONFLICTS), int):
         raise ConflictError(
@@ -102,24 +88,43 @@ def write(objects: BucketObjects, rule: dict[str, Any]) -> int:
     return len(others)
 
 
+def _asked(
+    client: Any, objects: BucketObjects, method: str, headers: Any = None, **options: Any
+) -> Any:
+    """Return the answer to a request about the policy, without the SDK's models."""
+    place = objects.place
+    return client.base_client.call_api(
+        resource_path="/n/{namespaceName}/b/{bucketName}/l",
+        method=method,
+        path_params={"namespaceName": place.namespace, "bucketName": place.bucket},
+        header_params={
+            "accept": "application/json",
+            "content-type": "application/json",
+            **(headers or {}),
+        },
+        **options,
+    )
+
+
 def reaching(policy: Policy, prefix: str) -> list[str]:
     """Return the names of the rules that remove or archive what only ``vacuum`` may remove."""
     kept = prefix + SEGMENTS, prefix + IDENTITY
     return [
-        it.name
+        it["name"]
         for it in policy.rules
-        if it.is_enabled and it.action != READABLE and it.target in {None, "objects"}
-        if any(_reaches(it.object_name_filter, name) for name in kept)
+        if it["isEnabled"] and it["action"] != READABLE and it.get("target") in {None, "objects"}
+        if any(_reaches(it.get("objectNameFilter"), name) for name in kept)
     ]
 
 
-def _reaches(names: Any, ours: str) -> bool:
+def _reaches(names: dict[str, Any] | None, ours: str) -> bool:
     """Return whether a filter may match names that begin with ``ours``."""
     if names is None:
         return True
-    if any(fnmatchcase(ours, it) for it in names.exclusion_patterns or ()):
+    if any(fnmatchcase(ours, it) for it in names.get("exclusionPatterns") or ()):
         return False
-    prefixes, patterns = names.inclusion_prefixes or (), names.inclusion_patterns or ()
+    prefixes = names.get("inclusionPrefixes") or ()
+    patterns = names.get("inclusionPatterns") or ()
     if not prefixes and not patterns:
         return True
     is_below = any(ours.startswith(it) or it.startswith(ours) for it in prefixes)

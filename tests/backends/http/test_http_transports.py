@@ -305,3 +305,34 @@ async def test_more_callers_than_connections_take_turns() -> None:
         await asyncio.gather(*saves)
         assert len(await backend.list_threads(limit=100)) == 50
     service.stop()
+
+
+async def test_close_waits_for_the_requests_under_way_and_leaves_nothing_open() -> None:
+    held = asyncio.Event()
+
+    async def later(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await held.wait()
+        writer.write(answer())
+        await writer.drain()
+        await reader.read()
+        writer.close()
+        ended.set()
+
+    for at in range(2):
+        held.clear()
+        ended = asyncio.Event()
+        canned = Canned()
+        canned.answer = later  # type: ignore[method-assign]
+        async with serving(canned) as url, asyncio.timeout(5):
+            backend = backends(url)[at]
+            asked = asyncio.create_task(backend.open())
+            await asyncio.sleep(0.05)
+            closing = asyncio.create_task(backend.close())
+            await asyncio.sleep(0.05)
+            assert not closing.done()
+            held.set()
+            with pytest.raises(BackendError, match="not valid"):
+                await asked
+            await closing
+            await ended.wait()

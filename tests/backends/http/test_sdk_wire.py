@@ -22,6 +22,7 @@ from locus_store import (
     UnsupportedError,
     http_checkpointer,
 )
+from locus_store.backends.http import remote
 from locus_store.testing import MinimalCheckpointerContract
 from locus_store.testing.kit import HOSTILE_IDS
 
@@ -297,3 +298,50 @@ async def test_an_answer_that_holds_nothing_is_not_an_empty_conversation(said: b
     if said != b"[]":  # a list without checkpoints
         with pytest.raises(BackendError):
             await checkpointer.load("t")
+
+
+class Behind:
+    """A service of ours behind a proxy, which answers each request for a path itself."""
+
+    def __init__(self, url: str, *answered: str) -> None:
+        self.url = url
+        self.answered = {*answered}
+        self.asked: list[str] = []
+
+    async def __call__(self, request: httpx.Request) -> httpx.Response:
+        path = request.url.raw_path.decode()
+        self.asked.append(path)
+        if path in self.answered:
+            return httpx.Response(200 if path == "/health" else 404)
+        async with httpx.AsyncClient() as client:
+            headers = {"content-type": request.headers.get("content-type", "")}
+            return await client.request(
+                request.method, self.url + path, content=request.content, headers=headers
+            )
+
+
+async def test_a_service_is_not_taken_for_another_after_a_404_of_a_proxy(service: Service) -> None:
+    behind = Behind(service.url, "/v1")
+    checkpointer = over(behind, state_type=dict)
+    with pytest.raises(ConnectionFailedError, match="/v1 answered 404"):
+        await checkpointer.save({"n": 1}, "t")
+    behind.answered.clear()
+    await checkpointer.save({"n": 1}, "t")
+    assert checkpointer.capabilities.search
+
+
+async def test_a_service_of_the_sdks_wire_is_asked_again_for_ours(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1_000.0
+    monkeypatch.setattr(remote, "monotonic", lambda: now)
+    behind = Behind(service.url, "/v1", "/health")
+    checkpointer = over(behind, state_type=dict)
+    for _ in range(2):
+        assert await checkpointer.load("t") is None
+    assert (behind.asked.count("/v1"), checkpointer.capabilities.search) == (1, False)
+    behind.answered.clear()
+    now += remote.SDK_SECONDS + 1
+    for _ in range(2):
+        assert await checkpointer.load("t") is None
+    assert (behind.asked.count("/v1"), checkpointer.capabilities.search) == (2, True)

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import oci
 import pytest
+from amounts import ALL
 from oci_double import NAMESPACE, Fault, Stored
+from servers import wait_until
 from shelf import Shelf, shelf_backend
 
 from locus_store import (
@@ -118,6 +122,22 @@ async def test_lists_page_through_any_number_of_threads(
     assert there["get"] <= 2 * 100
 
 
+async def test_a_thread_of_many_versions_is_listed_and_loaded(
+    backend: BucketBackend, bucket: DoubleBucket, requests: Any
+) -> None:
+    shelf, count = Shelf(), 5_000 if ALL else 600
+    source = shelf_backend(shelf, prefix=DEFAULT_PREFIX)
+    for n in range(count):
+        await source.write_state("t", {"n": n, "text": "x" * 100}, checkpoint_id=f"v{n}")
+    filled(bucket, shelf)
+    assert await backend.load("t") == {"n": count - 1, "text": "x" * 100}
+    there = requests()
+    found = [it.checkpoint_id for it in await backend.history("t", limit=2 * count)]
+    assert found == [f"v{n}" for n in reversed(range(count))]
+    assert sum(there.values()) <= 20
+    assert await backend.load("t", "v7") == {"n": 7, "text": "x" * 100}
+
+
 # --- faults
 
 
@@ -213,15 +233,17 @@ async def test_namespaces_of_a_thread_may_be_saved_at_once(
 async def test_a_missing_bucket_is_created_only_in_a_compartment(bucket: DoubleBucket) -> None:
     del bucket.double.buckets[bucket.name]
     refused = bucket.checkpointer(state_type=dict)
-    for call in (refused.load("t"), refused.save({}, "t"), refused.list_threads()):
+    elsewhere = bucket.checkpointer(state_type=dict, namespace="elsewhere")
+    calls = [(it.load("t"), it.save({}, "t"), it.list_threads()) for it in (refused, elsewhere)]
+    for call in (*calls[0], *calls[1]):
         with pytest.raises(ConnectionFailedError, match="does not exist"):
             await call
     allowed = bucket.checkpointer(state_type=dict, compartment_id="ocid1.compartment.oc1..c")
     assert await allowed.load("t") is None
     await allowed.save({"n": 0}, "t")
     assert await refused.load("t") == {"n": 0}
-    await refused.close()
-    await allowed.close()
+    for it in (refused, elsewhere, allowed):
+        await it.close()
 
 
 async def test_a_skewed_clock_is_named(backend: BucketBackend, bucket: DoubleBucket) -> None:
@@ -259,6 +281,59 @@ async def test_a_missing_profile_is_named(bucket: DoubleBucket, tmp_path: Path) 
             await checkpointer.load("t")
 
 
+@pytest.mark.parametrize("line", ["user=another", "no option"], ids=["twice", "no value"])
+async def test_a_damaged_configuration_file_is_named(line: str, bucket: DoubleBucket) -> None:
+    with bucket.config_file.open("a", encoding="utf-8") as file:
+        file.write(line)
+    with pytest.raises(InvalidArgumentError, match="credentials for OCI"):
+        await bucket.checkpointer().load("t")
+
+
+@pytest.mark.parametrize("token", ["", "a\nb"], ids=["empty", "two lines"])
+async def test_a_damaged_session_token_is_named(
+    token: str, bucket: DoubleBucket, tmp_path: Path
+) -> None:
+    (tmp_path / "token").write_text(token, "utf-8")
+    with bucket.config_file.open("a", encoding="utf-8") as file:
+        file.write(f"security_token_file={tmp_path / 'token'}\n")
+    with pytest.raises(InvalidArgumentError, match="oci session"):
+        await bucket.checkpointer(auth_type="security_token").load("t")
+
+
+async def test_a_session_token_without_a_key_is_named(bucket: DoubleBucket, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("token", "utf-8")
+    text = bucket.config_file.read_text("utf-8").replace("key_file", "security_token_file")
+    bucket.config_file.write_text(text, "utf-8")
+    with pytest.raises(InvalidArgumentError, match="key_file"):
+        await bucket.checkpointer(auth_type="security_token").load("t")
+
+
+async def test_refused_credentials_of_an_instance_are_named(
+    bucket: DoubleBucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        raise oci.exceptions.ServiceError(403, "Forbidden", {}, "no instance")
+
+    monkeypatch.setattr(oci.auth.signers, "InstancePrincipalsSecurityTokenSigner", refuse)
+    with pytest.raises(ConnectionFailedError, match=r"credentials for OCI.*403"):
+        await bucket.checkpointer(auth_type="instance_principal").load("t")
+
+
+async def test_an_open_circuit_of_a_given_client_is_translated(bucket: DoubleBucket) -> None:
+    options = {
+        "service_endpoint": bucket.double.url,
+        "retry_strategy": oci.retry.NoneRetryStrategy(),
+        "circuit_breaker_strategy": oci.circuit_breaker.CircuitBreakerStrategy(failure_threshold=1),
+    }
+    client = oci.object_storage.ObjectStorageClient(bucket.double.config(), **options)
+    given = {"client": client, "retry_seconds": 0.2}
+    checkpointer = oci_bucket_checkpointer(bucket.name, NAMESPACE, **given)
+    bucket.double.fault = lambda *_: Fault("503")
+    with pytest.raises(ConnectionFailedError, match="CircuitBreakerError"):
+        await checkpointer.load("t")
+    await checkpointer.close()
+
+
 async def test_a_session_token_is_read_again_when_it_was_refreshed(
     bucket: DoubleBucket, tmp_path: Path
 ) -> None:
@@ -287,6 +362,16 @@ async def test_a_session_token_is_read_again_when_it_was_refreshed(
         {"timeout_seconds": "1"},
         {"prefix": "p" * 600},
         {"prefix": "a\nb"},
+        {"bucket_name": " "},
+        {"namespace": " "},
+        {"endpoint": "objectstorage.example"},
+        {"endpoint": "ftp://objectstorage.example"},
+        {"endpoint": "https://"},
+        {"endpoint": 5},
+        {"region": "us ashburn"},
+        {"region": 5},
+        {"config_file": None},
+        {"profile_name": None},
     ],
     ids=str,
 )
@@ -303,6 +388,29 @@ async def test_a_given_client_is_used_and_left_open(bucket: DoubleBucket) -> Non
     await checkpointer.save({"n": 0}, "t")
     await checkpointer.close()
     assert client.list_objects(NAMESPACE, bucket.name).status == 200
+
+
+async def test_a_connection_that_a_call_uses_during_close_is_closed_after_it(
+    backend: BucketBackend, bucket: DoubleBucket
+) -> None:
+    asked, closed = threading.Event(), threading.Event()
+
+    def fault(*_: str) -> None:
+        asked.set()
+        closed.wait(10)
+
+    bucket.double.fault = fault
+    loading = asyncio.ensure_future(backend.load("t"))
+    await asyncio.to_thread(asked.wait, 10)
+    await backend.close()
+    closed.set()
+    assert await loading is None
+    assert not backend.bucket._idle
+    wait_until(lambda: not pool_threads(), "the threads of the pool end")
+
+
+def pool_threads() -> list[threading.Thread]:
+    return [it for it in threading.enumerate() if it.name.startswith("locus-store-oci")]
 
 
 async def test_urls_name_a_bucket_and_a_prefix(bucket: DoubleBucket) -> None:

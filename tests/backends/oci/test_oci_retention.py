@@ -16,7 +16,13 @@ from locus.core.state import AgentState
 from locus.memory.backends.oci_bucket import OCIBucketBackend as BucketOfTheirs
 from oci_double import NAMESPACE
 
-from locus_store import ConflictError, IntegrityError, InvalidArgumentError, MemoryBackend
+from locus_store import (
+    BackendError,
+    ConflictError,
+    IntegrityError,
+    InvalidArgumentError,
+    MemoryBackend,
+)
 from locus_store.adapters.locus.import_threads import import_locus
 from locus_store.backends.documents import segmented
 from locus_store.backends.oci import lifecycle
@@ -80,9 +86,28 @@ async def test_other_rules_of_the_policy_stay(bucket: DoubleBucket) -> None:
     assert lifecycle.write(objects, lifecycle.rule_for("a/", 90)) == 1
     assert lifecycle.write(objects, lifecycle.rule_for("b/", 90)) == 2
     assert lifecycle.write(objects, lifecycle.rule_for("a/", 30)) == 2
-    found = {it.name: it.time_amount for it in lifecycle.read(objects).rules}
+    found = {it["name"]: it["timeAmount"] for it in lifecycle.read(objects).rules}
     assert found["theirs"] == 9
     assert sorted(found.values()) == [9, 30, 90]
+
+
+async def test_rules_that_the_sdk_does_not_know_stay_as_they_are(bucket: DoubleBucket) -> None:
+    later = {"name": "later", "timeUnit": "WEEKS", "timeAmount": 2, "isEnabled": True, "more": [1]}
+    put_rules(bucket, rule("theirs"))
+    bucket.stored.policy[1]["items"].append(later)
+    before = list(bucket.stored.policy[1]["items"])
+    assert lifecycle.write(bucket.objects(), lifecycle.rule_for("a/", 90)) == 2
+    assert bucket.stored.policy[1]["items"][:2] == before
+
+
+async def test_a_policy_with_as_many_rules_as_the_service_allows_stays(
+    bucket: DoubleBucket,
+) -> None:
+    put_rules(bucket, *(rule(f"rule {n}") for n in range(1000)))
+    before, objects = bucket.stored.policy, bucket.objects()
+    with pytest.raises(BackendError, match="1000"):
+        lifecycle.write(objects, lifecycle.rule_for("a/", 90))
+    assert bucket.stored.policy == before
 
 
 async def test_a_policy_that_changes_meanwhile_is_not_overwritten(
@@ -98,7 +123,7 @@ async def test_a_policy_that_changes_meanwhile_is_not_overwritten(
     monkeypatch.setattr(lifecycle, "read", late)
     with pytest.raises(ConflictError, match="changed meanwhile"):
         lifecycle.write(objects, lifecycle.rule_for("a/", 90))
-    assert [it.name for it in read(objects).rules] == ["theirs"]
+    assert [it["name"] for it in read(objects).rules] == ["theirs"]
 
 
 @pytest.mark.parametrize(
