@@ -31,7 +31,7 @@ MOST_GROWN_BYTES = 100_000_000
 """Of the service's memory, from a tenth of the requests on."""
 
 SECRET_TEXT = "only-of-umbrella"  # noqa: S105
-STATUSES = {200, 400, 401, 404, 405, 408, 409, 413, 415, 422, 428, 431, 501}
+STATUSES = {200, 400, 401, 403, 404, 405, 408, 409, 413, 415, 422, 428, 431, 501}
 
 VALUES: list[Any] = [
     None, True, 0, -1, 2**63, 2**70, 1.5, 1e308, "", "a\0b", "x" * 300, "é" * 200, "..", "/", [],
