@@ -20,6 +20,7 @@ from locus_store import HTTPBackend, InvalidArgumentError
 from locus_store.service.tokens import TokenFile
 from locus_store.testing.kit import HOSTILE_IDS
 from locus_store.wire import bodies
+from locus_store.wire.calls import BY_PATH, CALLS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +37,7 @@ STATUSES = {200, 400, 401, 403, 404, 405, 408, 409, 413, 415, 422, 428, 431, 501
 VALUES: list[Any] = [
     None, True, 0, -1, 2**63, 2**70, 1.5, 1e308, "", "a\0b", "x" * 300, "é" * 200, "..", "/", [],
     [[]], {}, {"": None}, {"$gt": 1}, {"$or": []}, "AAAA", "🎉", "\ud800", "umbrella",
-    float("nan"), [0] * 500, "x" * 20_000,
+    float("nan"), "AAAAAAAAAAAAAAAAAAAAAA==", "AgABAQ==", [0] * 500, "x" * 20_000,
 ]  # fmt: skip
 HEADERS = [
     b"content-length: 5", b"content-length: -1", b"content-length: 99999999999999999999",
@@ -48,6 +49,11 @@ HEADERS = [
     b"x: " + b"a" * 60_000, b": empty", b"no colon", b"x:\x00\x01", b"content-encoding: gzip",
     b"x-http-method-override: DELETE", b"cookie: " + b"a=b;" * 900, b" folded: x",
 ]  # fmt: skip
+NAMES = sorted(
+    {name for call in CALLS for name in call.parameters}
+    | {"store", "line", "sequence", "digest", "frames", "change", "lines", "records", "payload"}
+    | {"made_from", "head", "puts", "cut", "kind", "json", "vectors", "wanted", "checkpoint_id"}
+)
 CONTINUE = b"HTTP/1.1 100 "
 METHODS = [b"GET", b"POST", b"DELETE", b"PUT", b"HEAD", b"OPTIONS", b"TRACE", b"get", b"\xff"]
 
@@ -103,14 +109,28 @@ class Generator:
         return quote(found, safe=kept).replace(" ", "+")
 
     def _body(self, sent: Sent) -> tuple[bytes, bytes]:
-        arguments = json.loads(sent.body) if sent.body else {}
-        self._change(arguments)
+        call = BY_PATH.get(sent.path)
+        if call is not None and self.dice.random() < 0.4:
+            names = [it for it in call.parameters if self.dice.random() < 0.9]
+            arguments = {it: self._value() for it in names}
+        else:
+            arguments = json.loads(sent.body or "{}")
+            self._change(arguments)
         if self.dice.random() < 0.3:
             packed = {it: self._packed(value) for it, value in arguments.items()}
             with suppress(InvalidArgumentError):  # no JSON of ours, but perhaps of another client
                 body, kind = bodies.framed(packed)
                 return body, kind.encode()
         return json.dumps(arguments).encode(), b"application/json"
+
+    def _value(self, depth: int = 0) -> Any:
+        """Return any value, which may be deep."""
+        dice = self.dice
+        if depth < 3 and dice.random() < 0.3:
+            return {dice.choice(NAMES): self._value(depth + 1) for _ in range(dice.randrange(5))}
+        if depth < 3 and dice.random() < 0.2:
+            return [self._value(depth + 1) for _ in range(dice.randrange(3))]
+        return dice.choice(VALUES)
 
     def _change(self, value: dict[str, Any] | list[Any]) -> None:
         """Replace a value, however deep."""
