@@ -1,7 +1,9 @@
-"""Calls and bytes of a thread in an object store: python -m benchmarks.comparisons.object_requests.
+"""Calls and bytes of a thread in an object store, as OCI Object Storage.
 
 A dictionary with etags stands for the store, so the counts are exact and the times are those of
 the client alone.
+
+    python -m benchmarks.comparisons.object_requests [--turns 1000] [--write]
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.report import add_write, publish
 from locus_store.values.encoding import encode
 
 if TYPE_CHECKING:
@@ -42,7 +45,8 @@ def counter(turns: int) -> Iterator[dict[str, Any]]:
         yield {"n": n, "text": "y" * 200}
 
 
-async def measured(name: str, states: list[dict[str, Any]]) -> None:
+async def measured(name: str, states: list[dict[str, Any]]) -> str:
+    """Return the row of a workload."""
     from shelf import Shelf, shelf_backend
 
     shelf = Shelf()
@@ -54,26 +58,50 @@ async def measured(name: str, states: list[dict[str, Any]]) -> None:
     head = next(len(it) for key, (_, _, it) in shelf.stored.items() if "/heads/" in key)
     stored = sum(len(it) for _, _, it in shelf.stored.values())
     calls = sum(shelf.calls.values()) / saves
-    print(f"{name}, {saves:,} saves: {calls:.3f} calls and {cpu / saves * 1e3:.2f} ms of CPU each")
-    print(f"  head {head / 1024:.1f} KB, {len(shelf.stored) - 2} segments")
-    print(f"  stored {stored / final:.2f} x the final JSON, sent {shelf.bytes_put / final:.1f} x")
-    for told, opened in (("another process", shelf_backend(shelf)), ("a known head", backend)):
+    row = [
+        f"{name}, {saves:,} saves",
+        f"{calls:.3f}",
+        f"{cpu / saves * 1e3:.2f}",
+        f"{head / 1024:.1f}",
+        f"{len(shelf.stored) - 2}",
+        f"{stored / final:.2f} x",
+        f"{shelf.bytes_put / final:.1f} x",
+    ]
+    for opened in (shelf_backend(shelf), backend):
         shelf.calls.clear()
         if await opened.load("t") != states[-1]:
             raise SystemExit("the load gave another state")
-        print(f"  load in {told}: {dict(shelf.calls)}")
+        row.append(f"{sum(shelf.calls.values())}")
     shelf.calls.clear()
     await backend.remove("t")
-    print(f"  deletion: {dict(shelf.calls)}")
+    row.append(f"{sum(shelf.calls.values())}")
+    return f"| {' | '.join(row)} |"
 
 
-def main() -> None:
+PAGE = """# Requests to an object store
+
+A dictionary with etags stands for the store, so requests and bytes are exact, and the CPU is that
+of the client without its HTTP requests. *Requests* and *CPU* are those of a
+save. Chats have 1,390 characters a turn. *Stored* and *sent* are
+beside the JSON of the last state. A *cold* load is that of another process, which also reads the
+identity of the store.
+
+|  | requests | CPU, ms | head, KB | segments | stored | sent | cold load | known head | deletion |
+| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
+"""
+
+
+async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=1000)
-    turns = parser.parse_args().turns
-    asyncio.run(measured("chat", list(chat(turns))))
-    asyncio.run(measured("small states", list(counter(10 * turns))))
+    add_write(parser)
+    options = parser.parse_args()
+    rows = [
+        await measured("chat", [*chat(options.turns)]),
+        await measured("states of 200 bytes", [*counter(10 * options.turns)]),
+    ]
+    publish("object-requests", PAGE + "\n".join(rows), write=options.write)
 
 
 if __name__ == "__main__":
-    main()
+    asyncio.run(main())

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from concurrent.futures import Future
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -39,29 +39,42 @@ class Workers(Executor):
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._pools: dict[str, ThreadPoolExecutor] = {}
+        self._is_open = True
         self._nested = threading.local()
 
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Run a call; see ``concurrent.futures.Executor``."""
-        return self._submitted("", fn, *args, **kwargs)
+        with self._open_lock() as pools:
+            self._is_open = True
+            return self._pool(pools, "").submit(fn, *args, **kwargs)
 
-    def _submitted(
-        self, suffix: str, fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs
-    ) -> Future[R]:
-        """Hand work to a pool under the lock, so that ``close`` comes before it or after it."""
+    def _read(self, work: Callable[[T], R], item: T) -> Future[R]:
+        """Read in a thread of the pool; in this one if the call has outlived ``close``."""
+        with self._open_lock() as pools:
+            if self._is_open:
+                return self._pool(pools, "-read").submit(self._as_reader, work, item)
+        done: Future[R] = Future()
+        done.set_result(work(item))
+        return done
+
+    @contextmanager
+    def _open_lock(self) -> Iterator[dict[str, ThreadPoolExecutor]]:
+        """Yield the pools under the lock, so that ``close`` comes before the block or after it."""
         if self._pid != os.getpid():
             self._start()
         with self._lock:
-            if suffix not in self._pools:
-                self._pools[suffix] = ThreadPoolExecutor(self._size, self._name + suffix)
-            return self._pools[suffix].submit(fn, *args, **kwargs)
+            yield self._pools
+
+    def _pool(self, pools: dict[str, ThreadPoolExecutor], suffix: str) -> ThreadPoolExecutor:
+        if suffix not in pools:
+            pools[suffix] = ThreadPoolExecutor(self._size, self._name + suffix)
+        return pools[suffix]
 
     def close(self) -> None:
         """Release the threads once their work is done; later calls start others."""
-        if self._pid != os.getpid():
-            self._start()
-        with self._lock:
-            pools, self._pools = self._pools, {}
+        with self._open_lock() as found:
+            pools, self._pools = found, {}
+            self._is_open = False
         for pool in pools.values():
             pool.shutdown(wait=False)
 
@@ -85,7 +98,7 @@ class Workers(Executor):
         try:
             for items in (first, rest):
                 for it in items:
-                    under_way.append(self._submitted("-read", self._as_reader, work, it))
+                    under_way.append(self._read(work, it))
                     if len(under_way) > 2 * self._size:
                         yield under_way.popleft().result()
             while under_way:

@@ -25,7 +25,7 @@ CONNECT_TIMEOUT_SECONDS: Final = 10.0
 MOST_SECONDS: Final = 86_400.0
 MOST_THREADS: Final = 256
 _REGION: Final = re.compile("[A-Za-z0-9-]+")
-_ENDPOINT: Final = re.compile("https?://[^/\\s]+/?")
+_ENDPOINT: Final = re.compile("https?://[A-Za-z0-9._-]+(:[0-9]+)?/?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +71,8 @@ def require(place: BucketPlace, access: BucketAccess) -> None:
     for name, value in (("bucket_name", place.bucket), ("namespace", place.namespace)):
         if not isinstance(value, str) or not value.strip() or "/" in value:
             raise InvalidArgumentError(f"{name}={value!r} must be a name without a slash")
+    if access.client is not None and not hasattr(access.client, "base_client"):
+        raise InvalidArgumentError("client must be an oci.object_storage.ObjectStorageClient")
     _require_credentials(access)
     for name in ("retry_seconds", "timeout_seconds", "connect_timeout_seconds"):
         _require_number(name, getattr(access, name), MOST_SECONDS)

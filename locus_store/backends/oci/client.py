@@ -103,7 +103,8 @@ class BucketObjects(Objects):
             yield client
         finally:
             with self._lock:
-                is_kept = self._is_open  # else the call outlived ``close``
+                # Else the call outlived ``close``, or its credentials.
+                is_kept = self._is_open and self._make is make
                 if is_kept:
                     self._idle.append(client)
             if not is_kept:
@@ -118,6 +119,7 @@ class BucketObjects(Objects):
             LocusStoreError: The call failed for good.
         """
         errors, deadline = failures.driver_errors(), time.monotonic() + self.access.retry_seconds
+        is_refreshed = False
         for attempt in range(1_000_000):
             try:
                 with self._client() as client:
@@ -131,7 +133,8 @@ class BucketObjects(Objects):
                     return status
                 if status is None and not isinstance(exc, errors):
                     raise
-                if status == failures.UNAUTHENTICATED and attempt == 0 and self._forget():
+                if status == failures.UNAUTHENTICATED and not is_refreshed and self._forget():
+                    is_refreshed = True
                     continue  # a session token may have been refreshed since it was read
                 pause = random.uniform(0, min(0.05 * 2**attempt, LONGEST_PAUSE_SECONDS))  # noqa: S311
                 is_late = time.monotonic() + pause > deadline

@@ -23,6 +23,9 @@ def facts(objects: BucketObjects, prefix: str) -> list[Fact]:
     return [count, _clock(objects), *_rules(objects, prefix)]
 
 
+NO_RULE: Final = "no rule, or the policies do not allow it to be read"
+
+
 def _clock(objects: BucketObjects) -> Fact:
     skew = abs(objects.now() - datetime.now(UTC))
     told = f"differs from the service's by {skew.total_seconds():.0f} s"
@@ -40,7 +43,7 @@ def _rules(objects: BucketObjects, prefix: str) -> list[Fact]:
     if not reaching:
         name = lifecycle.rule_for(prefix, 1)["name"]
         ours = [it for it in policy.rules if it.get("name") == name]
-        told = f"idle threads are removed after {ours[0]['timeAmount']} days" if ours else "no rule"
+        told = f"idle threads are removed after {ours[0]['timeAmount']} days" if ours else NO_RULE
         return [Fact("lifecycle", told, "ok" if ours else "info")]
     remedy = "exclude these names: `locus-store oci lifecycle` prints a rule for heads only"
     told = f"rule {', '.join(map(repr, reaching))} reaches segments of live threads"

@@ -108,8 +108,8 @@ async def test_lists_page_through_any_number_of_threads(
 ) -> None:
     shelf = Shelf()
     source = shelf_backend(shelf, prefix=DEFAULT_PREFIX)
-    for n in range(2500):
-        shelf.offset = timedelta(seconds=10 * (n - 2500))
+    for n in range(3000):
+        shelf.offset = timedelta(seconds=10 * (n - 3000))
         await source.write_state(f"t{n:04}", {"n": n})
     filled(bucket, shelf)
     there = requests()
@@ -117,7 +117,7 @@ async def test_lists_page_through_any_number_of_threads(
     assert names == [f"t{n:04}" for n in range(100)]
     assert there["list"] == 1
     there = requests()
-    assert await backend.list_threads(100) == [f"t{n:04}" for n in reversed(range(2400, 2500))]
+    assert await backend.list_threads(100) == [f"t{n:04}" for n in reversed(range(2900, 3000))]
     assert there["list"] == 3
     assert there["get"] <= 2 * 100
 
@@ -343,7 +343,7 @@ async def test_a_session_token_is_read_again_when_it_was_refreshed(
     bucket.config_file.write_text(f"{text}security_token_file={token}\n", "utf-8")
     checkpointer = bucket.checkpointer(auth_type="security_token", state_type=dict)
     await checkpointer.save({"n": 0}, "t")
-    answers = [Fault("401")]
+    answers = [Fault("401"), Fault("503")]  # the last of them first
     bucket.double.fault = lambda *_: answers.pop() if answers else None
     assert await checkpointer.load("t") == {"n": 0}
     await checkpointer.close()
@@ -367,9 +367,12 @@ async def test_a_session_token_is_read_again_when_it_was_refreshed(
         {"endpoint": "objectstorage.example"},
         {"endpoint": "ftp://objectstorage.example"},
         {"endpoint": "https://"},
+        {"endpoint": "https://user@host"},
+        {"endpoint": "https://host?query"},
         {"endpoint": 5},
         {"region": "us ashburn"},
         {"region": 5},
+        {"client": 5},
         {"config_file": None},
         {"profile_name": None},
     ],
@@ -411,6 +414,27 @@ async def test_a_connection_that_a_call_uses_during_close_is_closed_after_it(
 
 def pool_threads() -> list[threading.Thread]:
     return [it for it in threading.enumerate() if it.name.startswith("locus-store-oci")]
+
+
+async def test_a_list_that_outlives_close_starts_no_threads(
+    backend: BucketBackend, bucket: DoubleBucket
+) -> None:
+    await asyncio.gather(*(backend.write_state(f"t{n}", {}) for n in range(60)))
+    await backend.close()
+    asked, closed, numbers = threading.Event(), threading.Event(), iter(range(10**6))
+
+    def fault(kind: str, _name: str) -> None:
+        if kind == "get" and next(numbers) == 10:
+            asked.set()
+            closed.wait(10)
+
+    bucket.double.fault = fault
+    listing = asyncio.ensure_future(backend.list_threads())
+    await asyncio.to_thread(asked.wait, 10)
+    await backend.close()
+    closed.set()
+    assert len(await listing) == 60
+    wait_until(lambda: not pool_threads(), "the threads of the pool end")
 
 
 async def test_urls_name_a_bucket_and_a_prefix(bucket: DoubleBucket) -> None:

@@ -81,7 +81,9 @@ async def looked(bucket: DoubleBucket, saved: set[int], removed: set[int]) -> No
     backend = bucket.backend()
     versions = await backend.history("t", limit=10_000)
     there = {int(it.checkpoint_id[1:]) for it in versions}
-    assert not (saved - removed) - there - {max(saved, default=0) - 3}
+    newest = max(saved, default=0)
+    pending = {newest - 3} if newest % 5 == 4 else set[int]()  # a removal may not be told yet
+    assert not (saved - removed) - there - pending
     for it in there - saved:  # done, but not acknowledged before the kill
         saved.add(it)
     removed |= saved - there
