@@ -40,7 +40,7 @@ help:
 	@echo "make oldest    a short run on the oldest versions that pyproject.toml allows"
 	@echo "make bench     measure beside LangGraph's savers and stores; writes benchmarks/results/"
 	@echo "make sessions  measure session memory beside AgentFlow's, which needs Python 3.12"
-	@echo "make campaign  the long storms, kill -9 trials and lost replies"
+	@echo "make campaign  the long storms, kill -9 trials, lost replies and hostile requests"
 	@echo "make release   VERSION=1.2.3: build and check the sdist and the wheel"
 	@echo "make clean     remove the virtual environments and caches"
 
@@ -230,6 +230,8 @@ campaign: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.storms.kills --postgresql
 	$(BIN)/python -m benchmarks.storms.storm --service --kills 50
 	$(BIN)/python -m benchmarks.storms.storm --service --kills 50 --postgresql
+	LOCUS_TEST_LONG=1 $(PYTEST) tests/backends/http/test_http_network.py tests/service/test_two_tenants.py \
+		tests/service/test_hostile_requests.py tests/service/test_openapi.py
 	$(BIN)/python -m benchmarks.storms.crashes
 	$(BIN)/python -m benchmarks.storms.replies
 	LOCUS_TEST_HISTORIES=50000 $(PYTEST) $(QUICK) tests/timeline/test_blame.py

@@ -8,6 +8,9 @@ import pytest
 
 ALL = bool(os.environ.get("LOCUS_TEST_ALL"))
 
+LONG = bool(os.environ.get("LOCUS_TEST_LONG"))
+"""The campaign: as many requests as the proofs of the service name."""
+
 SERVICES = ["http", "http-sqlite", "http-postgresql"] if ALL else ["http"]
 """Storages behind a service on loopback; ``http`` is over memory."""
 

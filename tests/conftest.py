@@ -63,16 +63,17 @@ def is_left_out(name):
 
 
 def pytest_collection_modifyitems(items):
-    """Keep a sixth of the tests of each variant, and run long tests first.
+    """Keep a sixth of the parameters that are variants, and run long tests first.
 
     A long test that is the last to run leaves the other processes idle.
     """
-    items[:] = [it for it in items if not (is_variant_item(it) and is_left_out(it.nodeid))]
+    items[:] = [it for it in items if not is_left_out_variant(it)]
     items.sort(key=_duration)
 
 
-def is_variant_item(item):
-    return any(it.name == "variant" for it in item.own_markers)
+def is_left_out_variant(item):
+    is_variant = any(it.name == "variant" for it in item.own_markers)
+    return is_variant and is_left_out(f"{item.module.__name__}::{item.name}")
 
 
 @pytest.hookimpl(optionalhook=True)  # pytest -p no:xdist

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import pytest
-from amounts import ALL
+from amounts import LONG
 from every_call import Asked, Sent, any_request, recorded
 from served import Served
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-REQUESTS = 100_000 if ALL else 1_500
+REQUESTS = 100_000 if LONG else 1_500
 MOST_GROWN_BYTES = 100_000_000
 """Of the service's memory, from a tenth of the requests on."""
 

@@ -11,7 +11,7 @@ from http.client import HTTPConnection
 from typing import TYPE_CHECKING
 
 import pytest
-from amounts import ALL
+from amounts import LONG
 from every_call import DIMENSION, Asked, Sent, any_request, recorded
 from services import Service, parts
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-REQUESTS = 10_000 if ALL else 500
+REQUESTS = 10_000 if LONG else 500
 TENANTS = ["acme", "umbrella"]
 TWIN = {"acme": "twin of acme", "umbrella": "twin of umbrella"}
 """Tenants that send the same requests, and come when the others are done."""

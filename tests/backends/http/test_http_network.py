@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from amounts import ALL
+from amounts import LONG
 from every_call import DIMENSION, Asked, recorded
 from servers import CuttingProxy
 from services import Service, parts
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-SAVES = 1_000 if ALL else 24
+SAVES = 1_000 if LONG else 24
 FAULTS = ["reset", "hang", "half", "lost"]
 TIMEOUT = 0.3
 RETRY_SECONDS = 30
@@ -111,7 +111,7 @@ async def test_every_call_gives_its_answer_or_raises(
     faulty = 0
     async with asking(service.url) as plain, asking(network.url, TIMEOUT) as ask:
         for n, (it, answer) in enumerate(zip(calls, answers, strict=True)):
-            if it.is_building or not (ALL or n % len(FAULTS) == FAULTS.index(fault)):
+            if it.is_building or not (LONG or n % len(FAULTS) == FAULTS.index(fault)):
                 assert await plain(it) == answer
                 continue
             before = service.asked.count(it.call.path)
