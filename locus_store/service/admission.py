@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from locus_store.errors import IntegrityError, InvalidArgumentError, UnsupportedError
+from locus_store.service.exchange import RefusalError
 from locus_store.types.arguments import check_writes, checked_ttl
 from locus_store.types.items import PutItem, Remove, check_name
 from locus_store.types.messages import check_put
@@ -34,10 +35,15 @@ async def admitted(call: WireCall, target: Any, arguments: dict[str, Any]) -> di
     """Return the arguments for a call, checked.
 
     Raises:
-        LocusStoreError: A rule refuses them; nothing was written.
+        LocusStoreError, RefusalError: A rule refuses them; nothing was written.
     """
     check = _CHECKS.get(call.path)
-    return arguments if check is None else {**arguments, **(await check(target, **arguments))}
+    if check is None:
+        return arguments
+    try:
+        return {**arguments, **(await check(target, **arguments))}
+    except IntegrityError as exc:  # of what was sent: the caller may read it, and no log needs it
+        raise RefusalError(422, exc) from exc
 
 
 async def _commit(backend: StorageBackend, save: Save) -> dict[str, Any]:

@@ -93,6 +93,24 @@ async def test_a_failure_of_the_storage_shows_no_path(tmp_path: Path) -> None:
             assert "Traceback" not in answer.text
 
 
+async def test_a_damaged_archive_is_named_to_its_sender_and_not_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    backend = MemoryBackend()
+    await backend.save("t", {"n": 1})
+    transport = httpx.ASGITransport(app(backend))
+    async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
+        thread = (await client.post("/v1/read_thread", json={"thread_id": "t"})).json()
+        thread["thread_id"] = "copy"
+        thread["lines"][0]["records"][0]["digest"] = "A" * 22 + "=="
+        answer = await client.post("/v1/restore", json={"thread": thread})
+    assert answer.status_code == 422
+    assert answer.json()["error"] == "IntegrityError"
+    assert "stored data" not in answer.text
+    assert not caplog.records
+    assert not await backend.exists("copy")
+
+
 @pytest.mark.parametrize(
     "field",
     [{"sha256": "short"}, {"sha256": 7}, {"rights": None}, {"rights": ["all"]}, {"tenant": 7}],

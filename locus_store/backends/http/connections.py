@@ -41,6 +41,7 @@ PAUSE_SECONDS: Final = 0.05
 """The average pause before the second attempt; doubled each time, up to a second."""
 
 BUSY: Final = 429
+TOO_LONG: Final = 413
 GATEWAYS: Final = frozenset({502, 503, 504})
 """The statuses of a service that is not there for the moment, or of a proxy before it."""
 
@@ -271,6 +272,11 @@ class HTTPClient(Home):
         status, told = answer.status, failures.raised(_json(answer))
         if told is not None:
             return told
+        if status == TOO_LONG:
+            return SerializationError(
+                f"a proxy before {self.where} does not accept a request of this length; nothing "
+                "was written"
+            )
         if status in {404, 405}:
             return ConnectionFailedError(
                 f"there is no locus-store service at {self.where}: it answered {status}"

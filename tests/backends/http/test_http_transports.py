@@ -236,6 +236,14 @@ def tls(tmp_path: Path) -> tuple[Tls, ssl.SSLContext]:
     return made, context
 
 
+async def test_a_proxy_that_accepts_no_long_request_is_named() -> None:
+    async with serving(Canned(answer(b"<html>", "413 Content Too Large"))) as url:
+        for backend in backends(url):
+            with pytest.raises(SerializationError, match="a proxy before"):
+                await backend.load("t")
+            await backend.close()
+
+
 async def test_an_unknown_certificate_fails_at_once_and_says_what_to_set(
     tls: tuple[Tls, ssl.SSLContext],
 ) -> None:
