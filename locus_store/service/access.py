@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from dataclasses import dataclass
 from hmac import compare_digest
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from locus_store.service.tokens import Token
 
 _PORT: Final = re.compile(r":\d*$")
+
+log: Final = logging.getLogger("locus_store.service")
 
 EVERYTHING: Final = frozenset[str](get_args(Right))
 
@@ -74,6 +77,7 @@ class Door:
         self._hosts = None if allowed_hosts is None else frozenset(allowed_hosts)
         self._rate = requests_per_second
         self._rates: dict[str, _Rate] = {}
+        self._failure = ""
 
     def require_host(self, host: str) -> None:
         """Refuse a request that names another host.
@@ -118,11 +122,27 @@ class Door:
             )
         return Caller(found.name, found.tenant, self._granted & set(found.rights))
 
+    def tokens(self) -> list[Token]:
+        """Return the tokens that are valid now; none if the service has no token file.
+
+        Raises:
+            RefusalError: The file cannot be read. The log says why, once.
+        """
+        try:
+            found = [] if self._file is None else self._file.tokens()
+        except BackendError as exc:
+            if self._failure != (failure := f"{exc}: {exc.__cause__}"):
+                log.warning("%s", failure)
+            self._failure = failure
+            told = "the service cannot read its tokens; its log says why"
+            raise RefusalError(503, ConnectionFailedError(told)) from exc
+        self._failure = ""
+        return found
+
     def _matching(self, secret: str) -> Token | None:
         """Return the token of a secret, in a time that does not depend on the secret."""
-        assert self._file is not None  # noqa: S101  (asked before)
         wanted, found = hashed(secret), None
-        for token in self._file.tokens():
+        for token in self.tokens():
             if compare_digest(token.sha256, wanted):
                 found = token
         return found

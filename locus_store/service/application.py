@@ -216,6 +216,7 @@ class Service:
         return answer({"status": "ok", "service": SERVICE})
 
     async def _ready(self, _: LimitedRequest) -> Response:
+        self._access.tokens()
         await self._tenants.parts.threads.has_thread("locus-store/ready")
         return answer({"status": "ok"})
 

@@ -21,6 +21,9 @@ HEADERS: Final = 100
 HEAD_SECONDS: Final = 10.0
 """A head that takes longer ends the connection; so does a connection that sends nothing."""
 
+READ_SECONDS: Final = 60.0
+"""A caller that reads nothing of its answer for so long is disconnected."""
+
 FRAMING: Final = 8
 """A chunk of one byte takes six; chunks, their extensions and trailers may take so many times the
 body, and a head."""
@@ -72,6 +75,7 @@ class LimitedConnection(HttpToolsProtocol):
     _body = 0
     _is_in_head = True
     _timer: asyncio.TimerHandle | None = None
+    _reading: asyncio.TimerHandle | None = None
     _refusal = 400, "the request is not valid HTTP"
 
     def connection_made(self, transport: Any) -> None:
@@ -84,6 +88,34 @@ class LimitedConnection(HttpToolsProtocol):
         """See asyncio."""
         super().connection_lost(exc)
         self._stop_waiting()
+        self._stop_watching()
+
+    def pause_writing(self) -> None:
+        """See asyncio: the caller does not read as fast as it is answered."""
+        super().pause_writing()
+        self._watch()
+
+    def resume_writing(self) -> None:
+        """See asyncio."""
+        super().resume_writing()
+        self._stop_watching()
+
+    def _watch(self) -> None:
+        """End the connection if nothing of the answer is read until then."""
+        self._stop_watching()
+        left = self.transport.get_write_buffer_size()
+        self._reading = self.loop.call_later(READ_SECONDS, self._end_unread, left)
+
+    def _end_unread(self, before: int) -> None:
+        if self.transport.get_write_buffer_size() < before:
+            self._watch()
+        else:
+            self.transport.abort()
+
+    def _stop_watching(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
 
     def data_received(self, data: bytes) -> None:
         """See asyncio."""
@@ -121,9 +153,17 @@ class LimitedConnection(HttpToolsProtocol):
         """See httptools.
 
         Raises:
-            ValueError: The head is too large.
+            ValueError: The head is too large, or asks for what is not supported.
         """
         self._is_in_head = False
+        if self.parser.should_upgrade():  # llhttp would not read the body, and take it for requests
+            self._refusal = UPGRADE
+            raise ValueError(UPGRADE[1])
+        if any(
+            name == b"transfer-encoding" and it.lower() != b"chunked" for name, it in self.headers
+        ):
+            self._refusal = CODED
+            raise ValueError(CODED[1])
         size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
         if size > HEAD_BYTES or len(self.headers) > HEADERS:
             self._refusal = TOO_LARGE
@@ -146,6 +186,8 @@ class LimitedConnection(HttpToolsProtocol):
         self.transport.close()
 
 
+UPGRADE: Final = 400, "this service does not upgrade connections: send no header Upgrade"
+CODED: Final = 501, "the only transfer coding that this service knows is chunked"
 TOO_LARGE: Final = (
     431,
     f"the head of the request exceeds {HEAD_BYTES:,} bytes or {HEADERS} headers",

@@ -109,6 +109,9 @@ class LimitedRequest(Request):
         Raises:
             RefusalError: It is too long or too slow, or the caller went away.
         """
+        if self.header(b"content-encoding").lower() not in {"", "identity"}:
+            error = UnsupportedError("the body is encoded; send it without Content-Encoding")
+            raise RefusalError(415, error)
         length = self.header(b"content-length")
         self._require_short(int(length[:DIGITS]) if length.isdecimal() else 0)
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
 
 MOST_LISTED: Final = 10
 DIGITS: Final = 10
+
+MIN_INTEGER: Final = -(2**63)
+MAX_INTEGER: Final = 2**64 - 1
+_MANY_DIGITS: Final = re.compile(rb"\d{19}")
 
 FIELDS: Final = frozenset({"checkpoint_id", "thread_id", "created_at", "state", "metadata"})
 
@@ -43,7 +49,9 @@ async def answered(request: LimitedRequest, caller: Caller, backend: StorageBack
         request.require_method("GET", "DELETE")
     request.require_method("GET", "POST", "DELETE")
     caller.require("write")
-    sent, _ = bodies.received(await request.body(), request.header(b"content-type"))
+    body = await request.body()
+    sent, _ = bodies.received(body, request.header(b"content-type"))
+    _require_exact(body)
     return await _saved(sent, backend, thread_id)
 
 
@@ -73,6 +81,22 @@ def _id(name: str, segment: str) -> str:
         raise InvalidArgumentError(f"{name} in the path is not UTF-8") from exc
     check_text(name, found)
     return found
+
+
+def _require_exact(body: bytes) -> None:
+    """Refuse integers that orjson reads as floats.
+
+    Raises:
+        InvalidArgumentError: An integer has more than 64 bits.
+    """
+
+    def integer(text: str) -> int:
+        if not MIN_INTEGER <= (found := int(text)) <= MAX_INTEGER:
+            raise InvalidArgumentError("the body has an integer of more than 64 bits")
+        return found
+
+    if _MANY_DIGITS.search(body):
+        json.loads(body, parse_int=integer)
 
 
 async def _saved(sent: Any, backend: StorageBackend, thread_id: str) -> Response:

@@ -40,6 +40,7 @@ KEPT_SECONDS: Final = 75
 one, so that none sends a request into a connection that ends."""
 
 BACKLOG: Final = 2048
+MAX_PORT: Final = 65_535
 
 LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 
@@ -88,6 +89,13 @@ def serve(settings: ServeOptions, announce: Callable[[str], None]) -> None:
         )
     if settings.workers < 1:
         raise InvalidArgumentError("--workers must be at least 1")
+    if settings.workers > 1 and settings.url.partition(":")[0] == "memory":
+        raise InvalidArgumentError(
+            "--workers: each process would have a memory of its own; use one worker, or a database"
+        )
+    if not 0 <= settings.port <= MAX_PORT:
+        raise InvalidArgumentError(f"--port must be from 0 to {MAX_PORT}")
+    opened(settings)  # a wrong option is told before anything is announced
     with _listener(settings.host, settings.port) as listener:
         announce(f"http://{_literal(settings.host)}:{listener.getsockname()[1]}")
         if settings.workers == 1:
@@ -114,6 +122,9 @@ def _log_to_stderr() -> None:
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     handler.setLevel(logging.WARNING)
     root.addHandler(handler)
+    servers = logging.getLogger("uvicorn.error")
+    servers.setLevel(logging.ERROR)  # each request that is not HTTP would be a warning
+    servers.addHandler(handler)
 
 
 def _is_loopback(host: str) -> bool:

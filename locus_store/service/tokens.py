@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
+from stat import S_ISREG
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 import orjson
@@ -65,7 +66,7 @@ class TokenFile:
             BackendError: The file cannot be read; no token is valid then.
         """
         try:
-            found = self._path.stat()
+            found = _file(self._path)
             seen = found.st_mtime_ns, found.st_size, found.st_ino
             if seen != self._seen:
                 self._tokens = _read(self._path.read_bytes())
@@ -128,6 +129,18 @@ class TokenFile:
             file.flush()
             os.fsync(file.fileno())
         made.replace(self._path)
+
+
+def _file(path: Path) -> os.stat_result:
+    """Return the facts of a file.
+
+    Raises:
+        ValueError: It is a folder, or a pipe, whose read would not end.
+    """
+    found = path.stat()
+    if not S_ISREG(found.st_mode):
+        raise ValueError("not a file")
+    return found
 
 
 def _read(content: bytes) -> list[Token]:

@@ -15,7 +15,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -25,6 +25,7 @@ from servers import children, is_gone, wait_until
 from services import Service
 
 from locus_store import BackendError, HTTPBackend, LocusStoreError, MemoryBackend
+from locus_store.service import connections
 from locus_store.service.connections import HEAD_BYTES, HEADERS
 from locus_store.service.tokens import TokenFile
 from locus_store.values.encoding import pack_frame
@@ -192,6 +193,74 @@ async def test_a_frame_that_expands_beyond_its_limit_is_refused(
     assert len(await inner.history("t")) == 1
 
 
+@pytest.mark.parametrize("is_split", [False, True])
+def test_an_upgrade_does_not_turn_a_body_into_requests(
+    serve: Callable[..., Service], is_split: bool
+) -> None:
+    backend = MemoryBackend()
+    asyncio.run(backend.save("t", {"n": 1}))
+    service = serve(backend)
+    inner = b'{"thread_id": "t"}'
+    kind = b"content-type: application/json\r\n"
+    hidden = b"POST /v1/remove_thread HTTP/1.1\r\nhost: h\r\n" + kind
+    hidden += b"content-length: %d\r\n\r\n%b" % (len(inner), inner)
+    head = b"POST /v1/history HTTP/1.1\r\nhost: h\r\nconnection: upgrade\r\nupgrade: x\r\n"
+    head += kind + b"content-length: %d\r\n\r\n" % len(hidden)
+    found = exchanged(service.port, *([head, hidden] if is_split else [head + hidden]))
+    assert found.startswith(b"HTTP/1.1 400 ")
+    assert found.count(b"HTTP/1.1 ") == 1
+    assert asyncio.run(backend.exists("t"))
+
+
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [(b"transfer-encoding: gzip, chunked", b"501"), (b"content-encoding: gzip", b"415")],
+)
+def test_a_coded_body_is_refused(
+    serve: Callable[..., Service], header: bytes, status: bytes
+) -> None:
+    head = b"POST /v1/history HTTP/1.1\r\nhost: h\r\nconnection: close\r\n" + header
+    head += b"\r\ncontent-type: application/json\r\n"
+    body = b"\r\n0\r\n\r\n" if b"chunked" in header else b"content-length: 2\r\n\r\n{}"
+    found = exchanged(serve().port, head + body)
+    assert found.startswith(b"HTTP/1.1 " + status)
+
+
+def test_a_caller_that_reads_nothing_is_disconnected(
+    serve: Callable[..., Service], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "READ_SECONDS", 0.3)
+    backend = MemoryBackend()
+    asyncio.run(backend.save("t", {"text": os.urandom(10_000_000).hex()}))
+    service = serve(backend)
+    body = b'{"thread_id": "t"}'
+    head = b"POST /v1/fetch HTTP/1.1\r\nconnection: close\r\ncontent-type: application/json\r\n"
+    request = head + b"content-length: %d\r\n\r\n%b" % (len(body), body)
+    assert len(whole := exchanged(service.port, request)) > 1_000_000
+    with socket.create_connection(("127.0.0.1", service.port), timeout=20) as idle:
+        idle.sendall(request)
+        sleep(2)
+        found = 0
+        with suppress(ConnectionError):
+            while part := idle.recv(1_000_000):
+                found += len(part)
+    assert found < len(whole)
+
+
+def test_options_of_serve_that_make_no_sense_are_refused_before_anything_is_served(
+    tmp_path: Path,
+) -> None:
+    command = [str(Path(sys.executable).parent / "locus-store"), "serve", "--url"]
+    for options in (
+        ["memory://", "--workers", "2"],
+        ["memory://", "--port", "99999"],
+        ["memory://", "--token-file", str(tmp_path / "missing.json")],
+    ):
+        done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+        assert done.returncode, options
+        assert "Serving" not in done.stdout + done.stderr
+
+
 # --- tokens
 
 
@@ -223,6 +292,10 @@ async def test_tokens_change_without_a_restart(
     tokens.revoke("first")
     assert (status(first), status(second)) == (401, 200)
     (tmp_path / "tokens.json").write_text("{")
+    assert (status(second), status(second)) == (503, 503)
+    assert httpx.get(service.url + "/ready").status_code == 503
+    (tmp_path / "tokens.json").unlink()
+    os.mkfifo(tmp_path / "tokens.json")
     assert status(second) == 503
 
 

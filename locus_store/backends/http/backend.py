@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from locus_store.wire.calls import WireCall
 
 DEFAULT_URL = "http://localhost:8321"
+MOST_SECONDS = 86_400.0
+FRAMING = frozenset({"connection", "content-length", "content-type", "host", "te", "trailer"})
+FRAMING |= {"transfer-encoding", "upgrade"}
 _TOKEN = re.compile("[!-~]+")
 _NAME = re.compile("[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
@@ -89,6 +92,10 @@ class HTTPBackend(_Requests, FullBackend, DescribesThreads):  # type: ignore[mis
             raise InvalidArgumentError(
                 "a client has its own headers, auth and timeout; leave them out"
             )
+        for name, value in (("timeout", timeout), ("retry_seconds", retry_seconds)):
+            _require_seconds(name, value, may_be_zero=name == "retry_seconds")
+        if type(pool_size) is not int or pool_size < 1:
+            raise InvalidArgumentError(f"pool_size={pool_size!r} must be an integer above 0")
         if token is not None and auth is not None:
             raise InvalidArgumentError("give token or auth, not both")
         is_pair = isinstance(auth, tuple)
@@ -163,6 +170,15 @@ _FIND = BY_PATH["/v1/find"]
 _COMMIT = BY_PATH["/v1/commit"]
 
 
+def _require_seconds(name: str, value: object, *, may_be_zero: bool) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 <= value <= MOST_SECONDS or not (value or may_be_zero):  # type: ignore[operator]
+        least = "at least" if may_be_zero else "above"
+        raise InvalidArgumentError(
+            f"{name}={value!r} must be {least} 0 and at most {MOST_SECONDS:g}"
+        )
+
+
 def _headers(
     headers: Mapping[str, str] | None, token: str | None, pair: tuple[str, str] | None
 ) -> dict[str, str]:
@@ -173,6 +189,8 @@ def _headers(
     """
     found = {"user-agent": "locus-store", **(headers or {})}
     for name, value in found.items():
+        if name.lower() in FRAMING:
+            raise InvalidArgumentError(f"the header {name!r} is set for each request; leave it out")
         if not _NAME.fullmatch(name) or not isinstance(value, str) or _CONTROL.search(value):
             raise InvalidArgumentError(f"the header {name!r} cannot be sent")
     if token is not None and not (isinstance(token, str) and _TOKEN.fullmatch(token)):

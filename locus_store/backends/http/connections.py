@@ -312,7 +312,7 @@ def _retry_after(answer: Answer) -> float:
         return float(text)
     try:
         at = parsedate_to_datetime(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         return 0.0
     from datetime import UTC, datetime  # noqa: PLC0415
 

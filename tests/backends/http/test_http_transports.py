@@ -136,6 +136,32 @@ def test_a_header_that_cannot_be_sent_is_refused_and_not_shown(headers: Any) -> 
     assert "x: y" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"timeout": it} for it in (0, -1, float("nan"), float("inf"), 10**400, True, "1")),
+        *({"retry_seconds": it} for it in (-1, float("nan"), float("inf"), None)),
+        *({"pool_size": it} for it in (0, -1, 1.5, True, "1")),
+        *({"headers": {it: "x"}} for it in ("Content-Length", "upgrade", "Transfer-Encoding")),
+    ],
+    ids=lambda it: str(it)[:40],
+)
+def test_options_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgumentError):
+        HTTPBackend("http://h", **wrong)
+
+
+@pytest.mark.parametrize(
+    "after", ["Fri, 31 Dec 99999999999999999999 23:59:59 GMT", "999999", "soon", "-1"]
+)
+async def test_a_retry_after_that_is_none_does_not_matter(after: str) -> None:
+    busy = answer(b"{}", "503 Service Unavailable", f"retry-after: {after}")
+    async with serving(Canned(busy)) as url, HTTPBackend(url, retry_seconds=0.3) as backend:
+        async with asyncio.timeout(5):
+            with pytest.raises(ConnectionFailedError):
+                await backend.load("t")
+
+
 def test_a_token_beside_an_auth_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="not both"):
         HTTPBackend("http://h", token=SECRET, auth=("a", "b"))

@@ -345,3 +345,13 @@ async def test_a_service_of_the_sdks_wire_is_asked_again_for_ours(
     for _ in range(2):
         assert await checkpointer.load("t") is None
     assert (behind.asked.count("/v1"), checkpointer.capabilities.search) == (2, True)
+
+
+async def test_an_integer_of_more_than_64_bits_is_refused(service: Service) -> None:
+    url = service.url + "/threads/t/checkpoints"
+    headers = {"content-type": "application/json"}
+    async with httpx.AsyncClient(headers=headers) as client:
+        for number, status in ((2**64, 422), (-(2**63) - 1, 422), (2**64 - 1, 200)):
+            body = f'{{"checkpoint_id": "v", "state": {{"n": [{number}]}}}}'
+            assert (await client.post(url, content=body)).status_code == status
+        assert f"{2**64 - 1}" in (await client.get(url + "/v")).text
