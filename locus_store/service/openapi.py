@@ -40,6 +40,7 @@ REFUSALS: Final = {
 BODIES: Final = {
     "408": "The body took too long; the connection is closed",
     "413": "The body exceeds `max_body` of `GET /v1`; the connection is closed",
+    "415": "The body has a `Content-Encoding`",
 }
 """The statuses of a request with a body."""
 
