@@ -43,6 +43,11 @@ if TYPE_CHECKING:
         memory_checkpointer,
     )
     from locus_store.backends.oci.backend import OCIBucketBackend, oci_bucket_checkpointer
+    from locus_store.backends.opensearch.backend import (
+        OpenSearchBackend,
+        OpenSearchCheckpointer,
+        opensearch_checkpointer,
+    )
     from locus_store.backends.oracle.backend import (
         OracleBackend,
         OracleCheckpointSaver,
@@ -112,6 +117,8 @@ __all__ = [
     "NotFoundError",
     "NotOwnerError",
     "OCIBucketBackend",
+    "OpenSearchBackend",
+    "OpenSearchCheckpointer",
     "OracleBackend",
     "OracleCheckpointSaver",
     "OracleMessageLog",
@@ -147,6 +154,7 @@ __all__ = [
     "open_message_log",
     "open_saver",
     "open_store",
+    "opensearch_checkpointer",
     "oracle_checkpointer",
     "postgresql_checkpointer",
     "redis_checkpointer",
@@ -161,6 +169,8 @@ _LAZY = {
     **dict.fromkeys(("HTTPMessageLog", "HTTPStore"), "backends"),
     **dict.fromkeys(("MemoryBackend", "MemoryCheckpointer", "memory_checkpointer"), "backends"),
     **dict.fromkeys(("OCIBucketBackend", "oci_bucket_checkpointer"), "backends"),
+    **dict.fromkeys(("OpenSearchBackend", "OpenSearchCheckpointer"), "backends"),
+    "opensearch_checkpointer": "backends",
     **dict.fromkeys(("OracleBackend", "OracleCheckpointSaver", "oracle_checkpointer"), "backends"),
     **dict.fromkeys(("PostgreSQLBackend", "postgresql_checkpointer"), "backends"),
     **dict.fromkeys(("RedisBackend", "RedisCheckpointSaver", "redis_checkpointer"), "backends"),

@@ -15,6 +15,7 @@ from locus_store.types.arguments import is_path, not_a_url
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from collections.abc import Set as AbstractSet
+    from urllib.parse import SplitResult
 
     from typing_extensions import Unpack
 
@@ -30,6 +31,8 @@ SCHEMES = {
     "https": ("http", "http_checkpointer"),
     "memory": ("memory", "memory_checkpointer"),
     "oci": ("oci", "oci_bucket_checkpointer"),
+    "opensearch": ("opensearch", "opensearch_checkpointer"),
+    "opensearch+https": ("opensearch", "opensearch_checkpointer"),
     "oracle": ("oracle", "oracle_checkpointer"),
     "oracle+oracledb": ("oracle", "oracle_checkpointer"),
     "oracle+oracledb_async": ("oracle", "oracle_checkpointer"),
@@ -82,8 +85,8 @@ BACKENDS = {
 """Module to the class under ``backends`` whose options a store takes."""
 
 PLACES = frozenset(
-    {"dsn", "path", "directory", "base_dir", "base_url", "url", "bucket_name", "namespace"}
-)
+    ("dsn", "path", "directory", "base_dir", "base_url", "url", "bucket_name", "namespace")
+) | {"hosts", "index_name", "use_ssl"}
 """Names of the factories' parameters for the part of a URL before its ``?``."""
 
 DSN_PARTS = frozenset({"password", "host", "port", "database", "user"})
@@ -94,6 +97,7 @@ TEXTS: dict[str, Callable[[str], Any]] = {
     "str | None": str,
     "OnConflict": str,
     "AuthType": str,
+    "Refresh": str,
     "AutoMigrate": bool,
     "bool": bool,
     "int": int,
@@ -113,7 +117,8 @@ def open_checkpointer(
     driver (``sqlite+aiosqlite``); ``postgresql://`` or ``postgres://`` as hosts issue it;
     ``oracle://user:password@alias`` or ``oracle://user:password@host:1521/service``;
     ``redis://``, ``rediss://`` (TLS), ``unix:///socket``, ``valkey://``, ``redis+cluster://``;
-    ``oci://namespace/bucket/prefix``; ``file:///absolute/directory`` or ``file:relative``;
+    ``oci://namespace/bucket/prefix``; ``opensearch://host:9200/index`` (several hosts with commas)
+    or ``opensearch+https://``; ``file:///absolute/directory`` or ``file:relative``;
     ``memory://``; ``http://`` or ``https://`` of a service. The query string may have options of
     the factory; keyword arguments override them.
 
@@ -230,13 +235,9 @@ def _read(url: str, module: str, factory: Callable[..., Any]) -> dict[str, Any]:
     if parts.fragment:
         raise InvalidArgumentError("a database URL has no #fragment; write %23 for # in a path")
     found = _from_query(known, parts.query)
-    if module == "sqlite":
-        found["path"] = _sqlite_path(parts.netloc, parts.path)
-    elif module == "file":
-        found["directory"] = _directory(parts.netloc, parts.path)
-    elif module == "oci":
-        found |= _bucket(parts.netloc, parts.path)
-    elif parts.netloc or parts.path:
+    if module in _PLACE_READERS:
+        return found | _PLACE_READERS[module](parts)
+    if parts.netloc or parts.path:
         raise InvalidArgumentError(f"{parts.scheme}:// takes only ?options after it")
     return found
 
@@ -312,31 +313,57 @@ def _parted(url: str, known: Mapping[str, str]) -> tuple[str, str]:
     return f"{place}?{theirs}" if theirs else place, "&".join(ours)
 
 
-def _sqlite_path(host: str, path: str) -> str:
+def _sqlite_path(parts: SplitResult) -> dict[str, str]:
     """Return the path: three slashes are relative, four absolute, as in SQLAlchemy."""
-    if host:
+    if parts.netloc:
         raise InvalidArgumentError(
             "a sqlite:// URL has no host; write sqlite:///file.db or sqlite:////absolute.db"
         )
-    return unquote(path.removeprefix("/")) or ":memory:"
+    return {"path": unquote(parts.path.removeprefix("/")) or ":memory:"}
 
 
-def _directory(host: str, path: str) -> str:
+def _directory(parts: SplitResult) -> dict[str, str]:
     """Return the directory: three slashes are absolute, none relative, as in RFC 8089."""
-    if host or not path.strip("/"):
+    if parts.netloc or not parts.path.strip("/"):
         raise InvalidArgumentError(
             "a file: URL names a directory of this host; write file:///absolute or file:relative"
         )
-    return unquote(path)
+    return {"directory": unquote(parts.path)}
 
 
-def _bucket(namespace: str, path: str) -> dict[str, str]:
+def _bucket(parts: SplitResult) -> dict[str, str]:
     """Return the bucket, and the prefix if the path has one."""
-    bucket, _, prefix = unquote(path).removeprefix("/").partition("/")
+    namespace = parts.netloc
+    bucket, _, prefix = unquote(parts.path).removeprefix("/").partition("/")
     if not namespace or not bucket:
         raise InvalidArgumentError("an oci:// URL names a bucket: oci://namespace/bucket/prefix")
     found = {"namespace": namespace, "bucket_name": bucket}
     return {**found, "prefix": prefix.rstrip("/") + "/"} if prefix else found
+
+
+def _index(parts: SplitResult) -> dict[str, Any]:
+    """Return the hosts, the credentials, and the index if the path has one."""
+    credentials, _, hosts = parts.netloc.rpartition("@")
+    if not hosts:
+        raise InvalidArgumentError(
+            "an opensearch:// URL names a host: opensearch://host:9200/index"
+        )
+    is_https = parts.scheme == "opensearch+https"
+    found: dict[str, Any] = {"hosts": hosts.split(","), "use_ssl": is_https}
+    if credentials:
+        username, _, password = credentials.partition(":")
+        found |= {"username": unquote(username), "password": unquote(password)}
+    index = unquote(parts.path).strip("/")
+    return {**found, "index_name": index} if index else found
+
+
+_PLACE_READERS: dict[str, Callable[[SplitResult], dict[str, Any]]] = {
+    "file": _directory,
+    "oci": _bucket,
+    "opensearch": _index,
+    "sqlite": _sqlite_path,
+}
+"""Module to the reader of the part of a URL before its ``?``."""
 
 
 def _from_query(known: Mapping[str, str], query: str) -> dict[str, Any]:

@@ -347,3 +347,30 @@ def bucket(oci_service, tmp_path) -> Iterator[Any]:
     oci_service.fault = lambda _kind, _name: None
     oci_service.offset = timedelta(0)
     oci_service.buckets.clear()
+
+
+# --- OpenSearch: one node for all processes of the run, and an index for each of them
+
+
+@pytest.fixture(scope="session")
+def opensearch_server(tmp_path_factory) -> Iterator[Any]:
+    """See ``containers.opensearch``."""
+    base = tmp_path_factory.getbasetemp()
+    common = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    yield from _running(lambda: containers.opensearch(common / "opensearch"))
+
+
+@pytest.fixture(scope="session")
+def worker_index(opensearch_server, worker_id) -> Any:
+    """Its index is emptied between tests: creating one costs as much as 15 to 20 saves."""
+    pytest.importorskip("opensearchpy")
+    from indexes import TestIndex
+
+    return TestIndex(opensearch_server, f"test-{worker_id}")
+
+
+@pytest.fixture
+def index(worker_index) -> Any:
+    """An empty index."""
+    worker_index.empty()
+    return worker_index

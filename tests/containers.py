@@ -10,27 +10,32 @@ import contextlib
 import os
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
+import opensearch_servers
 import redis_servers
 import servers
 from servers import UnavailableError, run, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 POSTGRESQL: Final = "pgvector/pgvector:0.8.1-pg18"
 REDIS: Final = "valkey/valkey:9.0"
+OPENSEARCH: Final = f"opensearchproject/opensearch:{opensearch_servers.VERSION}"
 ORACLE: Final = "gvenzl/oracle-free:23-faststart"
 """The slim image has no Oracle Text."""
 
 IMAGES: Final = {
     "POSTGRESQL": [f"pgvector/pgvector:0.8.1-pg{version}" for version in (15, 16, 17, 18)],
     "REDIS": ["redis:8.2", "valkey/valkey:8.1", REDIS],
+    "OPENSEARCH": ["opensearchproject/opensearch:2.19.3", OPENSEARCH],
 }
 """The images of ``make test-docker``, by the name in ``LOCUS_TEST_<NAME>_IMAGE``."""
 
 SUITES: Final = {
     "POSTGRESQL": "tests/backends/postgresql tests/adapters/langgraph tests/session",
     "REDIS": "tests/backends/redis tests/adapters/langgraph tests/session",
+    "OPENSEARCH": "tests/backends/opensearch",
 }
 """Folders of the tests that run on them."""
 
@@ -189,6 +194,34 @@ class Oracle:
         self._container.stop()
 
 
+class OpenSearch(opensearch_servers.Server):
+    """A server of OpenSearch in a container, without its security plugin.
+
+    Args:
+        image: Of OpenSearch.
+
+    Raises:
+        UnavailableError: See ``started``.
+    """
+
+    def __init__(self, image: str | None = None) -> None:
+        wanted = image or image_of("OPENSEARCH", OPENSEARCH)
+        environment = {
+            "discovery.type": "single-node", "DISABLE_SECURITY_PLUGIN": "true",
+            "DISABLE_INSTALL_DEMO_CONFIG": "true",
+            "OPENSEARCH_JAVA_OPTS": "-Xms512m -Xmx512m",
+        }  # fmt: skip
+        self._container, place = started(wanted, 9200, environment)
+        super().__init__(f"http://{place}")
+        with _ended_on_error(self._container):
+            wait_until(self.answers, f"{wanted} to answer", seconds=300)
+            self.prepare()
+
+    def stop(self) -> None:
+        """Remove the container."""
+        self._container.stop()
+
+
 def postgresql() -> servers.Server:
     """Return the server that is named, else one of the wheel, of Debian, or in a container."""
     if url := os.environ.get("LOCUS_TEST_POSTGRESQL_URL"):
@@ -202,6 +235,19 @@ def redis_server() -> redis_servers.Server:
     if url := os.environ.get("LOCUS_TEST_REDIS_URL"):
         return redis_servers.Server(url)
     return first_of("REDIS", lambda: redis_servers.Redis("valkey"), Redis)
+
+
+def opensearch(folder: Path) -> opensearch_servers.Server:
+    """Return the server that is named, else the node of the run, or one in a container.
+
+    Args:
+        folder: Common to all processes of the run.
+    """
+    if url := os.environ.get("LOCUS_TEST_OPENSEARCH_URL"):
+        server = opensearch_servers.Server(url)
+        server.prepare()
+        return server
+    return first_of("OPENSEARCH", lambda: opensearch_servers.shared(folder), OpenSearch)
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ IMPORTS = {
         "OCIBucketBackend",
         "StorageBackendAdapter",
         "oci_bucket_checkpointer",
+        "opensearch_checkpointer",
         "redis_checkpointer",
         "sqlite_checkpointer",
     ],
@@ -47,11 +48,6 @@ IMPORTS = {
 }
 """``from locus.memory.X import Y`` of the seeds, of what this part has."""
 
-LATER = {
-    "OpenSearch": [("backends", "opensearch_checkpointer")],
-}  # fmt: skip
-"""The same of what later parts bring: their part moves each line up when it does."""
-
 UNUSED = (
     "alembic", "asyncpg", "numpy", "pydantic", "pydantic_core", "rich", "typer", "sqlalchemy.orm",
     "sqlalchemy.ext.asyncio", "sqlalchemy.dialects.postgresql",
@@ -60,7 +56,7 @@ UNUSED = (
 
 HEAVY = (
     "sqlalchemy", "alembic", "aiosqlite", "asyncpg", "sqlite3", "greenlet", "typer", "rich",
-    "numpy", "oci", "redis", "oracledb", "httpx", "starlette", "uvicorn",
+    "numpy", "oci", "opensearchpy", "redis", "oracledb", "httpx", "starlette", "uvicorn",
 )  # fmt: skip
 
 
@@ -69,18 +65,6 @@ HEAVY = (
 )
 def test_an_import_of_the_seeds_works(module: str, name: str) -> None:
     assert getattr(import_module(module), name) is not None
-
-
-@pytest.mark.parametrize(
-    ("part", "module", "name"), [(part, *it) for part, names in LATER.items() for it in names]
-)
-def test_an_import_of_a_later_part_is_not_there_yet(part: str, module: str, name: str) -> None:
-    """Fails when the part brings it: then it belongs into ``IMPORTS``."""
-    try:
-        found = import_module(f"locus_store.{module}")
-    except ModuleNotFoundError:
-        return
-    assert not hasattr(found, name), f"{part}: move {name} from LATER to IMPORTS"
 
 
 KEPT = {

@@ -44,7 +44,7 @@ pytestmark = pytest.mark.anyio
 
 
 LOCAL = ["memory", "file", "documents", "sqlite"]
-STORAGES = [*LOCAL, "postgresql", "redis", "oci", *SERVICE_VARIANTS]
+STORAGES = [*LOCAL, "postgresql", "redis", "oci", "opensearch", *SERVICE_VARIANTS]
 
 
 @pytest.fixture(params=STORAGES)
@@ -70,6 +70,8 @@ def on_server(request):
         return partial(HTTPBackend, request.getfixturevalue("service_over")(request.param))
     if request.param == "redis":
         return partial(RedisBackend, request.getfixturevalue("redis_url"))
+    if request.param == "opensearch":
+        return request.getfixturevalue("index").backend
     return partial(PostgreSQLBackend, request.getfixturevalue("migrated_database"), pool_size=4)
 
 

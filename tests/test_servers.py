@@ -13,7 +13,7 @@ import pytest
 import servers
 
 HERE = Path(__file__).parent
-KINDS = [containers.PostgreSQL, containers.Redis, containers.Oracle]
+KINDS = [containers.PostgreSQL, containers.Redis, containers.Oracle, containers.OpenSearch]
 
 
 @pytest.fixture
@@ -83,7 +83,13 @@ def test_testcontainers_is_imported_only_for_a_container() -> None:
 
 def test_the_images_name_a_version() -> None:
     images = [it for found in containers.IMAGES.values() for it in found]
-    for image in (*images, containers.POSTGRESQL, containers.REDIS, containers.ORACLE):
+    for image in (
+        *images,
+        containers.POSTGRESQL,
+        containers.REDIS,
+        containers.ORACLE,
+        containers.OPENSEARCH,
+    ):
         assert image.partition(":")[2] not in {"", "latest"}
     assert containers.POSTGRESQL in containers.IMAGES["POSTGRESQL"]
     assert importlib.util.find_spec("testcontainers") is not None

@@ -10,7 +10,17 @@ from typing import Any
 import pytest
 from mypy import api
 
-from locus_store.backends import file, http, oci, options, oracle, postgresql, redis, sqlite
+from locus_store.backends import (
+    file,
+    http,
+    oci,
+    opensearch,
+    options,
+    oracle,
+    postgresql,
+    redis,
+    sqlite,
+)
 from locus_store.backends.http.options import HTTPOptions
 from locus_store.backends.oracle.options import OracleOptions
 from locus_store.backends.postgresql.options import PostgreSQLOptions
@@ -178,6 +188,7 @@ def test_the_options_of_a_backend_are_its_parameters(
         (http.HTTPCheckpointer, http.http_checkpointer),
         (file.FileCheckpointer, file.file_checkpointer),
         (oci.OCIBucketBackend, oci.oci_bucket_checkpointer),
+        (opensearch.OpenSearchCheckpointer, opensearch.opensearch_checkpointer),
     ],
 )
 def test_a_factory_shows_the_options_of_its_class(made: Any, by: Any) -> None:
@@ -188,6 +199,6 @@ def test_a_factory_shows_the_options_of_its_class(made: Any, by: Any) -> None:
 
 def test_the_options_of_a_url_are_those_of_all_factories() -> None:
     urls = ("file:x", "http://h", "memory://", "oci://n/b", "oracle://x", "postgresql://")
-    urls += ("redis://", "sqlite://")
+    urls += ("opensearch://h", "redis://", "sqlite://")
     taken = {name for url in urls for name in options_of(url)}
     assert taken - {"state_type"} == options.CheckpointerOptions.__annotations__.keys()

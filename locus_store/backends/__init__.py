@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from locus_store.backends.memory.messages import InMemoryMessageLog
     from locus_store.backends.memory.store import InMemoryStore
     from locus_store.backends.oci.backend import OCIBucketBackend, oci_bucket_checkpointer
+    from locus_store.backends.opensearch.backend import (
+        OpenSearchBackend,
+        OpenSearchCheckpointer,
+        opensearch_checkpointer,
+    )
     from locus_store.backends.oracle.backend import (
         OracleBackend,
         OracleCheckpointSaver,
@@ -60,6 +65,8 @@ __all__ = [
     "MemoryBackend",
     "MemoryCheckpointer",
     "OCIBucketBackend",
+    "OpenSearchBackend",
+    "OpenSearchCheckpointer",
     "OracleBackend",
     "OracleCheckpointSaver",
     "OracleMessageLog",
@@ -81,6 +88,7 @@ __all__ = [
     "http_checkpointer",
     "memory_checkpointer",
     "oci_bucket_checkpointer",
+    "opensearch_checkpointer",
     "oracle_checkpointer",
     "postgresql_checkpointer",
     "redis_checkpointer",
@@ -96,6 +104,10 @@ _MODULES = {
         ("MemoryBackend", "MemoryCheckpointer", "memory_checkpointer"), "backends.memory"
     ),
     **dict.fromkeys(("OCIBucketBackend", "oci_bucket_checkpointer"), "backends.oci"),
+    **dict.fromkeys(
+        ("OpenSearchBackend", "OpenSearchCheckpointer", "opensearch_checkpointer"),
+        "backends.opensearch",
+    ),
     **dict.fromkeys(
         ("OracleBackend", "OracleCheckpointSaver", "oracle_checkpointer"), "backends.oracle"
     ),

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from locus_store.backends.oci.access import AuthType
+    from locus_store.backends.opensearch.access import Refresh
     from locus_store.sql.migrate import AutoMigrate
     from locus_store.types import OnConflict
 
@@ -52,6 +53,10 @@ class BackendOptions(TypedDict, total=False):
     region: str | None
     config_file: str
     endpoint: str | None
+    username: str | None
+    verify_certs: bool
+    ca_certs: str | None
+    refresh: Refresh
     db: int
     client: Any
     cluster: bool

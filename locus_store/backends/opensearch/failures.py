@@ -1,0 +1,67 @@
+"""The server's errors by their status and type, and the errors of this library."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from locus_store.errors import BackendError, ConnectionFailedError, LocusStoreError
+
+if TYPE_CHECKING:
+    from locus_store.backends.opensearch.access import IndexPlace
+
+REFUSED: Final = frozenset({401, 403})
+MISSING: Final = 404
+CONFLICT: Final = 409
+TRANSIENT: Final = frozenset({408, 429, 502, 503, 504})
+BLOCKED: Final = "cluster_block_exception"
+NO_INDEX: Final = "index_not_found_exception"
+EXISTS: Final = "resource_already_exists_exception"
+
+
+def status_of(exc: BaseException) -> int | None:
+    """Return the HTTP status of an error; ``None`` if the server did not answer."""
+    status = getattr(exc, "status_code", None)
+    return status if isinstance(status, int) else None
+
+
+def type_of(answer: Any) -> str | None:
+    """Return the type of the error in an answer; ``None`` if it has none."""
+    error = answer.get("error") if isinstance(answer, dict) else None
+    return error.get("type") if isinstance(error, dict) else None
+
+
+def is_blocked(exc: BaseException) -> bool:
+    """Return whether a block of the index refuses the call, which only an operator removes."""
+    return _error_of(exc) == BLOCKED and status_of(exc) in {403, 429}
+
+
+def is_transient(exc: BaseException) -> bool:
+    """Return whether a later attempt may succeed."""
+    status = status_of(exc)
+    return status is None or (status in TRANSIENT and not is_blocked(exc))
+
+
+def translated(exc: BaseException, place: IndexPlace, what: str) -> LocusStoreError:
+    """Return the error for a call that failed for good."""
+    status = status_of(exc)
+    if status is None:
+        return ConnectionFailedError(f"{what}: {place} cannot be reached: {_told(exc)}")
+    if is_blocked(exc):
+        return BackendError(
+            f"{what}: a block refuses writes to {place}: {_told(exc)}; free disk space, or remove "
+            "the block from the settings of the index"
+        )
+    if status in REFUSED:
+        return ConnectionFailedError(
+            f"{what}: {place} refused the credentials, or their roles do not allow the call (HTTP "
+            f"{status})"
+        )
+    return BackendError(f"{what}: {place} answered HTTP {status}: {_told(exc)}")
+
+
+def _error_of(exc: BaseException) -> object:
+    return exc.args[1] if len(exc.args) > 1 else None
+
+
+def _told(exc: BaseException) -> str:
+    return f"{str(exc) or type(exc).__name__:.300}"

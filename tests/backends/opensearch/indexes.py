@@ -1,0 +1,83 @@
+"""Indexes of the test server, and what is below them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError
+
+from shelf import ObjectsProbe
+
+from locus_store.backends.opensearch import OpenSearchBackend, opensearch_checkpointer
+
+if TYPE_CHECKING:
+    from opensearch_servers import Server
+
+    from locus_store.backends.opensearch.client import IndexObjects
+
+
+class TestIndex:
+    """An index with the options that open it; a save returns when lists show it."""
+
+    __test__ = False
+
+    def __init__(self, server: Server, name: str) -> None:
+        self.server = server
+        self.name = name
+
+    def options(self, **others: Any) -> dict[str, Any]:
+        return {"hosts": self.server.url, "index_name": self.name, "refresh": "wait", **others}
+
+    @property
+    def place(self) -> str:
+        """The part of a URL between its scheme and its options."""
+        return f"{self.server.url.removeprefix('http://')}/{self.name}"
+
+    def checkpointer(self, **options: Any) -> Any:
+        return opensearch_checkpointer(**self.options(**options))
+
+    def backend(self, **options: Any) -> OpenSearchBackend:
+        return OpenSearchBackend(**self.options(**options))
+
+    def objects(self, **options: Any) -> IndexObjects:
+        return self.backend(**options).index
+
+    def reopen(self, state_type: Any) -> Any:
+        return partial(self.checkpointer, state_type=state_type)
+
+    def probe(self) -> IndexProbe:
+        return IndexProbe(self)
+
+    # --- below
+
+    def ask(self, method: str, path: str, body: Any = None) -> Any:
+        """The server's answer, also to what it refused."""
+        try:
+            return self.server.ask(method, path, body)
+        except HTTPError as error:
+            return {"status": error.code, "told": error.read().decode()}
+
+    def refresh(self) -> None:
+        self.ask("POST", f"/{self.name}/_refresh")
+
+    def empty(self) -> None:
+        """Delete all documents, if there is an index."""
+        self.refresh()
+        path = f"/{self.name}/_delete_by_query?refresh=true&conflicts=proceed"
+        self.ask("POST", path, {"query": {"match_all": {}}})
+
+    def remove(self) -> None:
+        """Delete the index."""
+        self.ask("DELETE", f"/{self.name}-000001")
+
+
+class IndexProbe(ObjectsProbe):
+    """The probe of an object store; segments are listed without a wait for the refresh."""
+
+    def __init__(self, index: TestIndex) -> None:
+        super().__init__(index.objects(), "")
+        self._index = index
+
+    def contents(self) -> Any:
+        self._index.refresh()
+        return super().contents()

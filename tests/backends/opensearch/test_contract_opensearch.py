@@ -1,0 +1,69 @@
+"""The contracts on a real OpenSearch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from test_contract import LocusStates, Unblocked
+
+from locus_store.backends.documents.object_documents import ObjectDocuments
+from locus_store.blocking import BlockingCheckpointer
+from locus_store.testing import CheckpointerContract, StorageBackendContract
+from locus_store.testing.documents import DocumentsContract
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from indexes import IndexProbe, TestIndex
+
+    from locus_store.backends.opensearch import OpenSearchBackend
+
+
+class OnIndex(CheckpointerContract):
+    @pytest.fixture
+    def reopen(self, index: TestIndex) -> Any:
+        return index.reopen(self.state_type)
+
+    @pytest.fixture
+    def checkpointer(self, reopen: Any) -> Any:
+        return reopen()
+
+    @pytest.fixture
+    def storage(self, index: TestIndex) -> IndexProbe:
+        return index.probe()
+
+
+@pytest.mark.variant
+class TestOpenSearch(OnIndex):
+    pass
+
+
+@pytest.mark.variant
+class TestOpenSearchBackend(StorageBackendContract):
+    @pytest.fixture
+    def backend(self, index: TestIndex) -> Iterator[OpenSearchBackend]:
+        made = index.backend()
+        yield made
+        made.index.close()
+
+
+class TestIndexDocuments(DocumentsContract):
+    @pytest.fixture
+    def reopen(self, index: TestIndex) -> Any:
+        return lambda: ObjectDocuments(index.objects())
+
+
+@pytest.mark.variant
+class TestLocusStateOnOpenSearch(LocusStates, OnIndex):
+    pass
+
+
+@pytest.mark.variant
+class TestBlockingOnOpenSearch(OnIndex):
+    """Through the blocking facade."""
+
+    @pytest.fixture
+    def reopen(self, index: TestIndex) -> Any:
+        make = index.reopen(self.state_type)
+        return lambda **options: Unblocked(BlockingCheckpointer(make(**options)))
