@@ -122,7 +122,7 @@ def _mvn(directory: Path, *arguments: str) -> None:
 def locked(path: Path) -> Iterator[None]:
     """Hold a lock file, which its holder's end releases."""
     with path.open("a") as file:
-        import fcntl  # noqa: PLC0415  (Windows has none)
+        import fcntl
 
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
