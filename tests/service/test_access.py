@@ -329,14 +329,16 @@ async def test_a_caller_that_asks_too_often_is_told_to_wait(
     serve: Callable[..., Service], tokens: TokenFile, tmp_path: Path
 ) -> None:
     secrets = [tokens.add(it, None, ["read"]) for it in ("one", "other")]
-    service = serve(token_file=tmp_path / "tokens.json", requests_per_second=2)
+    service = serve(token_file=tmp_path / "tokens.json", requests_per_second=0.01)
     one, other = ({"authorization": f"Bearer {it}"} for it in secrets)
-    answers = [httpx.get(service.url + "/v1", headers=one) for _ in range(4)]
-    assert [it.status_code for it in answers] == [200, 200, 429, 429]
-    assert answers[-1].headers["retry-after"] == "1"
+    answers = [httpx.get(service.url + "/v1", headers=one) for _ in range(3)]
+    assert [it.status_code for it in answers] == [200, 429, 429]
+    assert 50 <= int(answers[-1].headers["retry-after"]) <= 101
     assert httpx.get(service.url + "/v1", headers=other).is_success
+    service = serve(token_file=tmp_path / "tokens.json", requests_per_second=2)
     async with HTTPBackend(service.url, token=secrets[0], retry_seconds=10) as backend:
-        assert await backend.load("t") is None
+        for _ in range(4):
+            assert await backend.load("t") is None
 
 
 async def test_ready_asks_the_storage_and_health_does_not(
