@@ -95,11 +95,11 @@ def serve(settings: ServeOptions, announce: Callable[[str], None]) -> None:
         )
     if not 0 <= settings.port <= MAX_PORT:
         raise InvalidArgumentError(f"--port must be from 0 to {MAX_PORT}")
-    opened(settings)  # a wrong option is told before anything is announced
+    service = opened(settings)  # raises for a wrong option, before the port is announced
     with _listener(settings.host, settings.port) as listener:
         announce(f"http://{_literal(settings.host)}:{listener.getsockname()[1]}")
         if settings.workers == 1:
-            run(settings, listener)
+            run(settings, listener, service)
         else:
             _supervise(settings, listener)
 
@@ -152,14 +152,14 @@ def _listener(host: str, port: int) -> socket.socket:
     return listener
 
 
-def run(settings: ServeOptions, listener: socket.socket) -> None:
-    """Serve on a socket, in this process."""
+def run(settings: ServeOptions, listener: socket.socket, service: Service | None = None) -> None:
+    """Serve on a socket, in this process; a worker opens a service of its own."""
     _log_to_stderr()
     uvicorn = importlib.import_module("uvicorn")
     from locus_store.service.connections import LimitedConnection  # noqa: PLC0415  (of uvicorn)
 
     config = uvicorn.Config(
-        opened(settings),
+        service or opened(settings),
         http=LimitedConnection,
         ws="none",
         lifespan="on",
