@@ -14,7 +14,7 @@ from locus_store.backends.http.transports import ANSWER_BYTES, POOL_SIZE, TIMEOU
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
 from locus_store.runtime.factories import factory
-from locus_store.types.arguments import check_days
+from locus_store.types.arguments import check_days, check_number
 from locus_store.types.facts import Fact
 from locus_store.types.thread_info import DescribesThreads
 from locus_store.values.encoding import MAX_STATE_BYTES
@@ -92,8 +92,10 @@ class HTTPBackend(_Requests, FullBackend, DescribesThreads):  # type: ignore[mis
             raise InvalidArgumentError(
                 "a client has its own headers, auth and timeout; leave them out"
             )
-        for name, value in (("timeout", timeout), ("retry_seconds", retry_seconds)):
-            _require_seconds(name, value, may_be_zero=name == "retry_seconds")
+        check_number("retry_seconds", retry_seconds, MOST_SECONDS)
+        check_number("timeout", timeout, MOST_SECONDS)
+        if not timeout:
+            raise InvalidArgumentError("timeout must be above 0")
         if type(pool_size) is not int or pool_size < 1:
             raise InvalidArgumentError(f"pool_size={pool_size!r} must be an integer above 0")
         if token is not None and auth is not None:
@@ -168,15 +170,6 @@ class HTTPBackend(_Requests, FullBackend, DescribesThreads):  # type: ignore[mis
 _VACUUM = BY_PATH["/v1/vacuum_report"]
 _FIND = BY_PATH["/v1/find"]
 _COMMIT = BY_PATH["/v1/commit"]
-
-
-def _require_seconds(name: str, value: object, *, may_be_zero: bool) -> None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not 0 <= value <= MOST_SECONDS or not (value or may_be_zero):  # type: ignore[operator]
-        least = "at least" if may_be_zero else "above"
-        raise InvalidArgumentError(
-            f"{name}={value!r} must be {least} 0 and at most {MOST_SECONDS:g}"
-        )
 
 
 def _headers(

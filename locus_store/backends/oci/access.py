@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 from locus_store.errors import ConnectionFailedError, InvalidArgumentError, MissingExtraError
+from locus_store.types.arguments import check_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,10 +76,10 @@ def require(place: BucketPlace, access: BucketAccess) -> None:
         raise InvalidArgumentError("client must be an oci.object_storage.ObjectStorageClient")
     _require_credentials(access)
     for name in ("retry_seconds", "timeout_seconds", "connect_timeout_seconds"):
-        _require_number(name, getattr(access, name), MOST_SECONDS)
+        check_number(name, getattr(access, name), MOST_SECONDS)
     if not isinstance(access.pool_size, int) or access.pool_size < 1:
         raise InvalidArgumentError(f"pool_size={access.pool_size!r} must be an integer above 0")
-    _require_number("pool_size", access.pool_size, MOST_THREADS)
+    check_number("pool_size", access.pool_size, MOST_THREADS)
 
 
 def _require_credentials(access: BucketAccess) -> None:
@@ -93,11 +94,6 @@ def _require_credentials(access: BucketAccess) -> None:
         if value is not None and not (isinstance(value, str) and form.fullmatch(value)):
             example = "us-ashburn-1" if name == "region" else "https://host"
             raise InvalidArgumentError(f"{name}={value!r} must have the form {example}, or be None")
-
-
-def _require_number(name: str, value: object, most: float) -> None:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= most:
-        raise InvalidArgumentError(f"{name}={value!r} must be a number from 0 to {most:g}")
 
 
 def maker(access: BucketAccess) -> Callable[[], Any]:

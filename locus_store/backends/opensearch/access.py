@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
 from locus_store.errors import InvalidArgumentError, MissingExtraError
+from locus_store.types.arguments import check_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -114,10 +115,10 @@ def require(access: IndexAccess) -> None:
     if access.client is not None:
         _require_client(access)
     for name in ("retry_seconds", "timeout_seconds"):
-        _require_number(name, getattr(access, name), MOST_SECONDS)
+        check_number(name, getattr(access, name), MOST_SECONDS)
     if not isinstance(access.pool_size, int) or access.pool_size < 1:
         raise InvalidArgumentError(f"pool_size={access.pool_size!r} must be an integer above 0")
-    _require_number("pool_size", access.pool_size, MOST_THREADS)
+    check_number("pool_size", access.pool_size, MOST_THREADS)
 
 
 def _require_client(access: IndexAccess) -> None:
@@ -126,11 +127,6 @@ def _require_client(access: IndexAccess) -> None:
     perform = getattr(getattr(access.client, "transport", None), "perform_request", None)
     if perform is None or iscoroutinefunction(perform):
         raise InvalidArgumentError("client= must be an opensearchpy.OpenSearch, which is not async")
-
-
-def _require_number(name: str, value: object, most: float) -> None:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= most:
-        raise InvalidArgumentError(f"{name}={value!r} must be a number from 0 to {most:g}")
 
 
 def opened(place: IndexPlace, access: IndexAccess) -> Any:
