@@ -126,14 +126,15 @@ class IndexObjects(Objects):
         if not self._is_checked:
             found = self.call("GET", f"/{self.place.name}", seen=(failures.MISSING,))
             if "error" not in found:
-                index.require_ours(found, self.place)
+                index.require_ours(found, self.place, self.access.language)
                 self._is_checked = True
         return self.call(method, f"/{self.place.name}/{path}", body, **options)
 
     def _create(self) -> None:
         """Create the index, which another process may have created meanwhile."""
         name = index.first_index(self.place)
-        made = self.call("PUT", f"/{name}", index.definition(self.place), seen=(400,))
+        body = index.definition(self.place, self.access.language)
+        made = self.call("PUT", f"/{name}", body, seen=(400,))
         if failures.type_of(made) not in {None, failures.EXISTS}:
             raise BackendError(f"{self.place} cannot be created: {made['error']}")
 
