@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.errors import InvalidArgumentError, SchemaError
 
@@ -54,7 +54,7 @@ def first_index(place: IndexPlace) -> str:
     return f"{place.name}-000001"
 
 
-def checked_language(language: object) -> str | None:
+def checked_language(language: str | None) -> str | None:
     """Return the language of the stemmed field.
 
     Raises:
@@ -63,7 +63,7 @@ def checked_language(language: object) -> str | None:
     if language is not None and language not in LANGUAGES:
         known = ", ".join(sorted(LANGUAGES))
         raise InvalidArgumentError(f"language={language!r} must be None or one of: {known}")
-    return cast("str | None", language)
+    return language
 
 
 def definition(place: IndexPlace, language: str | None = None) -> dict[str, Any]:
