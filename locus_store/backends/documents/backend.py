@@ -290,7 +290,7 @@ class DocumentBackend(FullBackend, DocumentThreadInfo):
 
         def find() -> list[Hit]:
             hits: list[Hit] = []
-            for some in self._matching(wanted, limit):
+            for some in self._having_words(wanted, limit):
                 found = (self._hit(it.thread_id, it, wanted) for it in some)
                 hits += [hit for hit in found if hit]
                 if len(hits) >= limit:
@@ -300,7 +300,7 @@ class DocumentBackend(FullBackend, DocumentThreadInfo):
         hits = await self._look(find)
         return sorted(hits, key=lambda it: (it.score, it.updated_at), reverse=True)[:limit]
 
-    def _matching(self, wanted: list[str], limit: int) -> Iterator[Iterable[Thread]]:
+    def _having_words(self, wanted: list[str], limit: int) -> Iterator[Iterable[Thread]]:
         """Yield all threads that may have the words, the best ones first if ``limit`` counts."""
         del wanted, limit
         yield self._recent()

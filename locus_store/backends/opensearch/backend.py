@@ -118,7 +118,7 @@ class OpenSearchBackend(DocumentBackend):
         )
         return [thread for it in ids if (thread := self._threads.read(it, found))]
 
-    def _matching(self, wanted: list[str], limit: int) -> Iterator[Iterable[Thread]]:
+    def _having_words(self, wanted: list[str], limit: int) -> Iterator[Iterable[Thread]]:
         return map(self._read, search.with_words(self.index, wanted, limit))
 
     def _query(self, key: str, value: Any, limit: int) -> list[Head]:

@@ -68,7 +68,7 @@ def fields(thread_id: str, it: Derived, *, with_text: bool) -> dict[str, Any]:
     }
     try:
         text = "" if it.namespace else frames.text_of(it.row.payload(), UNLIMITED)
-        made |= {"words": " ".join(_limited(map(word, words(text)))), **_said(text, with_text)}
+        made |= {"words": " ".join(_limited(_words(text))), **_said(text, with_text)}
         made |= {"metadata": _limited(tokens(record.metadata))}
         made |= {"labels": _limited(tokens(labels))}
     except (IntegrityError, OverflowError):
@@ -85,6 +85,12 @@ def microseconds(at: datetime) -> int:
     return round(at.timestamp() * 1_000_000)
 
 
+def _words(text: str) -> list[str]:
+    found = words(text)
+    are_short = max(map(len, found), default=0) <= LONGEST_TOKEN // 4
+    return found if are_short else [word(it) for it in found]
+
+
 def word(text: str) -> str:
     """Return a word as the index has it."""
     return text if len(text) <= LONGEST_TOKEN // 4 else _short(text)
@@ -95,13 +101,12 @@ def _short(text: str) -> str:
     return text if len(content) <= LONGEST_TOKEN else hashlib.sha256(content).hexdigest()
 
 
-def _limited(found: Iterator[str]) -> list[str]:
+def _limited(some: list[str]) -> list[str]:
     """Return strings; each once, if they have too many bytes together.
 
     Raises:
         OverflowError: They are too large even so.
     """
-    some = list(found)
     if sum(map(len, some)) > MOST_BYTES:
         some = list(dict.fromkeys(some))
     if sum(map(len, some)) > MOST_BYTES:
@@ -112,9 +117,10 @@ def _limited(found: Iterator[str]) -> list[str]:
 # --- metadata
 
 
-def tokens(metadata: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the tokens of all values, and of the elements of lists, each once."""
-    yield from dict.fromkeys(it for key, value in metadata.items() for it in _below(key, value))
+def tokens(metadata: Mapping[str, Any]) -> list[str]:
+    """Return the tokens of all values, and of the elements of lists, each once."""
+    found = (it for key, value in metadata.items() for it in _below(key, value))
+    return list(dict.fromkeys(found))
 
 
 def _below(path: str, value: Any) -> Iterator[str]:
