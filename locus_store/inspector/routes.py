@@ -1,0 +1,33 @@
+"""The pages by the last segment of their addresses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from locus_store.inspector.pages import downloads, threads, versions
+
+if TYPE_CHECKING:
+    from locus_store.inspector.visits import Handler
+
+
+class Route(NamedTuple):
+    """A page."""
+
+    handler: Handler
+    writes: bool = False
+    """Exists with ``allow_write`` only, for callers that may write."""
+
+
+ROUTES: Final = {
+    "": Route(threads.page),
+    "threads": Route(threads.page),
+    "version": Route(versions.page),
+    "download": Route(downloads.state),
+}
+"""A route with ``writes`` is also called with POST: its form was checked then."""
+
+FILES: Final = {
+    "inspector.css": "text/css; charset=utf-8",
+    "inspector.js": "text/javascript; charset=utf-8",
+}
+"""Static files; of no caller in particular."""
