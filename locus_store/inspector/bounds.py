@@ -22,7 +22,7 @@ INLINE: Final = 256_000
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class CutText:
     """A text, or its beginning."""
 
     text: str
@@ -35,6 +35,6 @@ class Cut:
         return len(self.text) < self.length
 
 
-def cut(text: str, characters: int = CHARACTERS) -> Cut:
+def cut(text: str, characters: int = CHARACTERS) -> CutText:
     """Return a text within a bound."""
-    return Cut(text[:characters], len(text))
+    return CutText(text[:characters], len(text))

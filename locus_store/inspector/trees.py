@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.inspector.bounds import CHILDREN, NODES, Cut, cut
+from locus_store.inspector.bounds import CHILDREN, NODES, CutText, cut
 from locus_store.timeline.layouts import CHANNELS, inside, is_bookkeeping
 from locus_store.timeline.paths import shown
 
@@ -20,7 +20,7 @@ LEVELS: Final = 8
 
 
 @dataclass(slots=True)
-class Node:
+class TreeNode:
     """A value in a tree."""
 
     label: str
@@ -32,13 +32,13 @@ class Node:
     kind: str
     """``object``, ``list``, ``text``, ``number``, ``boolean`` or ``null``."""
 
-    text: Cut | None
+    text: CutText | None
     """Of a value without parts."""
 
     length: int = 0
     """Parts of the whole value."""
 
-    parts: list[Node] = field(default_factory=list)
+    parts: list[TreeNode] = field(default_factory=list)
     next: int | None = None
     """The number of the first part that is not here; ``None``: all are."""
 
@@ -50,7 +50,7 @@ class _Left:
         self.nodes = NODES
 
 
-def tree(value: Any, path: Path = (), *, start: int = 0, is_raw: bool = False) -> Node:
+def tree(value: Any, path: Path = (), *, start: int = 0, is_raw: bool = False) -> TreeNode:
     """Return a value as a tree.
 
     Args:
@@ -64,13 +64,13 @@ def tree(value: Any, path: Path = (), *, start: int = 0, is_raw: bool = False) -
 
 def _node(
     value: Any, path: Path, levels: int, left: _Left, start: int = 0, *, is_raw: bool
-) -> Node:
+) -> TreeNode:
     label = str(path[-1]) if path else "the state"
     content, hides = (value, False) if is_raw else _plain(value)
     kind = kind_of(content)
     if not isinstance(content, dict | list):
-        return Node(label, shown(path), kind, cut(_scalar(content)))
-    found = Node(label, shown(path) if path else "", kind, None, len(content))
+        return TreeNode(label, shown(path), kind, cut(_scalar(content)))
+    found = TreeNode(label, shown(path) if path else "", kind, None, len(content))
     at = -1
     for at, (key, item) in enumerate(_items(content, hides=hides)):
         if at < start:

@@ -18,7 +18,7 @@ CELL = 240
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class VersionRow:
     """A version without its state."""
 
     checkpoint_id: str
@@ -29,10 +29,10 @@ class Row:
     """Metadata and labels, without what only LangGraph needs."""
 
 
-def row(version: Version) -> Row:
+def row(version: Version) -> VersionRow:
     """Return a version as a row."""
     labels = {name: it for name, it in version.labels.items() if name != STATE_CLASS}
-    return Row(
+    return VersionRow(
         checkpoint_id=version.checkpoint_id,
         parent_id=version.parent_id,
         created_at=version.created_at,
