@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from locus_store.inspector.pages import downloads, threads, versions
+from locus_store.inspector.pages import changes, downloads, threads, versions
 
 if TYPE_CHECKING:
     from locus_store.inspector.visits import Handler
@@ -23,6 +23,9 @@ ROUTES: Final = {
     "threads": Route(threads.page),
     "version": Route(versions.page),
     "download": Route(downloads.state),
+    "fork": Route(changes.fork, writes=True),
+    "rewind": Route(changes.rewind, writes=True),
+    "delete": Route(changes.delete, writes=True),
 }
 """A route with ``writes`` is also called with POST: its form was checked then."""
 
