@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from locus_store.inspector.pages import changes, downloads, threads, versions
+from locus_store.inspector.pages import changes, downloads, reports, threads, versions
 
 if TYPE_CHECKING:
     from locus_store.inspector.visits import Handler
@@ -23,6 +23,8 @@ ROUTES: Final = {
     "threads": Route(threads.page),
     "version": Route(versions.page),
     "download": Route(downloads.state),
+    "report": Route(reports.page),
+    "report-file": Route(reports.file),
     "fork": Route(changes.fork, writes=True),
     "rewind": Route(changes.rewind, writes=True),
     "delete": Route(changes.delete, writes=True),

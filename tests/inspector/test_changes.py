@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
 from services import parts
 
 from locus_store.inspector import Caller, app
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 WRITES = [
     "rewind?thread=trip&version=v1",
@@ -100,20 +97,16 @@ async def test_a_head_that_moved_is_a_409_page_and_nothing_is_changed(
             assert await backend.history("trip") == before
 
 
-@pytest.fixture
-async def client() -> AsyncIterator[Any]:
-    def made(application: Any) -> httpx.AsyncClient:
-        transport = httpx.ASGITransport(application, client=("127.0.0.1", 1))
-        return httpx.AsyncClient(transport=transport, base_url="http://localhost")
-
-    yield made
+def client(application: Any) -> httpx.AsyncClient:
+    transport = httpx.ASGITransport(application, client=("127.0.0.1", 1))
+    return httpx.AsyncClient(transport=transport, base_url="http://localhost")
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("address", WRITES)
 @pytest.mark.parametrize("options", [{}, {"allow_write": True, "authorize": _reader}])
 async def test_without_the_option_or_the_right_there_are_no_writing_routes(
-    client: Any, address: str, options: Any
+    address: str, options: Any
 ) -> None:
     backend, store, _ = parts()
     await grow(backend)
@@ -129,7 +122,7 @@ async def test_without_the_option_or_the_right_there_are_no_writing_routes(
 @pytest.mark.anyio
 @pytest.mark.parametrize("address", WRITES)
 async def test_a_form_of_another_site_or_without_the_token_of_the_session_changes_nothing(
-    client: Any, address: str
+    address: str,
 ) -> None:
     backend, store, _ = parts()
     await grow(backend)

@@ -1,4 +1,4 @@
-"""Each page in a real browser: with and without its script, under a prefix, small, light and dark."""
+"""Each page in a real browser: with and without scripts, under a prefix, small, light and dark."""
 
 from __future__ import annotations
 

@@ -65,12 +65,12 @@ async def fork(visit: Visit) -> Answer:
             raise missing_version(visit.thread, name)
         will[:0] = [f"{visible(name)} and its ancestors are copied: {_counted(len(way.versions))}."]
     field = {"name": "new_thread", "label": "Id of the new thread"}
-    return _form(visit, "fork", "Fork", will, head, field, version=name)
+    return _form(visit, "fork", "Fork", will, head, field=field, version=name)
 
 
 async def delete(visit: Visit) -> Answer:
     """Delete a version, or the whole thread."""
-    backend, name = visit.parts.threads, visit.query.optional("version")
+    name = visit.query.optional("version")
     head = await _head(visit)
     if visit.method == "POST":
         await _require_head(visit, head)
@@ -84,7 +84,7 @@ async def delete(visit: Visit) -> Answer:
         will = [f"{visible(name)} is deleted: 1 version, and its pending writes."]
         field = None
     will.append("This cannot be undone.")
-    return _form(visit, "delete", "Delete", will, head, field, version=name)
+    return _form(visit, "delete", "Delete", will, head, field=field, version=name)
 
 
 async def _deleted(visit: Visit, name: str | None) -> Redirect:
@@ -109,8 +109,8 @@ def _form(
     verb: str,
     will: list[str],
     head: Version,
-    field: dict[str, str] | None = None,
     *,
+    field: dict[str, str] | None = None,
     version: str | None,
 ) -> Page:
     values: dict[str, Any] = {
