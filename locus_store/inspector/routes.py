@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from locus_store.inspector.pages import downloads, threads, versions
+from locus_store.inspector.pages import diffs, downloads, threads, versions
 
 if TYPE_CHECKING:
     from locus_store.inspector.visits import Handler
@@ -22,7 +22,9 @@ ROUTES: Final = {
     "": Route(threads.page),
     "threads": Route(threads.page),
     "version": Route(versions.page),
+    "diff": Route(diffs.page),
     "download": Route(downloads.state),
+    "image": Route(downloads.picture),
 }
 """A route with ``writes`` is also called with POST: its form was checked then."""
 
