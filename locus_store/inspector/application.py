@@ -21,6 +21,7 @@ from locus_store.inspector.access import (
     require_form_token,
     require_same_origin,
 )
+from locus_store.inspector.blames import Blames
 from locus_store.inspector.headers import SECURITY
 from locus_store.inspector.links import HOME, Links
 from locus_store.inspector.rendering import FOLDER, rendered
@@ -114,6 +115,7 @@ class Inspector:
         self._is_secure = is_secure
         self._jobs = Jobs()
         self._states = States()
+        self._blames = Blames(self._jobs)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request; see the specification of ASGI."""
@@ -183,6 +185,7 @@ class Inspector:
             links=Links(tenant),
             jobs=self._jobs,
             states=self._states,
+            blames=self._blames,
             may_write=self._may_write(viewer),
         )
         answer = await _unless_gone(request, route, visit)

@@ -14,6 +14,9 @@ CHILDREN: Final = 200
 NODES: Final = 1_000
 """Parts of a tree on one page, in all levels."""
 
+MESSAGES: Final = 50
+"""Messages of one list."""
+
 CHARACTERS: Final = 4_096
 """Characters of one string."""
 

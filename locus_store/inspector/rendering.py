@@ -12,9 +12,13 @@ import orjson
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.responses import RedirectResponse, Response
 
+from locus_store.inspector.bounds import CHILDREN, MESSAGES, cut
 from locus_store.inspector.escapes import runs, visible
 from locus_store.inspector.headers import SECURITY
+from locus_store.inspector.images import image_type
 from locus_store.inspector.visits import Download, Redirect
+from locus_store.timeline.paths import shown
+from locus_store.values.encoding import encode
 
 if TYPE_CHECKING:
     from locus_store.inspector.visits import Answer
@@ -49,6 +53,11 @@ def json_line(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
+def compact(value: Any) -> str:
+    """Return a value as the JSON of an address."""
+    return encode(value).decode()
+
+
 def _environment() -> Environment:
     found = Environment(
         loader=FileSystemLoader(FOLDER / "templates"),
@@ -59,7 +68,17 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    found.filters |= {"moment": moment, "amount": amount, "json_line": json_line, "runs": runs}
+    found.filters |= {
+        "moment": moment,
+        "amount": amount,
+        "json_line": json_line,
+        "compact": compact,
+        "runs": runs,
+        "cut": cut,
+        "path": shown,
+        "image_type": image_type,
+    }
+    found.globals |= {"page_messages": MESSAGES, "children": CHILDREN}
     return found
 
 
@@ -81,7 +100,7 @@ def rendered(answer: Answer, *, as_json: bool, **context: Any) -> Response:
     if as_json:
         return Response(_json(answer.values), answer.status, SECURITY, JSON)
     template = TEMPLATES.get_template(f"{answer.template}.html")
-    told = answer.values | answer.links | {"title": answer.title} | context
+    told = answer.values | {"page_values": answer.values, "title": answer.title} | context
     return Response(template.render(told), answer.status, SECURITY, HTML)
 
 

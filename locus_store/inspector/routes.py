@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from locus_store.inspector.pages import changes, downloads, reports, threads, versions
+from locus_store.inspector.pages import (
+    changes,
+    diffs,
+    downloads,
+    live,
+    reports,
+    store,
+    threads,
+    versions,
+)
 
 if TYPE_CHECKING:
     from locus_store.inspector.visits import Handler
@@ -22,12 +31,19 @@ ROUTES: Final = {
     "": Route(threads.page),
     "threads": Route(threads.page),
     "version": Route(versions.page),
+    "diff": Route(diffs.page),
     "download": Route(downloads.state),
+    "live": Route(live.page),
+    "store": Route(store.namespaces),
+    "items": Route(store.items),
+    "item": Route(store.item),
+    "value": Route(store.value),
     "report": Route(reports.page),
     "report-file": Route(reports.file),
     "fork": Route(changes.fork, writes=True),
     "rewind": Route(changes.rewind, writes=True),
     "delete": Route(changes.delete, writes=True),
+    "image": Route(downloads.picture),
 }
 """A route with ``writes`` is also called with POST: its form was checked then."""
 

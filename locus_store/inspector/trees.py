@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.inspector.bounds import CHILDREN, NODES, CutText, cut
@@ -11,9 +12,9 @@ from locus_store.timeline.layouts import CHANNELS, inside, is_bookkeeping
 from locus_store.timeline.paths import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
-    from locus_store.timeline.layouts import Path
+    from locus_store.timeline.paths import Query
 
 LEVELS: Final = 8
 """Levels of a tree that are on one page."""
@@ -27,7 +28,7 @@ class TreeNode:
     """The last step of its path."""
 
     path: str
-    """In the notation of ``timeline.paths``."""
+    """In the notation of ``timeline.paths``; empty: the state."""
 
     kind: str
     """``object``, ``list``, ``text``, ``number``, ``boolean`` or ``null``."""
@@ -40,69 +41,86 @@ class TreeNode:
 
     parts: list[TreeNode] = field(default_factory=list)
     next: int | None = None
-    """The number of the first part that is not here; ``None``: all are."""
+    """The number of the first part that is not on the page; ``None``: all are."""
 
 
-class _Left:
-    """The parts that still fit on the page."""
-
-    def __init__(self) -> None:
-        self.nodes = NODES
-
-
-def tree(value: Any, path: Path = (), *, start: int = 0, is_raw: bool = False) -> TreeNode:
+def tree(
+    value: Any,
+    path: Query = (),
+    *,
+    start: int = 0,
+    is_raw: bool = False,
+    hidden: Collection[str | int] = (),
+) -> TreeNode:
     """Return a value as a tree.
 
     Args:
         value: JSON.
         path: Of the value.
         start: Leave out so many parts of the value at the beginning.
-        is_raw: With the wrappings of LangGraph.
+        is_raw: With the wrappings of LangGraph, and its bookkeeping.
+        hidden: Keys of the value that are shown elsewhere on the page.
     """
-    return _node(value, path, LEVELS, _Left(), start, is_raw=is_raw)
+    return _Growing(is_raw=is_raw).node(value, path, LEVELS, start, hidden)
 
 
-def _node(
-    value: Any, path: Path, levels: int, left: _Left, start: int = 0, *, is_raw: bool
-) -> TreeNode:
-    label = str(path[-1]) if path else "the state"
-    content, hides = (value, False) if is_raw else _plain(value)
-    kind = kind_of(content)
-    if not isinstance(content, dict | list):
-        return TreeNode(label, shown(path), kind, cut(_scalar(content)))
-    found = TreeNode(label, shown(path) if path else "", kind, None, len(content))
-    at = -1
-    for at, (key, item) in enumerate(_items(content, hides=hides)):
-        if at < start:
-            continue
-        if at - start >= CHILDREN or left.nodes <= 0 or not levels:
-            found.next = at
-            break
-        left.nodes -= 1
-        found.parts.append(_node(item, (*path, key), levels - 1, left, is_raw=is_raw))
-    return found
+class _Growing:
+    """A tree, and the parts that still fit on its page."""
+
+    def __init__(self, *, is_raw: bool) -> None:
+        self._is_raw = is_raw
+        self._left = NODES
+
+    def node(
+        self,
+        value: Any,
+        path: Query,
+        levels: int,
+        start: int = 0,
+        hidden: Collection[str | int] = (),
+    ) -> TreeNode:
+        prefix, content = ((), value) if self._is_raw else inside(value)
+        label, name = (str(path[-1]), shown(path)) if path else ("the state", "")
+        if not isinstance(content, dict | list):
+            return TreeNode(label, name, kind_of(content), cut(scalar(content)))
+        found = TreeNode(label, name, kind_of(content), None, len(content))
+        parts = _parts(content, hidden, of_graph=prefix[:1] == (CHANNELS,))
+        for at, (key, item) in enumerate(islice(parts, start, None), start):
+            if at - start >= CHILDREN or self._left <= 0 or not levels:
+                found.next = at
+                break
+            self._left -= 1
+            found.parts.append(self.node(item, (*path, key), levels - 1))
+        return found
 
 
-def _plain(value: Any) -> tuple[Any, bool]:
-    """Return the content of a wrapped value, and whether it is the channels of a graph."""
-    prefix, content = inside(value)
-    return content, prefix == (CHANNELS,)
+def _parts(
+    content: dict[str, Any] | list[Any], hidden: Collection[str | int], *, of_graph: bool
+) -> Iterator[tuple[str | int, Any]]:
+    if isinstance(content, list):
+        yield from enumerate(content)
+        return
+    for key, item in content.items():
+        if key not in hidden and not (of_graph and is_bookkeeping(key)):
+            yield key, item
 
 
-def _items(value: Any, *, hides: bool) -> Iterator[tuple[str | int, Any]]:
-    if isinstance(value, list):
-        yield from enumerate(value)
-    else:
-        yield from ((k, it) for k, it in value.items() if not (hides and is_bookkeeping(k)))
+_KINDS: Final = {
+    dict: "object",
+    list: "list",
+    str: "text",
+    bool: "boolean",
+    int: "number",
+    float: "number",
+    type(None): "null",
+}
 
 
 def kind_of(value: Any) -> str:
     """Return the name of a value's type; those of ``timeline.conditions``."""
-    for name, kinds in (("object", dict), ("list", list), ("text", str), ("boolean", bool)):
-        if isinstance(value, kinds):
-            return name
-    return "null" if value is None else "number"
+    return _KINDS.get(type(value), "text")
 
 
-def _scalar(value: Any) -> str:
+def scalar(value: Any) -> str:
+    """Return a value without parts as text."""
     return value if isinstance(value, str) else json.dumps(value)

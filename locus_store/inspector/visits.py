@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from urllib.parse import parse_qsl
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from locus_store.inspector.access import Viewer
+    from locus_store.inspector.blames import Blames
     from locus_store.inspector.links import Links
     from locus_store.inspector.states import States
     from locus_store.inspector.work import Jobs
@@ -83,6 +84,7 @@ class Visit:
     links: Links
     jobs: Jobs
     states: States
+    blames: Blames
     may_write: bool
 
     @cached_property
@@ -111,9 +113,6 @@ class Page:
     template: str
     title: str
     values: dict[str, Any]
-    links: dict[str, Any] = field(default_factory=dict)
-    """Addresses for the template only."""
-
     status: int = 200
 
 

@@ -113,17 +113,19 @@ def _form(
     field: dict[str, str] | None = None,
     version: str | None,
 ) -> Page:
+    shown = {"version": version, "head": head.checkpoint_id, "sequence": head.mark.sequence}
     values: dict[str, Any] = {
         "thread_id": visit.thread,
         "namespace": visit.namespace,
         "version": version,
         "head": head.checkpoint_id,
         "action": action,
+        "verb": verb,
         "will": will,
+        "field": field,
+        "at": visit.hidden(**shown),
     }
-    shown = {"version": version, "head": head.checkpoint_id, "sequence": head.mark.sequence}
-    links = {"at": visit.hidden(**shown), "verb": verb, "field": field}
-    return Page("change", f"{verb} {visible(version or visit.thread)}", values, links)
+    return Page("change", f"{verb} {visible(version or visit.thread)}", values)
 
 
 async def _head(visit: Visit) -> Version:

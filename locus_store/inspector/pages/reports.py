@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
 async def page(visit: Visit) -> Page:
     """Return what a report tells; as JSON it is the report itself."""
-    links = {"version_id": visit.query.optional("version")}
-    return Page("report", "Report without content", await _report(visit), links)
+    return Page("report", "Report without content", await _report(visit))
 
 
 async def file(visit: Visit) -> Download:
