@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from locus_store.inspector.pages import diffs, downloads, threads, versions
+from locus_store.inspector.pages import (
+    bisects,
+    diffs,
+    downloads,
+    threads,
+    timelines,
+    versions,
+    writes,
+)
 
 if TYPE_CHECKING:
     from locus_store.inspector.visits import Handler
@@ -22,6 +30,9 @@ ROUTES: Final = {
     "": Route(threads.page),
     "threads": Route(threads.page),
     "version": Route(versions.page),
+    "timeline": Route(timelines.page),
+    "bisect": Route(bisects.page),
+    "writes": Route(writes.page),
     "diff": Route(diffs.page),
     "download": Route(downloads.state),
     "image": Route(downloads.picture),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote
 
 from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.service.exchange import DIGITS
@@ -22,14 +22,22 @@ if TYPE_CHECKING:
 
 Method: TypeAlias = Literal["GET", "POST"]
 MOST_PARAMETERS = 100
+ENCODED = "encoded-"
 
 
 class Query:
-    """The parameters of a request; those of the field ``at`` count where they are not given."""
+    """The parameters of a request.
+
+    Those of the field ``at`` count where they are not given. ``encoded-x`` is the parameter ``x``,
+    percent-encoded once more, so that a form leaves its line ends.
+    """
 
     def __init__(self, text: str) -> None:
         given = _pairs(text)
-        self._values = _pairs(given.pop("at", "")) | given
+        self._values = _pairs(given.pop("at", ""))
+        for name, it in given.items():
+            plain = name.removeprefix(ENCODED)
+            self._values[plain] = it if plain == name else unquote(it)
 
     def text(self, name: str, default: str = "") -> str:
         """Return a parameter."""
