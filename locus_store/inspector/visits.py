@@ -95,6 +95,11 @@ class Visit:
     blames: Blames
     may_write: bool
 
+    @property
+    def may_choose_tenant(self) -> bool:
+        """Whether the viewer may look at other tenants."""
+        return self.viewer.is_operator and self.parts.threads.capabilities.tenants
+
     @cached_property
     def thread(self) -> str:
         """The thread of the page."""
