@@ -15,6 +15,7 @@ from locus_store.cli.database import db
 from locus_store.cli.doctor import doctor
 from locus_store.cli.forgetting import forget
 from locus_store.cli.help import Command, HelpGroup
+from locus_store.cli.inspector import inspect
 from locus_store.cli.messages import messages
 from locus_store.cli.oci import oci
 from locus_store.cli.opening import DEFAULT_PREFIX, DEFAULT_URL
@@ -80,7 +81,7 @@ app.add_typer(db, name="db")
 app.add_typer(oci, name="oci")
 for of_threads in (messages, blame, bisect, watch, rewind, report, delete, vacuum, expire):
     threads.command(cls=Command)(of_threads)
-for command in (doctor, bench, verify, copy, export, forget, serve):
+for command in (doctor, bench, verify, copy, export, forget, serve, inspect):
     app.command(cls=Command)(command)
 app.add_typer(imports, name="import")
 

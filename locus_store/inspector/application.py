@@ -7,7 +7,7 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from locus_store.backend import StorageBackend
 from locus_store.errors import (
@@ -171,7 +171,7 @@ class Inspector:
     ) -> Response:
         request.require_method("GET", *(("POST",) if route.writes else ()))
         viewer.caller.require("read")
-        text = request.url.query
+        text = _query(request)
         if request.method == "POST":
             text = f"{text}&{await self._form(request, viewer)}"
         query = Query(text)
@@ -204,13 +204,15 @@ class Inspector:
         if request.method == "POST" and self._entrance.kind == "token":
             secret = Query((await request.body()).decode("utf-8", "replace")).text("token")
         elif request.method == "GET" and self._entrance.kind == "code":
-            secret = Query(request.url.query).text("code")
+            secret = Query(_query(request)).text("code")
         else:
             return self._login_form(200, as_json=as_json)
         subject = self._entrance.subject(secret) if secret else None
         if subject is None:
             return self._login_form(401 if secret else 200, as_json=as_json, was_wrong=bool(secret))
-        response = RedirectResponse(HOME, 303, SECURITY)
+        # From another site the cookie is not sent along a redirect, but from a page of ours.
+        page = Page("entered", "Logged in", {"home": HOME})
+        response = rendered(page, as_json=as_json, visit=None)
         self._set_cookie(response, self._entrance.sessions.begun(subject), SESSION_SECONDS)
         return response
 
@@ -236,8 +238,13 @@ class Inspector:
         )
 
 
+def _query(request: LimitedRequest) -> str:
+    query: bytes = request.scope["query_string"]
+    return query.decode("latin-1")
+
+
 def _wants_json(request: LimitedRequest) -> bool:
-    if "format=json" in request.url.query.split("&"):
+    if "format=json" in _query(request).split("&"):
         return True
     accepted = request.header(b"accept")
     return "application/json" in accepted and "text/html" not in accepted

@@ -16,11 +16,13 @@ from locus_store.inspector.bounds import CHILDREN, MESSAGES, cut
 from locus_store.inspector.escapes import runs, visible
 from locus_store.inspector.headers import SECURITY
 from locus_store.inspector.images import image_type
+from locus_store.inspector.lanes import HEIGHT, drawn
 from locus_store.inspector.visits import Download, Redirect
 from locus_store.timeline.paths import shown
 from locus_store.values.encoding import encode
 
 if TYPE_CHECKING:
+    from locus_store.inspector.lanes import Drawn
     from locus_store.inspector.visits import Answer
 
 FOLDER: Final = Path(__file__).parent
@@ -28,6 +30,9 @@ HTML: Final = "text/html; charset=utf-8"
 JSON: Final = "application/json"
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _NAME: Final = 80
+
+BAR: Final = 40
+"""The height of the strip of bytes."""
 
 
 def _finalized(value: Any) -> Any:
@@ -58,6 +63,20 @@ def compact(value: Any) -> str:
     return encode(value).decode()
 
 
+def _lines(rows: list[Any]) -> list[Drawn]:
+    """Return the lines between the rows of the timeline."""
+    return drawn((it.version.checkpoint_id, it.version.parent_id) for it in rows)
+
+
+def _largest(sizes: list[int]) -> int:
+    return max(sizes, default=0)
+
+
+def _bar(size: int, largest: int) -> int:
+    """Return the height of a bar in the strip of bytes."""
+    return max(1, round(BAR * size / largest))
+
+
 def _environment() -> Environment:
     found = Environment(
         loader=FileSystemLoader(FOLDER / "templates"),
@@ -77,8 +96,16 @@ def _environment() -> Environment:
         "cut": cut,
         "path": shown,
         "image_type": image_type,
+        "lines": _lines,
+        "largest": _largest,
+        "bar": _bar,
     }
-    found.globals |= {"page_messages": MESSAGES, "children": CHILDREN}
+    found.globals |= {
+        "page_messages": MESSAGES,
+        "children": CHILDREN,
+        "row_height": HEIGHT,
+        "bar_height": BAR,
+    }
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from locus_store.inspector.pages import (
+    bisects,
     changes,
     diffs,
     downloads,
@@ -12,7 +13,9 @@ from locus_store.inspector.pages import (
     reports,
     store,
     threads,
+    timelines,
     versions,
+    writes,
 )
 
 if TYPE_CHECKING:
@@ -31,6 +34,9 @@ ROUTES: Final = {
     "": Route(threads.page),
     "threads": Route(threads.page),
     "version": Route(versions.page),
+    "timeline": Route(timelines.page),
+    "bisect": Route(bisects.page),
+    "writes": Route(writes.page),
     "diff": Route(diffs.page),
     "download": Route(downloads.state),
     "live": Route(live.page),

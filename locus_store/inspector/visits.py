@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote
 
 from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.service.exchange import DIGITS
@@ -22,14 +22,22 @@ if TYPE_CHECKING:
 
 Method: TypeAlias = Literal["GET", "POST"]
 MOST_PARAMETERS = 100
+ENCODED = "encoded-"
 
 
 class Query:
-    """The parameters of a request; those of the field ``at`` count where they are not given."""
+    """The parameters of a request.
+
+    Those of the field ``at`` count where they are not given. ``encoded-x`` is the parameter ``x``,
+    percent-encoded once more, so that a form leaves its line ends.
+    """
 
     def __init__(self, text: str) -> None:
         given = _pairs(text)
-        self._values = _pairs(given.pop("at", "")) | given
+        self._values = _pairs(given.pop("at", ""))
+        for name, it in given.items():
+            plain = name.removeprefix(ENCODED)
+            self._values[plain] = it if plain == name else unquote(it)
 
     def text(self, name: str, default: str = "") -> str:
         """Return a parameter."""
@@ -86,6 +94,11 @@ class Visit:
     states: States
     blames: Blames
     may_write: bool
+
+    @property
+    def may_choose_tenant(self) -> bool:
+        """Whether the viewer may look at other tenants."""
+        return self.viewer.is_operator and self.parts.threads.capabilities.tenants
 
     @cached_property
     def thread(self) -> str:

@@ -85,8 +85,10 @@ class _Made:
 
     def some(self, start: int) -> list[Change]:
         """Return the differences of a page, and one more if there are more."""
-        states = self._states if self._is_raw else tuple(map(readable, self._states))
-        found = islice(differences(*states), start, start + ROWS + 1)
+        old, new = self._states
+        if not self._is_raw:
+            old, new = readable(old), readable(new)
+        found = islice(differences(old, new), start, start + ROWS + 1)
         return [self._change(it) for it in found]
 
     def _change(self, it: Difference) -> Change:
