@@ -52,7 +52,10 @@ class Chromium:
         self._browser = await self._playwright.chromium.launch(
             executable_path=self._path,
             chromium_sandbox=False,  # root has none
-            args=["--disable-gpu", "--disable-dev-shm-usage", "--no-proxy-server"],
+            args=[
+                *("--disable-gpu", "--disable-dev-shm-usage", "--no-proxy-server"),
+                "--host-resolver-rules=MAP rebound.example 127.0.0.1",
+            ],
         )
 
     async def _stop(self) -> None:
