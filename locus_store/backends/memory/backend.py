@@ -90,9 +90,7 @@ class MemoryBackend(DocumentBackend):
 
     async def find_heads(self, wanted: LogsWanted) -> list[LogRead]:
         each = (
-            logs.look(
-                it, head_of(it.thread_id, name, whole=wanted.whole), self.max_state_bytes
-            )
+            logs.look(it, head_of(it.thread_id, name, whole=wanted.whole), self.max_state_bytes)
             for it, name in self._matching(wanted)
         )
         return [it for it in each if it is not None]
