@@ -603,7 +603,9 @@ class TestRunner:
             before = await found_in(service)
         worker = Path(__file__).parents[2] / "workers" / "on_adk.py"
         arguments = [sys.executable, str(worker), url, "Take it."]
-        done = subprocess.run(arguments, capture_output=True, text=True, check=True)
+        done = await asyncio.to_thread(
+            subprocess.run, arguments, capture_output=True, text=True, check=True
+        )
         assert done.stdout.split("|")[0] == "5 contents"
         async with LocusSessionService.from_url(url) as service:
             found = await found_in(service)
