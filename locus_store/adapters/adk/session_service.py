@@ -27,7 +27,7 @@ from locus_store.adapters.adk.records import (
     user_log,
     values,
 )
-from locus_store.adapters.logs import PAGE, OpenedByUrl, all_of, names_in, settled, thread_of
+from locus_store.adapters.logs import OpenedByUrl, all_of, names_in, settled, thread_of
 from locus_store.errors import ConflictError, NotFoundError
 from locus_store.runtime.gathering import Turns
 
@@ -218,14 +218,14 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
     ) -> tuple[LogSnapshot, list[LoggedMessage]] | None:
         """Return the state of a session, and its events of the same time."""
         newest = config.num_recent_events if config.after_timestamp is None else None
-        while True:
-            events = await self.log.read(thread_id, newest=newest)
-            heads = await self.log.heads(thread_id, limit=PAGE)
-            logs = {it.info.namespace: it for it in heads}
-            if STATE not in logs:
-                return None
-            if (logs[""].info if "" in logs else None) == (events.info if events else None):
-                return logs[STATE], events.messages if events else []
+        state = await self.log.read(thread_id, namespace=STATE)
+        while state is not None:
+            messages = await self.log.load(thread_id, newest=newest) if newest != 0 else None
+            again = await self.log.read(thread_id, namespace=STATE) if messages else state
+            if again is not None and again.info == state.info:
+                return state, messages or []
+            state = again
+        return None
 
     async def _shared(self, app_name: str, user_id: str) -> Document:
         app, user = await asyncio.gather(
