@@ -10,6 +10,7 @@ import pytest
 FRAMEWORKS = {
     "claude_agent": ("claude_agent_sdk", "claude-agent"),
     "openai_agents": ("agents", "openai-agents"),
+    "pydantic_ai": ("pydantic_ai", "pydantic-ai"),
     "strands": ("strands", "strands"),
 }
 
