@@ -13,7 +13,7 @@ from locus_store.adapters.agent_framework.errors import (
     CheckpointNotFoundError,
     CheckpointSerializationError,
 )
-from locus_store.adapters.agent_framework.values import Values
+from locus_store.adapters.agent_framework.values import CheckpointValues
 from locus_store.adapters.logs import settled
 from locus_store.backend import QueriesMetadata, StorageBackend, StoresThreads, needs
 from locus_store.checkpointer import StorageBackendAdapter
@@ -44,7 +44,7 @@ class LocusCheckpointStorage(ForTenants, CheckpointStorage):
     """Keeps the checkpoints of workflows as versions of threads.
 
     A workflow is the thread of its name, and a checkpoint the version of its id. The version of
-    its previous checkpoint is its parent. Values are stored as JSON and never pickled.
+    its previous checkpoint is its parent. CheckpointValues are stored as JSON and never pickled.
 
     Args:
         storage: A checkpointer or a backend, which ``close`` leaves open. A checkpointer's
@@ -61,7 +61,7 @@ class LocusCheckpointStorage(ForTenants, CheckpointStorage):
         self.checkpointer: StorageBackendAdapter[Any] = (
             StorageBackendAdapter(storage) if isinstance(storage, StorageBackend) else storage
         )
-        self._values = Values(allowed)
+        self._values = CheckpointValues(allowed)
         self._owns = False
         self._use()
 

@@ -97,7 +97,7 @@ _FROM_SCALAR: Final = {tag: load for tag, _, load in SCALARS.values()}
 _FROM_SERIES: Final = {tag: made for made, tag in SERIES.items()}
 
 
-class Values:
+class CheckpointValues:
     """Conversion of values to JSON and back.
 
     Args:
