@@ -234,6 +234,7 @@ campaign: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.storms.kills --postgresql
 	$(BIN)/python -m benchmarks.storms.storm --service --kills 50
 	$(BIN)/python -m benchmarks.storms.storm --service --kills 50 --postgresql
+	LOCUS_TEST_LONG=1 $(PYTEST) $(QUICK) tests/test_framework_storm.py
 	LOCUS_TEST_LONG=1 $(PYTEST) tests/backends/http/test_http_network.py tests/service/test_two_tenants.py \
 		tests/service/test_hostile_requests.py tests/service/test_openapi.py
 	$(BIN)/python -m benchmarks.storms.crashes
