@@ -29,7 +29,7 @@ from locus_store.values.filters import check_key, has_value, is_found
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from locus_store.backends.opensearch.search import Place
+    from locus_store.backends.opensearch.search import VersionPlace
     from locus_store.types import Head, OnConflict, Version
     from locus_store.types.facts import Fact
     from locus_store.versions.rows import Row
@@ -168,7 +168,9 @@ class OpenSearchBackend(DocumentBackend):
 
         return await self._look(find)
 
-    def _versions(self, page: Collection[Place]) -> Iterator[tuple[Place, Thread, Space, Row]]:
+    def _versions(
+        self, page: Collection[VersionPlace]
+    ) -> Iterator[tuple[VersionPlace, Thread, Space, Row]]:
         """Yield the versions of a page that are there."""
         threads = {it.thread_id: it for it in self._read(it.thread for it in page)}
         for it in page:

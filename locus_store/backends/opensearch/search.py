@@ -43,7 +43,7 @@ _BY_NAME: Final = [{"name": "asc"}]
 _PLACE: Final = ("thread", "namespace", "line", "sequence")
 
 
-class Place(NamedTuple):
+class VersionPlace(NamedTuple):
     """A version, as its document names it."""
 
     thread: str
@@ -54,7 +54,7 @@ class Place(NamedTuple):
 
 def with_value(
     objects: IndexObjects, key: str, value: Any, limit: int, *, is_tag: bool
-) -> Iterator[list[Place]]:
+) -> Iterator[list[VersionPlace]]:
     """Yield pages of all versions that may have a value, the newest first.
 
     Args:
@@ -100,7 +100,7 @@ def _unseen(threads: Any, seen: set[str]) -> list[str]:
 class Stemmed(NamedTuple):
     """A version that has other forms of the words."""
 
-    place: Place
+    place: VersionPlace
     score: float
     """Below 1, the least score of a thread that has the words themselves."""
 
@@ -127,7 +127,7 @@ def _snippet(hit: Mapping[str, Any]) -> str:
     return " ".join(fragment.split())[:SNIPPET_CHARACTERS]
 
 
-def all_versions(objects: IndexObjects) -> Iterator[tuple[Place, tuple[int, int]]]:
+def all_versions(objects: IndexObjects) -> Iterator[tuple[VersionPlace, tuple[int, int]]]:
     """Yield all documents of versions with their tags, those of a thread together."""
     query = {"exists": {"field": "sequence"}}
     for hits in _answers(objects, query, _BY_NAME, PAGE, seq_no_primary_term=True):
@@ -206,7 +206,9 @@ def _filter(query: Any) -> dict[str, Any]:
     return {"bool": {"filter": [query]}}
 
 
-def _pages(objects: IndexObjects, query: Any, order: Any, size: int) -> Iterator[list[Place]]:
+def _pages(
+    objects: IndexObjects, query: Any, order: Any, size: int
+) -> Iterator[list[VersionPlace]]:
     """Yield all versions that a query finds, page by page; the first page has ``size``."""
     for hits in _answers(objects, query, order, size):
         yield [_place(it) for it in hits]
@@ -232,5 +234,5 @@ def _answers(
         body |= {"search_after": hits[-1]["sort"], "size": PAGE}
 
 
-def _place(hit: Mapping[str, Any]) -> Place:
-    return Place(*(hit["fields"][name][0] for name in _PLACE))
+def _place(hit: Mapping[str, Any]) -> VersionPlace:
+    return VersionPlace(*(hit["fields"][name][0] for name in _PLACE))

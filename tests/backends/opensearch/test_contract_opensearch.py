@@ -9,7 +9,7 @@ from test_contract import LocusStates, Unblocked
 
 from locus_store.backends.documents import deriving
 from locus_store.backends.documents.object_documents import ObjectDocuments
-from locus_store.backends.opensearch.search import Place, all_versions
+from locus_store.backends.opensearch.search import VersionPlace, all_versions
 from locus_store.blocking import BlockingCheckpointer
 from locus_store.testing import CheckpointerContract, StorageBackendContract
 from locus_store.testing.documents import DocumentsContract
@@ -74,7 +74,9 @@ class TestFaultsOnIndex(WriteFaultsContract):
     def named(self, backend: Any, threads: list[str]) -> set[tuple[Any, ...]]:
         parsed = [backend._threads.parsed(backend._documents, it) for it in threads]
         places = {
-            Place(it.thread.thread_id, *name) for it in parsed for name in deriving.named(it.thread)
+            VersionPlace(it.thread.thread_id, *name)
+            for it in parsed
+            for name in deriving.named(it.thread)
         }
         return super().named(backend, threads) | places
 
