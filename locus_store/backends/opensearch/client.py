@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from locus_store.backends.documents.protocol import Tag
     from locus_store.backends.opensearch.access import IndexAccess, IndexPlace
+    from locus_store.backends.opensearch.index import Layout
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -38,17 +39,19 @@ PAGE: Final = 1000
 LONGEST_PAUSE_SECONDS: Final = 2.0
 
 
-class IndexObjects(Objects):
-    """The documents of an index, by name; a document's id is the digest of its name.
+class IndexClient:
+    """Calls of an index, by any number of threads.
 
     Args:
         place: The index.
         access: Credentials and limits.
+        layout: Of the index.
     """
 
-    def __init__(self, place: IndexPlace, access: IndexAccess) -> None:
+    def __init__(self, place: IndexPlace, access: IndexAccess, layout: Layout) -> None:
         self.place = place
         self.access = access
+        self.layout = layout
         self._workers = Workers("locus-store-opensearch", access.pool_size)
         self._start()
 
@@ -60,7 +63,7 @@ class IndexObjects(Objects):
         self._is_checked = False
 
     def __repr__(self) -> str:
-        return f"IndexObjects({str(self.place)!r})"
+        return f"{type(self).__name__}({str(self.place)!r})"
 
     def _require_process(self) -> None:
         if self._pid != os.getpid():
@@ -80,6 +83,15 @@ class IndexObjects(Objects):
         """The threads that calls run in."""
         return self._workers
 
+    def each(self, work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+        """See ``Objects``; within another call of this kind, one after another."""
+        return self._workers.each(work, items)
+
+    @property
+    def refresh(self) -> str:
+        """The parameter of writes that lists and searches show."""
+        return "wait_for" if self.access.refresh == "wait" else "false"
+
     # --- calls
 
     def _perform(self) -> Callable[..., Any]:
@@ -96,11 +108,22 @@ class IndexObjects(Objects):
         body: Any = None,
         *,
         seen: Collection[int] = (),
+        check: Callable[[Any], None] = lambda _answer: None,
+        on_repeat: Callable[[], None] = lambda: None,
         **params: Any,
     ) -> Any:
         """Return the JSON of an answer, also of one with a status in ``seen``.
 
         Transient failures are retried for ``retry_seconds``, on the other hosts at first.
+
+        Args:
+            method: Of HTTP.
+            path: With a slash.
+            body: JSON, or lines of it.
+            seen: Statuses that are no failure.
+            check: Raises the client's error if a part of the answer is a failure.
+            on_repeat: Called before the request is repeated, which the server may have executed.
+            params: The parameters of the request.
 
         Raises:
             LocusStoreError: The call failed for good.
@@ -110,39 +133,53 @@ class IndexObjects(Objects):
         what, deadline = f"{method} {path}", time.monotonic() + self.access.retry_seconds
         for attempt in range(1_000_000):
             try:
-                return self._perform()(method, path, params=params, body=body, ignore=tuple(seen))
+                answer = self._perform()(method, path, params=params, body=body, ignore=tuple(seen))
+                check(answer)
             except opensearchpy.exceptions.OpenSearchException as exc:
                 pause = random.uniform(0, min(0.05 * 2**attempt, LONGEST_PAUSE_SECONDS))  # noqa: S311
                 is_late = time.monotonic() + pause > deadline
                 if is_late or not failures.is_transient(exc):
                     raise failures.translated(exc, self.place, what) from exc
                 observe.retried(f"{what}: {failures.status_of(exc) or 'no answer'}", exc)
+                on_repeat()
                 time.sleep(pause)
+            else:
+                return answer
         raise AssertionError("unreachable")  # the deadline ends the loop
 
-    def _documents(self, method: str, path: str, body: Any = None, **options: Any) -> Any:
+    def documents(self, method: str, path: str, body: Any = None, **options: Any) -> Any:
         """Return the answer to a request about documents, once the index was found to be ours."""
         self._require_process()
         if not self._is_checked:
             found = self.call("GET", f"/{self.place.name}", seen=(failures.MISSING,))
             if "error" not in found:
-                index.require_ours(found, self.place)
+                index.require_ours(found, self.place, self.layout)
                 self._is_checked = True
         return self.call(method, f"/{self.place.name}/{path}", body, **options)
 
-    def _create(self) -> None:
+    def create(self) -> None:
         """Create the index, which another process may have created meanwhile."""
         name = index.first_index(self.place)
-        made = self.call("PUT", f"/{name}", index.definition(self.place), seen=(400,))
+        made = self.call("PUT", f"/{name}", index.definition(self.place, self.layout), seen=(400,))
         if failures.type_of(made) not in {None, failures.EXISTS}:
             raise BackendError(f"{self.place} cannot be created: {made['error']}")
 
-    # --- primitives
+
+class IndexObjects(IndexClient, Objects):
+    """The documents of an index, by name; a document's id is the digest of its name.
+
+    Args:
+        place: The index.
+        access: Credentials and limits.
+    """
+
+    def __init__(self, place: IndexPlace, access: IndexAccess) -> None:
+        super().__init__(place, access, index.THREADS)
 
     def get(self, name: str, *, known: Tag | None = None) -> Found | None:
         """See ``Objects``, also for the following methods."""
         path, routing = _path(name), _routing(name)
-        found = self._documents(
+        found = self.documents(
             "GET", path, seen=(failures.MISSING,), routing=routing, _source_includes="content"
         )
         if not found.get("found"):
@@ -175,31 +212,27 @@ class IndexObjects(Objects):
             "modified_at": int(self.now().timestamp() * 1000),
             "content": b64encode(content).decode(),
         }
-        options = {"routing": _routing(name), "refresh": refresh or self._refresh, **condition}
+        options = {"routing": _routing(name), "refresh": refresh or self.refresh, **condition}
 
         def put() -> Any:
             seen = (failures.MISSING, failures.CONFLICT)
-            return self._documents(
+            return self.documents(
                 "PUT", _path(name), body, seen=seen, require_alias="true", **options
             )
 
         found = put()
         if creates and failures.type_of(found) == failures.NO_INDEX:
-            self._create()
+            self.create()
             found = put()
         return found
 
-    @property
-    def _refresh(self) -> str:
-        return "wait_for" if self.access.refresh == "wait" else "false"
-
     def delete(self, name: str, *, tag: Tag) -> None:
-        found = self._documents(
+        found = self.documents(
             "DELETE",
             _path(name),
             seen=(failures.MISSING, failures.CONFLICT),
             routing=_routing(name),
-            refresh=self._refresh,
+            refresh=self.refresh,
             **_condition(tag),
         )
         if found.get("result") != "deleted":
@@ -214,11 +247,11 @@ class IndexObjects(Objects):
         """Delete documents in one request; those that a busy server left are asked for alone."""
         lines = [{"delete": {"_id": _id(it), "routing": _routing(it)}} for it in names]
         body = "".join(f"{json.dumps(it)}\n" for it in lines)
-        found = self._documents("POST", "_bulk", body, seen=(failures.MISSING,))
+        found = self.documents("POST", "_bulk", body, seen=(failures.MISSING,))
         for name, item in zip(names, found.get("items", ()), strict=False):
             if item["delete"]["status"] not in {200, failures.MISSING}:
                 seen, routing = (failures.MISSING,), _routing(name)
-                self._documents("DELETE", _path(name), seen=seen, routing=routing)
+                self.documents("DELETE", _path(name), seen=seen, routing=routing)
 
     def list(self, prefix: str, after: str = "") -> Iterator[ListedObject]:
         while True:
@@ -242,7 +275,7 @@ class IndexObjects(Objects):
             "docvalue_fields": ["name", {"field": "modified_at", "format": "epoch_millis"}],
             "track_total_hits": False,
         }
-        found = self._documents(
+        found = self.documents(
             "POST",
             "_search",
             body,
@@ -251,12 +284,6 @@ class IndexObjects(Objects):
         )
         hits: Sequence[Any] = found["hits"]["hits"] if "hits" in found else ()
         return hits
-
-    # --- at once
-
-    def each(self, work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-        """See ``Objects``; within another call of this kind, one after another."""
-        return self._workers.each(work, items)
 
     def where(self, name: str) -> str:
         return f"document {name!r} in {self.place}"

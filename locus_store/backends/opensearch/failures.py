@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 from locus_store.errors import BackendError, ConnectionFailedError, LocusStoreError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from locus_store.backends.opensearch.access import IndexPlace
 
 REFUSED: Final = frozenset({401, 403})
@@ -16,6 +18,16 @@ TRANSIENT: Final = frozenset({408, 429, 502, 503, 504})
 BLOCKED: Final = "cluster_block_exception"
 NO_INDEX: Final = "index_not_found_exception"
 EXISTS: Final = "resource_already_exists_exception"
+
+
+def of_part(status: int, error: Mapping[str, Any]) -> Exception:
+    """Return the client's error for one part of an answer."""
+    import opensearchpy  # noqa: PLC0415  (of an extra, and slow to import)
+
+    made: Exception = opensearchpy.exceptions.TransportError(
+        status, error.get("type", "error"), {"error": error}
+    )
+    return made
 
 
 def status_of(exc: BaseException) -> int | None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import opensearchpy
 import pytest
 from amounts import ALL
+from watched import Watched
 
 from locus_store import (
     BackendError,
@@ -43,29 +44,6 @@ ROOT = Path(__file__).parents[3]
 def closed_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
-
-
-class Watched:
-    """A client that counts its requests, and may lose replies."""
-
-    def __init__(self, index: TestIndex) -> None:
-        self.real = opensearchpy.OpenSearch([index.server.url], max_retries=0)
-        self.transport = self
-        self.asked: list[str] = []
-        self.loses: set[str] = set()
-        """Methods whose next reply is lost."""
-
-    def perform_request(self, method: str, url: str, **options: Any) -> Any:
-        self.asked.append(f"{method} {url.split('/')[2]}" if url.count("/") > 1 else method)
-        answer = self.real.transport.perform_request(method, url, **options)
-        if method in self.loses:
-            self.loses.remove(method)
-            raise opensearchpy.exceptions.ConnectionError("N/A", "lost", OSError("lost"))
-        return answer
-
-    def counted(self) -> list[str]:
-        asked, self.asked = self.asked, []
-        return asked
 
 
 @pytest.fixture

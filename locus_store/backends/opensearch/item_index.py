@@ -1,0 +1,192 @@
+"""The index of a store: reads by id, conditional writes, and searches in pages."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from locus_store.backends.opensearch import failures
+from locus_store.backends.opensearch.client import IndexClient
+from locus_store.backends.opensearch.items import Document, Tag
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+AT_ONCE: Final = 500
+"""Documents that one request reads."""
+
+PAGE: Final = 200
+"""Documents in one answer to a search."""
+
+BULK_BYTES: Final = 8_000_000
+"""Bytes of a request that writes, the last document not counted."""
+
+KEEP_ALIVE: Final = "5m"
+"""How long the server keeps a view between two of its pages."""
+
+NO_VECTORS: Final = "kept.vectors"
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A document to write on a condition."""
+
+    id: str
+    tag: Tag | None
+    """Of the stored document; ``None``: there is none."""
+
+    source: Mapping[str, Any] | None
+    """``None``: the document is deleted."""
+
+    def lines(self, alias: str) -> list[str]:
+        """Return the lines of a bulk request."""
+        if self.tag is None:
+            where: dict[str, Any] = {"_index": alias, "_id": self.id, "require_alias": True}
+            return [json.dumps({"create": where}), json.dumps(self.source)]
+        tag = self.tag
+        where = {"_index": tag.index, "_id": self.id}
+        where |= {"if_seq_no": tag.seq_no, "if_primary_term": tag.primary_term}
+        if self.source is None:
+            return [json.dumps({"delete": where})]
+        return [json.dumps({"index": where}), json.dumps(self.source)]
+
+
+class ItemIndex(IndexClient):
+    """The documents of a store."""
+
+    # --- by id
+
+    def read(self, ids: Sequence[str], **params: Any) -> list[Document | None]:
+        """Return documents as they are now, in the order of the ids."""
+        found: list[Document | None] = []
+        for at in range(0, len(ids), AT_ONCE):
+            some = ids[at : at + AT_ONCE]
+            body = {"docs": [{"_id": it} for it in some]}
+            answer = self.documents(
+                "POST", "_mget", body, seen=(failures.MISSING,), check=_check_read, **params
+            )
+            docs = answer.get("docs", [{}] * len(some))
+            found += [_document(it) if it.get("found") else None for it in docs]
+        return found
+
+    def write(
+        self,
+        writes: Sequence[Write],
+        *,
+        refresh: str = "false",
+        on_repeat: Callable[[], None] = lambda: None,
+    ) -> list[Tag | None]:
+        """Write documents, each on its condition; return their tags, ``None`` if one had changed.
+
+        Args:
+            writes: In this order.
+            refresh: The parameter of the requests.
+            on_repeat: Called if a request is repeated, which its first attempt may have done.
+        """
+        answers: list[Tag | None] = []
+        for some in _portions([it.lines(self.place.name) for it in writes]):
+            body = "".join(f"{line}\n" for lines in some for line in lines)
+            options: dict[str, Any] = {"refresh": refresh, "check": _check_write}
+            found = self.documents("POST", "_bulk", body, on_repeat=on_repeat, **options)
+            if _has_no_index(found):
+                self.create()
+                found = self.documents("POST", "_bulk", body, on_repeat=on_repeat, **options)
+            answers += [_written(it) for it in found["items"]]
+        return answers
+
+    # --- searches
+
+    def refresh_now(self) -> None:
+        """Let the following searches show all acknowledged writes."""
+        self.documents("POST", "_refresh", seen=(failures.MISSING,))
+
+    def search(self, body: Mapping[str, Any], *, view: str | None = None) -> Any:
+        """Return the answer to a search of all shards; without an index, none."""
+        options = {"seen": (failures.MISSING,), "allow_partial_search_results": "false"}
+        if view is None:
+            return self.documents("POST", "_search", body, **options)
+        at = {"pit": {"id": view, "keep_alive": KEEP_ALIVE}}
+        return self.call("POST", "/_search", {**body, **at}, allow_partial_search_results="false")
+
+    def pages(self, body: Mapping[str, Any]) -> Iterator[list[Any]]:
+        """Yield the hits of one view of the index in pages of the body's size."""
+        with self._view() as view:
+            after: Any = None
+            while view is not None:
+                hits = hits_of(self.search({**body, **(after or {})}, view=view))
+                yield hits
+                if len(hits) < body["size"]:
+                    return
+                after = {"search_after": hits[-1]["sort"]}
+
+    @contextmanager
+    def _view(self) -> Iterator[str | None]:
+        """Yield a view of the index, which later writes do not change; ``None``: no index."""
+        path, seen = "_search/point_in_time", (failures.MISSING,)
+        options = {"keep_alive": KEEP_ALIVE, "allow_partial_pit_creation": "false"}
+        view = self.documents("POST", path, seen=seen, **options).get("pit_id")
+        try:
+            yield view
+        finally:
+            if view is not None:
+                self.call("DELETE", f"/{path}", {"pit_id": [view]}, seen=seen)
+
+
+def hits_of(answer: Any) -> list[Any]:
+    """Return the hits of an answer."""
+    return list(answer["hits"]["hits"]) if "hits" in answer else []
+
+
+def document_of(hit: Mapping[str, Any]) -> Document:
+    """Return the document of a hit that has its sequence number."""
+    return _document(hit)
+
+
+def _document(found: Mapping[str, Any]) -> Document:
+    return Document(found["_id"], _tag(found), found.get("_source", {}))
+
+
+def _tag(found: Mapping[str, Any]) -> Tag:
+    return Tag(found["_index"], found["_seq_no"], found["_primary_term"])
+
+
+def _portions(writes: Sequence[list[str]]) -> Iterator[list[list[str]]]:
+    """Yield writes of at most ``BULK_BYTES``, or a single one."""
+    some: list[list[str]] = []
+    size = 0
+    for it in writes:
+        if size > BULK_BYTES:
+            yield some
+            some, size = [], 0
+        some.append(it)
+        size += sum(map(len, it))
+    if some:
+        yield some
+
+
+def _check_read(answer: Any) -> None:
+    for it in answer.get("docs", ()):
+        error = it.get("error")
+        if error and error["type"] != failures.NO_INDEX:
+            raise failures.of_part(503, error)
+
+
+def _check_write(answer: Any) -> None:
+    """Raise the error of a write that was neither done nor refused by its condition."""
+    for it in answer["items"]:
+        [(_, found)] = it.items()
+        if found["status"] not in {200, 201, failures.MISSING, failures.CONFLICT}:
+            raise failures.of_part(found["status"], found["error"])
+
+
+def _written(item: Any) -> Tag | None:
+    [(_, found)] = item.items()
+    return _tag(found) if found["status"] in {200, 201} else None
+
+
+def _has_no_index(answer: Any) -> bool:
+    """Return whether a document could not be created because there is no index."""
+    created = (it["create"] for it in answer["items"] if "create" in it)
+    return any(failures.type_of(it) == failures.NO_INDEX for it in created)
