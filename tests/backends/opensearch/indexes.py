@@ -37,6 +37,10 @@ class TestIndex:
         """The part of a URL between its scheme and its options."""
         return f"{self.server.url.removeprefix('http://')}/{self.name}"
 
+    def url(self) -> str:
+        """For other processes."""
+        return f"opensearch://{self.place}?refresh=wait"
+
     def checkpointer(self, **options: Any) -> Any:
         return opensearch_checkpointer(**self.options(**options))
 
