@@ -42,6 +42,8 @@ class OpenSearchBackend(DocumentBackend):
         verify_certs: Refuse certificates that are not valid.
         ca_certs: A file of certificates to trust; ``None``: those of certifi.
         client: An ``opensearchpy.OpenSearch`` used instead of ``hosts``, and left open.
+        language: Searches also find other forms of a word in this language, as ``german``; it is
+            that of the index.
         refresh: ``interval``: lists and searches follow a save within the refresh interval of the
             index; ``wait``: a save returns when they show it.
         pool_size: Calls at once, at most.
@@ -67,6 +69,7 @@ class OpenSearchBackend(DocumentBackend):
         verify_certs: bool = True,
         ca_certs: str | None = None,
         client: Any = None,
+        language: str | None = None,
         refresh: Refresh = "interval",
         pool_size: int = POOL_SIZE,
         retry_seconds: float = RETRY_SECONDS,
@@ -79,6 +82,7 @@ class OpenSearchBackend(DocumentBackend):
             verify_certs=verify_certs,
             ca_certs=ca_certs,
             client=client,
+            language=language,
             refresh=refresh,
             pool_size=pool_size,
             retry_seconds=retry_seconds,
@@ -129,6 +133,7 @@ class OpenSearchCheckpointer(StorageBackendAdapter[S]):
         verify_certs: bool = True,
         ca_certs: str | None = None,
         client: Any = None,
+        language: str | None = None,
         refresh: Refresh = "interval",
         pool_size: int = POOL_SIZE,
         retry_seconds: float = RETRY_SECONDS,
@@ -149,6 +154,7 @@ class OpenSearchCheckpointer(StorageBackendAdapter[S]):
             verify_certs=verify_certs,
             ca_certs=ca_certs,
             client=client,
+            language=language,
             refresh=refresh,
             pool_size=pool_size,
             retry_seconds=retry_seconds,

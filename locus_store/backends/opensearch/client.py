@@ -147,20 +147,31 @@ class IndexClient:
                 return answer
         raise AssertionError("unreachable")  # the deadline ends the loop
 
-    def documents(self, method: str, path: str, body: Any = None, **options: Any) -> Any:
-        """Return the answer to a request about documents, once the index was found to be ours."""
+    def documents(
+        self, method: str, path: str, body: Any = None, *, alias: str | None = None, **options: Any
+    ) -> Any:
+        """Return the answer to a request about documents, once the index was found to be ours.
+
+        Args:
+            method: Of HTTP.
+            path: Below the alias.
+            body: JSON, or lines of it.
+            alias: Another one than that of the place.
+            options: See ``call``.
+        """
         self._require_process()
         if not self._is_checked:
             found = self.call("GET", f"/{self.place.name}", seen=(failures.MISSING,))
             if "error" not in found:
                 index.require_ours(found, self.place, self.layout)
                 self._is_checked = True
-        return self.call(method, f"/{self.place.name}/{path}", body, **options)
+        return self.call(method, f"/{alias or self.place.name}/{path}", body, **options)
 
     def create(self) -> None:
         """Create the index, which another process may have created meanwhile."""
         name = index.first_index(self.place)
-        made = self.call("PUT", f"/{name}", index.definition(self.place, self.layout), seen=(400,))
+        body = index.definition(self.place, name, self.layout)
+        made = self.call("PUT", f"/{name}", body, seen=(400,))
         if failures.type_of(made) not in {None, failures.EXISTS}:
             raise BackendError(f"{self.place} cannot be created: {made['error']}")
 
@@ -174,7 +185,7 @@ class IndexObjects(IndexClient, Objects):
     """
 
     def __init__(self, place: IndexPlace, access: IndexAccess) -> None:
-        super().__init__(place, access, index.THREADS)
+        super().__init__(place, access, index.threads(access.language))
 
     def get(self, name: str, *, known: Tag | None = None) -> Found | None:
         """See ``Objects``, also for the following methods."""
@@ -189,13 +200,13 @@ class IndexObjects(IndexClient, Objects):
         return Found(tag, content)
 
     def put(self, name: str, content: bytes, *, tag: Tag | None) -> Tag:
-        found = self._put(name, content, _condition(tag), creates=tag is None)
+        found = self._put(name, content, _condition(tag), alias=_alias(tag))
         if "error" in found:
             raise ChangedError
         return _tag(found)
 
     def store(self, name: str, content: bytes) -> None:
-        self._put(name, content, {}, creates=True, refresh="false")
+        self._put(name, content, {}, alias=None, refresh="false")
 
     def _put(
         self,
@@ -203,7 +214,7 @@ class IndexObjects(IndexClient, Objects):
         content: bytes,
         condition: Mapping[str, Any],
         *,
-        creates: bool,
+        alias: str | None,
         refresh: str | None = None,
     ) -> Any:
         """Put a document; an attempt after a lost reply is refused by the condition."""
@@ -215,13 +226,13 @@ class IndexObjects(IndexClient, Objects):
         options = {"routing": _routing(name), "refresh": refresh or self.refresh, **condition}
 
         def put() -> Any:
-            seen = (failures.MISSING, failures.CONFLICT)
+            options["seen"] = failures.MISSING, failures.CONFLICT
             return self.documents(
-                "PUT", _path(name), body, seen=seen, require_alias="true", **options
+                "PUT", _path(name), body, alias=alias, require_alias="true", **options
             )
 
         found = put()
-        if creates and failures.type_of(found) == failures.NO_INDEX:
+        if alias is None and failures.type_of(found) == failures.NO_INDEX:
             self.create()
             found = put()
         return found
@@ -233,6 +244,7 @@ class IndexObjects(IndexClient, Objects):
             seen=(failures.MISSING, failures.CONFLICT),
             routing=_routing(name),
             refresh=self.refresh,
+            alias=_alias(tag),
             **_condition(tag),
         )
         if found.get("result") != "deleted":
@@ -306,11 +318,16 @@ def _routing(name: str) -> str:
     return thread.rpartition(CUT)[2] if CUT in thread else digest(decoded(thread) or thread)
 
 
-def _tag(found: Mapping[str, Any]) -> tuple[int, int]:
-    return found["_seq_no"], found["_primary_term"]
+def _tag(found: Mapping[str, Any]) -> tuple[str, int, int]:
+    return found["_index"], found["_seq_no"], found["_primary_term"]
 
 
 def _condition(tag: Any) -> dict[str, Any]:
     if tag is None:
         return {"op_type": "create"}
-    return {"if_seq_no": tag[0], "if_primary_term": tag[1]}
+    return {"if_seq_no": tag[1], "if_primary_term": tag[2]}
+
+
+def _alias(tag: Any) -> str | None:
+    """Return the alias for a write on a condition: that of the index that was read."""
+    return None if tag is None else index.own_alias(tag[0])

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from locus_store.errors import SchemaError
+from locus_store.errors import InvalidArgumentError, SchemaError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from locus_store.backends.opensearch.access import IndexPlace
+
+VERSION: Final = 2
+"""Of the mapping of threads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,17 +25,42 @@ class Layout:
 
     version: int
     properties: Mapping[str, Any]
+    language: str | None = None
+    """Of the stemmed field."""
 
 
-THREADS: Final = Layout(
-    mark="locus_store",
-    version=1,
-    properties={
-        "name": {"type": "keyword"},
-        "modified_at": {"type": "date", "format": "epoch_millis"},
-        "content": {"type": "binary"},
-    },
-)
+LANGUAGE: Final = "language"
+"""The key of the language of the stemmed field in the mapping's ``_meta``."""
+
+LANGUAGES: Final = frozenset({
+    "arabic", "armenian", "basque", "bengali", "brazilian", "bulgarian", "catalan", "cjk",
+    "czech", "danish", "dutch", "english", "estonian", "finnish", "french", "galician", "german",
+    "greek", "hindi", "hungarian", "indonesian", "irish", "italian", "latvian", "lithuanian",
+    "norwegian", "persian", "portuguese", "romanian", "russian", "sorani", "spanish", "swedish",
+    "thai", "turkish",
+})  # fmt: skip
+"""The analyzers of languages that OpenSearch has without a plugin."""
+
+_DOCUMENTS: Final = {
+    "name": {"type": "keyword"},
+    "modified_at": {"type": "date", "format": "epoch_millis"},
+    "content": {"type": "binary"},
+}
+"""Fields of heads and segments."""
+
+_TOKENS: Final = {"type": "keyword", "doc_values": False}
+_VERSIONS: Final = {
+    "thread": {"type": "keyword"},
+    "namespace": {"type": "keyword"},
+    "line": {"type": "long"},
+    "sequence": {"type": "long"},
+    "created_at": {"type": "long"},  # in microseconds
+    "words": {"type": "text", "analyzer": "whitespace", "index_options": "freqs"},
+    "metadata": _TOKENS,
+    "labels": _TOKENS,
+    "is_cut": {"type": "boolean"},
+}
+"""Fields of the documents of versions."""
 
 
 def first_index(place: IndexPlace) -> str:
@@ -40,19 +68,55 @@ def first_index(place: IndexPlace) -> str:
     return f"{place.name}-000001"
 
 
-def definition(place: IndexPlace, layout: Layout) -> dict[str, Any]:
-    """Return the index; its settings are those of the cluster and of index templates."""
-    return {"aliases": {place.name: {"is_write_index": True}}, "mappings": mappings(layout)}
+def checked_language(language: object) -> str | None:
+    """Return the language of the stemmed field.
+
+    Raises:
+        InvalidArgumentError: OpenSearch has no analyzer for it.
+    """
+    if language is not None and language not in LANGUAGES:
+        known = ", ".join(sorted(LANGUAGES))
+        raise InvalidArgumentError(f"language={language!r} must be None or one of: {known}")
+    return cast("str | None", language)
+
+
+def threads(language: str | None) -> Layout:
+    """Return the layout of an index of threads."""
+    stemmed = {"text": {"type": "text", "analyzer": language}} if language else {}
+    return Layout(
+        mark="locus_store",
+        version=VERSION,
+        properties=_DOCUMENTS | _VERSIONS | stemmed,
+        language=language,
+    )
+
+
+def definition(place: IndexPlace, name: str, layout: Layout) -> dict[str, Any]:
+    """Return an index behind the alias.
+
+    Its settings are those of the cluster and of index templates.
+    """
+    aliases = {place.name: {"is_write_index": True}, own_alias(name): {}}
+    return {"aliases": aliases, "mappings": mappings(layout)}
+
+
+def own_alias(name: str) -> str:
+    """Return the second alias of an index, for writes on the condition of what it holds.
+
+    Sequence numbers of another index say nothing, and a write to an alias creates no index.
+    """
+    return f"{name}-own"
 
 
 def mappings(layout: Layout) -> dict[str, Any]:
     """Return the mapping of an index."""
-    meta = {layout.mark: layout.version}
+    meta: dict[str, Any] = {layout.mark: layout.version}
+    meta |= {LANGUAGE: layout.language} if layout.language else {}
     return {"dynamic": "strict", "_meta": meta, "properties": layout.properties}
 
 
 def require_ours(found: Mapping[str, Any], place: IndexPlace, layout: Layout) -> None:
-    """Refuse indexes that this library did not create, or a newer version of it.
+    """Refuse indexes that this library did not create, or another release of it.
 
     Args:
         found: The indexes that the name stands for.
@@ -60,19 +124,40 @@ def require_ours(found: Mapping[str, Any], place: IndexPlace, layout: Layout) ->
         layout: Of the kind of index that is wanted.
 
     Raises:
-        SchemaError: One is not ours.
+        SchemaError: One is not ours, or has another version of the mapping or another language.
+    """
+    name, meta = only_ours(found, place, layout)
+    version = meta[layout.mark]
+    if version != layout.version:
+        remedy = (
+            "upgrade locus-store" if version > layout.version else "run: locus-store db upgrade"
+        )
+        raise SchemaError(
+            f"{place} has version {version!r} of the mapping ({name}), and this locus-store knows "
+            f"version {layout.version}; {remedy}"
+        )
+    if meta.get(LANGUAGE) != layout.language:
+        raise SchemaError(
+            f"{place} was created with language={meta.get(LANGUAGE)!r}; open it with this one, "
+            "or choose another index_name="
+        )
+
+
+def only_ours(
+    found: Mapping[str, Any], place: IndexPlace, layout: Layout
+) -> tuple[str, Mapping[str, Any]]:
+    """Return the index that a name stands for, and the ``_meta`` of its mapping.
+
+    Raises:
+        SchemaError: It was not created by this library, or there are several.
     """
     for name, it in found.items():
-        version = (it.get("mappings", {}).get("_meta") or {}).get(layout.mark)
-        if version is None or name == place.name:
+        meta = it.get("mappings", {}).get("_meta") or {}
+        if not isinstance(meta.get(layout.mark), int) or name == place.name:
             raise SchemaError(
                 f"{place} was not created by locus-store (it may be the Locus SDK's); choose "
                 "another index_name="
             )
-        if version != layout.version:
-            raise SchemaError(
-                f"{place} has version {version!r} of the mapping, and this locus-store knows "
-                f"version {layout.version}; upgrade locus-store"
-            )
     if len(found) > 1:
         raise SchemaError(f"{place} stands for several indexes: {', '.join(sorted(found))}")
+    return name, meta

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.backends.opensearch import failures
 from locus_store.backends.opensearch.client import IndexClient
+from locus_store.backends.opensearch.index import own_alias
 from locus_store.backends.opensearch.items import Document, Tag
 
 if TYPE_CHECKING:
@@ -46,9 +47,10 @@ class Write:
             where: dict[str, Any] = {"_index": alias, "_id": self.id, "require_alias": True}
             return [json.dumps({"create": where}), json.dumps(self.source)]
         tag = self.tag
-        where = {"_index": tag.index, "_id": self.id}
+        where = {"_index": own_alias(tag.index), "_id": self.id, "require_alias": True}
         where |= {"if_seq_no": tag.seq_no, "if_primary_term": tag.primary_term}
         if self.source is None:
+            del where["require_alias"]  # a deletion creates no index
             return [json.dumps({"delete": where})]
         return [json.dumps({"index": where}), json.dumps(self.source)]
 

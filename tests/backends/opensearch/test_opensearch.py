@@ -71,7 +71,7 @@ async def test_the_first_save_creates_the_index_behind_an_alias(index: TestIndex
     await checkpointer.save({"n": 1}, "t")
     (name, made), *others = index.ask("GET", f"/{index.name}").items()
     assert (name, others) == (f"{index.name}-000001", [])
-    assert made["mappings"]["_meta"] == {"locus_store": 1}
+    assert made["mappings"]["_meta"] == {"locus_store": 2}
     assert made["mappings"]["dynamic"] == "strict"
     await checkpointer.close()
 
@@ -117,7 +117,7 @@ async def test_an_index_that_is_not_ours_is_refused(
 
 async def test_an_index_of_that_name_without_an_alias_is_refused(index: TestIndex) -> None:
     name = f"{index.name}-plain"
-    index.ask("PUT", f"/{name}", {"mappings": {"_meta": {"locus_store": 1}}})
+    index.ask("PUT", f"/{name}", {"mappings": {"_meta": {"locus_store": 2}}})
     try:
         async with index.checkpointer(index_name=name, state_type=dict) as checkpointer:
             with pytest.raises(SchemaError, match="was not created by locus-store"):
