@@ -159,13 +159,24 @@ class IndexClient:
             alias: Another one than that of the place.
             options: See ``call``.
         """
+        self._check()
+        where = f"/{alias or self.place.name}/{path}"
+        answer = self.call(method, where, body, **options)
+        if failures.type_of(answer) == failures.NO_INDEX and self._is_checked:
+            self._is_checked = False  # the index was deleted, or an upgrade is just removing it
+            self._check()
+            answer = self.call(method, where, body, **options)
+        return answer
+
+    def _check(self) -> None:
+        """Look once whether the index is ours, if there is one."""
         self._require_process()
-        if not self._is_checked:
-            found = self.call("GET", f"/{self.place.name}", seen=(failures.MISSING,))
-            if "error" not in found:
-                index.require_ours(found, self.place, self.layout)
-                self._is_checked = True
-        return self.call(method, f"/{alias or self.place.name}/{path}", body, **options)
+        if self._is_checked:
+            return
+        found = self.call("GET", f"/{self.place.name}", seen=(failures.MISSING,))
+        if "error" not in found:
+            index.require_ours(found, self.place, self.layout)
+            self._is_checked = True
 
     def create(self) -> None:
         """Create the index, which another process may have created meanwhile."""

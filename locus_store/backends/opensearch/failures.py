@@ -27,9 +27,8 @@ def of_part(status: int, error: Mapping[str, Any]) -> Exception:
     """Return the client's error for one part of an answer."""
     import opensearchpy  # noqa: PLC0415  (of an extra, and slow to import)
 
-    made: Exception = opensearchpy.exceptions.TransportError(
-        status, error.get("type", "error"), {"error": error}
-    )
+    info = {"error": {**error, "root_cause": [error]}}
+    made: Exception = opensearchpy.exceptions.TransportError(status, error["type"], info)
     return made
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.errors import InvalidArgumentError, SchemaError
 
@@ -24,10 +24,16 @@ class Layout:
     """The key of the version in the mapping's ``_meta``."""
 
     version: int
+    oldest: int
+    """The oldest version whose release may work on this one."""
+
     properties: Mapping[str, Any]
     language: str | None = None
     """Of the stemmed field."""
 
+
+OLDEST: Final = "oldest"
+"""The key of ``Layout.oldest`` in the mapping's ``_meta``."""
 
 LANGUAGE: Final = "language"
 """The key of the language of the stemmed field in the mapping's ``_meta``."""
@@ -77,7 +83,7 @@ def checked_language(language: object) -> str | None:
     if language is not None and language not in LANGUAGES:
         known = ", ".join(sorted(LANGUAGES))
         raise InvalidArgumentError(f"language={language!r} must be None or one of: {known}")
-    return cast("str | None", language)
+    return language
 
 
 def threads(language: str | None) -> Layout:
@@ -86,6 +92,7 @@ def threads(language: str | None) -> Layout:
     return Layout(
         mark="locus_store",
         version=VERSION,
+        oldest=1,
         properties=_DOCUMENTS | _VERSIONS | stemmed,
         language=language,
     )
@@ -110,7 +117,7 @@ def own_alias(name: str) -> str:
 
 def mappings(layout: Layout) -> dict[str, Any]:
     """Return the mapping of an index."""
-    meta: dict[str, Any] = {layout.mark: layout.version}
+    meta: dict[str, Any] = {layout.mark: layout.version, OLDEST: layout.oldest}
     meta |= {LANGUAGE: layout.language} if layout.language else {}
     return {"dynamic": "strict", "_meta": meta, "properties": layout.properties}
 
@@ -128,10 +135,9 @@ def require_ours(found: Mapping[str, Any], place: IndexPlace, layout: Layout) ->
     """
     name, meta = only_ours(found, place, layout)
     version = meta[layout.mark]
-    if version != layout.version:
-        remedy = (
-            "upgrade locus-store" if version > layout.version else "run: locus-store db upgrade"
-        )
+    is_newer = meta.get(OLDEST, version) > layout.version
+    if is_newer or version < layout.version:
+        remedy = "upgrade locus-store" if is_newer else "run: locus-store db upgrade"
         raise SchemaError(
             f"{place} has version {version!r} of the mapping ({name}), and this locus-store knows "
             f"version {layout.version}; {remedy}"

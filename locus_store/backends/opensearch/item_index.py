@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.backends.opensearch import failures
+from locus_store.backends.opensearch import failures, items
 from locus_store.backends.opensearch.client import IndexClient
 from locus_store.backends.opensearch.index import own_alias
 from locus_store.backends.opensearch.items import Document, Tag
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from locus_store.backends.opensearch.access import IndexAccess, IndexPlace
 
 AT_ONCE: Final = 500
 """Documents that one request reads."""
@@ -26,8 +28,6 @@ BULK_BYTES: Final = 8_000_000
 
 KEEP_ALIVE: Final = "5m"
 """How long the server keeps a view between two of its pages."""
-
-NO_VECTORS: Final = "kept.vectors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,10 @@ class ItemIndex(IndexClient):
 
     def search(self, body: Mapping[str, Any], *, view: str | None = None) -> Any:
         """Return the answer to a search of all shards; without an index, none."""
-        options = {"seen": (failures.MISSING,), "allow_partial_search_results": "false"}
+        options: dict[str, Any] = {
+            "seen": (failures.MISSING,),
+            "allow_partial_search_results": "false",
+        }
         if view is None:
             return self.documents("POST", "_search", body, **options)
         at = {"pit": {"id": view, "keep_alive": KEEP_ALIVE}}
@@ -134,6 +137,11 @@ class ItemIndex(IndexClient):
         finally:
             if view is not None:
                 self.call("DELETE", f"/{path}", {"pit_id": [view]}, seen=seen)
+
+
+def item_index(place: IndexPlace, access: IndexAccess) -> ItemIndex:
+    """Return the index of items beside an index of threads."""
+    return ItemIndex(replace(place, name=place.name + items.SUFFIX), access, items.ITEMS)
 
 
 def hits_of(answer: Any) -> list[Any]:

@@ -34,7 +34,7 @@ from locus_store.backends.opensearch.item_changes import (
     Expiring,
     Renewing,
 )
-from locus_store.backends.opensearch.item_index import PAGE, ItemIndex, Write, hits_of
+from locus_store.backends.opensearch.item_index import PAGE, Write, hits_of, item_index
 from locus_store.errors import SchemaError
 from locus_store.store import BaseStore
 from locus_store.types.items import decode_namespace, encode_namespace
@@ -149,8 +149,7 @@ class OpenSearchStore(BaseStore):
         )
         require(access)
         place = place_of(hosts, index_name, use_ssl=use_ssl, client=client)
-        place = replace(place, name=place.name + items.SUFFIX)
-        self.index = ItemIndex(place, access, items.ITEMS)
+        self.index = item_index(place, access)
         self._batches = Batches(self.index)
         self._one_batch = threading.Lock()
         """Batches of this object do not meet each other's intents."""
