@@ -74,7 +74,7 @@ def first_index(place: IndexPlace) -> str:
     return f"{place.name}-000001"
 
 
-def checked_language(language: object) -> str | None:
+def checked_language(language: str | None) -> str | None:
     """Return the language of the stemmed field.
 
     Raises:

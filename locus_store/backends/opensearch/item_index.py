@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.backends.opensearch import failures, items
+from locus_store.backends.opensearch.bulk import BulkWrite, batches, body_of, write
 from locus_store.backends.opensearch.client import IndexClient
 from locus_store.backends.opensearch.index import own_alias
 from locus_store.backends.opensearch.items import Document, Tag
@@ -22,9 +22,6 @@ AT_ONCE: Final = 500
 
 PAGE: Final = 200
 """Documents in one answer to a search."""
-
-BULK_BYTES: Final = 8_000_000
-"""Bytes of a request that writes, the last document not counted."""
 
 KEEP_ALIVE: Final = "5m"
 """How long the server keeps a view between two of its pages."""
@@ -41,18 +38,17 @@ class Write:
     source: Mapping[str, Any] | None
     """``None``: the document is deleted."""
 
-    def lines(self, alias: str) -> list[str]:
-        """Return the lines of a bulk request."""
+    def line(self) -> BulkWrite:
+        """Return the write as a part of a request."""
         if self.tag is None:
-            where: dict[str, Any] = {"_index": alias, "_id": self.id, "require_alias": True}
-            return [json.dumps({"create": where}), json.dumps(self.source)]
-        tag = self.tag
-        where = {"_index": own_alias(tag.index), "_id": self.id, "require_alias": True}
-        where |= {"if_seq_no": tag.seq_no, "if_primary_term": tag.primary_term}
-        if self.source is None:
-            del where["require_alias"]  # a deletion creates no index
-            return [json.dumps({"delete": where})]
-        return [json.dumps({"index": where}), json.dumps(self.source)]
+            return write("", "create", {"_id": self.id}, self.source)
+        where = {
+            "_index": own_alias(self.tag.index),
+            "_id": self.id,
+            "if_seq_no": self.tag.seq_no,
+            "if_primary_term": self.tag.primary_term,
+        }
+        return write("", "delete" if self.source is None else "index", where, self.source)
 
 
 class ItemIndex(IndexClient):
@@ -88,9 +84,10 @@ class ItemIndex(IndexClient):
             on_repeat: Called if a request is repeated, which its first attempt may have done.
         """
         answers: list[Tag | None] = []
-        for some in _portions([it.lines(self.place.name) for it in writes]):
-            body = "".join(f"{line}\n" for lines in some for line in lines)
+        for some in batches(it.line() for it in writes):
+            body = body_of(some)
             options: dict[str, Any] = {"refresh": refresh, "check": _check_write}
+            options["require_alias"] = "true"
             found = self.documents("POST", "_bulk", body, on_repeat=on_repeat, **options)
             if _has_no_index(found):
                 self.create()
@@ -160,20 +157,6 @@ def _document(found: Mapping[str, Any]) -> Document:
 
 def _tag(found: Mapping[str, Any]) -> Tag:
     return Tag(found["_index"], found["_seq_no"], found["_primary_term"])
-
-
-def _portions(writes: Sequence[list[str]]) -> Iterator[list[list[str]]]:
-    """Yield writes of at most ``BULK_BYTES``, or a single one."""
-    some: list[list[str]] = []
-    size = 0
-    for it in writes:
-        if size > BULK_BYTES:
-            yield some
-            some, size = [], 0
-        some.append(it)
-        size += sum(map(len, it))
-    if some:
-        yield some
 
 
 def _check_read(answer: Any) -> None:

@@ -1,8 +1,8 @@
 """Upgrades of an index: its documents are copied into one with the current mapping.
 
 Writes are blocked while the documents are copied; the alias then moves to the new index, and the
-old one is removed in the same step. Reads continue. Each step may be repeated, so an upgrade that was
-interrupted is resumed by the next one.
+old one is removed in the same step. Reads continue. Each step may be repeated, so an upgrade that
+was interrupted is resumed by the next one.
 """
 
 from __future__ import annotations

@@ -142,11 +142,11 @@ async def test_a_save_is_one_request_and_a_load_is_one(index: TestIndex, watched
         await checkpointer.save({"n": 1}, "t")
         watched.counted()
         await checkpointer.save({"n": 2}, "t")
-        assert watched.counted() == ["PUT _doc"]
+        assert watched.counted() == ["POST _bulk"]
         assert await checkpointer.load("t") == {"n": 2}
         assert watched.counted() == ["GET _doc"]
         assert await checkpointer.delete("t") is True
-        assert watched.counted() == ["DELETE _doc"]
+        assert watched.counted() == ["POST _bulk", "POST _bulk"]
 
 
 async def test_own_saves_are_read_at_once_without_a_wait(index: TestIndex) -> None:
@@ -165,11 +165,11 @@ async def test_a_save_whose_reply_is_lost_makes_one_version(
 ) -> None:
     async with over(index, watched) as checkpointer:
         for n in range(LOST):
-            watched.loses = {"PUT"}
+            watched.loses = {"POST"}
             await checkpointer.save({"n": n}, "t")
             assert not watched.loses
         assert len(await checkpointer.list_checkpoints("t", limit=LOST + 1)) == LOST
-        watched.loses = {"DELETE"}
+        watched.loses = {"POST"}
         assert await checkpointer.delete("t") is True
 
 
