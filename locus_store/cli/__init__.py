@@ -38,7 +38,7 @@ from locus_store.cli.store import store
 from locus_store.cli.streams import OutputError, drop_output, standard_streams
 from locus_store.cli.tenants import tenants
 from locus_store.cli.threads import threads
-from locus_store.cli.timeline import bisect, blame, rewind, watch
+from locus_store.cli.timeline import bisect, blame, report, rewind, watch
 from locus_store.cli.transfer import copy, export, verify
 from locus_store.errors import ConflictError, LocusStoreError, NotFoundError
 
@@ -79,7 +79,7 @@ app.add_typer(tenants, name="tenants")
 app.add_typer(tokens, name="tokens")
 app.add_typer(db, name="db")
 app.add_typer(oci, name="oci")
-for of_threads in (messages, blame, bisect, watch, rewind, delete, vacuum, expire):
+for of_threads in (messages, blame, bisect, watch, rewind, report, delete, vacuum, expire):
     threads.command(cls=Command)(of_threads)
 for command in (doctor, bench, verify, copy, export, forget, serve, inspect):
     app.command(cls=Command)(command)

@@ -1,4 +1,4 @@
-"""``locus-store threads blame``, ``bisect``, ``watch`` and ``rewind``."""
+"""``locus-store threads blame``, ``bisect``, ``watch``, ``rewind`` and ``report``."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from locus_store.timeline.live import newer
 from locus_store.timeline.paths import parsed, shown
 from locus_store.timeline.questions import AT_PATH, TEXT, asked
 from locus_store.timeline.readable import plain
+from locus_store.timeline.report import report as reported
 from locus_store.timeline.rewind import rewind as rewound
 from locus_store.timeline.writers import channel_of, writers
 
@@ -375,3 +376,30 @@ def rewind(
         put_json(document | {"from": checkpoint})
     else:
         say(f"{thread}: the head is {name}, with the state of {checkpoint}")
+
+
+# --- reports
+
+
+def report(
+    thread: Thread,
+    *,
+    checkpoint: Checkpoint = None,
+    namespace: Namespace = "",
+    tenant: OfTenant = None,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Print a report to attach to a bug, as JSON: structure, ids, roles, sizes and blame.
+
+    Each string is replaced by its length and a hash, whose key is random and not kept, and each
+    number by its kind. Keys that begin with a small letter are reported unchanged. {backend,
+    thread_id, namespace, checkpoint_id, state_bytes, versions, older_versions, values,
+    is_complete}.
+    """
+
+    async def found() -> dict[str, Any]:
+        async with opened_of(url, tenant) as backend:
+            told = await reported(backend, thread, checkpoint, namespace=namespace)
+            return require(told, thread, checkpoint)
+
+    put_json(run(found()))

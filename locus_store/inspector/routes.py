@@ -6,8 +6,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from locus_store.inspector.pages import (
     bisects,
+    changes,
     diffs,
     downloads,
+    live,
+    reports,
+    store,
     threads,
     timelines,
     versions,
@@ -35,6 +39,16 @@ ROUTES: Final = {
     "writes": Route(writes.page),
     "diff": Route(diffs.page),
     "download": Route(downloads.state),
+    "live": Route(live.page),
+    "store": Route(store.namespaces),
+    "items": Route(store.items),
+    "item": Route(store.item),
+    "value": Route(store.value),
+    "report": Route(reports.page),
+    "report-file": Route(reports.file),
+    "fork": Route(changes.fork, writes=True),
+    "rewind": Route(changes.rewind, writes=True),
+    "delete": Route(changes.delete, writes=True),
     "image": Route(downloads.picture),
 }
 """A route with ``writes`` is also called with POST: its form was checked then."""

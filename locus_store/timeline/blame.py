@@ -63,6 +63,11 @@ class Blame:
         """The version whose values are explained."""
         return self._way.versions[-1]
 
+    @property
+    def way(self) -> list[Version]:
+        """The version and its ancestors, the oldest first."""
+        return self._way.versions
+
     def of(self, path: Query = ()) -> Blamed | None:
         """Return the value at a path with its origin; ``None`` if there is none."""
         found = located(self.state, path)
