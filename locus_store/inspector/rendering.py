@@ -16,11 +16,7 @@ from locus_store.inspector.escapes import runs, visible
 from locus_store.inspector.headers import SECURITY
 from locus_store.inspector.lanes import HEIGHT, drawn
 from locus_store.inspector.visits import Download, Redirect
-<<<<<<< HEAD
-=======
-from locus_store.timeline.paths import shown
 from locus_store.values.encoding import encode
->>>>>>> main
 
 if TYPE_CHECKING:
     from locus_store.inspector.lanes import Drawn
@@ -54,19 +50,11 @@ def amount(size: int) -> str:
     return f"{size:,} B"
 
 
-<<<<<<< HEAD
-=======
-def json_line(value: Any) -> str:
-    """Return a value as JSON in one line."""
-    return json.dumps(value, ensure_ascii=False, default=str)
-
-
 def compact(value: Any) -> str:
     """Return a value as the JSON of an address."""
     return encode(value).decode()
 
 
->>>>>>> main
 def _lines(rows: list[Any]) -> list[Drawn]:
     """Return the lines between the rows of the timeline."""
     return drawn((it.version.checkpoint_id, it.version.parent_id) for it in rows)

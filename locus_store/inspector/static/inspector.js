@@ -1,6 +1,5 @@
 "use strict";
 
-<<<<<<< HEAD
 // Keys: / search, j and k next and previous version, d differences, b blame, ? help. Every key has
 // a link or a field on the page, which data-key names; without this script those are used.
 
@@ -78,7 +77,7 @@ function start() {
 }
 
 start();
-=======
+
 // New versions of the thread: one request each 2 seconds, none while the tab is hidden.
 const live = document.querySelector("[data-live]");
 
@@ -104,4 +103,3 @@ async function follow() {
 }
 
 if (live) setTimeout(follow, 2000);
->>>>>>> main
