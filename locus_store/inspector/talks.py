@@ -54,7 +54,7 @@ class CallRow:
 
 
 @dataclass(frozen=True, slots=True)
-class MessageRow:
+class SaidRow:
     """A message."""
 
     at: int
@@ -76,7 +76,7 @@ class Talk:
     path: str
     start: int
     length: int
-    messages: list[MessageRow]
+    messages: list[SaidRow]
 
 
 def talk(value: list[Any], path: Query, start: int | None, room: Room) -> Talk:
@@ -98,8 +98,8 @@ class _View:
     def __init__(self, room: Room) -> None:
         self._room = room
 
-    def message(self, it: SaidMessage) -> MessageRow:
-        return MessageRow(
+    def message(self, it: SaidMessage) -> SaidRow:
+        return SaidRow(
             at=int(str(it.path[-1])),
             role=it.role[:NAME],
             name=it.name and it.name[:NAME],
