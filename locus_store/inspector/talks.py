@@ -12,9 +12,9 @@ from locus_store.timeline.paths import shown
 
 if TYPE_CHECKING:
     from locus_store.timeline.conversations import (
+        CalledTool,
         MessagePart,
         SaidMessage,
-        ToolCall,
         ToolResult,
     )
     from locus_store.timeline.paths import Query
@@ -118,7 +118,7 @@ class _View:
         kind = image_type(text) if it.kind == "image" else None
         return PartRow(it.kind[:NAME], shown(it.path), self._room.cut(text), kind)
 
-    def _call(self, it: ToolCall) -> CallRow:
+    def _call(self, it: CalledTool) -> CallRow:
         given = it.arguments if isinstance(it.arguments, str) else json_line(it.arguments)
         return CallRow(
             it.call_id and it.call_id[:NAME],
