@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from locus_store.adapters.adk.records import (
     STATE,
-    Record,
+    SessionRecord,
     app_log,
     event_message,
     user_log,
@@ -136,7 +136,7 @@ async def _take_session(
     ((state, updated),) = await rows.all(_SESSION, *names)
     at = time_of(updated)
     exact = updated if isinstance(updated, int | float) else at.timestamp()
-    record = Record(_json(state, "the state"), exact)
+    record = SessionRecord(_json(state, "the state"), exact)
     events = await rows.all(_EVENTS.format(tie=rows.tie), *names)
     messages = [_archived(backend, row, sequence) for sequence, row in enumerate(events, 1)]
     messages.append(archived(record.message(), 1, at, backend, STATE))

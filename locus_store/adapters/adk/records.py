@@ -30,7 +30,7 @@ APP: Final = "adk-app"
 Document: TypeAlias = dict[str, Any]
 
 
-class Record(NamedTuple):
+class SessionRecord(NamedTuple):
     """The one message of the log of a session's state."""
 
     state: Document
