@@ -142,6 +142,10 @@ lint: $(VENV)/.dev
 	$(BIN)/check-jsonschema -q --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/check-jsonschema -q --builtin-schema vendor.dependabot .github/dependabot.yml
 	$(BIN)/zizmor -q --offline --min-severity medium .github/workflows
+	$(BIN)/check-jsonschema -q --builtin-schema vendor.compose-spec deploy/docker-compose.yml
+	$(BIN)/kubernetes-validate --strict --quiet deploy/kubernetes/*.yaml
+	@if test -x $(BIN)/hadolint; then $(BIN)/hadolint deploy/Dockerfile; \
+	else echo "deploy/Dockerfile: not linted, hadolint has no wheel for this machine"; fi
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .

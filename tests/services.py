@@ -26,20 +26,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class Service:
-    """A running service.
+class Running:
+    """A running ASGI application.
 
     Args:
-        backend: What it stands over; it is closed at the end, in the loop of the service.
+        application: An ASGI application.
+        closes: Closed at the end, in the loop of the application.
         kept_seconds: For which an idle connection stays open.
-        options: Of ``locus_store.service.app``.
     """
 
-    def __init__(self, backend: Any, *, kept_seconds: int = 5, **options: Any) -> None:
-        self.app = app(backend, **options)
+    def __init__(self, application: Any, closes: Any = (), *, kept_seconds: int = 5) -> None:
+        self.app = application
         self.asked: list[str] = []
         self._sent: list[int] = []
-        self._closes = [backend, *(options.get(it) for it in ("store", "messages"))]
+        self._closes = list(closes)
         # With its protocol named, asyncio turns Nagle's algorithm off.
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.bind(("127.0.0.1", 0))
@@ -88,6 +88,20 @@ class Service:
         self._server.should_exit = True
         self._thread.join(20)
         assert not self._thread.is_alive()
+
+
+class Service(Running):
+    """A running service.
+
+    Args:
+        backend: What it stands over; it is closed at the end, in the loop of the service.
+        kept_seconds: For which an idle connection stays open.
+        options: Of ``locus_store.service.app``.
+    """
+
+    def __init__(self, backend: Any, *, kept_seconds: int = 5, **options: Any) -> None:
+        closes = [backend, *(options.get(it) for it in ("store", "messages"))]
+        super().__init__(app(backend, **options), closes, kept_seconds=kept_seconds)
 
 
 def parts(place: Any = None, **options: Any) -> tuple[Any, Any, Any]:

@@ -15,6 +15,7 @@ from locus_store.cli.database import db
 from locus_store.cli.doctor import doctor
 from locus_store.cli.forgetting import forget
 from locus_store.cli.help import Command, HelpGroup
+from locus_store.cli.inspector import inspect
 from locus_store.cli.messages import messages
 from locus_store.cli.oci import oci
 from locus_store.cli.opening import DEFAULT_PREFIX, DEFAULT_URL
@@ -37,7 +38,7 @@ from locus_store.cli.store import store
 from locus_store.cli.streams import OutputError, drop_output, standard_streams
 from locus_store.cli.tenants import tenants
 from locus_store.cli.threads import threads
-from locus_store.cli.timeline import bisect, blame, rewind, watch
+from locus_store.cli.timeline import bisect, blame, report, rewind, watch
 from locus_store.cli.transfer import copy, export, verify
 from locus_store.errors import ConflictError, LocusStoreError, NotFoundError
 
@@ -78,9 +79,9 @@ app.add_typer(tenants, name="tenants")
 app.add_typer(tokens, name="tokens")
 app.add_typer(db, name="db")
 app.add_typer(oci, name="oci")
-for of_threads in (messages, blame, bisect, watch, rewind, delete, vacuum, expire):
+for of_threads in (messages, blame, bisect, watch, rewind, report, delete, vacuum, expire):
     threads.command(cls=Command)(of_threads)
-for command in (doctor, bench, verify, copy, export, forget, serve):
+for command in (doctor, bench, verify, copy, export, forget, serve, inspect):
     app.command(cls=Command)(command)
 app.add_typer(imports, name="import")
 

@@ -42,13 +42,25 @@ def serve(
     ] = None,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(help="Another name of the service, for clients without tokens; repeatable."),
+        typer.Option(
+            help="Another name of the service: for the inspector, and without tokens; repeatable."
+        ),
     ] = None,
     workers: Annotated[int, typer.Option(help="Processes on the port.")] = 1,
     dimension: Annotated[
         int | None, typer.Option(help="Dimensions of the store's embeddings; none: none.")
     ] = None,
     metric: Annotated[str, typer.Option(help="cosine, l2 or ip.")] = "cosine",
+    inspector: Annotated[
+        bool, typer.Option("--inspector", help="Show the browser inspector at /inspector/.")
+    ] = False,
+    behind_proxy: Annotated[
+        bool,
+        typer.Option("--behind-proxy", help="The inspector is reached through TLS of a proxy."),
+    ] = False,
+    allow_write: Annotated[
+        bool, typer.Option("--allow-write", help="Let the inspector fork, rewind and delete.")
+    ] = False,
 ) -> None:
     """Serve a database over HTTP, for clients that open http://host:port.
 
@@ -68,6 +80,9 @@ def serve(
             workers=workers,
             dimension=dimension,
             metric=metric,
+            inspector=inspector,
+            behind_proxy=behind_proxy,
+            allow_write=allow_write,
         ),
         announce=lambda url: note(f"Serving on {url}"),
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import shlex
-from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,7 +33,6 @@ from locus_store.cli.output import (
     visible,
 )
 from locus_store.cli.tenants import OfTenant, opened_of
-from locus_store.errors import ConflictError
 from locus_store.timeline import readable
 from locus_store.timeline.differences import Difference, changed_part, differences
 from locus_store.timeline.graph import Cursor, graph
@@ -371,10 +369,9 @@ def fork(
 
     async def forked() -> tuple[str | None, int]:
         async with opened_of(url, tenant) as backend:
-            if checkpoint is None:
-                require(await backend.copy_thread(thread, new), thread)
-            else:
-                await _fork_at(backend, thread, new, checkpoint, namespace)
+            copied = importlib.import_module("locus_store.transfer.forking").fork
+            found = await copied(backend, thread, new, checkpoint, namespace=namespace)
+            require(found, thread, checkpoint)
             head = await backend.version(new, namespace=namespace)
             name = head.checkpoint_id if head else None  # a thread may have messages only
             return name, len(await all_versions(backend, new, namespace))
@@ -385,19 +382,3 @@ def fork(
     else:
         told = "" if head is None else f", the head is {head}"
         say(f"{new}: {counted(versions, 'version')}{told}")
-
-
-async def _fork_at(
-    backend: FullBackend, thread: str, new: str, checkpoint: str, namespace: str
-) -> None:
-    building = importlib.import_module("locus_store.transfer.building")
-    there = await backend.read_thread(thread)
-    limit = backend.max_state_bytes
-    found = (
-        await building.up_to(there, checkpoint, namespace=namespace, max_state_bytes=limit)
-        if there
-        else None
-    )
-    copy = replace(require(found, thread, checkpoint), thread_id=new, messages=[], logs=[])
-    if not await backend.write_thread(copy):
-        raise ConflictError(f"thread {new!r} already exists; nothing was written")

@@ -1,4 +1,4 @@
-"""``locus-store threads blame``, ``bisect``, ``watch`` and ``rewind``."""
+"""``locus-store threads blame``, ``bisect``, ``watch``, ``rewind`` and ``report``."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ from locus_store.timeline.bisect import bisect as bisected
 from locus_store.timeline.blame import blame as blamed
 from locus_store.timeline.live import newer
 from locus_store.timeline.paths import parsed, shown
+from locus_store.timeline.questions import AT_PATH, TEXT, asked
 from locus_store.timeline.readable import plain
+from locus_store.timeline.report import report as reported
 from locus_store.timeline.rewind import rewind as rewound
 from locus_store.timeline.writers import channel_of, writers
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator
 
     from locus_store.backend import FullBackend
     from locus_store.timeline.bisect import Bisected, Turn
@@ -179,50 +181,26 @@ class Program:
         return None if done.returncode == SKIPPED else done.returncode != 0
 
 
-def _json(text: str) -> Any:
-    """Return the value of an option: JSON, or the text itself."""
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return text
-
-
-_AT_PATH: dict[str, Callable[[Any, Any], Condition]] = {
-    "--equals": lambda path, text: conditions.equals(path, _json(text)),
-    "--contains": lambda path, text: conditions.contains(path, _json(text)),
-    "--exists": lambda path, _: conditions.exists(path),
-    "--longer-than": conditions.longer_than,
-    "--type": conditions.is_type,
-    "--filter": lambda path, text: conditions.matches(path, _filter(text)),
-}
-
-
-def _filter(text: str) -> dict[str, Any]:
-    wanted = _json(text)
-    if not isinstance(wanted, dict):
-        raise InvalidArgumentError(f'--filter takes JSON such as {{"$gt": 5}}, not {text!r}')
-    return wanted
-
-
 def _condition(path: str | None, text: str | None, command: str | None, **at: Any) -> Condition:
     """Return the one condition that the options name.
 
     Raises:
         InvalidArgumentError: They name none, or several.
     """
-    options = {f"--{key.replace('_', '-')}": it for key, it in at.items()}
+    options = {key.replace("_", "-"): it for key, it in at.items()}
     given = {key: it for key, it in options.items() if it is not None and it is not False}
     others = [it for it in (text, command) if it is not None]
     if len(given) + len(others) != 1 or (path is None) is bool(given):
         raise InvalidArgumentError(
-            f"name one condition: --path with one of {', '.join(_AT_PATH)}, or --text, or --run"
+            f"name one condition: --path with one of {', '.join(f'--{it}' for it in AT_PATH)}, or "
+            "--text, or --run"
         )
     if text is not None:
-        return conditions.HasText(text)
+        return asked(TEXT, "", text)
     if command is not None:
         return Program(command)
     [(name, value)] = given.items()
-    return _AT_PATH[name](parsed(path or ""), value)
+    return asked(name, path or "", str(value))
 
 
 def bisect(
@@ -398,3 +376,30 @@ def rewind(
         put_json(document | {"from": checkpoint})
     else:
         say(f"{thread}: the head is {name}, with the state of {checkpoint}")
+
+
+# --- reports
+
+
+def report(
+    thread: Thread,
+    *,
+    checkpoint: Checkpoint = None,
+    namespace: Namespace = "",
+    tenant: OfTenant = None,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Print a report to attach to a bug, as JSON: structure, ids, roles, sizes and blame.
+
+    Each string is replaced by its length and a hash, whose key is random and not kept, and each
+    number by its kind. Keys that begin with a small letter are reported unchanged. {backend,
+    thread_id, namespace, checkpoint_id, state_bytes, versions, older_versions, values,
+    is_complete}.
+    """
+
+    async def found() -> dict[str, Any]:
+        async with opened_of(url, tenant) as backend:
+            told = await reported(backend, thread, checkpoint, namespace=namespace)
+            return require(told, thread, checkpoint)
+
+    put_json(run(found()))

@@ -113,14 +113,22 @@ class Door:
         if self._file is None:
             return Caller("", None, self._granted)
         scheme, _, secret = authorization.partition(" ")
-        found = self._matching(secret.strip()) if scheme.lower() == "bearer" else None
+        found = self.matching(secret.strip()) if scheme.lower() == "bearer" else None
         if found is None:
             raise RefusalError(
                 401,
                 ConnectionFailedError("this service needs a valid token"),
                 www_authenticate="Bearer",
             )
-        return Caller(found.name, found.tenant, self._granted & set(found.rights))
+        return self._holder(found)
+
+    def holder(self, sha256: str) -> Caller | None:
+        """Return the caller whose token has a hash; ``None`` if there is none any more."""
+        found = next((it for it in self.tokens() if it.sha256 == sha256), None)
+        return None if found is None else self._holder(found)
+
+    def _holder(self, token: Token) -> Caller:
+        return Caller(token.name, token.tenant, self._granted & set(token.rights))
 
     def tokens(self) -> list[Token]:
         """Return the tokens that are valid now; none if the service has no token file.
@@ -139,7 +147,7 @@ class Door:
         self._failure = ""
         return found
 
-    def _matching(self, secret: str) -> Token | None:
+    def matching(self, secret: str) -> Token | None:
         """Return the token of a secret, in a time that does not depend on the secret."""
         wanted, found = hashed(secret), None
         for token in self.tokens():

@@ -7,11 +7,12 @@ import importlib
 import logging
 import multiprocessing
 import os
+import secrets
 import signal
 import socket
 import threading
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import ip_address
 from multiprocessing.connection import wait
 from tempfile import TemporaryDirectory
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.process import BaseProcess
 
-    from locus_store.service.application import Service
+    from starlette.types import ASGIApp
 
 log: Final = logging.getLogger("locus_store.service")
 
@@ -61,11 +62,28 @@ class ServeOptions:
     max_body: int = MAX_BODY
     requests_per_second: float | None = None
     allowed_hosts: tuple[str, ...] = ()
-    """Beside the names of loopback; asked for without tokens only."""
+    """Beside the names of loopback; for the pages, and for callers without tokens."""
 
     workers: int = 1
     dimension: int | None = None
     metric: Any = "cosine"
+    inspector: bool = False
+    """Show the pages of ``locus_store.inspector`` at ``/inspector/``."""
+
+    behind_proxy: bool = False
+    """The pages are reached through a proxy with TLS only."""
+
+    allow_write: bool = False
+    """The pages offer forks, rewinds and deletions."""
+
+    session_key: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
+    """Signs the sessions of the pages, in all workers."""
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """The names of the service: those of loopback, its own, and those that were given."""
+        names = (_literal(self.host), *self.allowed_hosts)
+        return frozenset({*LOOPBACK, *map(str.lower, names)})
 
 
 def serve(settings: ServeOptions, announce: Callable[[str], None]) -> None:
@@ -80,13 +98,20 @@ def serve(settings: ServeOptions, announce: Callable[[str], None]) -> None:
         ConnectionFailedError: The port is taken.
         MissingExtraError: uvicorn is not installed.
     """
-    _require_uvicorn()
+    require_uvicorn()
     _log_to_stderr()
     if settings.token_file is None and not _is_loopback(settings.host):
         raise InvalidArgumentError(
             f"--host {settings.host} lets strangers in: pass --token-file, which "
             "`locus-store tokens add` makes"
         )
+    if settings.inspector and not _is_loopback(settings.host) and not settings.behind_proxy:
+        raise InvalidArgumentError(
+            f"--inspector on --host {settings.host} would send tokens without TLS: put a proxy "
+            "with TLS before it, and pass --behind-proxy"
+        )
+    if settings.behind_proxy and settings.token_file is None:
+        raise InvalidArgumentError("--behind-proxy needs --token-file: a proxy lets strangers in")
     if settings.workers < 1:
         raise InvalidArgumentError("--workers must be at least 1")
     if settings.workers > 1 and settings.url.partition(":")[0] == "memory":
@@ -96,7 +121,7 @@ def serve(settings: ServeOptions, announce: Callable[[str], None]) -> None:
     if not 0 <= settings.port <= MAX_PORT:
         raise InvalidArgumentError(f"--port must be from 0 to {MAX_PORT}")
     service = opened(settings)  # raises for a wrong option, before the port is announced
-    with _listener(settings.host, settings.port) as listener:
+    with listening(settings.host, settings.port) as listener:
         announce(f"http://{_literal(settings.host)}:{listener.getsockname()[1]}")
         if settings.workers == 1:
             run(settings, listener, service)
@@ -104,7 +129,12 @@ def serve(settings: ServeOptions, announce: Callable[[str], None]) -> None:
             _supervise(settings, listener)
 
 
-def _require_uvicorn() -> None:
+def require_uvicorn() -> None:
+    """Refuse to start without uvicorn.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
     try:
         importlib.import_module("uvicorn")
     except ImportError as exc:
@@ -134,7 +164,7 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _listener(host: str, port: int) -> socket.socket:
+def listening(host: str, port: int) -> socket.socket:
     """Return a listening socket.
 
     Its protocol is named: asyncio turns Nagle's algorithm off for such sockets only, and with it
@@ -152,14 +182,19 @@ def _listener(host: str, port: int) -> socket.socket:
     return listener
 
 
-def run(settings: ServeOptions, listener: socket.socket, service: Service | None = None) -> None:
+def run(settings: ServeOptions, listener: socket.socket, service: ASGIApp | None = None) -> None:
     """Serve on a socket, in this process; a worker opens a service of its own."""
+    served(service or opened(settings), listener)
+
+
+def served(application: ASGIApp, listener: socket.socket) -> None:
+    """Serve an application on a socket until a signal."""
     _log_to_stderr()
     uvicorn = importlib.import_module("uvicorn")
     from locus_store.service.connections import LimitedConnection  # noqa: PLC0415  (of uvicorn)
 
     config = uvicorn.Config(
-        service or opened(settings),
+        application,
         http=LimitedConnection,
         ws="none",
         lifespan="on",
@@ -183,51 +218,63 @@ def _end_with(parent: BaseProcess, server: Any) -> None:
     server.should_exit = True
 
 
-def opened(settings: ServeOptions) -> Service:
-    """Return the service over the storage of a URL, which it opens and closes.
+def opened(settings: ServeOptions) -> ASGIApp:
+    """Return the service over the storage of a URL, which it opens and closes, with its pages.
 
     Raises:
         InvalidArgumentError: The URL is not valid.
     """
     backend = open_checkpointer(settings.url).backend
-    folder = type(backend).__module__.split(".")[2]
-    return app(
+    store = store_beside(
+        settings.url, backend, dimension=settings.dimension, metric=settings.metric
+    )
+    service = app(
         backend,
-        store=_store(settings, backend, folder),
-        messages=_messages(backend, folder),
+        store=store,
+        messages=_messages(backend),
         token_file=settings.token_file,
         read_only=settings.read_only,
         max_body=settings.max_body,
         requests_per_second=settings.requests_per_second,
-        allowed_hosts=_hosts(settings),
+        allowed_hosts=settings.hosts if settings.token_file is None else None,
         owns=True,
     )
-
-
-def _hosts(settings: ServeOptions) -> frozenset[str] | None:
-    if settings.token_file is not None:
-        return None
-    names = (_literal(settings.host), *settings.allowed_hosts)
-    return frozenset({*LOOPBACK, *map(str.lower, names)})
+    if not settings.inspector:
+        return service
+    pages: Any = importlib.import_module("locus_store.inspector.serving")
+    with_pages: ASGIApp = pages.beside(service, backend, store, settings)
+    return with_pages
 
 
 def _literal(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _store(settings: ServeOptions, backend: Any, folder: str) -> Any:
-    """Return the store beside a backend; over its connections, where a store can use them."""
+def store_beside(url: str, backend: Any, **options: Any) -> Any:
+    """Return the store beside a backend; over its connections, where a store can use them.
+
+    Args:
+        url: Of the backend.
+        backend: Need not be open.
+        options: Of the store.
+    """
+    folder = folder_of(backend)
     if folder not in STORES:
         return None
-    options: dict[str, Any] = {"dimension": settings.dimension, "metric": settings.metric}
     if folder in {"memory", "redis"}:
         opening = importlib.import_module("locus_store.open")
-        return opening.open_store(settings.url, **options)
+        return opening.open_store(url, **options)
     kind = getattr(importlib.import_module("locus_store.backends"), STORES[folder])
     return kind(backend=backend, **options)
 
 
-def _messages(backend: Any, folder: str) -> Any:
+def folder_of(backend: Any) -> str:
+    """Return the folder of a backend's technology."""
+    return type(backend).__module__.split(".")[2]
+
+
+def _messages(backend: Any) -> Any:
+    folder = folder_of(backend)
     if folder not in MESSAGE_LOGS:
         return None
     kind = getattr(importlib.import_module("locus_store.backends"), MESSAGE_LOGS[folder])

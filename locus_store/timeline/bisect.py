@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from locus_store.timeline.lineage import lineage, visit
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from locus_store.backend import StorageBackend
     from locus_store.timeline.conditions import Condition
     from locus_store.types import Version
@@ -85,6 +87,7 @@ async def bisect(
     checkpoint_id: str | None = None,
     *,
     namespace: str = "",
+    step: Callable[[], None] | None = None,
 ) -> Bisected | None:
     """Return the answers on the way to a version, or to the head; ``None`` if there is none.
 
@@ -94,6 +97,7 @@ async def bisect(
         condition: Of ``conditions``; used for this call only.
         checkpoint_id: The version, whose ancestors are asked about, and itself.
         namespace: The line of the version.
+        step: Is called before each version, in a thread; what it raises ends the calculation.
 
     Raises:
         IntegrityError, NotFoundError: See ``StoresThreads.read_states``.
@@ -103,5 +107,5 @@ async def bisect(
     if way is None:
         return None
     asking = _Asking(condition, way.exact)
-    await visit(backend, way.versions, asking)
+    await visit(backend, way.versions, asking, step)
     return Bisected(way.versions[-1], asking.turns, len(way.versions), asking.skipped)

@@ -13,7 +13,7 @@ from locus_store.timeline.paths import Located, located
 from locus_store.values.encoding import decode, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from locus_store.backend import StorageBackend
     from locus_store.timeline.layouts import Path
@@ -63,6 +63,11 @@ class Blame:
         """The version whose values are explained."""
         return self._way.versions[-1]
 
+    @property
+    def way(self) -> list[Version]:
+        """The version and its ancestors, the oldest first."""
+        return self._way.versions
+
     def of(self, path: Query = ()) -> Blamed | None:
         """Return the value at a path with its origin; ``None`` if there is none."""
         found = located(self.state, path)
@@ -97,7 +102,7 @@ def _parts(of: Located, *, is_raw: bool) -> Iterator[Located]:
     prefix, value = ((), of.value) if is_raw else inside(of.value)
     path = (*of.path, *prefix)
     if isinstance(value, dict):
-        of_graph = prefix == (CHANNELS,)
+        of_graph = prefix[:1] == (CHANNELS,)
         for key, item in value.items():
             if not (of_graph and is_bookkeeping(key)):
                 yield Located((*path, key), item)
@@ -140,11 +145,13 @@ async def blame(
     checkpoint_id: str | None = None,
     *,
     namespace: str = "",
+    step: Callable[[], None] | None = None,
 ) -> Blame | None:
     """Return the origins of the values of a version, or of the head; ``None`` if there is none.
 
     Reads each version on the way to it once. ``origins`` has the rules by which a value is kept
-    from one version to the next.
+    from one version to the next. ``step`` is called before each version, in a thread; what it
+    raises ends the calculation.
 
     Raises:
         IntegrityError, NotFoundError: See ``StoresThreads.read_states``.
@@ -154,5 +161,5 @@ async def blame(
     if way is None:
         return None
     tracer = _Tracer()
-    await visit(backend, way.versions, tracer)
+    await visit(backend, way.versions, tracer, step)
     return Blame(way, tracer.state(), tracer.origins)

@@ -34,15 +34,26 @@ def is_bookkeeping(channel: str) -> bool:
 def inside(value: Any) -> tuple[Path, Any]:
     """Return the content of a wrapped value, and the path to it; ``((), value)`` if it is plain.
 
-    The wrappings are a LangGraph state around its channels, and the tags of ``typed_values``.
+    The wrappings are a LangGraph state around its channels, and the tags of ``typed_values``. An
+    object of a class has both: its fields are tagged for their order.
     """
+    path: Path = ()
+    while step := _wrapping(value):
+        path += step
+        for key in step:
+            value = value[key]
+    return path, value
+
+
+def _wrapping(value: Any) -> Path:
+    """Return the path through the outermost wrapping of a value; empty if it is plain."""
     if not isinstance(value, dict):
-        return (), value
+        return ()
     if is_graphs(value):
-        return (CHANNELS,), value[CHANNELS]
+        return (CHANNELS,)
     content = value.get("v")
     if value.get("$") == "d" and isinstance(content, dict):
-        return ("v",), content
+        return ("v",)
     if value.get("$") == "x" and isinstance(content, list) and len(content) > _FIELDS:
-        return ("v", _FIELDS), content[_FIELDS]
-    return (), value
+        return ("v", _FIELDS)
+    return ()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from locus_store.backend import StoresThreads, needs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from locus_store.backend import StorageBackend
     from locus_store.types import Version
@@ -66,13 +66,30 @@ async def lineage(
     return Ancestry(versions[::-1], exact[::-1])
 
 
-async def visit(backend: StorageBackend, versions: Sequence[Version], visitor: Visitor) -> None:
+async def visit(
+    backend: StorageBackend,
+    versions: Sequence[Version],
+    visitor: Visitor,
+    step: Callable[[], None] | None = None,
+) -> None:
     """Let a visitor see the state of each version, in order.
+
+    Args:
+        backend: The storage.
+        versions: In the order of a lineage.
+        visitor: Sees them.
+        step: Is called before each; what it raises ends the calculation.
 
     Raises:
         IntegrityError, NotFoundError: See ``StoresThreads.read_states``.
         UnsupportedError: The backend does not list what its versions are made of.
     """
     states = needs(backend, StoresThreads)
+
+    def visited(version: Version, folder: Folder) -> None:
+        if step is not None:
+            step()
+        visitor.visit(version, folder)
+
     for start in range(0, len(versions), READ):
-        await states.read_states(versions[start : start + READ], visitor.visit)
+        await states.read_states(versions[start : start + READ], visited)

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 
 from locus_store.backend import StoresWrites, needs
 from locus_store.errors import ConflictError, NotFoundError
+from locus_store.timeline.carried import carried
 from locus_store.timeline.layouts import is_graphs
+from locus_store.timeline.lineage import PAGE
 from locus_store.types import Expected
-from locus_store.versions import current, new_checkpoint_id, whole_write
+from locus_store.versions import REBUILT, current, new_checkpoint_id, whole_write
 
 if TYPE_CHECKING:
     from locus_store.backend import StorageBackend
-    from locus_store.types import Snapshot
+    from locus_store.types import Mark, Snapshot, Version
 
 
 async def rewind(
@@ -29,8 +31,9 @@ async def rewind(
 
     Removes nothing: the versions behind the old one are a side branch then. The new version has the
     metadata of the old one, which is its parent. An agent continues from it. So does a LangGraph
-    graph, interrupted or not, which gets an id of its own kind. LangGraph derives the ids of tasks
-    from that of the checkpoint: tasks that were done or interrupted at the old one run again.
+    graph, interrupted or not, which gets an id of its own kind; ``carried`` has what it runs again.
+    A ``DeltaChannel`` is rebuilt from the parents' writes, so the parent of such a version is that
+    of the old one.
 
     Args:
         backend: The storage.
@@ -42,7 +45,8 @@ async def rewind(
     Raises:
         ConflictError: The head is another one, or moved meanwhile; nothing was saved.
         NotFoundError: There is no such version.
-        UnsupportedError: The backend keeps no pending writes.
+        UnsupportedError: The backend keeps no pending writes, or the package ``xxhash`` is missing
+            for a LangGraph thread.
     """
     writing = needs(backend, StoresWrites)
     found = await backend.read_state(
@@ -51,11 +55,15 @@ async def rewind(
     if found is None:
         raise NotFoundError(f"there is no checkpoint {checkpoint_id!r} in thread {thread_id!r}")
     await _require_head(backend, found, expected_head)
-    name = new_graph_id() if is_graphs(found.state) else new_checkpoint_id()
     writes = [
         whole_write(it, found.state, backend.max_state_bytes)
         for it in current(found.writes or [], found.version.mark.sequence)
     ]
+    name = new_checkpoint_id()
+    if is_graphs(found.state):
+        name = new_graph_id()
+        is_left = bool(writes) and await _is_left(backend, found.version)
+        writes = carried(found, writes, name, backend.max_state_bytes, is_left=is_left)
     await writing.put_writes(thread_id, name, writes, namespace=namespace)
     await backend.write_state(
         thread_id,
@@ -64,9 +72,22 @@ async def rewind(
         checkpoint_id=name,
         metadata=found.version.metadata,
         labels=found.version.labels,
-        expected=Expected(made_from=found.version.mark, head=found.head),
+        expected=Expected(made_from=await _made_from(backend, found.version), head=found.head),
     )
     return name
+
+
+async def _made_from(backend: StorageBackend, version: Version) -> Mark | None:
+    if not version.labels.get(REBUILT):
+        return version.mark
+    parent = version.parent_id
+    found = await backend.version(version.thread_id, parent, namespace=version.namespace)
+    if parent is None or found is None:
+        raise NotFoundError(
+            f"checkpoint {version.checkpoint_id!r} is rebuilt from its parent {parent!r}, which is "
+            "not stored any more"
+        )
+    return found.mark
 
 
 async def _require_head(
@@ -84,6 +105,22 @@ async def _require_head(
             head_id=now,
             parent_id=version.checkpoint_id,
         )
+
+
+async def _is_left(backend: StorageBackend, version: Version) -> bool:
+    """Return whether a graph ran on from a version: a child of it has a later step."""
+    before: str | None = None
+    step = version.metadata.get("step")
+    while page := await backend.history(
+        version.thread_id, namespace=version.namespace, limit=PAGE, before=before
+    ):
+        before = page[-1].checkpoint_id
+        for it in page:
+            if it.mark.sequence <= version.mark.sequence:
+                return False
+            if it.parent_id == version.checkpoint_id and it.metadata.get("step") != step:
+                return True
+    return False
 
 
 def new_graph_id() -> str:

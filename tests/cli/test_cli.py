@@ -295,7 +295,7 @@ def test_the_commands_are_those_of_the_issue() -> None:
     names = {" ".join(it) for it in COMMANDS}
     threads = ["list", "show", "history", "diff", "fork", "search", "messages", "delete", "vacuum"]
     threads += ["expire"]
-    threads += ["blame", "bisect", "watch", "rewind"]
+    threads += ["blame", "bisect", "watch", "rewind", "report"]
     db = [
         "upgrade",
         "downgrade",

@@ -128,6 +128,15 @@ def test_bisect_needs_one_condition(run: Run, url: str, options: tuple[str, ...]
     assert errors.startswith("Error: ")
 
 
+def test_a_report_is_json_without_strings_of_the_state(run: Run, url: str) -> None:
+    save(url, "t", *STORY[:2])
+    code, out, _ = run("threads", "report", "t")
+    assert (code, "Basel" in out) == (0, False)
+    values = {tuple(it["path"]): it for it in json.loads(out)["values"]}
+    assert values["city",]["made"] == {"checkpoint_id": "v1", "is_exact": True}
+    assert run("threads", "report", "no")[0] == 4
+
+
 def test_rewind_makes_an_old_version_the_head(run: Run, url: str) -> None:
     save(url, "t", *STORY)
     code, _, errors = run("threads", "rewind", "t", "v0", "--head", "v2")

@@ -71,3 +71,10 @@ def test_a_path_leads_through_what_wraps_a_graphs_values() -> None:
     assert found == (("channel_values", "messages", 0, "v", 2, "content"), "hi")
     assert located(WRAPPED, parsed("box.a")) == (("channel_values", "box", "v", "a"), 1)
     assert located(WRAPPED, parsed("channel_values.messages[0].c")) is not None
+
+
+def test_a_path_leads_to_the_fields_of_an_object_whose_order_is_kept() -> None:
+    fields = {"$": "d", "k": ["content", "call"], "v": {"call": "c1", "content": "hi"}}
+    state = {"messages": [{"$": "x", "c": 5, "v": ["messages.ai", "AI", fields]}]}
+    found = located(state, parsed("messages[call=c1].content"))
+    assert found == (("messages", 0, "v", 2, "v", "content"), "hi")

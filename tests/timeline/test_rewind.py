@@ -115,9 +115,9 @@ async def test_an_interrupted_graph_and_a_finished_one_continue_from_a_rewind() 
 
     await rewind(memory, "t", interrupted)
     again = _graph(LangGraphSaver(memory), log)
-    assert (await again.aget_state(config)).next == ("ask", "beside")
+    assert (await again.aget_state(config)).next == ("ask",)
     done = await again.ainvoke(Command(resume="Basel"), config)
-    assert sorted(log) == ["beside", "city Basel"]  # the tasks of a new checkpoint run again
+    assert log == ["city Basel"]
     assert "city Basel" in [it.content for it in done["messages"]]
     assert "city Bern" not in [it.content for it in done["messages"]]
 

@@ -1,0 +1,41 @@
+"""``locus-store inspect``."""
+
+from __future__ import annotations
+
+import importlib
+import webbrowser
+from typing import Annotated, Any
+
+import typer
+
+from locus_store.cli.opening import DEFAULT_URL, Url, opened
+from locus_store.cli.output import note
+
+
+def inspect(
+    *,
+    url: Url = DEFAULT_URL,
+    port: Annotated[int, typer.Option(help="Port on loopback; 0 is any free one.")] = 0,
+    allow_write: Annotated[
+        bool, typer.Option("--allow-write", help="Offer forks, rewinds and deletions.")
+    ] = False,
+    no_browser: Annotated[
+        bool, typer.Option("--no-browser", help="Print the link only, for a browser elsewhere.")
+    ] = False,
+) -> None:
+    """Open the inspector in a browser: which version and node introduced a value.
+
+    Changes nothing without --allow-write. The printed link works once and for a minute. Ctrl-C ends
+    it.
+    """
+    serving: Any = importlib.import_module("locus_store.inspector.serving")
+
+    def announce(link: str) -> None:
+        note(f"Inspecting on {link}")
+        if not no_browser:
+            webbrowser.open(serving.start_page(link).as_uri())
+
+    backend = opened(url)
+    store = importlib.import_module("locus_store.service.serving").store_beside(url, backend)
+    options = serving.InspectOptions(port=port, allow_write=allow_write)
+    serving.inspect(backend, store, options, announce)

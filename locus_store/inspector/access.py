@@ -1,0 +1,187 @@
+"""Entrances: who may see the pages, and the login.
+
+``inspect`` lets its operator in with a code that works once and for a minute. ``serve`` takes the
+secret of a token in a form. An application that mounts the inspector decides with a function.
+"""
+
+from __future__ import annotations
+
+import inspect
+import secrets
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from hmac import compare_digest
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+from locus_store.errors import ConnectionFailedError
+from locus_store.inspector.sessions import OPERATOR, Session, Sessions
+from locus_store.service.access import EVERYTHING, Caller, Door
+from locus_store.service.exchange import RefusalError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from typing import TypeAlias
+
+    from locus_store.service.exchange import LimitedRequest
+
+    Authorize: TypeAlias = Callable[[LimitedRequest], "Caller | Awaitable[Caller | None] | None"]
+
+CODE_SECONDS: Final = 60
+_FORWARDED: Final = (b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip", b"via")
+_SAME: Final = frozenset({"same-origin"})
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """The caller of a page."""
+
+    caller: Caller
+    form_token: str
+    """Each form carries it."""
+
+    is_operator: bool = False
+    """May choose the tenant."""
+
+    has_session: bool = False
+    """May end its session."""
+
+
+class Entrance(ABC):
+    """Finds out who asks, and begins sessions."""
+
+    kind = ""
+    """The login form: ``token``, ``code``, or none."""
+
+    def __init__(self, key: bytes | None = None) -> None:
+        self.sessions: Final = Sessions(key or secrets.token_bytes(32))
+
+    @abstractmethod
+    async def viewer(self, request: LimitedRequest) -> Viewer | None:
+        """Return who asks; ``None``: the login page is shown."""
+
+    def subject(self, secret: str) -> str | None:
+        """Return the subject of the session that a secret begins; ``None``: it begins none."""
+        del secret
+        return None
+
+    def _session(self, request: LimitedRequest) -> Session | None:
+        value = request.cookies.get(self.sessions.cookie, "")
+        return self.sessions.found(value) if value else None
+
+    def _viewer(self, caller: Caller, session: Session, *, is_operator: bool = False) -> Viewer:
+        token = self.sessions.form_token(session.value)
+        return Viewer(caller, token, is_operator=is_operator, has_session=True)
+
+
+class Codes(Entrance):
+    """Lets the person in who started the process."""
+
+    kind = "code"
+
+    def __init__(self, rights: frozenset[str] = EVERYTHING) -> None:
+        super().__init__()
+        self._rights = rights
+        self._codes: dict[str, float] = {}
+
+    def new_code(self) -> str:
+        """Return a code that works once and for a minute."""
+        code = secrets.token_urlsafe(24)
+        self._codes[code] = monotonic() + CODE_SECONDS
+        return code
+
+    def subject(self, secret: str) -> str | None:
+        """Return the operator for a valid code, which is used up."""
+        for code in list(self._codes):
+            if self._codes[code] < monotonic():
+                del self._codes[code]
+            elif compare_digest(code.encode(), secret.encode()):
+                del self._codes[code]
+                return OPERATOR
+        return None
+
+    async def viewer(self, request: LimitedRequest) -> Viewer | None:
+        """Return the operator, by the cookie."""
+        session = self._session(request)
+        if session is None or session.subject != OPERATOR:
+            return None
+        return self._viewer(Caller("operator", None, self._rights), session, is_operator=True)
+
+
+class Tokens(Entrance):
+    """Lets the tokens of a service in."""
+
+    kind = "token"
+
+    def __init__(self, door: Door, key: bytes) -> None:
+        super().__init__(key)
+        self._door = door
+
+    def subject(self, secret: str) -> str | None:
+        """Return the hash of a valid secret."""
+        token = self._door.matching(secret.strip())
+        return None if token is None else token.sha256
+
+    async def viewer(self, request: LimitedRequest) -> Viewer | None:
+        """Return the holder of a token, by the cookie or by the header ``Authorization``."""
+        if authorization := request.header(b"authorization"):
+            caller = self._door.caller(authorization)
+            return Viewer(caller, self.sessions.form_token(caller.name))
+        session = self._session(request)
+        if session is None:
+            return None
+        found = self._door.holder(session.subject)
+        return None if found is None else self._viewer(found, session)
+
+
+class Mounted(Entrance):
+    """Lets those in whom the surrounding application names; without one, this machine only."""
+
+    def __init__(self, authorize: Authorize | None) -> None:
+        super().__init__()
+        self._authorize = authorize
+
+    async def viewer(self, request: LimitedRequest) -> Viewer | None:
+        """Return who asks.
+
+        Raises:
+            RefusalError: The request is not from this machine, or the application refuses it.
+        """
+        found: Any = self._local(request) if self._authorize is None else self._authorize(request)
+        if inspect.isawaitable(found):
+            found = await found
+        if found is None:
+            told = "this page is not for this caller"
+            raise RefusalError(403, ConnectionFailedError(told))
+        return Viewer(found, self.sessions.form_token(f"{found.name}:{found.tenant}"))
+
+    @staticmethod
+    def _local(request: LimitedRequest) -> Caller | None:
+        client = request.client.host if request.client else ""
+        is_near = client in {"127.0.0.1", "::1"}
+        is_proxied = any(map(request.header, _FORWARDED))
+        return Caller("", None, EVERYTHING) if is_near and not is_proxied else None
+
+
+def require_same_origin(request: LimitedRequest) -> None:
+    """Refuse a request that a page of another site sends.
+
+    Raises:
+        RefusalError: Neither ``Sec-Fetch-Site`` nor ``Origin`` says that it is a page of ours.
+    """
+    site = request.header(b"sec-fetch-site")
+    origin = request.header(b"origin").partition("://")[2]
+    if site in _SAME if site else origin and origin == request.header(b"host"):
+        return
+    raise RefusalError(403, ConnectionFailedError("this request does not come from a page of ours"))
+
+
+def require_form_token(viewer: Viewer, given: str) -> None:
+    """Refuse a form of another session.
+
+    Raises:
+        RefusalError: It does not carry the token of this session.
+    """
+    if not compare_digest(viewer.form_token.encode(), given.encode()):
+        told = "this form is of another session; load the page again"
+        raise RefusalError(403, ConnectionFailedError(told))

@@ -1,0 +1,281 @@
+"""The ASGI application of the pages."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from starlette.responses import Response
+
+from locus_store.backend import StorageBackend
+from locus_store.errors import (
+    InvalidArgumentError,
+    LocusStoreError,
+    UnsupportedError,
+)
+from locus_store.inspector.access import (
+    Mounted,
+    Viewer,
+    require_form_token,
+    require_same_origin,
+)
+from locus_store.inspector.blames import Blames
+from locus_store.inspector.headers import SECURITY
+from locus_store.inspector.links import HOME, Links
+from locus_store.inspector.rendering import FOLDER, rendered
+from locus_store.inspector.routes import FILES, ROUTES
+from locus_store.inspector.sessions import SESSION_SECONDS
+from locus_store.inspector.states import States
+from locus_store.inspector.visits import Method, Page, Query, Redirect, Visit
+from locus_store.inspector.work import Jobs
+from locus_store.service.access import Door
+from locus_store.service.exchange import BodyLimits, LimitedRequest, RefusalError
+from locus_store.service.parts import Parts, PartsOfTenants
+from locus_store.wire import failures
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from starlette.types import Receive, Scope, Send
+
+    from locus_store.inspector.access import Authorize, Entrance
+    from locus_store.inspector.routes import Route
+    from locus_store.inspector.visits import Answer
+    from locus_store.store import BaseStore
+
+log: Final = logging.getLogger("locus_store.inspector")
+"""WARNING a failure of the storage; ERROR a page that failed for an unknown reason; INFO each
+write: the caller, the page and the thread, without content."""
+
+LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
+FORM: Final = BodyLimits(bytes=64_000, seconds=20.0)
+
+
+def app(
+    backend: StorageBackend,
+    store: BaseStore | None = None,
+    authorize: Authorize | None = None,
+    allow_write: bool = False,
+    *,
+    allowed_hosts: Collection[str] | None = None,
+) -> Inspector:
+    """Return the inspector over a backend, as an ASGI application to mount.
+
+    Args:
+        backend: For example ``open_checkpointer(url).backend``; the caller opens and closes it.
+        store: The long-term store, if there is one.
+        authorize: Is called with each request (Starlette's), and returns a ``Caller``, or ``None``
+            to refuse; a coroutine function is awaited. Without it only requests from this machine
+            are answered, which no proxy passed on.
+        allow_write: Offer forks, rewinds and deletions to callers with the right ``write``.
+        allowed_hosts: The names in the header ``Host`` that are answered, without ports. ``None``:
+            with ``authorize`` any, else those of this machine.
+
+    Raises:
+        TypeError: ``backend`` is not a ``StorageBackend``.
+    """
+    if not isinstance(backend, StorageBackend):
+        raise TypeError(f"the inspector needs a StorageBackend, not {type(backend).__name__}")
+    if allowed_hosts is None and authorize is None:
+        allowed_hosts = LOOPBACK
+    parts = PartsOfTenants(Parts(backend, store, None))
+    return Inspector(
+        parts, Mounted(authorize), allow_write=allow_write, allowed_hosts=allowed_hosts
+    )
+
+
+class Inspector:
+    """The ASGI application; see ``app``.
+
+    Args:
+        parts: What the pages show.
+        entrance: Who may see them.
+        allow_write: The writing routes exist.
+        allowed_hosts: See ``app``.
+        is_secure: Browsers send the cookie over TLS only.
+    """
+
+    def __init__(
+        self,
+        parts: PartsOfTenants,
+        entrance: Entrance,
+        *,
+        allow_write: bool,
+        allowed_hosts: Collection[str] | None,
+        is_secure: bool = False,
+    ) -> None:
+        self._parts = parts
+        self._entrance = entrance
+        self._allow_write = allow_write
+        self._door = Door(
+            None, read_only=True, requests_per_second=None, allowed_hosts=allowed_hosts
+        )
+        self._is_secure = is_secure
+        self._jobs = Jobs()
+        self._states = States()
+        self._blames = Blames(self._jobs)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request; see the specification of ASGI."""
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1000})
+        elif scope["type"] == "http":
+            request = LimitedRequest(scope, receive, FORM)
+            response = await self._answered(request)
+            await request.answer(response, send)
+
+    async def _answered(self, request: LimitedRequest) -> Response:
+        as_json = _wants_json(request)
+        try:
+            return await self._dispatched(request, as_json=as_json)
+        except RefusalError as refusal:
+            found = _failed(refusal.status, str(refusal), as_json=as_json)
+            found.headers.update(refusal.headers)
+            return found
+        except LocusStoreError as error:
+            if not failures.is_shown(error):
+                log.warning("%s: %s", request.path[:80], error, exc_info=error)
+            status, told = failures.told(error)
+            return _failed(status, told["message"], as_json=as_json)
+        except Exception:
+            log.exception("%s failed", request.path[:80])
+            return _failed(500, failures.HIDDEN, as_json=as_json)
+
+    async def _dispatched(self, request: LimitedRequest, *, as_json: bool) -> Response:
+        self._door.require_host(request.header(b"host"))
+        if request.method == "POST":
+            require_same_origin(request)
+        name = request.path.removeprefix("/")
+        if name in FILES:
+            return _file(name)
+        if name == "login":
+            return await self._login(request, as_json=as_json)
+        viewer = await self._entrance.viewer(request)
+        if viewer is None:
+            return self._login_form(401, as_json=as_json)
+        if name == "logout" and request.method == "POST":
+            await self._form(request, viewer)
+            return self._logout()
+        route = ROUTES.get(name)
+        if route is None or (route.writes and not self._may_write(viewer)):
+            raise RefusalError(404, UnsupportedError("the inspector has no page at this address"))
+        return await self._page(route, request, viewer, as_json=as_json)
+
+    def _may_write(self, viewer: Viewer) -> bool:
+        return self._allow_write and "write" in viewer.caller.rights
+
+    async def _page(
+        self, route: Route, request: LimitedRequest, viewer: Viewer, *, as_json: bool
+    ) -> Response:
+        request.require_method("GET", *(("POST",) if route.writes else ()))
+        viewer.caller.require("read")
+        text = _query(request)
+        if request.method == "POST":
+            text = f"{text}&{await self._form(request, viewer)}"
+        query = Query(text)
+        tenant = query.optional("tenant") if viewer.is_operator else None
+        visit = Visit(
+            method=cast("Method", request.method),
+            query=query,
+            viewer=viewer,
+            tenant=tenant or viewer.caller.tenant,
+            parts=self._parts.of(tenant or viewer.caller.tenant),
+            links=Links(tenant),
+            jobs=self._jobs,
+            states=self._states,
+            blames=self._blames,
+            may_write=self._may_write(viewer),
+        )
+        answer = await _unless_gone(request, route, visit)
+        return rendered(answer, as_json=as_json, visit=visit, to=visit.links.to)
+
+    # --- the session
+
+    async def _form(self, request: LimitedRequest, viewer: Viewer) -> str:
+        """Return the fields of a form that carries the token of its session."""
+        text = (await request.body()).decode("utf-8", "replace")
+        require_form_token(viewer, Query(text).text("form_token"))
+        return text
+
+    async def _login(self, request: LimitedRequest, *, as_json: bool) -> Response:
+        """Begin a session: with a code in the address, or a token in the form."""
+        if request.method == "POST" and self._entrance.kind == "token":
+            secret = Query((await request.body()).decode("utf-8", "replace")).text("token")
+        elif request.method == "GET" and self._entrance.kind == "code":
+            secret = Query(_query(request)).text("code")
+        else:
+            return self._login_form(200, as_json=as_json)
+        subject = self._entrance.subject(secret) if secret else None
+        if subject is None:
+            return self._login_form(401 if secret else 200, as_json=as_json, was_wrong=bool(secret))
+        # From another site the cookie is not sent along a redirect, but from a page of ours.
+        page = Page("entered", "Logged in", {"home": HOME})
+        response = rendered(page, as_json=as_json, visit=None)
+        self._set_cookie(response, self._entrance.sessions.begun(subject), SESSION_SECONDS)
+        return response
+
+    def _login_form(self, status: int, *, as_json: bool, was_wrong: bool = False) -> Response:
+        values = {"kind": self._entrance.kind, "was_wrong": was_wrong}
+        return rendered(Page("login", "Log in", values, status=status), as_json=as_json, visit=None)
+
+    def _logout(self) -> Response:
+        response = rendered(Redirect("login"), as_json=False)
+        self._set_cookie(response, "", 0)
+        return response
+
+    def _set_cookie(self, response: Response, value: str, seconds: int) -> None:
+        """Set the cookie. Without a path it is of the folder of this page, under any prefix."""
+        response.set_cookie(
+            self._entrance.sessions.cookie,
+            value,
+            max_age=seconds,
+            path=cast("Any", None),
+            secure=self._is_secure,
+            httponly=True,
+            samesite="strict",
+        )
+
+
+def _query(request: LimitedRequest) -> str:
+    query: bytes = request.scope["query_string"]
+    return query.decode("latin-1")
+
+
+def _wants_json(request: LimitedRequest) -> bool:
+    if "format=json" in _query(request).split("&"):
+        return True
+    accepted = request.header(b"accept")
+    return "application/json" in accepted and "text/html" not in accepted
+
+
+def _failed(status: int, message: str, *, as_json: bool) -> Response:
+    page = Page("error", "Not shown", {"status": status, "message": message}, status=status)
+    return rendered(page, as_json=as_json, visit=None)
+
+
+def _file(name: str) -> Response:
+    return Response((FOLDER / "static" / name).read_bytes(), 200, SECURITY, FILES[name])
+
+
+async def _unless_gone(request: LimitedRequest, route: Route, visit: Visit) -> Answer:
+    """Return the answer of a page; cancel its work if the browser leaves."""
+    working = asyncio.ensure_future(route.handler(visit))
+    leaving = asyncio.ensure_future(_left(request))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise RefusalError(400, InvalidArgumentError("the browser left"))
+        return await working
+    finally:
+        for it in (working, leaving):
+            it.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await it
+
+
+async def _left(request: LimitedRequest) -> None:
+    """Return when the browser has left."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

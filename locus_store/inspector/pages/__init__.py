@@ -1,0 +1,1 @@
+"""The pages: a coroutine function of a ``Visit`` for each."""

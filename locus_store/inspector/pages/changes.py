@@ -1,0 +1,187 @@
+"""Forms that change a thread: fork, rewind and delete.
+
+A form says what it does, and carries the head that its reader saw; a head that moved is a conflict.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from locus_store.backend import StoresThreads, needs
+from locus_store.errors import ConflictError, InvalidArgumentError
+from locus_store.inspector.escapes import visible
+from locus_store.inspector.visits import Page, Redirect, missing_thread, missing_version
+from locus_store.timeline.lineage import PAGE, lineage
+from locus_store.timeline.rewind import rewind as rewound
+from locus_store.transfer.forking import fork as forked
+
+if TYPE_CHECKING:
+    from locus_store.inspector.visits import Answer, Visit
+    from locus_store.types import Version
+
+log: Final = logging.getLogger("locus_store.inspector")
+COUNTED: Final = 10_000
+"""Versions that are counted, in pages without states."""
+
+
+async def rewind(visit: Visit) -> Answer:
+    """Save an old state as the new head."""
+    backend, name = visit.parts.threads, visit.query.required("version")
+    version, head = await _version(visit, name), await _head(visit)
+    if visit.method == "POST":
+        await _require_head(visit, head)
+        made = await rewound(
+            backend, visit.thread, name, namespace=visit.namespace, expected_head=head.checkpoint_id
+        )
+        _audit(visit, "rewound")
+        return Redirect(visit.to("version", version=made))
+    newer = await _count(visit, visit.namespace, since=version.mark.sequence)
+    will = [
+        f"The state of {visible(name)} is saved as the new head, with its pending writes.",
+        f"The versions behind it ({newer}) become a side branch. Nothing is removed.",
+        "An agent or a graph that runs next continues from this state.",
+    ]
+    return _form(visit, "rewind", "Rewind", will, head, version=name)
+
+
+async def fork(visit: Visit) -> Answer:
+    """Copy a version and its ancestors, or the whole thread, as another thread."""
+    backend, name = visit.parts.threads, visit.query.optional("version")
+    head = await _head(visit)
+    if visit.method == "POST":
+        await _require_head(visit, head)
+        new = visit.query.required("new_thread")
+        if not await forked(backend, visit.thread, new, name, namespace=visit.namespace):
+            raise missing_version(visit.thread, name)
+        _audit(visit, "forked")
+        return Redirect(visit.links.to("version", thread=new, namespace=visit.namespace))
+    will = ["The copy has an id of its own. This thread stays as it is."]
+    if name is None:
+        will[:0] = [f"All of the thread is copied: {await _contents(visit)}."]
+    else:
+        way = await lineage(backend, visit.thread, name, namespace=visit.namespace)
+        if way is None:
+            raise missing_version(visit.thread, name)
+        will[:0] = [f"{visible(name)} and its ancestors are copied: {_counted(len(way.versions))}."]
+    field = {"name": "new_thread", "label": "Id of the new thread"}
+    return _form(visit, "fork", "Fork", will, head, field=field, version=name)
+
+
+async def delete(visit: Visit) -> Answer:
+    """Delete a version, or the whole thread."""
+    name = visit.query.optional("version")
+    head = await _head(visit)
+    if visit.method == "POST":
+        await _require_head(visit, head)
+        return await _deleted(visit, name)
+    if name is None:
+        will = [f"All of the thread is deleted: {await _contents(visit)}, and its messages."]
+        label = f"Type the id of the thread to delete it: {visible(visit.thread)}"
+        field = {"name": "typed", "label": label}
+    else:
+        await _version(visit, name)
+        will = [f"{visible(name)} is deleted: 1 version, and its pending writes."]
+        field = None
+    will.append("This cannot be undone.")
+    return _form(visit, "delete", "Delete", will, head, field=field, version=name)
+
+
+async def _deleted(visit: Visit, name: str | None) -> Redirect:
+    backend = visit.parts.threads
+    if name is not None:
+        if not await backend.remove(visit.thread, [name], namespace=visit.namespace):
+            raise missing_version(visit.thread, name)
+        _audit(visit, "deleted a version of")
+        return Redirect(visit.links.to("threads"))
+    if visit.query.text("typed") not in {visit.thread, visible(visit.thread)}:
+        raise InvalidArgumentError(
+            "the id that was typed is not that of the thread; nothing was deleted"
+        )
+    await backend.remove_thread(visit.thread)
+    _audit(visit, "deleted")
+    return Redirect(visit.links.to("threads"))
+
+
+def _form(
+    visit: Visit,
+    action: str,
+    verb: str,
+    will: list[str],
+    head: Version,
+    *,
+    field: dict[str, str] | None = None,
+    version: str | None,
+) -> Page:
+    shown = {"version": version, "head": head.checkpoint_id, "sequence": head.mark.sequence}
+    values: dict[str, Any] = {
+        "thread_id": visit.thread,
+        "namespace": visit.namespace,
+        "version": version,
+        "head": head.checkpoint_id,
+        "action": action,
+        "verb": verb,
+        "will": will,
+        "field": field,
+        "at": visit.hidden(**shown),
+    }
+    return Page("change", f"{verb} {visible(version or visit.thread)}", values)
+
+
+async def _head(visit: Visit) -> Version:
+    found = await visit.parts.threads.version(visit.thread, namespace=visit.namespace)
+    if found is None:
+        raise missing_thread(visit.thread)
+    return found
+
+
+async def _version(visit: Visit, name: str) -> Version:
+    found = await visit.parts.threads.version(visit.thread, name, namespace=visit.namespace)
+    if found is None:
+        raise missing_version(visit.thread, name)
+    return found
+
+
+async def _require_head(visit: Visit, head: Version) -> None:
+    """Refuse a form whose reader saw another head."""
+    seen = visit.query.required("head")
+    if (head.checkpoint_id, head.mark.sequence) != (seen, visit.query.number("sequence")):
+        raise ConflictError(
+            f"the head is {head.checkpoint_id!r} now, and not the {seen!r} that this form was "
+            "opened with; nothing was changed. Look at the newer versions, then open the form again"
+        )
+
+
+async def _contents(visit: Visit) -> str:
+    """Return the numbers of versions and namespaces of the thread."""
+    names = await needs(visit.parts.threads, StoresThreads).namespaces(visit.thread)
+    counts = [await _number(visit, it) for it in names]
+    told = _counted(sum(counts))
+    return told if len(names) == 1 else f"{told} in {len(names):,} namespaces"
+
+
+async def _count(visit: Visit, namespace: str, *, since: int) -> str:
+    return _counted(await _number(visit, namespace, since))
+
+
+async def _number(visit: Visit, namespace: str, since: int = 0) -> int:
+    """Return the number of versions of a line above a sequence."""
+    number, before = 0, None
+    while page := await visit.parts.threads.history(
+        visit.thread, namespace=namespace, limit=PAGE, before=before
+    ):
+        above = sum(it.mark.sequence > since for it in page)
+        number, before = number + above, page[-1].checkpoint_id
+        if above < len(page) or number >= COUNTED:
+            break
+    return number
+
+
+def _counted(number: int) -> str:
+    if number >= COUNTED:
+        return f"at least {COUNTED:,} versions"
+    return f"{number:,} version{'' if number == 1 else 's'}"
+
+
+def _audit(visit: Visit, action: str) -> None:
+    log.info("%r %s thread %r", visit.viewer.caller.name, action, visit.thread)

@@ -1,0 +1,119 @@
+"""The list of threads: by recent activity, and as the result of a search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from locus_store.backend import ErasesThreads, ListsThreads, QueriesMetadata, SearchesText, needs
+from locus_store.errors import InvalidArgumentError
+from locus_store.inspector.bounds import ROWS
+from locus_store.inspector.visits import Page
+from locus_store.timeline.questions import json_or_text
+from locus_store.timeline.readable import about
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from datetime import datetime
+
+    from locus_store.backend import StorageBackend
+    from locus_store.inspector.visits import Visit
+    from locus_store.types import Head
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadRow:
+    """A thread in the list."""
+
+    thread_id: str
+    active_at: datetime | None = None
+    """Of a search: when the version that was found was saved."""
+
+    checkpoint_id: str | None = None
+    """The version that was found."""
+
+    about: dict[str, Any] | None = None
+    snippet: str | None = None
+    versions: int | None = None
+    """Stored versions in all namespaces; ``None``: not known."""
+
+
+async def _with_words(backend: StorageBackend, words: str) -> list[ThreadRow]:
+    found = await needs(backend, SearchesText).find(words, ROWS)
+    return [_of(it, it.snippet) for it in found]
+
+
+async def _with_metadata(backend: StorageBackend, text: str) -> list[ThreadRow]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise InvalidArgumentError("write metadata as key=value; the value is JSON or a text")
+    found = await needs(backend, QueriesMetadata).query(key.strip(), json_or_text(value), ROWS)
+    return [_of(it) for it in found]
+
+
+async def _of_user(backend: StorageBackend, user_id: str) -> list[ThreadRow]:
+    found = await needs(backend, ErasesThreads).threads_of(user_id)
+    return [ThreadRow(thread_id=it) for it in found[:ROWS]]
+
+
+def _of(head: Head, snippet: str | None = None) -> ThreadRow:
+    return ThreadRow(
+        thread_id=head.thread_id,
+        active_at=head.updated_at,
+        checkpoint_id=head.checkpoint_id,
+        about=about(head.metadata),
+        snippet=snippet,
+    )
+
+
+FINDERS: Final[dict[str, Callable[[StorageBackend, str], Awaitable[list[ThreadRow]]]]] = {
+    "words": _with_words,
+    "metadata": _with_metadata,
+    "user": _of_user,
+}
+
+CHOICES: Final = {
+    "id": "id like order-*",
+    "words": "words of the text",
+    "metadata": "metadata key=value",
+    "user": "user id",
+}
+
+
+async def page(visit: Visit) -> Page:
+    """Return a page of threads.
+
+    Raises:
+        InvalidArgumentError: There is no such search.
+        NotFoundError: The thread to continue behind does not exist.
+        UnsupportedError: The backend has no such search.
+    """
+    by, text = visit.query.text("by", "id"), visit.query.text("q").strip()
+    if by not in CHOICES:
+        raise InvalidArgumentError(f"by={by[:40]!r} must be one of {', '.join(CHOICES)}")
+    backend = visit.parts.threads
+    finder = FINDERS.get(by) if text else None
+    if finder is None:
+        rows, more = await _recent(backend, text or "*", visit.query.optional("after"))
+    else:
+        rows, more = await finder(backend, text), None
+    values = {"by": by, "q": text, "choices": _choices(backend), "threads": rows, "next": more}
+    return Page("threads", "Threads", values)
+
+
+async def _recent(
+    backend: StorageBackend, pattern: str, after: str | None
+) -> tuple[list[ThreadRow], str | None]:
+    found = await needs(backend, ListsThreads).recent(ROWS + 1, pattern, after=after)
+    rows = [ThreadRow(thread_id=it.thread_id, active_at=it.active_at) for it in found[:ROWS]]
+    return rows, rows[-1].thread_id if len(found) > ROWS else None
+
+
+def _choices(backend: StorageBackend) -> dict[str, str]:
+    """Return the searches that a backend has."""
+    powers = {"words": SearchesText, "metadata": QueriesMetadata, "user": ErasesThreads}
+    return {
+        name: told
+        for name, told in CHOICES.items()
+        if name not in powers or isinstance(backend, powers[name])
+    }

@@ -1,0 +1,147 @@
+"""The state of a version: its messages, the tree of the rest, and the origin of one value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from locus_store.errors import LocusStoreError, NotFoundError
+from locus_store.inspector.bounds import CHARACTERS, INLINE, MESSAGES, CutText
+from locus_store.inspector.rows import row
+from locus_store.inspector.trees import TreeNode, tree
+from locus_store.inspector.visits import Page, missing_version
+from locus_store.service.exchange import RefusalError
+from locus_store.timeline.conversations import SaidMessage, conversation, is_conversation
+from locus_store.timeline.layouts import CHANNELS, inside, is_bookkeeping
+from locus_store.timeline.paths import located, parsed, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from locus_store.inspector.blames import BlameRow
+    from locus_store.inspector.states import Seen
+    from locus_store.inspector.visits import Visit
+    from locus_store.timeline.paths import Located, Query
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Talk:
+    """A list of messages, or a part of it."""
+
+    path: str
+    start: int
+    length: int
+    messages: list[SaidMessage]
+
+
+async def page(visit: Visit) -> Page:
+    """Return the state of a version, or the value at a path in it with its origin.
+
+    Raises:
+        NotFoundError: There is no such version or value.
+    """
+    seen = await read(visit, visit.query.optional("version"))
+    path = parsed(visit.query.text("path"))
+    found = place(seen, path)
+    is_raw = visit.query.text("view") == "json"
+    start = visit.query.optional("start") and visit.query.number("start")
+    look = _Look(path, is_raw=is_raw, start=start or None)
+    values = {
+        "thread_id": visit.thread,
+        "namespace": visit.namespace,
+        "version": row(seen.version),
+        "size": seen.size,
+        "path": visit.query.text("path"),
+        "is_json": is_raw,
+        **await heavy(visit, seen, lambda: look.at(found)),
+        "blame": None,
+        "blame_failed": None,
+    }
+    if path:
+        values["blame"], values["blame_failed"] = await _blame(visit, seen, path)
+    return Page("version", f"{seen.version.checkpoint_id} of {visit.thread}", values)
+
+
+async def _blame(visit: Visit, seen: Seen, path: Query) -> tuple[BlameRow | None, str | None]:
+    """Return the origin of a value, or the reason why it is not known."""
+    try:
+        return await visit.blames.of(visit.parts.threads, seen, path), None
+    except (RefusalError, LocusStoreError) as exc:
+        return None, str(exc)
+
+
+class _Look:
+    """A value within the bounds of a page."""
+
+    def __init__(self, path: Query, *, is_raw: bool, start: int | None) -> None:
+        self._path = path
+        self._is_raw = is_raw
+        self._start = start
+
+    def at(self, found: Located) -> dict[str, Any]:
+        """Return the parts of the page that show a value."""
+        value, start = found.value, self._start or 0
+        talks = [] if self._is_raw else list(self._talks(value))
+        hidden = frozenset(parsed(it.path)[-1] for it in talks if parsed(it.path) != self._path)
+        is_talk = any(parsed(it.path) == self._path for it in talks)
+        text = _piece(value, start) if isinstance(value, str) else None
+        no_tree = is_talk or text is not None
+        return {
+            "start": start,
+            "talks": talks,
+            "text": text,
+            "tree": None if no_tree else self._tree(value, start, hidden),
+        }
+
+    def _tree(self, value: Any, start: int, hidden: frozenset[Any]) -> TreeNode:
+        return tree(value, self._path, start=start, is_raw=self._is_raw, hidden=hidden)
+
+    def _talks(self, value: Any) -> Iterator[Talk]:
+        if is_conversation(value):
+            yield self._talk(value, self._path, self._start)
+        prefix, content = inside(value)
+        for key, it in content.items() if isinstance(content, dict) else ():
+            is_hidden = prefix[:1] == (CHANNELS,) and is_bookkeeping(key)
+            if not is_hidden and is_conversation(it):
+                yield self._talk(it, (*self._path, key), None)
+
+    @staticmethod
+    def _talk(value: list[Any], path: Query, start: int | None) -> Talk:
+        first = max(len(value) - MESSAGES, 0) if start is None else start
+        said = conversation(value, path, first, first + MESSAGES)
+        return Talk(shown(path) if path else "", first, len(value), said)
+
+
+def _piece(text: str, start: int) -> CutText:
+    return CutText(text[start : start + CHARACTERS], len(text) - start)
+
+
+async def read(visit: Visit, version: str | None) -> Seen:
+    """Return a version of the thread with its state.
+
+    Raises:
+        NotFoundError: It does not exist.
+    """
+    seen = await visit.states.read(visit.parts.threads, visit.thread, version, visit.namespace)
+    if seen is None:
+        raise missing_version(visit.thread, version)
+    return seen
+
+
+def place(seen: Seen, path: Query) -> Located:
+    """Return the value at a path of a state.
+
+    Raises:
+        NotFoundError: There is none.
+    """
+    found = located(seen.state, path)
+    if found is None:
+        raise NotFoundError(f"there is no {shown(path)} in this version")
+    return found
+
+
+async def heavy(visit: Visit, seen: Seen, work: Callable[[], T]) -> T:
+    """Return the result of work on a state, which leaves the event loop if the state is large."""
+    return work() if seen.size <= INLINE else await visit.jobs.run(work)

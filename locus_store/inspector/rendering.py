@@ -1,0 +1,145 @@
+"""Pages as HTML and as JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.responses import RedirectResponse, Response
+
+from locus_store.inspector.bounds import CHILDREN, MESSAGES, cut
+from locus_store.inspector.escapes import runs, visible
+from locus_store.inspector.headers import SECURITY
+from locus_store.inspector.images import image_type
+from locus_store.inspector.lanes import HEIGHT, drawn
+from locus_store.inspector.visits import Download, Redirect
+from locus_store.timeline.paths import shown
+from locus_store.values.encoding import encode
+
+if TYPE_CHECKING:
+    from locus_store.inspector.lanes import Drawn
+    from locus_store.inspector.visits import Answer
+
+FOLDER: Final = Path(__file__).parent
+HTML: Final = "text/html; charset=utf-8"
+JSON: Final = "application/json"
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
+_NAME: Final = 80
+
+BAR: Final = 40
+"""The height of the strip of bytes."""
+
+
+def _finalized(value: Any) -> Any:
+    """Return the value of an expression in a template with hidden characters as escapes."""
+    return visible(value) if type(value) is str else value
+
+
+def moment(time: datetime) -> str:
+    """Return a time for people."""
+    return f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def amount(size: int) -> str:
+    """Return a number of bytes for people."""
+    for unit, bytes_ in (("MB", 1_000_000), ("kB", 1_000)):
+        if size >= bytes_:
+            return f"{size / bytes_:,.1f} {unit}"
+    return f"{size:,} B"
+
+
+def json_line(value: Any) -> str:
+    """Return a value as JSON in one line."""
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def compact(value: Any) -> str:
+    """Return a value as the JSON of an address."""
+    return encode(value).decode()
+
+
+def _lines(rows: list[Any]) -> list[Drawn]:
+    """Return the lines between the rows of the timeline."""
+    return drawn((it.version.checkpoint_id, it.version.parent_id) for it in rows)
+
+
+def _largest(sizes: list[int]) -> int:
+    return max(sizes, default=0)
+
+
+def _bar(size: int, largest: int) -> int:
+    """Return the height of a bar in the strip of bytes."""
+    return max(1, round(BAR * size / largest))
+
+
+def _environment() -> Environment:
+    found = Environment(
+        loader=FileSystemLoader(FOLDER / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_finalized,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    found.filters |= {
+        "moment": moment,
+        "amount": amount,
+        "json_line": json_line,
+        "compact": compact,
+        "runs": runs,
+        "cut": cut,
+        "path": shown,
+        "image_type": image_type,
+        "lines": _lines,
+        "largest": _largest,
+        "bar": _bar,
+    }
+    found.globals |= {
+        "page_messages": MESSAGES,
+        "children": CHILDREN,
+        "row_height": HEIGHT,
+        "bar_height": BAR,
+    }
+    return found
+
+
+TEMPLATES: Final = _environment()
+
+
+def rendered(answer: Answer, *, as_json: bool, **context: Any) -> Response:
+    """Return the answer of a page.
+
+    Args:
+        answer: Of the page.
+        as_json: The caller wants JSON.
+        context: For the template, beside the values of the page.
+    """
+    if isinstance(answer, Redirect):
+        return RedirectResponse(answer.address, 303, SECURITY)
+    if isinstance(answer, Download):
+        return Response(answer.content, 200, _download(answer), answer.media_type)
+    if as_json:
+        return Response(_json(answer.values), answer.status, SECURITY, JSON)
+    template = TEMPLATES.get_template(f"{answer.template}.html")
+    told = answer.values | {"page_values": answer.values, "title": answer.title} | context
+    return Response(template.render(told), answer.status, SECURITY, HTML)
+
+
+def _download(answer: Download) -> dict[str, str]:
+    name = _UNSAFE.sub("_", answer.name).strip("._")[:_NAME] or "download"
+    way = "inline" if answer.is_inline else "attachment"
+    return SECURITY | {"content-disposition": f'{way}; filename="{name}"'}
+
+
+def _json(value: Any) -> bytes:
+    return orjson.dumps(value, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    return value._asdict() if hasattr(value, "_asdict") else str(value)

@@ -1,0 +1,162 @@
+"""One request for a page: its parameters, its caller, and what it may look at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from urllib.parse import parse_qsl, unquote
+
+from locus_store.errors import InvalidArgumentError, NotFoundError
+from locus_store.service.exchange import DIGITS
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from locus_store.inspector.access import Viewer
+    from locus_store.inspector.blames import Blames
+    from locus_store.inspector.links import Links
+    from locus_store.inspector.states import States
+    from locus_store.inspector.work import Jobs
+    from locus_store.service.parts import Parts
+
+Method: TypeAlias = Literal["GET", "POST"]
+MOST_PARAMETERS = 100
+ENCODED = "encoded-"
+
+
+class Query:
+    """The parameters of a request.
+
+    Those of the field ``at`` count where they are not given. ``encoded-x`` is the parameter ``x``,
+    percent-encoded once more, so that a form leaves its line ends.
+    """
+
+    def __init__(self, text: str) -> None:
+        given = _pairs(text)
+        self._values = _pairs(given.pop("at", ""))
+        for name, it in given.items():
+            plain = name.removeprefix(ENCODED)
+            self._values[plain] = it if plain == name else unquote(it)
+
+    def text(self, name: str, default: str = "") -> str:
+        """Return a parameter."""
+        return self._values.get(name, default)
+
+    def optional(self, name: str) -> str | None:
+        """Return a parameter; ``None`` if it is missing or empty."""
+        return self._values.get(name) or None
+
+    def required(self, name: str) -> str:
+        """Return a parameter.
+
+        Raises:
+            InvalidArgumentError: It is missing or empty.
+        """
+        if found := self.optional(name):
+            return found
+        raise InvalidArgumentError(f"the address of this page needs the parameter {name!r}")
+
+    def number(self, name: str, default: int = 0) -> int:
+        """Return a whole number from 0 on.
+
+        Raises:
+            InvalidArgumentError: It is not one.
+        """
+        text = self.text(name)
+        if not text:
+            return default
+        if not (text.isascii() and text.isdecimal() and len(text) <= DIGITS):
+            raise InvalidArgumentError(f"{name}={text[:40]!r} must be a whole number")
+        return int(text)
+
+
+def _pairs(text: str) -> dict[str, str]:
+    try:
+        return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=MOST_PARAMETERS))
+    except ValueError as exc:
+        raise InvalidArgumentError("the address has too many parameters") from exc
+
+
+@dataclass(frozen=True)
+class Visit:
+    """A request for a page."""
+
+    method: Method
+    query: Query
+    viewer: Viewer
+    tenant: str | None
+    """The tenant that is looked at; ``None``: that of the storage."""
+
+    parts: Parts
+    links: Links
+    jobs: Jobs
+    states: States
+    blames: Blames
+    may_write: bool
+
+    @property
+    def may_choose_tenant(self) -> bool:
+        """Whether the viewer may look at other tenants."""
+        return self.viewer.is_operator and self.parts.threads.capabilities.tenants
+
+    @cached_property
+    def thread(self) -> str:
+        """The thread of the page."""
+        return self.query.required("thread")
+
+    @cached_property
+    def namespace(self) -> str:
+        """The namespace of the page."""
+        return self.query.text("namespace")
+
+    def to(self, page: str, **query: str | int | None) -> str:
+        """Return the address of a page of the same thread and namespace."""
+        return self.links.to(page, thread=self.thread, namespace=self.namespace, **query)
+
+    def hidden(self, **query: str | int | None) -> str:
+        """Return the place of this page for the field ``at`` of a form."""
+        return self.links.hidden(thread=self.thread, namespace=self.namespace, **query)
+
+
+@dataclass(frozen=True)
+class Page:
+    """The answer of a page: a template and its values, which are also its JSON."""
+
+    template: str
+    title: str
+    values: dict[str, Any]
+    status: int = 200
+
+
+@dataclass(frozen=True)
+class Download:
+    """The answer of a download."""
+
+    name: str
+    content: bytes
+    media_type: str = "application/json"
+    is_inline: bool = False
+
+
+@dataclass(frozen=True)
+class Redirect:
+    """The answer that sends the browser to another page."""
+
+    address: str
+
+
+Answer: TypeAlias = "Page | Download | Redirect"
+Handler: TypeAlias = "Callable[[Visit], Awaitable[Answer]]"
+
+
+def missing_thread(thread: str) -> NotFoundError:
+    """Return the error of a thread that does not exist."""
+    return NotFoundError(f"there is no thread {thread!r} with a version in this namespace")
+
+
+def missing_version(thread: str, version: str | None) -> NotFoundError:
+    """Return the error of a version that does not exist."""
+    if version is None:
+        return missing_thread(thread)
+    return NotFoundError(f"there is no version {version!r} in thread {thread!r}")

@@ -1,0 +1,225 @@
+"""Messages of a state for display, with tool calls beside their results.
+
+The formats are those of the Locus SDK, LangChain, OpenAI and Anthropic. No class is imported.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from locus_store.timeline.layouts import inside
+from locus_store.timeline.readable import is_message, plain
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from locus_store.timeline.paths import Query
+
+_TYPES: Final = frozenset(
+    {"human", "ai", "system", "tool", "function", "chat", "remove"}
+    | {"AIMessageChunk", "HumanMessageChunk", "SystemMessageChunk", "ToolMessageChunk"}
+)
+"""The types of LangChain's messages."""
+
+_CALLS: Final = frozenset({"function_call", "tool_use", "tool_call"})
+_RESULTS: Final = frozenset({"function_call_output", "tool_result"})
+_TEXTS: Final = ("text", "thinking", "refusal", "output_text", "input_text")
+_LOOKS_AHEAD: Final = 200
+"""Messages behind those to show in which the result of a call is looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessagePart:
+    """A part of a message's content."""
+
+    kind: str
+    """``text``, ``image``, or the name that the part has."""
+
+    value: Any
+    """A string for a text or an image (its address), else JSON."""
+
+    path: Query
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """The result of a tool call."""
+
+    call_id: str
+    parts: list[MessagePart]
+    path: Query
+
+
+@dataclass(slots=True)
+class ToolCall:
+    """A call of a tool, and its result if it has one."""
+
+    call_id: str | None
+    name: str
+    arguments: Any
+    path: Query
+    result: ToolResult | None = None
+
+
+@dataclass(slots=True)
+class SaidMessage:
+    """A message."""
+
+    role: str
+    name: str | None
+    message_id: str | None
+    path: Query
+    parts: list[MessagePart] = field(default_factory=list)
+    calls: list[ToolCall] = field(default_factory=list)
+    results: list[ToolResult] = field(default_factory=list)
+    """Results in this message that stand beside no call."""
+
+
+def is_conversation(value: Any) -> bool:
+    """Return whether a value is a list of messages, by its first and last element."""
+    if not isinstance(value, list) or not value:
+        return False
+    return all(_fields(it) is not None for it in (value[0], value[-1]))
+
+
+def conversation(value: Sequence[Any], path: Query, start: int, stop: int) -> list[SaidMessage]:
+    """Return the messages of a list from ``start`` up to ``stop``.
+
+    A message that only holds results of calls before it is left out: they stand beside the calls.
+
+    Args:
+        value: The list.
+        path: Of the list.
+        start: The first message.
+        stop: The end.
+    """
+    said = [
+        _said(it, (*path, at)) for at, it in enumerate(value[start : stop + _LOOKS_AHEAD], start)
+    ]
+    calls = {it.call_id: it for message in said for it in message.calls if it.call_id}
+    for message in said:
+        for result in list(message.results):
+            call = calls.get(result.call_id)
+            if call is not None and call.result is None:
+                call.result = result
+                message.results.remove(result)
+    return [it for it in said[: stop - start] if it.parts or it.calls or it.results]
+
+
+def _fields(value: Any) -> Mapping[str, Any] | None:
+    """Return the fields of a message; ``None`` if the value is not a message."""
+    found = inside(value)[1]
+    if not isinstance(found, dict):
+        return None
+    kind = found.get("type")
+    if is_message(found) or (kind in _TYPES and "content" in found):
+        return found
+    if kind in _CALLS | _RESULTS and "call_id" in found:
+        return found
+    below = inside(found.get("data" if kind in _TYPES else "kwargs"))[1]
+    return below if isinstance(below, dict) and "content" in below else None
+
+
+def _said(value: Any, path: Query) -> SaidMessage:
+    fields = _fields(value)
+    if fields is None:
+        return SaidMessage("?", None, None, path, [MessagePart("json", bare(value), path)])
+    kind = str(fields.get("role") or fields.get("type") or inside(value)[1].get("type") or "?")
+    said = SaidMessage(kind, _text(fields.get("name")), _text(fields.get("id")), path)
+    if kind in _CALLS | _RESULTS:
+        _take(said, fields, path)
+        return said
+    _take_content(said, fields.get("content"), (*path, "content"))
+    _take_calls(said, fields.get("tool_calls"), (*path, "tool_calls"))
+    call_id = _text(fields.get("tool_call_id"))
+    if call_id:
+        said.results.append(ToolResult(call_id, said.parts, path))
+        said.parts = []
+    return said
+
+
+def _take_content(said: SaidMessage, content: Any, path: Query) -> None:
+    found = inside(content)[1]
+    if isinstance(found, list):
+        for at, block in enumerate(found):
+            _take(said, inside(block)[1], (*path, at))
+    elif found is not None and found != "":
+        said.parts.append(_part(found, path))
+
+
+def _take(said: SaidMessage, block: Any, path: Query) -> None:
+    """Add a block of a content to its message."""
+    kind = block.get("type") if isinstance(block, dict) else None
+    if kind in _CALLS:
+        call_id = _text(block.get("call_id") or block.get("id"))
+        _add_call(said, ToolCall(call_id, str(block.get("name")), _arguments(block), path))
+    elif kind in _RESULTS:
+        call_id = _text(block.get("call_id") or block.get("tool_use_id")) or ""
+        key = "output" if "output" in block else "content"
+        below = SaidMessage("", None, None, path)
+        _take_content(below, block.get(key), (*path, key))
+        said.results.append(ToolResult(call_id, below.parts, path))
+    else:
+        said.parts.append(_part(block, path))
+
+
+def _take_calls(said: SaidMessage, calls: Any, path: Query) -> None:
+    found = inside(calls)[1]
+    for at, it in enumerate(found if isinstance(found, list) else ()):
+        call = inside(it)[1]
+        if isinstance(call, dict):
+            function = inside(call.get("function"))[1]
+            made = function if isinstance(function, dict) else call
+            call_id, name = _text(call.get("id")), str(made.get("name"))
+            _add_call(said, ToolCall(call_id, name, _arguments(made), (*path, at)))
+
+
+def _add_call(said: SaidMessage, call: ToolCall) -> None:
+    """Add a call; LangChain has those of Anthropic twice."""
+    if call.call_id is None or call.call_id not in {it.call_id for it in said.calls}:
+        said.calls.append(call)
+
+
+def _arguments(call: Mapping[str, Any]) -> Any:
+    """Return the arguments of a call, under the names that they have in the formats."""
+    names = ("args", "arguments", "input")
+    return bare(next((call[it] for it in names if it in call), None))
+
+
+def _part(block: Any, path: Query) -> MessagePart:
+    if isinstance(block, str):
+        return MessagePart("text", block, path)
+    if not isinstance(block, dict):
+        return MessagePart("json", bare(block), path)
+    for name in _TEXTS:
+        text = block.get(name)
+        if isinstance(text, str):
+            return MessagePart("text", text, (*path, name))
+    image = _image(block, path)
+    return image or MessagePart(str(block.get("type") or "json"), bare(block), path)
+
+
+def _image(block: Mapping[str, Any], path: Query) -> MessagePart | None:
+    """Return the image of a block: its address as text or as the ``url`` of an object."""
+    at: Query = (*path, "image_url")
+    found = inside(block.get("image_url"))[1]
+    if isinstance(found, dict):
+        found, at = found.get("url"), (*at, "url")
+    return MessagePart("image", found, at) if isinstance(found, str) else None
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def bare(value: Any) -> Any:
+    """Return a stored value without the tags of LangGraph's values."""
+    content = inside(value)[1]
+    if isinstance(content, list):
+        return [bare(it) for it in content]
+    if not isinstance(content, dict):
+        return content
+    if "$" in content:
+        return plain(content)
+    return {key: bare(it) for key, it in content.items()}

@@ -1,0 +1,176 @@
+"""Reports to attach to a bug: the structure and the origins of a state, without its content."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from hashlib import blake2b
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from locus_store.timeline.blame import blame
+from locus_store.timeline.graph import Node, stored_sizes
+from locus_store.timeline.readable import about
+from locus_store.values.encoding import encode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from locus_store.backend import StorageBackend
+    from locus_store.timeline.blame import Blame, Blamed, Origin
+    from locus_store.timeline.layouts import Path
+    from locus_store.types import Version
+
+VALUES: Final = 10_000
+"""Values of the state in a report."""
+
+VERSIONS: Final = 200
+"""Versions in a report: the newest on the way to the reported one."""
+
+_GENERATED: Final = re.compile(
+    r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}|v?[0-9]{1,12}", re.IGNORECASE
+)
+"""Ids that a program made: UUIDs, long hexadecimal numbers, numbers."""
+
+_FIELD: Final = re.compile(r"[a-z_$][A-Za-z0-9_:$-]{0,63}")
+"""Keys that may be names of fields: they begin with a small letter."""
+
+_IDS: Final = re.compile(r"id|.*_ids?")
+_ROLES: Final = frozenset(
+    {
+        *("ai", "assistant", "developer", "function", "human", "system", "tool", "user"),
+        *("image_url", "input_text", "output_text", "text", "tool_call", "tool_result"),
+    }
+)
+"""Values of ``role`` and ``type`` that are reported."""
+
+
+class Redaction:
+    """Replaces strings by their lengths and keyed hashes: equal strings have equal hashes.
+
+    Args:
+        key: Of the hashes. Without the key, a guessed string cannot be compared with them.
+    """
+
+    def __init__(self, key: bytes | None = None) -> None:
+        self._key = key or secrets.token_bytes(32)
+
+    def text(self, text: str) -> dict[str, Any]:
+        """Return the length and the hash of a text."""
+        digest = blake2b(text.encode("utf-8", "surrogatepass"), key=self._key, digest_size=8)
+        return {"characters": len(text), "hash": digest.hexdigest()}
+
+    def name(self, name: str) -> str:
+        """Return an id; of one that a person may have chosen, its hash."""
+        return name if _GENERATED.fullmatch(name) else f"#{self.text(name)['hash']}"
+
+    def key(self, key: str | int) -> str | int:
+        """Return a key or an index; of a key that is not like the name of a field, its hash."""
+        return key if isinstance(key, int) or _FIELD.fullmatch(key) else self.name(key)
+
+    def leaf(self, key: str | int, value: Any) -> dict[str, Any]:
+        """Return the description of a value without parts."""
+        if not isinstance(value, str):
+            return {"kind": "null" if value is None else type(value).__name__}
+        if key in {"role", "type"} and value in _ROLES:
+            return {"kind": "role", "role": value}
+        if isinstance(key, str) and _IDS.fullmatch(key):
+            return {"kind": "id", "id": self.name(value)}
+        return {"kind": "text"} | self.text(value)
+
+    def tree(self, value: Any, key: str | int = "") -> Any:
+        """Return a value with its structure."""
+        if isinstance(value, dict):
+            return {self.key(name): self.tree(it, name) for name, it in value.items()}
+        if isinstance(value, list):
+            return [self.tree(it, key) for it in value]
+        return self.leaf(key, value)
+
+
+async def report(
+    backend: StorageBackend,
+    thread_id: str,
+    checkpoint_id: str | None = None,
+    *,
+    namespace: str = "",
+    key: bytes | None = None,
+) -> dict[str, Any] | None:
+    """Return a report on a version, or on the head, as JSON; ``None`` if there is none.
+
+    Has the versions on the way to it with their sizes, and of each value of the state its place,
+    its kind, and the versions that it came with and that changed it last. A text is replaced by
+    its length and a keyed hash, a number by its kind. Reported are roles, ids that a program made, and
+    keys that begin with a small letter, as names of fields do; other ids and keys are hashes.
+
+    Args:
+        backend: The storage.
+        thread_id: The thread.
+        checkpoint_id: The version; ``None``: the head.
+        namespace: Its line.
+        key: Of the hashes; ``None``: a random one, so that two reports have different hashes.
+
+    Raises:
+        IntegrityError, NotFoundError, UnsupportedError: As ``blame``.
+    """
+    told = await blame(backend, thread_id, checkpoint_id, namespace=namespace)
+    if told is None:
+        return None
+    redaction = Redaction(key)
+    way = told.way[-VERSIONS:]
+    sizes = await stored_sizes(backend, [Node(it, None) for it in way])
+    values = list(islice(_values(redaction, told, ()), VALUES + 1))
+    return {
+        "backend": type(backend).__name__,
+        "thread_id": redaction.name(thread_id),
+        "namespace": redaction.name(namespace) if namespace else "",
+        "checkpoint_id": redaction.name(told.version.checkpoint_id),
+        "state_bytes": len(encode(told.state)),
+        "versions": [_version(redaction, it, sizes) for it in way],
+        "older_versions": len(told.way) - len(way),
+        "values": values[:VALUES],
+        "is_complete": len(values) <= VALUES,
+    }
+
+
+def _version(redaction: Redaction, version: Version, sizes: dict[int, int]) -> dict[str, Any]:
+    parent = version.parent_id
+    return {
+        "checkpoint_id": redaction.name(version.checkpoint_id),
+        "parent_id": None if parent is None else redaction.name(parent),
+        "sequence": version.mark.sequence,
+        "created_at": version.created_at,
+        "stored_bytes": sizes.get(version.mark.sequence),
+        "metadata": redaction.tree(about(version.metadata)),
+    }
+
+
+def _values(redaction: Redaction, told: Blame, path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the values of a state, each object and list before its parts."""
+    start = 0
+    while page := told.parts(path, start=start, limit=VALUES, is_raw=True):
+        start += len(page)
+        for it in page:
+            yield _value(redaction, it)
+            if isinstance(it.value, dict | list):
+                yield from _values(redaction, told, it.path)
+
+
+def _value(redaction: Redaction, it: Blamed) -> dict[str, Any]:
+    key = it.path[-1]
+    path = [redaction.key(step) for step in it.path]
+    is_leaf = not isinstance(it.value, dict | list)
+    kind = "object" if isinstance(it.value, dict) else "list"
+    found = redaction.leaf(key, it.value) if is_leaf else {"kind": kind, "length": len(it.value)}
+    origins = {"made": it.made} if is_leaf else {"made": it.made, "changed": it.changed}
+    return (
+        {"path": path}
+        | found
+        | {name: _origin(redaction, origin) for name, origin in origins.items()}
+    )
+
+
+def _origin(redaction: Redaction, origin: Origin) -> dict[str, Any]:
+    return {
+        "checkpoint_id": redaction.name(origin.version.checkpoint_id),
+        "is_exact": origin.is_exact,
+    }

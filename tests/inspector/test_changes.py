@@ -1,0 +1,147 @@
+"""The forms that change a thread, in a real browser and against requests of others."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import httpx
+import pytest
+from services import parts
+
+from locus_store.inspector import Caller, app
+
+WRITES = [
+    "rewind?thread=trip&version=v1",
+    "fork?thread=trip&version=v1",
+    "fork?thread=trip",
+    "delete?thread=trip&version=v2",
+    "delete?thread=trip",
+]
+
+
+async def grow(backend: Any, thread: str = "trip") -> None:
+    for name in ("v1", "v2", "v3"):
+        await backend.write_state(thread, {"city": name}, checkpoint_id=name)
+
+
+def _reader(request: Any) -> Caller:
+    return Caller("reader", None, frozenset({"read"}))
+
+
+@pytest.mark.parametrize("options", [{}, {"java_script_enabled": False}])
+async def test_a_rewind_a_fork_and_deletions_in_a_browser(
+    chromium: Any, visit: Any, place: Any, options: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    backend, store, _ = parts(place)
+    site = visit(backend, store, prefix="/tools", allow_write=True)
+    await grow(backend)
+    caplog.set_level(logging.INFO, "locus_store.inspector")
+    async with chromium.tab(site, **options) as tab:
+        page = tab.page
+        await tab.goto("version?thread=trip&version=v1")
+        await page.click("text=Rewind to this version")
+        assert "2 versions" in await page.inner_text("main")
+        await page.click("button:text-is('Rewind')")
+        head = await backend.version("trip")
+        assert (head.parent_id, (await backend.load("trip"))) == ("v1", {"city": "v1"})
+
+        await page.click("text=Fork here")
+        await page.fill("input[name=new_thread]", "copy ü/?&\u202e")
+        await page.click("button:text-is('Fork')")
+        assert [it.checkpoint_id for it in await backend.history("copy ü/?&\u202e")] == [
+            head.checkpoint_id,
+            "v1",
+        ]
+        await page.click("text=Delete the thread")
+        await page.fill("input[name=typed]", "copy")
+        tab.may_fail = True
+        await page.click("button:text-is('Delete')")
+        assert "nothing was deleted" in await page.inner_text("main")
+        await page.go_back()
+        await page.fill("input[name=typed]", "copy ü/?&\\u202e")
+        await page.click("button:text-is('Delete')")
+        assert not await backend.exists("copy ü/?&\u202e")
+
+        await tab.goto("version?thread=trip&version=v2")
+        await page.click("text=Delete this version")
+        await page.click("button:text-is('Delete')")
+        assert [it.checkpoint_id for it in await backend.history("trip")][1:] == ["v3", "v1"]
+    told = [it.message for it in caplog.records if it.levelno == logging.INFO]
+    assert told == [
+        "'' rewound thread 'trip'",
+        "'' forked thread 'trip'",
+        "'' deleted thread 'copy ü/?&\\u202e'",
+        "'' deleted a version of thread 'trip'",
+    ]
+
+
+async def test_a_head_that_moved_is_a_409_page_and_nothing_is_changed(
+    chromium: Any, visit: Any, place: Any
+) -> None:
+    backend, store, _ = parts(place)
+    site = visit(backend, store, allow_write=True)
+    await grow(backend)
+    async with chromium.tab(site) as tab:
+        tab.may_fail = True
+        for number, address in enumerate(WRITES):
+            await tab.goto(address)
+            await backend.write_state("trip", {"n": number}, checkpoint_id=f"n{number}")
+            before = await backend.history("trip")
+            for field in await tab.page.locator("input:not([type=hidden])").all():
+                await field.fill("trip")
+            async with tab.page.expect_response(lambda it: it.request.method == "POST") as found:
+                await tab.page.click("main button")
+            assert (await found.value).status == 409
+            assert "nothing was changed" in await tab.page.inner_text("main")
+            assert await backend.history("trip") == before
+
+
+def client(application: Any) -> httpx.AsyncClient:
+    transport = httpx.ASGITransport(application, client=("127.0.0.1", 1))
+    return httpx.AsyncClient(transport=transport, base_url="http://localhost")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("address", WRITES)
+@pytest.mark.parametrize("options", [{}, {"allow_write": True, "authorize": _reader}])
+async def test_without_the_option_or_the_right_there_are_no_writing_routes(
+    address: str, options: Any
+) -> None:
+    backend, store, _ = parts()
+    await grow(backend)
+    async with client(app(backend, store, **options)) as asking:
+        for method in ("GET", "POST"):
+            answer = await asking.request(
+                method, address, headers={"sec-fetch-site": "same-origin"}
+            )
+            assert answer.status_code == 404
+    assert len(await backend.history("trip")) == 3
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("address", WRITES)
+async def test_a_form_of_another_site_or_without_the_token_of_the_session_changes_nothing(
+    address: str,
+) -> None:
+    backend, store, _ = parts()
+    await grow(backend)
+    fields = {"head": "v3", "sequence": "3", "typed": "trip", "new_thread": "new"}
+    async with client(app(backend, store, allow_write=True)) as asking:
+        page = await asking.get(address)
+        token = page.text.partition('name="form_token" value="')[2].partition('"')[0]
+        for headers, sent in (
+            ({}, token),
+            ({"sec-fetch-site": "cross-site"}, token),
+            ({"sec-fetch-site": "same-site"}, token),
+            ({"origin": "http://evil.example"}, token),
+            ({"sec-fetch-site": "same-origin"}, ""),
+            ({"sec-fetch-site": "same-origin"}, "0" * 64),
+        ):
+            form = fields | {"form_token": sent}
+            answer = await asking.post(address, data=form, headers=headers)
+            assert answer.status_code == 403, headers
+        assert len(await backend.history("trip")) == 3
+        same = {"sec-fetch-site": "same-origin"}
+        answer = await asking.post(address, data=fields | {"form_token": token}, headers=same)
+        assert answer.status_code == 303

@@ -1,0 +1,64 @@
+"""Each page in a real browser: with and without scripts, under a prefix, small, light and dark."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from services import parts
+
+PAGES = [
+    "threads",
+    "version?thread=trip",
+    "version?thread=trip&version=v1&view=json",
+    "version?thread=trip&version=v2&path=city",
+    "diff?thread=trip&version=v2",
+    "report?thread=trip",
+    "live?thread=trip&after=1",
+    "store",
+    'items?segments=["facts"]',
+    'item?segments=["facts"]&key=city',
+]
+FORMS = ["rewind?thread=trip&version=v1", "fork?thread=trip", "delete?thread=trip"]
+
+
+async def grow(backend: Any, store: Any) -> None:
+    """A trip of three versions, of which the second has a wrong city."""
+    for name, city in zip(("v1", "v2", "v3"), ("Basel", "Bern", "Bern"), strict=True):
+        messages = [{"role": "user", "content": f"I am in {city}"}]
+        await backend.write_state(
+            "trip", {"messages": messages, "city": city}, checkpoint_id=name, metadata={"step": 1}
+        )
+    await store.put(("facts",), "city", {"name": "Basel"})
+
+
+@pytest.mark.parametrize("options", [{}, {"java_script_enabled": False}])
+async def test_each_page_is_shown_under_any_prefix(
+    chromium: Any, visit: Any, place: Any, options: Any
+) -> None:
+    for prefix in ("", "/tools/inspector"):
+        backend, store, _ = parts(place)
+        site = visit(backend, store, prefix=prefix)
+        await grow(backend, store)
+        async with chromium.tab(site, **options) as tab:
+            for address in PAGES:
+                answer = await tab.goto(address)
+                assert answer.status == 200, address
+                assert await tab.page.locator("h1").count() == 1
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_axe_finds_no_violation_and_no_page_is_wider_than_320_px(
+    chromium: Any, visit: Any, scheme: Any
+) -> None:
+    backend, store, _ = parts()
+    site = visit(backend, store, allow_write=True)
+    await grow(backend, store)
+    small = {"width": 320, "height": 800}
+    async with chromium.tab(site, color_scheme=scheme, viewport=small, bypass_csp=True) as tab:
+        faults = []
+        for address in (*PAGES, *FORMS):
+            await tab.goto(address)
+            faults += [(address, it) for it in await tab.violations()]
+            faults += [(address, "wide")] * await tab.is_wide()
+        assert faults == []

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import pytest
+from services import parts
+from test_changes import client
+
+from locus_store.inspector import app
+
+pytestmark = pytest.mark.anyio
+STRANGE = ("a/b", "ü", "%2F", " ", "\u202e")
+
+
+async def test_an_item_shows_its_version_expiry_and_nearest_items_with_scores() -> None:
+    backend, store, _ = parts(dimension=2)
+    await store.put_with_embedding(STRANGE, "one", {"n": 1}, [1.0, 0.0], {"kind": "note"})
+    await store.put_with_embedding(STRANGE, "one", {"n": 2}, [1.0, 0.0], {"kind": "note"})
+    await store.put_with_embedding(("x",), "two", "second", [0.6, 0.8], ttl_seconds=60)
+    await store.put(("x",), "three", [1])
+    async with client(app(backend, store)) as asking:
+        found = (await asking.get("store?format=json")).json()
+        assert sorted(map(tuple, found["namespaces"])) == sorted([STRANGE, ("x",)])
+        page = await asking.get("store")
+        assert page.text.count('href="items?') == 2
+        params = {"segments": '["a/b","ü","%2F"," ","\u202e"]', "key": "one"}
+        found = (await asking.get("item", params={**params, "format": "json"})).json()
+        assert found["item"]["version"] == 2
+        assert [(it["key"], round(it["score"], 4)) for it in found["nearest"]] == [("two", 0.6)]
+        page = await asking.get("item", params=params)
+        assert "0.6000" in page.text
+        items = (await asking.get("items", params={"segments": '["x"]', "format": "json"})).json()
+        assert [it["key"] for it in items["items"]] == ["three", "two"]
+        assert items["items"][1]["expires_at"]
+        assert (await asking.get("value", params=params)).json() == {"n": 2}
+        params = {"segments": '["x"]', "key": "three"}
+        assert "This item has no embedding." in (await asking.get("item", params=params)).text
+
+
+@pytest.mark.parametrize("segments", ["", "x", "[1]", '{"a": 1}', "[[]]"])
+async def test_a_namespace_that_is_no_list_of_strings_is_refused(segments: str) -> None:
+    backend, store, _ = parts()
+    async with client(app(backend, store)) as asking:
+        answer = await asking.get("item", params={"segments": segments, "key": "k"})
+        assert answer.status_code in {404, 422}
+
+
+async def test_more_items_than_a_page_are_linked() -> None:
+    backend, store, _ = parts()
+    await store.put_batch([(("n",), f"k{number:03}", number) for number in range(401)])
+    seen: list[str] = []
+    async with client(app(backend, store)) as asking:
+        after = ""
+        while True:
+            params = {"segments": '["n"]', "after": after, "format": "json"}
+            found = (await asking.get("items", params=params)).json()
+            seen += [it["key"] for it in found["items"]]
+            after = found["next"]
+            if not after:
+                break
+    assert seen == [f"k{number:03}" for number in range(401)]
+
+
+async def test_without_a_store_there_are_no_pages_of_one() -> None:
+    backend, _, _ = parts()
+    async with client(app(backend)) as asking:
+        assert "Store" not in (await asking.get("threads")).text
+        answer = await asking.get("store")
+        assert (answer.status_code, "without a store" in answer.text) == (501, True)

@@ -1,0 +1,123 @@
+"""From a wrong answer to the node that caused it, and back to before it, in a browser."""
+
+from __future__ import annotations
+
+import operator
+from typing import Annotated, Any, TypedDict
+
+import pytest
+from services import parts
+
+from locus_store import StorageBackendAdapter
+
+
+class Clicks:
+    """Clicks in a page, counted."""
+
+    def __init__(self, page: Any) -> None:
+        self.page = page
+        self.number = 0
+
+    async def on(self, selector: str) -> None:
+        self.number += 1
+        await self.page.click(selector)
+
+
+class Trip(TypedDict):
+    city: str
+    words: Annotated[list[str], operator.add]
+
+
+def _graph(backend: Any, log: list[str]) -> Any:
+    pytest.importorskip("langgraph")
+    from langgraph.graph import START, StateGraph
+
+    from locus_store.adapters.langgraph import LangGraphSaver
+
+    def listen(state: Trip) -> Any:
+        log.append("listen")
+        return {"words": ["I moved to Basel"]}
+
+    def remember(state: Trip) -> Any:
+        log.append("remember")
+        return {"city": "Bern" if len(log) < 4 else "Basel", "words": ["noted"]}
+
+    def answer(state: Trip) -> Any:
+        log.append("answer")
+        return {"words": [f"The weather in {state['city']} is fine"]}
+
+    builder = StateGraph(Trip)
+    for node in (listen, remember, answer):
+        builder.add_node(node.__name__, node)
+    builder.add_edge(START, "listen")
+    builder.add_edge("listen", "remember")
+    builder.add_edge("remember", "answer")
+    return builder.compile(checkpointer=LangGraphSaver(backend))
+
+
+@pytest.mark.parametrize("options", [{}, {"java_script_enabled": False}])
+async def test_a_stale_city_of_a_graph_is_found_in_four_clicks_and_rewound(
+    chromium: Any, visit: Any, place: Any, options: Any
+) -> None:
+    backend, store, _ = parts(place)
+    log: list[str] = []
+    config: Any = {"configurable": {"thread_id": "trip"}}
+    graph = _graph(backend, log)
+    wrong = await graph.ainvoke({"city": "?", "words": ["hi"]}, config)
+    assert "Bern" in wrong["words"][-1]
+    site = visit(backend, store, allow_write=True)
+    async with chromium.tab(site, **options) as tab:
+        page = tab.page
+        await tab.goto("version?thread=trip")
+        clicks = Clicks(page)
+        assert "The weather in Bern is fine" in await page.inner_text("main")
+        await clicks.on("main a:text-is('city')")
+        assert "remember" in await page.inner_text(".origin")
+        await clicks.on(".origin a")
+        assert "Bern" in await page.inner_text("ins")
+        assert clicks.number <= 4
+
+        await page.click("main p a >> nth=0")  # the version before it
+        await page.click("text=Rewind to this version")
+        await page.click("button:text-is('Rewind')")
+        assert "Bern" not in await page.inner_text("main")
+    assert (await graph.aget_state(config)).next == ("remember",)
+    done = await graph.ainvoke(None, config)
+    assert log == ["listen", "remember", "answer", "remember", "answer"]
+    assert done["words"][-1] == "The weather in Basel is fine"
+
+
+async def test_a_stale_city_of_a_locus_agent_is_found_and_rewound(
+    chromium: Any, visit: Any, place: Any
+) -> None:
+    locus = pytest.importorskip("locus")
+    from locus.testing import FunctionModel, ScriptedModel
+
+    backend, store, _ = parts(place)
+
+    def agent(model: Any) -> Any:
+        adapter = StorageBackendAdapter(backend)
+        return locus.Agent(agent_id="concierge", model=model, checkpointer=adapter)
+
+    await agent(ScriptedModel(["Noted: Basel."])).arun("I live in Basel.", thread_id="trip")
+    await agent(ScriptedModel(["Noted: Bern."])).arun("Thanks.", thread_id="trip")
+    site = visit(backend, store, allow_write=True)
+    async with chromium.tab(site) as tab:
+        page = tab.page
+        await tab.goto("bisect?thread=trip")
+        clicks = Clicks(page)
+        await page.select_option("#test", "text")
+        await page.fill("#value", "Bern")
+        await clicks.on("button:text-is('Ask')")
+        await clicks.on("[role=status] a")
+        assert "Noted: Bern." in await page.inner_text(".changes")
+        await page.click("main p a >> nth=0")
+        await page.click("text=Rewind to this version")
+        await page.click("button:text-is('Rewind')")
+        assert "Bern" not in await page.inner_text("main")
+
+    def heard(messages: list[Any], tools: Any) -> str:
+        return " ".join(it.content for it in messages if it.role.value != "system")
+
+    result = await agent(FunctionModel(heard)).arun("Where?", thread_id="trip")
+    assert ("Basel" in result.text, "Bern" in result.text) == (True, False)
