@@ -14,7 +14,7 @@ from locus_store.adapters.agent_framework.errors import (
     CheckpointSerializationError,
 )
 from locus_store.adapters.agent_framework.values import CheckpointValues
-from locus_store.adapters.logs import settled
+from locus_store.adapters.logs import Places, settled
 from locus_store.backend import QueriesMetadata, StorageBackend, StoresThreads, needs
 from locus_store.checkpointer import StorageBackendAdapter
 from locus_store.errors import NotFoundError, SerializationError
@@ -66,6 +66,7 @@ class LocusCheckpointStorage(ForTenants, CheckpointStorage):
         self._use()
 
     def _use(self) -> None:
+        self._places = Places()
         self._queries = needs(self.checkpointer.backend, QueriesMetadata)
         self._threads = needs(self.checkpointer.backend, StoresThreads)
 
@@ -117,6 +118,7 @@ class LocusCheckpointStorage(ForTenants, CheckpointStorage):
             await settled(self._write(checkpoint, data))
         except SerializationError as exc:
             raise CheckpointSerializationError(str(exc)) from exc
+        self._places.note(checkpoint.workflow_name, [checkpoint.checkpoint_id])
         return checkpoint.checkpoint_id
 
     async def load(self, checkpoint_id: str) -> WorkflowCheckpoint:
@@ -126,10 +128,13 @@ class LocusCheckpointStorage(ForTenants, CheckpointStorage):
             CheckpointNotFoundError: There is none with this id.
             CheckpointIntegrityError: It is damaged, or has a class that is not allowed.
         """
-        for workflow_name in await self._workflows_of(checkpoint_id):
-            found = await self._threads.read_state(workflow_name, checkpoint_id)
-            if found is not None:
-                return self._checkpoint(found.state)
+        known = self._places.get(checkpoint_id)
+        found = None if known is None else await self._threads.read_state(known, checkpoint_id)
+        if found is None:
+            for workflow_name in await self._workflows_of(checkpoint_id):
+                found = await self._threads.read_state(workflow_name, checkpoint_id)
+        if found is not None:
+            return self._checkpoint(found.state)
         raise CheckpointNotFoundError(f"there is no checkpoint {checkpoint_id!r}")
 
     async def list_checkpoints(self, *, workflow_name: str) -> list[WorkflowCheckpoint]:
@@ -194,6 +199,7 @@ class LocusCheckpointStorage(ForTenants, CheckpointStorage):
             if len(page) < PAGE:
                 break
             before = page[-1].checkpoint_id
+        self._places.note(workflow_name, [it.checkpoint_id for it in found])
         return found[::-1]
 
     def _checkpoint(self, state: Mapping[str, Any]) -> WorkflowCheckpoint:
