@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -17,7 +18,7 @@ from locus_store.adapters.agent_framework.values import CheckpointValues
 from locus_store.adapters.logs import Places, settled
 from locus_store.backend import QueriesMetadata, StorageBackend, StoresThreads, needs
 from locus_store.checkpointer import StorageBackendAdapter
-from locus_store.errors import NotFoundError, SerializationError
+from locus_store.errors import ConflictError, NotFoundError, SerializationError
 from locus_store.open import open_checkpointer
 from locus_store.types.tenants import ForTenants
 
@@ -176,15 +177,13 @@ class LocusCheckpointStorage(ForTenants, CheckpointStorage):
             "keep_last": self.checkpointer.keep_last,
             "ttl_seconds": self.checkpointer.ttl_seconds,
         }
-        parent, name = checkpoint.previous_checkpoint_id, checkpoint.workflow_name
-        if parent is not None:
-            try:
-                await self._threads.write_state(name, data, parent_id=parent, **options)
-            except NotFoundError:
-                pass  # it was deleted, or is in another storage
-            else:
+        name, write = checkpoint.workflow_name, self._threads.write_state
+        *attempts, last = _attempts(checkpoint.previous_checkpoint_id)
+        for attempt in attempts:
+            with suppress(ConflictError, NotFoundError):
+                await write(name, data, **attempt, **options)
                 return
-        await self._threads.write_state(name, data, is_root=True, **options)
+        await write(name, data, **last, **options)
 
     async def _workflows_of(self, checkpoint_id: str) -> list[str]:
         found = await self._queries.query(ID, checkpoint_id, MANY)
@@ -206,3 +205,11 @@ class LocusCheckpointStorage(ForTenants, CheckpointStorage):
         if state.keys() != FIELDS:
             raise CheckpointIntegrityError("the version is not a checkpoint of a workflow")
         return WorkflowCheckpoint(**{name: self._values.decode(it) for name, it in state.items()})
+
+
+def _attempts(parent_id: str | None) -> list[dict[str, Any]]:
+    """Return the ways of a save, the fastest first: onto the head, as a fork, without a parent."""
+    root: dict[str, Any] = {"is_root": True}
+    if parent_id is None:
+        return [root]
+    return [{"parent_id": parent_id, "forks": False}, {"parent_id": parent_id}, root]
