@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from amounts import LONG
 from test_store_memory import Unblocked
 from watched import Watched
 
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.anyio
 
 NS = ("memory", "u42")
 KEYS = ("a", "b", "c")
+LOST = 1000 if LONG else 40
 
 
 @pytest.mark.variant
@@ -173,7 +175,7 @@ async def test_a_put_whose_reply_is_lost_counts_once(index: TestIndex) -> None:
     watched = Watched(index)
     async with OpenSearchStore(client=watched, index_name=index.name, refresh="wait") as store:
         await store.put(NS, "other", 0)
-        for n in range(1, 41):
+        for n in range(1, LOST + 1):
             watched.loses_after("/_bulk")
             assert await store.put(NS, "k", n, expected_version=n - 1) == n
             assert not watched.loses
