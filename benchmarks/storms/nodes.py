@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import json
 import random
+import socket
 import subprocess
 import sys
 import tempfile
@@ -82,6 +83,7 @@ def run(cluster: Cluster, options: argparse.Namespace) -> int:
             cluster.wait_for_green()
             time.sleep(rng.random() * 0.3)
             waits.append(killed(cluster, victim(), writers))
+            print(f"{kind} {len(waits)}: saved again after {waits[-1]:.1f} s", flush=True)
         late += sum(it > options.seconds for it in waits)
         print(f"{kind}: {len(waits)} kills, first save again: {told(waits)}", flush=True)
     for it in writers:
@@ -287,8 +289,8 @@ async def no_shard(cluster: Cluster) -> int:
 
 async def silent_node(cluster: Cluster) -> int:
     """Put a host that accepts connections and answers nothing before the others."""
-    silent = await asyncio.start_server(lambda *_: asyncio.sleep(3600), "127.0.0.1", 0)
-    port = silent.sockets[0].getsockname()[1]
+    silent = socket.create_server(("127.0.0.1", 0))  # the kernel accepts, and nobody reads
+    port = silent.getsockname()[1]
     hosts = [f"http://127.0.0.1:{port}", *cluster.hosts]
     backend = OpenSearchBackend(hosts, index_name=INDEX, timeout_seconds=1)
     failures = [

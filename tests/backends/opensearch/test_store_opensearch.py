@@ -246,12 +246,13 @@ async def test_an_item_that_was_changed_by_another_program_is_told(
 
 
 async def test_a_store_is_opened_by_the_url_of_a_checkpointer(index: TestIndex) -> None:
-    url = f"opensearch://{index.place}?refresh=wait&ttl_seconds=60"
+    url = f"opensearch://{index.place}?refresh=wait&ttl_seconds=60&language=german"
     async with open_store(url, dimension=3) as store:
         assert isinstance(store, OpenSearchStore)
         await store.put_with_embedding(NS, "k", 1, [1.0, 0.0, 0.0])
         assert (await store.search(()))[0].expires_at is None
         assert repr(store).startswith("OpenSearchStore(")
+        assert store.index.access.refresh == "wait"
 
 
 async def test_own_puts_are_read_at_once_without_a_wait(index: TestIndex) -> None:
