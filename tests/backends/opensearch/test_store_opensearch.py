@@ -188,6 +188,28 @@ async def test_a_put_whose_reply_is_lost_counts_once(index: TestIndex) -> None:
     watched.real.close()
 
 
+async def test_the_requests_of_calls(index: TestIndex) -> None:
+    watched = Watched(index)
+    async with OpenSearchStore(client=watched, index_name=index.name, refresh="wait") as store:
+        await store.put(NS, "k", 0)
+        watched.counted()
+        await store.get(NS, "k")
+        assert watched.counted() == ["POST _mget"]
+        await store.put(NS, "k", 1)
+        assert watched.counted() == ["POST _mget", "POST _bulk"]
+        await store.put_batch([(NS, it, 1) for it in KEYS])
+        assert watched.counted() == ["POST _mget", *["POST _bulk"] * 3, "POST _mget", "POST _bulk"]
+        await store.get_batch([(NS, it) for it in KEYS])
+        assert watched.counted() == ["POST _mget"] * 2
+        await store.search(NS)
+        assert watched.counted() == ["POST _search"]
+        await store.clear_namespace(("none",))
+        watched.counted()
+        assert await store.delete(NS, "none") is False
+        assert watched.counted() == ["POST _mget"]
+    watched.real.close()
+
+
 # --- the index
 
 
