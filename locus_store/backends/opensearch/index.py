@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.errors import InvalidArgumentError, SchemaError
+from locus_store.errors import SchemaError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,15 +38,6 @@ OLDEST: Final = "oldest"
 LANGUAGE: Final = "language"
 """The key of the language of the stemmed field in the mapping's ``_meta``."""
 
-LANGUAGES: Final = frozenset({
-    "arabic", "armenian", "basque", "bengali", "brazilian", "bulgarian", "catalan", "cjk",
-    "czech", "danish", "dutch", "english", "estonian", "finnish", "french", "galician", "german",
-    "greek", "hindi", "hungarian", "indonesian", "irish", "italian", "latvian", "lithuanian",
-    "norwegian", "persian", "portuguese", "romanian", "russian", "sorani", "spanish", "swedish",
-    "thai", "turkish",
-})  # fmt: skip
-"""The analyzers of languages that OpenSearch has without a plugin."""
-
 _DOCUMENTS: Final = {
     "name": {"type": "keyword"},
     "modified_at": {"type": "date", "format": "epoch_millis"},
@@ -72,18 +63,6 @@ _VERSIONS: Final = {
 def first_index(place: IndexPlace) -> str:
     """Return the name of the index that the alias is created for."""
     return f"{place.name}-000001"
-
-
-def checked_language(language: str | None) -> str | None:
-    """Return the language of the stemmed field.
-
-    Raises:
-        InvalidArgumentError: OpenSearch has no analyzer for it.
-    """
-    if language is not None and language not in LANGUAGES:
-        known = ", ".join(sorted(LANGUAGES))
-        raise InvalidArgumentError(f"language={language!r} must be None or one of: {known}")
-    return language
 
 
 def threads(language: str | None) -> Layout:
