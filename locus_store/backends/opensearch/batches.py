@@ -127,6 +127,8 @@ class Batches:
 
     def write(self, replacements: Sequence[Replacement]) -> bool:
         """Write all or none; return whether it was done: a document may have changed."""
+        if not replacements:
+            return True
         batch = uuid.uuid4().hex
         ordered = sorted(replacements, key=lambda it: it.id)
         ids = [it.id for it in ordered]

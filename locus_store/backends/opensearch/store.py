@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import os
 import random
 import threading
 import time
+from collections import defaultdict
 from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
@@ -87,7 +89,7 @@ class OpenSearchStore(BaseStore):
     """Keeps items in an index of OpenSearch; see docs/opensearch.md.
 
     A put is one conditional write of the item's document, after a read of it. A batch of several
-    items is written whole or not at all, in about six requests.
+    items is written whole or not at all, in six requests.
 
     Args:
         hosts: See ``OpenSearchBackend``, as the options that are not named here.
@@ -151,8 +153,8 @@ class OpenSearchStore(BaseStore):
         place = place_of(hosts, index_name, use_ssl=use_ssl, client=client)
         self.index = item_index(place, access)
         self._batches = Batches(self.index)
-        self._one_batch = threading.Lock()
-        """Batches of this object do not meet each other's intents."""
+        self._one_batch: dict[int, threading.Lock] = defaultdict(threading.Lock)
+        """By process. Batches of this object do not meet each other's intents."""
         self._has_dimension = False
 
     def __repr__(self) -> str:
@@ -204,7 +206,7 @@ class OpenSearchStore(BaseStore):
     def _apply_all(self, changes: Sequence[Change]) -> list[int]:
         ids = [items.document_id(it.name) for it in changes]
         decide = [Changing(it, n) for n, it in enumerate(changes)]
-        with self._one_batch:
+        with self._one_batch[os.getpid()]:
             for attempt in count():
                 found = self._batches.settled(ids)
                 made = [change(it) for change, it in zip(decide, found, strict=True)]
