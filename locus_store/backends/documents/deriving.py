@@ -31,12 +31,18 @@ class Derived(NamedTuple):
     is_new: bool
     """No document of the line has had its sequence."""
 
+    is_changed: bool
+    """It is not the version of the stored head."""
+
 
 @dataclass(slots=True)
 class Changes:
     """Changes of the derived documents of a thread."""
 
     thread_id: str
+    revision: int
+    """Of the head that makes the changes."""
+
     written: dict[Place, Derived]
     """Versions whose documents are missing or differ; a put takes out those that it has written."""
 
@@ -45,7 +51,13 @@ class Changes:
 
 
 def changes(
-    old: Thread | None, thread: Thread, tail: Bundle, awaited: Iterable[Place], *, adds_only: bool
+    old: Thread | None,
+    thread: Thread,
+    tail: Bundle,
+    awaited: Iterable[Place],
+    *,
+    revision: int,
+    adds_only: bool,
 ) -> Changes:
     """Return what a write of a thread changes.
 
@@ -54,13 +66,20 @@ def changes(
         thread: The thread to write.
         tail: What no segment holds.
         awaited: Versions whose documents are not known to be written.
+        revision: Of the head to write.
         adds_only: No version was removed.
     """
     known = {id(row) for space in _spaces(old) for row in space.own.rows.values()}
     fresh = [(name, row) for name, row in tail.all_rows() if id(row) not in known]
     fresh += [(name, row) for name, at in awaited if (row := _row(thread, name, at))]
-    written = {(name, row.record.sequence): _derived(old, thread, name, row) for name, row in fresh}
-    return Changes(thread.thread_id, written, [] if adds_only else removed(old, thread))
+    written = {
+        (name, row.record.sequence): _derived(
+            old, thread, name, row, is_changed=id(row) not in known
+        )
+        for name, row in fresh
+    }
+    gone = [] if adds_only else removed(old, thread)
+    return Changes(thread.thread_id, revision, written, gone)
 
 
 def _spaces(thread: Thread | None) -> Iterator[SegmentedSpace]:
@@ -75,10 +94,12 @@ def _row(thread: Thread, namespace: str, sequence: int) -> Row | None:
     return space.row(sequence) if space else None
 
 
-def _derived(old: Thread | None, thread: Thread, namespace: str, row: Row) -> Derived:
+def _derived(
+    old: Thread | None, thread: Thread, namespace: str, row: Row, *, is_changed: bool
+) -> Derived:
     line, before = thread.spaces[namespace].line.line, _same_space(old, thread.spaces[namespace])
     is_new = before is None or row.record.sequence > before.line.last_sequence
-    return Derived(namespace, line, row, is_new)
+    return Derived(namespace, line, row, is_new, is_changed)
 
 
 def _same_space(thread: Thread | None, space: Space) -> Space | None:

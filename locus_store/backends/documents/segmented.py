@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
@@ -188,8 +189,15 @@ class SegmentedForm(DocumentForm):
     def _beside(
         self, edit: Edit, old: Parsed | None, thread: Thread, tail: Bundle
     ) -> deriving.Changes:
-        before, awaited = (old.thread, old.end.awaited) if old else (None, ())
-        return deriving.changes(before, thread, tail, awaited, adds_only=edit.adds_only)
+        before, head = (old.thread, old.end) if old else (None, HeadFacts(0))
+        return deriving.changes(
+            before,
+            thread,
+            tail,
+            head.awaited,
+            revision=head.revision + 1,
+            adds_only=edit.adds_only,
+        )
 
     def _drafted(
         self,
@@ -308,7 +316,8 @@ class SegmentedForm(DocumentForm):
 
     def finish(self, thread_id: str, draft: Draft) -> None:
         if draft.dropped:
-            self.reader.drop(thread_id, draft.dropped)
+            with suppress(LocusStoreError):  # the head is stored; ``sweep`` removes the rest
+                self.reader.drop(thread_id, draft.dropped)
 
     def abandon(self, thread_id: str, draft: Draft) -> None:
         if draft.sealed:

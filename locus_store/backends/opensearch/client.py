@@ -9,6 +9,7 @@ import time
 from base64 import b64decode, b64encode
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -17,7 +18,7 @@ from locus_store.backends.documents.objects import CUT, ListedObject, Objects, d
 from locus_store.backends.documents.protocol import ChangedError, Found
 from locus_store.backends.documents.workers import Workers
 from locus_store.backends.opensearch import failures, index
-from locus_store.backends.opensearch.access import opened
+from locus_store.backends.opensearch.access import MOST_SECONDS, opened
 from locus_store.backends.opensearch.bulk import (
     batches,
     body_of,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from locus_store.backends.opensearch.access import IndexAccess, IndexPlace
     from locus_store.backends.opensearch.bulk import BulkWrite, Outcome
     from locus_store.backends.opensearch.index import Layout
+    from locus_store.backends.opensearch.search import StoredVersion
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -47,6 +49,9 @@ MOST_HEADS: Final = 100
 """Objects with their content in one answer."""
 
 LONGEST_PAUSE_SECONDS: Final = 2.0
+SETTLE_SECONDS: Final = 5.0
+"""How long writes are retried that a stored head does not depend on."""
+
 VERSIONS: Final = LAYOUT + "versions/"
 _DELETED: Final = 200
 
@@ -122,6 +127,7 @@ class IndexClient:
         seen: Collection[int] = (),
         check: Callable[[Any], object] = bool,
         on_repeat: Callable[[], None] = lambda: None,
+        seconds: float = MOST_SECONDS,
         **params: Any,
     ) -> Any:
         """Return the JSON of an answer, also of one with a status in ``seen``.
@@ -136,6 +142,7 @@ class IndexClient:
             seen: Statuses that are no failure.
             check: Raises the client's error if a part of the answer is a failure.
             on_repeat: Called before the request is repeated, which the server may have executed.
+            seconds: Retry no longer than this.
             params: The parameters of the request.
 
         Raises:
@@ -143,7 +150,8 @@ class IndexClient:
         """
         import opensearchpy  # noqa: PLC0415  (of an extra, and slow to import)
 
-        what, deadline = f"{method} {path}", time.monotonic() + self.access.retry_seconds
+        what = f"{method} {path}"
+        deadline = time.monotonic() + min(self.access.retry_seconds, seconds)
         for attempt in range(1_000_000):
             try:
                 answer = self._perform()(method, path, params=params, body=body, ignore=tuple(seen))
@@ -226,11 +234,13 @@ class IndexObjects(IndexClient, Objects):
         Raises:
             ChangedError: The condition was refused.
         """
-        first = self._head(name, content, tag)
-        done, *others = self.bulk([first, *beside], creates=tag is None)
+        first, repeats = self._head(name, content, tag), list[bool]()
+        note = partial(repeats.append, True)
+        done, *others = self.bulk([first, *beside], creates=tag is None, on_repeat=note)
         if done.tag is None:
             made = [(it, its) for it, its in zip(beside, others, strict=True) if its.is_done]
-            self._undo([self.deletion(it.name, its.tag) for it, its in made if it.kind == "create"])
+            gone = [self.deletion(it.name, its.tag) for it, its in made if it.kind == "create"]
+            self._undo([] if repeats else gone)  # the first attempt may have stored the head
             raise ChangedError
         return done.tag, others
 
@@ -244,7 +254,7 @@ class IndexObjects(IndexClient, Objects):
         """Delete what was created beside a refused document; ``vacuum`` removes the rest."""
         if deletions:
             with suppress(LocusStoreError):
-                self.bulk(deletions)
+                self.bulk(deletions, seconds=SETTLE_SECONDS)
 
     def store(self, name: str, content: bytes) -> None:
         encoded = {"content": b64encode(content).decode()}
@@ -277,13 +287,24 @@ class IndexObjects(IndexClient, Objects):
         condition = _condition(tag) if tag else {}
         return write(name, "delete", {**_place(name), **condition})
 
+    def removal(self, stored: StoredVersion) -> BulkWrite:
+        """Return the deletion of a document of a version as it was found."""
+        place = {"_id": stored.id, "routing": stored.routing}
+        condition = {"if_seq_no": stored.tag[0], "if_primary_term": stored.tag[1]}
+        return write(stored.id, "delete", {**place, **condition})
+
     def bulk(
-        self, writes: Sequence[BulkWrite], *, creates: bool = False, refresh: str | None = None
+        self,
+        writes: Sequence[BulkWrite],
+        *,
+        creates: bool = False,
+        refresh: str | None = None,
+        **options: Any,
     ) -> list[Outcome]:
         """Return the outcomes of writes in one request, whose first one may have a condition.
 
         An attempt after a lost reply is refused by the condition. ``creates``: so is a missing
-        index.
+        index. ``options``: of ``call``.
 
         Raises:
             LocusStoreError: The first write failed for good, but not by its condition.
@@ -297,6 +318,7 @@ class IndexObjects(IndexClient, Objects):
                 check=require_decided,
                 refresh=refresh or self.refresh,
                 require_alias="true",
+                **options,
             )
             return outcomes(answer)
 
@@ -305,6 +327,20 @@ class IndexObjects(IndexClient, Objects):
             self.create()
             found = ask()
         return found
+
+    def settle(self, writes: Sequence[BulkWrite]) -> list[Outcome]:
+        """Return the outcomes of writes; those that a busy server refuses are retried.
+
+        Raises:
+            LocusStoreError: One failed for good; it is not known which of them were done.
+        """
+        found: dict[str, Outcome] = {}
+        left = writes
+        while left:
+            done = self.bulk(left, seconds=SETTLE_SECONDS)
+            found |= {it.name: its for it, its in zip(left, done, strict=True)}
+            left = [it for it in left if found[it.name].status in failures.TRANSIENT]
+        return [found[it.name] for it in writes]
 
     def list(self, prefix: str, after: str = "") -> Iterator[ListedObject]:
         while True:
@@ -368,17 +404,17 @@ class IndexObjects(IndexClient, Objects):
         return f"document {name!r} in {self.place}"
 
 
-def _id(name: str) -> str:
+def id_of(name: str) -> str:
     """Return the id of a document; an id has up to 512 bytes, and a name up to 1,024."""
     return sha256(name.encode()).hexdigest()
 
 
 def _path(name: str) -> str:
-    return f"_doc/{_id(name)}"
+    return f"_doc/{id_of(name)}"
 
 
 def _place(name: str) -> dict[str, str]:
-    return {"_id": _id(name), "routing": _routing(name)}
+    return {"_id": id_of(name), "routing": _routing(name)}
 
 
 def _routing(name: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.backends.documents import deriving
 from locus_store.backends.documents.deriving import Derived
@@ -13,8 +13,8 @@ from locus_store.backends.documents.objects import digest
 from locus_store.backends.documents.segmented import SegmentedForm
 from locus_store.backends.opensearch import failures
 from locus_store.backends.opensearch.bulk import batches
-from locus_store.backends.opensearch.client import VERSIONS
-from locus_store.backends.opensearch.search import VersionPlace, all_versions
+from locus_store.backends.opensearch.client import VERSIONS, id_of
+from locus_store.backends.opensearch.search import all_versions
 from locus_store.backends.opensearch.versions import VersionName, fields
 from locus_store.errors import LocusStoreError
 
@@ -26,6 +26,14 @@ if TYPE_CHECKING:
     from locus_store.backends.documents.protocol import Body, Found, Tag
     from locus_store.backends.opensearch.bulk import BulkWrite, Outcome
     from locus_store.backends.opensearch.client import IndexObjects
+    from locus_store.backends.opensearch.search import StoredVersion
+
+
+NOT_OLDER: Final = "external_gte"
+"""A document is replaced by one whose number is the same or higher."""
+
+REWRITTEN: Final = 1 << 40
+"""The server counts the writes of a created document from 1, and stays below."""
 
 
 class IndexDocuments(ObjectDocuments):
@@ -41,43 +49,67 @@ class IndexDocuments(ObjectDocuments):
         changes: Changes | None = body.beside
         if not changes:
             return super().put(key, body, tag=tag)
-        rest = batches(self._writes(changes))
-        some = next(rest, [])
+        some = next(batches(self._beside(changes)), [])
         content = self._before(key) + body.rest
         tag, found = self.objects.put_with(self.name_of(key), content, some, tag=tag)
-        with suppress(LocusStoreError):  # the head is stored, and names what is missing
-            self._settle(changes, some, found)
-            for more in rest:
-                self._settle(changes, more, self.objects.bulk(more))
+        self._note(changes, some, found)
         return tag
 
-    def _writes(self, changes: Changes) -> Iterator[BulkWrite]:
-        for it in list(changes.written.values()):
-            yield self.write_of(changes.thread_id, it, "create" if it.is_new else "index")
+    def _beside(self, changes: Changes) -> Iterator[BulkWrite]:
+        """Yield the writes that harm nothing if the head is refused."""
+        for it in changes.written.values():
+            if it.is_new:
+                yield self.write_of(changes.thread_id, it)
+            elif not it.is_changed:
+                yield self.write_of(changes.thread_id, it, expected(changes.revision))
 
-    def write_of(self, thread_id: str, it: Derived, kind: str) -> BulkWrite:
-        """Return the write of a version's document."""
-        name = version_name(thread_id, it.line, it.row.record.sequence)
-        with_text = self.objects.access.language is not None
-        return self.objects.document(name, kind, fields(thread_id, it, with_text=with_text))
-
-    def _settle(
-        self, changes: Changes, some: Sequence[BulkWrite], found: Sequence[Outcome]
+    def settle(
+        self, thread_id: str, changes: Changes | None, removed: Iterable[tuple[int, int]]
     ) -> None:
-        """Note the documents that were written, and replace those of refused saves."""
-        named = {
-            version_name(changes.thread_id, it.line, it.row.record.sequence): (key, it)
+        """Write and delete the documents that differ from a head, which is stored.
+
+        The next write of the thread, or ``vacuum``, does what cannot be done now.
+        """
+        writes = [self.objects.deletion(version_name(thread_id, *it)) for it in removed]
+        if changes:
+            at = decided(changes.revision)
+            writes += [self.write_of(thread_id, it, at) for it in changes.written.values()]
+        with suppress(LocusStoreError):
+            for some in batches(writes):
+                self._note(changes, some, self.objects.settle(some))
+
+    def fields_of(self, thread_id: str, it: Derived) -> dict[str, Any]:
+        """Return the fields of a version's document."""
+        return fields(thread_id, it, with_text=self.objects.access.language is not None)
+
+    def write_of(self, thread_id: str, it: Derived, number: int | None = None) -> BulkWrite:
+        """Return the write of a version's document.
+
+        Args:
+            thread_id: The thread.
+            it: The version.
+            number: A document with a higher one stays; ``None``: there must be none.
+        """
+        name, made = version_name(thread_id, it.line, it.row.record.sequence), self.fields_of
+        if number is None:
+            return self.objects.document(name, "create", made(thread_id, it))
+        condition = {"version": number, "version_type": NOT_OLDER}
+        return self.objects.document(name, "index", made(thread_id, it), **condition)
+
+    def _note(
+        self, changes: Changes | None, some: Sequence[BulkWrite], found: Sequence[Outcome]
+    ) -> None:
+        """Take the versions whose documents are stored out of those to write."""
+        if changes is None:
+            return
+        keys = {
+            version_name(changes.thread_id, it.line, it.row.record.sequence): key
             for key, it in changes.written.items()
         }
-        others = []
         for one, its in zip(some, found, strict=True):
-            key, version = named[one.name]
-            if its.is_done:
-                del changes.written[key]
-            elif its.status == failures.CONFLICT and one.kind == "create":
-                others.append(self.write_of(changes.thread_id, version, "index"))
-        if others:
-            self._settle(changes, others, self.objects.bulk(others))
+            is_newer = its.status == failures.CONFLICT and one.kind == "index"
+            if one.name in keys and (its.is_done or is_newer):
+                del changes.written[keys[one.name]]
 
     def get_all(self, known: dict[str, Tag | None]) -> FoundDocuments:
         """Return the documents of these keys, in few requests; without content if a tag is known.
@@ -86,11 +118,6 @@ class IndexDocuments(ObjectDocuments):
         """
         names = {self.name_of(key): tag for key, tag in known.items() if not self._before(key)}
         return FoundDocuments(self, self.objects.get_all(names), names)
-
-    def discard_versions(self, thread_id: str, removed: Iterable[tuple[int, int]]) -> None:
-        """Delete the documents of versions; ``vacuum`` deletes those that cannot be now."""
-        with suppress(LocusStoreError):
-            self.objects.discard([version_name(thread_id, *it) for it in removed])
 
 
 class FoundDocuments:
@@ -122,8 +149,9 @@ class IndexForm(SegmentedForm):
     def finish(self, thread_id: str, draft: Draft) -> None:
         """See ``DocumentForm``."""
         super().finish(thread_id, draft)
-        if draft.removed:
-            self.documents.discard_versions(thread_id, draft.removed)
+        changes = draft.body.beside if draft.body else None
+        if draft.removed or (changes and changes.written):
+            self.documents.settle(thread_id, changes, draft.removed)
 
     def sweep(self, parsed: Callable[[str], Parsed | None]) -> None:
         """Also delete the documents that no head names, and write those that are missing."""
@@ -131,39 +159,59 @@ class IndexForm(SegmentedForm):
         seen = set[str]()
         for thread_id, some in groupby(all_versions(self.documents.objects), _thread_of):
             seen.add(thread_id)
-            self._reconcile(parsed, thread_id, dict(some))
+            self._reconcile(parsed, thread_id, some)
         for thread_id in self.documents.keys(""):
             if thread_id not in seen:
-                self._reconcile(parsed, thread_id, {})
+                self._reconcile(parsed, thread_id, ())
 
     def _reconcile(
         self,
         parsed: Callable[[str], Parsed | None],
         thread_id: str,
-        stored: dict[VersionPlace, tuple[int, int]],
+        stored: Iterable[StoredVersion],
     ) -> None:
         """Make the documents of a thread those that its head names, if it can be read."""
-        objects, missing = self.documents.objects, []
+        objects = self.documents.objects
+        there = {it.id: it for it in stored}
         try:
-            found = parsed(thread_id)
-            named = deriving.named(found.thread) if found else {}
-            for (namespace, line, sequence), space in named.items():
-                place = VersionPlace(thread_id, namespace, line, sequence)
-                if stored.pop(place, None) is None and (row := space.row(sequence)):
-                    derived = Derived(namespace, line, row, is_new=True)
-                    missing.append(self.documents.write_of(thread_id, derived, "create"))
+            found = parsed(thread_id) if thread_id else None
+            wanted = list(self._wanted(thread_id, found, there)) if found else []
         except LocusStoreError:
             return
-        left = (
-            objects.deletion(version_name(thread_id, it.line, it.sequence), tag)
-            for it, tag in stored.items()
-        )
-        for some in batches([*missing, *left]):
+        left = (objects.removal(it) for it in there.values())
+        for some in batches([*wanted, *left]):
             objects.bulk(some)
 
+    def _wanted(
+        self, thread_id: str, found: Parsed, there: dict[str, StoredVersion]
+    ) -> Iterator[BulkWrite]:
+        """Yield the writes of documents that are missing or differ; take the others out."""
+        at = decided(found.end.revision)
+        for (namespace, line, sequence), space in deriving.named(found.thread).items():
+            stored = there.pop(id_of(version_name(thread_id, line, sequence)), None)
+            if row := space.row(sequence):
+                it = Derived(namespace, line, row, is_new=False, is_changed=False)
+                made = self.documents.fields_of(thread_id, it)
+                if stored is None or stored.digest != made["content"]:
+                    yield self.documents.write_of(thread_id, it, at)
 
-def _thread_of(stored: tuple[VersionPlace, object]) -> str:
-    return stored[0].thread
+
+def _thread_of(stored: StoredVersion) -> str:
+    return stored.place.thread if stored.place else ""
+
+
+def expected(revision: int) -> int:
+    """Return the number of a document beside a head that may be refused.
+
+    It is below that of every document which a stored head of the same revision has decided, and
+    above those of documents that were created.
+    """
+    return REWRITTEN + 2 * revision
+
+
+def decided(revision: int) -> int:
+    """Return the number of a document as a stored head has it."""
+    return expected(revision) + 1
 
 
 def version_name(thread_id: str, line: int, sequence: int) -> str:

@@ -52,6 +52,19 @@ class VersionPlace(NamedTuple):
     sequence: int
 
 
+class StoredVersion(NamedTuple):
+    """A document of a version as it is stored."""
+
+    place: VersionPlace | None
+    """``None``: it names no version."""
+
+    id: str
+    routing: str | None
+    tag: tuple[int, int]
+    digest: str | None
+    """Of its fields, as they were written."""
+
+
 def with_value(
     objects: IndexObjects, key: str, value: Any, limit: int, *, is_tag: bool
 ) -> Iterator[list[VersionPlace]]:
@@ -115,7 +128,11 @@ def with_stems(objects: IndexObjects, query: str, limit: int) -> Iterator[list[S
     highlight = {"fields": {"text": _FRAGMENT}}
     options = {"highlight": highlight, "track_scores": True}
     for hits in _answers(objects, match, _BEST, _first_page(limit), **options):
-        yield [Stemmed(_place(it), _below_1(it["_score"]), _snippet(it)) for it in hits]
+        yield [
+            Stemmed(place, _below_1(it["_score"]), _snippet(it))
+            for it in hits
+            if (place := _place(it))
+        ]
 
 
 def _below_1(score: float) -> float:
@@ -127,12 +144,14 @@ def _snippet(hit: Mapping[str, Any]) -> str:
     return " ".join(fragment.split())[:SNIPPET_CHARACTERS]
 
 
-def all_versions(objects: IndexObjects) -> Iterator[tuple[VersionPlace, tuple[int, int]]]:
-    """Yield all documents of versions with their tags, those of a thread together."""
+def all_versions(objects: IndexObjects) -> Iterator[StoredVersion]:
+    """Yield all documents of versions, those of a thread together."""
     query = {"exists": {"field": "sequence"}}
-    for hits in _answers(objects, query, _BY_NAME, PAGE, seq_no_primary_term=True):
+    options = {"seq_no_primary_term": True, "_source": ["content"]}
+    for hits in _answers(objects, query, _BY_NAME, PAGE, **options):
         for it in hits:
-            yield _place(it), (it["_seq_no"], it["_primary_term"])
+            tag, digest = (it["_seq_no"], it["_primary_term"]), it["_source"].get("content")
+            yield StoredVersion(_place(it), it["_id"], it.get("_routing"), tag, digest)
 
 
 # --- words in several versions of a thread
@@ -210,8 +229,11 @@ def _pages(
     objects: IndexObjects, query: Any, order: Any, size: int
 ) -> Iterator[list[VersionPlace]]:
     """Yield all versions that a query finds, page by page; the first page has ``size``."""
+    seen = set[VersionPlace | None]([None])
     for hits in _answers(objects, query, order, size):
-        yield [_place(it) for it in hits]
+        some = [it for hit in hits if (it := _place(hit)) and it not in seen]
+        yield list(dict.fromkeys(some))
+        seen.update(some)
 
 
 def _answers(
@@ -234,5 +256,9 @@ def _answers(
         body |= {"search_after": hits[-1]["sort"], "size": PAGE}
 
 
-def _place(hit: Mapping[str, Any]) -> VersionPlace:
-    return VersionPlace(*(hit["fields"][name][0] for name in _PLACE))
+def _place(hit: Mapping[str, Any]) -> VersionPlace | None:
+    """Return the version that a document names; ``None`` for a foreign document."""
+    fields = hit.get("fields", {})
+    if not all(name in fields for name in _PLACE) or not fields["thread"][0]:
+        return None
+    return VersionPlace(*(fields[name][0] for name in _PLACE))

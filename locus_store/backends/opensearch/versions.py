@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from base64 import b64encode
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import orjson
 
 from locus_store.errors import IntegrityError
 from locus_store.values import frames
@@ -24,6 +27,9 @@ LONGEST_TOKEN: Final = 200
 
 MOST_BYTES: Final = 1024 * 1024
 """Of the words, and of the tokens, in one document."""
+
+DIGEST_BYTES: Final = 12
+"""Of the digest of a document, by which ``vacuum`` compares it."""
 
 LIST: Final = "[]"
 """The token of every list, after its path."""
@@ -73,7 +79,13 @@ def fields(thread_id: str, it: Derived, *, with_text: bool) -> dict[str, Any]:
         made |= {"labels": _limited(tokens(labels))}
     except (IntegrityError, OverflowError):
         made["is_cut"] = True
-    return {name: one for name, one in made.items() if one or name == "namespace"}
+    made = {name: one for name, one in made.items() if one or name == "namespace"}
+    return {**made, "content": _digest(made)}
+
+
+def _digest(made: Mapping[str, Any]) -> str:
+    content = orjson.dumps(made, option=orjson.OPT_SORT_KEYS)
+    return b64encode(hashlib.sha256(content).digest()[:DIGEST_BYTES]).decode()
 
 
 def _said(text: str, is_wanted: bool) -> dict[str, str]:

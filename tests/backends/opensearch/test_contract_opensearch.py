@@ -69,7 +69,7 @@ class TestFaultsOnIndex(WriteFaultsContract):
         return index.refresh
 
     def stored(self, backend: Any) -> set[tuple[Any, ...]]:
-        return super().stored(backend) | {it for it, _ in all_versions(backend.index)}
+        return super().stored(backend) | {it.place for it in all_versions(backend.index)}
 
     def named(self, backend: Any, threads: list[str]) -> set[tuple[Any, ...]]:
         parsed = [backend._threads.parsed(backend._documents, it) for it in threads]

@@ -8,9 +8,17 @@ from typing import TYPE_CHECKING, Any
 import opensearchpy
 import pytest
 
-from locus_store import InvalidArgumentError, SchemaError, opensearch_checkpointer
+from locus_store import (
+    ConflictError,
+    InvalidArgumentError,
+    SchemaError,
+    opensearch_checkpointer,
+)
+from locus_store.backends.documents import deriving
 from locus_store.backends.documents.objects import digest
 from locus_store.backends.opensearch import bulk, client, versions
+from locus_store.backends.opensearch.documents import decided, version_name
+from locus_store.backends.opensearch.search import all_versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,14 +49,20 @@ class Bulks:
         self.asked: list[str] = []
         self.changes: list[Callable[[bytes], bytes]] = []
         """Of the next writes."""
+        self.answered: Callable[[Any], None] | None = None
+        """Called with the answer to the next write that is changed."""
         self.dies = False
         """The writer ends after the next request."""
 
     def perform_request(self, method: str, url: str, *, body: Any = None, **options: Any) -> Any:
         self.asked.append(url.rsplit("/", maxsplit=1)[-1] if "_doc" not in url else "_doc")
-        if self.changes and url.endswith("_bulk"):
+        is_changed = bool(self.changes) and url.endswith("_bulk")
+        if is_changed:
             body = self.changes.pop(0)(body)
         answer = self.real.transport.perform_request(method, url, body=body, **options)
+        if is_changed and self.answered:
+            answered, self.answered = self.answered, None
+            answered(answer)
         if self.dies:
             self.dies = False
             raise KilledError
@@ -88,7 +102,7 @@ async def test_a_version_has_a_document_without_its_state(index: TestIndex) -> N
     assert (it["thread"], it["namespace"], it["sequence"]) == ("t", "", 1)
     assert it["words"] == "zwei brotchen"
     assert it["metadata"] == ["k=7", 'o=["x"]', "o[]", 'o="x"']
-    assert "content" not in it
+    assert len(it["content"]) == 16  # a digest
 
 
 async def test_a_refused_version_leaves_the_save_and_is_written_by_the_next_one(
@@ -96,7 +110,7 @@ async def test_a_refused_version_leaves_the_save_and_is_written_by_the_next_one(
 ) -> None:
     async with over(index, bulks) as checkpointer:
         await checkpointer.save({"said": "alpha"}, "t", "v1")
-        bulks.changes = [with_a_bad_last]
+        bulks.changes = [with_a_bad_last, with_a_bad_last]
         await checkpointer.save({"said": "beta"}, "t", "v2")
         assert await checkpointer.load("t") == {"said": "beta"}
         assert set(stored(index)) == {1}
@@ -180,6 +194,115 @@ async def test_documents_that_no_head_names_are_removed(index: TestIndex) -> Non
         await backend.vacuum_report()
         assert 9 not in stored(index)
         assert len(await backend.search("alpha")) == 2
+
+
+async def test_a_refused_save_changes_no_document_of_another_save(index: TestIndex) -> None:
+    said = ["zebra", *(f"filler{n} " * 20 for n in range(20))]
+    async with (
+        index.checkpointer(state_type=dict) as one,
+        index.checkpointer(state_type=dict) as stale,
+        index.checkpointer(state_type=dict) as other,
+    ):
+        await one.save({"messages": said}, "t", "v1")
+        await one.save({"messages": [*said, "apple"]}, "t", "v2")
+        await stale.load("t")
+        await other.load("t")
+        await other.delete("t", "v1")
+        await other.save({"messages": [*said, "apple", "pear"]}, "t", "v3")
+        before = stored(index)
+        with pytest.raises(ConflictError):
+            await stale.save({"messages": [*said, "apple", "plum"]}, "t", "v4")
+        assert stored(index) == before
+        assert [it["checkpoint_id"] for it in await other.search("zebra")] == ["v2"]
+
+
+async def test_a_late_write_of_a_document_does_not_replace_a_newer_one(index: TestIndex) -> None:
+    async with index.backend() as backend:
+        for n in range(3):
+            await backend.write_state("t", {"said": f"w{n}"}, checkpoint_id=f"v{n}")
+        documents = backend._index_documents
+        thread = backend._threads.read("t")
+        (space,) = thread.spaces.values()
+        row = deriving.Derived("", space.line.line, space.row(2), is_new=False, is_changed=True)
+        for revision, kept in ((5, 5), (4, 5), (6, 6)):
+            late = deriving.Changes("t", revision, {("", 2): row}, [])
+            documents.settle("t", late, [])
+            assert late.written == {}
+            path = client._path(version_name("t", space.line.line, 2))
+            found = index.ask("GET", f"/{index.name}/{path}?routing={digest('t')}")
+            assert found["_version"] == decided(kept)
+
+
+async def test_a_document_that_differs_is_written_again_by_vacuum(index: TestIndex) -> None:
+    async with index.backend() as backend:
+        await backend.write_state("t", {"said": "zebra"}, checkpoint_id="v1")
+        script = {"script": "ctx._source.words = 'fox'; ctx._source.content = 'AAAA'"}
+        query = {"query": {"exists": {"field": "sequence"}}, **script}
+        index.ask("POST", f"/{index.name}/_update_by_query?refresh=true", query)
+        assert await backend.search("zebra") == []
+        await backend.vacuum_report()
+        assert await backend.search("zebra") == ["t"]
+
+
+async def test_vacuum_writes_nothing_where_all_documents_are_right(
+    index: TestIndex, bulks: Bulks
+) -> None:
+    async with over(index, bulks) as checkpointer:
+        for n in range(4):
+            state = {"said": [f"Häuser {it}" for it in range(n)], "agent_id": "a"}
+            await checkpointer.save(state, "t", f"v{n}", {"n": 1.0, "b": {"y": 1, "x": [2]}})
+        await checkpointer.delete("t", "v1")
+    async with over(index, bulks) as checkpointer:
+        bulks.asked.clear()
+        await checkpointer.backend.vacuum_report()
+        assert not [it for it in bulks.asked if "bulk" in it]
+
+
+async def test_documents_that_name_no_version_are_ignored_and_removed(index: TestIndex) -> None:
+    async with index.backend() as backend:
+        await backend.write_state("t", {"said": "alpha"}, checkpoint_id="v1", metadata={"k": 1})
+        (made,) = stored(index).values()
+        name = f"{index.name}/_doc"
+        index.ask("PUT", f"/{name}/copy?refresh=true", made)
+        index.ask("PUT", f"/{name}/empty?refresh=true", {**made, "thread": ""})
+        index.ask(
+            "PUT",
+            f"/{name}/none?refresh=true",
+            {"words": "alpha", "metadata": "k=1"} | {"sequence": 1},
+        )
+        assert [it.checkpoint_id for it in await backend.query("k", 1, 10)] == ["v1"]
+        assert len(await backend.tagged("k", 1)) == 1
+        assert len(await backend.search("alpha")) == 1
+        await backend.vacuum_report()
+        index.refresh()
+        assert [it.id for it in all_versions(backend.index) if len(it.id) < 10] == []
+        assert len(await backend.search("alpha")) == 1
+
+
+async def test_a_busy_server_is_asked_again_for_a_document(index: TestIndex, bulks: Bulks) -> None:
+    def busy(answer: Any) -> None:
+        error = {"type": "rejected_execution_exception", "reason": "queue"}
+        answer["items"].append({"create": {"status": 429, "error": error}})
+
+    async with over(index, bulks) as checkpointer:
+        await checkpointer.save({"said": "alpha"}, "t", "v1")
+        bulks.changes, bulks.answered = [without_the_last], busy
+        await checkpointer.save({"said": "beta"}, "t", "v2")
+        assert [it["checkpoint_id"] for it in await checkpointer.search("beta")] == ["v2"]
+
+
+async def test_a_lost_reply_leaves_the_document_of_a_stored_save(
+    index: TestIndex, bulks: Bulks
+) -> None:
+    def lost(_answer: Any) -> None:
+        raise opensearchpy.exceptions.ConnectionError("N/A", "lost", OSError("lost"))
+
+    async with over(index, bulks) as checkpointer:
+        await checkpointer.save({"said": "alpha"}, "t", "v1")
+        bulks.changes, bulks.answered = [without_the_last], lost
+        await checkpointer.save({"said": "beta"}, "t", "v2")
+        assert len(await checkpointer.list_checkpoints("t")) == 2
+        assert [it["checkpoint_id"] for it in await checkpointer.search("beta")] == ["v2"]
 
 
 async def test_removed_versions_lose_their_documents(index: TestIndex) -> None:
