@@ -34,6 +34,11 @@ class Outcome(NamedTuple):
     error: Mapping[str, Any] | None
 
     @property
+    def is_without_index(self) -> bool:
+        """There is no index with the alias."""
+        return self.error is not None and self.error["type"] == failures.NO_INDEX
+
+    @property
     def is_done(self) -> bool:
         """True if the write was done, or the document to delete does not exist."""
         return self.error is None
@@ -76,16 +81,16 @@ def batches(writes: Iterable[BulkWrite]) -> Iterator[list[BulkWrite]]:
         yield batch
 
 
-def outcomes(answer: Mapping[str, Any]) -> list[Outcome]:
-    """Return the outcomes of all writes."""
+def outcomes(answer: Mapping[str, Any], own: str = "") -> list[Outcome]:
+    """Return the outcomes of all writes; their tags have the index's second alias ``own``."""
     found = [next(iter(it.values())) for it in answer["items"]]
-    return [Outcome(it["status"], _tag(it), it.get("error")) for it in found]
+    return [Outcome(it["status"], _tag(it, own), it.get("error")) for it in found]
 
 
-def _tag(item: Mapping[str, Any]) -> tuple[str, int, int] | None:
+def _tag(item: Mapping[str, Any], own: str) -> tuple[str, int, int] | None:
     if "_seq_no" not in item:
         return None
-    return item["_index"], item["_seq_no"], item["_primary_term"]
+    return own, item["_seq_no"], item["_primary_term"]
 
 
 def require_decided(answer: Mapping[str, Any]) -> None:

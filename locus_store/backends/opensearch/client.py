@@ -26,7 +26,7 @@ from locus_store.backends.opensearch.bulk import (
     require_decided,
     write,
 )
-from locus_store.errors import BackendError, LocusStoreError
+from locus_store.errors import BackendError, LocusStoreError, SchemaError
 from locus_store.runtime import observe
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ LONGEST_PAUSE_SECONDS: Final = 2.0
 SETTLE_SECONDS: Final = 5.0
 """How long writes are retried that a stored head does not depend on."""
 
+_TIME: Final = ("modified_at",)
+_CONTENT: Final = ("modified_at", "content")
 VERSIONS: Final = LAYOUT + "versions/"
 _DELETED: Final = 200
 
@@ -77,7 +79,7 @@ class IndexClient:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._client = self.access.client
-        self._is_checked = False
+        self._own: str | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.place)!r})"
@@ -173,29 +175,64 @@ class IndexClient:
         self._check()
         where = f"/{self.place.name}/{path}"
         answer = self.call(method, where, body, **options)
-        if failures.type_of(answer) == failures.NO_INDEX and self._is_checked:
-            self._is_checked = False  # the index was deleted, or an upgrade is just removing it
+        if failures.type_of(answer) == failures.NO_INDEX and self._own:
+            self._own = None  # the index was deleted, or an upgrade is just removing it
             self._check()
             answer = self.call(method, where, body, **options)
         return answer
 
+    def own(self) -> str:
+        """Return the second alias of the index, which an index that is created later lacks.
+
+        Tags have the one of the time before the request; without an index, one that none has.
+        """
+        self._check()
+        return self._own or index.own_alias(self.place.name)
+
     def _check(self) -> None:
         """Look once whether the index is ours, if there is one."""
         self._require_process()
-        if self._is_checked:
+        if self._own:
             return
         found = self.call("GET", f"/{self.place.name}", seen=(failures.MISSING,))
-        if "error" not in found:
-            index.require_ours(found, self.place, self.layout)
-            self._is_checked = True
+        if "error" in found:
+            self._require_none()
+        else:
+            name, _ = index.require_ours(found, self.place, self.layout)
+            self._own = index.own_alias_of(found, name) or self._give_alias(name)
+
+    def _give_alias(self, name: str) -> str:
+        """Return the second alias of an index that was restored without its aliases."""
+        made = index.own_alias(name)
+        self.call("PUT", f"/{name}/_alias/{made}")
+        return made
 
     def create(self) -> None:
         """Create the index, which another process may have created meanwhile."""
         name = index.first_index(self.place)
         body = index.definition(self.place, name, self.layout)
         made = self.call("PUT", f"/{name}", body, seen=(400,))
+        self._own = None
         if failures.type_of(made) not in {None, failures.EXISTS}:
             raise BackendError(f"{self.place} cannot be created: {made['error']}")
+
+    def _require_none(self) -> None:
+        """Refuse an index that has lost its alias.
+
+        Raises:
+            SchemaError: There is one.
+        """
+        name, alias = index.first_index(self.place), self.place.name
+        found = self.call("GET", f"/{name}", seen=(failures.MISSING,))
+        if "error" not in found and alias not in found.get(name, {}).get("aliases", {alias}):
+            raise SchemaError(
+                f"index {name!r} exists without its alias {alias!r}; add the alias, or choose "
+                "another index_name="
+            )
+
+    def renew(self) -> None:
+        """Look at the index again before the next call."""
+        self._own = None
 
 
 class IndexObjects(IndexClient, Objects):
@@ -211,20 +248,28 @@ class IndexObjects(IndexClient, Objects):
 
     def get(self, name: str, *, known: Tag | None = None) -> Found | None:
         """See ``Objects``, also for the following methods."""
-        found = self._get(name, _source="false") if known is not None else None
+        found = self._get(name, _TIME) if known is not None else None
         if found is None or (found.get("found") and _tag(found) != known):
-            found = self._get(name, _source_includes="content")
+            found = self._get(name, _CONTENT)
         return _found(found) if found.get("found") else None
 
-    def _get(self, name: str, **options: str) -> Any:
-        path, routing = _path(name), _routing(name)
-        return self.documents("GET", path, seen=(failures.MISSING,), routing=routing, **options)
+    def _get(self, name: str, fields: Sequence[str]) -> Any:
+        path, own = _path(name), self.own()
+        options = {"routing": _routing(name), "_source_includes": ",".join(fields)}
+        found = self.documents("GET", path, seen=(failures.MISSING,), **options)
+        return {**found, "own": own}
 
     def put(self, name: str, content: bytes, *, tag: Tag | None) -> Tag:
-        return self.put_with(name, content, [], tag=tag)[0]
+        return self.put_with(name, content, [], tag=tag, creates=tag is None)[0]
 
     def put_with(
-        self, name: str, content: bytes, beside: Sequence[BulkWrite], *, tag: Tag | None
+        self,
+        name: str,
+        content: bytes,
+        beside: Sequence[BulkWrite],
+        *,
+        tag: Any,
+        creates: bool = False,
     ) -> tuple[Tag, list[Outcome]]:
         """Put a document and others in one request; return its tag and their outcomes.
 
@@ -232,20 +277,21 @@ class IndexObjects(IndexClient, Objects):
         deleted again.
 
         Raises:
-            ChangedError: The condition was refused.
+            ChangedError: The condition was refused, or there is no index and ``creates`` is off.
         """
-        first, repeats = self._head(name, content, tag), list[bool]()
+        at, repeats = int(self.now().timestamp() * 1000), list[bool]()
+        first = self._head(name, content, tag, at)
         note = partial(repeats.append, True)
-        done, *others = self.bulk([first, *beside], creates=tag is None, on_repeat=note)
+        done, *others = self.bulk([first, *beside], creates=creates, on_repeat=note)
         if done.tag is None:
             made = [(it, its) for it, its in zip(beside, others, strict=True) if its.is_done]
             gone = [self.deletion(it.name, its.tag) for it, its in made if it.kind == "create"]
             self._undo([] if repeats else gone)  # the first attempt may have stored the head
             raise ChangedError
-        return done.tag, others
+        return (*done.tag, at), others
 
-    def _head(self, name: str, content: bytes, tag: Any) -> BulkWrite:
-        encoded = {"content": b64encode(content).decode()}
+    def _head(self, name: str, content: bytes, tag: Any, at: int) -> BulkWrite:
+        encoded = {"content": b64encode(content).decode(), "modified_at": at}
         if tag is None:
             return self.document(name, "create", encoded)
         return self.document(name, "index", encoded, **_condition(tag))
@@ -311,6 +357,7 @@ class IndexObjects(IndexClient, Objects):
         """
 
         def ask() -> list[Outcome]:
+            own = self.own()
             answer = self.documents(
                 "POST",
                 "_bulk",
@@ -320,10 +367,12 @@ class IndexObjects(IndexClient, Objects):
                 require_alias="true",
                 **options,
             )
-            return outcomes(answer)
+            return outcomes(answer, own)
 
         found = ask()
-        if creates and found[0].error and found[0].error["type"] == failures.NO_INDEX:
+        if found[0].is_without_index:
+            self.renew()
+        if creates and found[0].is_without_index:
             self.create()
             found = ask()
         return found
@@ -382,12 +431,13 @@ class IndexObjects(IndexClient, Objects):
 
     def _found_of(self, known: Mapping[str, Tag | None]) -> dict[str, Found]:
         wanted = [
-            {**_place(name), "_source": ["content"] if tag is None else False}
+            {**_place(name), "_source": _CONTENT if tag is None else _TIME}
             for name, tag in known.items()
         ]
+        own = self.own()
         answer = self.documents("POST", "_mget", {"docs": wanted}, seen=(failures.MISSING,))
         named = zip(known, answer.get("docs", ()), strict=False)
-        return {name: _found(it) for name, it in named if it.get("found")}
+        return {name: _found({**it, "own": own}) for name, it in named if it.get("found")}
 
     def search(self, body: Mapping[str, Any]) -> Any:
         """Return the answer to a search, of all shards or not at all; ``None``: no index."""
@@ -426,19 +476,25 @@ def _routing(name: str) -> str:
     return thread.rpartition(CUT)[2] if CUT in thread else digest(decoded(thread) or thread)
 
 
-def _tag(found: Mapping[str, Any]) -> tuple[str, int, int]:
-    return found["_index"], found["_seq_no"], found["_primary_term"]
+def _tag(found: Mapping[str, Any]) -> tuple[str, int, int, int]:
+    """Return the tag of a document that was read.
+
+    Sequence numbers begin again in an index that was deleted and created again; the second alias
+    and the time of the write differ.
+    """
+    at = found["_source"]["modified_at"]
+    return found["own"], found["_seq_no"], found["_primary_term"], at
 
 
 def _condition(tag: Any) -> dict[str, Any]:
     """Return the part of a write that expects the document with this tag, in the same index."""
     return {
-        "_index": index.own_alias(tag[0]),
+        "_index": tag[0],
         "if_seq_no": tag[1],
         "if_primary_term": tag[2],
     }
 
 
 def _found(found: Mapping[str, Any]) -> Found:
-    source = found.get("_source")
-    return Found(_tag(found), b64decode(source["content"]) if source else None)
+    content = found["_source"].get("content")
+    return Found(_tag(found), None if content is None else b64decode(content))

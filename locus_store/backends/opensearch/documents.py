@@ -43,6 +43,15 @@ class IndexDocuments(ObjectDocuments):
 
     def __init__(self, objects: IndexObjects) -> None:
         super().__init__(objects)
+        self._identified = ""
+
+    def identity(self) -> str | None:
+        """See ``Documents``; an index that was created again has another store."""
+        if (own := self.objects.own()) != self._identified:
+            self._store = None
+        found = super().identity()
+        self._identified = own
+        return found
 
     def put(self, key: str, body: Body, *, tag: Tag | None) -> Tag:
         """See ``Documents``. Documents of versions may be missing when it returns."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,6 +32,8 @@ class Layout:
     language: str | None = None
     """Of the stemmed field."""
 
+
+_OWN: Final = "-own"
 
 OLDEST: Final = "oldest"
 """The key of ``Layout.oldest`` in the mapping's ``_meta``."""
@@ -87,11 +90,17 @@ def definition(place: IndexPlace, name: str, layout: Layout) -> dict[str, Any]:
 
 
 def own_alias(name: str) -> str:
-    """Return the second alias of an index, for writes on the condition of what it holds.
+    """Return a new second alias of an index, for writes on the condition of what it holds.
 
-    Sequence numbers of another index say nothing, and a write to an alias creates no index.
+    Sequence numbers of another index say nothing, not even of one that has the same name; and a
+    write to an alias creates no index.
     """
-    return f"{name}-own"
+    return f"{name}-{secrets.token_hex(8)}{_OWN}"
+
+
+def own_alias_of(found: Mapping[str, Any], name: str) -> str | None:
+    """Return the second alias that an index has."""
+    return min((it for it in found[name].get("aliases", ()) if it.endswith(_OWN)), default=None)
 
 
 def mappings(layout: Layout) -> dict[str, Any]:
@@ -101,8 +110,10 @@ def mappings(layout: Layout) -> dict[str, Any]:
     return {"dynamic": "strict", "_meta": meta, "properties": layout.properties}
 
 
-def require_ours(found: Mapping[str, Any], place: IndexPlace, layout: Layout) -> None:
-    """Refuse indexes that this library did not create, or another release of it.
+def require_ours(
+    found: Mapping[str, Any], place: IndexPlace, layout: Layout
+) -> tuple[str, Mapping[str, Any]]:
+    """Return ``only_ours``; refuse indexes of another release of this library.
 
     Args:
         found: The indexes that the name stands for.
@@ -126,6 +137,7 @@ def require_ours(found: Mapping[str, Any], place: IndexPlace, layout: Layout) ->
             f"{place} was created with language={meta.get(LANGUAGE)!r}; open it with this one, "
             "or choose another index_name="
         )
+    return name, meta
 
 
 def only_ours(

@@ -7,9 +7,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.backends.opensearch import failures, items
-from locus_store.backends.opensearch.bulk import BulkWrite, batches, body_of, write
+from locus_store.backends.opensearch.bulk import (
+    BulkWrite,
+    batches,
+    body_of,
+    outcomes,
+    write,
+)
 from locus_store.backends.opensearch.client import IndexClient
-from locus_store.backends.opensearch.index import own_alias
 from locus_store.backends.opensearch.items import Document, Tag
 
 if TYPE_CHECKING:
@@ -43,7 +48,7 @@ class Write:
         if self.tag is None:
             return write("", "create", {"_id": self.id}, self.source)
         where = {
-            "_index": own_alias(self.tag.index),
+            "_index": self.tag.index,
             "_id": self.id,
             "if_seq_no": self.tag.seq_no,
             "if_primary_term": self.tag.primary_term,
@@ -61,12 +66,12 @@ class ItemIndex(IndexClient):
         found: list[Document | None] = []
         for at in range(0, len(ids), AT_ONCE):
             some = ids[at : at + AT_ONCE]
-            body = {"docs": [{"_id": it} for it in some]}
+            own, body = self.own(), {"docs": [{"_id": it} for it in some]}
             answer = self.documents(
                 "POST", "_mget", body, seen=(failures.MISSING,), check=_check_read, **params
             )
             docs = answer.get("docs", [{}] * len(some))
-            found += [_document(it) if it.get("found") else None for it in docs]
+            found += [document_of(it, own) if it.get("found") else None for it in docs]
         return found
 
     def write(
@@ -88,11 +93,15 @@ class ItemIndex(IndexClient):
             body = body_of(some)
             options: dict[str, Any] = {"refresh": refresh, "check": _check_write}
             options["require_alias"] = "true"
+            own = self.own()
             found = self.documents("POST", "_bulk", body, on_repeat=on_repeat, **options)
+            if any(it.is_without_index for it in outcomes(found)):
+                self.renew()
             if _has_no_index(found):
                 self.create()
+                own = self.own()
                 found = self.documents("POST", "_bulk", body, on_repeat=on_repeat, **options)
-            answers += [_written(it) for it in found["items"]]
+            answers += [_written(it, own) for it in found["items"]]
         return answers
 
     # --- searches
@@ -146,17 +155,13 @@ def hits_of(answer: Any) -> list[Any]:
     return list(answer["hits"]["hits"]) if "hits" in answer else []
 
 
-def document_of(hit: Mapping[str, Any]) -> Document:
-    """Return the document of a hit that has its sequence number."""
-    return _document(hit)
+def document_of(found: Mapping[str, Any], own: str) -> Document:
+    """Return the document that was found, with its sequence number, after ``own`` was."""
+    return Document(found["_id"], _tag(found, own), found.get("_source", {}))
 
 
-def _document(found: Mapping[str, Any]) -> Document:
-    return Document(found["_id"], _tag(found), found.get("_source", {}))
-
-
-def _tag(found: Mapping[str, Any]) -> Tag:
-    return Tag(found["_index"], found["_seq_no"], found["_primary_term"])
+def _tag(found: Mapping[str, Any], own: str) -> Tag:
+    return Tag(own, found["_seq_no"], found["_primary_term"])
 
 
 def _check_read(answer: Any) -> None:
@@ -174,9 +179,9 @@ def _check_write(answer: Any) -> None:
             raise failures.of_part(found["status"], found["error"])
 
 
-def _written(item: Any) -> Tag | None:
+def _written(item: Any, own: str) -> Tag | None:
     [(_, found)] = item.items()
-    return _tag(found) if found["status"] in {200, 201} else None
+    return _tag(found, own) if found["status"] in {200, 201} else None
 
 
 def _has_no_index(answer: Any) -> bool:

@@ -69,7 +69,7 @@ class Tag:
     """The state of a document that a write expects."""
 
     index: str
-    """The index behind the alias: sequence numbers of another one say nothing."""
+    """The index's second alias: sequence numbers of another one say nothing."""
 
     seq_no: int
     primary_term: int

@@ -25,7 +25,7 @@ from locus_store import (
     open_saver,
     opensearch_checkpointer,
 )
-from locus_store.backends.documents.object_documents import HEADS, SEGMENTS
+from locus_store.backends.documents.object_documents import HEADS, IDENTITY, SEGMENTS
 from locus_store.backends.documents.objects import CUT, digest
 from locus_store.backends.opensearch import OpenSearchBackend, access, client
 from locus_store.backends.opensearch.search import all_versions
@@ -93,6 +93,59 @@ async def test_an_index_that_was_deleted_meanwhile_is_created_again(index: TestI
         assert await checkpointer.load("t") is None
         await checkpointer.save({"n": 2}, "u")
         assert await checkpointer.load("u") == {"n": 2}
+
+
+async def test_a_save_in_an_index_that_was_created_again_is_not_lost(index: TestIndex) -> None:
+    async with (
+        index.checkpointer(state_type=dict) as stale,
+        index.checkpointer(state_type=dict) as other,
+    ):
+        index.remove()
+        await stale.save({"said": "one"}, "t")
+        index.remove()
+        kept = await other.save({"said": "two"}, "t")
+        assert await stale.load("t") == {"said": "two"}
+        await stale.save({"said": "three"}, "t")
+        assert kept in await other.list_checkpoints("t")
+
+
+@pytest.mark.parametrize("is_loaded", [True, False])
+async def test_a_stale_save_keeps_the_versions_of_an_index_that_was_created_again(
+    is_loaded: bool, index: TestIndex
+) -> None:
+    async with (
+        index.checkpointer(state_type=dict) as stale,
+        index.checkpointer(state_type=dict) as other,
+    ):
+        index.remove()
+        await stale.save({"said": "one"}, "t")
+        index.remove()
+        kept = await other.save({"said": "two"}, "t")
+        if is_loaded:
+            assert await stale.load("u") is None
+        await stale.save({"said": "three"}, "t")
+        assert kept in await other.list_checkpoints("t")
+
+
+async def test_an_index_that_is_created_again_has_an_identity(index: TestIndex) -> None:
+    async with index.backend() as backend:
+        index.remove()
+        await backend.write_state("t", {"n": 1}, checkpoint_id="v1")
+        index.remove()
+        await backend.write_state("u", {"n": 1}, checkpoint_id="v1")
+        assert backend.index.get(IDENTITY)
+
+
+async def test_an_index_without_its_alias_is_named(index: TestIndex) -> None:
+    async with index.checkpointer(state_type=dict) as checkpointer:
+        await checkpointer.save({"n": 1}, "t")
+        index.ask("DELETE", f"/{index.name}-000001/_alias/{index.name}")
+        try:
+            for call in (checkpointer.load("t"), checkpointer.save({"n": 2}, "u")):
+                with pytest.raises(SchemaError, match="exists without its alias"):
+                    await call
+        finally:
+            index.remove()
 
 
 @pytest.mark.parametrize(
