@@ -33,6 +33,11 @@ LANGUAGES: Final = frozenset({
 """The analyzers of languages that OpenSearch has without a plugin."""
 
 _INDEX: Final = re.compile("[a-z0-9][a-z0-9._-]{0,199}")
+_KINDS: Final = {
+    "username": str | None,
+    "password": str | None,
+    "verify_certs": bool,
+}
 _HOST: Final = re.compile(r"(https?://)?[^/\s@]+(?<!:)(/[^\s@]*)?")
 
 
@@ -79,6 +84,8 @@ def place_of(
         raise InvalidArgumentError(
             f"index_name={index_name!r} must have lowercase letters, digits, '.', '_' and '-' only"
         )
+    if not isinstance(hosts, (str, list, tuple, type(None))):
+        raise InvalidArgumentError(f"hosts={type(hosts).__name__} must be a string or a list")
     named = [hosts] if isinstance(hosts, str) else list(hosts or ())
     if client is None and not named:
         raise InvalidArgumentError("hosts= is empty")
@@ -97,11 +104,15 @@ def _url(host: object, scheme: str) -> str:
             "a host must have the form host:9200 or https://host:9200; pass username= and "
             "password= for credentials"
         )
-    parts = urlsplit(host if "://" in host else f"{scheme}://{host}")
     try:
-        port = parts.port or 9200
+        parts = urlsplit(host if "://" in host else f"{scheme}://{host}")
+        port = 9200 if parts.port is None else parts.port
     except ValueError as exc:
-        raise InvalidArgumentError(f"host {host!r} has a port that is not a number") from exc
+        raise InvalidArgumentError(f"host {host!r} is not valid: {exc}") from exc
+    if not parts.hostname or not port or parts.query or parts.fragment:
+        raise InvalidArgumentError(
+            f"host {host!r} must have a name, and may have a port and a path"
+        )
     name = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
     return f"{parts.scheme}://{name}:{port}{parts.path.rstrip('/')}"
 
@@ -123,6 +134,9 @@ def require(access: IndexAccess) -> None:
         raise InvalidArgumentError(f"refresh={access.refresh!r} must be one of: {known}")
     if (access.username is None) is not (access.password is None):
         raise InvalidArgumentError("username= and password= belong together")
+    for name, kind in _KINDS.items():
+        if not isinstance(getattr(access, name), kind):
+            raise InvalidArgumentError(f"{name}= has a value of a wrong type")
     if access.client is not None:
         _require_client(access)
     for name in ("retry_seconds", "timeout_seconds"):
@@ -138,7 +152,7 @@ def _require_language(language: str | None) -> None:
     Raises:
         InvalidArgumentError: It has none.
     """
-    if language is not None and language not in LANGUAGES:
+    if language is not None and (not isinstance(language, str) or language not in LANGUAGES):
         known = ", ".join(sorted(LANGUAGES))
         raise InvalidArgumentError(f"language={language!r} must be None or one of: {known}")
 

@@ -26,6 +26,9 @@ SPARE: Final = 3
 INDEXED_WORDS: Final = 64
 """Words of a query that the server is asked for; threads are looked at again."""
 
+MOST_TOKENS: Final = 64
+"""Tokens of a value that the server is asked for; versions are looked at again."""
+
 LONGEST_STEMMED_QUERY: Final = 1000
 """Characters of a query; a server refuses more than 1,024 terms."""
 
@@ -81,7 +84,7 @@ def with_value(
     if wanted is None:
         return
     fields = ("metadata",) if is_tag else ("metadata", "labels")
-    found = [_all({"term": {name: it}} for it in wanted) for name in fields]
+    found = [_all({"term": {name: it}} for it in wanted[:MOST_TOKENS]) for name in fields]
     root = [] if is_tag else [{"term": {"namespace": ""}}]
     query = {"bool": {"filter": [_any([*found, _CUT]), *root]}}
     yield from _pages(objects, query, _NEWEST, _first_page(limit))

@@ -279,6 +279,14 @@ async def test_documents_that_name_no_version_are_ignored_and_removed(index: Tes
         assert len(await backend.search("alpha")) == 1
 
 
+async def test_a_list_of_many_values_is_found(index: TestIndex) -> None:
+    many = list(range(1200))
+    async with index.backend() as backend:
+        await backend.write_state("t", {}, checkpoint_id="v1", metadata={"k": many})
+        await backend.write_state("u", {}, checkpoint_id="v1", metadata={"k": many[:-1]})
+        assert [it.thread_id for it in await backend.query("k", many, 10)] == ["t"]
+
+
 async def test_a_busy_server_is_asked_again_for_a_document(index: TestIndex, bulks: Bulks) -> None:
     def busy(answer: Any) -> None:
         error = {"type": "rejected_execution_exception", "reason": "queue"}
