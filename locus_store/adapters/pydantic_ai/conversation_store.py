@@ -42,7 +42,7 @@ class ConversationConflictError(ConflictError, ConversationConflict):
 
 
 class _Stored(NamedTuple):
-    """What is known of a stored record."""
+    """A stored record, as this store last read or wrote it."""
 
     token: str
     """The record's revision."""
@@ -138,7 +138,7 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
             raise ConversationConflictError(conversation_id) from exc
 
     async def _expected(self, conversation_id: str, token: str | None) -> _Stored | None:
-        """Return what is known of the record with a revision; ``None``: there must be no record.
+        """Return the stored record with a revision; ``None``: there must be no record.
 
         It may be out of date: a change compares the revision of the log.
 
