@@ -203,6 +203,8 @@ bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.micro.redis_calls --write
 	$(BIN)/python -m benchmarks.micro.timeline --write
 	$(BIN)/python -m benchmarks.micro.timeline --postgresql --write
+	$(BIN)/python -m benchmarks.micro.inspector --large --write
+	$(BIN)/python -m benchmarks.micro.inspector --postgresql --write
 	$(BIN)/python docs/images/draw.py
 
 # AgentFlow needs Python 3.12, and pins packages that the tests have in other versions.
