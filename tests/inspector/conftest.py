@@ -48,7 +48,9 @@ def visit() -> Iterator[Callable[..., Any]]:
         yield started
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "postgresql"])
 def place(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
     """The place of a storage, for ``services.parts``."""
+    if request.param == "postgresql":
+        return request.getfixturevalue("migrated_database")
     return None if request.param == "memory" else tmp_path / "store.db"
