@@ -142,6 +142,10 @@ lint: $(VENV)/.dev
 	$(BIN)/check-jsonschema -q --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/check-jsonschema -q --builtin-schema vendor.dependabot .github/dependabot.yml
 	$(BIN)/zizmor -q --offline --min-severity medium .github/workflows
+	$(BIN)/check-jsonschema -q --builtin-schema vendor.compose-spec deploy/docker-compose.yml
+	$(BIN)/kubernetes-validate --strict --quiet deploy/kubernetes/*.yaml
+	@if test -x $(BIN)/hadolint; then $(BIN)/hadolint deploy/Dockerfile; \
+	else echo "deploy/Dockerfile: not linted, hadolint has no wheel for this machine"; fi
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
@@ -232,6 +236,7 @@ campaign: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.storms.kills --postgresql
 	$(BIN)/python -m benchmarks.storms.storm --service --kills 50
 	$(BIN)/python -m benchmarks.storms.storm --service --kills 50 --postgresql
+	LOCUS_TEST_LONG=1 $(PYTEST) $(QUICK) tests/test_framework_storm.py
 	LOCUS_TEST_LONG=1 $(PYTEST) tests/backends/http/test_http_network.py tests/service/test_two_tenants.py \
 		tests/service/test_hostile_requests.py tests/service/test_openapi.py \
 		tests/inspector/test_hostile_content.py tests/inspector/test_other_origins.py

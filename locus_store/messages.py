@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
@@ -41,6 +42,7 @@ from locus_store.types.messages import (
     log_name,
     logged,
     put_of,
+    require_distinct,
 )
 from locus_store.types.tenants import ForTenants
 from locus_store.values.encoding import MAX_STATE_BYTES
@@ -126,7 +128,10 @@ class BaseMessageLog(ForTenants, ABC):
 
     @abstractmethod
     async def find_heads(self, wanted: LogsWanted) -> Reads:
-        """Return the logs of ``find_logs``, each with its newest message, in one read."""
+        """Return the logs of ``find_logs``, in one read.
+
+        Each has its newest message, or, with ``wanted.whole``, all its messages in their order.
+        """
 
     @abstractmethod
     async def drop(
@@ -151,7 +156,7 @@ class BaseMessageLog(ForTenants, ABC):
         namespace: str = "",
         metadata: Mapping[str, Any] | None = None,
         expected_revision: int | None = None,
-        also: Mapping[str, New] | None = None,
+        also: Mapping[str | LogName, New] | None = None,
     ) -> int:
         """Append messages in their order; return the log's new revision.
 
@@ -165,8 +170,9 @@ class BaseMessageLog(ForTenants, ABC):
             namespace: Of the log, for example the name of a subagent.
             metadata: A JSON object; merged into the metadata of each message, whose keys win.
             expected_revision: Append only if this is the log's revision; 0: if there is none.
-            also: Messages for other logs of the thread, by namespace. All logs are changed in one
-                transaction: for example a summary, and the messages that it counts.
+            also: Messages for other logs: by namespace for those of this thread, by thread and
+                namespace for others. All logs are changed in one transaction: for example a
+                summary, and the messages that it counts.
 
         Raises:
             ConflictError: It is not; nothing was written.
@@ -174,9 +180,8 @@ class BaseMessageLog(ForTenants, ABC):
             SerializationError: JSON cannot keep a message exactly, or it is too large.
         """
         change = self._change(thread_id, namespace, messages, metadata, expected_revision)
-        if namespace in (also or {}):
-            raise InvalidArgumentError(f"also has the log's own namespace {namespace!r}")
-        change.also = [self._edit(thread_id, name, others) for name, others in (also or {}).items()]
+        change.also = self._edits(thread_id, also or {})
+        require_distinct(change)
         try:
             return (await self.change(change)).revision
         except ConnectionFailedError:
@@ -407,10 +412,20 @@ class BaseMessageLog(ForTenants, ABC):
         namespace: str | None = None,
         limit: int = 100,
         after: LogName | None = None,
+        whole: bool = False,
     ) -> Heads:
-        """Return logs, each with its newest message, or with none if it is empty; see ``logs``."""
+        """Return logs, each with its newest message, or with none if it is empty; see ``logs``.
+
+        Args:
+            thread_id: See ``logs``, as ``prefix``, ``namespace``, ``limit`` and ``after``.
+            prefix: See ``logs``.
+            namespace: See ``logs``.
+            limit: At most this many logs.
+            after: See ``logs``.
+            whole: Each log with all its messages, oldest first: for many short logs in one read.
+        """
         wanted = _logs_wanted(thread_id, prefix, namespace, limit, after)
-        found = await self.find_heads(wanted) if limit else []
+        found = await self.find_heads(replace(wanted, whole=whole)) if limit else []
         return [LogSnapshot(it.info, await self._logged(it)) for it in found]
 
     # --- life
@@ -445,6 +460,12 @@ class BaseMessageLog(ForTenants, ABC):
             ttl_seconds=self.ttl_seconds,
             puts=self._puts(namespace, messages, metadata),
         )
+
+    def _edits(self, thread_id: str, also: Mapping[str | LogName, New]) -> list[LogEdit]:
+        return [
+            self._edit(*((thread_id, it) if isinstance(it, str) else log_name(it, "also")), puts)
+            for it, puts in also.items()
+        ]
 
     def _edit(self, thread_id: str, namespace: str, messages: New) -> LogEdit:
         check_names(thread_id, namespace)

@@ -8,8 +8,10 @@ import sys
 import pytest
 
 FRAMEWORKS = {
+    "agent_framework": ("agent_framework", "agent-framework"),
     "claude_agent": ("claude_agent_sdk", "claude-agent"),
     "openai_agents": ("agents", "openai-agents"),
+    "pydantic_ai": ("pydantic_ai", "pydantic-ai"),
     "strands": ("strands", "strands"),
 }
 

@@ -9,19 +9,42 @@ import subprocess
 import sys
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 
 import pytest
+from amounts import LONG
 
 from locus_store.blocking import open_message_log
 
 WORKER = Path(__file__).parent / "workers" / "on_sessions.py"
 WRITERS, TASKS = 4, 16
-APPENDS = int(os.environ.get("LOCUS_TEST_APPENDS", "192")) // WRITERS
+APPENDS = int(os.environ.get("LOCUS_TEST_APPENDS", "10000" if LONG else "192")) // WRITERS
 """Appends of each writer."""
 
+BETWEEN_KILLS = min(APPENDS, 500)
+"""Acknowledged appends of a process after which it is killed, at most."""
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+KINDS = {
+    "openai": ("", lambda it: (it.role, it.content["content"])),
+    "claude": ("", lambda it: (it.role, it.content["content"])),
+    "pydantic": ("messages", lambda it: it.content["parts"][0]["content"].split()),
+    "agent-framework": ("", lambda it: it.content["contents"][0]["text"].split()),
+    "strands": ("messages/a", lambda it: it.content["message"]["content"][0]["text"].split()),
+}
+"""Namespace of a framework's messages, and the writer and number of one."""
+
+DATABASES = ("sqlite", "postgresql")
+SHORT = [
+    ("openai", "sqlite"),
+    ("claude", "postgresql"),
+    ("pydantic", "postgresql"),
+    ("agent-framework", "sqlite"),
+]
+"""The storms of ``make test``."""
+
+
+@pytest.fixture
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'log.db'}"
@@ -42,7 +65,7 @@ def written(kind: str, url: str, writer: str) -> tuple[set[int], set[int]]:
         process = subprocess.Popen(arguments, **pipes)
         process.stdin.write(json.dumps(todo).encode())
         process.stdin.close()
-        lines = [process.stdout.readline() for _ in range(chance.randrange(20, APPENDS))]
+        lines = [process.stdout.readline() for _ in range(chance.randrange(20, BETWEEN_KILLS))]
         process.kill()
         lines += process.stdout.read().splitlines(keepends=True)
         error = process.stderr.read()
@@ -58,8 +81,11 @@ def written(kind: str, url: str, writer: str) -> tuple[set[int], set[int]]:
     return acknowledged, lost
 
 
-@pytest.mark.parametrize("kind", ["openai", "claude"])
+@pytest.mark.parametrize(
+    ("kind", "url"), list(product(KINDS, DATABASES)) if LONG else SHORT, indirect=["url"]
+)
 def test_killed_writers_lose_double_and_reorder_nothing(kind: str, url: str) -> None:
+    namespace, read = KINDS[kind]
     names = [f"w{n}" for n in range(WRITERS)]
     with open_message_log(url) as log:
         log.open()
@@ -68,11 +94,15 @@ def test_killed_writers_lose_double_and_reorder_nothing(kind: str, url: str) -> 
                 zip(names, pool.map(lambda it: written(kind, url, it), names), strict=True)
             )
         found: dict[str, list[int]] = defaultdict(list)
-        for info in log.logs(namespace=""):
-            messages = log.load(info.thread_id) or []
+        for info in log.logs(namespace=namespace):
+            messages = log.load(info.thread_id, namespace=namespace) or []
             assert info.count == len(messages)
+            if kind == "pydantic":  # each entry continues the one before
+                parents = [it.metadata["parent_id"] for it in messages]
+                assert parents == [None, *(it.message_id for it in messages[:-1])]
+            said = list(map(read, messages))
             for name in names:
-                mine = [int(it.content["content"]) for it in messages if it.role == name]
+                mine = [int(number) for writer, number in said if writer == name]
                 for task in range(TASKS):
                     of_task = [it for it in mine if it % TASKS == task]
                     assert of_task == sorted(set(of_task))

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -84,6 +84,19 @@ class PerLoop(Generic[T]):
             found = self._all[loop] = self._make()
         self._last = ref(loop), found
         return found
+
+
+class Turns:
+    """Locks by name in each event loop, kept as long as they are used."""
+
+    def __init__(self) -> None:
+        self._locks: PerLoop[WeakValueDictionary[str, asyncio.Lock]] = PerLoop(WeakValueDictionary)
+
+    def of(self, name: str) -> asyncio.Lock:
+        """Return the lock of a name."""
+        locks = self._locks.here()
+        lock = locks[name] = locks.get(name) or asyncio.Lock()
+        return lock
 
 
 @dataclass(slots=True, eq=False)

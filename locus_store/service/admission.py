@@ -13,7 +13,7 @@ from locus_store.errors import IntegrityError, InvalidArgumentError, Unsupported
 from locus_store.service.exchange import RefusalError
 from locus_store.types.arguments import check_writes, checked_ttl
 from locus_store.types.items import PutItem, Remove, check_name
-from locus_store.types.messages import check_put
+from locus_store.types.messages import check_put, require_distinct
 from locus_store.types.thread_info import check_put as check_facts
 from locus_store.values import vectors
 from locus_store.values.encoding import LONGEST_JSON, check_frames, decode
@@ -153,12 +153,8 @@ def _vector(store: BaseStore, vector: bytes) -> bytes:
 
 async def _change_log(log: BaseMessageLog, change: Any) -> dict[str, Any]:
     checked_ttl(change.ttl_seconds)
-    edits = [change, *change.also]
-    if {it.thread_id for it in edits} != {change.thread_id}:
-        raise InvalidArgumentError("also has a log of another thread")
-    if len({it.namespace for it in edits}) < len(edits):
-        raise InvalidArgumentError("two changes are of one log")
-    for edit in edits:
+    require_distinct(change)
+    for edit in change.edits():
         for put in edit.puts:
             check_put(put, edit.namespace, log.max_state_bytes)
     return {}

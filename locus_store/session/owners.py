@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakValueDictionary
 
-from locus_store.runtime.gathering import PerLoop
+from locus_store.runtime.gathering import Turns
 from locus_store.session.seen_threads import SeenThreads
 from locus_store.types.thread_info import claim_of, describing, may_see, require_owner
 
@@ -41,7 +39,7 @@ class Owners:
         self._users = users
         self._is_opened = False
         self._seen: SeenThreads[str] = SeenThreads()
-        self._turns: PerLoop[WeakValueDictionary[str, asyncio.Lock]] = PerLoop(WeakValueDictionary)
+        self._turns = Turns()  # one for each event loop is enough
 
     @property
     def threads(self) -> DescribesThreads:
@@ -98,18 +96,12 @@ class Owners:
         if claim is None:
             return
         check()
-        async with self._turn(call.thread_id):
+        async with self._turns.of(call.thread_id):
             if await self.to_claim(call) is None:  # a call beside this one has claimed it
                 return
             began = time.monotonic()
             await self.threads.put_facts(claim)
             self.claimed(claim, began)
-
-    def _turn(self, thread_id: str) -> asyncio.Lock:
-        """Return the lock of a thread's claims in this event loop: one is enough."""
-        turns = self._turns.here()
-        turn = turns[thread_id] = turns.get(thread_id) or asyncio.Lock()
-        return turn
 
     async def may_read(self, call: Call) -> bool:
         """Return whether the call's user may see the thread; also if it does not exist."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from itertools import islice
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import sqlalchemy as sa
@@ -17,7 +17,7 @@ from locus_store.types.arguments import MAX_COUNT
 from locus_store.types.messages import LogInfo, LogRead, require_sealed, unknown_message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from datetime import datetime
 
     from locus_store.sql.reads import Reads
@@ -33,6 +33,9 @@ MESSAGE: Final = (
 
 LOG: Final = ("revision", "message_count", "changed_at")
 """The columns of a log, without its name."""
+
+_OF_LOG: Final = 2 + len(LOG)
+"""Columns of a log with its name, which come first in the rows of ``find_heads``."""
 
 SCANNED: Final = 1000
 """Messages that a search reads at a time."""
@@ -168,22 +171,23 @@ def find_heads(it: Reads, wanted: LogsWanted) -> list[LogRead]:
     of_log = (page.c[name] for name in ("thread_id", "log_namespace", *LOG))
     is_its = others.c.thread == page.c.thread, others.c.namespace == page.c.log_namespace
     newest = sa.select(sa.func.max(others.c.sequence)).where(*is_its).scalar_subquery()
-    is_newest = sa.and_(
+    is_wanted = sa.and_(
         t.messages.c.thread == page.c.thread,
         t.messages.c.namespace == page.c.log_namespace,
-        t.messages.c.sequence == newest,
+        sa.true() if wanted.whole else t.messages.c.sequence == newest,
     )
     query = sa.select(*of_log, *(t.messages.c[name] for name in MESSAGE))
-    query = query.select_from(page.outerjoin(t.messages, is_newest))
+    query = query.select_from(page.outerjoin(t.messages, is_wanted))
     is_named = sa.case((page.c.log_namespace == "", 0), else_=1)
-    ordered = query.order_by(page.c.thread_id, is_named, page.c.log_namespace)
-    rows = it.connection.execute(ordered, {"tenant": it.scope.tenant})
-    return [_head(_info(*row[: 2 + len(LOG)]), row[2 + len(LOG) :]) for row in rows]
+    order = page.c.thread_id, is_named, page.c.log_namespace, t.messages.c.sequence
+    rows = it.connection.execute(query.order_by(*order), {"tenant": it.scope.tenant})
+    return [_head(log, its_rows) for log, its_rows in groupby(rows, lambda row: row[:_OF_LOG])]
 
 
-def _head(log: LogInfo, message: Sequence[Any]) -> LogRead:
-    is_empty = message[0] is None
-    return LogRead(log, [] if is_empty else [message_of(message, log.thread_id)])
+def _head(log: Sequence[Any], rows: Iterable[Sequence[Any]]) -> LogRead:
+    info = _info(*log)
+    messages = (row[_OF_LOG:] for row in rows)
+    return LogRead(info, [message_of(it, info.thread_id) for it in messages if it[0] is not None])
 
 
 def _matching(t: Tables, wanted: LogsWanted) -> sa.Select[Any]:

@@ -37,21 +37,30 @@ CHANGED: Final = ("role", "metadata", "text", "payload", "digest")
 
 
 def change(it: Repository, wanted: LogChange) -> LogChanged:
-    """See ``BaseMessageLog.change``; in a transaction that holds the lock of the thread."""
-    if wanted.all_puts():
-        it.open_thread(wanted.thread_id)
-    else:
-        it.lock_thread(wanted.thread_id)
-    key = {"tenant": it.scope.tenant, "thread_id": wanted.thread_id}
-    found = it.sql.thread.first(it.connection, key)
-    log = _Log(it, found[0], wanted) if found and found[1] else None
+    """See ``BaseMessageLog.change``; in a transaction that holds the locks of the threads."""
+    edits = wanted.edits()
+    puts_into = {edit.thread_id for edit in edits if edit.puts}
+    names = dict.fromkeys(edit.thread_id for edit in edits)
+    threads = {name: _opened(it, name, creates=name in puts_into) for name in names}
+    thread = threads[wanted.thread_id]
+    log = None if thread is None else _Log(it, thread, wanted)
     revision = log.revision if log else 0
     require_revision((wanted.thread_id, wanted.namespace), wanted.expected_revision, revision)
-    if found is None or log is None:
-        return LogChanged(0)
     for other in wanted.also:
-        _Log(it, found[0], other).changed()
-    return log.changed() if wanted.puts or revision else LogChanged(0)
+        its_thread = threads[other.thread_id]
+        if its_thread is not None:
+            _Log(it, its_thread, other).changed()
+    return log.changed() if log and (wanted.puts or revision) else LogChanged(0)
+
+
+def _opened(it: Repository, thread_id: str, *, creates: bool) -> int | None:
+    """Lock a thread; return its number, or ``None`` if there is none and it is not created."""
+    if creates:
+        it.open_thread(thread_id)
+    else:
+        it.lock_thread(thread_id)
+    row = it.sql.thread.first(it.connection, {"tenant": it.scope.tenant, "thread_id": thread_id})
+    return int(row[0]) if row and row[1] else None
 
 
 class _Log:

@@ -187,3 +187,14 @@ class Paging(MessageLogKit):
         assert await log.heads("b/1") == found[4:]
         assert await log.heads(limit=2, after=("a/1", "sub")) == found[2:4]
         assert await log.heads("c") == await log.heads(limit=0) == []
+
+    async def test_heads_give_whole_logs(self, log: Any) -> None:
+        for thread in ("a/1", "a/2", "b/1"):
+            await log.append(thread, new(*range(3)), namespace="sub")
+            await log.append(thread, new("root"))
+        await log.clear("a/2", namespace="sub")
+        found = await log.heads(prefix="a/", namespace="sub", whole=True)
+        assert [contents(it.messages) for it in found] == [[0, 1, 2], []]
+        assert [it.info for it in found] == await log.logs(prefix="a/", namespace="sub")
+        after = ("a/1", "")
+        assert await log.heads(whole=True, after=after, namespace="sub", limit=2) == found

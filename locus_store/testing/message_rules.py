@@ -148,6 +148,23 @@ class Appending(MessageLogKit):
         assert await log.append("u", [], also={"sub": new(1)}) == 0
         assert [it.namespace for it in await log.logs("u")] == ["sub"]
 
+    async def test_an_append_to_logs_of_several_threads_is_one_change(self, log: Any) -> None:
+        shared = {("a", "state"): named("k"), "sub": new(1), ("z", ""): new(2), ("y", ""): []}
+        first = await log.append("t", named("s1"), also=shared)
+        names = [(it.thread_id, it.namespace) for it in await log.logs()]
+        assert names == [("a", "state"), ("t", ""), ("t", "sub"), ("z", "")]
+        shared = {("a", "state"): [NewMessage("K", message_id="k")], ("z", ""): new(3)}
+        assert await log.append("t", new("s2"), expected_revision=first, also=shared) > first
+        before = await log.heads()
+        with pytest.raises(ConflictError):
+            await log.append("t", new(9), expected_revision=first, also={("new", ""): new(9)})
+        assert await log.heads() == before
+        assert contents(await log.load("a", namespace="state")) == ["K"]
+        assert contents(await log.load("z")) == [2, 3]
+        await log.append("v", [], also={("w", ""): new(4)})
+        assert [contents(await log.load(it)) for it in "w"] == [[4]]
+        assert await log.load("v") is None
+
     async def test_each_change_makes_the_revision_greater(self, log: Any) -> None:
         seen = [await log.append("t", named(*"abcdef")), await log.append("t", named("a"))]
         seen.append((await log.pop("t")).revision)
@@ -329,6 +346,9 @@ class MessageArguments(MessageLogKit):
             if bad not in ("", None):
                 with refused(InvalidArgumentError, bad):
                     await log.append("t", new(1), namespace=bad)
+                if not isinstance(bad, list):  # which is no key
+                    with refused(InvalidArgumentError, bad):
+                        await log.append("t", new(1), also={(bad, ""): new(1)})
             if bad is not None:
                 with refused(InvalidArgumentError, bad):
                     await log.append("t", [*new(1), message])
@@ -357,6 +377,8 @@ class MessageArguments(MessageLogKit):
                 await log.append("t", new(1), also={"sub": [*new(1), bad]})
         with refused(InvalidArgumentError, "also"):
             await log.append("t", new(1), also={"": new(2)})
+        with pytest.raises(InvalidArgumentError):
+            await log.append("t", new(1), also={"sub": new(2), ("t", "sub"): new(3)})
         for bad in NO_TEXTS:
             with refused(InvalidArgumentError, bad):
                 await log.append("t", [NewMessage(1, text=bad)])

@@ -153,11 +153,15 @@ class LogChange(LogEdit):
 
     expected_revision: int | None
     also: list[LogEdit] = field(default_factory=list)
-    """Changes of other logs of the thread, in the same transaction; they are applied first."""
+    """Messages for other logs, of this thread or others, in the same transaction."""
+
+    def edits(self) -> list[LogEdit]:
+        """Return the changes of all logs, by thread id: the order in which threads are locked."""
+        return sorted([*self.also, self], key=lambda it: it.thread_id)
 
     def all_puts(self) -> list[PutMessage]:
-        """Return the messages for all logs. Without any, no thread is created."""
-        return [*self.puts, *(put for other in self.also for put in other.puts)]
+        """Return the messages for all logs."""
+        return [put for edit in self.edits() for put in edit.puts]
 
     @property
     def is_repeatable(self) -> bool:
@@ -215,6 +219,8 @@ class LogsWanted:
 
     limit: int
     after: LogName | None = None
+    whole: bool = False
+    """Of ``find_heads``: each log with all its messages, instead of the newest."""
 
     def takes(self, thread_id: str, namespace: str) -> bool:
         """Return whether a log matches: the reference for every backend."""
@@ -230,9 +236,10 @@ class LogRead(NamedTuple):
     messages: list[ArchivedMessage]
 
 
-def newest_of(thread_id: str, namespace: str) -> LogWanted:
-    """Return the criteria of the newest message of a log."""
-    return LogWanted(thread_id=thread_id, namespace=namespace, limit=1, newest=True)
+def head_of(thread_id: str, namespace: str, *, whole: bool) -> LogWanted:
+    """Return the criteria of the newest message of a log, or of all."""
+    limit = None if whole else 1
+    return LogWanted(thread_id=thread_id, namespace=namespace, limit=limit, newest=not whole)
 
 
 # --- checks
@@ -318,6 +325,20 @@ def require_revision(change_of: LogName, expected: int | None, found: int) -> No
             f"the log of thread {thread_id!r}, namespace {namespace!r}: revision {expected} was "
             f"expected, but {there}; read it and repeat the change"
         )
+
+
+def require_distinct(change: LogChange) -> None:
+    """Refuse a change that names a log twice.
+
+    Raises:
+        InvalidArgumentError: It does.
+    """
+    names = [(it.thread_id, it.namespace) for it in change.edits()]
+    for thread_id, namespace in names:
+        if names.count((thread_id, namespace)) > 1:
+            raise InvalidArgumentError(
+                f"also has the log of thread {thread_id!r}, namespace {namespace!r} twice"
+            )
 
 
 def too_short(change: LogEdit, count: int) -> ConflictError:
@@ -409,14 +430,14 @@ def _unpacked(message_id: str, payload: bytes, max_state_bytes: int) -> Any:
         raise IntegrityError(f"message {message_id!r}: {exc}") from exc
 
 
-def log_name(after: object) -> LogName:
-    """Return the name of a log that a list continues behind.
+def log_name(name: object, argument: str = "after") -> LogName:
+    """Return a checked name of a log.
 
     Raises:
         InvalidArgumentError: It is not one.
     """
-    if not isinstance(after, tuple | list) or len(after) != 2:  # noqa: PLR2004  (a pair)
-        raise InvalidArgumentError(f"after must be a thread and a namespace, not {after!r:.80}")
-    thread_id, namespace = after
+    if not isinstance(name, tuple | list) or len(name) != 2:  # noqa: PLR2004  (a pair)
+        raise InvalidArgumentError(f"{argument} must be a thread and a namespace, not {name!r:.80}")
+    thread_id, namespace = name
     check_names(thread_id, namespace)
     return thread_id, namespace

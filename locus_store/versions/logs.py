@@ -26,16 +26,18 @@ if TYPE_CHECKING:
 
 
 def change(edit: Edit, wanted: LogChange) -> LogChanged:
-    """See ``BaseMessageLog.change``."""
+    """See ``BaseMessageLog.change``; changes the logs of one thread."""
     log = edit.thread.logs.get(wanted.namespace) if edit.thread else None
     revision = log.revision if log else 0
     require_revision((wanted.thread_id, wanted.namespace), wanted.expected_revision, revision)
     for other in wanted.also:
-        _change(edit, other)
-    return _change(edit, wanted)
+        if other.thread_id == wanted.thread_id:
+            apply(edit, other)
+    return apply(edit, wanted)
 
 
-def _change(edit: Edit, wanted: LogEdit) -> LogChanged:
+def apply(edit: Edit, wanted: LogEdit) -> LogChanged:
+    """Change one log of a thread, whatever its revision is."""
     log = edit.thread.logs.get(wanted.namespace) if edit.thread else None
     revision = log.revision if log else 0
     if log is None and not wanted.puts:

@@ -33,8 +33,8 @@ from langgraph.checkpoint.serde.jsonplus import (
 from langgraph.checkpoint.serde.types import SendProtocol, _DeltaSnapshot
 from pydantic import BaseModel
 
-from locus_store.adapters.langgraph import classes
-from locus_store.adapters.langgraph.classes import Classes, Kind, Name, kind_of, name_of
+from locus_store.adapters import classes
+from locus_store.adapters.classes import Classes, Kind, Name, kind_of, name_of
 from locus_store.errors import SerializationError
 
 T = TypeVar("T")

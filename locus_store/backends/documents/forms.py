@@ -45,6 +45,9 @@ class Draft:
     dropped: Sequence[str] = ()
     """Segments that the document names no longer."""
 
+    removed: Sequence[tuple[int, int]] = ()
+    """Lines and sequences of versions whose derived documents are to be removed."""
+
     sealed: Any = None
     """Segments to write before the document."""
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -48,19 +48,26 @@ class Body:
 
     rest: bytes
 
+    beside: Any = None
+    """Changes of documents that the storage derives, to be made with the put."""
+
     def whole(self, stored: bytes = b"") -> bytes:
         """Return the whole content; ``stored`` is the content whose tag the put names."""
         return stored[: self.kept_bytes] + self.rest if self.kept_bytes else self.rest
 
 
-class Access(Protocol):
-    """Reads and conditional writes of single documents."""
+class Reads(Protocol):
+    """Reads of single documents."""
 
     def get(self, key: str, *, known: Tag | None = None) -> Found | None:
         """Return a document; ``None`` where there is none.
 
         The content may be left out where its tag is ``known``.
         """
+
+
+class Access(Reads, Protocol):
+    """Reads and conditional writes of single documents."""
 
     def put(self, key: str, body: Body, *, tag: Tag | None) -> Tag:
         """Replace the document that has this tag, or create one where ``tag`` is ``None``.

@@ -12,10 +12,10 @@ import hashlib
 import secrets
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 from locus_store import versions
-from locus_store.backends.documents import bundles
+from locus_store.backends.documents import bundles, deriving
 from locus_store.backends.documents.bundles import Bundle, segment_content
 from locus_store.backends.documents.forms import DocumentForm, Draft, Parsed
 from locus_store.backends.documents.objects import digest
@@ -33,8 +33,9 @@ from locus_store.versions import Line
 from locus_store.versions.threads import Space, Thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
+    from locus_store.backends.documents.deriving import Place
     from locus_store.backends.documents.object_documents import ObjectDocuments
     from locus_store.versions.threads import Edit
 
@@ -80,6 +81,9 @@ class HeadFacts:
     digest: bytes = b""
     """Of all that a write may change."""
 
+    awaited: Collection[Place] = ()
+    """Versions whose derived documents are not known to be written."""
+
     def names(self) -> list[str]:
         """Return the names of the segments."""
         return [*(it.name for it in self.table), *([self.messages] if self.messages else [])]
@@ -93,6 +97,9 @@ class SegmentedForm(DocumentForm):
     """
 
     documents: ObjectDocuments
+
+    derives: ClassVar[bool] = False
+    """The storage derives documents from versions; see ``deriving``."""
 
     def __init__(self, documents: ObjectDocuments) -> None:
         super().__init__(documents)
@@ -135,6 +142,7 @@ class SegmentedForm(DocumentForm):
             revision=parts.note["revision"],
             tokens=tuple(parts.note["tokens"]),
             digest=_digest(parts),
+            awaited=deriving.places(parts.note.get("awaited", {})),
         )
         return self._thread(told, bundles.bundle_of(told, payloads), head), head
 
@@ -162,6 +170,7 @@ class SegmentedForm(DocumentForm):
         _settle(edit, thread)
         plan = [it for it in (self._left(thread, one) for one in before.table) if it]
         tail = self._tail(thread)
+        beside = self._beside(edit, old, thread, tail) if self.derives else None
         if tail.size > TAIL_BYTES:
             plan.append(_sealed(thread, tail))
         self._merge(thread.thread_id, plan)
@@ -172,7 +181,15 @@ class SegmentedForm(DocumentForm):
             messages = secrets.token_hex(8) if thread.messages else None
         if messages and messages != before.messages:
             made[messages] = Bundle(messages=thread.messages)
-        return self._drafted(thread, tail, HeadFacts(0, table, messages), before, made)
+        return self._drafted(
+            thread, tail, HeadFacts(0, table, messages), before, made, beside=beside
+        )
+
+    def _beside(
+        self, edit: Edit, old: Parsed | None, thread: Thread, tail: Bundle
+    ) -> deriving.Changes:
+        before, awaited = (old.thread, old.end.awaited) if old else (None, ())
+        return deriving.changes(before, thread, tail, awaited, adds_only=edit.adds_only)
 
     def _drafted(
         self,
@@ -181,10 +198,14 @@ class SegmentedForm(DocumentForm):
         head: HeadFacts,
         before: HeadFacts,
         made: dict[str, Bundle],
+        *,
+        beside: deriving.Changes | None,
     ) -> Draft | None:
         token = secrets.token_hex(8)
         tokens = (*before.tokens, token)[-TOKENS:]
-        note = {"revision": before.revision + 1, "tokens": tokens}
+        note: dict[str, Any] = {"revision": before.revision + 1, "tokens": tokens}
+        if beside is not None:
+            note["awaited"] = deriving.told(beside.written)
         prints = b"".join(it.prints for it in head.table)
         content = bundles.content_of(_facts(thread, head), tail, note, prints)
         if _digest(content) == before.digest:
@@ -196,10 +217,12 @@ class SegmentedForm(DocumentForm):
             revision=before.revision + 1,
             tokens=tokens,
             digest=_digest(content),
+            awaited=beside.written if beside else (),
         )
         kept = self._kept(thread, tail, head)
         dropped = sorted(set(before.names()).difference(head.names()))
-        return Draft(Body(0, packed), kept, head, dropped, made, token)
+        gone = beside.removed if beside else ()
+        return Draft(Body(0, packed, beside), kept, head, dropped, gone, made, token)
 
     def _kept(self, thread: Thread, tail: Bundle, head: HeadFacts) -> Thread:
         """Return the thread as it is parsed from the new head."""
@@ -280,7 +303,8 @@ class SegmentedForm(DocumentForm):
             raise ChangedError  # the next attempt writes them again, before they may be removed
 
     def deletion(self, old: Parsed) -> Draft:
-        return Draft(None, dropped=old.end.names())
+        gone = deriving.removed(old.thread) if self.derives else ()
+        return Draft(None, dropped=old.end.names(), removed=gone)
 
     def finish(self, thread_id: str, draft: Draft) -> None:
         if draft.dropped:

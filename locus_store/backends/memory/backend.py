@@ -11,7 +11,7 @@ from locus_store.backends.memory.documents import MemoryDocuments
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.types.messages import (
     LogChanged,
-    newest_of,
+    head_of,
     require_revision,
     unknown_message,
 )
@@ -64,12 +64,18 @@ class MemoryBackend(DocumentBackend):
 
     async def change_log(self, change: LogChange) -> LogChanged:
         """See ``BaseMessageLog.change``, and for the following methods its others."""
-        if change.all_puts():
-            return await self._make(change.thread_id, lambda it: logs.change(it, change))
-        found = await self._change(change.thread_id, lambda it: logs.change(it, change))
+        return self._threads.at_once(lambda: self._changed_logs(change))
+
+    def _changed_logs(self, change: LogChange) -> LogChanged:
+        """Change logs while no other write runs; readers may see one thread before another."""
+        name, write = change.thread_id, self._threads.write
+        creates = any(edit.puts for edit in change.edits() if edit.thread_id == name)
+        found = write(name, lambda it: logs.change(it, change), creates=creates)
         if found is None:
-            name = change.thread_id, change.namespace
-            require_revision(name, change.expected_revision, 0)
+            require_revision((name, change.namespace), change.expected_revision, 0)
+        for other in change.also:
+            if other.puts and other.thread_id != name:
+                write(other.thread_id, partial(logs.apply, wanted=other), creates=True)
         return found or LogChanged(0)
 
     async def look_at_log(self, wanted: LogWanted) -> LogRead | None:
@@ -84,7 +90,7 @@ class MemoryBackend(DocumentBackend):
 
     async def find_heads(self, wanted: LogsWanted) -> list[LogRead]:
         each = (
-            logs.look(it, newest_of(it.thread_id, name), self.max_state_bytes)
+            logs.look(it, head_of(it.thread_id, name, whole=wanted.whole), self.max_state_bytes)
             for it, name in self._matching(wanted)
         )
         return [it for it in each if it is not None]

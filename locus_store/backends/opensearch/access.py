@@ -9,6 +9,7 @@ from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
+from locus_store.backends.opensearch.index import checked_language
 from locus_store.errors import InvalidArgumentError, MissingExtraError
 from locus_store.types.arguments import check_number
 
@@ -49,6 +50,7 @@ class IndexAccess:
     verify_certs: bool = True
     ca_certs: str | None = None
     client: Any = None
+    language: str | None = None
     refresh: Refresh = "interval"
     pool_size: int = POOL_SIZE
     retry_seconds: float = RETRY_SECONDS
@@ -107,6 +109,7 @@ def require(access: IndexAccess) -> None:
         raise MissingExtraError(
             "OpenSearch needs opensearch-py: pip install 'locus-store[opensearch]'"
         )
+    checked_language(access.language)
     if access.refresh not in get_args(Refresh):
         known = ", ".join(get_args(Refresh))
         raise InvalidArgumentError(f"refresh={access.refresh!r} must be one of: {known}")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from locus_store import versions
 from locus_store.backends.documents.backend import DocumentBackend
-from locus_store.backends.documents.object_documents import ObjectDocuments
-from locus_store.backends.documents.segmented import SegmentedForm
+from locus_store.backends.opensearch import search
 from locus_store.backends.opensearch.access import (
     DEFAULT_INDEX,
     POOL_SIZE,
@@ -19,15 +19,20 @@ from locus_store.backends.opensearch.access import (
 )
 from locus_store.backends.opensearch.client import IndexObjects
 from locus_store.backends.opensearch.diagnostics import facts
+from locus_store.backends.opensearch.documents import IndexDocuments, IndexForm
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.runtime.factories import factory
 from locus_store.values.encoding import MAX_STATE_BYTES
+from locus_store.values.filters import check_key, has_value, is_found
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from locus_store.types import OnConflict
+    from locus_store.backends.opensearch.search import Place
+    from locus_store.types import Head, OnConflict
     from locus_store.types.facts import Fact
+    from locus_store.versions.rows import Row
+    from locus_store.versions.threads import Space, Thread
 
 
 class OpenSearchBackend(DocumentBackend):
@@ -42,6 +47,8 @@ class OpenSearchBackend(DocumentBackend):
         verify_certs: Refuse certificates that are not valid.
         ca_certs: A file of certificates to trust; ``None``: those of certifi.
         client: An ``opensearchpy.OpenSearch`` used instead of ``hosts``, and left open.
+        language: Searches also find other forms of a word in this language, as ``german``; it is
+            that of the index.
         refresh: ``interval``: lists and searches follow a save within the refresh interval of the
             index; ``wait``: a save returns when they show it.
         pool_size: Calls at once, at most.
@@ -67,6 +74,7 @@ class OpenSearchBackend(DocumentBackend):
         verify_certs: bool = True,
         ca_certs: str | None = None,
         client: Any = None,
+        language: str | None = None,
         refresh: Refresh = "interval",
         pool_size: int = POOL_SIZE,
         retry_seconds: float = RETRY_SECONDS,
@@ -79,6 +87,7 @@ class OpenSearchBackend(DocumentBackend):
             verify_certs=verify_certs,
             ca_certs=ca_certs,
             client=client,
+            language=language,
             refresh=refresh,
             pool_size=pool_size,
             retry_seconds=retry_seconds,
@@ -87,9 +96,9 @@ class OpenSearchBackend(DocumentBackend):
         require(access)
         place = place_of(hosts, index_name, use_ssl=use_ssl, client=client)
         self.index = IndexObjects(place, access)
-        documents = ObjectDocuments(self.index)
-        form = SegmentedForm(documents)
-        super().__init__(documents, form=form, max_state_bytes=max_state_bytes)
+        self._index_documents = IndexDocuments(self.index)
+        form = IndexForm(self._index_documents)
+        super().__init__(self._index_documents, form=form, max_state_bytes=max_state_bytes)
 
     def __repr__(self) -> str:
         return f"OpenSearchBackend({str(self.index.place)!r})"
@@ -97,6 +106,56 @@ class OpenSearchBackend(DocumentBackend):
     async def facts(self) -> list[Fact]:
         """See ``StorageBackend``, also for the following method."""
         return [*await super().facts(), *await self._look(facts, self.index)]
+
+    # --- searches, which the server answers first
+
+    def _read(self, threads: Iterable[str]) -> list[Thread]:
+        """Return those of the threads that are live, read together."""
+        ids = list(dict.fromkeys(threads))
+        kept = {it: self._threads.cached(it) for it in ids}
+        found = self._index_documents.get_all(
+            {it: one.tag if one else None for it, one in kept.items()}
+        )
+        return [thread for it in ids if (thread := self._threads.read(it, found))]
+
+    def _having_words(self, wanted: list[str], limit: int) -> Iterator[Iterable[Thread]]:
+        return map(self._read, search.with_words(self.index, wanted, limit))
+
+    def _query(self, key: str, value: Any, limit: int) -> list[Head]:
+        found: list[Head] = []
+        for page in search.with_value(self.index, key, value, limit, is_tag=False):
+            for thread, space, row in self._versions(page):
+                shown = versions.is_visible(space.line, row.record.sequence)
+                if shown and is_found(row.record.metadata, row.record.labels, key, value):
+                    found.append(thread.version(space, row.record.sequence).as_head())
+            if len(found) >= limit:
+                break
+        return found[:limit]
+
+    async def tagged(self, key: str, value: Any) -> list[tuple[str, str, str]]:
+        """See ``QueriesMetadata``."""
+        check_key(key)
+
+        def find() -> list[tuple[str, str, str]]:
+            return [
+                (thread.thread_id, space.namespace, row.record.checkpoint_id)
+                for page in search.with_value(self.index, key, value, search.PAGE, is_tag=True)
+                for thread, space, row in self._versions(page)
+                if has_value(row.record.metadata, key, value)
+            ]
+
+        return await self._look(find)
+
+    def _versions(self, page: Sequence[Place]) -> Iterator[tuple[Thread, Space, Row]]:
+        """Yield the versions of a page that are there."""
+        threads = {it.thread_id: it for it in self._read(it.thread for it in page)}
+        for it in page:
+            thread = threads.get(it.thread)
+            space = thread.spaces.get(it.namespace) if thread else None
+            if thread is None or space is None or space.line.line != it.line:
+                continue
+            if (row := space.row(it.sequence)) is not None:
+                yield thread, space, row
 
     async def close(self) -> None:
         """Release threads and connections; later calls open them again."""
@@ -129,6 +188,7 @@ class OpenSearchCheckpointer(StorageBackendAdapter[S]):
         verify_certs: bool = True,
         ca_certs: str | None = None,
         client: Any = None,
+        language: str | None = None,
         refresh: Refresh = "interval",
         pool_size: int = POOL_SIZE,
         retry_seconds: float = RETRY_SECONDS,
@@ -149,6 +209,7 @@ class OpenSearchCheckpointer(StorageBackendAdapter[S]):
             verify_certs=verify_certs,
             ca_certs=ca_certs,
             client=client,
+            language=language,
             refresh=refresh,
             pool_size=pool_size,
             retry_seconds=retry_seconds,

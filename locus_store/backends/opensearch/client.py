@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import threading
 import time
 from base64 import b64decode, b64encode
+from contextlib import suppress
 from datetime import UTC, datetime
 from hashlib import sha256
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from locus_store.backends.documents.object_documents import HEADS, SEGMENTS
+from locus_store.backends.documents.object_documents import HEADS, LAYOUT, SEGMENTS
 from locus_store.backends.documents.objects import CUT, ListedObject, Objects, decoded, digest
 from locus_store.backends.documents.protocol import ChangedError, Found
 from locus_store.backends.documents.workers import Workers
 from locus_store.backends.opensearch import failures, index
 from locus_store.backends.opensearch.access import opened
-from locus_store.errors import BackendError
+from locus_store.backends.opensearch.bulk import (
+    batches,
+    body_of,
+    outcomes,
+    require_decided,
+    write,
+)
+from locus_store.errors import BackendError, LocusStoreError
 from locus_store.runtime import observe
 
 if TYPE_CHECKING:
@@ -28,6 +34,7 @@ if TYPE_CHECKING:
 
     from locus_store.backends.documents.protocol import Tag
     from locus_store.backends.opensearch.access import IndexAccess, IndexPlace
+    from locus_store.backends.opensearch.bulk import BulkWrite, Outcome
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -35,7 +42,12 @@ R = TypeVar("R")
 PAGE: Final = 1000
 """Documents in one list, and in one deletion."""
 
+MOST_HEADS: Final = 100
+"""Objects with their content in one answer."""
+
 LONGEST_PAUSE_SECONDS: Final = 2.0
+VERSIONS: Final = LAYOUT + "versions/"
+_DELETED: Final = 200
 
 
 class IndexObjects(Objects):
@@ -96,11 +108,13 @@ class IndexObjects(Objects):
         body: Any = None,
         *,
         seen: Collection[int] = (),
+        check: Callable[[Any], object] = bool,
         **params: Any,
     ) -> Any:
         """Return the JSON of an answer, also of one with a status in ``seen``.
 
-        Transient failures are retried for ``retry_seconds``, on the other hosts at first.
+        Transient failures are retried for ``retry_seconds``, on the other hosts at first. So are
+        those that ``check`` finds in an answer and raises.
 
         Raises:
             LocusStoreError: The call failed for good.
@@ -110,7 +124,8 @@ class IndexObjects(Objects):
         what, deadline = f"{method} {path}", time.monotonic() + self.access.retry_seconds
         for attempt in range(1_000_000):
             try:
-                return self._perform()(method, path, params=params, body=body, ignore=tuple(seen))
+                answer = self._perform()(method, path, params=params, body=body, ignore=tuple(seen))
+                check(answer)
             except opensearchpy.exceptions.OpenSearchException as exc:
                 pause = random.uniform(0, min(0.05 * 2**attempt, LONGEST_PAUSE_SECONDS))  # noqa: S311
                 is_late = time.monotonic() + pause > deadline
@@ -118,6 +133,8 @@ class IndexObjects(Objects):
                     raise failures.translated(exc, self.place, what) from exc
                 observe.retried(f"{what}: {failures.status_of(exc) or 'no answer'}", exc)
                 time.sleep(pause)
+            else:
+                return answer
         raise AssertionError("unreachable")  # the deadline ends the loop
 
     def _documents(self, method: str, path: str, body: Any = None, **options: Any) -> Any:
@@ -126,14 +143,15 @@ class IndexObjects(Objects):
         if not self._is_checked:
             found = self.call("GET", f"/{self.place.name}", seen=(failures.MISSING,))
             if "error" not in found:
-                index.require_ours(found, self.place)
+                index.require_ours(found, self.place, self.access.language)
                 self._is_checked = True
         return self.call(method, f"/{self.place.name}/{path}", body, **options)
 
     def _create(self) -> None:
         """Create the index, which another process may have created meanwhile."""
         name = index.first_index(self.place)
-        made = self.call("PUT", f"/{name}", index.definition(self.place), seen=(400,))
+        body = index.definition(self.place, self.access.language)
+        made = self.call("PUT", f"/{name}", body, seen=(400,))
         if failures.type_of(made) not in {None, failures.EXISTS}:
             raise BackendError(f"{self.place} cannot be created: {made['error']}")
 
@@ -141,84 +159,112 @@ class IndexObjects(Objects):
 
     def get(self, name: str, *, known: Tag | None = None) -> Found | None:
         """See ``Objects``, also for the following methods."""
+        found = self._get(name, _source="false") if known is not None else None
+        if found is None or (found.get("found") and _tag(found) != known):
+            found = self._get(name, _source_includes="content")
+        return _found(found) if found.get("found") else None
+
+    def _get(self, name: str, **options: str) -> Any:
         path, routing = _path(name), _routing(name)
-        found = self._documents(
-            "GET", path, seen=(failures.MISSING,), routing=routing, _source_includes="content"
-        )
-        if not found.get("found"):
-            return None
-        tag = _tag(found)
-        content = None if tag == known else b64decode(found["_source"]["content"])
-        return Found(tag, content)
+        return self._documents("GET", path, seen=(failures.MISSING,), routing=routing, **options)
 
     def put(self, name: str, content: bytes, *, tag: Tag | None) -> Tag:
-        found = self._put(name, content, _condition(tag), creates=tag is None)
-        if "error" in found:
+        return self.put_with(name, content, [], tag=tag)[0]
+
+    def put_with(
+        self, name: str, content: bytes, beside: Sequence[BulkWrite], *, tag: Tag | None
+    ) -> tuple[Tag, list[Outcome]]:
+        """Put a document and others in one request; return its tag and their outcomes.
+
+        The condition of the first one decides. If it is refused, the others that were created are
+        deleted again.
+
+        Raises:
+            ChangedError: The condition was refused.
+        """
+        first = self._head(name, content, tag)
+        done, *others = self.bulk([first, *beside], creates=tag is None)
+        if done.tag is None:
+            made = [(it, its) for it, its in zip(beside, others, strict=True) if its.is_done]
+            self._undo([self.deletion(it.name, its.tag) for it, its in made if it.kind == "create"])
             raise ChangedError
-        return _tag(found)
+        return done.tag, others
+
+    def _head(self, name: str, content: bytes, tag: Any) -> BulkWrite:
+        encoded = {"content": b64encode(content).decode()}
+        if tag is None:
+            return self.document(name, "create", encoded)
+        return self.document(name, "index", encoded, if_seq_no=tag[0], if_primary_term=tag[1])
+
+    def _undo(self, deletions: list[BulkWrite]) -> None:
+        """Delete what was created beside a refused document; ``vacuum`` removes the rest."""
+        if deletions:
+            with suppress(LocusStoreError):
+                self.bulk(deletions)
 
     def store(self, name: str, content: bytes) -> None:
-        self._put(name, content, {}, creates=True, refresh="false")
+        encoded = {"content": b64encode(content).decode()}
+        (done,) = self.bulk([self.document(name, "index", encoded)], creates=True, refresh="false")
+        if not done.is_done:
+            raise BackendError(f"{self.where(name)} cannot be written: {done.error}")
 
-    def _put(
-        self,
-        name: str,
-        content: bytes,
-        condition: Mapping[str, Any],
-        *,
-        creates: bool,
-        refresh: str | None = None,
-    ) -> Any:
-        """Put a document; an attempt after a lost reply is refused by the condition."""
-        body = {
-            "name": name,
-            "modified_at": int(self.now().timestamp() * 1000),
-            "content": b64encode(content).decode(),
-        }
-        options = {"routing": _routing(name), "refresh": refresh or self._refresh, **condition}
+    def delete(self, name: str, *, tag: Tag) -> None:
+        (done,) = self.bulk([self.deletion(name, tag)])
+        if done.status != _DELETED:
+            raise ChangedError
 
-        def put() -> Any:
-            seen = (failures.MISSING, failures.CONFLICT)
-            return self._documents(
-                "PUT", _path(name), body, seen=seen, require_alias="true", **options
+    def discard(self, names: Collection[str]) -> None:
+        for some in batches(self.deletion(it) for it in names):
+            for it, done in zip(some, self.bulk(some, refresh="false"), strict=True):
+                if not done.is_done:  # a busy server left it
+                    self.bulk([it], refresh="false")
+
+    # --- several writes
+
+    def document(
+        self, name: str, kind: str, fields: Mapping[str, Any], **condition: Any
+    ) -> BulkWrite:
+        """Return a write of a document; see ``bulk.write``."""
+        common = {"name": name, "modified_at": int(self.now().timestamp() * 1000)}
+        return write(name, kind, {**_place(name), **condition}, {**common, **fields})
+
+    def deletion(self, name: str, tag: Any = None) -> BulkWrite:
+        """Return a deletion, of any version or of that with a tag."""
+        condition = {"if_seq_no": tag[0], "if_primary_term": tag[1]} if tag else {}
+        return write(name, "delete", {**_place(name), **condition})
+
+    def bulk(
+        self, writes: Sequence[BulkWrite], *, creates: bool = False, refresh: str | None = None
+    ) -> list[Outcome]:
+        """Return the outcomes of writes in one request, whose first one may have a condition.
+
+        An attempt after a lost reply is refused by the condition. ``creates``: so is a missing
+        index.
+
+        Raises:
+            LocusStoreError: The first write failed for good, but not by its condition.
+        """
+
+        def ask() -> list[Outcome]:
+            answer = self._documents(
+                "POST",
+                "_bulk",
+                body_of(writes),
+                check=require_decided,
+                refresh=refresh or self._refresh,
+                require_alias="true",
             )
+            return outcomes(answer)
 
-        found = put()
-        if creates and failures.type_of(found) == failures.NO_INDEX:
+        found = ask()
+        if creates and found[0].error and found[0].error["type"] == failures.NO_INDEX:
             self._create()
-            found = put()
+            found = ask()
         return found
 
     @property
     def _refresh(self) -> str:
         return "wait_for" if self.access.refresh == "wait" else "false"
-
-    def delete(self, name: str, *, tag: Tag) -> None:
-        found = self._documents(
-            "DELETE",
-            _path(name),
-            seen=(failures.MISSING, failures.CONFLICT),
-            routing=_routing(name),
-            refresh=self._refresh,
-            **_condition(tag),
-        )
-        if found.get("result") != "deleted":
-            raise ChangedError
-
-    def discard(self, names: Collection[str]) -> None:
-        rest = iter(names)
-        while some := list(islice(rest, PAGE)):
-            self._discard(some)
-
-    def _discard(self, names: list[str]) -> None:
-        """Delete documents in one request; those that a busy server left are asked for alone."""
-        lines = [{"delete": {"_id": _id(it), "routing": _routing(it)}} for it in names]
-        body = "".join(f"{json.dumps(it)}\n" for it in lines)
-        found = self._documents("POST", "_bulk", body, seen=(failures.MISSING,))
-        for name, item in zip(names, found.get("items", ()), strict=False):
-            if item["delete"]["status"] not in {200, failures.MISSING}:
-                seen, routing = (failures.MISSING,), _routing(name)
-                self._documents("DELETE", _path(name), seen=seen, routing=routing)
 
     def list(self, prefix: str, after: str = "") -> Iterator[ListedObject]:
         while True:
@@ -242,6 +288,33 @@ class IndexObjects(Objects):
             "docvalue_fields": ["name", {"field": "modified_at", "format": "epoch_millis"}],
             "track_total_hits": False,
         }
+        found = self.search(body)
+        hits: Sequence[Any] = found["hits"]["hits"] if found else ()
+        return hits
+
+    # --- several reads
+
+    def get_all(self, known: Mapping[str, Tag | None]) -> dict[str, Found]:
+        """Return the objects of these names that exist, without the content of a known tag."""
+        found: dict[str, Found] = {}
+        names = list(known)
+        for some in (names[at : at + MOST_HEADS] for at in range(0, len(names), MOST_HEADS)):
+            found |= self._found_of({it: known[it] for it in some})
+        changed = {it: None for it in names if it in found and found[it].content is None}
+        changed = {it: None for it in changed if found[it].tag != known[it]}
+        return found | (self.get_all(changed) if changed else {})
+
+    def _found_of(self, known: Mapping[str, Tag | None]) -> dict[str, Found]:
+        wanted = [
+            {**_place(name), "_source": ["content"] if tag is None else False}
+            for name, tag in known.items()
+        ]
+        answer = self._documents("POST", "_mget", {"docs": wanted}, seen=(failures.MISSING,))
+        named = zip(known, answer.get("docs", ()), strict=False)
+        return {name: _found(it) for name, it in named if it.get("found")}
+
+    def search(self, body: Mapping[str, Any]) -> Any:
+        """Return the answer to a search, of all shards or not at all; ``None``: no index."""
         found = self._documents(
             "POST",
             "_search",
@@ -249,8 +322,7 @@ class IndexObjects(Objects):
             seen=(failures.MISSING,),
             allow_partial_search_results="false",
         )
-        hits: Sequence[Any] = found["hits"]["hits"] if "hits" in found else ()
-        return hits
+        return None if "error" in found else found
 
     # --- at once
 
@@ -271,10 +343,15 @@ def _path(name: str) -> str:
     return f"_doc/{_id(name)}"
 
 
+def _place(name: str) -> dict[str, str]:
+    return {"_id": _id(name), "routing": _routing(name)}
+
+
 def _routing(name: str) -> str:
-    """Return the digest of the thread, so that a head and its segments share a shard."""
-    if name.startswith(SEGMENTS):
-        return name.removeprefix(SEGMENTS).partition("/")[0]
+    """Return the digest of the thread, so that its documents share a shard."""
+    for prefix in (SEGMENTS, VERSIONS):
+        if name.startswith(prefix):
+            return name.removeprefix(prefix).partition("/")[0]
     thread = name.removeprefix(HEADS)
     return thread.rpartition(CUT)[2] if CUT in thread else digest(decoded(thread) or thread)
 
@@ -283,7 +360,6 @@ def _tag(found: Mapping[str, Any]) -> tuple[int, int]:
     return found["_seq_no"], found["_primary_term"]
 
 
-def _condition(tag: Any) -> dict[str, Any]:
-    if tag is None:
-        return {"op_type": "create"}
-    return {"if_seq_no": tag[0], "if_primary_term": tag[1]}
+def _found(found: Mapping[str, Any]) -> Found:
+    source = found.get("_source")
+    return Found(_tag(found), b64decode(source["content"]) if source else None)

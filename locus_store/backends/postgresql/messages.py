@@ -1,7 +1,8 @@
-"""The message log in PostgreSQL: an append is one statement and one round trip."""
+"""The message log in PostgreSQL: an append is one statement for each log, and one round trip."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from locus_store.backends.postgresql.options import PostgreSQLOptions
     from locus_store.sql.pool import PooledRunner
     from locus_store.sql.scope import Scope
-    from locus_store.types.messages import LogChange
+    from locus_store.types.messages import LogChange, LogEdit
 
 
 class PostgreSQLMessageLog(SqlMessageLog):
@@ -65,44 +66,57 @@ class PostgreSQLMessageLog(SqlMessageLog):
         return repr(self.backend).replace("Backend", "MessageLog", 1)
 
     async def change(self, change: LogChange) -> LogChanged:
-        if change.puts and change.cut is None and not change.also:
-            revision = await self._appended(change)
-            if revision is not None:
-                return LogChanged(revision)
+        change.also = [it for it in change.also if it.puts]
+        if change.puts and change.cut is None:
+            with suppress(_NotPlainError):
+                return LogChanged(await self._appended(change))
         return await super().change(change)
 
-    async def _appended(self, change: LogChange) -> int | None:
-        """Append in one statement; ``None``: nothing was written, and a transaction decides."""
+    async def _appended(self, change: LogChange) -> int:
+        """Append to each log in one statement.
+
+        Raises:
+            _NotPlainError: Nothing was written, and the general transaction decides.
+        """
         runner: PooledRunner = self._shared.runner  # type: ignore[assignment]  # its backend's
         database = self._shared.database
+        write = runner.write if change.also else runner.write_once
         with self._shared.translating():
-            return await runner.write_once(lambda it: _append(it, database.scope, change))
+            return await write(lambda it: _append(it, database.scope, change))
 
 
-def _append(connection: Connection, scope: Scope, change: LogChange) -> int | None:
+class _NotPlainError(Exception):
+    """The thread has expired, or the schema is another one."""
+
+
+def _append(connection: Connection, scope: Scope, change: LogChange) -> int:
     quote = connection.dialect.identifier_preparer
     tables = scope.tables
     names = (tables.threads, tables.logs, tables.messages, tables.settings)
     statement = _statement(*map(quote.format_table, names))
-    row = connection.execute(statement, _bound(scope, change)).one()
-    if not row.is_plain:
-        return None
-    name = change.thread_id, change.namespace
-    require_revision(name, change.expected_revision, row.found)
-    return int(row.revision)
+    revision = 0
+    for edit in change.edits():
+        row = connection.execute(statement, _bound(scope, edit, change)).one()
+        if not row.is_plain:
+            raise _NotPlainError
+        if edit is change:
+            name = change.thread_id, change.namespace
+            require_revision(name, change.expected_revision, row.found)
+            revision = int(row.revision)
+    return revision
 
 
-def _bound(scope: Scope, change: LogChange) -> dict[str, Any]:
-    """Return the parameters: one list for each column."""
-    rows = [row_of(change.namespace, it) for it in change.puts]
-    ttl = change.ttl_seconds
+def _bound(scope: Scope, edit: LogEdit, change: LogChange) -> dict[str, Any]:
+    """Return the parameters of one log: one list for each column."""
+    rows = [row_of(edit.namespace, it) for it in edit.puts]
+    ttl = edit.ttl_seconds
     return {
         "tenant": encode_key(scope.tenant),
         "store_id": scope.store,
-        "thread_id": encode_key(change.thread_id),
-        "namespace": encode_key(change.namespace),
-        "expected": change.expected_revision,
-        "first_revision": change.first_revision,
+        "thread_id": encode_key(edit.thread_id),
+        "namespace": encode_key(edit.namespace),
+        "expected": change.expected_revision if edit is change else None,
+        "first_revision": edit.first_revision,
         "ttl": ttl,
         "ttl_and_slack": None if ttl is None else ttl + ttl_slack(ttl),
         "ids": [encode_key(row["message_id"]) for row in rows],

@@ -39,7 +39,7 @@ from pydantic import (
 
 from locus_store import InvalidArgumentError, MemoryBackend, SerializationError
 from locus_store.adapters.langgraph import LangGraphSaver
-from locus_store.adapters.langgraph.classes import name_of
+from locus_store.adapters.classes import name_of
 from locus_store.adapters.langgraph.serializer import ExactSerializer
 
 if TYPE_CHECKING:

@@ -83,7 +83,7 @@ class Classes:
     def note(self, cls: type) -> None:
         """Remember a class that no module has under its name."""
         name = name_of(cls)
-        if _imported(name) is not cls:
+        if imported(name) is not cls:
             self._known[name] = cls
 
     def find(self, name: Name) -> Any:
@@ -92,7 +92,7 @@ class Classes:
         Raises:
             SerializationError: There is none; says what to import.
         """
-        found = _imported(name)
+        found = imported(name)
         if found is None:
             found = self._known.get(name)
         if found is None:
@@ -100,8 +100,8 @@ class Classes:
         return found
 
 
-def _imported(name: Name) -> Any:
-    """Return an imported module's object; call no ``__getattr__`` of a module or metaclass."""
+def imported(name: Name) -> Any:
+    """Return an imported module's object, or ``None``; call no ``__getattr__`` of a module."""
     module, path = name
     found: Any = sys.modules.get(module)
     if not issubclass(type(found), ModuleType):

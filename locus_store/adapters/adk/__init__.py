@@ -1,0 +1,22 @@
+"""Google ADK on every backend with message logs: ``LocusSessionService``."""
+
+from locus_store.errors import MissingExtraError
+
+try:
+    import google.adk.sessions  # noqa: F401
+except ImportError as exc:
+    raise MissingExtraError('Google ADK is not installed: pip install "locus-store[adk]"') from exc
+
+from locus_store.adapters.adk.session_service import (
+    LocusSessionService,
+    SessionExistsError,
+    SessionNotFoundError,
+    StaleSessionError,
+)
+
+__all__ = [
+    "LocusSessionService",
+    "SessionExistsError",
+    "SessionNotFoundError",
+    "StaleSessionError",
+]

@@ -1,0 +1,152 @@
+"""Forms of Google ADK's events and states in message logs."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias
+
+from google.adk.events import Event
+from google.adk.sessions import State
+from pydantic import ValidationError
+from pydantic_core import to_jsonable_python
+
+from locus_store.adapters.logs import thread_of
+from locus_store.errors import IntegrityError
+from locus_store.messages import ROLE, LogSnapshot, NewMessage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from google.adk.sessions.base_session_service import GetSessionConfig
+
+    from locus_store.messages import LoggedMessage
+
+STATE: Final = "adk-state"
+"""Namespace of the logs of the state of a session or user."""
+
+APP: Final = "adk-app"
+"""Namespace of the log of an app's state."""
+
+Document: TypeAlias = dict[str, Any]
+
+
+class Record(NamedTuple):
+    """The one message of the log of a session's state."""
+
+    state: Document
+    updated: float
+    """Time of the newest event, or else of the creation."""
+
+    @classmethod
+    def of(cls, log: LogSnapshot) -> Self:
+        """Return the record of a log.
+
+        Raises:
+            IntegrityError: The log holds something else.
+        """
+        match [it.content for it in log.messages]:
+            case [{"state": dict(state), "updated": int() | float() as updated}]:
+                return cls(state, updated)
+        raise IntegrityError(f"the state of session {log.info.thread_id!r} is damaged")
+
+    def message(self) -> NewMessage:
+        """Return the record as a message, which replaces the one before."""
+        return NewMessage(self._asdict(), "state", "session", text="")
+
+
+class Scopes(NamedTuple):
+    """A state, or changes of it, by whom it belongs to."""
+
+    app: Document
+    user: Document
+    session: Document
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> Self:
+        """Divide a state by the prefixes of its keys; ``temp:`` is left out."""
+        scopes = cls({}, {}, {})
+        for key, value in state.items():
+            scope, colon, name = key.partition(":")
+            if scope + colon == State.APP_PREFIX:
+                scopes.app[name] = value
+            elif scope + colon == State.USER_PREFIX:
+                scopes.user[name] = value
+            elif scope + colon != State.TEMP_PREFIX:
+                scopes.session[key] = value
+        return scopes
+
+    def shared(self, app_name: str, user_id: str) -> dict[str | tuple[str, str], list[NewMessage]]:
+        """Return the messages for the logs of the app and the user."""
+        logs = {app_log(app_name): self.app, user_log(app_name, user_id): self.user}
+        return {log: [_value(*it) for it in state.items()] for log, state in logs.items() if state}
+
+
+def app_log(app_name: str) -> tuple[str, str]:
+    """Return the thread and the namespace of an app's state."""
+    return thread_of(app_name, "", ""), APP
+
+
+def user_log(app_name: str, user_id: str) -> tuple[str, str]:
+    """Return the thread and the namespace of a user's state; no session has an empty id."""
+    return thread_of(app_name, user_id, ""), STATE
+
+
+def json_state(state: Document) -> Document:
+    """Return a state as the framework's SQL services store it."""
+    converted: Document = to_jsonable_python(state, serialize_unknown=True, inf_nan_mode="null")
+    return converted
+
+
+def _value(key: str, value: Any) -> NewMessage:
+    """Return the message of one key, which replaces the one before. Keys may be of any length."""
+    name = sha256(key.encode(errors="surrogatepass")).hexdigest()
+    return NewMessage({key: value}, "state", name, text="")
+
+
+def values(messages: Iterable[LoggedMessage], prefix: str = "") -> Document:
+    """Return the state of an app or user.
+
+    Raises:
+        IntegrityError: A message holds something else.
+    """
+    state: Document = {}
+    for it in messages:
+        if not isinstance(it.content, dict):
+            raise IntegrityError(f"the value {it.message_id!r} of a shared state is damaged")
+        state.update((prefix + key, value) for key, value in it.content.items())
+    return state
+
+
+def event_message(event: Event) -> tuple[NewMessage, Scopes]:
+    """Return an event as a message without ``temp:`` keys, and the changes that it makes."""
+    content = event.model_dump(mode="json", exclude_none=True)
+    actions = content.get("actions", {})
+    scopes = Scopes.of(actions.get("state_delta", {}))
+    if "state_delta" in actions:
+        kept = {k: v for k, v in actions["state_delta"].items() if not _is_temporary(k)}
+        actions["state_delta"] = kept
+    return NewMessage(content, event.author or ROLE, event.id), scopes
+
+
+def _is_temporary(key: str) -> bool:
+    return key.startswith(State.TEMP_PREFIX)
+
+
+def events(messages: Sequence[LoggedMessage], config: GetSessionConfig) -> list[Event]:
+    """Return the events that a configuration asks for, oldest first.
+
+    Raises:
+        IntegrityError: One is damaged; names it.
+    """
+    found = [_event(it) for it in messages]
+    if config.after_timestamp is not None:
+        found = [it for it in found if it.timestamp >= config.after_timestamp]
+    newest = config.num_recent_events
+    return found if newest is None else found[max(0, len(found) - newest) :]
+
+
+def _event(message: LoggedMessage) -> Event:
+    try:
+        return Event.model_validate(message.content)
+    except ValidationError as exc:
+        raise IntegrityError(f"event {message.message_id!r} is damaged") from exc

@@ -1,0 +1,258 @@
+"""The session service of Google ADK, over a message log."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any, TypeAlias
+from uuid import uuid4
+
+from google.adk.errors import StaleSessionError as AdkStaleSessionError
+from google.adk.errors.already_exists_error import AlreadyExistsError
+from google.adk.errors.session_not_found_error import (
+    SessionNotFoundError as AdkSessionNotFoundError,
+)
+from google.adk.sessions import BaseSessionService, Session, State
+from google.adk.sessions.base_session_service import GetSessionConfig, ListSessionsResponse
+
+from locus_store.adapters.adk.records import (
+    STATE,
+    Record,
+    Scopes,
+    app_log,
+    event_message,
+    events,
+    json_state,
+    user_log,
+    values,
+)
+from locus_store.adapters.logs import OpenedByUrl, all_of, names_in, settled, thread_of
+from locus_store.errors import ConflictError, NotFoundError
+from locus_store.runtime.gathering import Turns
+
+if TYPE_CHECKING:
+    from google.adk.events import Event
+
+    from locus_store.adapters.adk.records import Document
+    from locus_store.backend import StorageBackend
+    from locus_store.messages import BaseMessageLog, LoggedMessage, LogSnapshot, NewMessage
+    from locus_store.types.messages import LogName
+
+Names: TypeAlias = tuple[str, str, str]
+"""App, user and session."""
+
+
+class SessionExistsError(ConflictError, AlreadyExistsError):
+    """A session with this id exists already; nothing was written."""
+
+
+class SessionNotFoundError(NotFoundError, AdkSessionNotFoundError):
+    """The session does not exist; nothing was written."""
+
+
+class StaleSessionError(ConflictError, AdkStaleSessionError):
+    """The session was changed after it was read; nothing was written."""
+
+
+class LocusSessionService(OpenedByUrl, BaseSessionService):
+    """Keeps the sessions of Google ADK in message logs.
+
+    A session is the thread ``app/user/session`` (``%`` and ``/`` within the three are escaped): its
+    events are the root log, and its state is the log ``adk-state``. The state of a user is the log
+    ``adk-state`` of the thread ``app/user/``, and that of an app is the log ``adk-app`` of the
+    thread ``app//``. An event is stored in the transaction that changes these states.
+    """
+
+    def __init__(self, log: BaseMessageLog | StorageBackend) -> None:
+        super().__init__(log)
+        self._turns = Turns()
+
+    async def create_session(
+        self,
+        *,
+        app_name: str,
+        user_id: str,
+        state: dict[str, Any] | None = None,
+        session_id: str | None = None,
+    ) -> Session:
+        """Create a session.
+
+        Raises:
+            SessionExistsError: There is one with this id.
+        """
+        names = app_name, user_id, (session_id or "").strip() or str(uuid4())
+        scopes = Scopes.of(json_state(state or {}))
+        record = Record(scopes.session, time.time())
+        try:
+            revision = await settled(self._put(names, record, scopes, 0))
+        except ConflictError as exc:
+            raise SessionExistsError(f"session {names[-1]!r} exists already") from exc
+        return _session(names, record, revision, await self._shared(app_name, user_id))
+
+    async def get_session(
+        self,
+        *,
+        app_name: str,
+        user_id: str,
+        session_id: str,
+        config: GetSessionConfig | None = None,
+    ) -> Session | None:
+        """Return a session with its events, in the order of their appends.
+
+        Raises:
+            IntegrityError: A stored event is damaged; none is left out.
+        """
+        names, config = (app_name, user_id, session_id.strip()), config or GetSessionConfig()
+        found, shared = await asyncio.gather(
+            self._found(thread_of(*names), config), self._shared(app_name, user_id)
+        )
+        if found is None:
+            return None
+        state, messages = found
+        session = _session(names, Record.of(state), state.info.revision, shared)
+        session.events = events(messages, config)
+        return session
+
+    async def list_sessions(
+        self, *, app_name: str, user_id: str | None = None
+    ) -> ListSessionsResponse:
+        """Return sessions without events, the least recently changed first."""
+        names = (app_name,) if user_id is None else (app_name, user_id)
+        shared: Document = await self._values(app_log(app_name), State.APP_PREFIX)
+        logs = all_of(self.log.heads, prefix=thread_of(*names, ""), namespace=STATE, whole=True)
+        users: dict[str, Document] = {}
+        found: list[Session] = []
+        async for log in logs:  # that of a user comes before those of the user's sessions
+            app, user, session = names_in(log.info.thread_id)
+            if session:
+                state = deepcopy({**shared, **users.get(user, {})})
+                its_names = app, user, session
+                found.append(_session(its_names, Record.of(log), log.info.revision, state))
+            else:
+                users[user] = values(log.messages, State.USER_PREFIX)
+        found.sort(key=lambda it: (it.last_update_time, it.user_id, it.id))
+        return ListSessionsResponse(sessions=found)
+
+    async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
+        """Delete a session; the states of its user and app stay."""
+        await settled(self.log.delete(thread_of(app_name, user_id, session_id.strip())))
+
+    async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
+        return await self._values(user_log(app_name, user_id))
+
+    async def append_event(self, session: Session, event: Event) -> Event:
+        """Store an event and the changes of the states that it makes.
+
+        An event with an id that the session has replaces the stored one.
+
+        Raises:
+            SessionNotFoundError: The session was deleted.
+            StaleSessionError: It was changed after it was read.
+        """
+        if event.partial:
+            return event
+        names = session.app_name, session.user_id, session.id
+        async with self._turns.of(thread_of(*names)):  # branches of a run share the session
+            return await settled(self._append(names, session, event))
+
+    async def _append(self, names: Names, session: Session, event: Event) -> Event:
+        found = await self.log.read(thread_of(*names), namespace=STATE)
+        if found is None:
+            raise SessionNotFoundError(f"there is no session {session.id!r}")
+        revision, record = found.info.revision, Record.of(found)
+        if not await self._is_stored(session, event, revision):
+            await self._require_current(session, revision, record)
+            message, scopes = event_message(event)
+            state = {**record.state, **scopes.session}
+            record = Record(state, event.timestamp)
+            try:
+                revision = await self._put(names, record, scopes, revision, message)
+            except ConflictError as exc:
+                raise _stale(session) from exc
+        session.last_update_time = event.timestamp
+        session._storage_update_marker = str(revision)  # noqa: SLF001  (made for services)
+        return await super().append_event(session, event)
+
+    async def _is_stored(self, session: Session, event: Event, revision: int) -> bool:
+        """Return whether the one change since the session was read is this event.
+
+        The append was committed and its reply was lost, and the caller repeats it.
+        """
+        marker = session._storage_update_marker  # noqa: SLF001
+        return marker == str(revision - 1) and await self._newest(session) == [event.id]
+
+    async def _require_current(self, session: Session, revision: int, record: Record) -> None:
+        marker = session._storage_update_marker  # noqa: SLF001
+        if marker is not None:
+            is_current = marker == str(revision)
+        elif record.updated <= session.last_update_time:
+            is_current = True
+        else:  # made by the caller, from events
+            is_current = await self._newest(session) == [it.id for it in session.events[-1:]]
+        if not is_current:
+            raise _stale(session)
+
+    async def _newest(self, session: Session) -> list[str]:
+        """Return the id of the newest event, if there is one."""
+        names = session.app_name, session.user_id, session.id
+        return [it.message_id for it in await self.log.load(thread_of(*names), newest=1) or ()]
+
+    # --- logs
+
+    async def _put(
+        self, names: Names, record: Record, scopes: Scopes, expected: int, *messages: NewMessage
+    ) -> int:
+        """Store a session's state with the shared states and events; return its revision."""
+        app_name, user_id, _ = names
+        return await self.log.append(
+            thread_of(*names),
+            [record.message()],
+            namespace=STATE,
+            expected_revision=expected,
+            also={"": messages, **scopes.shared(app_name, user_id)},
+        )
+
+    async def _found(
+        self, thread_id: str, config: GetSessionConfig
+    ) -> tuple[LogSnapshot, list[LoggedMessage]] | None:
+        """Return the state of a session, and its events of the same time."""
+        newest = config.num_recent_events if config.after_timestamp is None else None
+        state = await self.log.read(thread_id, namespace=STATE)
+        while state is not None:
+            messages = await self.log.load(thread_id, newest=newest) if newest != 0 else None
+            again = await self.log.read(thread_id, namespace=STATE) if messages else state
+            if again is not None and again.info == state.info:
+                return state, messages or []
+            state = again
+        return None
+
+    async def _shared(self, app_name: str, user_id: str) -> Document:
+        app, user = await asyncio.gather(
+            self._values(app_log(app_name), State.APP_PREFIX),
+            self._values(user_log(app_name, user_id), State.USER_PREFIX),
+        )
+        return {**app, **user}
+
+    async def _values(self, log: LogName, prefix: str = "") -> Document:
+        thread_id, namespace = log
+        return values(await self.log.load(thread_id, namespace=namespace) or (), prefix)
+
+
+def _session(names: Names, record: Record, revision: int, shared: Document) -> Session:
+    app_name, user_id, session_id = names
+    session = Session(
+        app_name=app_name,
+        user_id=user_id,
+        id=session_id,
+        state={**record.state, **shared},
+        last_update_time=record.updated,
+    )
+    session._storage_update_marker = str(revision)  # noqa: SLF001  (made for services)
+    return session
+
+
+def _stale(session: Session) -> StaleSessionError:
+    return StaleSessionError(
+        f"session {session.id!r} was changed after it was read; get it again, and repeat the event"
+    )

@@ -1,0 +1,26 @@
+"""Microsoft Agent Framework on every backend that can: history and workflow checkpoints."""
+
+from locus_store.errors import MissingExtraError
+
+try:
+    import agent_framework  # noqa: F401
+except ImportError as exc:
+    raise MissingExtraError(
+        'Microsoft Agent Framework is not installed: pip install "locus-store[agent-framework]"'
+    ) from exc
+
+from locus_store.adapters.agent_framework.checkpoint_storage import LocusCheckpointStorage
+from locus_store.adapters.agent_framework.errors import (
+    CheckpointIntegrityError,
+    CheckpointNotFoundError,
+    CheckpointSerializationError,
+)
+from locus_store.adapters.agent_framework.history_provider import LocusHistoryProvider
+
+__all__ = [
+    "CheckpointIntegrityError",
+    "CheckpointNotFoundError",
+    "CheckpointSerializationError",
+    "LocusCheckpointStorage",
+    "LocusHistoryProvider",
+]

@@ -1,0 +1,133 @@
+"""The history provider of Microsoft Agent Framework, over a message log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from agent_framework import HistoryProvider, Message
+from agent_framework._sessions import filter_new_messages
+
+from locus_store.adapters.logs import LogAdapter, settled
+from locus_store.errors import ConflictError, IntegrityError
+from locus_store.messages import NewMessage
+from locus_store.open import open_message_log
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from locus_store.backend import StorageBackend
+    from locus_store.messages import BaseMessageLog, LoggedMessage
+
+SOURCE_ID: Final = "locus_history"
+"""Name of a provider that is not given one."""
+
+NO_SESSION: Final = "default"
+"""Thread of messages without a session, as in the framework's ``FileHistoryProvider``."""
+
+OPTIONS: Final = frozenset(
+    {
+        *("load_messages", "skip_excluded", "source_id", "store_context_from"),
+        *("store_context_messages", "store_inputs", "store_outputs"),
+    }
+)
+"""Options of the provider among those of ``from_url``."""
+
+
+class LocusHistoryProvider(LogAdapter, HistoryProvider):
+    """Keeps the messages of agents in message logs; a session is the thread of its id.
+
+    The messages are in the thread's root log; those of a provider with a ``source_id`` of its own
+    are in the log of that name. Messages that repeat the end of the stored ones are not stored
+    again, as in the framework's own providers.
+
+    Args:
+        log: A message log, or a backend that has message logs; ``close`` leaves it open.
+        source_id: The provider's name.
+        skip_excluded: Leave out messages that a ``CompactionProvider`` has excluded.
+        options: Of ``HistoryProvider``.
+
+    Raises:
+        UnsupportedError: The backend has no message logs.
+    """
+
+    def __init__(
+        self,
+        log: BaseMessageLog | StorageBackend,
+        *,
+        source_id: str = SOURCE_ID,
+        skip_excluded: bool = False,
+        **options: Any,
+    ) -> None:
+        LogAdapter.__init__(self, log)
+        HistoryProvider.__init__(self, source_id, **options)
+        self.skip_excluded = skip_excluded
+        self._namespace = "" if source_id == SOURCE_ID else source_id
+
+    @classmethod
+    def from_url(cls, url: str, **options: Any) -> Self:
+        """Return a provider for a URL.
+
+        Args:
+            url: See ``open_message_log``.
+            options: Of the provider, and of ``open_message_log``.
+        """
+        mine = {name: it for name, it in options.items() if name in OPTIONS}
+        others = {name: it for name, it in options.items() if name not in OPTIONS}
+        opened = cls(open_message_log(url, **others), **mine)
+        opened._owns = True
+        return opened
+
+    async def get_messages(
+        self, session_id: str | None, *, state: dict[str, Any] | None = None, **kwargs: Any
+    ) -> list[Message]:
+        """Return the messages of a session, oldest first.
+
+        Raises:
+            IntegrityError: A stored message is damaged.
+        """
+        found = await self.log.load(session_id or NO_SESSION, namespace=self._namespace)
+        messages = list(map(_restored, found or ()))
+        if not self.skip_excluded:
+            return messages
+        return [it for it in messages if not it.additional_properties.get("_excluded", False)]
+
+    async def save_messages(
+        self,
+        session_id: str | None,
+        messages: Sequence[Message],
+        *,
+        state: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Append the messages that do not repeat the stored ones, all or none."""
+        incoming = list(messages)
+        if incoming:
+            await settled(self._append(session_id or NO_SESSION, incoming))
+
+    async def _append(self, thread_id: str, incoming: list[Message]) -> None:
+        newest = len(incoming) + 1  # one more shows that the log is longer than what is given
+        while True:
+            found = await self.log.read(thread_id, namespace=self._namespace, newest=newest)
+            stored = list(map(_restored, found.messages)) if found else []
+            new = [
+                NewMessage(it.to_dict(), it.role) for it in filter_new_messages(stored, incoming)
+            ]
+            try:
+                await self.log.append(
+                    thread_id,
+                    new,
+                    namespace=self._namespace,
+                    expected_revision=found.info.revision if found else 0,
+                )
+            except ConflictError:
+                continue
+            return
+
+
+def _restored(message: LoggedMessage) -> Message:
+    try:
+        return Message.from_dict(message.content)
+    except (AttributeError, KeyError, TypeError, ValueError) as exc:
+        raise IntegrityError(
+            f"message {message.message_id!r} is not one of Agent Framework: {exc}"
+        ) from exc

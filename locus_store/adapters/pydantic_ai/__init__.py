@@ -1,0 +1,17 @@
+"""Pydantic AI on every backend with message logs: ``LocusConversationStore``."""
+
+from locus_store.errors import MissingExtraError
+
+try:
+    import pydantic_ai.conversation_store  # noqa: F401
+except ImportError as exc:
+    raise MissingExtraError(
+        'Pydantic AI is not installed: pip install "locus-store[pydantic-ai]"'
+    ) from exc
+
+from locus_store.adapters.pydantic_ai.conversation_store import (
+    ConversationConflictError,
+    LocusConversationStore,
+)
+
+__all__ = ["ConversationConflictError", "LocusConversationStore"]

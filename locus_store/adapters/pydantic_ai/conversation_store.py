@@ -1,0 +1,226 @@
+"""The conversation store of Pydantic AI, over a message log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from pydantic_ai.conversation_store import (
+    ConversationConflict,
+    ConversationStore,
+)
+
+from locus_store.adapters.logs import OpenedByUrl, all_of, settled
+from locus_store.adapters.pydantic_ai.entries import (
+    entries_of,
+    has_record,
+    messages_of,
+    record_message,
+    records_of,
+    walked,
+)
+from locus_store.errors import ConflictError, NotFoundError
+from locus_store.messages import NewMessage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pydantic_ai.conversation_store import ConversationEntry, ConversationRecord
+
+    from locus_store.backend import StorageBackend
+    from locus_store.messages import BaseMessageLog, LoggedMessage
+
+ENTRIES: Final = "messages"
+"""Namespace of the log of a conversation's entries."""
+
+MAX_PLACES: Final = 4096
+"""Entries of which a store remembers the conversation."""
+
+
+class ConversationConflictError(ConflictError, ConversationConflict):
+    """The conversation was changed or deleted since it was read, or exists; nothing was written."""
+
+    def __init__(self, conversation_id: str) -> None:
+        ConversationConflict.__init__(self, conversation_id)
+        self.head_id = self.parent_id = None
+
+
+class _Stored(NamedTuple):
+    """A record, and the revision of the log that has it."""
+
+    record: ConversationRecord
+    revision: int
+
+
+class LocusConversationStore(OpenedByUrl, ConversationStore):
+    """Keeps the conversations of Pydantic AI in message logs.
+
+    A conversation is the thread of its id. The record is the one message of the thread's root log,
+    and the entries are the log ``messages``. Both change in one transaction. A fork has its own
+    copy of the entries that it shares, with their ids: deleting a conversation deletes all its
+    messages, and no message of another conversation.
+    """
+
+    def __init__(self, log: BaseMessageLog | StorageBackend) -> None:
+        super().__init__(log)
+        self._places: dict[str, str] = {}
+
+    def _enter(self, tenant: str) -> None:
+        super()._enter(tenant)
+        self._places = {}
+
+    # --- records
+
+    async def read_record(self, conversation_id: str) -> ConversationRecord | None:
+        found = await self._stored(conversation_id)
+        return None if found is None else found.record
+
+    async def read_records(
+        self, *, scope: str | None = None, limit: int | None = None
+    ) -> list[ConversationRecord]:
+        """Return the records, the last changed first; reads the records of all conversations."""
+        heads = [it async for it in all_of(self.log.heads, namespace="") if has_record(it)]
+        found = records_of([it.messages[0] for it in heads])
+        mine = [it for it in found if scope is None or it.scope == scope]
+        return sorted(mine, key=lambda it: it.updated_at, reverse=True)[:limit]
+
+    async def write_record(
+        self,
+        record: ConversationRecord,
+        *,
+        new_entries: Sequence[ConversationEntry] = (),
+        expected_revision: str | None,
+    ) -> None:
+        """Store a record and its new entries in one transaction.
+
+        Raises:
+            ConversationConflictError: The stored record has not the expected revision, or the
+                record or an entry names an entry that no conversation has.
+            SerializationError: JSON cannot keep a message exactly; nothing was written.
+        """
+        found = await self._stored(record.conversation_id)
+        _require(record.conversation_id, found, expected_revision)
+        shared = await self._shared(record, new_entries, found)
+        entries = [*shared, *messages_of(new_entries)]
+        try:
+            await settled(
+                self.log.append(
+                    record.conversation_id,
+                    [record_message(record)],
+                    expected_revision=found.revision if found else 0,
+                    also={ENTRIES: entries} if entries else None,
+                )
+            )
+        except ConflictError as exc:
+            raise ConversationConflictError(record.conversation_id) from exc
+        self._note(record)
+
+    async def delete_record(self, conversation_id: str, *, expected_revision: str) -> None:
+        """Delete a conversation with all its messages; a fork keeps its own.
+
+        Raises:
+            ConversationConflictError: The stored record has not the expected revision.
+        """
+        found = await self._stored(conversation_id)
+        if found is None:
+            raise ConversationConflictError(conversation_id)
+        _require(conversation_id, found, expected_revision)
+        try:
+            await settled(self.log.delete(conversation_id, expected_revision=found.revision))
+        except ConflictError as exc:
+            raise ConversationConflictError(conversation_id) from exc
+
+    async def _stored(self, conversation_id: str) -> _Stored | None:
+        found = await self.log.read(conversation_id, newest=1)
+        if found is None or not has_record(found):
+            return None
+        (record,) = records_of(found.messages)
+        self._note(record)
+        return _Stored(record, found.info.revision)
+
+    # --- entries
+
+    async def read_entry(self, entry_id: str) -> ConversationEntry:
+        """Return an entry.
+
+        Raises:
+            NotFoundError: No conversation has it.
+        """
+        (entry,) = await self.read_history(entry_id, limit=1)
+        return entry
+
+    async def read_history(
+        self, head_id: str | None, *, limit: int | None = None
+    ) -> list[ConversationEntry]:
+        """Return the entries up to one, or the last ``limit`` of them, in their order.
+
+        One read of the conversation's log, and a second one if a branch takes up the place of the
+        last ``limit``. Without a record that named ``head_id`` before, all conversations are read.
+
+        Raises:
+            NotFoundError: No conversation has an entry of the history.
+        """
+        if head_id is None or limit == 0:
+            return []
+        return entries_of(await self._history(head_id, limit))
+
+    async def _history(self, head_id: str, limit: int | None = None) -> list[LoggedMessage]:
+        known = self._places.get(head_id)
+        found = None if known is None else await self._chain(known, head_id, limit)
+        if found is None:
+            found = await self._chain(await self._place(head_id), head_id, limit)
+        if found is None:
+            raise NotFoundError(f"no conversation has all entries of the history of {head_id!r}")
+        return found
+
+    async def _chain(
+        self, conversation_id: str, head_id: str, limit: int | None
+    ) -> list[LoggedMessage] | None:
+        for newest in dict.fromkeys((limit, None)):
+            log = await self.log.load(conversation_id, namespace=ENTRIES, newest=newest)
+            found = walked({it.message_id: it for it in log or ()}, head_id, limit)
+            if found is not None:
+                return found
+        return None
+
+    async def _place(self, entry_id: str) -> str:
+        """Return a conversation that has an entry, by asking one after the other."""
+        async for it in all_of(self.log.logs, namespace=ENTRIES):
+            if await self.log.get(it.thread_id, entry_id, namespace=ENTRIES):
+                return it.thread_id
+        raise NotFoundError(f"no conversation has an entry {entry_id!r}")
+
+    async def _shared(
+        self, record: ConversationRecord, new: Sequence[ConversationEntry], found: _Stored | None
+    ) -> list[NewMessage]:
+        """Return the entries of other conversations that a record or its new entries continue.
+
+        Raises:
+            ConversationConflictError: No conversation has them.
+        """
+        named = {record.head_id, *(it.parent_id for it in new)} - {None, *(it.id for it in new)}
+        named -= {found.record.head_id, *found.record.branches} if found else set()
+        name = record.conversation_id
+        missing: dict[str, LoggedMessage] = {}
+        for entry_id in filter(None, named):
+            if found and await self.log.get(name, entry_id, namespace=ENTRIES):
+                continue
+            try:
+                missing |= {it.message_id: it for it in await self._history(entry_id)}
+            except NotFoundError as exc:
+                raise ConversationConflictError(name) from exc
+        return [
+            NewMessage(it.content, it.role, it.message_id, it.metadata) for it in missing.values()
+        ]
+
+    def _note(self, record: ConversationRecord) -> None:
+        """Remember the conversation of the entries that a record names."""
+        for entry_id in filter(None, (record.head_id, *record.branches)):
+            self._places.pop(entry_id, None)
+            self._places[entry_id] = record.conversation_id
+        while len(self._places) > MAX_PLACES:
+            self._places.pop(next(iter(self._places)), None)
+
+
+def _require(conversation_id: str, found: _Stored | None, expected_revision: str | None) -> None:
+    if (found.record.revision if found else None) != expected_revision:
+        raise ConversationConflictError(conversation_id)

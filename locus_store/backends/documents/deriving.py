@@ -1,0 +1,121 @@
+"""Documents that a storage derives from the versions of a thread, beside its head.
+
+A head never depends on them: its note names the versions whose documents are not known to be
+written, and the next write of the thread writes those again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from locus_store.backends.documents.segments import SegmentedSpace, runs
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator
+
+    from locus_store.backends.documents.bundles import Bundle
+    from locus_store.versions.rows import Row
+    from locus_store.versions.threads import Space, Thread
+
+Place: TypeAlias = "tuple[str, int]"
+"""A namespace and a sequence."""
+
+
+class Derived(NamedTuple):
+    """A version that a document is derived from."""
+
+    namespace: str
+    line: int
+    row: Row
+    is_new: bool
+    """No document of the line has had its sequence."""
+
+
+@dataclass(slots=True)
+class Changes:
+    """Changes of the derived documents of a thread."""
+
+    thread_id: str
+    written: dict[Place, Derived]
+    """Versions whose documents are missing or differ; a put takes out those that it has written."""
+
+    removed: list[tuple[int, int]]
+    """Lines and sequences of versions that were removed."""
+
+
+def changes(
+    old: Thread | None, thread: Thread, tail: Bundle, awaited: Iterable[Place], *, adds_only: bool
+) -> Changes:
+    """Return what a write of a thread changes.
+
+    Args:
+        old: The thread as it is stored.
+        thread: The thread to write.
+        tail: What no segment holds.
+        awaited: Versions whose documents are not known to be written.
+        adds_only: No version was removed.
+    """
+    known = {id(row) for space in _spaces(old) for row in space.own.rows.values()}
+    fresh = [(name, row) for name, row in tail.all_rows() if id(row) not in known]
+    fresh += [(name, row) for name, at in awaited if (row := _row(thread, name, at))]
+    written = {(name, row.record.sequence): _derived(old, thread, name, row) for name, row in fresh}
+    return Changes(thread.thread_id, written, [] if adds_only else removed(old, thread))
+
+
+def _spaces(thread: Thread | None) -> Iterator[SegmentedSpace]:
+    """Yield the namespaces of a stored thread."""
+    for space in thread.spaces.values() if thread else ():
+        assert isinstance(space, SegmentedSpace)  # noqa: S101  (as they are parsed)
+        yield space
+
+
+def _row(thread: Thread, namespace: str, sequence: int) -> Row | None:
+    space = thread.spaces.get(namespace)
+    return space.row(sequence) if space else None
+
+
+def _derived(old: Thread | None, thread: Thread, namespace: str, row: Row) -> Derived:
+    line, before = thread.spaces[namespace].line.line, _same_space(old, thread.spaces[namespace])
+    is_new = before is None or row.record.sequence > before.line.last_sequence
+    return Derived(namespace, line, row, is_new)
+
+
+def _same_space(thread: Thread | None, space: Space) -> Space | None:
+    found = thread.spaces.get(space.namespace) if thread else None
+    return found if found and found.line.line == space.line.line else None
+
+
+def removed(old: Thread | None, thread: Thread | None = None) -> list[tuple[int, int]]:
+    """Return the lines and sequences of versions that a stored thread has no longer."""
+    found = []
+    for space in _spaces(old):
+        now = _same_space(thread, space)
+        left = set(now.sequences()) if now else set()
+        found += [(space.line.line, it) for it in space.sequences() if it not in left]
+    return found
+
+
+def named(thread: Thread) -> dict[tuple[str, int, int], Space]:
+    """Return the spaces of all versions by namespace, line and sequence."""
+    return {
+        (name, space.line.line, sequence): space
+        for name, space in thread.spaces.items()
+        for sequence in space.sequences()
+    }
+
+
+def told(places: Collection[Place]) -> dict[str, list[list[int]]]:
+    """Return versions as the note of a head names them."""
+    names = {name for name, _ in places}
+    return {name: runs(sorted(at for it, at in places if it == name)) for name in names}
+
+
+def places(awaited: dict[str, list[list[int]]]) -> dict[Place, None]:
+    """Return the versions that the note of a head names."""
+    return {
+        (name, at): None
+        for name, some in awaited.items()
+        for first, last in some
+        for at in range(first, last + 1)
+    }

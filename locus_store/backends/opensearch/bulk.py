@@ -1,0 +1,99 @@
+"""Requests of several writes, each of which succeeds or fails by itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import orjson
+
+from locus_store.backends.opensearch import failures
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+MOST_WRITES: Final = 500
+MOST_BYTES: Final = 4 * 1024 * 1024
+
+
+class BulkWrite(NamedTuple):
+    """One write of a request."""
+
+    name: str
+    kind: str
+    """``create``, ``index`` or ``delete``."""
+
+    content: bytes
+    """Its lines in the request."""
+
+
+class Outcome(NamedTuple):
+    """The outcome of one write."""
+
+    status: int
+    tag: tuple[int, int] | None
+    error: Mapping[str, Any] | None
+
+    @property
+    def is_done(self) -> bool:
+        """True if the write was done, or the document to delete does not exist."""
+        return self.error is None
+
+
+def write(
+    name: str,
+    kind: str,
+    where: Mapping[str, Any],
+    fields: Mapping[str, Any] | None = None,
+) -> BulkWrite:
+    """Return a write.
+
+    Args:
+        name: Of the document.
+        kind: See ``BulkWrite``.
+        where: Its id, its routing, and conditions.
+        fields: The document.
+    """
+    lines = [orjson.dumps({kind: where}), *([orjson.dumps(fields)] if fields is not None else [])]
+    return BulkWrite(name, kind, b"".join(it + b"\n" for it in lines))
+
+
+def body_of(writes: Iterable[BulkWrite]) -> bytes:
+    """Return the body of a request."""
+    return b"".join(it.content for it in writes)
+
+
+def batches(writes: Iterable[BulkWrite]) -> Iterator[list[BulkWrite]]:
+    """Yield writes in lists that a server takes in one request; each has one at least."""
+    batch: list[BulkWrite] = []
+    size = 0
+    for it in writes:
+        if batch and (len(batch) == MOST_WRITES or size + len(it.content) > MOST_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(it)
+        size += len(it.content)
+    if batch:
+        yield batch
+
+
+def outcomes(answer: Mapping[str, Any]) -> list[Outcome]:
+    """Return the outcomes of all writes."""
+    found = [next(iter(it.values())) for it in answer["items"]]
+    return [Outcome(it["status"], _tag(it), it.get("error")) for it in found]
+
+
+def _tag(item: Mapping[str, Any]) -> tuple[int, int] | None:
+    return (item["_seq_no"], item["_primary_term"]) if "_seq_no" in item else None
+
+
+def require_decided(answer: Mapping[str, Any]) -> None:
+    """Raise the error of the first write as the request's, unless its condition refused it.
+
+    Raises:
+        opensearchpy.TransportError: The first write failed.
+    """
+    import opensearchpy  # noqa: PLC0415  (of an extra, and slow to import)
+
+    first = outcomes(answer)[0]
+    if first.error is not None and first.status not in {failures.MISSING, failures.CONFLICT}:
+        raise opensearchpy.TransportError(first.status, first.error["type"], first.error)

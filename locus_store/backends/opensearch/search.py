@@ -1,0 +1,194 @@
+"""Searches and metadata queries: the server finds versions, and the heads of their threads decide.
+
+A document of a version may be left over, or be missing for a moment: each hit is looked at again in
+the thread that it names.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from locus_store.backends.opensearch.versions import wanted_tokens, word
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from locus_store.backends.opensearch.client import IndexObjects
+
+PAGE: Final = 1000
+"""Versions, or threads, in one answer at most."""
+
+SMALLEST_PAGE: Final = 30
+SPARE: Final = 3
+"""So many times the limit are asked for at first."""
+
+INDEXED_WORDS: Final = 64
+"""Words of a query that the server is asked for; threads are looked at again."""
+
+_NEWEST: Final = [{"created_at": "desc"}, {"line": "desc"}, {"sequence": "desc"}]
+_BEST: Final = [{"_score": "desc"}, {"name": "asc"}]
+_BY_NAME: Final = [{"name": "asc"}]
+_PLACE: Final = ("thread", "namespace", "line", "sequence")
+
+
+class Place(NamedTuple):
+    """A version, as its document names it."""
+
+    thread: str
+    namespace: str
+    line: int
+    sequence: int
+
+
+def with_value(
+    objects: IndexObjects, key: str, value: Any, limit: int, *, is_tag: bool
+) -> Iterator[list[Place]]:
+    """Yield pages of all versions that may have a value, the newest first.
+
+    Args:
+        objects: The index.
+        key: Of the metadata.
+        value: At the key.
+        limit: So many are wanted.
+        is_tag: In the metadata of any namespace; else in that of the root, or in its labels.
+    """
+    wanted = wanted_tokens(key, value)
+    if wanted is None:
+        return
+    fields = ("metadata",) if is_tag else ("metadata", "labels")
+    found = [_all({"term": {name: it}} for it in wanted) for name in fields]
+    root = [] if is_tag else [{"term": {"namespace": ""}}]
+    query = {"bool": {"filter": [_any([*found, _CUT]), *root]}}
+    yield from _pages(objects, query, _NEWEST, _first_page(limit))
+
+
+def _first_page(limit: int) -> int:
+    return min(max(limit * SPARE, SMALLEST_PAGE), PAGE)
+
+
+def with_words(objects: IndexObjects, wanted: Sequence[str], limit: int) -> Iterator[list[str]]:
+    """Yield pages of all threads that may have all words, each thread once.
+
+    The threads that have them in one version come first, the best version first.
+    """
+    words, seen = [word(it) for it in wanted[:INDEXED_WORDS]], set[str]()
+    query = _any([_all(map(_has, words)), _CUT])
+    for page in _pages(objects, query, _BEST, _first_page(limit)):
+        yield _unseen((it.thread for it in page), seen)
+    for some in _spread(objects, words) if words[1:] else ():
+        yield _unseen(some, seen)
+
+
+def _unseen(threads: Any, seen: set[str]) -> list[str]:
+    some = [it for it in dict.fromkeys(threads) if it not in seen]
+    seen.update(some)
+    return some
+
+
+def all_versions(objects: IndexObjects) -> Iterator[tuple[Place, tuple[int, int]]]:
+    """Yield all documents of versions with their tags, those of a thread together."""
+    query = {"exists": {"field": "sequence"}}
+    for hits in _answers(objects, query, _BY_NAME, PAGE, seq_no_primary_term=True):
+        for it in hits:
+            yield _place(it), (it["_seq_no"], it["_primary_term"])
+
+
+# --- words in several versions of a thread
+
+
+def _spread(objects: IndexObjects, words: Sequence[str]) -> Iterator[list[str]]:
+    """Yield the threads that have all words, in any of their versions."""
+    rare, *others = _by_rarity(objects, words)
+    for some in _threads(objects, _has(rare)):
+        yield _having(objects, others, some)
+
+
+def _by_rarity(objects: IndexObjects, words: Sequence[str]) -> list[str]:
+    """Return the words that are in the fewest versions first."""
+    counts = {str(at): {"filter": _has(it)} for at, it in enumerate(words)}
+    found = objects.search({"size": 0, "aggs": counts})
+    told: Mapping[str, Any] = found["aggregations"] if found else {}
+    numbers = {it: told.get(str(at), {}).get("doc_count", 0) for at, it in enumerate(words)}
+    return sorted(words, key=lambda it: numbers[it])
+
+
+def _threads(objects: IndexObjects, query: Any) -> Iterator[list[str]]:
+    """Yield pages of the threads with a version that a query finds."""
+    composite: dict[str, Any] = {
+        "size": PAGE,
+        "sources": [{"thread": {"terms": {"field": "thread"}}}],
+    }
+    body = {"size": 0, "query": _filter(query), "aggs": {"threads": {"composite": composite}}}
+    while found := objects.search(body):
+        told = found["aggregations"]["threads"]
+        yield [it["key"]["thread"] for it in told["buckets"]]
+        if "after_key" not in told:
+            return
+        composite["after"] = told["after_key"]
+
+
+def _having(objects: IndexObjects, words: Sequence[str], threads: list[str]) -> list[str]:
+    """Return those of the threads that have every word in some version."""
+    terms = {"terms": {"field": "thread", "size": len(threads)}}
+    aggs = {
+        str(at): {"filter": _has(it), "aggs": {"threads": terms}} for at, it in enumerate(words)
+    }
+    query = _filter({"terms": {"thread": threads}})
+    found = objects.search({"size": 0, "query": query, "aggs": aggs}) if threads else None
+    if not found:
+        return []
+    several = (it["threads"]["buckets"] for it in found["aggregations"].values())
+    return sorted(set(threads).intersection(*({it["key"] for it in some} for some in several)))
+
+
+# --- queries
+
+
+def _has(word: str) -> dict[str, Any]:
+    return {"term": {"words": word}}
+
+
+_CUT: Final = {"constant_score": {"filter": {"term": {"is_cut": True}}, "boost": 0.0}}
+"""The versions whose documents do not have all words and tokens."""
+
+
+def _all(queries: Any) -> dict[str, Any]:
+    return {"bool": {"must": list(queries)}}
+
+
+def _any(queries: Any) -> dict[str, Any]:
+    return {"bool": {"should": list(queries), "minimum_should_match": 1}}
+
+
+def _filter(query: Any) -> dict[str, Any]:
+    return {"bool": {"filter": [query]}}
+
+
+def _pages(objects: IndexObjects, query: Any, order: Any, size: int) -> Iterator[list[Place]]:
+    """Yield all versions that a query finds, page by page; the first page has ``size``."""
+    for hits in _answers(objects, query, order, size):
+        yield [_place(it) for it in hits]
+
+
+def _answers(
+    objects: IndexObjects, query: Any, order: Any, size: int, **options: Any
+) -> Iterator[Sequence[Any]]:
+    body: dict[str, Any] = {
+        "query": query,
+        "sort": order,
+        "size": size,
+        "_source": False,
+        "docvalue_fields": list(_PLACE),
+        "track_total_hits": False,
+        **options,
+    }
+    while found := objects.search(body):
+        hits = found["hits"]["hits"]
+        yield hits
+        if len(hits) < body["size"]:
+            return
+        body |= {"search_after": hits[-1]["sort"], "size": PAGE}
+
+
+def _place(hit: Mapping[str, Any]) -> Place:
+    return Place(*(hit["fields"][name][0] for name in _PLACE))

@@ -1,0 +1,172 @@
+"""Documents of versions: words to search, and tokens of metadata; derived from the heads."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from locus_store.errors import IntegrityError
+from locus_store.values import frames
+from locus_store.values.encoding import UNLIMITED
+from locus_store.values.filters import STATE_CLASS
+from locus_store.values.text import words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import datetime
+
+    from locus_store.backends.documents.deriving import Derived
+
+LONGEST_TOKEN: Final = 200
+"""Bytes of a token or word; a longer one is replaced by its digest."""
+
+MOST_BYTES: Final = 1024 * 1024
+"""Of the words, and of the tokens, in one document."""
+
+LIST: Final = "[]"
+"""The token of every list, after its path."""
+
+
+class VersionName(NamedTuple):
+    """The thread's digest and the place of a version, which name its document."""
+
+    thread: str
+    line: int
+    sequence: int
+
+    def text(self) -> str:
+        """Return the name below the prefix of versions; it sorts by thread."""
+        return f"{self.thread}/{self.line:x}/{self.sequence}"
+
+
+def parsed_name(text: str) -> VersionName:
+    """Return what the text of a name says."""
+    thread, line, sequence = text.split("/")
+    return VersionName(thread, int(line, 16), int(sequence))
+
+
+def fields(thread_id: str, it: Derived, *, with_text: bool) -> dict[str, Any]:
+    """Return the fields of a version's document, except its name and time.
+
+    A document that would be too large, or whose version is damaged, is a candidate for each query.
+
+    Args:
+        thread_id: The thread.
+        it: The version.
+        with_text: Also the text as it was said, for the stemmed field.
+    """
+    record = it.row.record
+    labels = {name: one for name, one in record.labels.items() if name != STATE_CLASS}
+    made: dict[str, Any] = {
+        "thread": thread_id,
+        "namespace": it.namespace,
+        "line": it.line,
+        "sequence": record.sequence,
+        "created_at": microseconds(it.row.created_at),
+    }
+    try:
+        text = "" if it.namespace else frames.text_of(it.row.payload(), UNLIMITED)
+        made |= {"words": " ".join(_limited(_words(text))), **_said(text, with_text)}
+        made |= {"metadata": _limited(tokens(record.metadata))}
+        made |= {"labels": _limited(tokens(labels))}
+    except (IntegrityError, OverflowError):
+        made["is_cut"] = True
+    return {name: one for name, one in made.items() if one or name == "namespace"}
+
+
+def _said(text: str, is_wanted: bool) -> dict[str, str]:
+    return {"text": text} if is_wanted and len(text) <= MOST_BYTES else {}
+
+
+def microseconds(at: datetime) -> int:
+    """Return a time as the documents have it."""
+    return round(at.timestamp() * 1_000_000)
+
+
+def _words(text: str) -> list[str]:
+    found = words(text)
+    are_short = max(map(len, found), default=0) <= LONGEST_TOKEN // 4
+    return found if are_short else [word(it) for it in found]
+
+
+def word(text: str) -> str:
+    """Return a word as the index has it."""
+    return text if len(text) <= LONGEST_TOKEN // 4 else _short(text)
+
+
+def _short(text: str) -> str:
+    content = text.encode()
+    return text if len(content) <= LONGEST_TOKEN else hashlib.sha256(content).hexdigest()
+
+
+def _limited(some: list[str]) -> list[str]:
+    """Return strings; each once, if they have too many bytes together.
+
+    Raises:
+        OverflowError: They are too large even so.
+    """
+    if sum(map(len, some)) > MOST_BYTES:
+        some = list(dict.fromkeys(some))
+    if sum(map(len, some)) > MOST_BYTES:
+        raise OverflowError
+    return some
+
+
+# --- metadata
+
+
+def tokens(metadata: Mapping[str, Any]) -> list[str]:
+    """Return the tokens of all values, and of the elements of lists, each once."""
+    found = (it for key, value in metadata.items() for it in _below(key, value))
+    return list(dict.fromkeys(found))
+
+
+def _below(path: str, value: Any) -> Iterator[str]:
+    yield _token(path, value)
+    if isinstance(value, list):
+        yield _short(path + LIST)
+        for item in value:
+            yield _token(path, item)
+    elif isinstance(value, dict):
+        for key, it in value.items():
+            if "." not in key:  # a dot in a query descends
+                yield from _below(f"{path}.{key}", it)
+
+
+def _token(path: str, value: Any) -> str:
+    return _short(f"{path}={_canonical(value)}")
+
+
+def wanted_tokens(key: str, value: Any) -> list[str] | None:
+    """Return the tokens that each version with the value has; ``None``: no version has it."""
+    try:
+        if not isinstance(value, list | tuple):
+            return [_token(key, value)]
+        items = [_token(key, it) for it in value]
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return [_short(key + LIST), *dict.fromkeys(items)]
+
+
+def _canonical(value: Any) -> str:
+    """Return the same text for values that are equal by ``values.filters``.
+
+    Raises:
+        TypeError, ValueError: No JSON value equals it.
+    """
+    return json.dumps(_plain(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value with its keys sorted, and its integral numbers as integers."""
+    if isinstance(value, bool) or value is None or isinstance(value, str):
+        return value
+    if isinstance(value, int | float):
+        return int(value) if value == value // 1 else float(value)
+    if isinstance(value, list | tuple):
+        return [_plain(it) for it in value]
+    if isinstance(value, Mapping) and all(isinstance(it, str) for it in value):
+        return {key: _plain(value[key]) for key in sorted(value)}
+    raise TypeError

@@ -1,0 +1,160 @@
+"""Documents of versions: written beside the head, mended by ``vacuum``, and searched."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import opensearchpy
+import pytest
+
+from locus_store import opensearch_checkpointer
+from locus_store.backends.documents.objects import digest
+from locus_store.backends.opensearch import client, versions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from indexes import TestIndex
+
+pytestmark = pytest.mark.anyio
+
+
+def stored(index: TestIndex) -> dict[int, dict[str, Any]]:
+    """The documents of versions by their sequences."""
+    index.refresh()
+    query = {"size": 1000, "query": {"exists": {"field": "sequence"}}}
+    hits = index.ask("POST", f"/{index.name}/_search", query)["hits"]["hits"]
+    return {it["_source"]["sequence"]: it["_source"] for it in hits}
+
+
+class KilledError(Exception):
+    """The end of a writer."""
+
+
+class Bulks:
+    """A client whose requests may be changed before they are sent."""
+
+    def __init__(self, index: TestIndex) -> None:
+        self.real = opensearchpy.OpenSearch([index.server.url], max_retries=0)
+        self.transport = self
+        self.asked: list[str] = []
+        self.change: Any = None
+        self.dies = False
+        """The writer ends after the next request."""
+
+    def perform_request(self, method: str, url: str, *, body: Any = None, **options: Any) -> Any:
+        self.asked.append(url.rsplit("/", maxsplit=1)[-1] if "_doc" not in url else "_doc")
+        if self.change is not None and url.endswith("_bulk"):
+            body, self.change = self.change(body), None
+        answer = self.real.transport.perform_request(method, url, body=body, **options)
+        if self.dies:
+            self.dies = False
+            raise KilledError
+        return answer
+
+
+@pytest.fixture
+def bulks(index: TestIndex) -> Iterator[Bulks]:
+    made = Bulks(index)
+    yield made
+    made.real.close()
+
+
+def over(index: TestIndex, bulks: Bulks, **options: Any) -> Any:
+    return opensearch_checkpointer(
+        client=bulks, index_name=index.name, state_type=dict, refresh="wait", **options
+    )
+
+
+def without_the_last(body: bytes) -> bytes:
+    """The request without its last document, as if the server had refused that."""
+    return b"".join(it + b"\n" for it in body.splitlines()[:-2])
+
+
+def with_a_bad_last(body: bytes) -> bytes:
+    """The request with a field in its last document that the mapping refuses."""
+    *lines, last = body.splitlines()
+    return b"".join(
+        it + b"\n" for it in [*lines, json.dumps({**json.loads(last), "x": 1}).encode()]
+    )
+
+
+async def test_a_version_has_a_document_without_its_state(index: TestIndex) -> None:
+    async with index.checkpointer(state_type=dict) as checkpointer:
+        await checkpointer.save({"said": "Zwei Brötchen", "n": 7}, "t", "v1", {"k": 7, "o": ["x"]})
+    (it,) = stored(index).values()
+    assert (it["thread"], it["namespace"], it["sequence"]) == ("t", "", 1)
+    assert it["words"] == "zwei brotchen"
+    assert it["metadata"] == ["k=7", 'o=["x"]', "o[]", 'o="x"']
+    assert "content" not in it
+
+
+async def test_a_refused_version_leaves_the_save_and_is_written_by_the_next_one(
+    index: TestIndex, bulks: Bulks
+) -> None:
+    async with over(index, bulks) as checkpointer:
+        await checkpointer.save({"said": "alpha"}, "t", "v1")
+        bulks.change = with_a_bad_last
+        await checkpointer.save({"said": "beta"}, "t", "v2")
+        assert await checkpointer.load("t") == {"said": "beta"}
+        assert set(stored(index)) == {1}
+        await checkpointer.save({"said": "gamma"}, "t", "v3")
+        assert set(stored(index)) == {1, 2, 3}
+        assert [it["thread_id"] for it in await checkpointer.search("beta")] == ["t"]
+
+
+@pytest.mark.parametrize("mends", ["save", "vacuum"])
+async def test_a_version_that_a_killed_writer_did_not_write_is_written(
+    mends: str, index: TestIndex, bulks: Bulks
+) -> None:
+    async with over(index, bulks) as killed, index.checkpointer(state_type=dict) as other:
+        await killed.save({"said": "alpha"}, "t", "v1")
+        bulks.change, bulks.dies = without_the_last, True
+        with pytest.raises(KilledError):
+            await killed.save({"said": "beta"}, "t", "v2")
+        assert set(stored(index)) == {1}
+        if mends == "save":
+            await other.save({"said": "gamma"}, "t", "v3")
+        else:
+            await other.backend.vacuum_report()
+        assert {1, 2} <= set(stored(index))
+        assert [it["checkpoint_id"] for it in await other.search("beta")] == ["v2"]
+
+
+async def test_a_refused_head_leaves_no_document_of_a_version(index: TestIndex) -> None:
+    async with index.backend() as one, index.backend() as two:
+        await one.write_state("t", {"n": 1}, checkpoint_id="v1")
+        await two.read_state("t")
+        await one.write_state("t", {"said": "mine"}, checkpoint_id="v2")
+        await two.write_state("t", {"said": "theirs"}, checkpoint_id="v3")
+        found = stored(index)
+        assert {at: it.get("words") for at, it in found.items()} == {
+            1: None,
+            2: "mine",
+            3: "theirs",
+        }
+
+
+async def test_documents_that_no_head_names_are_removed(index: TestIndex) -> None:
+    async with index.backend() as backend:
+        await backend.write_state("t", {"said": "alpha"}, checkpoint_id="v1")
+        await backend.write_state("u", {"said": "alpha"}, checkpoint_id="v1")
+        objects = backend.index
+        name = client.VERSIONS + versions.VersionName(digest("gone"), 1, 9).text()
+        fields = {"thread": "gone", "namespace": "", "line": 1, "sequence": 9, "words": "alpha"}
+        objects.bulk([objects.document(name, "create", fields)])
+        assert len(await backend.search("alpha")) == 2
+        await backend.vacuum_report()
+        assert 9 not in stored(index)
+        assert len(await backend.search("alpha")) == 2
+
+
+async def test_removed_versions_lose_their_documents(index: TestIndex) -> None:
+    async with index.backend() as backend:
+        for n in range(3):
+            await backend.write_state("t", {"said": f"w{n}"}, checkpoint_id=f"v{n}")
+        await backend.remove("t", ["v1"])
+        assert set(stored(index)) == {1, 3}
+        await backend.remove("t")
+        assert stored(index) == {}
