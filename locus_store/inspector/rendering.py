@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,13 +11,11 @@ import orjson
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.responses import RedirectResponse, Response
 
-from locus_store.inspector.bounds import CHILDREN, MESSAGES, cut
+from locus_store.inspector.bounds import MESSAGES, json_line
 from locus_store.inspector.escapes import runs, visible
 from locus_store.inspector.headers import SECURITY
-from locus_store.inspector.images import image_type
 from locus_store.inspector.lanes import HEIGHT, drawn
 from locus_store.inspector.visits import Download, Redirect
-from locus_store.timeline.paths import shown
 from locus_store.values.encoding import encode
 
 if TYPE_CHECKING:
@@ -51,11 +48,6 @@ def amount(size: int) -> str:
         if size >= bytes_:
             return f"{size / bytes_:,.1f} {unit}"
     return f"{size:,} B"
-
-
-def json_line(value: Any) -> str:
-    """Return a value as JSON in one line."""
-    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def compact(value: Any) -> str:
@@ -93,16 +85,12 @@ def _environment() -> Environment:
         "json_line": json_line,
         "compact": compact,
         "runs": runs,
-        "cut": cut,
-        "path": shown,
-        "image_type": image_type,
         "lines": _lines,
         "largest": _largest,
         "bar": _bar,
     }
     found.globals |= {
         "page_messages": MESSAGES,
-        "children": CHILDREN,
         "row_height": HEIGHT,
         "bar_height": BAR,
     }

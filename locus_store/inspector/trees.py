@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.inspector.bounds import CHILDREN, NODES, CutText, cut
+from locus_store.inspector.bounds import CHILDREN, NODES, CutText, Room
 from locus_store.timeline.layouts import CHANNELS, inside, is_bookkeeping
 from locus_store.timeline.paths import shown
 
@@ -51,6 +51,7 @@ def tree(
     start: int = 0,
     is_raw: bool = False,
     hidden: Collection[str | int] = (),
+    room: Room | None = None,
 ) -> TreeNode:
     """Return a value as a tree.
 
@@ -60,14 +61,16 @@ def tree(
         start: Leave out so many parts of the value at the beginning.
         is_raw: With the wrappings of LangGraph, and its bookkeeping.
         hidden: Keys of the value that are shown elsewhere on the page.
+        room: For the texts.
     """
-    return _Growing(is_raw=is_raw).node(value, path, LEVELS, start, hidden)
+    return _Growing(room or Room(), is_raw=is_raw).node(value, path, LEVELS, start, hidden)
 
 
 class _Growing:
     """A tree, and the parts that still fit on its page."""
 
-    def __init__(self, *, is_raw: bool) -> None:
+    def __init__(self, room: Room, *, is_raw: bool) -> None:
+        self._room = room
         self._is_raw = is_raw
         self._left = NODES
 
@@ -82,7 +85,7 @@ class _Growing:
         prefix, content = ((), value) if self._is_raw else inside(value)
         label, name = (str(path[-1]), shown(path)) if path else ("the state", "")
         if not isinstance(content, dict | list):
-            return TreeNode(label, name, kind_of(content), cut(scalar(content)))
+            return TreeNode(label, name, kind_of(content), self._room.cut(scalar(content)))
         found = TreeNode(label, name, kind_of(content), None, len(content))
         parts = _parts(content, hidden, of_graph=prefix[:1] == (CHANNELS,))
         for at, (key, item) in enumerate(islice(parts, start, None), start):

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.inspector.bounds import INLINE, ROWS, CutText, cut
+from locus_store.inspector.bounds import INLINE, ROWS, CutText, Room, json_line
 from locus_store.inspector.pages.versions import read
-from locus_store.inspector.rendering import json_line
 from locus_store.inspector.rows import row
 from locus_store.inspector.visits import Page
 from locus_store.timeline.differences import changed_part, differences
@@ -89,15 +88,16 @@ class _Made:
         if not self._is_raw:
             old, new = readable(old), readable(new)
         found = islice(differences(old, new), start, start + ROWS + 1)
-        return [self._change(it) for it in found]
+        room = Room()
+        return [self._change(it, room) for it in found]
 
-    def _change(self, it: Difference) -> Change:
+    def _change(self, it: Difference, room: Room) -> Change:
         before, after = it.before, it.after
         if isinstance(before, str) and isinstance(after, str) and len(before) + len(after) > LONG:
             before, after = changed_part(before, after)
         has = (it.what != "added", it.what != "removed")
         texts = [
-            cut(value if isinstance(value, str) else json_line(value)) if is_there else None
+            room.cut(value if isinstance(value, str) else json_line(value)) if is_there else None
             for value, is_there in zip((before, after), has, strict=True)
         ]
         return Change(it.what, shown(it.path) if it.path else "", self._place(it), *texts)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from locus_store.errors import IntegrityError, InvalidArgumentError, NotFoundError, UnsupportedError
-from locus_store.inspector.bounds import INLINE, ROWS, cut
-from locus_store.inspector.rendering import json_line
+from locus_store.inspector.bounds import INLINE, ROWS, cut, json_line
 from locus_store.inspector.trees import tree
 from locus_store.inspector.visits import Download, Page
 from locus_store.values.encoding import decode, encode
@@ -14,7 +13,7 @@ from locus_store.values.encoding import decode, encode
 if TYPE_CHECKING:
     from locus_store.inspector.visits import Visit
     from locus_store.store import BaseStore
-    from locus_store.types import StoreItem
+    from locus_store.types.items import StoreItem
 
 CELL = 240
 """Characters of a value in a row."""

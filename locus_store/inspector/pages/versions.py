@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from locus_store.errors import LocusStoreError, NotFoundError
-from locus_store.inspector.bounds import CHARACTERS, INLINE, MESSAGES, CutText
+from locus_store.inspector.bounds import CHARACTERS, INLINE, CutText, Room
 from locus_store.inspector.rows import row
+from locus_store.inspector.talks import Talk, talk
 from locus_store.inspector.trees import TreeNode, tree
 from locus_store.inspector.visits import Page, missing_version
 from locus_store.service.exchange import RefusalError
-from locus_store.timeline.conversations import SaidMessage, conversation, is_conversation
+from locus_store.timeline.conversations import is_conversation
 from locus_store.timeline.layouts import CHANNELS, inside, is_bookkeeping
 from locus_store.timeline.paths import located, parsed, shown
 
@@ -24,16 +24,6 @@ if TYPE_CHECKING:
     from locus_store.timeline.paths import Located, Query
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Talk:
-    """A list of messages, or a part of it."""
-
-    path: str
-    start: int
-    length: int
-    messages: list[SaidMessage]
 
 
 async def page(visit: Visit) -> Page:
@@ -79,6 +69,7 @@ class _Look:
         self._path = path
         self._is_raw = is_raw
         self._start = start
+        self._room = Room()
 
     def at(self, found: Located) -> dict[str, Any]:
         """Return the parts of the page that show a value."""
@@ -96,22 +87,22 @@ class _Look:
         }
 
     def _tree(self, value: Any, start: int, hidden: frozenset[Any]) -> TreeNode:
-        return tree(value, self._path, start=start, is_raw=self._is_raw, hidden=hidden)
+        which: dict[str, Any] = {
+            "start": start,
+            "is_raw": self._is_raw,
+            "hidden": hidden,
+            "room": self._room,
+        }
+        return tree(value, self._path, **which)
 
     def _talks(self, value: Any) -> Iterator[Talk]:
         if is_conversation(value):
-            yield self._talk(value, self._path, self._start)
+            yield talk(value, self._path, self._start, self._room)
         prefix, content = inside(value)
         for key, it in content.items() if isinstance(content, dict) else ():
             is_hidden = prefix[:1] == (CHANNELS,) and is_bookkeeping(key)
             if not is_hidden and is_conversation(it):
-                yield self._talk(it, (*self._path, key), None)
-
-    @staticmethod
-    def _talk(value: list[Any], path: Query, start: int | None) -> Talk:
-        first = max(len(value) - MESSAGES, 0) if start is None else start
-        said = conversation(value, path, first, first + MESSAGES)
-        return Talk(shown(path) if path else "", first, len(value), said)
+                yield talk(it, (*self._path, key), None, self._room)
 
 
 def _piece(text: str, start: int) -> CutText:

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from locus_store.backend import StoresThreads, StoresWrites
-from locus_store.inspector.bounds import ROWS, CutText, cut
+from locus_store.inspector.bounds import ROWS, CutText, Room, json_line
 from locus_store.inspector.pages.versions import heavy, read
-from locus_store.inspector.rendering import json_line
 from locus_store.inspector.rows import row
 from locus_store.inspector.visits import Page
 from locus_store.saver import written_value
@@ -55,7 +54,7 @@ async def page(visit: Visit) -> Page:
         "version": row(seen.version),
         "is_interrupted": is_interrupted(found),
         "start": start,
-        "writes": await heavy(visit, seen, lambda: [_row(it, seen, limit) for it in some]),
+        "writes": await heavy(visit, seen, lambda: _rows(some, seen, limit)),
         "next": start + ROWS if len(found) > start + ROWS else None,
         "namespaces": await namespaces(visit),
         "no_writes": None
@@ -89,13 +88,18 @@ def is_interrupted(writes: list[PendingWrite]) -> bool:
     return any(it.channel == INTERRUPT for it in writes)
 
 
-def _row(write: PendingWrite, seen: Seen, max_bytes: int) -> WriteRow:
+def _rows(writes: list[PendingWrite], seen: Seen, max_bytes: int) -> list[WriteRow]:
+    room = Room()
+    return [_row(it, room.cut(_value(it, seen, max_bytes))) for it in writes]
+
+
+def _row(write: PendingWrite, value: CutText) -> WriteRow:
     return WriteRow(
         task_id=write.task_id,
         task_path=write.task_path,
         idx=write.idx,
         channel=write.channel,
-        value=cut(_value(write, seen, max_bytes)),
+        value=value,
         size=len(write.payload),
     )
 

@@ -1,0 +1,284 @@
+"""The pages over a story: what they show, as HTML and as JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.types import interrupt
+from pages_reader import ATTRIBUTES, Seen, Site
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from locus_store import MemoryBackend
+from locus_store.adapters.langgraph import LangGraphSaver
+from locus_store.inspector import app
+from locus_store.inspector.headers import SECURITY
+from locus_store.inspector.work import Jobs
+
+pytestmark = pytest.mark.anyio
+
+CALL = {"id": "c1", "name": "weather", "arguments": {"city": "Basel"}}
+STORY: list[dict[str, Any]] = [
+    {"city": "Bern", "messages": [{"role": "user", "content": "Weather?"}]},
+    {"city": "Basel", "messages": [{"role": "user", "content": "Weather?"}]},
+    {
+        "city": "Basel",
+        "messages": [
+            {"role": "user", "content": "Weather?"},
+            {"role": "assistant", "content": None, "tool_calls": [CALL]},
+            {"role": "tool", "content": "Rain", "tool_call_id": "c1"},
+        ],
+    },
+]
+
+
+async def told(backend: Any) -> Any:
+    """Save the story: v0, v1 and v2."""
+    for at, state in enumerate(STORY):
+        which = {"checkpoint_id": f"v{at}", "metadata": {"step": at}}
+        await backend.write_state("t", state, **which)
+    return backend
+
+
+class City(MessagesState):
+    city: str
+
+
+def guess(_: City) -> dict[str, Any]:
+    call = {"name": "weather", "args": {"city": "Basel"}, "id": "c1"}
+    return {"city": "Basel", "messages": [AIMessage("Let me look.", id="m2", tool_calls=[call])]}
+
+
+def look(_: City) -> dict[str, Any]:
+    interrupt("Which day?")
+    return {"messages": [ToolMessage("Rain", tool_call_id="c1")]}
+
+
+async def graph_told(backend: Any) -> Any:
+    """Run a graph until it is interrupted."""
+    made: Any = StateGraph(City)
+    made.add_node(guess).add_node(look)
+    made.add_edge(START, "guess").add_edge("guess", "look").add_edge("look", END)
+    graph = made.compile(checkpointer=LangGraphSaver(backend))
+    first = {"messages": [HumanMessage("Weather?", id="m1")], "city": "Bern"}
+    await graph.ainvoke(first, {"configurable": {"thread_id": "g"}})
+    return backend
+
+
+@pytest.fixture
+async def site() -> Site:
+    return Site(await told(MemoryBackend()))
+
+
+@pytest.fixture
+async def graphs() -> Site:
+    return Site(await graph_told(MemoryBackend()))
+
+
+# --- the state
+
+
+async def test_a_call_stands_with_its_result(site: Site) -> None:
+    found = (await site.json("version", thread="t"))["talks"][0]
+    assert [it["role"] for it in found["messages"]] == ["user", "assistant"]
+    call = found["messages"][1]["calls"][0]
+    assert (call["name"], call["arguments"]["text"]) == ("weather", '{"city": "Basel"}')
+    assert call["result"]["parts"][0]["text"]["text"] == "Rain"
+    assert "Call of weather" in (await site.page("version", thread="t")).text
+
+
+async def test_messages_of_langchain_are_shown_without_their_wrappings(graphs: Site) -> None:
+    found = (await graphs.json("version", thread="g"))["talks"][0]
+    assert [it["role"] for it in found["messages"]] == ["human", "ai"]
+    assert found["messages"][1]["calls"][0]["arguments"]["text"] == '{"city": "Basel"}'
+    page = await graphs.page("version", thread="g")
+    assert "additional_kwargs" not in page.text
+    raw = await graphs.page("version", thread="g", view="json")
+    assert "additional_kwargs" in raw.text
+
+
+async def test_a_value_names_the_version_and_the_node_that_it_came_with(graphs: Site) -> None:
+    found = await graphs.json("version", thread="g", path="city")
+    assert found["text"]["text"] == "Basel"
+    assert found["blame"]["made"]["nodes"] == ["guess"]
+    page = await graphs.page("version", thread="g", path='messages[id="m2"].content')
+    assert "Let me look." in page.text
+    assert "node guess" in page.text
+    wrong = found["blame"]["made"]["version"]["checkpoint_id"]
+    diff = next(it for it in page.links if "/diff?" in it and wrong in it)
+    assert "Basel" in (await graphs.page(diff)).text
+
+
+async def test_a_value_that_does_not_exist_is_not_found(site: Site) -> None:
+    for query in ({"path": "no"}, {"version": "no"}, {"namespace": "no"}):
+        assert (await site.get("version", thread="t", **query)).status_code == 404
+    assert (await site.get("version", thread="no")).status_code == 404
+    assert (await site.get("version")).status_code == 422
+
+
+async def test_a_download_has_all_of_a_value(site: Site) -> None:
+    found = await site.get("download", thread="t", version="v0")
+    assert found.json() == STORY[0]
+    assert found.headers["content-disposition"] == 'attachment; filename="t-v0.json"'
+    assert (await site.get("download", thread="t", path="messages[0].content")).json() == "Weather?"
+
+
+@pytest.mark.parametrize(
+    ("address", "status"),
+    [
+        ("data:image/png;base64,iVBORw==", 200),
+        ("data:image/svg+xml;base64,PHN2Zy8+", 404),
+        ("https://example.com/a.png", 404),
+    ],
+)
+async def test_only_images_of_four_types_are_opened(address: str, status: int) -> None:
+    backend = MemoryBackend()
+    await backend.write_state(
+        "t", {"m": [{"role": "user", "content": [{"type": "image_url", "image_url": address}]}]}
+    )
+    site = Site(backend)
+    found = await site.get("image", thread="t", path="m[0].content[0].image_url")
+    assert found.status_code == status
+    assert "<img" not in (await site.page("version", thread="t")).response.text
+
+
+# --- bisect, differences, timeline
+
+
+@pytest.mark.parametrize(
+    ("question", "first", "turns"),
+    [
+        (("equals", "city", "Basel"), "v1", ["v0", "v1"]),
+        (("text", "", "Rain"), "v2", ["v0", "v2"]),
+        (("longer-than", "messages", "1"), "v2", ["v0", "v2"]),
+        (("filter", "city", '{"$gt": "C"}'), None, ["v0"]),
+    ],
+)
+async def test_bisect_finds_the_first_version(
+    site: Site, question: tuple[str, str, str], first: str | None, turns: list[str]
+) -> None:
+    query = {"thread": "t"} | dict(zip(("test", "path", "value"), question, strict=True))
+    answer = (await site.json("bisect", **query))["answer"]
+    assert (answer["first"] and answer["first"]["version"]["checkpoint_id"]) == first
+    assert [it["version"]["checkpoint_id"] for it in answer["turns"]] == turns
+    told = "holds first in" if first else "holds in none"
+    assert told in (await site.page("bisect", **query)).text
+
+
+@pytest.mark.parametrize(("test", "value"), [("filter", "x"), ("longer-than", "x"), ("no", "x")])
+async def test_a_question_that_makes_no_sense_is_refused(site: Site, test: str, value: str) -> None:
+    found = await site.get("bisect", thread="t", test=test, path="city", value=value)
+    assert found.status_code == 422
+
+
+async def test_a_version_is_compared_with_its_parent_or_with_any(site: Site) -> None:
+    found = await site.json("diff", thread="t", version="v1")
+    assert [(it["what"], it["path"]) for it in found["changes"]] == [("changed", "city")]
+    found = await site.json("diff", thread="t", version="v1", **{"from": "v2"})
+    assert {it["what"] for it in found["changes"]} == {"removed"}
+    found = await site.json("diff", thread="t", version="v0")
+    assert found["from"] is None
+
+
+async def test_the_timeline_shows_forks_sizes_and_the_head() -> None:
+    backend = await told(MemoryBackend())
+    await backend.write_state("t", {"city": "Chur"}, checkpoint_id="v3", parent_id="v0")
+    found = await Site(backend).json("timeline", thread="t")
+    places = {it["version"]["checkpoint_id"]: it["place"] for it in found["rows"]}
+    assert places == {"v3": "head", "v2": "side", "v1": "side", "v0": "main"}
+    assert all(it["size"] > 0 for it in found["rows"])
+    assert found["head_id"] == "v3"
+
+
+async def test_the_timeline_is_filtered_and_goes_to_a_version_and_a_time(site: Site) -> None:
+    found = await site.json("timeline", thread="t", key="step", value="1")
+    assert [it["version"]["checkpoint_id"] for it in found["rows"]] == ["v1"]
+    found = await site.json("timeline", thread="t", at_version="v1")
+    assert [it["version"]["checkpoint_id"] for it in found["rows"]] == ["v1", "v0"]
+    for time, version in (("2100-01-01T00:00", "v2"), ("2000-01-01", "v0")):
+        answer = await site.get("timeline", thread="t", time=time)
+        assert answer.headers["location"].endswith(f"at_version={version}")
+    assert (await site.get("timeline", thread="t", time="noon")).status_code == 422
+
+
+async def test_more_versions_than_rows_are_pages() -> None:
+    backend = MemoryBackend()
+    for at in range(205):
+        await backend.write_state("t", {"n": at}, checkpoint_id=f"v{at}")
+    first = await Site(backend).page("timeline", thread="t")
+    older = await Site(backend).page(next(it for it in first.links if "before=" in it))
+    assert "v204" in first.text
+    assert "v4" in older.text
+    assert "side" not in older.text
+    assert len(first.tags) < 5_000
+
+
+# --- threads, pending writes
+
+
+async def test_threads_are_found_by_id_words_metadata_and_user() -> None:
+    backend = await told(MemoryBackend())
+    await backend.write_state("other", {"said": "Hello"}, metadata={"user_id": "alex"})
+    site = Site(backend)
+    for by, text, ids in (
+        ("id", "o*", ["other"]),
+        ("words", "rain", ["t"]),
+        ("metadata", "step=2", ["t"]),
+        ("user", "alex", ["other"]),
+        ("id", "", ["other", "t"]),
+    ):
+        found = await site.json("threads", by=by, q=text)
+        assert [it["thread_id"] for it in found["threads"]] == ids, by
+
+
+async def test_an_interrupted_checkpoint_says_so(graphs: Site) -> None:
+    found = await graphs.json("writes", thread="g")
+    assert found["is_interrupted"]
+    assert [it["channel"] for it in found["writes"]] == ["__interrupt__"]
+    page = await graphs.page("writes", thread="g")
+    assert "Interrupted" in page.text
+    assert "Which day?" in page.text
+
+
+# --- all of them
+
+
+async def test_every_link_of_every_page_leads_to_a_page(site: Site, graphs: Site) -> None:
+    for it, start in ((site, "/"), (graphs, "/")):
+        found = await it.crawled(start)
+        assert len(found) > 15
+        for page in found:
+            check(page)
+
+
+def check(page: Seen) -> None:
+    """Check what every page must have, and must not have."""
+    headers = page.response.headers
+    assert {name: headers[name] for name in SECURITY} == SECURITY
+    assert page.tags.count("h1") == 1
+    assert page.tags.count("script") == 1
+    assert {"header", "main"} <= set(page.tags)
+    assert not {"style", "img", "iframe", "object"} & set(page.tags)
+    assert set(page.attributes) <= ATTRIBUTES
+    assert len(page.ids) == len(set(page.ids))
+
+
+async def test_pages_work_under_any_prefix() -> None:
+    backend = await told(MemoryBackend())
+    outer = Starlette(routes=[Mount("/a b/c", app(backend))])
+    found = await Site(backend, outer).crawled("/a%20b/c/")
+    assert len(found) > 15
+    assert all("/a%20b/c/" in it for page in found for it in page.links)
+
+
+async def test_a_page_says_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Jobs.__init__, "__defaults__", (0.0,))
+    site = Site(await told(MemoryBackend()))
+    found = await site.page("version", thread="t", path="city")
+    assert "took longer than 0 seconds" in found.text
+    answer = await site.get("bisect", thread="t", test="text", value="Rain")
+    assert answer.status_code == 503
+    assert "took longer than 0 seconds" in answer.text
