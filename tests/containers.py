@@ -40,6 +40,7 @@ SUITES: Final = {
 """Folders of the tests that run on them."""
 
 PASSWORD: Final = "locus"  # noqa: S105  (of containers that live for a test)
+ADMIN_PASSWORD: Final = "Loopback-7-Lighthouse"  # noqa: S105  (OpenSearch refuses a weak one)
 
 T = TypeVar("T")
 
@@ -195,7 +196,7 @@ class Oracle:
 
 
 class OpenSearch(opensearch_servers.Server):
-    """A server of OpenSearch in a container, without its security plugin.
+    """A server of OpenSearch in a container, with its security plugin: TLS and a user.
 
     Args:
         image: Of OpenSearch.
@@ -207,12 +208,11 @@ class OpenSearch(opensearch_servers.Server):
     def __init__(self, image: str | None = None) -> None:
         wanted = image or image_of("OPENSEARCH", OPENSEARCH)
         environment = {
-            "discovery.type": "single-node", "DISABLE_SECURITY_PLUGIN": "true",
-            "DISABLE_INSTALL_DEMO_CONFIG": "true",
-            "OPENSEARCH_JAVA_OPTS": "-Xms512m -Xmx512m",
+            "discovery.type": "single-node", "OPENSEARCH_JAVA_OPTS": "-Xms512m -Xmx512m",
+            "OPENSEARCH_INITIAL_ADMIN_PASSWORD": ADMIN_PASSWORD,
         }  # fmt: skip
         self._container, place = started(wanted, 9200, environment)
-        super().__init__(f"http://{place}")
+        super().__init__(f"https://admin:{ADMIN_PASSWORD}@{place}")
         with _ended_on_error(self._container):
             wait_until(self.answers, f"{wanted} to answer", seconds=300)
             self.prepare()
