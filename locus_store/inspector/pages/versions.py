@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from locus_store.errors import LocusStoreError, NotFoundError
-from locus_store.inspector.bounds import CHARACTERS, INLINE, CutText, Room
+from locus_store.inspector.bounds import CHARACTERS, INLINE, ROWS, CutText, Room
 from locus_store.inspector.rows import row
 from locus_store.inspector.talks import Talk, talk
 from locus_store.inspector.trees import TreeNode, tree
@@ -45,6 +45,7 @@ async def page(visit: Visit) -> Page:
         "size": seen.size,
         "path": visit.query.text("path"),
         "is_json": is_raw,
+        **await _neighbours(visit, seen),
         **await heavy(visit, seen, lambda: look.at(found)),
         "blame": None,
         "blame_failed": None,
@@ -52,6 +53,17 @@ async def page(visit: Visit) -> Page:
     if path:
         values["blame"], values["blame_failed"] = await _blame(visit, seen, path)
     return Page("version", f"{seen.version.checkpoint_id} of {visit.thread}", values)
+
+
+async def _neighbours(visit: Visit, seen: Seen) -> dict[str, str | None]:
+    """Return the ids of the versions saved before and after, among the newest of the thread."""
+    found = await visit.parts.threads.history(visit.thread, namespace=visit.namespace, limit=ROWS)
+    ids = [it.checkpoint_id for it in found]
+    if seen.version.checkpoint_id not in ids:
+        return {"newer": None, "older": seen.version.parent_id}
+    at = ids.index(seen.version.checkpoint_id)
+    older = ids[at + 1] if at + 1 < len(ids) else seen.version.parent_id
+    return {"newer": ids[at - 1] if at else None, "older": older}
 
 
 async def _blame(visit: Visit, seen: Seen, path: Query) -> tuple[BlameRow | None, str | None]:
