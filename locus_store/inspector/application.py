@@ -188,8 +188,6 @@ class Inspector:
             blames=self._blames,
             may_write=self._may_write(viewer),
         )
-        if request.method == "POST":
-            log.info("%r: %s of thread %r", viewer.caller.name, request.path, visit.thread)
         answer = await _unless_gone(request, route, visit)
         return rendered(answer, as_json=as_json, visit=visit, to=visit.links.to)
 

@@ -12,9 +12,9 @@ from locus_store.timeline.paths import shown
 
 if TYPE_CHECKING:
     from locus_store.timeline.conversations import (
+        CalledTool,
         MessagePart,
         SaidMessage,
-        ToolCall,
         ToolResult,
     )
     from locus_store.timeline.paths import Query
@@ -54,7 +54,7 @@ class CallRow:
 
 
 @dataclass(frozen=True, slots=True)
-class MessageRow:
+class SaidRow:
     """A message."""
 
     at: int
@@ -76,7 +76,7 @@ class Talk:
     path: str
     start: int
     length: int
-    messages: list[MessageRow]
+    messages: list[SaidRow]
 
 
 def talk(value: list[Any], path: Query, start: int | None, room: Room) -> Talk:
@@ -98,8 +98,8 @@ class _View:
     def __init__(self, room: Room) -> None:
         self._room = room
 
-    def message(self, it: SaidMessage) -> MessageRow:
-        return MessageRow(
+    def message(self, it: SaidMessage) -> SaidRow:
+        return SaidRow(
             at=int(str(it.path[-1])),
             role=it.role[:NAME],
             name=it.name and it.name[:NAME],
@@ -118,7 +118,7 @@ class _View:
         kind = image_type(text) if it.kind == "image" else None
         return PartRow(it.kind[:NAME], shown(it.path), self._room.cut(text), kind)
 
-    def _call(self, it: ToolCall) -> CallRow:
+    def _call(self, it: CalledTool) -> CallRow:
         given = it.arguments if isinstance(it.arguments, str) else json_line(it.arguments)
         return CallRow(
             it.call_id and it.call_id[:NAME],

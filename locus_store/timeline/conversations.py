@@ -52,7 +52,7 @@ class ToolResult:
 
 
 @dataclass(slots=True)
-class ToolCall:
+class CalledTool:
     """A call of a tool, and its result if it has one."""
 
     call_id: str | None
@@ -71,7 +71,7 @@ class SaidMessage:
     message_id: str | None
     path: Query
     parts: list[MessagePart] = field(default_factory=list)
-    calls: list[ToolCall] = field(default_factory=list)
+    calls: list[CalledTool] = field(default_factory=list)
     results: list[ToolResult] = field(default_factory=list)
     """Results in this message that stand beside no call."""
 
@@ -153,7 +153,7 @@ def _take(said: SaidMessage, block: Any, path: Query) -> None:
     kind = block.get("type") if isinstance(block, dict) else None
     if kind in _CALLS:
         call_id = _text(block.get("call_id") or block.get("id"))
-        _add_call(said, ToolCall(call_id, str(block.get("name")), _arguments(block), path))
+        _add_call(said, CalledTool(call_id, str(block.get("name")), _arguments(block), path))
     elif kind in _RESULTS:
         call_id = _text(block.get("call_id") or block.get("tool_use_id")) or ""
         key = "output" if "output" in block else "content"
@@ -172,10 +172,10 @@ def _take_calls(said: SaidMessage, calls: Any, path: Query) -> None:
             function = inside(call.get("function"))[1]
             made = function if isinstance(function, dict) else call
             call_id, name = _text(call.get("id")), str(made.get("name"))
-            _add_call(said, ToolCall(call_id, name, _arguments(made), (*path, at)))
+            _add_call(said, CalledTool(call_id, name, _arguments(made), (*path, at)))
 
 
-def _add_call(said: SaidMessage, call: ToolCall) -> None:
+def _add_call(said: SaidMessage, call: CalledTool) -> None:
     """Add a call; LangChain has those of Anthropic twice."""
     if call.call_id is None or call.call_id not in {it.call_id for it in said.calls}:
         said.calls.append(call)

@@ -24,7 +24,7 @@ LONG: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ShownChange:
     """A difference within the bounds of a page."""
 
     what: str
@@ -82,7 +82,7 @@ class _Made:
         self._states = old, new
         self._is_raw = is_raw
 
-    def some(self, start: int) -> list[Change]:
+    def some(self, start: int) -> list[ShownChange]:
         """Return the differences of a page, and one more if there are more."""
         old, new = self._states
         if not self._is_raw:
@@ -91,7 +91,7 @@ class _Made:
         room = Room()
         return [self._change(it, room) for it in found]
 
-    def _change(self, it: Difference, room: Room) -> Change:
+    def _change(self, it: Difference, room: Room) -> ShownChange:
         before, after = it.before, it.after
         if isinstance(before, str) and isinstance(after, str) and len(before) + len(after) > LONG:
             before, after = changed_part(before, after)
@@ -100,7 +100,7 @@ class _Made:
             room.cut(value if isinstance(value, str) else json_line(value)) if is_there else None
             for value, is_there in zip((before, after), has, strict=True)
         ]
-        return Change(it.what, shown(it.path) if it.path else "", self._place(it), *texts)
+        return ShownChange(it.what, shown(it.path) if it.path else "", self._place(it), *texts)
 
     def _place(self, it: Difference) -> str | None:
         is_old = it.what == "removed"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ThreadRow:
+class ListedThread:
     """A thread in the list."""
 
     thread_id: str
@@ -38,12 +38,12 @@ class ThreadRow:
     """Stored versions in all namespaces; ``None``: not known."""
 
 
-async def _with_words(backend: StorageBackend, words: str) -> list[ThreadRow]:
+async def _with_words(backend: StorageBackend, words: str) -> list[ListedThread]:
     found = await needs(backend, SearchesText).find(words, ROWS)
     return [_of(it, it.snippet) for it in found]
 
 
-async def _with_metadata(backend: StorageBackend, text: str) -> list[ThreadRow]:
+async def _with_metadata(backend: StorageBackend, text: str) -> list[ListedThread]:
     key, equals, value = text.partition("=")
     if not equals:
         raise InvalidArgumentError("write metadata as key=value; the value is JSON or a text")
@@ -51,13 +51,13 @@ async def _with_metadata(backend: StorageBackend, text: str) -> list[ThreadRow]:
     return [_of(it) for it in found]
 
 
-async def _of_user(backend: StorageBackend, user_id: str) -> list[ThreadRow]:
+async def _of_user(backend: StorageBackend, user_id: str) -> list[ListedThread]:
     found = await needs(backend, ErasesThreads).threads_of(user_id)
-    return [ThreadRow(thread_id=it) for it in found[:ROWS]]
+    return [ListedThread(thread_id=it) for it in found[:ROWS]]
 
 
-def _of(head: Head, snippet: str | None = None) -> ThreadRow:
-    return ThreadRow(
+def _of(head: Head, snippet: str | None = None) -> ListedThread:
+    return ListedThread(
         thread_id=head.thread_id,
         active_at=head.updated_at,
         checkpoint_id=head.checkpoint_id,
@@ -66,7 +66,7 @@ def _of(head: Head, snippet: str | None = None) -> ThreadRow:
     )
 
 
-FINDERS: Final[dict[str, Callable[[StorageBackend, str], Awaitable[list[ThreadRow]]]]] = {
+FINDERS: Final[dict[str, Callable[[StorageBackend, str], Awaitable[list[ListedThread]]]]] = {
     "words": _with_words,
     "metadata": _with_metadata,
     "user": _of_user,
@@ -103,9 +103,9 @@ async def page(visit: Visit) -> Page:
 
 async def _recent(
     backend: StorageBackend, pattern: str, after: str | None
-) -> tuple[list[ThreadRow], str | None]:
+) -> tuple[list[ListedThread], str | None]:
     found = await needs(backend, ListsThreads).recent(ROWS + 1, pattern, after=after)
-    rows = [ThreadRow(thread_id=it.thread_id, active_at=it.active_at) for it in found[:ROWS]]
+    rows = [ListedThread(thread_id=it.thread_id, active_at=it.active_at) for it in found[:ROWS]]
     return rows, rows[-1].thread_id if len(found) > ROWS else None
 
 

@@ -23,7 +23,7 @@ INTERRUPT: Final = "__interrupt__"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WriteRow:
+class ShownWrite:
     """A pending write."""
 
     task_id: str
@@ -88,13 +88,13 @@ def is_interrupted(writes: list[PendingWrite]) -> bool:
     return any(it.channel == INTERRUPT for it in writes)
 
 
-def _rows(writes: list[PendingWrite], seen: Seen, max_bytes: int) -> list[WriteRow]:
+def _rows(writes: list[PendingWrite], seen: Seen, max_bytes: int) -> list[ShownWrite]:
     room = Room()
     return [_row(it, room.cut(_value(it, seen, max_bytes))) for it in writes]
 
 
-def _row(write: PendingWrite, value: CutText) -> WriteRow:
-    return WriteRow(
+def _row(write: PendingWrite, value: CutText) -> ShownWrite:
+    return ShownWrite(
         task_id=write.task_id,
         task_path=write.task_path,
         idx=write.idx,
