@@ -9,7 +9,7 @@ from pydantic_ai.conversation_store import (
     ConversationStore,
 )
 
-from locus_store.adapters.logs import OpenedByUrl, all_of, settled
+from locus_store.adapters.logs import OpenedByUrl, Places, all_of, settled
 from locus_store.adapters.pydantic_ai.entries import (
     entries_of,
     has_record,
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 
 ENTRIES: Final = "messages"
 """Namespace of the log of a conversation's entries."""
-
-MAX_PLACES: Final = 4096
-"""Entries of which a store remembers the conversation."""
 
 
 class ConversationConflictError(ConflictError, ConversationConflict):
@@ -62,11 +59,11 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
 
     def __init__(self, log: BaseMessageLog | StorageBackend) -> None:
         super().__init__(log)
-        self._places: dict[str, str] = {}
+        self._places = Places()
 
     def _enter(self, tenant: str) -> None:
         super()._enter(tenant)
-        self._places = {}
+        self._places = Places()
 
     # --- records
 
@@ -112,7 +109,7 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
             )
         except ConflictError as exc:
             raise ConversationConflictError(record.conversation_id) from exc
-        self._note(record)
+        self._places.note(record.conversation_id, (record.head_id, *record.branches))
 
     async def delete_record(self, conversation_id: str, *, expected_revision: str) -> None:
         """Delete a conversation with all its messages; a fork keeps its own.
@@ -134,7 +131,7 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
         if found is None or not has_record(found):
             return None
         (record,) = records_of(found.messages)
-        self._note(record)
+        self._places.note(conversation_id, (record.head_id, *record.branches))
         return _Stored(record, found.info.revision)
 
     # --- entries
@@ -211,14 +208,6 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
         return [
             NewMessage(it.content, it.role, it.message_id, it.metadata) for it in missing.values()
         ]
-
-    def _note(self, record: ConversationRecord) -> None:
-        """Remember the conversation of the entries that a record names."""
-        for entry_id in filter(None, (record.head_id, *record.branches)):
-            self._places.pop(entry_id, None)
-            self._places[entry_id] = record.conversation_id
-        while len(self._places) > MAX_PLACES:
-            self._places.pop(next(iter(self._places)), None)
 
 
 def _require(conversation_id: str, found: _Stored | None, expected_revision: str | None) -> None:

@@ -13,7 +13,7 @@ from locus_store.backends.documents.segmented import SegmentedForm
 from locus_store.backends.opensearch import failures
 from locus_store.backends.opensearch.bulk import batches
 from locus_store.backends.opensearch.client import VERSIONS
-from locus_store.backends.opensearch.search import Place, all_versions
+from locus_store.backends.opensearch.search import VersionPlace, all_versions
 from locus_store.backends.opensearch.versions import VersionName, fields
 from locus_store.errors import LocusStoreError
 
@@ -138,7 +138,7 @@ class IndexForm(SegmentedForm):
         self,
         parsed: Callable[[str], Parsed | None],
         thread_id: str,
-        stored: dict[Place, tuple[int, int]],
+        stored: dict[VersionPlace, tuple[int, int]],
     ) -> None:
         """Make the documents of a thread those that its head names, if it can be read."""
         objects, missing = self.documents.objects, []
@@ -146,7 +146,7 @@ class IndexForm(SegmentedForm):
             found = parsed(thread_id)
             named = deriving.named(found.thread) if found else {}
             for (namespace, line, sequence), space in named.items():
-                place = Place(thread_id, namespace, line, sequence)
+                place = VersionPlace(thread_id, namespace, line, sequence)
                 if stored.pop(place, None) is None and (row := space.row(sequence)):
                     derived = Derived(namespace, line, row, is_new=True)
                     missing.append(self.documents.write_of(thread_id, derived, "create"))
@@ -160,7 +160,7 @@ class IndexForm(SegmentedForm):
             objects.bulk(some)
 
 
-def _thread_of(stored: tuple[Place, object]) -> str:
+def _thread_of(stored: tuple[VersionPlace, object]) -> str:
     return stored[0].thread
 
 

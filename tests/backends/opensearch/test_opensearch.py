@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import opensearchpy
 import pytest
 from amounts import ALL
+from watched import Watched
 
 from locus_store import (
     BackendError,
@@ -45,29 +46,6 @@ def closed_port() -> int:
         return int(server.getsockname()[1])
 
 
-class Watched:
-    """A client that counts its requests, and may lose replies."""
-
-    def __init__(self, index: TestIndex) -> None:
-        self.real = opensearchpy.OpenSearch([index.server.url], max_retries=0)
-        self.transport = self
-        self.asked: list[str] = []
-        self.loses: set[str] = set()
-        """Methods whose next reply is lost."""
-
-    def perform_request(self, method: str, url: str, **options: Any) -> Any:
-        self.asked.append(f"{method} {url.split('/')[2]}" if url.count("/") > 1 else method)
-        answer = self.real.transport.perform_request(method, url, **options)
-        if method in self.loses:
-            self.loses.remove(method)
-            raise opensearchpy.exceptions.ConnectionError("N/A", "lost", OSError("lost"))
-        return answer
-
-    def counted(self) -> list[str]:
-        asked, self.asked = self.asked, []
-        return asked
-
-
 @pytest.fixture
 def watched(index: TestIndex) -> Iterator[Watched]:
     made = Watched(index)
@@ -93,7 +71,7 @@ async def test_the_first_save_creates_the_index_behind_an_alias(index: TestIndex
     await checkpointer.save({"n": 1}, "t")
     (name, made), *others = index.ask("GET", f"/{index.name}").items()
     assert (name, others) == (f"{index.name}-000001", [])
-    assert made["mappings"]["_meta"] == {"locus_store": 2, "language": None}
+    assert made["mappings"]["_meta"] == {"locus_store": 2, "oldest": 1}
     assert made["mappings"]["dynamic"] == "strict"
     await checkpointer.close()
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import opensearchpy
 import pytest
 
-from locus_store import opensearch_checkpointer
+from locus_store import InvalidArgumentError, SchemaError, opensearch_checkpointer
 from locus_store.backends.documents.objects import digest
 from locus_store.backends.opensearch import client, versions
 
@@ -158,3 +158,46 @@ async def test_removed_versions_lose_their_documents(index: TestIndex) -> None:
         assert set(stored(index)) == {1, 3}
         await backend.remove("t")
         assert stored(index) == {}
+
+
+# --- a language
+
+
+async def test_with_a_language_other_forms_of_the_words_are_found(index: TestIndex) -> None:
+    name, text = (
+        f"{index.name}-german",
+        "Wir sahen die alten Häuser <em>am</em> Hafen. " + "x " * 300,
+    )
+    try:
+        async with index.checkpointer(
+            index_name=name, language="german", state_type=dict
+        ) as checkpointer:
+            await checkpointer.save({"said": text}, "forms", "v1", {"k": 1})
+            await checkpointer.save({"said": "Das Haus am Hafen"}, "words", "v1")
+            await checkpointer.save({"said": "Das Haus"}, "one word", "v1")
+            first, second = await checkpointer.search("haus hafen")
+            assert (first["thread_id"], second["thread_id"]) == ("words", "forms")
+            assert 0 < second["score"] < 1 <= first["score"]
+            assert second["metadata"] == {"k": 1}
+            assert "alten Häuser <em>am</em>" in second["snippet"]
+            assert len(second["snippet"]) <= 160
+            assert [it["thread_id"] for it in await checkpointer.search("haus hafen", 1)] == [
+                "words"
+            ]
+            for query in ("haus AND schiff", "häuser schiffe", "x" * 2000, "und"):
+                found = {it["thread_id"] for it in await checkpointer.search(query)}
+                assert "forms" not in found, query
+            await checkpointer.delete("forms", "v1")
+            assert [it["thread_id"] for it in await checkpointer.search("haus hafen")] == ["words"]
+        async with index.checkpointer(index_name=name, state_type=dict) as checkpointer:
+            with pytest.raises(SchemaError, match="language='german'"):
+                await checkpointer.load("words")
+    finally:
+        index.ask("DELETE", f"/{name}-000001")
+
+
+def test_a_language_that_opensearch_does_not_know_is_refused() -> None:
+    with pytest.raises(
+        InvalidArgumentError, match="language='klingon' must be None or one of: arab"
+    ):
+        opensearch_checkpointer("h", language="klingon")
