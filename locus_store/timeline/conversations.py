@@ -86,7 +86,7 @@ def is_conversation(value: Any) -> bool:
 def conversation(value: Sequence[Any], path: Query, start: int, stop: int) -> list[SaidMessage]:
     """Return the messages of a list from ``start`` up to ``stop``.
 
-    A message that only holds results of calls before it is left out: the results are with their calls.
+    A message that only holds results of calls before it is left out: its results are with them.
 
     Args:
         value: The list.
