@@ -86,7 +86,7 @@ def talk(value: list[Any], path: Query, start: int | None, room: Room) -> Talk:
         value: The list.
         path: Of the list.
         start: The first message; ``None``: the last ones are wanted.
-        room: For their texts.
+        room: For their strings.
     """
     first = max(len(value) - MESSAGES, 0) if start is None else start
     said = conversation(value, path, first, first + MESSAGES)
