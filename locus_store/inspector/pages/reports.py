@@ -33,7 +33,7 @@ async def export(visit: Visit) -> Download:
     found = await backend.read_thread(visit.thread)
     if found is None:
         raise missing_thread(visit.thread)
-    content = await visit.jobs.run(lambda: b"".join(to_lines(found, backend.max_state_bytes)))
+    content = await visit.jobs.run(lambda _: b"".join(to_lines(found, backend.max_state_bytes)))
     return Download(f"{visit.thread}.jsonl", content, "application/jsonl")
 
 
