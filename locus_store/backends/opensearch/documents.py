@@ -140,7 +140,7 @@ class IndexForm(SegmentedForm):
         self,
         parsed: Callable[[str], Parsed | None],
         thread_id: str,
-        stored: dict[VersionPlace, tuple[int, int]],
+        stored: dict[VersionPlace, tuple[str, int, int]],
     ) -> None:
         """Make the documents of a thread those that its head names, if it can be read."""
         objects, missing = self.documents.objects, []
