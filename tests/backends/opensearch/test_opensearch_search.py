@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import opensearchpy
 import pytest
 
 from locus_store import InvalidArgumentError, SchemaError, opensearch_checkpointer
