@@ -2,9 +2,9 @@
 
 Two processes save on their threads while the node of the primary shard is killed, and then the
 cluster manager. Each acknowledged save must be there at the end, and each writer must save again
-within ``--seconds`` by itself. Then a full disk, an index without its shard, and a node that accepts
-connections and answers nothing: typed errors, nothing lost, and saves again when the fault has
-ended.
+within ``--seconds`` by itself. Then a full disk, an index without its shard, and a node that
+accepts connections and answers nothing: typed errors, nothing lost, and saves again when the fault
+has ended.
 """
 
 from __future__ import annotations

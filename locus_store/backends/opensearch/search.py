@@ -127,12 +127,12 @@ def _snippet(hit: Mapping[str, Any]) -> str:
     return " ".join(fragment.split())[:SNIPPET_CHARACTERS]
 
 
-def all_versions(objects: IndexObjects) -> Iterator[tuple[VersionPlace, tuple[int, int]]]:
+def all_versions(objects: IndexObjects) -> Iterator[tuple[VersionPlace, tuple[str, int, int]]]:
     """Yield all documents of versions with their tags, those of a thread together."""
     query = {"exists": {"field": "sequence"}}
     for hits in _answers(objects, query, _BY_NAME, PAGE, seq_no_primary_term=True):
         for it in hits:
-            yield _place(it), (it["_seq_no"], it["_primary_term"])
+            yield _place(it), (it["_index"], it["_seq_no"], it["_primary_term"])
 
 
 # --- words in several versions of a thread
