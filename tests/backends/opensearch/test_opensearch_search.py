@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import opensearchpy
 import pytest
 
 from locus_store import InvalidArgumentError, SchemaError, opensearch_checkpointer
@@ -36,7 +35,7 @@ class Bulks:
     """A client whose requests may be changed before they are sent."""
 
     def __init__(self, index: TestIndex) -> None:
-        self.real = opensearchpy.OpenSearch([index.server.url], max_retries=0)
+        self.real = index.server.client()
         self.transport = self
         self.asked: list[str] = []
         self.change: Any = None

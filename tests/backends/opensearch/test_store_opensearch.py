@@ -224,7 +224,9 @@ async def test_items_lie_beside_the_threads(index: TestIndex) -> None:
         {"locus_store_items": 1, "oldest": 1},
         "strict",
     )
-    async with OpenSearchStore(index.server.url, index_name=f"{index.name}-store"[:-6]) as again:
+    async with OpenSearchStore(
+        **index.server.options(), index_name=f"{index.name}-store"[:-6]
+    ) as again:
         assert await again.get(NS, "k") == 1
 
 
@@ -268,7 +270,7 @@ async def test_an_item_that_was_changed_by_another_program_is_told(
 
 
 async def test_a_store_is_opened_by_the_url_of_a_checkpointer(index: TestIndex) -> None:
-    url = f"opensearch://{index.place}?refresh=wait&ttl_seconds=60&language=german"
+    url = f"{index.url()}&ttl_seconds=60&language=german"
     async with open_store(url, dimension=3) as store:
         assert isinstance(store, OpenSearchStore)
         await store.put_with_embedding(NS, "k", 1, [1.0, 0.0, 0.0])
