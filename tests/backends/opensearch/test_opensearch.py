@@ -28,6 +28,7 @@ from locus_store import (
 from locus_store.backends.documents.object_documents import HEADS, SEGMENTS
 from locus_store.backends.documents.objects import CUT, digest
 from locus_store.backends.opensearch import OpenSearchBackend, access, client
+from locus_store.backends.opensearch.search import all_versions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -187,6 +188,11 @@ async def test_two_writers_lose_no_acknowledged_save(index: TestIndex) -> None:
     kept = {it.checkpoint_id for it in await writers[0].history("t", limit=2 * SAVES + 1)}
     assert kept == set(saved)
     assert len(saved) == 2 * SAVES
+    index.refresh()
+    await writers[0].vacuum_report()
+    index.refresh()
+    documents = [it.sequence for it, _ in all_versions(writers[0].index)]
+    assert sorted(documents) == list(range(1, 1 + 2 * SAVES))
     for it in writers:
         await it.close()
 
