@@ -246,6 +246,8 @@ campaign: $(VENV)/.bench
 	LOCUS_TEST_HISTORIES=50000 $(PYTEST) $(QUICK) tests/timeline/test_blame.py
 	$(BIN)/python -m benchmarks.storms.storm --oci --saves 2000
 	$(BIN)/python -m benchmarks.storms.kills --oci
+	LOCUS_TEST_LONG=1 $(PYTEST) tests/backends/opensearch
+	$(BIN)/python -m benchmarks.storms.nodes
 	LOCUS_TEST_ALL=1 $(PYTEST) tests/backends/oci/test_oci_kills.py tests/backends/oci/test_oci_double.py
 
 clean:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from locus_store.backends.documents.deriving import Changes
     from locus_store.backends.documents.forms import Draft, Parsed
     from locus_store.backends.documents.protocol import Body, Found, Tag
-    from locus_store.backends.opensearch.bulk import BulkWrite, Outcome
+    from locus_store.backends.opensearch.bulk import BulkWrite, IndexTag, Outcome
     from locus_store.backends.opensearch.client import IndexObjects
 
 
@@ -140,7 +140,7 @@ class IndexForm(SegmentedForm):
         self,
         parsed: Callable[[str], Parsed | None],
         thread_id: str,
-        stored: dict[VersionPlace, tuple[str, int, int]],
+        stored: dict[VersionPlace, IndexTag],
     ) -> None:
         """Make the documents of a thread those that its head names, if it can be read."""
         objects, missing = self.documents.objects, []

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import opensearchpy
 import pytest
-from amounts import ALL
+from amounts import LONG
 from watched import Watched
 
 from locus_store import (
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-LOST = 1000 if ALL else 40
-SAVES = 500 if ALL else 20
+LOST = 1000 if LONG else 40
+SAVES = 500 if LONG else 20
 ROOT = Path(__file__).parents[3]
 
 
@@ -362,7 +362,7 @@ async def test_doctor_tells_of_missing_copies(
 
 def test_a_storm_of_processes_loses_no_acknowledged_save(index: TestIndex) -> None:
     url = index.url()
-    options = ["--processes", "4", "--seed", "7", "--url", url, "--saves", "400" if ALL else "120"]
+    options = ["--processes", "4", "--seed", "7", "--url", url, "--saves", "400" if LONG else "120"]
     command = [sys.executable, "-W", "error", "-m", "benchmarks.storms.storm", *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert "violations: 0" in done.stdout, done.stdout + done.stderr
