@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from locus_store.errors import ConnectionFailedError, InvalidArgumentError
 from locus_store.runtime.loops import off_loop
@@ -38,6 +38,7 @@ from locus_store.types.messages import (
     NewMessage,
     Popped,
     PutMessage,
+    check_change,
     distinct,
     log_name,
     logged,
@@ -69,9 +70,6 @@ Logs: TypeAlias = "list[LogInfo]"
 Heads: TypeAlias = "list[LogSnapshot]"
 Reads: TypeAlias = "list[LogRead]"
 New: TypeAlias = "Sequence[NewMessage | tuple[Any, ...]]"
-
-MAX_REVISION: Final = 2**63 - 1
-"""Every database has a column for it."""
 
 
 class BaseMessageLog(ForTenants, ABC):
@@ -289,7 +287,7 @@ class BaseMessageLog(ForTenants, ABC):
         Raises:
             ConflictError: It is not; nothing was deleted.
         """
-        _check_names(thread_id, namespace or "", expected_revision)
+        check_change(thread_id, namespace or "", expected_revision)
         return await self.drop(thread_id, namespace, expected_revision)
 
     # --- reading
@@ -416,13 +414,7 @@ class BaseMessageLog(ForTenants, ABC):
     ) -> Heads:
         """Return logs, each with its newest message, or with none if it is empty; see ``logs``.
 
-        Args:
-            thread_id: See ``logs``, as ``prefix``, ``namespace``, ``limit`` and ``after``.
-            prefix: See ``logs``.
-            namespace: See ``logs``.
-            limit: At most this many logs.
-            after: See ``logs``.
-            whole: Each log with all its messages, oldest first: for many short logs in one read.
+        With ``whole``, each has all its messages, oldest first: many short logs in one read.
         """
         wanted = _logs_wanted(thread_id, prefix, namespace, limit, after)
         found = await self.find_heads(replace(wanted, whole=whole)) if limit else []
@@ -452,7 +444,7 @@ class BaseMessageLog(ForTenants, ABC):
         metadata: Mapping[str, Any] | None,
         expected_revision: int | None,
     ) -> LogChange:
-        _check_names(thread_id, namespace, expected_revision)
+        check_change(thread_id, namespace, expected_revision)
         return LogChange(
             thread_id=thread_id,
             namespace=namespace,
@@ -506,15 +498,3 @@ def _listed(name: str, values: object) -> list[Any]:
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise InvalidArgumentError(f"{name} must be a list, not {type(values).__name__}")
     return list(values)
-
-
-def _check_names(thread_id: object, namespace: object, expected_revision: object) -> None:
-    check_names(thread_id, namespace)
-    if expected_revision is None:
-        return
-    if type(expected_revision) is not int:
-        raise InvalidArgumentError(
-            f"expected_revision must be a whole number, not {expected_revision!r:.80}"
-        )
-    if not 0 <= expected_revision <= MAX_REVISION:
-        raise InvalidArgumentError(f"expected_revision must be from 0 to {MAX_REVISION}")

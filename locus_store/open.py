@@ -59,6 +59,7 @@ SCHEMES = {
 STORES = {
     "http": "HTTPStore",
     "memory": "InMemoryStore",
+    "opensearch": "OpenSearchStore",
     "oracle": "OracleStore",
     "postgresql": "PostgreSQLStore",
     "redis": "RedisStore",
@@ -77,6 +78,7 @@ MESSAGE_LOGS = {
 
 BACKENDS = {
     "http": "HTTPBackend",
+    "opensearch": "OpenSearchBackend",
     "oracle": "OracleBackend",
     "postgresql": "PostgreSQLBackend",
     "redis": "RedisBackend",
@@ -149,7 +151,8 @@ def open_store(
     A checkpointer's URL is valid: options of checkpoints in its query string are ignored.
 
     Args:
-        url: ``sqlite:``, ``postgresql:``, ``oracle:``, ``redis:``, ``http:`` or ``memory:``.
+        url: ``sqlite:``, ``postgresql:``, ``oracle:``, ``redis:``, ``opensearch:``,
+            ``http:`` or ``memory:``.
         dimension: Numbers in an embedding; ``None``: no embeddings.
         metric: How they are compared: ``cosine``, ``l2`` or ``ip``.
         embed: Computes the embeddings of strings; see ``BaseStore``.

@@ -159,7 +159,7 @@ ANY_PAIRS = [
 ]
 if ALL:
     PAIRS = [*product(["sync", "async"], ["sqlite", "postgresql"])]
-    everywhere = ["memory", "file", "sqlite", "postgresql", "redis", "oci", *SERVICES]
+    everywhere = ["memory", "file", "sqlite", "postgresql", "redis", "oci", "opensearch", *SERVICES]
     ANY_PAIRS = [*product(["sync", "async"], everywhere)]
 
 

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 FRAMEWORKS = {
+    "adk": ("google.adk", "adk"),
     "agent_framework": ("agent_framework", "agent-framework"),
     "claude_agent": ("claude_agent_sdk", "claude-agent"),
     "openai_agents": ("agents", "openai-agents"),

@@ -26,6 +26,7 @@ BETWEEN_KILLS = min(APPENDS, 500)
 """Acknowledged appends of a process after which it is killed, at most."""
 
 KINDS = {
+    "adk": ("", lambda it: it.content["content"]["parts"][0]["text"].split()),
     "openai": ("", lambda it: (it.role, it.content["content"])),
     "claude": ("", lambda it: (it.role, it.content["content"])),
     "pydantic": ("messages", lambda it: it.content["parts"][0]["content"].split()),
@@ -107,6 +108,11 @@ def test_killed_writers_lose_double_and_reorder_nothing(kind: str, url: str) -> 
                     of_task = [it for it in mine if it % TASKS == task]
                     assert of_task == sorted(set(of_task))
                 found[name] += mine
+        if kind == "adk":
+            for head in log.heads(prefix="app/u/s", namespace="adk-state"):
+                (newest,) = log.load(head.info.thread_id, newest=1)
+                state = head.messages[0].content["state"]
+                assert state["newest"] == newest.content["content"]["parts"][0]["text"]
         if kind == "claude":
             heads = log.heads(namespace="claude-summary")
             assert {it.messages[0].content["last_prompt"] for it in heads} <= set(names)

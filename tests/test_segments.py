@@ -23,6 +23,7 @@ from locus_store.backends.documents.objects import decoded, encoded
 from locus_store.backends.documents.protocol import ChangedError
 from locus_store.testing import CheckpointerContract, StorageBackendContract
 from locus_store.testing.documents import DocumentsContract
+from locus_store.testing.write_faults import WriteFaultsContract
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -68,6 +69,22 @@ class TestShelfBackend(StorageBackendContract):
     @pytest.fixture
     def backend(self) -> DocumentBackend:
         return shelf_backend(Shelf())
+
+
+class TestFaultsOnShelf(WriteFaultsContract):
+    @pytest.fixture
+    def opened(self) -> Any:
+        shelf = Shelf()
+        return lambda: shelf_backend(Opened(shelf))
+
+
+class Opened(Shelf):
+    """Another object over a dictionary."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        super().__init__()
+        self.stored = shelf.stored
+        self._tags = shelf._tags
 
 
 class SmallTails:

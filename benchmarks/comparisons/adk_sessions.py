@@ -27,7 +27,7 @@ from sqlalchemy import insert
 from benchmarks import machine
 from benchmarks.places import server
 from locus_store.adapters.adk import LocusSessionService
-from locus_store.adapters.adk.records import STATE, Record, event_message
+from locus_store.adapters.adk.records import STATE, SessionRecord, event_message
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -92,7 +92,7 @@ async def seeded_ours(service: Any, count: int) -> None:
         await service.create_session(**NAMES, session_id=name)
         messages = [event_message(event(n))[0] for n in range(size)]
         await service.log.append(f"app/u/{name}", messages)
-    record = Record(LISTED, 1e9).message()
+    record = SessionRecord(LISTED, 1e9).message()
     names = listed(count)
     for user in range(USERS):
         await service.create_session(app_name="list", user_id=f"u{user}", state={"user:n": user})

@@ -11,7 +11,7 @@ from locus_store.session.storages import message_log_of
 from locus_store.types.tenants import ForTenants
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
     from types import TracebackType
 
     from locus_store.backend import StorageBackend
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 PAGE: Final = 1000
 """Logs that a list reads at a time."""
+
+MAX_PLACES: Final = 4096
+"""Ids of which an adapter remembers the thread."""
 
 T = TypeVar("T")
 Listed = TypeVar("Listed", "LogInfo", "LogSnapshot")
@@ -71,6 +74,25 @@ class OpenedByUrl(LogAdapter):
         opened = cls(open_message_log(url, **options))
         opened._owns = True
         return opened
+
+
+class Places:
+    """The threads of ids that an adapter has met: a hint, whose oldest entries are dropped."""
+
+    def __init__(self) -> None:
+        self._threads: dict[str, str] = {}
+
+    def get(self, name: str) -> str | None:
+        """Return the thread that had an id when it was noted."""
+        return self._threads.get(name)
+
+    def note(self, thread_id: str, names: Iterable[str | None]) -> None:
+        """Remember the thread of ids."""
+        for name in filter(None, names):
+            self._threads.pop(name, None)
+            self._threads[name] = thread_id
+        while len(self._threads) > MAX_PLACES:
+            self._threads.pop(next(iter(self._threads)), None)
 
 
 def thread_of(*names: str) -> str:

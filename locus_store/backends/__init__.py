@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         OpenSearchCheckpointer,
         opensearch_checkpointer,
     )
+    from locus_store.backends.opensearch.store import OpenSearchStore
     from locus_store.backends.oracle.backend import (
         OracleBackend,
         OracleCheckpointSaver,
@@ -67,6 +68,7 @@ __all__ = [
     "OCIBucketBackend",
     "OpenSearchBackend",
     "OpenSearchCheckpointer",
+    "OpenSearchStore",
     "OracleBackend",
     "OracleCheckpointSaver",
     "OracleMessageLog",
@@ -123,6 +125,7 @@ _MODULES = {
     ),
     "InMemoryMessageLog": "backends.memory.messages",
     "InMemoryStore": "backends.memory.store",
+    "OpenSearchStore": "backends.opensearch.store",
     "OracleMessageLog": "backends.oracle.messages",
     "OracleStore": "backends.oracle.store",
     "PostgreSQLMessageLog": "backends.postgresql.messages",

@@ -50,7 +50,7 @@ def upgrade(
     dimension, which the release before it created: run 'db vector-index', and put items with
     embeddings again.
     """
-    reached = _migrate().upgrade(url, revision, prefix=prefix, schema=schema)
+    reached = _schema(url).upgrade(url, revision, prefix=prefix, schema=schema)
     say(f"schema revision {reached}")
 
 
@@ -65,11 +65,11 @@ def downgrade(
 ) -> None:
     """Downgrade the schema to a revision; 'base' deletes every table with its rows."""
     if not yes:
-        status = _migrate().check(url, prefix=prefix, schema=schema)
+        status = _schema(url).check(url, prefix=prefix, schema=schema)
         note(status.message)
         held = _held(url, _options(prefix, schema))
         confirm(f"This goes down to {revision} and deletes what that does not hold{held}.")
-    reached = _migrate().downgrade(url, revision, prefix=prefix, schema=schema)
+    reached = _schema(url).downgrade(url, revision, prefix=prefix, schema=schema)
     say(f"schema revision {reached or 'none'}")
 
 
@@ -95,7 +95,7 @@ def current(
     as_json: AsJson = False,
 ) -> None:
     """Print the database's revision, or 'none'; --json: {revision}."""
-    revision = _migrate().current(url, prefix=prefix, schema=schema)
+    revision = _schema(url).current(url, prefix=prefix, schema=schema)
     if as_json:
         put_json({"revision": revision})
     else:
@@ -115,7 +115,7 @@ def check(
     --json: {state, revision, usable, message}; state is ok, missing, behind, newer, too new,
     foreign or damaged.
     """
-    status = _migrate().check(url, prefix=prefix, schema=schema)
+    status = _schema(url).check(url, prefix=prefix, schema=schema)
     if as_json:
         keys = ("state", "revision", "usable", "message")
         put_json({key: getattr(status, key) for key in keys})
@@ -216,6 +216,12 @@ def history(*, as_json: AsJson = False) -> None:
         return
     for revision, title in revisions:
         say(f"{revision}  {title}")
+
+
+def _schema(url: str) -> Any:
+    """Return the module that upgrades what a URL names."""
+    is_index = url.startswith("opensearch")
+    return importlib.import_module("locus_store.cli.indexes") if is_index else _migrate()
 
 
 def _migrate() -> Any:

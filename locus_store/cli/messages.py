@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from locus_store.messages import LogSnapshot
 
 FIELDS = ("message_id", "role", "created_at", "metadata", "content")
-SAID = ("message", "content", "text", "parts")
+SAID = ("message", "content", "contents", "text", "parts")
 """Keys under which frameworks keep what a message says."""
 
 

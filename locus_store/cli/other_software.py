@@ -88,6 +88,24 @@ def import_openai_agents(
     tell_imported(*taken, as_json=as_json)
 
 
+@imports.command("adk", cls=Command)
+def import_adk(
+    source: Annotated[
+        str,
+        typer.Argument(envvar="LOCUS_STORE_FROM", help="URL of a database, SQLite or PostgreSQL"),
+    ],
+    *,
+    thread: Only = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Import the sessions of Google ADK's own SQL services as message logs.
+
+    --json: {written, same}, in threads: sessions, and the states of users and apps.
+    """
+    tell_imported(*run(_taken("adk", url, source, thread)), as_json=as_json)
+
+
 @imports.command("langgraph-store", cls=Command)
 def import_langgraph_store(
     source: Annotated[

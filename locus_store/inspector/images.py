@@ -18,4 +18,4 @@ def image_type(address: str) -> str | None:
 def image(address: str) -> tuple[str, bytes] | None:
     """Return the type and the bytes of an image in an address; ``None`` if it holds none."""
     found = _DATA.fullmatch(address)
-    return (found[1], b64decode(found[2])) if found else None
+    return (found[1], b64decode(found[2])) if found and len(found[2]) % 4 == 0 else None

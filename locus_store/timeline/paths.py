@@ -58,13 +58,20 @@ def parsed(text: str) -> Query:
     while at < len(text):
         found = _STEP.match(text, at)
         if found is None or (found["name"] and bool(found["dot"]) is not bool(at)):
-            raise InvalidArgumentError(
-                f"{text!r} is not a path, at character {at + 1}; write it as messages[3].content, "
-                "messages[id=\"m7\"].content or ['a key']"
-            )
-        steps.append(_step(found))
+            raise _not_a_path(text, at)
+        try:
+            steps.append(_step(found))
+        except (ValueError, SyntaxError, RecursionError) as exc:
+            raise _not_a_path(text, at) from exc
         at = found.end()
     return tuple(steps)
+
+
+def _not_a_path(text: str, at: int) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"{text!r:.200} is not a path, at character {at + 1}; write it as messages[3].content, "
+        "messages[id=\"m7\"].content or ['a key']"
+    )
 
 
 def _step(found: re.Match[str]) -> str | int | Where:
@@ -79,6 +86,8 @@ def _step(found: re.Match[str]) -> str | int | Where:
 
 def _value(text: str) -> Any:
     """Return the value of a text: a quoted string, JSON, or the text itself."""
+    if not text:
+        raise ValueError("no value")
     if text[0] in "'\"":
         return ast.literal_eval(text)
     try:
@@ -106,7 +115,7 @@ def located(state: Any, path: Query) -> Located | None:
     """Return the value at a path; ``None`` if there is none.
 
     A step leads through the wrappings of a LangGraph state: ``messages[0].content`` is the text of
-    a message there, too.
+    a message there, too. The fields of a wrapping can be named where its content has no such key.
     """
     found, rest = reached(state, path)
     return None if rest else found
@@ -125,12 +134,11 @@ def reached(state: Any, path: Query) -> tuple[Located, Query]:
 
 
 def _entered(value: Any, step: str | int | Where) -> Located | None:
-    below = _child(value, step)
-    if below is not None:
-        return below
     prefix, content = inside(value)
-    below = _child(content, step) if prefix else None
-    return Located((*prefix, *below.path), below.value) if below else None
+    below = _child(content, step)
+    if below is not None:
+        return Located((*prefix, *below.path), below.value)
+    return _child(value, step) if prefix else None
 
 
 def _child(value: Any, step: str | int | Where) -> Located | None:

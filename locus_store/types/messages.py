@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 ROLE: Final = "message"
 """The role of a message that names none."""
 
+MAX_REVISION: Final = 2**63 - 1
+"""Every database has a column for it."""
+
 LogName: TypeAlias = tuple[str, str]
 """The thread and the namespace of a log."""
 
@@ -282,6 +285,23 @@ def put_of(
         payload=payload,
         digest=sealed,
     )
+
+
+def check_change(thread_id: object, namespace: object, expected_revision: object) -> None:
+    """Check the log of a change, and the revision that it expects.
+
+    Raises:
+        InvalidArgumentError: One is not valid.
+    """
+    check_names(thread_id, namespace)
+    if expected_revision is None:
+        return
+    if type(expected_revision) is not int:
+        raise InvalidArgumentError(
+            f"expected_revision must be a whole number, not {expected_revision!r:.80}"
+        )
+    if not 0 <= expected_revision <= MAX_REVISION:
+        raise InvalidArgumentError(f"expected_revision must be from 0 to {MAX_REVISION}")
 
 
 def check_put(put: PutMessage, namespace: str, max_state_bytes: int) -> None:

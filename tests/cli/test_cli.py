@@ -325,7 +325,8 @@ def test_the_commands_are_those_of_the_issue() -> None:
     assert names == others | {f"threads {it}" for it in threads} | {f"db {it}" for it in db} | {
         f"store {it}" for it in store
     } | {
-        f"import {it}" for it in ("file", "locus", "langgraph", "langgraph-store", "openai-agents")
+        f"import {it}"
+        for it in ("adk", "file", "locus", "langgraph", "langgraph-store", "openai-agents")
     }
 
 

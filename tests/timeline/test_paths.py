@@ -39,7 +39,15 @@ def test_a_path_is_read_from_its_notation_and_shown_in_it(text: str, path: Any) 
     assert parsed(shown(path)) == path or not path
 
 
-@pytest.mark.parametrize("text", ["a..b", ".a", "a[", "a[1", "a]", "a[x", "a.", "[id='x]", "a[0]b"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *["a..b", ".a", "a[", "a[1", "a]", "a[x", "a.", "[id='x]", "a[0]b"],
+        *["[a= ]", r"['\x']", r"['\u']", r"['\N{no}']", "['a\nb']", f"[{'9' * 5000}]"],
+        f"a[id={'[' * 3000}",
+    ],
+    ids=lambda it: it[:9],
+)
 def test_a_text_that_is_not_a_path_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgumentError, match="is not a path"):
         parsed(text)
@@ -64,6 +72,15 @@ def test_a_path_leads_to_a_value(text: str, path: Any, value: Any) -> None:
 )
 def test_a_path_to_nothing_has_no_value(text: str) -> None:
     assert located(CHAT, parsed(text)) is None
+
+
+def test_a_channel_comes_before_a_field_of_the_checkpoint_with_its_name() -> None:
+    channels = {"ts": "noon", "v": {"$": "d", "k": ["v", "k"], "v": {"v": 1, "k": 2}}}
+    graph = {**WRAPPED, "ts": "2026-11-23", "v": 4, "channel_values": channels}
+    assert located(graph, parsed("ts")) == (("channel_values", "ts"), "noon")
+    assert located(graph, parsed("v.k")) == (("channel_values", "v", "v", "k"), 2)
+    assert located(graph, parsed("channel_values.ts")) == (("channel_values", "ts"), "noon")
+    assert located(graph | {"channel_values": {}}, parsed("ts")) == (("ts",), "2026-11-23")
 
 
 def test_a_path_leads_through_what_wraps_a_graphs_values() -> None:

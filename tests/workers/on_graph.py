@@ -118,6 +118,7 @@ class Storage:
             "postgresql": lambda: request.getfixturevalue("migrated_database"),
             "redis": lambda: request.getfixturevalue("redis_url"),
             "oci": lambda: request.getfixturevalue("bucket").url(),
+            "opensearch": lambda: request.getfixturevalue("index").url(),
         }
         if request.param.startswith("http"):
             self.url = request.getfixturevalue("service_over")(request.param)

@@ -34,6 +34,10 @@ class Sessions:
         """Append a number; ``False``: another writer was faster."""
         raise NotImplementedError
 
+    def thread(self, name: str) -> str:
+        """Return the thread of a session."""
+        return name
+
     def said(self, content: Any) -> str:
         """Return the text ``WRITER NUMBER`` of a stored message."""
         del content
@@ -41,7 +45,8 @@ class Sessions:
 
     async def stored(self) -> set[int]:
         """Return this writer's numbers that are stored."""
-        found = [await self.log.load(it, namespace=self.namespace) or () for it in NAMES]
+        names = map(self.thread, NAMES)
+        found = [await self.log.load(it, namespace=self.namespace) or () for it in names]
         said = [self.said(it.content).split() for messages in found for it in messages]
         return {int(it[1]) for it in said if it[:1] == [self.writer]}
 
@@ -148,7 +153,44 @@ class Strands(Sessions):
         self.blocking.close()
 
 
+class Adk(Sessions):
+    def open(self) -> None:
+        from locus_store.adapters.adk import LocusSessionService
+
+        self.service, self.sessions = LocusSessionService(self.log), {}
+
+    def thread(self, name: str) -> str:
+        return f"app/u/{name}"
+
+    async def append(self, name: str, n: int) -> bool:
+        from google.adk.errors import StaleSessionError
+        from google.adk.errors.already_exists_error import AlreadyExistsError
+        from google.adk.events import Event, EventActions
+        from google.genai import types
+
+        names = {"app_name": "app", "user_id": "u", "session_id": name}
+        text = f"{self.writer} {n}"
+        event = Event(
+            author="user",
+            content=types.Content(role="user", parts=[types.Part(text=text)]),
+            actions=EventActions(state_delta={"newest": text, f"app:{self.writer}": n}),
+        )
+        try:
+            if name not in self.sessions:
+                found = await self.service.get_session(**names)
+                self.sessions[name] = found or await self.service.create_session(**names)
+            await self.service.append_event(self.sessions[name], event)
+        except (AlreadyExistsError, StaleSessionError):
+            self.sessions.pop(name, None)
+            return False
+        return True
+
+    def said(self, content: Any) -> str:
+        return content["content"]["parts"][0]["text"]
+
+
 KINDS = {
+    "adk": Adk,
     "openai": OpenAI,
     "claude": Claude,
     "pydantic": PydanticAI,

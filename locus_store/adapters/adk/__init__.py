@@ -10,13 +10,13 @@ except ImportError as exc:
 from locus_store.adapters.adk.session_service import (
     LocusSessionService,
     SessionExistsError,
-    SessionNotFoundError,
     StaleSessionError,
+    UnknownSessionError,
 )
 
 __all__ = [
     "LocusSessionService",
     "SessionExistsError",
-    "SessionNotFoundError",
     "StaleSessionError",
+    "UnknownSessionError",
 ]

@@ -30,7 +30,7 @@ APP: Final = "adk-app"
 Document: TypeAlias = dict[str, Any]
 
 
-class Record(NamedTuple):
+class SessionRecord(NamedTuple):
     """The one message of the log of a session's state."""
 
     state: Document
@@ -78,7 +78,11 @@ class Scopes(NamedTuple):
     def shared(self, app_name: str, user_id: str) -> dict[str | tuple[str, str], list[NewMessage]]:
         """Return the messages for the logs of the app and the user."""
         logs = {app_log(app_name): self.app, user_log(app_name, user_id): self.user}
-        return {log: [_value(*it) for it in state.items()] for log, state in logs.items() if state}
+        return {
+            log: [value_message(*it) for it in state.items()]
+            for log, state in logs.items()
+            if state
+        }
 
 
 def app_log(app_name: str) -> tuple[str, str]:
@@ -97,8 +101,9 @@ def json_state(state: Document) -> Document:
     return converted
 
 
-def _value(key: str, value: Any) -> NewMessage:
-    """Return the message of one key, which replaces the one before. Keys may be of any length."""
+def value_message(key: str, value: Any) -> NewMessage:
+    """Return the message of one key of a shared state, which replaces the one before."""
+    # Keys may be of any length.
     name = sha256(key.encode(errors="surrogatepass")).hexdigest()
     return NewMessage({key: value}, "state", name, text="")
 

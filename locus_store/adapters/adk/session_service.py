@@ -10,16 +10,14 @@ from uuid import uuid4
 
 from google.adk.errors import StaleSessionError as AdkStaleSessionError
 from google.adk.errors.already_exists_error import AlreadyExistsError
-from google.adk.errors.session_not_found_error import (
-    SessionNotFoundError as AdkSessionNotFoundError,
-)
+from google.adk.errors.session_not_found_error import SessionNotFoundError
 from google.adk.sessions import BaseSessionService, Session, State
 from google.adk.sessions.base_session_service import GetSessionConfig, ListSessionsResponse
 
 from locus_store.adapters.adk.records import (
     STATE,
-    Record,
     Scopes,
+    SessionRecord,
     app_log,
     event_message,
     events,
@@ -47,7 +45,7 @@ class SessionExistsError(ConflictError, AlreadyExistsError):
     """A session with this id exists already; nothing was written."""
 
 
-class SessionNotFoundError(NotFoundError, AdkSessionNotFoundError):
+class UnknownSessionError(NotFoundError, SessionNotFoundError):
     """The session does not exist; nothing was written."""
 
 
@@ -83,7 +81,7 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
         """
         names = app_name, user_id, (session_id or "").strip() or str(uuid4())
         scopes = Scopes.of(json_state(state or {}))
-        record = Record(scopes.session, time.time())
+        record = SessionRecord(scopes.session, time.time())
         try:
             revision = await settled(self._put(names, record, scopes, 0))
         except ConflictError as exc:
@@ -110,7 +108,7 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
         if found is None:
             return None
         state, messages = found
-        session = _session(names, Record.of(state), state.info.revision, shared)
+        session = _session(names, SessionRecord.of(state), state.info.revision, shared)
         session.events = events(messages, config)
         return session
 
@@ -128,7 +126,7 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
             if session:
                 state = deepcopy({**shared, **users.get(user, {})})
                 its_names = app, user, session
-                found.append(_session(its_names, Record.of(log), log.info.revision, state))
+                found.append(_session(its_names, SessionRecord.of(log), log.info.revision, state))
             else:
                 users[user] = values(log.messages, State.USER_PREFIX)
         found.sort(key=lambda it: (it.last_update_time, it.user_id, it.id))
@@ -147,7 +145,7 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
         An event with an id that the session has replaces the stored one.
 
         Raises:
-            SessionNotFoundError: The session was deleted.
+            UnknownSessionError: The session was deleted.
             StaleSessionError: It was changed after it was read.
         """
         if event.partial:
@@ -159,13 +157,13 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
     async def _append(self, names: Names, session: Session, event: Event) -> Event:
         found = await self.log.read(thread_of(*names), namespace=STATE)
         if found is None:
-            raise SessionNotFoundError(f"there is no session {session.id!r}")
-        revision, record = found.info.revision, Record.of(found)
+            raise UnknownSessionError(f"there is no session {session.id!r}")
+        revision, record = found.info.revision, SessionRecord.of(found)
         if not await self._is_stored(session, event, revision):
             await self._require_current(session, revision, record)
             message, scopes = event_message(event)
             state = {**record.state, **scopes.session}
-            record = Record(state, event.timestamp)
+            record = SessionRecord(state, event.timestamp)
             try:
                 revision = await self._put(names, record, scopes, revision, message)
             except ConflictError as exc:
@@ -182,7 +180,9 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
         marker = session._storage_update_marker  # noqa: SLF001
         return marker == str(revision - 1) and await self._newest(session) == [event.id]
 
-    async def _require_current(self, session: Session, revision: int, record: Record) -> None:
+    async def _require_current(
+        self, session: Session, revision: int, record: SessionRecord
+    ) -> None:
         marker = session._storage_update_marker  # noqa: SLF001
         if marker is not None:
             is_current = marker == str(revision)
@@ -201,7 +201,12 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
     # --- logs
 
     async def _put(
-        self, names: Names, record: Record, scopes: Scopes, expected: int, *messages: NewMessage
+        self,
+        names: Names,
+        record: SessionRecord,
+        scopes: Scopes,
+        expected: int,
+        *messages: NewMessage,
     ) -> int:
         """Store a session's state with the shared states and events; return its revision."""
         app_name, user_id, _ = names
@@ -239,7 +244,7 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
         return values(await self.log.load(thread_id, namespace=namespace) or (), prefix)
 
 
-def _session(names: Names, record: Record, revision: int, shared: Document) -> Session:
+def _session(names: Names, record: SessionRecord, revision: int, shared: Document) -> Session:
     app_name, user_id, session_id = names
     session = Session(
         app_name=app_name,

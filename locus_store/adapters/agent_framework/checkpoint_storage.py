@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -14,10 +15,10 @@ from locus_store.adapters.agent_framework.errors import (
     CheckpointSerializationError,
 )
 from locus_store.adapters.agent_framework.values import CheckpointValues
-from locus_store.adapters.logs import settled
+from locus_store.adapters.logs import Places, settled
 from locus_store.backend import QueriesMetadata, StorageBackend, StoresThreads, needs
 from locus_store.checkpointer import StorageBackendAdapter
-from locus_store.errors import NotFoundError, SerializationError
+from locus_store.errors import ConflictError, NotFoundError, SerializationError
 from locus_store.open import open_checkpointer
 from locus_store.types.tenants import ForTenants
 
@@ -66,6 +67,7 @@ class LocusCheckpointStorage(ForTenants, CheckpointStorage):
         self._use()
 
     def _use(self) -> None:
+        self._places = Places()
         self._queries = needs(self.checkpointer.backend, QueriesMetadata)
         self._threads = needs(self.checkpointer.backend, StoresThreads)
 
@@ -117,6 +119,7 @@ class LocusCheckpointStorage(ForTenants, CheckpointStorage):
             await settled(self._write(checkpoint, data))
         except SerializationError as exc:
             raise CheckpointSerializationError(str(exc)) from exc
+        self._places.note(checkpoint.workflow_name, [checkpoint.checkpoint_id])
         return checkpoint.checkpoint_id
 
     async def load(self, checkpoint_id: str) -> WorkflowCheckpoint:
@@ -126,10 +129,13 @@ class LocusCheckpointStorage(ForTenants, CheckpointStorage):
             CheckpointNotFoundError: There is none with this id.
             CheckpointIntegrityError: It is damaged, or has a class that is not allowed.
         """
-        for workflow_name in await self._workflows_of(checkpoint_id):
-            found = await self._threads.read_state(workflow_name, checkpoint_id)
-            if found is not None:
-                return self._checkpoint(found.state)
+        known = self._places.get(checkpoint_id)
+        found = None if known is None else await self._threads.read_state(known, checkpoint_id)
+        if found is None:
+            for workflow_name in await self._workflows_of(checkpoint_id):
+                found = await self._threads.read_state(workflow_name, checkpoint_id)
+        if found is not None:
+            return self._checkpoint(found.state)
         raise CheckpointNotFoundError(f"there is no checkpoint {checkpoint_id!r}")
 
     async def list_checkpoints(self, *, workflow_name: str) -> list[WorkflowCheckpoint]:
@@ -171,15 +177,13 @@ class LocusCheckpointStorage(ForTenants, CheckpointStorage):
             "keep_last": self.checkpointer.keep_last,
             "ttl_seconds": self.checkpointer.ttl_seconds,
         }
-        parent, name = checkpoint.previous_checkpoint_id, checkpoint.workflow_name
-        if parent is not None:
-            try:
-                await self._threads.write_state(name, data, parent_id=parent, **options)
-            except NotFoundError:
-                pass  # it was deleted, or is in another storage
-            else:
+        name, write = checkpoint.workflow_name, self._threads.write_state
+        *attempts, last = _attempts(checkpoint.previous_checkpoint_id)
+        for attempt in attempts:
+            with suppress(ConflictError, NotFoundError):
+                await write(name, data, **attempt, **options)
                 return
-        await self._threads.write_state(name, data, is_root=True, **options)
+        await write(name, data, **last, **options)
 
     async def _workflows_of(self, checkpoint_id: str) -> list[str]:
         found = await self._queries.query(ID, checkpoint_id, MANY)
@@ -194,9 +198,18 @@ class LocusCheckpointStorage(ForTenants, CheckpointStorage):
             if len(page) < PAGE:
                 break
             before = page[-1].checkpoint_id
+        self._places.note(workflow_name, [it.checkpoint_id for it in found])
         return found[::-1]
 
     def _checkpoint(self, state: Mapping[str, Any]) -> WorkflowCheckpoint:
         if state.keys() != FIELDS:
             raise CheckpointIntegrityError("the version is not a checkpoint of a workflow")
         return WorkflowCheckpoint(**{name: self._values.decode(it) for name, it in state.items()})
+
+
+def _attempts(parent_id: str | None) -> list[dict[str, Any]]:
+    """Return the ways of a save, the fastest first: onto the head, as a fork, without a parent."""
+    root: dict[str, Any] = {"is_root": True}
+    if parent_id is None:
+        return [root]
+    return [{"parent_id": parent_id, "forks": False}, {"parent_id": parent_id}, root]

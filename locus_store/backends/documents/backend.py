@@ -301,8 +301,7 @@ class DocumentBackend(FullBackend, DocumentThreadInfo):
         return sorted(hits, key=lambda it: (it.score, it.updated_at), reverse=True)[:limit]
 
     def _having_words(self, wanted: list[str], limit: int) -> Iterator[Iterable[Thread]]:
-        """Yield all threads that may have the words, the best ones first if ``limit`` counts."""
-        del wanted, limit
+        """Yield all threads that may have the words; the best first, if they are more."""
         yield self._recent()
 
     @skips_too_large

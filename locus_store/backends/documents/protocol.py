@@ -56,7 +56,7 @@ class Body:
         return stored[: self.kept_bytes] + self.rest if self.kept_bytes else self.rest
 
 
-class Reads(Protocol):
+class DocumentReads(Protocol):
     """Reads of single documents."""
 
     def get(self, key: str, *, known: Tag | None = None) -> Found | None:
@@ -66,7 +66,7 @@ class Reads(Protocol):
         """
 
 
-class Access(Reads, Protocol):
+class Access(DocumentReads, Protocol):
     """Reads and conditional writes of single documents."""
 
     def put(self, key: str, body: Body, *, tag: Tag | None) -> Tag:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from datetime import timedelta
 
-    from locus_store.backends.documents.protocol import Access, Documents, Reads, Tag
+    from locus_store.backends.documents.protocol import Access, DocumentReads, Documents, Tag
 
 T = TypeVar("T")
 
@@ -163,7 +163,7 @@ class DocumentThreads:
         read = self.documents.each(lambda it: (it[1], self.read(it[0])), dated)
         return ((at, thread) for at, thread in read if thread is not None)
 
-    def read(self, thread_id: str, documents: Reads | None = None) -> Thread | None:
+    def read(self, thread_id: str, documents: DocumentReads | None = None) -> Thread | None:
         """Return a live thread; do not change it."""
         found = self.parsed(documents or self.documents, thread_id)
         return self.form.shared(found.thread) if found and found.thread.is_live else None
@@ -176,7 +176,7 @@ class DocumentThreads:
             return [str(exc)]
         return self.documents.strays()
 
-    def parsed(self, access: Reads, thread_id: str) -> Parsed | None:
+    def parsed(self, access: DocumentReads, thread_id: str) -> Parsed | None:
         """Return a thread as it is stored, from the cache if it is unchanged."""
         kept = self._kept.get(thread_id)
         found = access.get(thread_id, known=kept.tag if kept else None)

@@ -5,5 +5,11 @@ from locus_store.backends.opensearch.backend import (
     OpenSearchCheckpointer,
     opensearch_checkpointer,
 )
+from locus_store.backends.opensearch.store import OpenSearchStore
 
-__all__ = ["OpenSearchBackend", "OpenSearchCheckpointer", "opensearch_checkpointer"]
+__all__ = [
+    "OpenSearchBackend",
+    "OpenSearchCheckpointer",
+    "OpenSearchStore",
+    "opensearch_checkpointer",
+]

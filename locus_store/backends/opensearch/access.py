@@ -9,7 +9,6 @@ from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
-from locus_store.backends.opensearch.index import checked_language
 from locus_store.errors import InvalidArgumentError, MissingExtraError
 from locus_store.types.arguments import check_number
 
@@ -24,6 +23,15 @@ RETRY_SECONDS: Final = 30.0
 TIMEOUT_SECONDS: Final = 30.0
 MOST_SECONDS: Final = 86_400.0
 MOST_THREADS: Final = 256
+LANGUAGES: Final = frozenset({
+    "arabic", "armenian", "basque", "bengali", "brazilian", "bulgarian", "catalan", "cjk",
+    "czech", "danish", "dutch", "english", "estonian", "finnish", "french", "galician", "german",
+    "greek", "hindi", "hungarian", "indonesian", "irish", "italian", "latvian", "lithuanian",
+    "norwegian", "persian", "portuguese", "romanian", "russian", "sorani", "spanish", "swedish",
+    "thai", "turkish",
+})  # fmt: skip
+"""The analyzers of languages that OpenSearch has without a plugin."""
+
 _INDEX: Final = re.compile("[a-z0-9][a-z0-9._-]{0,199}")
 _HOST: Final = re.compile(r"(https?://)?[^/\s@]+(?<!:)(/[^\s@]*)?")
 
@@ -109,7 +117,7 @@ def require(access: IndexAccess) -> None:
         raise MissingExtraError(
             "OpenSearch needs opensearch-py: pip install 'locus-store[opensearch]'"
         )
-    checked_language(access.language)
+    _require_language(access.language)
     if access.refresh not in get_args(Refresh):
         known = ", ".join(get_args(Refresh))
         raise InvalidArgumentError(f"refresh={access.refresh!r} must be one of: {known}")
@@ -122,6 +130,17 @@ def require(access: IndexAccess) -> None:
     if not isinstance(access.pool_size, int) or access.pool_size < 1:
         raise InvalidArgumentError(f"pool_size={access.pool_size!r} must be an integer above 0")
     check_number("pool_size", access.pool_size, MOST_THREADS)
+
+
+def _require_language(language: str | None) -> None:
+    """Refuse a language that OpenSearch has no analyzer for.
+
+    Raises:
+        InvalidArgumentError: It has none.
+    """
+    if language is not None and language not in LANGUAGES:
+        known = ", ".join(sorted(LANGUAGES))
+        raise InvalidArgumentError(f"language={language!r} must be None or one of: {known}")
 
 
 def _require_client(access: IndexAccess) -> None:

@@ -22,14 +22,15 @@ from locus_store.backends.opensearch.diagnostics import facts
 from locus_store.backends.opensearch.documents import IndexDocuments, IndexForm
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.runtime.factories import factory
+from locus_store.types import Hit
 from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.values.filters import check_key, has_value, is_found
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from locus_store.backends.opensearch.search import Place
-    from locus_store.types import Head, OnConflict
+    from locus_store.backends.opensearch.search import VersionPlace
+    from locus_store.types import Head, OnConflict, Version
     from locus_store.types.facts import Fact
     from locus_store.versions.rows import Row
     from locus_store.versions.threads import Space, Thread
@@ -121,10 +122,31 @@ class OpenSearchBackend(DocumentBackend):
     def _having_words(self, wanted: list[str], limit: int) -> Iterator[Iterable[Thread]]:
         return map(self._read, search.with_words(self.index, wanted, limit))
 
+    async def find(self, query: str, limit: int = 10) -> list[Hit]:
+        """See ``SearchesText``; with a language, threads with other forms of the words follow."""
+        hits = await super().find(query, limit)
+        if self.index.access.language is None or len(hits) >= limit:
+            return hits
+        seen = {it.thread_id for it in hits}
+        return hits + await self._look(self._stemmed, query, limit - len(hits), seen)
+
+    def _stemmed(self, query: str, limit: int, seen: set[str]) -> list[Hit]:
+        found: dict[str, Hit] = {}
+        for page in search.with_stems(self.index, query, limit):
+            some = {it.place: it for it in page if it.place.thread not in seen}
+            for place, thread, space, _ in self._versions(some):
+                if versions.is_visible(space.line, place.sequence):
+                    hit = some[place]
+                    made = _hit(thread.version(space, place.sequence), hit.score, hit.snippet)
+                    found.setdefault(place.thread, made)
+            if len(found) >= limit:
+                break
+        return list(found.values())[:limit]
+
     def _query(self, key: str, value: Any, limit: int) -> list[Head]:
         found: list[Head] = []
         for page in search.with_value(self.index, key, value, limit, is_tag=False):
-            for thread, space, row in self._versions(page):
+            for _, thread, space, row in self._versions(page):
                 shown = versions.is_visible(space.line, row.record.sequence)
                 if shown and is_found(row.record.metadata, row.record.labels, key, value):
                     found.append(thread.version(space, row.record.sequence).as_head())
@@ -140,13 +162,15 @@ class OpenSearchBackend(DocumentBackend):
             return [
                 (thread.thread_id, space.namespace, row.record.checkpoint_id)
                 for page in search.with_value(self.index, key, value, search.PAGE, is_tag=True)
-                for thread, space, row in self._versions(page)
+                for _, thread, space, row in self._versions(page)
                 if has_value(row.record.metadata, key, value)
             ]
 
         return await self._look(find)
 
-    def _versions(self, page: Sequence[Place]) -> Iterator[tuple[Thread, Space, Row]]:
+    def _versions(
+        self, page: Collection[VersionPlace]
+    ) -> Iterator[tuple[VersionPlace, Thread, Space, Row]]:
         """Yield the versions of a page that are there."""
         threads = {it.thread_id: it for it in self._read(it.thread for it in page)}
         for it in page:
@@ -155,12 +179,23 @@ class OpenSearchBackend(DocumentBackend):
             if thread is None or space is None or space.line.line != it.line:
                 continue
             if (row := space.row(it.sequence)) is not None:
-                yield thread, space, row
+                yield it, thread, space, row
 
     async def close(self) -> None:
         """Release threads and connections; later calls open them again."""
         await super().close()
         self.index.close()
+
+
+def _hit(version: Version, score: float, snippet: str) -> Hit:
+    return Hit(
+        thread_id=version.thread_id,
+        checkpoint_id=version.checkpoint_id,
+        metadata=version.metadata,
+        updated_at=version.created_at,
+        score=score,
+        snippet=snippet,
+    )
 
 
 class OpenSearchCheckpointer(StorageBackendAdapter[S]):

@@ -30,7 +30,7 @@ class Outcome(NamedTuple):
     """The outcome of one write."""
 
     status: int
-    tag: tuple[int, int] | None
+    tag: tuple[str, int, int] | None
     error: Mapping[str, Any] | None
 
     @property
@@ -82,8 +82,10 @@ def outcomes(answer: Mapping[str, Any]) -> list[Outcome]:
     return [Outcome(it["status"], _tag(it), it.get("error")) for it in found]
 
 
-def _tag(item: Mapping[str, Any]) -> tuple[int, int] | None:
-    return (item["_seq_no"], item["_primary_term"]) if "_seq_no" in item else None
+def _tag(item: Mapping[str, Any]) -> tuple[str, int, int] | None:
+    if "_seq_no" not in item:
+        return None
+    return item["_index"], item["_seq_no"], item["_primary_term"]
 
 
 def require_decided(answer: Mapping[str, Any]) -> None:
@@ -92,8 +94,6 @@ def require_decided(answer: Mapping[str, Any]) -> None:
     Raises:
         opensearchpy.TransportError: The first write failed.
     """
-    import opensearchpy  # noqa: PLC0415  (of an extra, and slow to import)
-
     first = outcomes(answer)[0]
     if first.error is not None and first.status not in {failures.MISSING, failures.CONFLICT}:
-        raise opensearchpy.TransportError(first.status, first.error["type"], first.error)
+        raise failures.of_part(first.status, first.error)

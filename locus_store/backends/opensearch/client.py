@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from locus_store.backends.documents.protocol import Tag
     from locus_store.backends.opensearch.access import IndexAccess, IndexPlace
     from locus_store.backends.opensearch.bulk import BulkWrite, Outcome
+    from locus_store.backends.opensearch.index import Layout
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -50,17 +51,19 @@ VERSIONS: Final = LAYOUT + "versions/"
 _DELETED: Final = 200
 
 
-class IndexObjects(Objects):
-    """The documents of an index, by name; a document's id is the digest of its name.
+class IndexClient:
+    """Calls of an index, by any number of threads.
 
     Args:
         place: The index.
         access: Credentials and limits.
+        layout: Of the index.
     """
 
-    def __init__(self, place: IndexPlace, access: IndexAccess) -> None:
+    def __init__(self, place: IndexPlace, access: IndexAccess, layout: Layout) -> None:
         self.place = place
         self.access = access
+        self.layout = layout
         self._workers = Workers("locus-store-opensearch", access.pool_size)
         self._start()
 
@@ -72,7 +75,7 @@ class IndexObjects(Objects):
         self._is_checked = False
 
     def __repr__(self) -> str:
-        return f"IndexObjects({str(self.place)!r})"
+        return f"{type(self).__name__}({str(self.place)!r})"
 
     def _require_process(self) -> None:
         if self._pid != os.getpid():
@@ -92,6 +95,15 @@ class IndexObjects(Objects):
         """The threads that calls run in."""
         return self._workers
 
+    def each(self, work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+        """See ``Objects``; within another call of this kind, one after another."""
+        return self._workers.each(work, items)
+
+    @property
+    def refresh(self) -> str:
+        """The parameter of writes that lists and searches show."""
+        return "wait_for" if self.access.refresh == "wait" else "false"
+
     # --- calls
 
     def _perform(self) -> Callable[..., Any]:
@@ -109,12 +121,22 @@ class IndexObjects(Objects):
         *,
         seen: Collection[int] = (),
         check: Callable[[Any], object] = bool,
+        on_repeat: Callable[[], None] = lambda: None,
         **params: Any,
     ) -> Any:
         """Return the JSON of an answer, also of one with a status in ``seen``.
 
         Transient failures are retried for ``retry_seconds``, on the other hosts at first. So are
         those that ``check`` finds in an answer and raises.
+
+        Args:
+            method: Of HTTP.
+            path: With a slash.
+            body: JSON, or lines of it.
+            seen: Statuses that are no failure.
+            check: Raises the client's error if a part of the answer is a failure.
+            on_repeat: Called before the request is repeated, which the server may have executed.
+            params: The parameters of the request.
 
         Raises:
             LocusStoreError: The call failed for good.
@@ -132,30 +154,52 @@ class IndexObjects(Objects):
                 if is_late or not failures.is_transient(exc):
                     raise failures.translated(exc, self.place, what) from exc
                 observe.retried(f"{what}: {failures.status_of(exc) or 'no answer'}", exc)
+                on_repeat()
                 time.sleep(pause)
             else:
                 return answer
         raise AssertionError("unreachable")  # the deadline ends the loop
 
-    def _documents(self, method: str, path: str, body: Any = None, **options: Any) -> Any:
+    def documents(self, method: str, path: str, body: Any = None, **options: Any) -> Any:
         """Return the answer to a request about documents, once the index was found to be ours."""
-        self._require_process()
-        if not self._is_checked:
-            found = self.call("GET", f"/{self.place.name}", seen=(failures.MISSING,))
-            if "error" not in found:
-                index.require_ours(found, self.place, self.access.language)
-                self._is_checked = True
-        return self.call(method, f"/{self.place.name}/{path}", body, **options)
+        self._check()
+        where = f"/{self.place.name}/{path}"
+        answer = self.call(method, where, body, **options)
+        if failures.type_of(answer) == failures.NO_INDEX and self._is_checked:
+            self._is_checked = False  # the index was deleted, or an upgrade is just removing it
+            self._check()
+            answer = self.call(method, where, body, **options)
+        return answer
 
-    def _create(self) -> None:
+    def _check(self) -> None:
+        """Look once whether the index is ours, if there is one."""
+        self._require_process()
+        if self._is_checked:
+            return
+        found = self.call("GET", f"/{self.place.name}", seen=(failures.MISSING,))
+        if "error" not in found:
+            index.require_ours(found, self.place, self.layout)
+            self._is_checked = True
+
+    def create(self) -> None:
         """Create the index, which another process may have created meanwhile."""
         name = index.first_index(self.place)
-        body = index.definition(self.place, self.access.language)
+        body = index.definition(self.place, name, self.layout)
         made = self.call("PUT", f"/{name}", body, seen=(400,))
         if failures.type_of(made) not in {None, failures.EXISTS}:
             raise BackendError(f"{self.place} cannot be created: {made['error']}")
 
-    # --- primitives
+
+class IndexObjects(IndexClient, Objects):
+    """The documents of an index, by name; a document's id is the digest of its name.
+
+    Args:
+        place: The index.
+        access: Credentials and limits.
+    """
+
+    def __init__(self, place: IndexPlace, access: IndexAccess) -> None:
+        super().__init__(place, access, index.threads(access.language))
 
     def get(self, name: str, *, known: Tag | None = None) -> Found | None:
         """See ``Objects``, also for the following methods."""
@@ -166,7 +210,7 @@ class IndexObjects(Objects):
 
     def _get(self, name: str, **options: str) -> Any:
         path, routing = _path(name), _routing(name)
-        return self._documents("GET", path, seen=(failures.MISSING,), routing=routing, **options)
+        return self.documents("GET", path, seen=(failures.MISSING,), routing=routing, **options)
 
     def put(self, name: str, content: bytes, *, tag: Tag | None) -> Tag:
         return self.put_with(name, content, [], tag=tag)[0]
@@ -194,7 +238,7 @@ class IndexObjects(Objects):
         encoded = {"content": b64encode(content).decode()}
         if tag is None:
             return self.document(name, "create", encoded)
-        return self.document(name, "index", encoded, if_seq_no=tag[0], if_primary_term=tag[1])
+        return self.document(name, "index", encoded, **_condition(tag))
 
     def _undo(self, deletions: list[BulkWrite]) -> None:
         """Delete what was created beside a refused document; ``vacuum`` removes the rest."""
@@ -230,7 +274,7 @@ class IndexObjects(Objects):
 
     def deletion(self, name: str, tag: Any = None) -> BulkWrite:
         """Return a deletion, of any version or of that with a tag."""
-        condition = {"if_seq_no": tag[0], "if_primary_term": tag[1]} if tag else {}
+        condition = _condition(tag) if tag else {}
         return write(name, "delete", {**_place(name), **condition})
 
     def bulk(
@@ -246,25 +290,21 @@ class IndexObjects(Objects):
         """
 
         def ask() -> list[Outcome]:
-            answer = self._documents(
+            answer = self.documents(
                 "POST",
                 "_bulk",
                 body_of(writes),
                 check=require_decided,
-                refresh=refresh or self._refresh,
+                refresh=refresh or self.refresh,
                 require_alias="true",
             )
             return outcomes(answer)
 
         found = ask()
         if creates and found[0].error and found[0].error["type"] == failures.NO_INDEX:
-            self._create()
+            self.create()
             found = ask()
         return found
-
-    @property
-    def _refresh(self) -> str:
-        return "wait_for" if self.access.refresh == "wait" else "false"
 
     def list(self, prefix: str, after: str = "") -> Iterator[ListedObject]:
         while True:
@@ -309,13 +349,13 @@ class IndexObjects(Objects):
             {**_place(name), "_source": ["content"] if tag is None else False}
             for name, tag in known.items()
         ]
-        answer = self._documents("POST", "_mget", {"docs": wanted}, seen=(failures.MISSING,))
+        answer = self.documents("POST", "_mget", {"docs": wanted}, seen=(failures.MISSING,))
         named = zip(known, answer.get("docs", ()), strict=False)
         return {name: _found(it) for name, it in named if it.get("found")}
 
     def search(self, body: Mapping[str, Any]) -> Any:
         """Return the answer to a search, of all shards or not at all; ``None``: no index."""
-        found = self._documents(
+        found = self.documents(
             "POST",
             "_search",
             body,
@@ -323,12 +363,6 @@ class IndexObjects(Objects):
             allow_partial_search_results="false",
         )
         return None if "error" in found else found
-
-    # --- at once
-
-    def each(self, work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-        """See ``Objects``; within another call of this kind, one after another."""
-        return self._workers.each(work, items)
 
     def where(self, name: str) -> str:
         return f"document {name!r} in {self.place}"
@@ -356,8 +390,17 @@ def _routing(name: str) -> str:
     return thread.rpartition(CUT)[2] if CUT in thread else digest(decoded(thread) or thread)
 
 
-def _tag(found: Mapping[str, Any]) -> tuple[int, int]:
-    return found["_seq_no"], found["_primary_term"]
+def _tag(found: Mapping[str, Any]) -> tuple[str, int, int]:
+    return found["_index"], found["_seq_no"], found["_primary_term"]
+
+
+def _condition(tag: Any) -> dict[str, Any]:
+    """Return the part of a write that expects the document with this tag, in the same index."""
+    return {
+        "_index": index.own_alias(tag[0]),
+        "if_seq_no": tag[1],
+        "if_primary_term": tag[2],
+    }
 
 
 def _found(found: Mapping[str, Any]) -> Found:

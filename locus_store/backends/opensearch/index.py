@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.errors import InvalidArgumentError, SchemaError
+from locus_store.errors import SchemaError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from locus_store.backends.opensearch.access import IndexPlace
 
 VERSION: Final = 2
-"""Of the mapping."""
+"""Of the mapping of threads."""
 
-MARK: Final = "locus_store"
-"""The key of the version in the mapping's ``_meta``."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """The mapping of a kind of index."""
+
+    mark: str
+    """The key of the version in the mapping's ``_meta``."""
+
+    version: int
+    oldest: int
+    """The oldest version whose release may work on this one."""
+
+    properties: Mapping[str, Any]
+    language: str | None = None
+    """Of the stemmed field."""
+
+
+OLDEST: Final = "oldest"
+"""The key of ``Layout.oldest`` in the mapping's ``_meta``."""
 
 LANGUAGE: Final = "language"
 """The key of the language of the stemmed field in the mapping's ``_meta``."""
-
-LANGUAGES: Final = frozenset({
-    "arabic", "armenian", "basque", "bengali", "brazilian", "bulgarian", "catalan", "cjk",
-    "czech", "danish", "dutch", "english", "estonian", "finnish", "french", "galician", "german",
-    "greek", "hindi", "hungarian", "indonesian", "irish", "italian", "latvian", "lithuanian",
-    "norwegian", "persian", "portuguese", "romanian", "russian", "sorani", "spanish", "swedish",
-    "thai", "turkish",
-})  # fmt: skip
-"""The analyzers of languages that OpenSearch has without a plugin."""
 
 _DOCUMENTS: Final = {
     "name": {"type": "keyword"},
@@ -54,59 +65,84 @@ def first_index(place: IndexPlace) -> str:
     return f"{place.name}-000001"
 
 
-def checked_language(language: str | None) -> str | None:
-    """Return the language of the stemmed field.
-
-    Raises:
-        InvalidArgumentError: OpenSearch has no analyzer for it.
-    """
-    if language is not None and language not in LANGUAGES:
-        known = ", ".join(sorted(LANGUAGES))
-        raise InvalidArgumentError(f"language={language!r} must be None or one of: {known}")
-    return language
-
-
-def definition(place: IndexPlace, language: str | None = None) -> dict[str, Any]:
-    """Return the index; its settings are those of the cluster and of index templates."""
+def threads(language: str | None) -> Layout:
+    """Return the layout of an index of threads."""
     stemmed = {"text": {"type": "text", "analyzer": language}} if language else {}
-    return {
-        "aliases": {place.name: {"is_write_index": True}},
-        "mappings": {
-            "dynamic": "strict",
-            "_meta": {MARK: VERSION, LANGUAGE: language},
-            "properties": _DOCUMENTS | _VERSIONS | stemmed,
-        },
-    }
+    return Layout(
+        mark="locus_store",
+        version=VERSION,
+        oldest=1,
+        properties=_DOCUMENTS | _VERSIONS | stemmed,
+        language=language,
+    )
 
 
-def require_ours(found: dict[str, Any], place: IndexPlace, language: str | None = None) -> None:
-    """Refuse indexes that this library did not create, or a newer version of it.
+def definition(place: IndexPlace, name: str, layout: Layout) -> dict[str, Any]:
+    """Return an index behind the alias.
+
+    Its settings are those of the cluster and of index templates.
+    """
+    aliases = {place.name: {"is_write_index": True}, own_alias(name): {}}
+    return {"aliases": aliases, "mappings": mappings(layout)}
+
+
+def own_alias(name: str) -> str:
+    """Return the second alias of an index, for writes on the condition of what it holds.
+
+    Sequence numbers of another index say nothing, and a write to an alias creates no index.
+    """
+    return f"{name}-own"
+
+
+def mappings(layout: Layout) -> dict[str, Any]:
+    """Return the mapping of an index."""
+    meta: dict[str, Any] = {layout.mark: layout.version, OLDEST: layout.oldest}
+    meta |= {LANGUAGE: layout.language} if layout.language else {}
+    return {"dynamic": "strict", "_meta": meta, "properties": layout.properties}
+
+
+def require_ours(found: Mapping[str, Any], place: IndexPlace, layout: Layout) -> None:
+    """Refuse indexes that this library did not create, or another release of it.
 
     Args:
         found: The indexes that the name stands for.
         place: The name.
-        language: Of the stemmed field.
+        layout: Of the kind of index that is wanted.
 
     Raises:
-        SchemaError: One is not ours.
+        SchemaError: One is not ours, or has another version of the mapping or another language.
+    """
+    name, meta = only_ours(found, place, layout)
+    version = meta[layout.mark]
+    is_newer = meta.get(OLDEST, version) > layout.version
+    if is_newer or version < layout.version:
+        remedy = "upgrade locus-store" if is_newer else "run: locus-store db upgrade"
+        raise SchemaError(
+            f"{place} has version {version!r} of the mapping ({name}), and this locus-store knows "
+            f"version {layout.version}; {remedy}"
+        )
+    if meta.get(LANGUAGE) != layout.language:
+        raise SchemaError(
+            f"{place} was created with language={meta.get(LANGUAGE)!r}; open it with this one, "
+            "or choose another index_name="
+        )
+
+
+def only_ours(
+    found: Mapping[str, Any], place: IndexPlace, layout: Layout
+) -> tuple[str, Mapping[str, Any]]:
+    """Return the index that a name stands for, and the ``_meta`` of its mapping.
+
+    Raises:
+        SchemaError: It was not created by this library, or there are several.
     """
     for name, it in found.items():
         meta = it.get("mappings", {}).get("_meta") or {}
-        version = meta.get(MARK)
-        if version is None or name == place.name:
+        if not isinstance(meta.get(layout.mark), int) or name == place.name:
             raise SchemaError(
                 f"{place} was not created by locus-store (it may be the Locus SDK's); choose "
                 "another index_name="
             )
-        if version != VERSION:
-            raise SchemaError(
-                f"{place} has version {version!r} of the mapping, and this locus-store knows "
-                f"version {VERSION}; upgrade locus-store, or choose another index_name="
-            )
-        if meta.get(LANGUAGE) != language:
-            raise SchemaError(
-                f"{place} was created with language={meta.get(LANGUAGE)!r}; open it with this one, "
-                "or choose another index_name="
-            )
     if len(found) > 1:
         raise SchemaError(f"{place} stands for several indexes: {', '.join(sorted(found))}")
+    return name, meta

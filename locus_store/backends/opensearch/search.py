@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from locus_store.backends.opensearch.versions import wanted_tokens, word
+from locus_store.values.text import SNIPPET_CHARACTERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -25,13 +26,24 @@ SPARE: Final = 3
 INDEXED_WORDS: Final = 64
 """Words of a query that the server is asked for; threads are looked at again."""
 
+LONGEST_STEMMED_QUERY: Final = 1000
+"""Characters of a query; a server refuses more than 1,024 terms."""
+
+_FRAGMENT: Final = {
+    "pre_tags": [""],
+    "post_tags": [""],
+    "fragment_size": SNIPPET_CHARACTERS,
+    "number_of_fragments": 1,
+    "max_analyzer_offset": 500_000,
+    "no_match_size": SNIPPET_CHARACTERS,
+}
 _NEWEST: Final = [{"created_at": "desc"}, {"line": "desc"}, {"sequence": "desc"}]
 _BEST: Final = [{"_score": "desc"}, {"name": "asc"}]
 _BY_NAME: Final = [{"name": "asc"}]
 _PLACE: Final = ("thread", "namespace", "line", "sequence")
 
 
-class Place(NamedTuple):
+class VersionPlace(NamedTuple):
     """A version, as its document names it."""
 
     thread: str
@@ -42,7 +54,7 @@ class Place(NamedTuple):
 
 def with_value(
     objects: IndexObjects, key: str, value: Any, limit: int, *, is_tag: bool
-) -> Iterator[list[Place]]:
+) -> Iterator[list[VersionPlace]]:
     """Yield pages of all versions that may have a value, the newest first.
 
     Args:
@@ -85,12 +97,42 @@ def _unseen(threads: Any, seen: set[str]) -> list[str]:
     return some
 
 
-def all_versions(objects: IndexObjects) -> Iterator[tuple[Place, tuple[int, int]]]:
+class Stemmed(NamedTuple):
+    """A version that has other forms of the words."""
+
+    place: VersionPlace
+    score: float
+    """Below 1, the least score of a thread that has the words themselves."""
+
+    snippet: str
+
+
+def with_stems(objects: IndexObjects, query: str, limit: int) -> Iterator[list[Stemmed]]:
+    """Yield pages of the versions that have a form of each word of a query, the best first."""
+    if len(query) > LONGEST_STEMMED_QUERY:
+        return
+    match = {"match": {"text": {"query": query, "operator": "and"}}}
+    highlight = {"fields": {"text": _FRAGMENT}}
+    options = {"highlight": highlight, "track_scores": True}
+    for hits in _answers(objects, match, _BEST, _first_page(limit), **options):
+        yield [Stemmed(_place(it), _below_1(it["_score"]), _snippet(it)) for it in hits]
+
+
+def _below_1(score: float) -> float:
+    return score / (1 + score)
+
+
+def _snippet(hit: Mapping[str, Any]) -> str:
+    (fragment,) = hit["highlight"]["text"]
+    return " ".join(fragment.split())[:SNIPPET_CHARACTERS]
+
+
+def all_versions(objects: IndexObjects) -> Iterator[tuple[VersionPlace, tuple[str, int, int]]]:
     """Yield all documents of versions with their tags, those of a thread together."""
     query = {"exists": {"field": "sequence"}}
     for hits in _answers(objects, query, _BY_NAME, PAGE, seq_no_primary_term=True):
         for it in hits:
-            yield _place(it), (it["_seq_no"], it["_primary_term"])
+            yield _place(it), (it["_index"], it["_seq_no"], it["_primary_term"])
 
 
 # --- words in several versions of a thread
@@ -164,7 +206,9 @@ def _filter(query: Any) -> dict[str, Any]:
     return {"bool": {"filter": [query]}}
 
 
-def _pages(objects: IndexObjects, query: Any, order: Any, size: int) -> Iterator[list[Place]]:
+def _pages(
+    objects: IndexObjects, query: Any, order: Any, size: int
+) -> Iterator[list[VersionPlace]]:
     """Yield all versions that a query finds, page by page; the first page has ``size``."""
     for hits in _answers(objects, query, order, size):
         yield [_place(it) for it in hits]
@@ -190,5 +234,5 @@ def _answers(
         body |= {"search_after": hits[-1]["sort"], "size": PAGE}
 
 
-def _place(hit: Mapping[str, Any]) -> Place:
-    return Place(*(hit["fields"][name][0] for name in _PLACE))
+def _place(hit: Mapping[str, Any]) -> VersionPlace:
+    return VersionPlace(*(hit["fields"][name][0] for name in _PLACE))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.backend import ErasesThreads, ListsThreads, QueriesMetadata, SearchesText, needs
 from locus_store.errors import InvalidArgumentError
-from locus_store.inspector.bounds import ROWS
+from locus_store.inspector.bounds import ROWS, short
 from locus_store.inspector.visits import Page
 from locus_store.timeline.questions import json_or_text
 from locus_store.timeline.readable import about
@@ -62,7 +62,7 @@ def _of(head: Head, snippet: str | None = None) -> ListedThread:
         thread_id=head.thread_id,
         active_at=head.updated_at,
         checkpoint_id=head.checkpoint_id,
-        about=about(head.metadata),
+        about=short(about(head.metadata)),
         snippet=snippet,
     )
 

@@ -378,6 +378,18 @@ async def test_checkpoints_are_versions_of_a_thread(storage: LocusCheckpointStor
     assert await storage.load(fork.checkpoint_id) == fork
 
 
+async def test_a_checkpoint_is_found_by_its_id_alone(storage: LocusCheckpointStorage) -> None:
+    saved = [checkpoint(it) for it in ("a", "b", "c")]
+    for it in saved:
+        await storage.save(it)
+    fresh = LocusCheckpointStorage(storage.checkpointer)
+    assert await fresh.load(saved[1].checkpoint_id) == saved[1]
+    assert await fresh.delete(saved[1].checkpoint_id) is True
+    for it in (storage, fresh):
+        with pytest.raises(CheckpointNotFoundError):
+            await it.load(saved[1].checkpoint_id)
+
+
 async def test_of_many_checkpoints_so_many_are_kept(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'a.db'}"
     async with LocusCheckpointStorage.from_url(url, keep_last=2) as storage:

@@ -18,7 +18,7 @@ import anyio
 import asyncpg
 import pytest
 import yaml
-from amounts import SERVICE_VARIANTS, SERVICES
+from amounts import OPENSEARCH_VARIANT, SERVICE_VARIANTS, SERVICES
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.conformance import checkpointer_test, validate
 from langgraph.checkpoint.conformance.capabilities import Capability
@@ -58,7 +58,10 @@ COUNTS = {
 SPECIAL = {"__error__": -1, "__scheduled__": -2, "__interrupt__": -3, "__resume__": -4}
 
 
-STORAGES = ["memory", "file", "sqlite", "postgresql", "redis", "oci", *SERVICE_VARIANTS]
+STORAGES = [
+    *("memory", "file", "sqlite", "postgresql", "redis", "oci"),
+    *(OPENSEARCH_VARIANT, *SERVICE_VARIANTS),
+]
 
 
 @pytest.fixture(params=STORAGES)
@@ -88,6 +91,8 @@ def on_server(request):
         return partial(RedisBackend, request.getfixturevalue("redis_url"))
     if request.param in SERVICES:
         return partial(HTTPBackend, request.getfixturevalue("service_over")(request.param))
+    if request.param == "opensearch":
+        return request.getfixturevalue("index").backend
     return partial(PostgreSQLBackend, request.getfixturevalue("migrated_database"), pool_size=4)
 
 

@@ -38,8 +38,8 @@ from pydantic import (
 )
 
 from locus_store import InvalidArgumentError, MemoryBackend, SerializationError
-from locus_store.adapters.langgraph import LangGraphSaver
 from locus_store.adapters.classes import name_of
+from locus_store.adapters.langgraph import LangGraphSaver
 from locus_store.adapters.langgraph.serializer import ExactSerializer
 
 if TYPE_CHECKING:

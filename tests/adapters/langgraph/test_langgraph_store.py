@@ -12,7 +12,7 @@ from concurrent.futures import CancelledError
 from typing import Any
 
 import pytest
-from amounts import SERVICE_VARIANTS, SERVICES
+from amounts import OPENSEARCH_VARIANT, SERVICE_VARIANTS, SERVICES
 from langchain_core.embeddings import Embeddings
 from langgraph.config import get_store
 from langgraph.graph import END, START, StateGraph
@@ -75,12 +75,17 @@ def call(request):
 def place(request, tmp_path):
     if request.param in SERVICES:
         return request.getfixturevalue("service_over")(request.param, dimension=DIMENSION)
+    if request.param == "opensearch":
+        return request.getfixturevalue("index").url()
     names = {"postgresql": "migrated_database", "redis": "redis_url"}
     found = names.get(request.param)
     return request.getfixturevalue(found) if found else f"sqlite:///{tmp_path / 'store.db'}"
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgresql", "redis", *SERVICE_VARIANTS])
+STORAGES = ["memory", "sqlite", "postgresql", "redis", OPENSEARCH_VARIANT, *SERVICE_VARIANTS]
+
+
+@pytest.fixture(params=STORAGES)
 def opened(request, tmp_path):
     """Opens stores on one empty place; all are closed in the end."""
     made, shared = [], InMemoryStore(dimension=DIMENSION)

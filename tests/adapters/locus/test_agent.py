@@ -15,7 +15,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from amounts import SERVICE_VARIANTS, SERVICES
+from amounts import OPENSEARCH_VARIANT, SERVICE_VARIANTS, SERVICES
 from locus import Agent, tool
 from locus.core.messages import Message
 from locus.core.state import AgentState
@@ -44,6 +44,8 @@ def place(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path / 'agents.db'}"
     if kind == "oci":
         return str(request.getfixturevalue("bucket").url())
+    if kind == "opensearch":
+        return str(request.getfixturevalue("index").url())
     if kind in SERVICES:
         return str(request.getfixturevalue("service_over")(kind))
     fixtures = {"redis": "redis_url", "postgresql": "migrated_database"}
@@ -51,12 +53,15 @@ def place(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return found
 
 
-@pytest.fixture(params=["sqlite", "postgresql", "redis", "oci", *SERVICE_VARIANTS])
+ELSEWHERE = [OPENSEARCH_VARIANT, *SERVICE_VARIANTS]
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "redis", "oci", *ELSEWHERE])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return place(request.param, request, tmp_path)
 
 
-@pytest.fixture(params=["sqlite", "postgresql", "redis", "memory", "oci", *SERVICE_VARIANTS])
+@pytest.fixture(params=["sqlite", "postgresql", "redis", "memory", "oci", *ELSEWHERE])
 async def opened(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Open]:
     """Opens the same storage with every call, as another process would."""
     made: list[BaseCheckpointer] = []

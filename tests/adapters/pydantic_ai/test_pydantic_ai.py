@@ -221,6 +221,20 @@ class TestStores:
             with pytest.raises(LookupError):
                 await either.read_entry(entry_id)
 
+    async def test_a_fork_that_races_a_deletion_is_whole_or_refused(self, either: Any) -> None:
+        for n in range(4):
+            await saved(either, f"c{n}", *"abcd")
+            forked, _ = await asyncio.gather(
+                either.fork(f"c{n}", new_conversation_id=f"f{n}"),
+                either.delete(f"c{n}"),
+                return_exceptions=True,
+            )
+            found = await either.load(f"f{n}")
+            if isinstance(forked, UserError):  # a ConversationConflict is one
+                assert found is None
+            else:
+                assert texts(forked) == texts(found) == [*"abcd"]
+
     async def test_a_conversation_that_was_created_again_refuses_an_old_copy(
         self, either: Any
     ) -> None:

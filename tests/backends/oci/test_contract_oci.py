@@ -11,6 +11,7 @@ from locus_store.backends.oci.backend import BucketDocuments
 from locus_store.blocking import BlockingCheckpointer
 from locus_store.testing import CheckpointerContract, StorageBackendContract
 from locus_store.testing.documents import DocumentsContract
+from locus_store.testing.write_faults import WriteFaultsContract
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,6 +54,12 @@ class TestBucketDocuments(DocumentsContract):
     @pytest.fixture
     def reopen(self, bucket: DoubleBucket) -> Any:
         return lambda: BucketDocuments(bucket.objects(), "p/")
+
+
+class TestFaultsOnBucket(WriteFaultsContract):
+    @pytest.fixture
+    def opened(self, bucket: DoubleBucket) -> Any:
+        return bucket.backend
 
 
 @pytest.mark.variant

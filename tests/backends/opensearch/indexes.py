@@ -8,7 +8,11 @@ from urllib.error import HTTPError
 
 from shelf import ObjectsProbe
 
-from locus_store.backends.opensearch import OpenSearchBackend, opensearch_checkpointer
+from locus_store.backends.opensearch import (
+    OpenSearchBackend,
+    OpenSearchStore,
+    opensearch_checkpointer,
+)
 
 if TYPE_CHECKING:
     from opensearch_servers import Server
@@ -26,15 +30,22 @@ class TestIndex:
         self.name = name
 
     def options(self, **others: Any) -> dict[str, Any]:
-        return {"hosts": self.server.url, "index_name": self.name, "refresh": "wait", **others}
+        return {**self.server.options(), "index_name": self.name, "refresh": "wait", **others}
 
     @property
     def place(self) -> str:
-        """The part of a URL between its scheme and its options."""
-        return f"{self.server.url.removeprefix('http://')}/{self.name}"
+        """Host and index, for the pages of the documentation."""
+        return f"{self.server.url.partition('://')[2]}/{self.name}"
+
+    def url(self) -> str:
+        """For other processes."""
+        return self.server.index_url(self.name)
 
     def checkpointer(self, **options: Any) -> Any:
         return opensearch_checkpointer(**self.options(**options))
+
+    def store(self, **options: Any) -> OpenSearchStore:
+        return OpenSearchStore(**self.options(**{"dimension": 3, **options}))
 
     def backend(self, **options: Any) -> OpenSearchBackend:
         return OpenSearchBackend(**self.options(**options))
@@ -60,11 +71,17 @@ class TestIndex:
     def refresh(self) -> None:
         self.ask("POST", f"/{self.name}/_refresh")
 
+    def refresh_all(self) -> str:
+        """Refresh the indexes of threads and items; return their names."""
+        names = f"{self.name},{self.name}-store"
+        self.ask("POST", f"/{names}/_refresh?ignore_unavailable=true")
+        return names
+
     def empty(self) -> None:
-        """Delete all documents, if there is an index."""
-        self.refresh()
-        path = f"/{self.name}/_delete_by_query?refresh=true&conflicts=proceed"
-        self.ask("POST", path, {"query": {"match_all": {}}})
+        """Delete all documents of the indexes that there are."""
+        names = self.refresh_all()
+        path = "_delete_by_query?refresh=true&conflicts=proceed&ignore_unavailable=true"
+        self.ask("POST", f"/{names}/{path}", {"query": {"match_all": {}}})
 
     def remove(self) -> None:
         """Delete the index."""

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from test_contract import LocusStates, Unblocked
 
+from locus_store.backends.documents import deriving
 from locus_store.backends.documents.object_documents import ObjectDocuments
+from locus_store.backends.opensearch.search import VersionPlace, all_versions
 from locus_store.blocking import BlockingCheckpointer
 from locus_store.testing import CheckpointerContract, StorageBackendContract
 from locus_store.testing.documents import DocumentsContract
+from locus_store.testing.write_faults import WriteFaultsContract
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,6 +55,30 @@ class TestIndexDocuments(DocumentsContract):
     @pytest.fixture
     def reopen(self, index: TestIndex) -> Any:
         return lambda: ObjectDocuments(index.objects())
+
+
+class TestFaultsOnIndex(WriteFaultsContract):
+    writes = ("bulk",)
+
+    @pytest.fixture
+    def opened(self, index: TestIndex) -> Any:
+        return index.backend
+
+    @pytest.fixture
+    def settle(self, index: TestIndex) -> Any:
+        return index.refresh
+
+    def stored(self, backend: Any) -> set[tuple[Any, ...]]:
+        return super().stored(backend) | {it for it, _ in all_versions(backend.index)}
+
+    def named(self, backend: Any, threads: list[str]) -> set[tuple[Any, ...]]:
+        parsed = [backend._threads.parsed(backend._documents, it) for it in threads]
+        places = {
+            VersionPlace(it.thread.thread_id, *name)
+            for it in parsed
+            for name in deriving.named(it.thread)
+        }
+        return super().named(backend, threads) | places
 
 
 @pytest.mark.variant

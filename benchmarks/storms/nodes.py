@@ -1,0 +1,329 @@
+"""Three nodes of OpenSearch, killed under load: python -m benchmarks.storms.nodes.
+
+Two processes save on their threads while the node of the primary shard is killed, and then the
+cluster manager. Each acknowledged save must be there at the end, and each writer must save again
+within ``--seconds`` by itself. Then a full disk, an index without its shard, and a node that
+accepts connections and answers nothing: typed errors, nothing lost, and saves again when the fault
+has ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.places import TESTS
+from locus_store import BackendError, ConnectionFailedError, LocusStoreError
+from locus_store.backends.opensearch import OpenSearchBackend
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+NODES = 3
+WRITERS = 2
+INDEX = "nodes"
+SETTINGS = {
+    "number_of_shards": 1,
+    "number_of_replicas": NODES - 1,
+    "write.wait_for_active_shards": 2,
+    "unassigned.node_left.delayed_timeout": "0",
+}
+GREEN_SECONDS = 300
+BLOCK = "index.blocks.read_only_allow_delete"
+WATERMARKS = ("low", "high", "flood_stage")
+TOO_MUCH = "999999gb"
+"""Free space that no disk has."""
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=20, help="of each kind of node")
+    parser.add_argument("--seconds", type=float, default=10.0, help="until a writer saves again")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--write", help=argparse.SUPPRESS)
+    parser.add_argument("--hosts", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main() -> int:
+    options = parsed()
+    if options.write is not None:
+        asyncio.run(write(options.hosts.split(","), options.write))
+        return 0
+    with tempfile.TemporaryDirectory(prefix="locus-store-nodes-") as directory:
+        cluster = Cluster(Path(directory))
+        try:
+            return run(cluster, options)
+        finally:
+            cluster.stop()
+
+
+def run(cluster: Cluster, options: argparse.Namespace) -> int:
+    cluster.ask("PUT", "/_index_template/nodes", template())
+    writers = [Writer(cluster.hosts, f"w{n}") for n in range(WRITERS)]
+    rng, late = random.Random(options.seed), 0
+    for it in writers:
+        it.next_save()
+    for kind, victim in (("primary", cluster.primary), ("manager", cluster.manager)):
+        waits = []
+        for _ in range(options.kills):
+            cluster.wait_for_green()
+            time.sleep(rng.random() * 0.3)
+            waits.append(killed(cluster, victim(), writers))
+        late += sum(it > options.seconds for it in waits)
+        print(f"{kind}: {len(waits)} kills, first save again: {told(waits)}", flush=True)
+    for it in writers:
+        it.stop()
+    cluster.wait_for_green()
+    lost, acknowledged = asyncio.run(missing(cluster.hosts, writers))
+    print(f"acknowledged: {acknowledged}, lost: {lost}, late: {late}", flush=True)
+    wrong = asyncio.run(faults(cluster))
+    print(f"faults: wrong: {wrong}", flush=True)
+    return int(bool(lost or late or wrong))
+
+
+def template() -> Any:
+    return {"index_patterns": [f"{INDEX}-*"], "template": {"settings": {"index": SETTINGS}}}
+
+
+def told(waits: Sequence[float]) -> str:
+    ordered = sorted(waits)
+    middle = ordered[len(ordered) // 2]
+    return f"least {ordered[0]:.1f} s, median {middle:.1f} s, most {ordered[-1]:.1f} s"
+
+
+def killed(cluster: Cluster, number: int, writers: Sequence[Writer]) -> float:
+    """Kill a node and start it again; return the seconds until all writers had saved again."""
+    cluster.nodes[number].kill()
+    begun = time.monotonic()
+    for it in writers:
+        it.next_save()
+    waited = time.monotonic() - begun
+    cluster.start(number)
+    return waited
+
+
+# --- the cluster
+
+
+class Cluster:
+    """Nodes that keep their folders and ports."""
+
+    def __init__(self, directory: Path) -> None:
+        sys.path.insert(0, str(TESTS))
+        import opensearch_servers
+        import servers
+
+        self._made = opensearch_servers
+        ports = [servers.free_port() for _ in range(2 * NODES)]
+        self._http, self._transport = ports[:NODES], ports[NODES:]
+        self._homes = [directory / f"n{n}" for n in range(NODES)]
+        self.hosts = [f"http://127.0.0.1:{it}" for it in self._http]
+        self.nodes: dict[int, Any] = {}
+        for n in range(NODES):
+            self.start(n)
+        self.wait_for_green()
+
+    def start(self, number: int) -> None:
+        settings = {
+            "discovery.type": "zen",
+            "discovery.seed_hosts": ",".join(f"127.0.0.1:{it}" for it in self._transport),
+            "cluster.initial_cluster_manager_nodes": "n0,n1,n2",
+            "cluster.routing.allocation.disk.threshold_enabled": "true",
+            "cluster.info.update.interval": "10s",
+            "transport.port": self._transport[number],
+            **{f"cluster.routing.allocation.disk.watermark.{it}": "1mb" for it in WATERMARKS},
+        }
+        home, port = self._homes[number], self._http[number]
+        self.nodes[number] = self._made.Node(home, settings, port=port)
+
+    def ask(self, method: str, path: str, body: Any = None) -> Any:
+        """The answer of the first node that gives one."""
+        failed: Exception | None = None
+        for it in self.hosts:
+            try:
+                return self._made.Server(it).ask(method, path, body)
+            except OSError as exc:
+                failed = exc
+        raise failed or AssertionError("no hosts")
+
+    def wait_for_green(self) -> None:
+        path = f"/_cluster/health?wait_for_nodes={NODES}&wait_for_status=green&timeout=5s"
+        limit = time.monotonic() + GREEN_SECONDS
+        while time.monotonic() < limit:
+            try:
+                if not self.ask("GET", path)["timed_out"]:
+                    return
+            except OSError:
+                time.sleep(0.5)
+        raise SystemExit("the cluster is not green again")
+
+    def primary(self) -> int:
+        shards = self.ask("GET", f"/_cat/shards/{INDEX}?format=json")
+        [name] = [it["node"] for it in shards if it["prirep"] == "p"]
+        return int(name[1:])
+
+    def manager(self) -> int:
+        [found] = self.ask("GET", "/_cat/cluster_manager?format=json")
+        return int(found["node"][1:])
+
+    def stop(self) -> None:
+        for it in self.nodes.values():
+            it.kill()
+
+
+# --- writers
+
+
+class Writer:
+    """A process that saves, and what it acknowledged."""
+
+    def __init__(self, hosts: Sequence[str], thread: str) -> None:
+        command = [sys.executable, "-m", "benchmarks.storms.nodes"]
+        command += ["--write", thread, "--hosts", ",".join(hosts)]
+        self.thread = thread
+        self.saved: list[int] = []
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self._news = threading.Condition()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None  # noqa: S101  (a pipe was asked for)
+        for line in self._process.stdout:
+            with self._news:
+                self.saved.append(json.loads(line))
+                self._news.notify_all()
+
+    def next_save(self) -> None:
+        """Wait for a save that begins after now."""
+        with self._news:
+            before = len(self.saved)
+            if not self._news.wait_for(lambda: len(self.saved) > before + 1, GREEN_SECONDS):
+                raise SystemExit(f"writer {self.thread} does not save any more")
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._reader.join()
+
+
+async def write(hosts: Sequence[str], thread: str) -> None:
+    """Save for ever; print what was acknowledged."""
+    backend = OpenSearchBackend(list(hosts), index_name=INDEX, timeout_seconds=5)
+    for n in range(10**9):
+        await backend.write_state(thread, {"n": n, "text": f"{n} " * 20}, checkpoint_id=f"v{n}")
+        print(n, flush=True)
+
+
+async def missing(hosts: Sequence[str], writers: Sequence[Writer]) -> tuple[int, int]:
+    """Return how many acknowledged saves are missing, and how many there were."""
+    backend = OpenSearchBackend(list(hosts), index_name=INDEX)
+    lost = acknowledged = 0
+    for it in writers:
+        found = await backend.history(it.thread, limit=10**6)
+        there = {line.checkpoint_id for line in found}
+        lost += sum(f"v{n}" not in there for n in it.saved)
+        acknowledged += len(it.saved)
+    await backend.close()
+    return lost, acknowledged
+
+
+# --- other faults
+
+
+async def faults(cluster: Cluster) -> int:
+    """Return how many faults were not answered as they should be."""
+    return await full_disk(cluster) + await no_shard(cluster) + await silent_node(cluster)
+
+
+async def full_disk(cluster: Cluster) -> int:
+    """Fill the disk by a watermark that no disk reaches; the server sets and removes its block."""
+    backend = OpenSearchBackend(cluster.hosts, index_name=INDEX, retry_seconds=2)
+    await backend.write_state("disk", {"n": 0}, checkpoint_id="v0")
+    set_watermarks(cluster, TOO_MUCH)
+    refused = await until(lambda: backend.write_state("disk", {"n": 1}), BackendError)
+    kept = await backend.fetch("disk")
+    set_watermarks(cluster, None)
+    again = await until(lambda: backend.write_state("disk", {"n": 2}), None)
+    await backend.close()
+    return report("full disk", is_right=refused and kept is not None and again)
+
+
+def set_watermarks(cluster: Cluster, value: str | None) -> None:
+    names = (f"cluster.routing.allocation.disk.watermark.{it}" for it in WATERMARKS)
+    cluster.ask("PUT", "/_cluster/settings", {"transient": dict.fromkeys(names, value)})
+
+
+async def no_shard(cluster: Cluster) -> int:
+    """Kill the only node that has a copy of the index, and start it again."""
+    body = {"index.number_of_replicas": 0, "index.write.wait_for_active_shards": 1}
+    cluster.ask("PUT", f"/{INDEX}/_settings", body)
+    backend = OpenSearchBackend(cluster.hosts, index_name=INDEX, retry_seconds=2, timeout_seconds=3)
+    await backend.write_state("red", {"n": 0}, checkpoint_id="v0")
+    number = cluster.primary()
+    cluster.nodes[number].kill()
+    failures = [await outcome(backend.fetch("red")), await outcome(backend.write_state("red", {}))]
+    are_typed = all(isinstance(it, BackendError | ConnectionFailedError) for it in failures)
+    cluster.start(number)
+    cluster.wait_for_green()
+    again = await until(lambda: backend.write_state("red", {"n": 1}), None)
+    kept = {it.checkpoint_id for it in await backend.history("red", limit=10)}
+    await backend.close()
+    return report("no shard", is_right=are_typed and again and "v0" in kept)
+
+
+async def silent_node(cluster: Cluster) -> int:
+    """Put a host that accepts connections and answers nothing before the others."""
+    silent = await asyncio.start_server(lambda *_: asyncio.sleep(3600), "127.0.0.1", 0)
+    port = silent.sockets[0].getsockname()[1]
+    hosts = [f"http://127.0.0.1:{port}", *cluster.hosts]
+    backend = OpenSearchBackend(hosts, index_name=INDEX, timeout_seconds=1)
+    failures = [
+        await outcome(backend.write_state("silent", {"n": n}, checkpoint_id=f"v{n}"))
+        for n in range(12)
+    ]
+    count = len(await backend.history("silent", limit=20))
+    await backend.close()
+    alone = OpenSearchBackend(hosts[0], index_name=INDEX, timeout_seconds=0.5, retry_seconds=1)
+    is_typed = isinstance(await outcome(alone.fetch("silent")), ConnectionFailedError)
+    await alone.close()
+    silent.close()
+    return report("silent node", is_right=not any(failures) and count == 12 and is_typed)
+
+
+async def outcome(call: Any) -> LocusStoreError | None:
+    try:
+        await call
+    except LocusStoreError as exc:
+        return exc
+    return None
+
+
+async def until(call: Callable[[], Any], wanted: type[LocusStoreError] | None) -> bool:
+    """Call again until it fails with an error of this class, or succeeds if that is wanted."""
+    limit = time.monotonic() + GREEN_SECONDS
+    while time.monotonic() < limit:
+        found = await outcome(call())
+        if (found is None) if wanted is None else isinstance(found, wanted):
+            return True
+        await asyncio.sleep(0.5)
+    return False
+
+
+def report(name: str, *, is_right: bool) -> int:
+    print(f"{name}: {'as it should be' if is_right else 'WRONG'}", flush=True)
+    return int(not is_right)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,165 @@
+"""Sessions of Google ADK's own SQL services. The source is only read."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from google.adk.events import Event
+from pydantic import ValidationError
+
+from locus_store.adapters.adk.records import (
+    STATE,
+    SessionRecord,
+    app_log,
+    event_message,
+    user_log,
+    value_message,
+)
+from locus_store.adapters.log_imports import archived, opened_rows, put_thread, time_of
+from locus_store.adapters.logs import thread_of
+from locus_store.backend import StoresThreads, needs
+from locus_store.errors import IntegrityError, NotFoundError, SchemaError
+from locus_store.transfer.counts import Counts, Progress, Tally
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from locus_store.adapters.adk.records import Document
+    from locus_store.adapters.log_imports import Rows
+    from locus_store.backend import StorageBackend
+    from locus_store.types import ArchivedMessage
+    from locus_store.types.messages import LogName
+
+    Taking = Callable[[], Awaitable[bool]]
+
+_NAMES: Final = "SELECT app_name, user_id, id FROM sessions ORDER BY 1, 2, 3"
+_SESSION: Final = (
+    "SELECT state, update_time FROM sessions WHERE app_name = ? AND user_id = ? AND id = ?"
+)
+_APPS: Final = "SELECT app_name, state, update_time FROM app_states ORDER BY 1"
+_USERS: Final = "SELECT app_name, user_id, state, update_time FROM user_states ORDER BY 1, 2"
+_EVENTS: Final = (
+    "SELECT id, invocation_id, timestamp, event_data FROM events "
+    "WHERE app_name = ? AND user_id = ? AND session_id = ? ORDER BY timestamp, {tie}"
+)
+
+
+async def import_adk(
+    backend: StorageBackend,
+    source: str,
+    *,
+    thread_ids: Sequence[str] | None = None,
+    progress: Progress | None = None,
+) -> Counts:
+    """Store the sessions of ``DatabaseSessionService`` and ``SqliteSessionService``.
+
+    A session becomes the thread ``app/user/session``, and events keep their times; so do the states
+    of apps and users. Threads that exist already are left unchanged. Each thread is written whole
+    or not at all, read again, and compared. A thread that cannot be imported does not stop the
+    others; the error is raised at the end.
+
+    Args:
+        backend: Where to.
+        source: ``sqlite:///file.db`` or ``postgresql://…``, with or without a driver.
+        thread_ids: The threads to import; ``None``: all.
+        progress: See ``counts.Progress``.
+
+    Raises:
+        ConnectionFailedError: The source cannot be reached.
+        SchemaError: The tables are not there, or they are of ADK's old, pickled schema.
+        NotFoundError: One of ``thread_ids`` is not there; nothing was written.
+        ConflictError: ``backend`` has a thread of that id with other messages.
+        IntegrityError: An event or a state is damaged; names it.
+        InvalidArgumentError: The scheme is not supported.
+    """
+    backend = needs(backend, StoresThreads)
+    await backend.exists("-")  # creates its schema before the source is read
+    tally = Tally(progress)
+    async with opened_rows(source) as rows:
+        await _require_tables(rows)
+        found = await _threads(backend, rows)
+        for thread_id in thread_ids or ():
+            if thread_id not in found:
+                raise NotFoundError(f"{rows.shown} has no thread {thread_id!r}")
+        for thread_id in found if thread_ids is None else thread_ids:
+            await tally.add(thread_id, found[thread_id]())
+        return tally.done(rows.shown)
+
+
+async def _require_tables(rows: Rows) -> None:
+    columns = await rows.columns("events")
+    if not columns or not await rows.columns("user_states"):
+        raise SchemaError(
+            f"{rows.shown} has no tables of Google ADK; name the database of its sessions"
+        )
+    if "event_data" not in columns:
+        raise SchemaError(
+            f"{rows.shown} has pickled events of Google ADK, which are not read; convert it with "
+            "`adk migrate session`, and import the result"
+        )
+
+
+async def _threads(backend: StoresThreads, rows: Rows) -> dict[str, Taking]:
+    """Return by thread id the calls that import a thread; without states that are empty."""
+    found: dict[str, Taking] = {}
+    for app, state, at in await rows.all(_APPS):
+        found |= _taking_shared(backend, app_log(app), state, at)
+    for app, user, state, at in await rows.all(_USERS):
+        found |= _taking_shared(backend, user_log(app, user), state, at)
+    for app, user, session in await rows.all(_NAMES):
+        name = thread_of(app, user, session.strip())
+        found[name] = partial(_take_session, backend, rows, name, (app, user, session))
+    return found
+
+
+def _taking_shared(backend: StoresThreads, log: LogName, state: str, at: Any) -> dict[str, Taking]:
+    if state.strip() == "{}":
+        return {}
+    return {log[0]: partial(_take_shared, backend, log, state, at)}
+
+
+async def _take_shared(backend: StoresThreads, log: LogName, state: str, at: Any) -> bool:
+    thread_id, namespace = log
+    values = _json(state, f"the state of {thread_id!r}")
+    messages = [
+        archived(value_message(*it), sequence, at, backend, namespace)
+        for sequence, it in enumerate(values.items(), 1)
+    ]
+    return await put_thread(backend, thread_id, messages)
+
+
+async def _take_session(
+    backend: StoresThreads, rows: Rows, thread_id: str, names: tuple[str, str, str]
+) -> bool:
+    ((state, updated),) = await rows.all(_SESSION, *names)
+    at = time_of(updated)
+    exact = updated if isinstance(updated, int | float) else at.timestamp()
+    record = SessionRecord(_json(state, "the state"), exact)
+    events = await rows.all(_EVENTS.format(tie=rows.tie), *names)
+    messages = [_archived(backend, row, sequence) for sequence, row in enumerate(events, 1)]
+    messages.append(archived(record.message(), 1, at, backend, STATE))
+    return await put_thread(backend, thread_id, messages)
+
+
+def _archived(backend: StoresThreads, row: Any, sequence: int) -> ArchivedMessage:
+    event_id, invocation_id, at, data = row
+    at = time_of(at)
+    names = {"id": event_id, "invocation_id": invocation_id}
+    content = {"timestamp": at.timestamp(), **_json(data, f"event {event_id!r}"), **names}
+    try:
+        message, _ = event_message(Event.model_validate(content))
+    except ValidationError as exc:
+        raise IntegrityError(f"event {event_id!r} is damaged") from exc
+    return archived(message, sequence, at, backend)
+
+
+def _json(text: str | None, what: str) -> Document:
+    try:
+        found = json.loads(text or "{}")
+    except ValueError as exc:
+        raise IntegrityError(f"{what} is not JSON") from exc
+    if not isinstance(found, dict):
+        raise IntegrityError(f"{what} is not a JSON object")
+    return found

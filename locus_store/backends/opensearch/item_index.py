@@ -1,0 +1,185 @@
+"""The index of a store: reads by id, conditional writes, and searches in pages."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from locus_store.backends.opensearch import failures, items
+from locus_store.backends.opensearch.bulk import BulkWrite, batches, body_of, write
+from locus_store.backends.opensearch.client import IndexClient
+from locus_store.backends.opensearch.index import own_alias
+from locus_store.backends.opensearch.items import Document, Tag
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from locus_store.backends.opensearch.access import IndexAccess, IndexPlace
+
+AT_ONCE: Final = 500
+"""Documents that one request reads."""
+
+PAGE: Final = 200
+"""Documents in one answer to a search."""
+
+KEEP_ALIVE: Final = "5m"
+"""How long the server keeps a view between two of its pages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A document to write on a condition."""
+
+    id: str
+    tag: Tag | None
+    """Of the stored document; ``None``: there is none."""
+
+    source: Mapping[str, Any] | None
+    """``None``: the document is deleted."""
+
+    def line(self) -> BulkWrite:
+        """Return the write as a part of a request."""
+        if self.tag is None:
+            return write("", "create", {"_id": self.id}, self.source)
+        where = {
+            "_index": own_alias(self.tag.index),
+            "_id": self.id,
+            "if_seq_no": self.tag.seq_no,
+            "if_primary_term": self.tag.primary_term,
+        }
+        return write("", "delete" if self.source is None else "index", where, self.source)
+
+
+class ItemIndex(IndexClient):
+    """The documents of a store."""
+
+    # --- by id
+
+    def read(self, ids: Sequence[str], **params: Any) -> list[Document | None]:
+        """Return documents as they are now, in the order of the ids."""
+        found: list[Document | None] = []
+        for at in range(0, len(ids), AT_ONCE):
+            some = ids[at : at + AT_ONCE]
+            body = {"docs": [{"_id": it} for it in some]}
+            answer = self.documents(
+                "POST", "_mget", body, seen=(failures.MISSING,), check=_check_read, **params
+            )
+            docs = answer.get("docs", [{}] * len(some))
+            found += [_document(it) if it.get("found") else None for it in docs]
+        return found
+
+    def write(
+        self,
+        writes: Sequence[Write],
+        *,
+        refresh: str = "false",
+        on_repeat: Callable[[], None] = lambda: None,
+    ) -> list[Tag | None]:
+        """Write documents, each on its condition; return their tags, ``None`` if one had changed.
+
+        Args:
+            writes: In this order.
+            refresh: The parameter of the requests.
+            on_repeat: Called if a request is repeated, which its first attempt may have done.
+        """
+        answers: list[Tag | None] = []
+        for some in batches(it.line() for it in writes):
+            body = body_of(some)
+            options: dict[str, Any] = {"refresh": refresh, "check": _check_write}
+            options["require_alias"] = "true"
+            found = self.documents("POST", "_bulk", body, on_repeat=on_repeat, **options)
+            if _has_no_index(found):
+                self.create()
+                found = self.documents("POST", "_bulk", body, on_repeat=on_repeat, **options)
+            answers += [_written(it) for it in found["items"]]
+        return answers
+
+    # --- searches
+
+    def refresh_now(self) -> None:
+        """Let the following searches show all acknowledged writes."""
+        self.documents("POST", "_refresh", seen=(failures.MISSING,))
+
+    def search(self, body: Mapping[str, Any], *, view: str | None = None) -> Any:
+        """Return the answer to a search of all shards; without an index, none."""
+        options: dict[str, Any] = {
+            "seen": (failures.MISSING,),
+            "allow_partial_search_results": "false",
+        }
+        if view is None:
+            return self.documents("POST", "_search", body, **options)
+        at = {"pit": {"id": view, "keep_alive": KEEP_ALIVE}}
+        return self.call("POST", "/_search", {**body, **at}, allow_partial_search_results="false")
+
+    def pages(self, body: Mapping[str, Any]) -> Iterator[list[Any]]:
+        """Yield the hits of one view of the index in pages of the body's size."""
+        with self._view() as view:
+            after: Any = None
+            while view is not None:
+                hits = hits_of(self.search({**body, **(after or {})}, view=view))
+                yield hits
+                if len(hits) < body["size"]:
+                    return
+                after = {"search_after": hits[-1]["sort"]}
+
+    @contextmanager
+    def _view(self) -> Iterator[str | None]:
+        """Yield a view of the index, which later writes do not change; ``None``: no index."""
+        path, seen = "_search/point_in_time", (failures.MISSING,)
+        options = {"keep_alive": KEEP_ALIVE, "allow_partial_pit_creation": "false"}
+        view = self.documents("POST", path, seen=seen, **options).get("pit_id")
+        try:
+            yield view
+        finally:
+            if view is not None:
+                self.call("DELETE", f"/{path}", {"pit_id": [view]}, seen=seen)
+
+
+def item_index(place: IndexPlace, access: IndexAccess) -> ItemIndex:
+    """Return the index of items beside an index of threads."""
+    return ItemIndex(replace(place, name=place.name + items.SUFFIX), access, items.ITEMS)
+
+
+def hits_of(answer: Any) -> list[Any]:
+    """Return the hits of an answer."""
+    return list(answer["hits"]["hits"]) if "hits" in answer else []
+
+
+def document_of(hit: Mapping[str, Any]) -> Document:
+    """Return the document of a hit that has its sequence number."""
+    return _document(hit)
+
+
+def _document(found: Mapping[str, Any]) -> Document:
+    return Document(found["_id"], _tag(found), found.get("_source", {}))
+
+
+def _tag(found: Mapping[str, Any]) -> Tag:
+    return Tag(found["_index"], found["_seq_no"], found["_primary_term"])
+
+
+def _check_read(answer: Any) -> None:
+    for it in answer.get("docs", ()):
+        error = it.get("error")
+        if error and error["type"] != failures.NO_INDEX:
+            raise failures.of_part(503, error)
+
+
+def _check_write(answer: Any) -> None:
+    """Raise the error of a write that was neither done nor refused by its condition."""
+    for it in answer["items"]:
+        [(_, found)] = it.items()
+        if found["status"] not in {200, 201, failures.MISSING, failures.CONFLICT}:
+            raise failures.of_part(found["status"], found["error"])
+
+
+def _written(item: Any) -> Tag | None:
+    [(_, found)] = item.items()
+    return _tag(found) if found["status"] in {200, 201} else None
+
+
+def _has_no_index(answer: Any) -> bool:
+    """Return whether a document could not be created because there is no index."""
+    created = (it["create"] for it in answer["items"] if "create" in it)
+    return any(failures.type_of(it) == failures.NO_INDEX for it in created)

@@ -1,0 +1,201 @@
+"""The items of a store as documents.
+
+========== ==================================================================================
+namespace  the encoded namespace; every segment ends with NUL
+key        the key
+updated    microseconds of the last put, by the clock of its host
+expires    microseconds, if the item has a time to live
+vectors    ``true``, if the item has embeddings
+kept       version, time of creation, time to live, embeddings, value and metadata, and the tokens
+           of the last puts; of a decision the items of a batch; of the settings the dimension
+batch      the batch that is changing the item
+intent     the document in place of this one, if the batch is committed; absent: a removal
+state      of the decision about a batch: ``committed`` or ``aborted``
+decided    microseconds of the decision
+========== ==================================================================================
+
+A document with a batch and without ``updated`` is an item that only its batch knows.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final
+
+from locus_store.backends.opensearch.index import Layout
+from locus_store.errors import IntegrityError
+from locus_store.types.items import Put, StoreItem, decode_namespace, encode_namespace
+from locus_store.values import encoding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from locus_store.types.items import Name
+
+ITEMS: Final = Layout(
+    mark="locus_store_items",
+    version=1,
+    oldest=1,
+    properties={
+        "namespace": {"type": "keyword"},
+        "key": {"type": "keyword"},
+        "updated": {"type": "long"},
+        "expires": {"type": "long"},
+        "vectors": {"type": "boolean"},
+        "kept": {"type": "object", "enabled": False},
+        "batch": {"type": "keyword"},
+        "intent": {"type": "object", "enabled": False},
+        "state": {"type": "keyword"},
+        "decided": {"type": "long"},
+    },
+)
+
+SUFFIX: Final = "-store"
+"""Between the name of the threads' index and this one's."""
+
+TOKENS: Final = 32
+"""Puts that a document remembers, so that a repetition after a lost reply is recognised."""
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """The state of a document that a write expects."""
+
+    index: str
+    """The index behind the alias: sequence numbers of another one say nothing."""
+
+    seq_no: int
+    primary_term: int
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A document as it was read."""
+
+    id: str
+    tag: Tag
+    source: Mapping[str, Any]
+
+    @property
+    def batch(self) -> str | None:
+        """The batch that is changing it."""
+        return self.source.get("batch")
+
+    @property
+    def is_item(self) -> bool:
+        """False for an item that only its batch knows."""
+        return "updated" in self.source
+
+    def without_batch(self) -> Mapping[str, Any] | None:
+        """Return the document as it was before its batch."""
+        rest = {name: it for name, it in self.source.items() if name not in {"batch", "intent"}}
+        return rest if self.is_item else None
+
+
+def document_id(name: Name) -> str:
+    """Return the id of an item's document."""
+    namespace, key = name
+    return sha256(f"{encode_namespace(namespace)}\0{key}".encode()).hexdigest()
+
+
+def name_of(source: Mapping[str, Any]) -> Name:
+    """Return the name of an item."""
+    return decode_namespace(source["namespace"]), source["key"]
+
+
+def now() -> int:
+    """Return the time in microseconds."""
+    return microseconds(datetime.now(UTC))
+
+
+def microseconds(at: datetime) -> int:
+    """Return a time in microseconds."""
+    return (at - EPOCH) // _MICROSECOND
+
+
+def is_live(source: Mapping[str, Any] | None) -> bool:
+    """Return whether there is an item that has not expired."""
+    expires = source.get("expires") if source else None
+    return source is not None and "updated" in source and (expires is None or expires > now())
+
+
+def put_on(found: Mapping[str, Any] | None, put: Put, at: int, token: str) -> dict[str, Any]:
+    """Return the document of a put in place of the one that was found."""
+    kept = found["kept"] if found is not None and is_live(found) else None
+    before = found["kept"]["tokens"] if found else []
+    updated = max(at, found["updated"] + 1) if found else at
+    body = b"[%b,%b]" % (put.json, encoding.encode(put.metadata))
+    made: dict[str, Any] = {
+        "namespace": encode_namespace(put.namespace),
+        "key": put.key,
+        "updated": updated,
+        "kept": {
+            "version": kept["version"] + 1 if kept else 1,
+            "created": kept["created"] if kept else updated,
+            "content": b64encode(encoding.pack_frame(body)).decode(),
+            "tokens": [*before, token][-TOKENS:],
+        },
+    }
+    if put.ttl_seconds is not None:
+        made["kept"]["ttl"] = put.ttl_seconds
+        made["expires"] = updated + timedelta(seconds=put.ttl_seconds) // _MICROSECOND
+    if put.vectors:
+        made["vectors"] = True
+        made["kept"]["vectors"] = [b64encode(it).decode() for it in put.vectors]
+    return made
+
+
+def renewed(found: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the document with its time to live from now on; ``None`` if it has none."""
+    ttl = found["kept"].get("ttl")
+    return ttl and {**found, "expires": now() + timedelta(seconds=ttl) // _MICROSECOND}
+
+
+def item_of(source: Mapping[str, Any], max_bytes: int, place: str) -> StoreItem:
+    """Return the item of a document.
+
+    Raises:
+        IntegrityError: It is not as it was written, or takes more than ``max_bytes``.
+    """
+    with _damage(source, place):
+        kept, expires = source["kept"], source.get("expires")
+        [body] = encoding.unpack_frames(b64decode(kept["content"]), max_bytes)
+        value, metadata = encoding.decode(body)  # type: ignore[misc,str-unpack]  # two of them
+        namespace, key = name_of(source)
+        return StoreItem(
+            namespace=namespace,
+            key=key,
+            value=value,
+            metadata=metadata,  # type: ignore[arg-type]  # an object
+            created_at=EPOCH + kept["created"] * _MICROSECOND,
+            updated_at=EPOCH + source["updated"] * _MICROSECOND,
+            version=kept["version"],
+            expires_at=None if expires is None else EPOCH + expires * _MICROSECOND,
+            ttl_seconds=kept.get("ttl"),
+        )
+
+
+def vectors_of(source: Mapping[str, Any]) -> list[bytes]:
+    """Return the embeddings of a document."""
+    return [b64decode(it) for it in source["kept"].get("vectors", ())]
+
+
+@contextmanager
+def _damage(source: Mapping[str, Any], place: str) -> Iterator[None]:
+    key = source.get("key")
+    try:
+        yield
+    except encoding.TooLargeError as exc:
+        raise exc.at(f"item {key!r} in {place}") from exc
+    except (ValueError, TypeError, KeyError, OverflowError, IntegrityError) as exc:
+        raise IntegrityError(
+            f"item {key!r} in {place} is not as it was written; restore a snapshot of the index, "
+            "or put or delete the item"
+        ) from exc

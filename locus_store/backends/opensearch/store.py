@@ -1,0 +1,452 @@
+"""A store in OpenSearch: a document for each item, in an index of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import random
+import threading
+import time
+from contextvars import copy_context
+from dataclasses import replace
+from functools import partial
+from itertools import chain, count
+from math import inf
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+
+from locus_store.backends.opensearch import items
+from locus_store.backends.opensearch.access import (
+    DEFAULT_INDEX,
+    POOL_SIZE,
+    RETRY_SECONDS,
+    TIMEOUT_SECONDS,
+    IndexAccess,
+    Refresh,
+    place_of,
+    require,
+)
+from locus_store.backends.opensearch.batches import Batches, Replacement
+from locus_store.backends.opensearch.item_changes import (
+    KEEP,
+    Changing,
+    Clearing,
+    Decide,
+    Expiring,
+    Renewing,
+)
+from locus_store.backends.opensearch.item_index import PAGE, Write, hits_of, item_index
+from locus_store.errors import SchemaError
+from locus_store.store import BaseStore
+from locus_store.types.items import decode_namespace, encode_namespace
+from locus_store.values import vectors
+from locus_store.values.encoding import MAX_STATE_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from locus_store.backends.opensearch.items import Document
+    from locus_store.store import Embed
+    from locus_store.types.items import Change, Name, Namespace, NamespaceMatch, StoreItem, Wanted
+    from locus_store.values.vectors import Metric
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+FIRST: Final = 64
+"""Items that are asked for at first where each is looked at."""
+
+SETTINGS: Final = "settings"
+"""The id of the document that has the dimension of the embeddings."""
+
+NAMESPACES: Final = 1000
+"""Namespaces in one answer."""
+
+BATCHES: Final = 1000
+"""Unfinished batches that a search puts in place."""
+
+PAGES_OF_NAMES: Final = 1000
+"""Items that are removed at a time."""
+
+KEPT_MICROSECONDS: Final = 86_400 * 10**6
+"""The age at which decisions about batches are removed, if their batches did not do so."""
+
+IS_ITEM: Final = {"exists": {"field": "updated"}}
+BY_NAME: Final = ({"namespace": "asc"}, {"key": "asc"})
+LAST_FIRST: Final = ({"updated": "desc"}, *BY_NAME)
+
+NO_PARAMS: Final[Mapping[str, str]] = {}
+WITHOUT_VECTORS: Final = {"_source_excludes": "kept.vectors,intent.kept.vectors"}
+BEFORE_A_REMOVAL: Final = {"_source_includes": "namespace,key,batch,updated,expires"}
+BEFORE_A_PUT: Final = {
+    "_source_includes": "batch,updated,expires,kept.version,kept.created,kept.tokens"
+}
+LONGEST_PAUSE_SECONDS: Final = 0.1
+
+
+class OpenSearchStore(BaseStore):
+    """Keeps items in an index of OpenSearch; see docs/opensearch.md.
+
+    A put is one conditional write of the item's document, after a read of it. A batch of several
+    items is written whole or not at all, in about six requests.
+
+    Args:
+        hosts: See ``OpenSearchBackend``, as the options that are not named here.
+        index_name: The name of the checkpointer's index; items are in ``<index_name>-store``.
+        dimension: See ``BaseStore``, as the two following; the same for good.
+        metric: How embeddings are compared.
+        embed: Computes the embeddings of strings.
+        username: With ``password``.
+        password: Of ``username``.
+        use_ssl: Hosts without a scheme are asked by HTTPS.
+        verify_certs: Refuse certificates that are not valid.
+        ca_certs: A file of certificates to trust.
+        client: An ``opensearchpy.OpenSearch`` used instead of ``hosts``, and left open.
+        refresh: ``interval``: lists and searches follow a put within the refresh interval of the
+            index; ``wait``: a put returns when they show it.
+        pool_size: Calls at once, at most.
+        retry_seconds: How long a call is retried.
+        timeout_seconds: For each connection and each answer.
+        max_state_bytes: The largest item, value and metadata as compact JSON.
+
+    Raises:
+        InvalidArgumentError: An option is not valid.
+        MissingExtraError: opensearch-py is not installed, or NumPy, which a dimension needs.
+    """
+
+    def __init__(
+        self,
+        hosts: str | Sequence[str] | None = None,
+        *,
+        index_name: str = DEFAULT_INDEX,
+        dimension: int | None = None,
+        metric: Metric = "cosine",
+        embed: Embed | None = None,
+        username: str | None = None,
+        password: str | None = None,
+        use_ssl: bool = True,
+        verify_certs: bool = True,
+        ca_certs: str | None = None,
+        client: Any = None,
+        refresh: Refresh = "interval",
+        pool_size: int = POOL_SIZE,
+        retry_seconds: float = RETRY_SECONDS,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        max_state_bytes: int = MAX_STATE_BYTES,
+    ) -> None:
+        super().__init__(
+            dimension=dimension, metric=metric, embed=embed, max_state_bytes=max_state_bytes
+        )
+        access = IndexAccess(
+            username=username,
+            password=password,
+            verify_certs=verify_certs,
+            ca_certs=ca_certs,
+            client=client,
+            refresh=refresh,
+            pool_size=pool_size,
+            retry_seconds=retry_seconds,
+            timeout_seconds=timeout_seconds,
+        )
+        require(access)
+        place = place_of(hosts, index_name, use_ssl=use_ssl, client=client)
+        self.index = item_index(place, access)
+        self._batches = Batches(self.index)
+        self._one_batch = threading.Lock()
+        """Batches of this object do not meet each other's intents."""
+        self._has_dimension = False
+
+    def __repr__(self) -> str:
+        return f"OpenSearchStore({str(self.index.place)!r})"
+
+    async def _run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a call in a worker thread."""
+        loop, context = asyncio.get_running_loop(), copy_context()
+        call = partial(work, *args, **kwargs)
+        return await loop.run_in_executor(self.index.pool, context.run, call)
+
+    async def setup(self) -> None:
+        """See ``BaseStore``, also for the following methods."""
+        await self._run(self._check_dimension)
+
+    def _check_dimension(self) -> None:
+        [found] = self.index.read([SETTINGS])
+        if found and self.dimension not in {None, found.source["kept"]["dimension"]}:
+            there = found.source["kept"]["dimension"]
+            raise SchemaError(
+                f"{self} has embeddings of {there} numbers, not {self.dimension}: open it with "
+                f"dimension={there}, or use another index_name="
+            )
+
+    def _keep_dimension(self) -> None:
+        """Store the dimension with the first embeddings, or compare it with the stored one."""
+        if not self._has_dimension:
+            self.index.write([Write(SETTINGS, None, {"kept": {"dimension": self.dimension}})])
+            self._check_dimension()
+            self._has_dimension = True
+
+    async def close(self) -> None:
+        self._has_dimension = False
+        self.index.close()
+
+    # --- writing
+
+    async def apply(self, changes: Sequence[Change]) -> list[int]:
+        if any(it.vectors for it in changes):
+            await self._run(self._keep_dimension)
+        if len(changes) == 1:
+            return [await self._run(self._apply_one, changes[0])]
+        return await self._run(self._apply_all, changes)
+
+    def _apply_one(self, change: Change) -> int:
+        [answer] = self._each([change.name], Changing(change), BEFORE_A_PUT)
+        return answer
+
+    def _apply_all(self, changes: Sequence[Change]) -> list[int]:
+        ids = [items.document_id(it.name) for it in changes]
+        decide = [Changing(it, n) for n, it in enumerate(changes)]
+        with self._one_batch:
+            for attempt in count():
+                found = self._batches.settled(ids)
+                made = [change(it) for change, it in zip(decide, found, strict=True)]
+                plans = zip(ids, found, made, strict=True)
+                if self._batches.write(_written(plans)):
+                    return [answer for _, answer in made]
+                _pause(attempt)
+        raise AssertionError("unreachable")  # some batch is always written
+
+    def _each(
+        self, names: Sequence[Name], decide: Decide, reading: Mapping[str, str] = NO_PARAMS
+    ) -> list[int]:
+        """Change items, each alone and on the condition of what was read; return the answers."""
+        answers = dict.fromkeys(names, 0)
+        rest = list(names)
+        for attempt in count():
+            if not rest:
+                break
+            found = self._batches.settled([items.document_id(it) for it in rest], **reading)
+            rest = self._write_each(dict(zip(rest, found, strict=True)), decide, answers)
+            if rest:
+                _pause(attempt)
+        return list(answers.values())
+
+    def _write_each(
+        self, found: Mapping[Name, Document | None], decide: Decide, answers: dict[Name, int]
+    ) -> list[Name]:
+        """Write what a call makes of each document; return the items that had changed."""
+        writes: dict[Name, Write] = {}
+        for name, document in found.items():
+            plan, answers[name] = decide(document)
+            if plan is not KEEP:
+                writes[name] = Replacement(items.document_id(name), document, plan).write()
+        tags = self.index.write(
+            list(writes.values()), refresh=self.index.refresh, on_repeat=decide.on_repeat
+        )
+        return [name for name, tag in zip(writes, tags, strict=True) if tag is None]
+
+    async def clear(self, namespace: Namespace, *, recursive: bool) -> int:
+        return await self._run(self._clear, namespace, recursive=recursive)
+
+    def _clear(self, namespace: Namespace, *, recursive: bool) -> int:
+        self.index.refresh_now()
+        scope = _scope(namespace, recursive=recursive)
+        self._finish_batches(scope)
+        body = {**_body([*scope, IS_ITEM]), "_source": ["namespace", "key", "updated"]}
+        return self._take_all(body, PAGES_OF_NAMES)
+
+    def _take_all(self, body: Mapping[str, Any], size: int) -> int:
+        """Remove the items that a search finds, unless they were put again meanwhile."""
+        removed = 0
+        for hits in self.index.pages({**body, "size": size, "sort": BY_NAME}):
+            seen = {items.name_of(it["_source"]): it["_source"]["updated"] for it in hits}
+            removed += sum(self._each(list(seen), Clearing(seen), BEFORE_A_REMOVAL))
+        return removed
+
+    async def renew(self, names: Sequence[Name]) -> None:
+        await self._run(self._each, list(dict.fromkeys(names)), Renewing())
+
+    async def sweep(self, limit: int) -> int:
+        return await self._run(self._sweep, limit)
+
+    def _sweep(self, limit: int) -> int:
+        self.index.refresh_now()
+        self._end_batches()
+        over = [IS_ITEM, {"range": {"expires": {"lte": items.now()}}}]
+        hits = hits_of(self.index.search({**_body(over), "size": limit}))
+        names = [items.name_of(it["_source"]) for it in hits]
+        self._each(names, Expiring(), BEFORE_A_REMOVAL)
+        return len(names)
+
+    def _end_batches(self) -> None:
+        """End batches whose writers have died, and forget decisions of a day ago."""
+        held = hits_of(self.index.search({**_body([{"exists": {"field": "batch"}}]), "size": 1000}))
+        self._batches.settled([it["_id"] for it in held])
+        old = [{"range": {"decided": {"lt": items.now() - KEPT_MICROSECONDS}}}]
+        batches = [it["_id"] for it in hits_of(self.index.search({**_body(old), "size": 1000}))]
+        self._batches.finish(batches)
+        self._batches.forget(batches)
+
+    # --- reading
+
+    async def read(self, names: Sequence[Name]) -> list[StoreItem | None]:
+        return await self._run(self._read, names)
+
+    def _read(self, names: Sequence[Name]) -> list[StoreItem | None]:
+        found = self._batches.read([items.document_id(it) for it in names], **WITHOUT_VECTORS)
+        return [self._item(it) if it and items.is_live(it) else None for it in found]
+
+    def _item(self, source: Mapping[str, Any]) -> StoreItem:
+        return items.item_of(source, self.max_state_bytes, str(self.index.place))
+
+    async def vectors_of(self, namespace: Namespace, key: str) -> list[bytes]:
+        return await self._run(self._vectors_of, (namespace, key))
+
+    def _vectors_of(self, name: Name) -> list[bytes]:
+        [found] = self._batches.read([items.document_id(name)])
+        return items.vectors_of(found) if found and items.is_live(found) else []
+
+    async def page(self, namespace: Namespace, limit: int, after: str | None) -> list[StoreItem]:
+        scope = _scope(namespace, recursive=False)
+        scope += [{"range": {"key": {"gt": after}}}] if after is not None else []
+        return await self._run(self._found, scope, BY_NAME, limit, lambda _item: True)
+
+    async def recent(self, wanted: Wanted) -> list[StoreItem]:
+        scope = _scope(wanted.prefix, recursive=wanted.recursive)
+        end = wanted.offset + wanted.limit
+        found = await self._run(
+            self._found, scope, LAST_FIRST, end, lambda it: wanted.takes(it.value, it.metadata)
+        )
+        return found[wanted.offset : end]
+
+    def _found(
+        self,
+        scope: list[Any],
+        sort: Sequence[Any],
+        limit: int,
+        takes: Callable[[StoreItem], bool],
+    ) -> list[StoreItem]:
+        """Return the first items of a scope that a call wants."""
+        body = {**_body(scope, live=True), "sort": sort}
+        size = min(max(FIRST, limit), PAGE)
+        hits = self._first({**body, "size": size})
+        found = self._taken(hits, takes)
+        if len(found) >= limit or len(hits) < size:
+            return found[:limit]
+        found = []
+        for some in self.index.pages({**body, "size": PAGE}):
+            found += self._taken(some, takes)
+            if len(found) >= limit:
+                break
+        return found[:limit]
+
+    def _taken(self, hits: Sequence[Any], takes: Callable[[StoreItem], bool]) -> list[StoreItem]:
+        made = (self._item(it["_source"]) for it in hits if items.is_live(it["_source"]))
+        return [it for it in made if takes(it)]
+
+    def _first(self, body: Mapping[str, Any]) -> list[Any]:
+        """Return the first hits of a search, once its committed batches are put in place."""
+        batches = {"batches": {"terms": {"field": "batch", "size": BATCHES}}}
+        answer = self.index.search({**body, "aggs": batches})
+        named = [it["key"] for it in _buckets(answer, "batches")]
+        if self._batches.finish(named):
+            self.index.refresh_now()
+            return hits_of(self.index.search(body))
+        return hits_of(answer)
+
+    def _finish_batches(self, scope: list[Any]) -> None:
+        self._first({**_body(scope), "size": 0})
+
+    async def nearest(
+        self, wanted: Wanted, vector: bytes, threshold: float | None
+    ) -> list[StoreItem]:
+        return await self._run(self._nearest, wanted, vector, threshold)
+
+    def _nearest(self, wanted: Wanted, vector: bytes, threshold: float | None) -> list[StoreItem]:
+        scope = _scope(wanted.prefix, recursive=wanted.recursive)
+        self._finish_batches(scope)
+        least = -inf if threshold is None else threshold
+        end = wanted.offset + wanted.limit
+        found = heapq.nsmallest(
+            end,
+            (it for it in self._scored(wanted, scope, vector) if (it.score or 0.0) >= least),
+            key=lambda it: (-(it.score or 0.0), it.namespace, it.key),
+        )
+        return found[wanted.offset :]
+
+    def _scored(self, wanted: Wanted, scope: list[Any], vector: bytes) -> Iterator[StoreItem]:
+        """Yield the items that match and have embeddings, with the scores of the best ones."""
+        body = _body([*scope, {"term": {"vectors": True}}], live=True)
+        body |= {"_source": {"excludes": ["intent"]}, "sort": BY_NAME, "size": PAGE}
+        for hits in self.index.pages(body):
+            sources = [it["_source"] for it in hits if items.is_live(it["_source"])]
+            each = [items.vectors_of(it) for it in sources]
+            scores = iter(vectors.scores(vector, [*chain.from_iterable(each)], self.metric))
+            for source, own in zip(sources, each, strict=True):
+                score, item = max(next(scores) for _ in own), self._item(source)
+                if wanted.takes(item.value, item.metadata):
+                    yield replace(item, score=score)
+
+    async def namespaces(self, match: NamespaceMatch, limit: int, offset: int) -> list[Namespace]:
+        return await self._run(self._namespaces, match, limit + offset, offset)
+
+    def _namespaces(self, match: NamespaceMatch, end: int, offset: int) -> list[Namespace]:
+        scope = _scope(match.fixed, recursive=True)
+        self._finish_batches(scope)
+        found: dict[Namespace, None] = {}
+        for it in self._encoded_namespaces(scope):
+            cut = match.of(decode_namespace(it))
+            if cut is not None:
+                found[cut] = None
+            if len(found) >= end:
+                break
+        return list(found)[offset:]
+
+    def _encoded_namespaces(self, scope: list[Any]) -> Iterator[str]:
+        sources = [{"namespace": {"terms": {"field": "namespace"}}}]
+        after: dict[str, Any] = {}
+        while True:
+            composite = {"size": NAMESPACES, "sources": sources, **after}
+            body = {**_body([*scope, *_live()]), "size": 0, "aggs": {"n": {"composite": composite}}}
+            found = _buckets(self.index.search(body), "n")
+            yield from (it["key"]["namespace"] for it in found)
+            if len(found) < NAMESPACES:
+                return
+            after = {"after": found[-1]["key"]}
+
+
+def _written(plans: Iterable[tuple[str, Document | None, tuple[Any, int]]]) -> list[Replacement]:
+    return [Replacement(key, it, plan) for key, it, (plan, _) in plans if plan is not KEEP]
+
+
+def _pause(attempt: int) -> None:
+    time.sleep(random.uniform(0, min(0.002 * 2**attempt, LONGEST_PAUSE_SECONDS)))  # noqa: S311
+
+
+# --- searches
+
+
+def _scope(namespace: Namespace, *, recursive: bool) -> list[Any]:
+    """Return the conditions of a namespace, or also of all below it."""
+    text = encode_namespace(namespace)
+    if not recursive:
+        return [{"term": {"namespace": text}}]
+    return [{"prefix": {"namespace": text}} if text else {"exists": {"field": "namespace"}}]
+
+
+def _live() -> list[Any]:
+    """Return the conditions of items that have not expired."""
+    over = {"range": {"expires": {"lte": items.now()}}}
+    return [IS_ITEM, {"bool": {"must_not": [over]}}]
+
+
+def _body(conditions: Sequence[Any], *, live: bool = False) -> dict[str, Any]:
+    """Return a search; ``live``: of items that have not expired, in the hits alone."""
+    body: dict[str, Any] = {
+        "query": {"bool": {"filter": list(conditions)}},
+        "_source": {"excludes": ["intent", "kept.vectors"]},
+        "track_total_hits": False,
+    }
+    return {**body, "post_filter": {"bool": {"filter": _live()}}} if live else body
+
+
+def _buckets(answer: Any, name: str) -> list[Any]:
+    return list(answer["aggregations"][name]["buckets"]) if "aggregations" in answer else []
