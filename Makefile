@@ -207,6 +207,8 @@ bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.micro.redis_calls --write
 	$(BIN)/python -m benchmarks.micro.timeline --write
 	$(BIN)/python -m benchmarks.micro.timeline --postgresql --write
+	$(BIN)/python -m benchmarks.micro.inspector --large --write
+	$(BIN)/python -m benchmarks.micro.inspector --postgresql --write
 	$(BIN)/python docs/images/draw.py
 
 # AgentFlow needs Python 3.12, and pins packages that the tests have in other versions.
@@ -236,8 +238,9 @@ campaign: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.storms.storm --service --kills 50 --postgresql
 	LOCUS_TEST_LONG=1 $(PYTEST) $(QUICK) tests/test_framework_storm.py
 	LOCUS_TEST_LONG=1 $(PYTEST) tests/backends/http/test_http_network.py tests/service/test_two_tenants.py \
-		tests/service/test_hostile_requests.py tests/service/test_openapi.py
-	LOCUS_TEST_LONG=1 $(PYTEST) tests/backends/opensearch/test_opensearch_answers.py
+		tests/service/test_hostile_requests.py tests/service/test_openapi.py \
+		tests/inspector/test_hostile_content.py tests/inspector/test_other_origins.py \
+		tests/backends/opensearch/test_opensearch_answers.py
 	$(BIN)/python -m benchmarks.storms.crashes
 	$(BIN)/python -m benchmarks.storms.replies
 	LOCUS_TEST_HISTORIES=50000 $(PYTEST) $(QUICK) tests/timeline/test_blame.py

@@ -46,6 +46,7 @@ ROUTES: Final = {
     "value": Route(store.value),
     "report": Route(reports.page),
     "report-file": Route(reports.file),
+    "export": Route(reports.export),
     "fork": Route(changes.fork, writes=True),
     "rewind": Route(changes.rewind, writes=True),
     "delete": Route(changes.delete, writes=True),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from locus_store.inspector.bounds import short
 from locus_store.timeline.readable import about
 from locus_store.values.filters import STATE_CLASS
 
@@ -12,9 +13,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from locus_store.types import Version
-
-CELL = 240
-"""Characters of metadata in a row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +24,7 @@ class VersionRow:
     created_at: datetime
     sequence: int
     about: dict[str, Any]
-    """Metadata and labels, without what only LangGraph needs."""
+    """Metadata and labels within the bounds of a row, without what only LangGraph needs."""
 
 
 def row(version: Version) -> VersionRow:
@@ -37,5 +35,5 @@ def row(version: Version) -> VersionRow:
         parent_id=version.parent_id,
         created_at=version.created_at,
         sequence=version.mark.sequence,
-        about=about(labels | version.metadata),
+        about=short(about(labels | version.metadata)),
     )

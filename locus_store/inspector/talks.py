@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from locus_store.inspector.bounds import CHILDREN, MESSAGES, CutText, Room, json_line
+from locus_store.inspector.bounds import CHILDREN, MESSAGES, CutText, Room
 from locus_store.inspector.images import image_type
 from locus_store.timeline.conversations import conversation
 from locus_store.timeline.paths import shown
@@ -86,7 +86,7 @@ def talk(value: list[Any], path: Query, start: int | None, room: Room) -> Talk:
         value: The list.
         path: Of the list.
         start: The first message; ``None``: the last ones are wanted.
-        room: For their texts.
+        room: For their strings.
     """
     first = max(len(value) - MESSAGES, 0) if start is None else start
     said = conversation(value, path, first, first + MESSAGES)
@@ -114,17 +114,16 @@ class _View:
         return [self._part(it) for it in parts[:CHILDREN]]
 
     def _part(self, it: MessagePart) -> PartRow:
-        text = it.value if isinstance(it.value, str) else json_line(it.value)
-        kind = image_type(text) if it.kind == "image" else None
-        return PartRow(it.kind[:NAME], shown(it.path), self._room.cut(text), kind)
+        is_image = it.kind == "image" and isinstance(it.value, str)
+        kind = image_type(it.value) if is_image else None
+        return PartRow(it.kind[:NAME], shown(it.path), self._room.cut(it.value), kind)
 
     def _call(self, it: CalledTool) -> CallRow:
-        given = it.arguments if isinstance(it.arguments, str) else json_line(it.arguments)
         return CallRow(
             it.call_id and it.call_id[:NAME],
             it.name[:NAME],
             shown(it.path),
-            self._room.cut(given),
+            self._room.cut(it.arguments),
             None if it.result is None else self._result(it.result),
         )
 

@@ -61,7 +61,7 @@ def tree(
         start: Leave out so many parts of the value at the beginning.
         is_raw: With the wrappings of LangGraph, and its bookkeeping.
         hidden: Keys of the value that are shown elsewhere on the page.
-        room: For the texts.
+        room: For the strings.
     """
     return _Growing(room or Room(), is_raw=is_raw).node(value, path, LEVELS, start, hidden)
 

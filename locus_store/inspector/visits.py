@@ -97,7 +97,7 @@ class Visit:
 
     @property
     def may_choose_tenant(self) -> bool:
-        """Whether the viewer may look at other tenants."""
+        """The viewer may look at other tenants."""
         return self.viewer.is_operator and self.parts.threads.capabilities.tenants
 
     @cached_property

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import asynccontextmanager
 from threading import Event
 from time import monotonic
-from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from locus_store.errors import BackendError
 from locus_store.service.exchange import RefusalError
@@ -14,7 +14,8 @@ from locus_store.service.exchange import RefusalError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-P = ParamSpec("P")
+    Step: TypeAlias = Callable[[], None]
+
 T = TypeVar("T")
 
 AT_ONCE: Final = 2
@@ -62,18 +63,35 @@ class Jobs:
     @asynccontextmanager
     async def paced(self) -> AsyncIterator[Pace]:
         """Wait for a turn; yield the time of the job, which ends with the caller."""
-        async with self._gate:
-            pace = Pace(self._seconds)
-            try:
-                async with asyncio.timeout(self._seconds + 1):
-                    yield pace
-            except TimeoutError:
-                pace.cancel()
-                pace.step()
-            finally:
-                pace.cancel()
+        async with self._gate, self._timed() as pace:
+            yield pace
 
-    async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return the result of work in a thread."""
-        async with self.paced():
-            return await asyncio.to_thread(work, *args, **kwargs)
+    @asynccontextmanager
+    async def _timed(self) -> AsyncIterator[Pace]:
+        pace = Pace(self._seconds)
+        try:
+            async with asyncio.timeout(self._seconds + 1):
+                yield pace
+        except TimeoutError:
+            pace.cancel()
+            pace.step()
+        finally:
+            pace.cancel()
+
+    async def run(self, work: Callable[[Step], T]) -> T:
+        """Return the result of work in a thread; the turn ends with the thread.
+
+        Args:
+            work: Calls the function that it is given often: it ends the work of a caller who left.
+        """
+        await self._gate.acquire()
+        async with self._timed() as pace:
+            thread = asyncio.get_running_loop().run_in_executor(None, work, pace.step)
+            thread.add_done_callback(self._ended)
+            await asyncio.wait({thread})
+            return thread.result()
+
+    def _ended(self, thread: asyncio.Future[Any]) -> None:
+        self._gate.release()
+        if not thread.cancelled():
+            thread.exception()  # read here: the caller may have left

@@ -1,4 +1,4 @@
-"""The stored sizes of versions in SQL."""
+"""The stored sizes and the numbers of versions in SQL."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 import sqlalchemy as sa
 
-from locus_store.types.arguments import check_names
+from locus_store.types.arguments import check_names, check_text
 from locus_store.versions.sizes import MeasuresVersions
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from locus_store.sql.reads import Reads
     from locus_store.sql.repository import Repository
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class SqlSizes(MeasuresVersions):
-    """Runs the query below in the transactions of a backend."""
+    """Runs the queries below in the transactions of a backend."""
 
     _query: Callable[[Callable[[Repository], T]], Awaitable[T]]
 
@@ -29,6 +29,11 @@ class SqlSizes(MeasuresVersions):
         check_names(thread_id, namespace)
         return await self._query(lambda it: _sizes(it, thread_id, namespace, first, last))
 
+    async def counts(self, thread_ids: Sequence[str]) -> dict[str, int]:
+        for it in thread_ids:
+            check_text("thread_id", it)
+        return await self._query(lambda it: _counts(it, thread_ids)) if thread_ids else {}
+
 
 def _sizes(it: Reads, thread_id: str, namespace: str, first: int, last: int) -> dict[int, int]:
     line, c = it.line_of(thread_id, namespace), it.tables.checkpoints.c
@@ -36,5 +41,17 @@ def _sizes(it: Reads, thread_id: str, namespace: str, first: int, last: int) -> 
         return {}
     query = sa.select(c.sequence, sa.func.length(c.payload)).where(
         c.line == line.line, c.sequence.between(first, last)
+    )
+    return {row[0]: row[1] for row in it.connection.execute(query)}
+
+
+def _counts(it: Reads, thread_ids: Sequence[str]) -> dict[str, int]:
+    lines, c = it.tables.lines.c, it.tables.checkpoints.c
+    is_visible = sa.or_(c.sequence >= lines.floor, c.sequence == lines.head)
+    query = (
+        sa.select(lines.thread_id, sa.func.count())
+        .join(it.tables.checkpoints, c.line == lines.line)
+        .where(lines.tenant == it.scope.tenant, lines.thread_id.in_(thread_ids), is_visible)
+        .group_by(lines.thread_id)
     )
     return {row[0]: row[1] for row in it.connection.execute(query)}

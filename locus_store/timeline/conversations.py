@@ -73,7 +73,7 @@ class SaidMessage:
     parts: list[MessagePart] = field(default_factory=list)
     calls: list[CalledTool] = field(default_factory=list)
     results: list[ToolResult] = field(default_factory=list)
-    """Results in this message that stand beside no call."""
+    """Results in this message whose calls are not shown."""
 
 
 def is_conversation(value: Any) -> bool:
@@ -86,7 +86,7 @@ def is_conversation(value: Any) -> bool:
 def conversation(value: Sequence[Any], path: Query, start: int, stop: int) -> list[SaidMessage]:
     """Return the messages of a list from ``start`` up to ``stop``.
 
-    A message that only holds results of calls before it is left out: they stand beside the calls.
+    A message that only holds results of calls before it is left out: its results are with them.
 
     Args:
         value: The list.

@@ -99,8 +99,8 @@ async def report(
 
     Has the versions on the way to it with their sizes, and of each value of the state its place,
     its kind, and the versions that it came with and that changed it last. A text is replaced by
-    its length and a keyed hash, a number by its kind. Reported are roles, ids that a program made, and
-    keys that begin with a small letter, as names of fields do; other ids and keys are hashes.
+    its length and a keyed hash, a number by its kind. Roles, ids that a program made, and keys that
+    begin with a small letter, as names of fields do, are unchanged; other ids and keys are hashes.
 
     Args:
         backend: The storage.

@@ -314,7 +314,16 @@ def check_frames(payload: bytes, max_bytes: int) -> None:
         TooLargeError: Together they are longer than a state of ``max_bytes``.
         IntegrityError: As ``unpack_frames``, but for what only decompressing shows.
     """
-    _require_room(sum(plain_bytes for *_, plain_bytes in _frames(payload, max_bytes)), max_bytes)
+    _require_room(plain_bytes(payload, max_bytes), max_bytes)
+
+
+def plain_bytes(payload: bytes, max_bytes: int) -> int:
+    """Return the bytes that the frames of a payload take once they are decompressed.
+
+    Raises:
+        TooLargeError, IntegrityError: As ``check_frames``, of one frame.
+    """
+    return sum(size for *_, size in _frames(payload, max_bytes))
 
 
 def unpack_frames(payload: bytes, max_bytes: int) -> Iterator[bytes]:

@@ -1,12 +1,16 @@
-"""The stored sizes of versions."""
+"""The stored sizes and the numbers of versions."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class MeasuresVersions(ABC):
-    """A backend that knows the stored sizes of versions without reading their payloads."""
+    """A backend that knows sizes and numbers of versions without reading their payloads."""
 
     @abstractmethod
     async def sizes(
@@ -16,4 +20,12 @@ class MeasuresVersions(ABC):
 
         Returns:
             Length of each version's payload, by its sequence, hidden versions among them.
+        """
+
+    @abstractmethod
+    async def counts(self, thread_ids: Sequence[str]) -> dict[str, int]:
+        """Return the number of versions of threads, in all namespaces, in one statement.
+
+        Returns:
+            The number by the thread's id, for threads that have versions.
         """

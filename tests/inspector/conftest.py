@@ -48,7 +48,19 @@ def visit() -> Iterator[Callable[..., Any]]:
         yield started
 
 
+def _place(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
+    if request.param == "postgresql":
+        return request.getfixturevalue("migrated_database")
+    return None if request.param == "memory" else tmp_path / "store.db"
+
+
 @pytest.fixture(params=["memory", "sqlite"])
 def place(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
     """The place of a storage, for ``services.parts``."""
-    return None if request.param == "memory" else tmp_path / "store.db"
+    return _place(request, tmp_path)
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+def any_place(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
+    """The place of a storage, a PostgreSQL database among them."""
+    return _place(request, tmp_path)

@@ -88,7 +88,7 @@ async def test_a_head_that_moved_is_a_409_page_and_nothing_is_changed(
             await tab.goto(address)
             await backend.write_state("trip", {"n": number}, checkpoint_id=f"n{number}")
             before = await backend.history("trip")
-            for field in await tab.page.locator("input:not([type=hidden])").all():
+            for field in await tab.page.locator("main input:not([type=hidden])").all():
                 await field.fill("trip")
             async with tab.page.expect_response(lambda it: it.request.method == "POST") as found:
                 await tab.page.click("main button")

@@ -57,9 +57,9 @@ def _graph(backend: Any, log: list[str]) -> Any:
 
 @pytest.mark.parametrize("options", [{}, {"java_script_enabled": False}])
 async def test_a_stale_city_of_a_graph_is_found_in_four_clicks_and_rewound(
-    chromium: Any, visit: Any, place: Any, options: Any
+    chromium: Any, visit: Any, any_place: Any, options: Any
 ) -> None:
-    backend, store, _ = parts(place)
+    backend, store, _ = parts(any_place)
     log: list[str] = []
     config: Any = {"configurable": {"thread_id": "trip"}}
     graph = _graph(backend, log)

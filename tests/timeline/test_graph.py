@@ -6,6 +6,7 @@ import pytest
 
 from locus_store import open_checkpointer
 from locus_store.timeline.graph import Cursor, graph, stored_sizes
+from locus_store.versions.sizes import MeasuresVersions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -67,3 +68,14 @@ async def test_sizes_are_those_of_the_stored_payloads(backend: Any) -> None:
     sizes = {sequence: len(payload) for sequence, _, payload in records if sequence > 2}
     assert await stored_sizes(backend, page.nodes) == sizes
     assert await stored_sizes(backend, []) == {}
+
+
+@pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
+async def test_versions_of_several_threads_are_counted_without_hidden_ones(backend: Any) -> None:
+    assert isinstance(backend, MeasuresVersions)
+    for at in range(5):
+        await backend.write_state("t", {"n": at})
+        await backend.write_state("t", {"n": at}, namespace="sub")
+        await backend.write_state("short", {"n": at}, keep_last=2)
+    assert await backend.counts(["t", "short", "none"]) == {"t": 10, "short": 2}
+    assert await backend.counts([]) == {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import orjson
 
@@ -10,6 +10,9 @@ from locus_store.backends.opensearch import failures
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+
+IndexTag: TypeAlias = tuple[str, int, int]
+"""The second alias of a document's index, its sequence number and its primary term."""
 
 MOST_WRITES: Final = 500
 MOST_BYTES: Final = 4 * 1024 * 1024
@@ -30,7 +33,7 @@ class Outcome(NamedTuple):
     """The outcome of one write."""
 
     status: int
-    tag: tuple[str, int, int] | None
+    tag: IndexTag | None
     error: Mapping[str, Any] | None
 
     @property
@@ -87,7 +90,7 @@ def outcomes(answer: Mapping[str, Any], own: str = "") -> list[Outcome]:
     return [Outcome(it["status"], _tag(it, own), it.get("error")) for it in found]
 
 
-def _tag(item: Mapping[str, Any], own: str) -> tuple[str, int, int] | None:
+def _tag(item: Mapping[str, Any], own: str) -> IndexTag | None:
     if "_seq_no" not in item:
         return None
     return own, item["_seq_no"], item["_primary_term"]

@@ -328,7 +328,7 @@ class IndexObjects(IndexClient, Objects):
         common = {"name": name, "modified_at": int(self.now().timestamp() * 1000)}
         return write(name, kind, {**_place(name), **condition}, {**common, **fields})
 
-    def deletion(self, name: str, tag: Any = None) -> BulkWrite:
+    def deletion(self, name: str, tag: Tag | None = None) -> BulkWrite:
         """Return a deletion, of any version or of that with a tag."""
         condition = _condition(tag) if tag else {}
         return write(name, "delete", {**_place(name), **condition})
@@ -336,8 +336,7 @@ class IndexObjects(IndexClient, Objects):
     def removal(self, stored: StoredVersion) -> BulkWrite:
         """Return the deletion of a document of a version as it was found."""
         place = {"_id": stored.id, "routing": stored.routing}
-        condition = {"if_seq_no": stored.tag[0], "if_primary_term": stored.tag[1]}
-        return write(stored.id, "delete", {**place, **condition})
+        return write(stored.id, "delete", {**place, **_condition(stored.tag)})
 
     def bulk(
         self,

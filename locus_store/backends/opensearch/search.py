@@ -14,6 +14,7 @@ from locus_store.values.text import SNIPPET_CHARACTERS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from locus_store.backends.opensearch.bulk import IndexTag
     from locus_store.backends.opensearch.client import IndexObjects
 
 PAGE: Final = 1000
@@ -63,7 +64,7 @@ class StoredVersion(NamedTuple):
 
     id: str
     routing: str | None
-    tag: tuple[int, int]
+    tag: IndexTag
     digest: str | None
     """Of its fields, as they were written."""
 
@@ -150,10 +151,10 @@ def _snippet(hit: Mapping[str, Any]) -> str:
 def all_versions(objects: IndexObjects) -> Iterator[StoredVersion]:
     """Yield all documents of versions, those of a thread together."""
     query = {"exists": {"field": "sequence"}}
-    options = {"seq_no_primary_term": True, "_source": ["content"]}
+    own, options = objects.own(), {"seq_no_primary_term": True, "_source": ["content"]}
     for hits in _answers(objects, query, _BY_NAME, PAGE, **options):
         for it in hits:
-            tag, digest = (it["_seq_no"], it["_primary_term"]), it["_source"].get("content")
+            tag, digest = (own, it["_seq_no"], it["_primary_term"]), it["_source"].get("content")
             yield StoredVersion(_place(it), it["_id"], it.get("_routing"), tag, digest)
 
 

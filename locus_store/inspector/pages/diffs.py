@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.inspector.bounds import INLINE, ROWS, CutText, Room, json_line
-from locus_store.inspector.pages.versions import read
+from locus_store.inspector.bounds import ROWS, CutText, Room
+from locus_store.inspector.pages.versions import heavy, read
 from locus_store.inspector.rows import row
 from locus_store.inspector.visits import Page
 from locus_store.timeline.differences import changed_part, differences
@@ -17,6 +17,7 @@ from locus_store.timeline.readable import readable
 if TYPE_CHECKING:
     from locus_store.inspector.states import Seen
     from locus_store.inspector.visits import Visit
+    from locus_store.inspector.work import Step
     from locus_store.timeline.differences import Difference
 
 LONG: Final = 200
@@ -47,7 +48,7 @@ async def page(visit: Visit) -> Page:
     start, is_raw = visit.query.number("start"), visit.query.text("view") == "json"
     made = _Made(old.state if old else {}, new.state, is_raw=is_raw)
     size = new.size + (old.size if old else 0)
-    found = made.some(start) if size <= INLINE else await visit.jobs.run(made.some, start)
+    found = await heavy(visit, size, lambda step: made.some(start, step))
     values = {
         "thread_id": visit.thread,
         "namespace": visit.namespace,
@@ -82,12 +83,12 @@ class _Made:
         self._states = old, new
         self._is_raw = is_raw
 
-    def some(self, start: int) -> list[ShownChange]:
+    def some(self, start: int, step: Step) -> list[ShownChange]:
         """Return the differences of a page, and one more if there are more."""
         old, new = self._states
         if not self._is_raw:
             old, new = readable(old), readable(new)
-        found = islice(differences(old, new), start, start + ROWS + 1)
+        found = islice(differences(old, new, step=step), start, start + ROWS + 1)
         room = Room()
         return [self._change(it, room) for it in found]
 
@@ -97,7 +98,7 @@ class _Made:
             before, after = changed_part(before, after)
         has = (it.what != "added", it.what != "removed")
         texts = [
-            room.cut(value if isinstance(value, str) else json_line(value)) if is_there else None
+            room.cut(value) if is_there else None
             for value, is_there in zip((before, after), has, strict=True)
         ]
         return ShownChange(it.what, shown(it.path) if it.path else "", self._place(it), *texts)

@@ -23,7 +23,7 @@ async def state(visit: Visit) -> Download:
     """
     seen = await read(visit, visit.query.optional("version"))
     found = place(seen, parsed(visit.query.text("path")))
-    content = await heavy(visit, seen, lambda: encode(found.value))
+    content = await heavy(visit, seen.size, lambda _: encode(found.value))
     return Download(f"{visit.thread}-{seen.version.checkpoint_id}.json", content)
 
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from locus_store.errors import IntegrityError, InvalidArgumentError, NotFoundError, UnsupportedError
-from locus_store.inspector.bounds import INLINE, ROWS, cut, json_line
+from locus_store.inspector.bounds import CELL, ROWS, json_line, short
 from locus_store.inspector.trees import tree
 from locus_store.inspector.visits import Download, Page
 from locus_store.values.encoding import decode, encode
 
 if TYPE_CHECKING:
     from locus_store.inspector.visits import Visit
+    from locus_store.inspector.work import Step
     from locus_store.store import BaseStore
     from locus_store.types.items import StoreItem
-
-CELL = 240
-"""Characters of a value in a row."""
 
 NEAREST = 10
 
@@ -39,7 +37,7 @@ async def items(visit: Visit) -> Page:
     found = await store.list(namespace, ROWS + 1, visit.query.optional("after"))
     values = {
         "segments": namespace,
-        "items": [_row(it) for it in found[:ROWS]],
+        "items": await visit.jobs.run(lambda step: _rows(found[:ROWS], step)),
         "next": found[ROWS - 1].key if len(found) > ROWS else None,
     }
     return Page("items", "/".join(namespace) or "/", values)
@@ -49,32 +47,31 @@ async def item(visit: Visit) -> Page:
     """Return an item, its version and expiry, and the items whose embeddings are nearest."""
     found = await _item(visit)
     start = visit.query.number("start")
-    size = len(encode(found.value))
-    shown = (
-        tree(found.value, start=start)
-        if size <= INLINE
-        else await visit.jobs.run(tree, found.value, start=start)
-    )
     values = {
         "segments": found.namespace,
-        "item": _row(found),
         "created_at": found.created_at,
-        "metadata": found.metadata,
+        "metadata": short(found.metadata),
         "ttl_seconds": found.ttl_seconds,
-        "size": size,
-        "tree": shown,
+        **await visit.jobs.run(lambda _: _looked(found, start)),
     }
-    return Page("item", found.key, values | await _neighbours(_store(visit), found))
+    return Page("item", found.key, values | await _neighbours(visit, found))
+
+
+def _looked(found: StoreItem, start: int) -> dict[str, Any]:
+    size = len(encode(found.value))
+    return {"item": _row(found), "size": size, "tree": tree(found.value, start=start)}
 
 
 async def value(visit: Visit) -> Download:
     """Return the value of an item as JSON."""
     found = await _item(visit)
-    return Download(f"{found.key}.json", encode(found.value))
+    content = await visit.jobs.run(lambda _: encode(found.value))
+    return Download(f"{found.key}.json", content)
 
 
-async def _neighbours(store: BaseStore, found: StoreItem) -> dict[str, Any]:
+async def _neighbours(visit: Visit, found: StoreItem) -> dict[str, Any]:
     """Return the nearest items with their scores, or the reason why there are none."""
+    store = _store(visit)
     if not store.capabilities.semantic_search:
         return {"nearest": [], "without": "This store has no embeddings."}
     embedding = await store.get_embedding(found.namespace, found.key)
@@ -82,12 +79,21 @@ async def _neighbours(store: BaseStore, found: StoreItem) -> dict[str, Any]:
         return {"nearest": [], "without": "This item has no embedding."}
     name = (found.namespace, found.key)
     hits = await store.search_by_embedding((), embedding, NEAREST + 1)
-    rows = [
-        {"segments": it.item.namespace, "score": it.score} | _row(it.item)
-        for it in hits
-        if (it.item.namespace, it.item.key) != name
+    others = [it for it in hits if (it.item.namespace, it.item.key) != name][:NEAREST]
+    rows = await visit.jobs.run(lambda step: _rows([it.item for it in others], step))
+    nearest = [
+        {"segments": hit.item.namespace, "score": hit.score} | row
+        for hit, row in zip(others, rows, strict=True)
     ]
-    return {"nearest": rows[:NEAREST], "without": ""}
+    return {"nearest": nearest, "without": ""}
+
+
+def _rows(found: list[StoreItem], step: Step) -> list[dict[str, Any]]:
+    rows = []
+    for it in found:
+        step()
+        rows.append(_row(it))
+    return rows
 
 
 def _row(found: StoreItem) -> dict[str, Any]:
@@ -96,7 +102,7 @@ def _row(found: StoreItem) -> dict[str, Any]:
         "version": found.version,
         "updated_at": found.updated_at,
         "expires_at": found.expires_at,
-        "value": cut(json_line(found.value), CELL),
+        "value": json_line(found.value, CELL),
     }
 
 

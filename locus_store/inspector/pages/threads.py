@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.backend import ErasesThreads, ListsThreads, QueriesMetadata, SearchesText, needs
 from locus_store.errors import InvalidArgumentError
-from locus_store.inspector.bounds import ROWS
+from locus_store.inspector.bounds import ROWS, short
 from locus_store.inspector.visits import Page
 from locus_store.timeline.questions import json_or_text
 from locus_store.timeline.readable import about
+from locus_store.versions.sizes import MeasuresVersions
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -61,7 +62,7 @@ def _of(head: Head, snippet: str | None = None) -> ListedThread:
         thread_id=head.thread_id,
         active_at=head.updated_at,
         checkpoint_id=head.checkpoint_id,
-        about=about(head.metadata),
+        about=short(about(head.metadata)),
         snippet=snippet,
     )
 
@@ -97,8 +98,23 @@ async def page(visit: Visit) -> Page:
         rows, more = await _recent(backend, text or "*", visit.query.optional("after"))
     else:
         rows, more = await finder(backend, text), None
-    values = {"by": by, "q": text, "choices": _choices(backend), "threads": rows, "next": more}
+    values = {
+        "by": by,
+        "q": text,
+        "choices": _choices(backend),
+        "threads": await _counted(backend, rows),
+        "has_counts": isinstance(backend, MeasuresVersions),
+        "next": more,
+    }
     return Page("threads", "Threads", values)
+
+
+async def _counted(backend: StorageBackend, rows: list[ListedThread]) -> list[ListedThread]:
+    """Return the rows with the numbers of versions, where the backend counts them at once."""
+    if not isinstance(backend, MeasuresVersions):
+        return rows
+    found = await backend.counts([it.thread_id for it in rows])
+    return [replace(it, versions=found.get(it.thread_id, 0)) for it in rows]
 
 
 async def _recent(

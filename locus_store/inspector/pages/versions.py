@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from locus_store.inspector.blames import BlameRow
     from locus_store.inspector.states import Seen
     from locus_store.inspector.visits import Visit
+    from locus_store.inspector.work import Step
     from locus_store.timeline.paths import Located, Query
 
 T = TypeVar("T")
@@ -46,7 +47,7 @@ async def page(visit: Visit) -> Page:
         "path": visit.query.text("path"),
         "is_json": is_raw,
         **await _neighbours(visit, seen),
-        **await heavy(visit, seen, lambda: look.at(found)),
+        **await heavy(visit, seen.size, lambda _: look.at(found)),
         "blame": None,
         "blame_failed": None,
     }
@@ -145,6 +146,10 @@ def place(seen: Seen, path: Query) -> Located:
     return found
 
 
-async def heavy(visit: Visit, seen: Seen, work: Callable[[], T]) -> T:
-    """Return the result of work on a state, which leaves the event loop if the state is large."""
-    return work() if seen.size <= INLINE else await visit.jobs.run(work)
+async def heavy(visit: Visit, size: int, work: Callable[[Step], T]) -> T:
+    """Return the result of work on so many bytes, which leaves the event loop if they are many."""
+    return work(_unlimited) if size <= INLINE else await visit.jobs.run(work)
+
+
+def _unlimited() -> None:
+    """Continue the job."""

@@ -6,20 +6,25 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from locus_store.backend import StoresThreads, StoresWrites
-from locus_store.inspector.bounds import ROWS, CutText, Room, json_line
+from locus_store.inspector.bounds import ROWS, CutText, Room
 from locus_store.inspector.pages.versions import heavy, read
 from locus_store.inspector.rows import row
 from locus_store.inspector.visits import Page
 from locus_store.saver import written_value
 from locus_store.timeline.conversations import bare
-from locus_store.versions import current
+from locus_store.values.encoding import plain_bytes
+from locus_store.versions import JSON_WRITE, current
 
 if TYPE_CHECKING:
     from locus_store.inspector.states import Seen
     from locus_store.inspector.visits import Visit
+    from locus_store.inspector.work import Step
     from locus_store.types import PendingWrite
 
 INTERRUPT: Final = "__interrupt__"
+
+MOST_BYTES: Final = 16_000_000
+"""Bytes of JSON that the writes of one page are made from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,16 +51,17 @@ async def page(visit: Visit) -> Page:
     seen = await read(visit, visit.query.optional("version"))
     backend, start = visit.parts.threads, visit.query.number("start")
     found = await pending(visit, seen)
-    some = found[start : start + ROWS]
-    limit = backend.max_state_bytes
+    some, size = _fitting(found[start : start + ROWS], seen, backend.max_state_bytes)
+    made = _Values(seen, backend.max_state_bytes)
+    end = start + len(some)
     values = {
         "thread_id": visit.thread,
         "namespace": visit.namespace,
         "version": row(seen.version),
         "is_interrupted": is_interrupted(found),
         "start": start,
-        "writes": await heavy(visit, seen, lambda: _rows(some, seen, limit)),
-        "next": start + ROWS if len(found) > start + ROWS else None,
+        "writes": await heavy(visit, size, lambda step: made.rows(some, step)),
+        "next": end if len(found) > end else None,
         "namespaces": await namespaces(visit),
         "no_writes": None
         if isinstance(backend, StoresWrites)
@@ -88,24 +94,47 @@ def is_interrupted(writes: list[PendingWrite]) -> bool:
     return any(it.channel == INTERRUPT for it in writes)
 
 
-def _rows(writes: list[PendingWrite], seen: Seen, max_bytes: int) -> list[ShownWrite]:
-    room = Room()
-    return [_row(it, room.cut(_value(it, seen, max_bytes))) for it in writes]
+def _fitting(
+    writes: list[PendingWrite], seen: Seen, max_bytes: int
+) -> tuple[list[PendingWrite], int]:
+    """Return the first writes, and the bytes of JSON that they are made from.
+
+    The first one is among them whatever its size.
+    """
+    total = 0
+    for at, it in enumerate(writes):
+        size = plain_bytes(it.payload, max_bytes) if it.type == JSON_WRITE else 0
+        size += 0 if it.basis is None else seen.size
+        if at and total + size > MOST_BYTES:
+            return writes[:at], total
+        total += size
+    return writes, total
 
 
-def _row(write: PendingWrite, value: CutText) -> ShownWrite:
-    return ShownWrite(
-        task_id=write.task_id,
-        task_path=write.task_path,
-        idx=write.idx,
-        channel=write.channel,
-        value=value,
-        size=len(write.payload),
-    )
+class _Values:
+    """Pending writes as rows, within the bounds of a page."""
 
+    def __init__(self, seen: Seen, max_bytes: int) -> None:
+        self._seen = seen
+        self._most = max_bytes
+        self._room = Room()
 
-def _value(write: PendingWrite, seen: Seen, max_bytes: int) -> str:
-    value = written_value(write, seen.state, max_bytes)
-    if isinstance(value, bytes):
-        return f"<{write.type}, {len(value):,} bytes>"
-    return json_line(bare(value))
+    def rows(self, writes: list[PendingWrite], step: Step) -> list[ShownWrite]:
+        return [self._row(it, step) for it in writes]
+
+    def _row(self, write: PendingWrite, step: Step) -> ShownWrite:
+        step()
+        return ShownWrite(
+            task_id=write.task_id,
+            task_path=write.task_path,
+            idx=write.idx,
+            channel=write.channel,
+            value=self._value(write),
+            size=len(write.payload),
+        )
+
+    def _value(self, write: PendingWrite) -> CutText:
+        value = written_value(write, self._seen.state, self._most)
+        if isinstance(value, bytes):
+            return self._room.cut(f"<{write.type}, {len(value):,} bytes>")
+        return self._room.json(bare(value))

@@ -366,13 +366,12 @@ async def test_a_client_of_the_caller_is_left_open(index: TestIndex, watched: Wa
 
 
 async def test_a_url_names_hosts_credentials_and_the_index(index: TestIndex) -> None:
-    place = index.server.url.removeprefix("http://")
-    async with open_checkpointer(
-        f"opensearch://{place},{place}/{index.name}?refresh=wait", state_type=dict
-    ) as checkpointer:
+    place = index.server.url.partition("://")[2]
+    twice = index.url().replace(place, f"{place},{place}")
+    async with open_checkpointer(twice, state_type=dict) as checkpointer:
         await checkpointer.save({"n": 1}, "t")
         assert await checkpointer.list_threads() == ["t"]
-    async with open_saver(f"opensearch://{place}/{index.name}") as saver:
+    async with open_saver(index.url()) as saver:
         assert len(await saver.list_checkpoints(thread_id="t")) == 1
 
 
@@ -425,7 +424,7 @@ async def test_doctor_tells_of_missing_copies(
 
 
 def test_a_storm_of_processes_loses_no_acknowledged_save(index: TestIndex) -> None:
-    url = f"opensearch://{index.place}?refresh=wait"
+    url = index.url()
     options = ["--processes", "4", "--seed", "7", "--url", url, "--saves", "400" if LONG else "120"]
     command = [sys.executable, "-W", "error", "-m", "benchmarks.storms.storm", *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

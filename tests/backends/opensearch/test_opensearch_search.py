@@ -44,7 +44,7 @@ class Bulks:
     """A client whose requests may be changed before they are sent."""
 
     def __init__(self, index: TestIndex) -> None:
-        self.real = opensearchpy.OpenSearch([index.server.url], max_retries=0)
+        self.real = index.server.client()
         self.transport = self
         self.asked: list[str] = []
         self.changes: list[Callable[[bytes], bytes]] = []

@@ -1,0 +1,72 @@
+"""The story of a wrong city with the keyboard alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from services import parts
+from test_pages_in_chromium import grow
+
+
+async def _focused(page: Any) -> str:
+    return str(await page.evaluate("() => document.activeElement.textContent.trim()"))
+
+
+async def test_a_wrong_city_is_found_with_the_keyboard_alone(chromium: Any, visit: Any) -> None:
+    backend, store, _ = parts()
+    site = visit(backend, store, allow_write=True)
+    await grow(backend, store)
+    async with chromium.tab(site) as tab:
+        page = tab.page
+        keys = page.keyboard
+        await tab.goto("threads")
+        await keys.press("/")
+        await keys.type("tr*")
+        await keys.press("Enter")
+        await page.wait_for_url("**q=tr**")
+        await keys.press("j")
+        assert await _focused(page) == "trip"
+        await keys.press("Enter")
+        await page.wait_for_url("**timeline?**")
+        await keys.press("j")
+        await keys.press("Enter")
+        await page.wait_for_url("**version?**")
+        await keys.press("b")
+        await keys.type("city")
+        await keys.press("Enter")
+        await page.wait_for_selector(".origin")
+        assert "v2" in await page.inner_text(".origin")
+        while not await page.evaluate("() => document.activeElement.matches('.origin a')"):
+            await keys.press("Tab")
+        await keys.press("Enter")
+        await page.wait_for_selector(".changes")
+        assert "Basel" in await page.inner_text(".changes del")
+        await keys.press("?")
+        assert "d" in await page.inner_text("#keys")
+
+
+async def test_each_control_can_be_reached_and_shows_its_focus(chromium: Any, visit: Any) -> None:
+    backend, store, _ = parts()
+    site = visit(backend, store, allow_write=True)
+    await grow(backend, store)
+    async with chromium.tab(site) as tab:
+        for address in ("threads", "version?thread=trip", "rewind?thread=trip&version=v1"):
+            await tab.goto(address)
+            wanted = await tab.page.evaluate(
+                "() => [...document.querySelectorAll('a[href], button, input:not([type=hidden]), "
+                "select, summary')].filter(it => it.checkVisibility() && it.tabIndex >= 0).length"
+            )
+            seen = 0
+            for _ in range(2 * wanted):
+                await tab.page.keyboard.press("Tab")
+                found = await tab.page.evaluate(
+                    "() => { const it = document.activeElement;"
+                    " if (it === document.body || it.seen)"
+                    " return null; it.seen = true;"
+                    " return [getComputedStyle(it).outlineStyle,"
+                    " it.matches('a, button, input, select, summary')]; }"
+                )
+                if found is not None:
+                    assert found[0] != "none", address
+                    seen += found[1]
+            assert seen >= wanted, address
