@@ -29,7 +29,7 @@ from locus_store.values.filters import check_key, has_value, is_found
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from locus_store.backends.opensearch.search import VersionPlace
+    from locus_store.backends.opensearch.versions import VersionPlace
     from locus_store.types import Head, OnConflict, Version
     from locus_store.types.facts import Fact
     from locus_store.versions.rows import Row

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from locus_store.backends.opensearch.access import IndexAccess, IndexPlace
     from locus_store.backends.opensearch.bulk import BulkWrite, Outcome
     from locus_store.backends.opensearch.index import Layout
-    from locus_store.backends.opensearch.search import StoredVersion
+    from locus_store.backends.opensearch.versions import StoredVersion
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from locus_store.backends.documents.protocol import Body, Found, Tag
     from locus_store.backends.opensearch.bulk import BulkWrite, Outcome
     from locus_store.backends.opensearch.client import IndexObjects
-    from locus_store.backends.opensearch.search import StoredVersion
+    from locus_store.backends.opensearch.versions import StoredVersion
 
 
 NOT_OLDER: Final = "external_gte"

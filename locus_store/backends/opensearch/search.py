@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from locus_store.backends.opensearch.versions import wanted_tokens, word
+from locus_store.backends.opensearch.versions import (
+    StoredVersion,
+    VersionPlace,
+    wanted_tokens,
+    word,
+)
 from locus_store.values.text import SNIPPET_CHARACTERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from locus_store.backends.opensearch.bulk import IndexTag
     from locus_store.backends.opensearch.client import IndexObjects
 
 PAGE: Final = 1000
@@ -45,28 +49,6 @@ _NEWEST: Final = [{"created_at": "desc"}, {"line": "desc"}, {"sequence": "desc"}
 _BEST: Final = [{"_score": "desc"}, {"name": "asc"}]
 _BY_NAME: Final = [{"name": "asc"}]
 _PLACE: Final = ("thread", "namespace", "line", "sequence")
-
-
-class VersionPlace(NamedTuple):
-    """A version, as its document names it."""
-
-    thread: str
-    namespace: str
-    line: int
-    sequence: int
-
-
-class StoredVersion(NamedTuple):
-    """A document of a version as it is stored."""
-
-    place: VersionPlace | None
-    """``None``: it names no version."""
-
-    id: str
-    routing: str | None
-    tag: IndexTag
-    digest: str | None
-    """Of its fields, as they were written."""
 
 
 def with_value(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from locus_store.backends.documents.deriving import Derived
+    from locus_store.backends.opensearch.bulk import IndexTag
 
 LONGEST_TOKEN: Final = 200
 """Bytes of a token or word; a longer one is replaced by its digest."""
@@ -45,6 +46,28 @@ class VersionName(NamedTuple):
     def text(self) -> str:
         """Return the name below the prefix of versions; it sorts by thread."""
         return f"{self.thread}/{self.line:x}/{self.sequence}"
+
+
+class VersionPlace(NamedTuple):
+    """A version, as its document names it."""
+
+    thread: str
+    namespace: str
+    line: int
+    sequence: int
+
+
+class StoredVersion(NamedTuple):
+    """A document of a version as it is stored."""
+
+    place: VersionPlace | None
+    """``None``: it names no version."""
+
+    id: str
+    routing: str | None
+    tag: IndexTag
+    digest: str | None
+    """Of its fields, as they were written."""
 
 
 def parsed_name(text: str) -> VersionName:

@@ -9,7 +9,8 @@ from test_contract import LocusStates, Unblocked
 
 from locus_store.backends.documents import deriving
 from locus_store.backends.documents.object_documents import ObjectDocuments
-from locus_store.backends.opensearch.search import VersionPlace, all_versions
+from locus_store.backends.opensearch.search import all_versions
+from locus_store.backends.opensearch.versions import VersionPlace
 from locus_store.blocking import BlockingCheckpointer
 from locus_store.testing import CheckpointerContract, StorageBackendContract
 from locus_store.testing.documents import DocumentsContract
