@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from locus_store.inspector.visits import Answer, Visit
     from locus_store.types import Version
 
-log: Final = logging.getLogger("locus_store.inspector")
+log: Final = logging.getLogger("locus_store.inspector.changes")
+"""INFO each change, without content. ``serve`` and ``inspect`` print it."""
+
 COUNTED: Final = 10_000
 """Versions that are counted, in pages without states."""
 
@@ -34,7 +36,7 @@ async def rewind(visit: Visit) -> Answer:
         made = await rewound(
             backend, visit.thread, name, namespace=visit.namespace, expected_head=head.checkpoint_id
         )
-        _audit(visit, "rewound")
+        _audit(visit, "rewound", version=name)
         return Redirect(visit.to("version", version=made))
     newer = await _count(visit, visit.namespace, since=version.mark.sequence)
     will = [
@@ -54,7 +56,7 @@ async def fork(visit: Visit) -> Answer:
         new = visit.query.required("new_thread")
         if not await forked(backend, visit.thread, new, name, namespace=visit.namespace):
             raise missing_version(visit.thread, name)
-        _audit(visit, "forked")
+        _audit(visit, "forked", version=name, copy=new)
         return Redirect(visit.links.to("version", thread=new, namespace=visit.namespace))
     will = ["The copy has an id of its own. This thread stays as it is."]
     if name is None:
@@ -92,7 +94,7 @@ async def _deleted(visit: Visit, name: str | None) -> Redirect:
     if name is not None:
         if not await backend.remove(visit.thread, [name], namespace=visit.namespace):
             raise missing_version(visit.thread, name)
-        _audit(visit, "deleted a version of")
+        _audit(visit, "deleted a version of", version=name)
         return Redirect(visit.links.to("threads"))
     if visit.query.text("typed") not in {visit.thread, visible(visit.thread)}:
         raise InvalidArgumentError(
@@ -183,5 +185,8 @@ def _counted(number: int) -> str:
     return f"{number:,} version{'' if number == 1 else 's'}"
 
 
-def _audit(visit: Visit, action: str) -> None:
-    log.info("%r %s thread %r", visit.viewer.caller.name, action, visit.thread)
+def _audit(visit: Visit, action: str, **told: str | None) -> None:
+    found = {"caller": visit.viewer.caller.name, "tenant": visit.tenant}
+    found |= {"namespace": visit.namespace, **told}
+    places = ", ".join(f"{name} {it!r}" for name, it in found.items() if it is not None)
+    log.info("%s thread %r: %s", action, visit.thread, places)
