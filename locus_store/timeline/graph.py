@@ -73,7 +73,7 @@ async def graph(
     if head is None:
         return None
     before = None if cursor is None else cursor.before
-    which = {"namespace": namespace, "before": before}
+    which: dict[str, Any] = {"namespace": namespace, "before": before}
     try:
         found = await backend.history(thread_id, limit=limit, **which)
     except IntegrityError:

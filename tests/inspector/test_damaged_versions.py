@@ -55,3 +55,4 @@ async def test_a_thread_with_a_damaged_version_is_shown_around_it_and_can_be_del
         )
         assert answer.status_code == 303
         assert Seen(await site.get("threads")).text.count("There are no such threads.") == 1
+        assert (await site.get("live", thread="t", after=3)).status_code == 404
